@@ -1,0 +1,241 @@
+"""Settings: frozen dataclasses, each field with its meaning and its range. Every field is also a flag.
+
+A `Run` is the whole record of what decides a result; `Run.digest` names it.
+"""
+
+import dataclasses
+import hashlib
+import json
+import typing
+from dataclasses import dataclass
+from typing import Any
+
+from bert4rec_tf.errors import UserError, unknown_name
+
+
+def setting(default: Any, help: str, **limits: Any) -> Any:
+    """Declares a field. `limits` are any of `at_least`, `above`, `at_most`, `below` and `choices`."""
+    return dataclasses.field(default=default, metadata={"help": help, "limits": limits})
+
+
+_LIMITS = {
+    "at_least": (lambda value, limit: value >= limit, "at least {}"),
+    "above": (lambda value, limit: value > limit, "above {}"),
+    "at_most": (lambda value, limit: value <= limit, "at most {}"),
+    "below": (lambda value, limit: value < limit, "below {}"),
+    "choices": (lambda value, limit: value in limit, "one of {}"),
+}
+
+
+def field_type(field: dataclasses.Field) -> type:
+    """The type of a field's values, without the `None` of an optional one."""
+    return next(kind for kind in (typing.get_args(field.type) or (field.type,)) if kind is not type(None))
+
+
+class Settings:
+    """Base of the settings: checks every field against its declared limits."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            limits = field.metadata.get("limits", {})
+            value = self._converted(field)
+            if value is None:
+                continue
+            if not all(_LIMITS[kind][0](value, limit) for kind, limit in limits.items()):
+                wanted = " and ".join(_LIMITS[kind][1].format(limit) for kind, limit in limits.items())
+                raise UserError(f"`{field.name}` must be {wanted}. Received: {field.name}={value}")
+
+    def _converted(self, field: dataclasses.Field) -> Any:
+        value, kind = getattr(self, field.name), field_type(field)
+        if value is None and type(None) in typing.get_args(field.type):
+            return None
+        if kind is float and type(value) is int:
+            value = float(value)
+            object.__setattr__(self, field.name, value)
+        if type(value) is not kind or value != value:
+            raise UserError(f"`{field.name}` must be of type {kind.__name__}. Received: {field.name}={value!r}")
+        return value
+
+    def _derive(self, name: str, value: Any) -> None:
+        if getattr(self, name) is None:
+            object.__setattr__(self, name, value)
+
+
+@dataclass(frozen=True)
+class BERT4RecSettings(Settings):
+    """The architecture of section 3; the fields are the keyword arguments of `models.bert4rec.BERT4Rec`."""
+
+    max_length: int = setting(50, "N: the longest input, the mask token included", at_least=2)
+    hidden_dim: int = setting(64, "d: width of the hidden states", at_least=1)
+    num_layers: int = setting(2, "L: number of Transformer blocks", at_least=1)
+    num_heads: int | None = setting(None, "h: attention heads (default: d / 32, one below d = 32)", at_least=1)
+    intermediate_dim: int | None = setting(None, "inner width of the feed-forward network (default: 4 d)", at_least=1)
+    dropout: float = setting(0.1, "dropout of the embeddings and of each sub-layer", at_least=0, below=1)
+    attention_dropout: float = setting(0.1, "dropout of the attention probabilities", at_least=0, below=1)
+    initializer_stddev: float = setting(0.02, "deviation of the truncated normal initial weights", above=0)
+    use_positions: bool = setting(True, "add position embeddings (Table 5: PE)")
+    use_feed_forward: bool = setting(True, "have feed-forward sub-layers (Table 5: PFFN)")
+    use_layer_norm: bool = setting(True, "have layer norms, all of them (Table 5: LN)")
+    use_residual: bool = setting(True, "have residual connections (Table 5: RC)")
+    use_token_type: bool = setting(False, "add the original program's constant token type row")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._derive("num_heads", max(1, self.hidden_dim // 32))
+        self._derive("intermediate_dim", 4 * self.hidden_dim)
+        if self.hidden_dim % self.num_heads:
+            raise UserError(
+                "`num_heads` must divide `hidden_dim`. "
+                f"Received: num_heads={self.num_heads}, hidden_dim={self.hidden_dim}"
+            )
+
+
+@dataclass(frozen=True)
+class PopSettings(Settings):
+    """POP has nothing to set."""
+
+
+MODEL_SETTINGS: dict[str, type[Settings]] = {"bert4rec": BERT4RecSettings, "pop": PopSettings}
+
+
+@dataclass(frozen=True)
+class MaskingSettings(Settings):
+    """How Cloze examples are made (section 3.6 and the original's preparation)."""
+
+    masking: str = setting(
+        "static",
+        "static: masks written once, the same in every epoch, as the original; dynamic: new masks in every epoch",
+        choices=("static", "dynamic"),
+    )
+    mask_proportion: float = setting(0.2, "rho: share of the items to predict", above=0, at_most=1)
+    max_predictions: int = setting(20, "most items to predict in one example", at_least=1)
+    mask_prob: float = setting(
+        1.0, "share of them shown as the mask token; of the rest half stay, half become random", at_least=0, at_most=1
+    )
+    mask_copies: int = setting(10, "randomly masked copies of each window for one with its last item masked", at_least=0)
+    window_step: float = setting(0.5, "share of N by which windows slide over long sequences (-1: by N)", at_most=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.window_step != -1 and self.window_step <= 0:
+            raise UserError(f"`window_step` must be above 0, or -1. Received: window_step={self.window_step}")
+
+
+@dataclass(frozen=True)
+class TrainingSettings(Settings):
+    """The optimizer, the schedule and the protocol."""
+
+    steps: int = setting(10_000, "training steps, at the last of which the rate is 0", at_least=1)
+    batch_size: int = setting(256, "examples per step", at_least=1)
+    learning_rate: float = setting(1e-4, "the highest learning rate", above=0)
+    warmup_steps: int = setting(100, "steps over which the rate rises from 0", at_least=0)
+    weight_decay: float = setting(0.01, "decoupled decay of all weights but biases and layer norms", at_least=0)
+    clip_norm: float = setting(5.0, "global norm at which gradients are clipped (0: never)", at_least=0)
+    beta_1: float = setting(0.9, "decay of Adam's first moment", at_least=0, below=1)
+    beta_2: float = setting(0.999, "decay of Adam's second moment", at_least=0, below=1)
+    epsilon: float = setting(1e-6, "added to the root of Adam's second moment", above=0)
+    bias_correction: bool = setting(False, "correct Adam's moments for their start at 0, which the original does not")
+    evaluate_every: int = setting(1_000, "steps between two measurements on the validation item", at_least=1)
+    patience: int = setting(0, "measurements without a better one after which training stops (0: never)", at_least=0)
+    train_on_validation: bool = setting(False, "the authors' way: fixed steps, with the validation item in training")
+    retrain: bool = setting(True, "train again with the validation item for the number of steps chosen on it")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.train_on_validation and self.patience:
+            raise UserError(
+                "`patience` must be 0 with `train_on_validation`: early stopping would look at items it trains on. "
+                f"Received: patience={self.patience}"
+            )
+        if self.warmup_steps >= self.steps:
+            raise UserError(
+                "`warmup_steps` must be below `steps`. "
+                f"Received: warmup_steps={self.warmup_steps}, steps={self.steps}"
+            )
+
+
+@dataclass(frozen=True)
+class EvaluationSettings(Settings):
+    """The candidates that a target is ranked among (section 4.2)."""
+
+    num_negatives: int = setting(100, "candidates beside the target", at_least=1)
+    candidates_seed: int = setting(0, "seed of the candidates, apart from the run's own", at_least=0)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that decides a result, apart from the data themselves (whose fingerprint is stored beside it)."""
+
+    dataset: str
+    model: str
+    seed: int
+    architecture: Settings
+    masking: MaskingSettings
+    training: TrainingSettings
+    evaluation: EvaluationSettings
+
+    @property
+    def digest(self) -> str:
+        """Twelve hexadecimal digits that depend on every field."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:12]
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    def flat(self) -> dict[str, Any]:
+        """Every setting by its own name, whatever its group."""
+        groups = (self.architecture, self.masking, self.training, self.evaluation)
+        return {name: value for group in groups for name, value in dataclasses.asdict(group).items()}
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> "Run":
+        """Rebuilds a run from `to_dict`. Raises UserError for a model or a field this version does not know."""
+        if content.get("model") not in MODEL_SETTINGS:
+            raise unknown_name("model", str(content.get("model")), MODEL_SETTINGS)
+        groups = _group_types(content["model"])
+        try:
+            parts = {name: settings(**content[name]) for name, settings in groups.items()}
+            return cls(**{**content, **parts})
+        except (KeyError, TypeError) as error:
+            raise UserError(f"Not the record of a run of this version: {error}") from error
+
+    @classmethod
+    def make(cls, dataset: str, model: str = "bert4rec", seed: int = 1, **settings: Any) -> "Run":
+        """Makes a run from flat settings, each put into the group that declares it.
+
+        Raises:
+            UserError: for an unknown name, with the nearest one, or a value out of its range.
+        """
+        if model not in MODEL_SETTINGS:
+            raise unknown_name("model", model, MODEL_SETTINGS)
+        if seed < 0:
+            raise UserError(f"`seed` must be at least 0. Received: seed={seed}")
+        groups = _group_types(model)
+        fields = {name: [field.name for field in dataclasses.fields(group)] for name, group in groups.items()}
+        known = [name for names in fields.values() for name in names]
+        for name in settings:
+            if name not in known:
+                raise unknown_name(f"setting of model {model!r}", name, known)
+        parts = {
+            group: groups[group](**{name: settings[name] for name in names if name in settings})
+            for group, names in fields.items()
+        }
+        return cls(dataset=dataset, model=model, seed=seed, **parts)
+
+
+def _group_types(model: str) -> dict[str, type[Settings]]:
+    return {
+        "architecture": MODEL_SETTINGS[model],
+        "masking": MaskingSettings,
+        "training": TrainingSettings,
+        "evaluation": EvaluationSettings,
+    }
+
+
+def all_settings() -> dict[str, dataclasses.Field]:
+    """Every field of every model's settings by its name: what the command line offers as flags."""
+    fields: dict[str, dataclasses.Field] = {}
+    for model in MODEL_SETTINGS:
+        for group in _group_types(model).values():
+            fields.update({field.name: field for field in dataclasses.fields(group)})
+    return fields

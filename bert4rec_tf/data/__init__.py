@@ -1,0 +1,1 @@
+"""From files to batches: readers, data sets, training examples and their TFRecords."""

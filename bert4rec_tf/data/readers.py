@@ -1,0 +1,78 @@
+"""Raw files to `Sequences`. A line that cannot be read is named by file and number."""
+
+import gzip
+import io
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from bert4rec_tf.errors import UserError
+from bert4rec_tf.files import open_binary
+from bert4rec_tf.sequences import Sequences
+
+
+def read_pairs(path: Path) -> Sequences:
+    """Reads the layout of the authors' processed files: `user item` per line, integers, oldest first within a user.
+
+    Args:
+        path: the file, plain or packed (`.gz`).
+
+    Raises:
+        UserError: for a file that is missing, empty, cut short, or has a line which is not two integers.
+    """
+    content = _read_bytes(path)
+    try:
+        table = pd.read_csv(io.BytesIO(content), sep=r"\s+", header=None, dtype=np.int64, skip_blank_lines=False)
+    except (ValueError, OverflowError) as error:
+        raise _first_bad_line(path, content) from error
+    if table.shape[1] != 2:
+        raise _first_bad_line(path, content)
+    return from_columns(table[0], table[1], path)
+
+
+def from_columns(users: pd.Series, items: pd.Series, path: Path) -> Sequences:
+    """Groups two columns of raw ids, one row per action and oldest first within a user.
+
+    Raises:
+        UserError: where no user has two actions, or all actions are of one item.
+    """
+    user_codes, user_ids = pd.factorize(users)
+    item_codes, item_ids = pd.factorize(items)
+    sequences = Sequences.from_codes(user_codes, item_codes, _as_text(user_ids), _as_text(item_ids))
+    if sequences.num_users == 0:
+        raise UserError(f"{path}: no user has two actions, so there is nothing to learn from")
+    if sequences.num_items == 1:
+        raise UserError(f"{path}: there is only one item, so there is nothing to recommend")
+    return sequences
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        with open_binary(path) as file:
+            content = file.read()
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{path}: cut short or damaged ({error})") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error
+    if not content.strip():
+        raise UserError(f"{path}: the file is empty")
+    return content
+
+
+def _first_bad_line(path: Path, content: bytes) -> UserError:
+    for number, line in enumerate(content.splitlines(), start=1):
+        fields = line.split()
+        shown = line.decode("utf-8", "replace")[:60]
+        if len(fields) != 2:
+            return UserError(f"{path}, line {number}: expected `user item`, found {len(fields)} columns: {shown!r}")
+        if not all(field.lstrip(b"-").isdigit() and len(field) < 19 for field in fields):
+            return UserError(f"{path}, line {number}: expected two integers, found {shown!r}")
+    return UserError(f"{path}: cannot be read as lines of `user item`")
+
+
+def _as_text(ids: np.ndarray) -> np.ndarray:
+    return np.asarray(ids).astype(str).astype(object)

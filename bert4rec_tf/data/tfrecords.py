@@ -1,0 +1,151 @@
+"""Training examples as TFRecord shards: one feature per column, written whole, read back in batches.
+
+The order of examples is a function of seed and epoch alone, so reading can start at any step without a state.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from bert4rec_tf import files
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """One feature of all rows of a shard.
+
+    Attributes:
+        values: int [rows], or [rows, width] with `lengths`.
+        lengths: int [rows], how many values of each row are real.
+    """
+
+    values: np.ndarray
+    lengths: np.ndarray | None = None
+
+    def feature(self, row: int) -> tf.train.Feature:
+        value = [self.values[row]] if self.lengths is None else self.values[row, : self.lengths[row]].tolist()
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=value))
+
+
+def write_shard(path: Path, columns: Mapping[str, Column]) -> None:
+    """Writes one `tf.train.Example` per row; the file appears whole or not at all."""
+    rows = len(next(iter(columns.values())).values)
+    with files.whole_file(path) as aside, tf.io.TFRecordWriter(str(aside)) as writer:
+        for row in range(rows):
+            features = {name: column.feature(row) for name, column in columns.items()}
+            writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+
+
+@dataclass(frozen=True)
+class Shards:
+    """A folder of shards.
+
+    Attributes:
+        folder: where they lie.
+        names: their file names, in order.
+        sizes: how many examples each holds.
+        widths: feature -> the width to which its rows are padded, or None for one value per row.
+    """
+
+    folder: Path
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    widths: Mapping[str, int | None]
+
+    @property
+    def num_examples(self) -> int:
+        return sum(self.sizes)
+
+    def write_manifest(self, fingerprint: str) -> None:
+        """Writes the manifest, after which the folder counts as prepared."""
+        content = {
+            "format": FORMAT,
+            "fingerprint": fingerprint,
+            "widths": dict(self.widths),
+            "shards": [
+                {"name": name, "examples": size, "sha256": _checksum(self.folder / name)}
+                for name, size in zip(self.names, self.sizes)
+            ],
+        }
+        files.write_json(self.folder / MANIFEST, content)
+
+    @classmethod
+    def open(cls, folder: Path, fingerprint: str) -> "Shards | None":
+        """Returns the shards in `folder`, or None where they are not all there, unharmed and of this fingerprint."""
+        try:
+            content = json.loads((folder / MANIFEST).read_text())
+            if content["format"] != FORMAT or content["fingerprint"] != fingerprint:
+                return None
+            shards = content["shards"]
+            if any(_checksum(folder / shard["name"]) != shard["sha256"] for shard in shards):
+                return None
+            names, sizes = zip(*((shard["name"], shard["examples"]) for shard in shards))
+            return cls(folder, names, sizes, content["widths"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def read(self, batch_size: int, seed: int, start_step: int = 0) -> tf.data.Dataset:
+        """Reads batches without end, each epoch in an order of its own.
+
+        Args:
+            batch_size: examples per batch; a batch may hold the end of one epoch and the start of the next.
+            seed: decides the order of shards in each epoch and of the examples in each shard.
+            start_step: how many batches to pass over (nothing of passed shards is read).
+
+        Returns:
+            A dataset of dictionaries: a feature's values, int32 [batch_size] or [batch_size, width] padded with 0, and
+            `epoch`, int64 [batch_size].
+        """
+        paths = tf.constant([str(self.folder / name) for name in self.names])
+        sizes = tf.constant(self.sizes, tf.int64)
+        first_epoch, passed = divmod(start_step * batch_size, self.num_examples)
+
+        def shards_of(epoch: tf.Tensor) -> tf.data.Dataset:
+            order = tf.random.experimental.stateless_shuffle(tf.range(len(self.names)), seed=tf.stack([seed, epoch]))
+            ordered = tf.gather(sizes, order)
+            begins = tf.cumsum(ordered, exclusive=True)
+            passed_here = tf.where(epoch == first_epoch, tf.constant(passed, tf.int64), 0)
+            skipped = tf.clip_by_value(passed_here - begins, 0, ordered)
+            rows = (tf.fill(tf.shape(order), epoch), order, skipped)
+            return tf.data.Dataset.from_tensor_slices(rows).filter(
+                lambda epoch, shard, skipped: skipped < tf.gather(sizes, shard)
+            )
+
+        def examples_of(epoch: tf.Tensor, shard: tf.Tensor, skipped: tf.Tensor) -> tf.data.Dataset:
+            size = tf.gather(sizes, shard)
+            shard_seed = tf.stack([seed + 1, epoch * len(self.names) + tf.cast(shard, tf.int64)])
+            order = tf.random.experimental.stateless_shuffle(tf.range(size), seed=shard_seed)[skipped:]
+
+            def arrange(records: tf.Tensor) -> dict[str, tf.Tensor]:
+                columns = {name: tf.gather(values, order) for name, values in self._parse(records).items()}
+                return {**columns, "epoch": tf.fill(tf.shape(order), epoch)}
+
+            return tf.data.TFRecordDataset(tf.gather(paths, shard)).batch(size).map(arrange)
+
+        epochs = tf.data.Dataset.range(first_epoch, tf.int64.max)
+        return epochs.flat_map(shards_of).flat_map(examples_of).rebatch(batch_size, drop_remainder=True)
+
+    def _parse(self, records: tf.Tensor) -> dict[str, tf.Tensor]:
+        spec = {
+            name: tf.io.FixedLenFeature([], tf.int64) if width is None else tf.io.RaggedFeature(tf.int64)
+            for name, width in self.widths.items()
+        }
+        columns = tf.io.parse_example(records, spec)
+        dense = {
+            name: column if self.widths[name] is None else column.to_tensor(shape=[None, self.widths[name]])
+            for name, column in columns.items()
+        }
+        return {name: tf.cast(column, tf.int32) for name, column in dense.items()}
+
+
+def _checksum(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,16 @@
+"""Mistakes that a user can make and mend, told apart from defects of the program."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """A mistake in a flag, a file or a folder. The command line prints it as one line and exits with code 2."""
+
+
+def unknown_name(what: str, name: str, known: Iterable[str]) -> UserError:
+    """Returns the error for a `name` that is none of the `known` ones, with the nearest of them."""
+    known = sorted(known)
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    return UserError(f"Unknown {what}: {name!r}.{hint} Known: {', '.join(known)}")

@@ -1,0 +1,209 @@
+"""BERT4Rec: a bidirectional Transformer trained by the Cloze task (Sun et al., CIKM 2019)."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+from bert4rec_tf import layers, losses
+from bert4rec_tf.models.recommender import Recommender
+from bert4rec_tf.types import Batch, Tensor
+
+LOSS_EPSILON = 1e-5
+"""Added to the number of masked positions that the loss is divided by, as in the original."""
+
+
+@keras.saving.register_keras_serializable(package="bert4rec_tf")
+class BERT4Rec(Recommender):
+    """The model of section 3, as the authors' program computes it.
+
+    Rows of the item table: 0 padding, 1 .. n items, n + 1 the mask token, then `num_extra_rows` that only an imported
+    original needs. All rows take part in the softmax, as in the original.
+
+    Args:
+        num_items: n.
+        max_length: N, the longest input with the mask token.
+        hidden_dim: d.
+        num_layers: L.
+        num_heads: h, a divisor of d.
+        intermediate_dim: inner width of the feed-forward network; 4 d where it is None.
+        dropout: rate on the embeddings and after each sub-layer.
+        attention_dropout: rate on the attention probabilities.
+        initializer_stddev: deviation of the truncated normal initial weights.
+        use_positions, use_feed_forward, use_layer_norm, use_residual: the ablations of Table 5.
+        use_token_type: add one learnable vector at every position, as the original does and the paper does not.
+        num_extra_rows: further rows of the table.
+
+    Example:
+        model = BERT4Rec(num_items=1000, max_length=50)
+        model.score({"users": [0], "items": [[5, 2, 9]], "lengths": [3]})  # [1, 1000]
+    """
+
+    examples = "masked"
+
+    def __init__(
+        self,
+        num_items: int,
+        max_length: int = 50,
+        hidden_dim: int = 64,
+        num_layers: int = 2,
+        num_heads: int = 2,
+        intermediate_dim: int | None = None,
+        dropout: float = 0.1,
+        attention_dropout: float = 0.1,
+        initializer_stddev: float = 0.02,
+        use_positions: bool = True,
+        use_feed_forward: bool = True,
+        use_layer_norm: bool = True,
+        use_residual: bool = True,
+        use_token_type: bool = False,
+        num_extra_rows: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if num_items < 1:
+            raise ValueError(f"`num_items` must be at least 1. Received: num_items={num_items}")
+        self.settings = {
+            "num_items": num_items,
+            "max_length": max_length,
+            "hidden_dim": hidden_dim,
+            "num_layers": num_layers,
+            "num_heads": num_heads,
+            "intermediate_dim": intermediate_dim or 4 * hidden_dim,
+            "dropout": dropout,
+            "attention_dropout": attention_dropout,
+            "initializer_stddev": initializer_stddev,
+            "use_positions": use_positions,
+            "use_feed_forward": use_feed_forward,
+            "use_layer_norm": use_layer_norm,
+            "use_residual": use_residual,
+            "use_token_type": use_token_type,
+            "num_extra_rows": num_extra_rows,
+        }
+        self.num_items = num_items
+        self.max_length = max_length
+        self.max_history = max_length - 1
+        self.mask_token = num_items + 1
+        self.num_rows = num_items + 2 + num_extra_rows
+        self._make_embedding(hidden_dim)
+        self.blocks = [self._make_block(number) for number in range(num_layers)]
+        for block in self.blocks:
+            block.build((None, None, hidden_dim))
+        self.head = layers.MaskedItemHead(self.num_rows, use_layer_norm, initializer_stddev, name="head")
+        self.head.build((None, hidden_dim))
+        self.built = True
+
+    def _make_embedding(self, hidden_dim: int) -> None:
+        stddev = self.settings["initializer_stddev"]
+        shape = (None, None, hidden_dim)
+        self.item_embeddings = self.add_weight(
+            name="item_embeddings", shape=(self.num_rows, hidden_dim), initializer=layers.truncated_normal(stddev)
+        )
+        self.token_type = self.positions = self.embedding_norm = None
+        if self.settings["use_token_type"]:
+            self.token_type = self.add_weight(
+                name="token_type", shape=(hidden_dim,), initializer=layers.truncated_normal(stddev)
+            )
+        if self.settings["use_positions"]:
+            self.positions = layers.PositionEmbedding(self.max_length, stddev, name="positions")
+            self.positions.build(shape)
+        if self.settings["use_layer_norm"]:
+            self.embedding_norm = layers.layer_norm("embedding_norm")
+            self.embedding_norm.build(shape)
+        self.embedding_dropout = keras.layers.Dropout(self.settings["dropout"], name="embedding_dropout")
+
+    def _make_block(self, number: int) -> layers.TransformerBlock:
+        names = (
+            "num_heads",
+            "intermediate_dim",
+            "dropout",
+            "attention_dropout",
+            "use_feed_forward",
+            "use_layer_norm",
+            "use_residual",
+            "initializer_stddev",
+        )
+        return layers.TransformerBlock(**{name: self.settings[name] for name in names}, name=f"block_{number}")
+
+    def embed(self, items: Tensor, training: bool = False) -> Tensor:
+        """Returns h^0, float32 [b, n, d]: item, position and token type vectors, layer norm, dropout."""
+        hidden = ops.take(self.item_embeddings, items, axis=0)
+        if self.token_type is not None:
+            hidden = hidden + self.token_type
+        if self.positions is not None:
+            hidden = self.positions(hidden)
+        if self.embedding_norm is not None:
+            hidden = self.embedding_norm(hidden)
+        return self.embedding_dropout(hidden, training=training)
+
+    def encode(
+        self, items: Tensor, training: bool = False, return_attention: bool = False
+    ) -> Tensor | tuple[Tensor, list[Tensor]]:
+        """Runs the Transformer over rows of items.
+
+        Args:
+            items: int32 [b, n], n <= N; 0 is padding, n + 1 the mask token.
+            training: whether dropout acts.
+            return_attention: also return the attention probabilities.
+
+        Returns:
+            H^L, float32 [b, n, d]; with `return_attention` also one [b, h, n, n] (query, key) per block.
+        """
+        padding_mask = ops.not_equal(items, 0)
+        hidden = self.embed(items, training=training)
+        attention = []
+        for block in self.blocks:
+            hidden, probabilities = block(hidden, padding_mask=padding_mask, training=training)
+            attention.append(probabilities)
+        return (hidden, attention) if return_attention else hidden
+
+    def training_loss(self, batch: Batch) -> Tensor:
+        """The Cloze loss (equation 8, averaged over the batch's masked positions as in the original).
+
+        Only the real masked positions reach the output layer.
+
+        Args:
+            batch: masked `items [b, n]`, and `mask_positions` and `mask_targets` [b, p], whose unused slots have
+                target 0.
+        """
+        hidden = self.encode(batch["items"], training=True)
+        slots = tf.where(batch["mask_targets"] > 0)
+        positions = tf.cast(tf.gather_nd(batch["mask_positions"], slots), tf.int64)
+        masked = tf.gather_nd(hidden, tf.stack([slots[:, 0], positions], axis=1))
+        targets = tf.gather_nd(batch["mask_targets"], slots)
+        likelihoods = losses.table_cross_entropy(
+            self.head.transform(masked), self.item_embeddings, self.head.bias, targets
+        )
+        return tf.reduce_sum(likelihoods) / (tf.cast(tf.size(targets), likelihoods.dtype) + LOSS_EPSILON)
+
+    def masked_history(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Returns the test input (section 3.6): the last N - 1 items and the mask token, and where that stands.
+
+        Returns:
+            int32 [b, n + 1] with n + 1 <= N, and int32 [b].
+        """
+        items, lengths = tf.cast(batch["items"], tf.int32), tf.cast(batch["lengths"], tf.int32)
+        width = tf.minimum(tf.shape(items)[1], self.max_history)
+        passed = tf.maximum(lengths - self.max_history, 0)
+        columns = tf.minimum(passed[:, None] + tf.range(width)[None, :], tf.shape(items)[1] - 1)
+        kept = lengths - passed
+        history = tf.where(tf.range(width)[None, :] < kept[:, None], tf.gather(items, columns, batch_dims=1), 0)
+        history = tf.pad(history, [[0, 0], [0, 1]])
+        return tf.where(tf.range(width + 1)[None, :] == kept[:, None], self.mask_token, history), kept
+
+    def next_item_state(self, batch: Batch) -> Tensor:
+        """Returns float32 [b, d]: the transformed hidden state of the mask token after each history."""
+        items, position = self.masked_history(batch)
+        return self.head.transform(tf.gather(self.encode(items), position, batch_dims=1))
+
+    def score(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
+        state = self.next_item_state(batch)
+        if candidates is None:
+            logits = tf.matmul(state, self.item_embeddings, transpose_b=True) + self.head.bias
+            return logits[:, 1 : self.num_items + 1]
+        rows = tf.gather(self.item_embeddings, candidates)
+        return tf.einsum("bd,bcd->bc", state, rows) + tf.gather(self.head.bias, candidates)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), **self.settings}

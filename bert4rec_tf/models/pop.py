@@ -1,0 +1,37 @@
+"""POP: the most popular items for everybody (section 4.3)."""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from bert4rec_tf.models.recommender import Recommender
+from bert4rec_tf.sequences import Sequences
+from bert4rec_tf.types import Batch, Tensor
+
+
+@keras.saving.register_keras_serializable(package="bert4rec_tf")
+class Pop(Recommender):
+    """Scores an item by how often it occurs in the training sequences.
+
+    Args:
+        num_items: n.
+    """
+
+    def __init__(self, num_items: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.num_items = num_items
+        self.counts = self.add_weight(name="counts", shape=(num_items + 1,), initializer="zeros", trainable=False)
+        self.built = True
+
+    def adapt(self, sequences: Sequences) -> None:
+        self.counts.assign(sequences.counts().astype(np.float32))
+
+    def score(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
+        if candidates is not None:
+            return ops.take(self.counts, candidates)
+        return ops.broadcast_to(self.counts[1:], (ops.shape(batch["items"])[0], self.num_items))
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "num_items": self.num_items}

@@ -1,0 +1,141 @@
+"""Presets: settings worth having a name, as data, each with what to expect and how long it takes.
+
+`fast` is the default. `released` is what the authors' scripts run, `table2` the paper's best rows (d = 256).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bert4rec_tf.config import Run
+from bert4rec_tf.errors import UserError, unknown_name
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Settings with what is known of them.
+
+    Attributes:
+        expect: the quality to expect, and where that is known from.
+        takes: how long it takes, and on what.
+        settings: flat settings, as `Run.make` takes them.
+    """
+
+    expect: str
+    takes: str
+    settings: Mapping[str, Any]
+
+    def command(self, name: str, dataset: str) -> str:
+        return f"python -m bert4rec_tf.run --dataset={dataset} --preset={name}"
+
+
+_DATA = {
+    "beauty": {"max_length": 50, "mask_proportion": 0.6, "max_predictions": 30, "window_step": 0.1},
+    "steam": {"max_length": 50, "mask_proportion": 0.4, "max_predictions": 20, "window_step": 0.5},
+    "ml-1m": {"max_length": 200, "mask_proportion": 0.2, "max_predictions": 40, "window_step": 0.5},
+    "ml-20m": {"max_length": 200, "mask_proportion": 0.2, "max_predictions": 20, "window_step": 0.5},
+}
+"""What the authors' scripts set for a data set whatever the width of the model."""
+
+_ORIGINAL = {
+    "learning_rate": 1e-4,
+    "warmup_steps": 100,
+    "use_token_type": True,
+    "train_on_validation": True,
+}
+
+
+def _released(dataset: str, hidden_dim: int, dropout: float, attention_dropout: float, steps: int) -> dict[str, Any]:
+    return {
+        **_DATA[dataset],
+        **_ORIGINAL,
+        "hidden_dim": hidden_dim,
+        "dropout": dropout,
+        "attention_dropout": attention_dropout,
+        "steps": steps,
+    }
+
+
+def _fast(dataset: str, dropout: float, attention_dropout: float, **settings: Any) -> dict[str, Any]:
+    return {
+        **_DATA[dataset],
+        "hidden_dim": 64,
+        "dropout": dropout,
+        "attention_dropout": attention_dropout,
+        "learning_rate": 1e-3,
+        **settings,
+    }
+
+
+_SYNTHETIC = {
+    "max_length": 20,
+    "mask_proportion": 0.3,
+    "max_predictions": 6,
+    "window_step": 0.5,
+    "hidden_dim": 64,
+    "dropout": 0.1,
+    "attention_dropout": 0.1,
+    "learning_rate": 3e-3,
+    "batch_size": 128,
+    "steps": 1_500,
+    "evaluate_every": 300,
+}
+
+_DAYS = "Several days on two cores; the authors used one GeForce GTX 1080 Ti."
+
+PRESETS: dict[str, dict[str, Preset]] = {
+    "fast": {
+        "synthetic": Preset("At least 80 % of the generator's own NDCG@10.", "Under two minutes on two cores.", _SYNTHETIC),
+        "synthetic-orderless": Preset("Nothing: there is nothing to learn.", "Under two minutes on two cores.", _SYNTHETIC),
+        "beauty": Preset(
+            "Not yet measured to its end.",
+            "Not yet measured.",
+            _fast("beauty", 0.5, 0.2, steps=18_000, evaluate_every=1_500),
+        ),
+        "steam": Preset("Not yet measured.", "Not yet measured.", _fast("steam", 0.1, 0.1, steps=60_000)),
+        "ml-1m": Preset("Not yet measured.", "Not yet measured.", _fast("ml-1m", 0.2, 0.2, steps=10_000)),
+        "ml-20m": Preset("Not yet measured.", "Not yet measured.", _fast("ml-20m", 0.1, 0.1, steps=80_000)),
+    },
+    "released": {
+        "beauty": Preset("NDCG@10 .1832 (Table 5, d = 64).", _DAYS, _released("beauty", 64, 0.5, 0.2, 400_000)),
+        "steam": Preset("NDCG@10 .2261 (Table 2).", _DAYS, _released("steam", 256, 0.2, 0.2, 800_000)),
+        "ml-1m": Preset("NDCG@10 .4759 (Table 5, d = 64).", _DAYS, _released("ml-1m", 64, 0.2, 0.2, 400_000)),
+        "ml-20m": Preset("NDCG@10 .4513 (Table 5, d = 64).", _DAYS, _released("ml-20m", 64, 0.1, 0.1, 400_000)),
+    },
+    "table2": {
+        "beauty": Preset("NDCG@10 .1862 (Table 2).", _DAYS, _released("beauty", 256, 0.5, 0.2, 400_000)),
+        "steam": Preset("NDCG@10 .2261 (Table 2).", _DAYS, _released("steam", 256, 0.2, 0.2, 800_000)),
+        "ml-1m": Preset("NDCG@10 .4818 (Table 2).", _DAYS, _released("ml-1m", 256, 0.5, 0.2, 400_000)),
+        "ml-20m": Preset("NDCG@10 .5340 (Table 2).", _DAYS, _released("ml-20m", 256, 0.1, 0.1, 400_000)),
+    },
+}
+
+
+def find(name: str, dataset: str) -> Preset:
+    """Returns the preset `name` for `dataset`. Raises UserError for an unknown name or pair."""
+    if name not in PRESETS:
+        raise unknown_name("preset", name, PRESETS)
+    if dataset not in PRESETS[name]:
+        raise UserError(f"Preset {name!r} has no settings for {dataset!r}. It has: {', '.join(PRESETS[name])}")
+    return PRESETS[name][dataset]
+
+
+def make_run(
+    dataset: str, model: str = "bert4rec", preset: str = "fast", seed: int = 1, **settings: Any
+) -> Run:
+    """Makes the run of a preset, with single settings changed.
+
+    Args:
+        dataset: a name in `data.datasets.DATASETS`.
+        model: a name in `models.MODELS`.
+        preset: a name in `PRESETS`.
+        seed: seed of the masks, the initial weights, dropout and the order of examples.
+        **settings: fields of the settings in `config`, over the preset's.
+
+    Raises:
+        UserError: for an unknown name or a value out of its range.
+    """
+    base = dict(find(preset, dataset).settings)
+    known = set(Run.make(dataset, model).flat())
+    chosen = {name: value for name, value in base.items() if name in known}
+    return Run.make(dataset, model, seed, **{**chosen, **settings})

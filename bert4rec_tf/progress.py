@@ -1,0 +1,75 @@
+"""Progress of long work: a bar with an estimate on a terminal, plain lines otherwise."""
+
+import sys
+import time
+from collections.abc import Mapping
+
+from tqdm import tqdm
+
+
+class Progress:
+    """Shows how far a piece of work is.
+
+    Args:
+        title: what is going on.
+        total: its steps.
+        initial: the steps done before.
+        examples_per_step: for the rate that is shown.
+        line_every: seconds between two lines where there is no terminal.
+        silent: show nothing.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        total: int,
+        initial: int = 0,
+        examples_per_step: int = 1,
+        line_every: float = 30.0,
+        silent: bool = False,
+    ) -> None:
+        self._title = title
+        self._total = total
+        self._done = self._initial = initial
+        self._examples_per_step = examples_per_step
+        self._line_every = line_every
+        self._silent = silent
+        self._begin = self._last_line = time.monotonic()
+        shows_bar = sys.stderr.isatty() and not silent
+        self._bar = tqdm(total=total, initial=initial, desc=title, unit="step") if shows_bar else None
+
+    def advance(self, **shown: float) -> None:
+        """Counts one step, and shows these values with it."""
+        self._done += 1
+        if self._bar is not None:
+            self._bar.set_postfix_str(f"{self._rate():,.0f} examples/s {_format(shown)}", refresh=False)
+            self._bar.update()
+        elif not self._silent and time.monotonic() - self._last_line >= self._line_every:
+            self._last_line = time.monotonic()
+            left = (self._total - self._done) * self._examples_per_step / max(self._rate(), 1e-9)
+            self.say(
+                f"{self._title}: step {self._done:,} of {self._total:,}, {_format(shown)} "
+                f"{self._rate():,.0f} examples/s, {_clock(left)} left"
+            )
+
+    def say(self, line: str) -> None:
+        """Prints a line without spoiling the bar."""
+        if not self._silent:
+            tqdm.write(line, file=sys.stderr) if self._bar is not None else print(line, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def _rate(self) -> float:
+        return (self._done - self._initial) * self._examples_per_step / max(time.monotonic() - self._begin, 1e-9)
+
+
+def _format(shown: Mapping[str, float]) -> str:
+    return " ".join(f"{name} {value:.4g}" for name, value in shown.items())
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}"

@@ -1,0 +1,193 @@
+"""Users' histories as one flat array, their vocabulary, and the leave-one-out split. Only NumPy."""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+PAD = 0
+"""The id that is no item: it fills the right of shorter rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """Raw item ids and the integers that stand for them: 1 to n by falling count, ties by first appearance.
+
+    Attributes:
+        items: [n] raw ids; `items[i - 1]` is the raw id of item i.
+        counts: [n] int64, how often each occurs in the data, held-out actions included.
+    """
+
+    items: np.ndarray
+    counts: np.ndarray
+
+    @property
+    def num_items(self) -> int:
+        return len(self.items)
+
+    @property
+    def mask(self) -> int:
+        """The id of the mask token: n + 1."""
+        return self.num_items + 1
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return {item: index for index, item in enumerate(self.items.tolist(), start=1)}
+
+    def encode(self, raw: list[str]) -> np.ndarray:
+        """Returns the int32 ids of raw ids; an unknown one becomes 0."""
+        return np.array([self._ids.get(item, PAD) for item in raw], np.int32)
+
+    def decode(self, ids: np.ndarray) -> list[str]:
+        """Returns the raw ids of ids in 1 .. n. Raises ValueError for any other."""
+        ids = np.asarray(ids)
+        if ids.size and (ids.min() < 1 or ids.max() > self.num_items):
+            raise ValueError(f"`ids` must be in [1, {self.num_items}]. Received: {ids.min()} to {ids.max()}")
+        return self.items[ids - 1].tolist()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A SHA-256 of the raw ids in order."""
+        return hashlib.sha256("\n".join(self.items.tolist()).encode()).hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class Sequences:
+    """Every user's items, oldest first.
+
+    Attributes:
+        items: [actions] int32 item ids, user after user.
+        splits: [users + 1] int64; user u's items are `items[splits[u]:splits[u + 1]]`.
+        users: [users] raw user ids.
+        vocabulary: what the ids stand for.
+        num_left_out: users who were left out because they had one action.
+    """
+
+    items: np.ndarray
+    splits: np.ndarray
+    users: np.ndarray
+    vocabulary: Vocabulary
+    num_left_out: int = 0
+
+    @classmethod
+    def from_codes(
+        cls, user_codes: np.ndarray, item_codes: np.ndarray, users: np.ndarray, items: np.ndarray
+    ) -> "Sequences":
+        """Groups actions by user and numbers the items by popularity.
+
+        Args:
+            user_codes: [actions] index into `users` of each action, in any order over users; within a user oldest first.
+            item_codes: [actions] index into `items` of each action. Codes must be numbered by first appearance.
+            users: [users] raw ids.
+            items: [items] raw ids.
+        """
+        lengths = np.bincount(user_codes, minlength=len(users))
+        kept = lengths >= 2
+        if not kept.all():
+            of_kept = kept[user_codes]
+            user_codes, item_codes = (np.cumsum(kept) - 1)[user_codes[of_kept]], item_codes[of_kept]
+        counts = np.bincount(item_codes, minlength=len(items))
+        order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
+        ids = np.zeros(len(items), np.int32)
+        ids[order] = np.arange(1, len(order) + 1, dtype=np.int32)
+        by_user = np.argsort(user_codes, kind="stable")
+        splits = np.concatenate([[0], np.cumsum(lengths[kept])]).astype(np.int64)
+        vocabulary = Vocabulary(np.asarray(items)[order], counts[order].astype(np.int64))
+        return cls(ids[item_codes[by_user]], splits, np.asarray(users)[kept], vocabulary, int((~kept).sum()))
+
+    @property
+    def num_users(self) -> int:
+        return len(self.splits) - 1
+
+    @property
+    def num_items(self) -> int:
+        return self.vocabulary.num_items
+
+    @property
+    def num_actions(self) -> int:
+        return len(self.items)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """[users] int64, actions per user."""
+        return np.diff(self.splits)
+
+    @property
+    def density(self) -> float:
+        """Actions per pair of user and item."""
+        return self.num_actions / (self.num_users * self.num_items)
+
+    def __getitem__(self, user: int) -> np.ndarray:
+        """Returns user number `user`'s items, a view."""
+        return self.items[self.splits[user] : self.splits[user + 1]]
+
+    def counts(self) -> np.ndarray:
+        """Returns [n + 1] int64: how often each id occurs here (id 0 never does)."""
+        return np.bincount(self.items, minlength=self.num_items + 1)
+
+    def without_last(self, drop: np.ndarray) -> "Sequences":
+        """Returns the sequences without the last `drop[u]` items of user u; the vocabulary stays."""
+        lengths = self.lengths - drop
+        positions = np.arange(self.num_actions) - np.repeat(self.splits[:-1], self.lengths)
+        kept = positions < np.repeat(lengths, self.lengths)
+        splits = np.concatenate([[0], np.cumsum(lengths)])
+        return Sequences(self.items[kept], splits, self.users, self.vocabulary, self.num_left_out)
+
+    def last(self, users: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the last `width` items of `users`, int32 [users, width] right-padded, and how many they are, int32."""
+        lengths = np.minimum(self.lengths[users], width)
+        return take_rows(self.items, self.splits[users + 1] - lengths, lengths, width), lengths.astype(np.int32)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A SHA-256 of all actions, the users' and the items' raw ids."""
+        digest = hashlib.sha256(self.items.astype("<i4").tobytes())
+        digest.update(self.splits.astype("<i8").tobytes())
+        digest.update("\n".join(self.users.tolist()).encode())
+        digest.update(self.vocabulary.fingerprint.encode())
+        return digest.hexdigest()
+
+
+def take_rows(flat: np.ndarray, starts: np.ndarray, lengths: np.ndarray, width: int) -> np.ndarray:
+    """Returns int32 [rows, width]: row r is `flat[starts[r]:starts[r] + lengths[r]]`, padded with 0 on its right."""
+    offsets = np.arange(width)
+    inside = offsets < lengths[:, None]
+    return np.where(inside, flat[np.where(inside, starts[:, None] + offsets, 0)], PAD).astype(np.int32)
+
+
+@dataclass(frozen=True, eq=False)
+class LeaveOneOut:
+    """Holds out each user's last item for the test and the one before it for validation (section 4.2).
+
+    Users with fewer than three actions are trained on and not evaluated.
+    """
+
+    sequences: Sequences
+
+    @cached_property
+    def users(self) -> np.ndarray:
+        """[evaluated] int64, the users with at least three actions."""
+        return np.flatnonzero(self.sequences.lengths >= 3)
+
+    @property
+    def num_not_evaluated(self) -> int:
+        return self.sequences.num_users - len(self.users)
+
+    def training(self, with_validation: bool) -> Sequences:
+        """Returns what is trained on: all but the last two items, or with `with_validation` all but the last."""
+        return self._without_last(1 if with_validation else 2)
+
+    def histories(self, split: str) -> Sequences:
+        """Returns what comes before the held-out item of `split` ("validation" or "test")."""
+        return self._without_last(_HELD_OUT[split])
+
+    def targets(self, split: str) -> np.ndarray:
+        """Returns the held-out items of `split`, int32 [evaluated], in the order of `users`."""
+        return self.sequences.items[self.sequences.splits[self.users + 1] - _HELD_OUT[split]]
+
+    def _without_last(self, held_out: int) -> Sequences:
+        return self.sequences.without_last(np.where(self.sequences.lengths >= 3, held_out, 0))
+
+
+_HELD_OUT = {"test": 1, "validation": 2}

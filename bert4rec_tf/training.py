@@ -1,0 +1,250 @@
+"""The training loop of all models: step, measurements, checkpoints, resume, early stopping, TensorBoard."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+
+from bert4rec_tf import checkpoints, files, optimizers
+from bert4rec_tf.config import TrainingSettings
+from bert4rec_tf.errors import UserError
+from bert4rec_tf.models.recommender import Recommender
+from bert4rec_tf.progress import Progress
+from bert4rec_tf.types import Batch, Tensor
+
+CHOSEN_BY = "ndcg@10"
+"""The validation metric that decides which step is the best."""
+
+CHECKPOINT_SECONDS = 120.0
+SUMMARY_EVERY = 50
+BEST = "best.npz"
+LATEST = "latest.npz"
+
+
+@dataclass
+class State:
+    """Where a training is: everything beside the variables that it needs to go on.
+
+    Attributes:
+        step: steps done.
+        seconds: time spent so far, of all sittings.
+        best_step: the step whose validation metric is the highest; 0 before the first measurement.
+        curve: one row per measurement: step, seconds, loss (mean since the last one) and the metrics.
+        finished: whether the last step was reached or training stopped early.
+        loss_sum, loss_count: the training loss since the last measurement.
+    """
+
+    step: int = 0
+    seconds: float = 0.0
+    best_step: int = 0
+    curve: list[dict[str, float]] = field(default_factory=list)
+    finished: bool = False
+    loss_sum: float = 0.0
+    loss_count: int = 0
+
+    def best(self) -> dict[str, float] | None:
+        """Returns the row of the curve with the best metric."""
+        return next((row for row in self.curve if row["step"] == self.best_step), None)
+
+
+def make_step(
+    model: Recommender, optimizer: optimizers.BertAdam, clip_norm: float
+) -> Callable[[Batch], dict[str, Tensor]]:
+    """Returns the compiled training step: batch -> loss, gradient norm and whether that was clipped."""
+    variables = model.trainable_variables
+
+    @tf.function
+    def step(batch: Batch) -> dict[str, Tensor]:
+        with tf.GradientTape() as tape:
+            loss = model.training_loss(batch)
+        gradients = tape.gradient(loss, [variable.value for variable in variables])
+        gradients, norm = optimizers.clip([tf.convert_to_tensor(gradient) for gradient in gradients], clip_norm)
+        optimizer.apply(gradients, variables)
+        return {"loss": loss, "gradient_norm": norm}
+
+    return step
+
+
+class Trainer:
+    """Trains one model in one folder, and goes on where it was stopped.
+
+    Args:
+        model: what to train.
+        batches: number of the first step -> training batches from it on, without end.
+        settings: optimizer, schedule, measurements.
+        folder: for checkpoints, the curve and TensorBoard's files.
+        last_step: where to stop, at or before `settings.steps` at which the rate is 0.
+        validate: measures the model on the validation item; None where that is trained on.
+        title: shown with the progress.
+        silent: show nothing.
+    """
+
+    def __init__(
+        self,
+        model: Recommender,
+        batches: Callable[[int], tf.data.Dataset],
+        settings: TrainingSettings,
+        folder: Path,
+        last_step: int | None = None,
+        validate: Callable[[], dict[str, float]] | None = None,
+        title: str = "training",
+        silent: bool = False,
+    ) -> None:
+        self.model = model
+        self.batches = batches
+        self.settings = settings
+        self.folder = folder
+        self.last_step = last_step or settings.steps
+        self.validate = validate
+        self.title = title
+        self.silent = silent
+        self.state = State()
+        self.optimizer = optimizers.from_settings(settings)
+        self.optimizer.build(model.trainable_variables)
+        self._variables = {"model": model.variables, "optimizer": self.optimizer.variables}
+
+    def run(self) -> State:
+        """Trains to the end, or goes on to it, and leaves the best (without `validate` the last) weights in the model.
+
+        Raises:
+            UserError: where the loss is no number any more.
+        """
+        files.make_folder(self.folder)
+        self._restore_latest()
+        if not self.state.finished:
+            self._loop()
+        if self.validate is not None:
+            checkpoints.restore(self.folder / BEST, {"model": self.model.variables})
+        return self.state
+
+    def _restore_latest(self) -> None:
+        if (self.folder / LATEST).exists():
+            self.state = State(**checkpoints.restore(self.folder / LATEST, self._variables))
+
+    def _loop(self) -> None:
+        step = make_step(self.model, self.optimizer, self.settings.clip_norm)
+        state, begin, spent = self.state, time.monotonic(), self.state.seconds
+        saved = begin
+        progress = Progress(self.title, self.last_step, state.step, self.settings.batch_size, silent=self.silent)
+        writer = tf.summary.create_file_writer(str(self.folder / "tensorboard"))
+        scalars = _Scalars(writer, self.settings)
+        try:
+            for batch in self.batches(state.step):
+                made = {name: float(value) for name, value in step(batch).items()}
+                self._count(made)
+                state.seconds = spent + time.monotonic() - begin
+                scalars.add(state.step, made, self.rate())
+                progress.advance(loss=state.loss_sum / state.loss_count, rate=self.rate())
+                last = state.step == self.last_step
+                if last or state.step % self.settings.evaluate_every == 0:
+                    self._measure(progress, scalars)
+                    state.seconds = spent + time.monotonic() - begin
+                state.finished = last or self._should_stop()
+                if state.finished or time.monotonic() - saved > CHECKPOINT_SECONDS:
+                    self._save(LATEST)
+                    saved = time.monotonic()
+                if state.finished:
+                    return
+        except KeyboardInterrupt:
+            self._save(LATEST)
+            raise
+        finally:
+            progress.close()
+            writer.close()
+
+    def _count(self, made: dict[str, float]) -> None:
+        self.state.step += 1
+        if not math.isfinite(made["loss"]):
+            raise UserError(
+                f"The loss is {made['loss']} at step {self.state.step}: a lower --learning_rate or a longer "
+                "--warmup_steps usually helps"
+            )
+        self.state.loss_sum += made["loss"]
+        self.state.loss_count += 1
+
+    def _measure(self, progress: Progress, scalars: "_Scalars") -> None:
+        state = self.state
+        row = {"step": state.step, "seconds": round(state.seconds, 1), "loss": state.loss_sum / state.loss_count}
+        state.loss_sum, state.loss_count = 0.0, 0
+        if self.validate is not None:
+            row.update(self.validate())
+            scalars.add_metrics(state.step, row)
+        state.curve.append(row)
+        best = state.best()
+        if self.validate is not None and (best is None or row[CHOSEN_BY] > best[CHOSEN_BY]):
+            state.best_step = state.step
+            self._save(BEST)
+        write_curve(self.folder / "curve.csv", state.curve)
+        shown = ", ".join(f"{name} {row[name]:.4f}" for name in ("loss", "hr@10", CHOSEN_BY) if name in row)
+        progress.say(f"{self.title}: step {state.step:,}, {state.seconds / 60:.1f} minutes: {shown}")
+
+    def _should_stop(self) -> bool:
+        if not self.settings.patience or not self.state.best_step:
+            return False
+        since = [row for row in self.state.curve if row["step"] > self.state.best_step]
+        return len(since) >= self.settings.patience
+
+    def rate(self) -> float:
+        """Returns the learning rate of the step made last."""
+        settings = self.settings
+        schedule = optimizers.WarmUpLinearDecay(settings.learning_rate, settings.steps, settings.warmup_steps)
+        return schedule.at(max(self.state.step - 1, 0))
+
+    def _save(self, name: str) -> None:
+        checkpoints.save(self.folder / name, self._variables, asdict(self.state))
+
+
+class _Scalars:
+    """Writes TensorBoard's scalars: means over SUMMARY_EVERY steps."""
+
+    def __init__(self, writer: tf.summary.SummaryWriter, settings: TrainingSettings) -> None:
+        self._writer = writer
+        self._clip_norm = settings.clip_norm or math.inf
+        self._rows: list[dict[str, float]] = []
+
+    def add(self, step: int, made: dict[str, float], rate: float) -> None:
+        clipped = float(made["gradient_norm"] > self._clip_norm)
+        self._rows.append({**made, "learning_rate": rate, "clipped": clipped})
+        if step % SUMMARY_EVERY:
+            return
+        with self._writer.as_default(step):
+            for name in self._rows[0]:
+                mean = sum(row[name] for row in self._rows) / len(self._rows)
+                tf.summary.scalar(f"training/{name}", mean)
+        self._rows = []
+
+    def add_metrics(self, step: int, row: dict[str, float]) -> None:
+        with self._writer.as_default(step):
+            for name, value in row.items():
+                if name not in ("step", "seconds", "loss"):
+                    tf.summary.scalar(f"validation/{name}", value)
+
+
+def write_curve(path: Path, curve: list[dict[str, float]]) -> None:
+    """Writes the measurements as comma-separated lines under a header."""
+    names = list(curve[0])
+    lines = [",".join(names), *(",".join(f"{row[name]:.6g}" for name in names) for row in curve)]
+    files.write_text(path, "\n".join(lines) + "\n")
+
+
+def read_state(folder: Path) -> State:
+    """Returns the state of a finished training. Raises UserError where the training in `folder` has not finished."""
+    if (folder / LATEST).exists():
+        state = State(**checkpoints.read_state(folder / LATEST))
+        if state.finished:
+            return state
+    raise UserError(f"{folder}: no finished training; run with --mode=train first")
+
+
+def load_weights(model: keras.Model, folder: Path) -> None:
+    """Puts a finished training's weights into a model: the best where there was validation, else the last.
+
+    Raises:
+        UserError: where the training has not finished, or was another model's.
+    """
+    name = BEST if read_state(folder).best_step else LATEST
+    checkpoints.restore(folder / name, {"model": model.variables})

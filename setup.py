@@ -1,0 +1,37 @@
+"""Metadata, extras and the `bert4rec` command."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+VERSION = re.search(r'__version__ = "(.+?)"', (HERE / "bert4rec_tf" / "__init__.py").read_text()).group(1)
+
+setup(
+    name="bert4rec-tf",
+    version=VERSION,
+    description="BERT4Rec in TensorFlow/Keras, faithful to the authors' original",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    packages=find_packages(include=["bert4rec_tf", "bert4rec_tf.*"]),
+    package_data={"bert4rec_tf": ["paper.json"]},
+    python_requires=">=3.11",
+    install_requires=[
+        "absl-py>=2.1",
+        "keras>=3.12",
+        "numpy>=1.26",
+        "pandas>=2.2",
+        "tensorboard>=2.19",
+        "tensorflow>=2.21,<2.22",
+        "tqdm>=4.66",
+    ],
+    extras_require={"test": ["hypothesis>=6.100", "ir-measures>=0.3.7", "pytest>=8", "ruff>=0.9", "scipy>=1.13"]},
+    entry_points={"console_scripts": ["bert4rec=bert4rec_tf.cli:main"]},
+    classifiers=[
+        "License :: OSI Approved :: Apache Software License",
+        "Programming Language :: Python :: 3.11",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+)
