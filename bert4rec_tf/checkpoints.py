@@ -51,9 +51,9 @@ def restore(path: Path, groups: Mapping[str, list[keras.Variable]]) -> dict[str,
 
 
 def _named(groups: Mapping[str, list[keras.Variable]]) -> list[tuple[str, keras.Variable]]:
-    """Names variables by group and place: their own names may repeat, their order is fixed by the code."""
+    """Names variables by group and place: Keras numbers its own names by what else the process has made."""
     return [
-        (f"{group}/{number:03d}/{variable.name}", variable)
+        (f"{group}/{number:03d}", variable)
         for group, variables in groups.items()
         for number, variable in enumerate(variables)
     ]

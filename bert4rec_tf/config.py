@@ -112,7 +112,9 @@ class MaskingSettings(Settings):
     mask_prob: float = setting(
         1.0, "share of them shown as the mask token; of the rest half stay, half become random", at_least=0, at_most=1
     )
-    mask_copies: int = setting(10, "randomly masked copies of each window for one with its last item masked", at_least=0)
+    mask_copies: int = setting(
+        10, "randomly masked copies of each window for one with its last item masked", at_least=0
+    )
     window_step: float = setting(0.5, "share of N by which windows slide over long sequences (-1: by N)", at_most=1)
 
     def __post_init__(self) -> None:
@@ -149,8 +151,7 @@ class TrainingSettings(Settings):
             )
         if self.warmup_steps >= self.steps:
             raise UserError(
-                "`warmup_steps` must be below `steps`. "
-                f"Received: warmup_steps={self.warmup_steps}, steps={self.steps}"
+                f"`warmup_steps` must be below `steps`. Received: warmup_steps={self.warmup_steps}, steps={self.steps}"
             )
 
 

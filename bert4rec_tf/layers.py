@@ -116,9 +116,7 @@ class MultiHeadAttention(keras.layers.Layer):
         ValueError: for a rate outside [0, 1), or heads which do not divide the width.
     """
 
-    def __init__(
-        self, num_heads: int, dropout: float = 0.0, initializer_stddev: float = 0.02, **kwargs: Any
-    ) -> None:
+    def __init__(self, num_heads: int, dropout: float = 0.0, initializer_stddev: float = 0.02, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.num_heads = _check_size("num_heads", num_heads)
         self.dropout = _check_rate("dropout", dropout)
@@ -249,10 +247,10 @@ class Residual(keras.layers.Layer):
         self.dropout_layer = keras.layers.Dropout(dropout, name="dropout")
         self.norm = layer_norm("norm") if use_layer_norm else None
 
-    def build(self, input_shape: Shape, outputs_shape: Shape | None = None) -> None:
-        self.dropout_layer.build(input_shape)
+    def build(self, inputs_shape: Shape, outputs_shape: Shape | None = None) -> None:
+        self.dropout_layer.build(inputs_shape)
         if self.norm is not None:
-            self.norm.build(input_shape)
+            self.norm.build(inputs_shape)
 
     def call(self, inputs: Tensor, outputs: Tensor, training: bool | None = None) -> Tensor:
         result = self.dropout_layer(outputs, training=training)
@@ -260,8 +258,8 @@ class Residual(keras.layers.Layer):
             result = inputs + result
         return result if self.norm is None else self.norm(result)
 
-    def compute_output_shape(self, input_shape: Shape, outputs_shape: Shape | None = None) -> Shape:
-        return input_shape
+    def compute_output_shape(self, inputs_shape: Shape, outputs_shape: Shape | None = None) -> Shape:
+        return inputs_shape
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -318,9 +316,7 @@ class TransformerBlock(keras.layers.Layer):
         self.attention_residual = Residual(dropout, use_layer_norm, use_residual, name="attention_residual")
         if use_feed_forward:
             self.feed_forward = FeedForward(intermediate_dim, initializer_stddev, name="feed_forward")
-            self.feed_forward_residual = Residual(
-                dropout, use_layer_norm, use_residual, name="feed_forward_residual"
-            )
+            self.feed_forward_residual = Residual(dropout, use_layer_norm, use_residual, name="feed_forward_residual")
 
     def build(self, input_shape: Shape) -> None:
         self.attention.build(input_shape)

@@ -8,9 +8,7 @@ PIECE = 2_048
 """Rows of the table per piece: its logits stay in the cache, and no [targets, rows] tensor is ever made."""
 
 
-def table_cross_entropy(
-    hidden: Tensor, table: Tensor, bias: Tensor, targets: Tensor, piece: int = PIECE
-) -> tf.Tensor:
+def table_cross_entropy(hidden: Tensor, table: Tensor, bias: Tensor, targets: Tensor, piece: int = PIECE) -> tf.Tensor:
     """The negative log-likelihood of targets under softmax(hidden table^T + bias), with its own gradient.
 
     Works through the table in pieces: first the log-sum-exp of all logits, then, backwards, each piece's logits again.
@@ -75,30 +73,27 @@ def _gradients(
     upstream: tf.Tensor,
     piece: int,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    count = _num_pieces(table, piece)
+    """Sums the gradients piece by piece, then puts the targets' own part right.
 
-    def add_piece(number: tf.Tensor, of_hidden: tf.Tensor, of_table: tf.TensorArray, of_bias: tf.TensorArray):
+    The upstream gradient scales rows of `hidden` here, not the far larger rows of weights, and the gradient of the
+    bias is one more column of the table's product: a sum over the columns of the weights would cost more.
+    """
+    count = _num_pieces(table, piece)
+    scaled = tf.concat([hidden * upstream[:, None], upstream[:, None]], axis=1)
+
+    def add_piece(number: tf.Tensor, of_hidden: tf.Tensor, of_rows: tf.TensorArray):
         rows = slice(number * piece, (number + 1) * piece)
         part = table[rows]
-        weights = tf.exp(_logits(hidden, part, bias[rows]) - log_sum[:, None]) * upstream[:, None]
-        return (
-            number + 1,
-            of_hidden + tf.matmul(weights, part),
-            of_table.write(number, tf.matmul(weights, hidden, transpose_a=True)),
-            of_bias.write(number, tf.reduce_sum(weights, axis=0)),
-        )
+        weights = tf.exp(_logits(hidden, part, bias[rows]) - log_sum[:, None])
+        of_rows = of_rows.write(number, tf.matmul(weights, scaled, transpose_a=True))
+        return number + 1, of_hidden + tf.matmul(weights, part), of_rows
 
-    def pieces() -> tf.TensorArray:
-        return tf.TensorArray(hidden.dtype, size=count, infer_shape=False)
-
-    _, of_hidden, of_table, of_bias = tf.while_loop(
+    _, of_hidden, of_rows = tf.while_loop(
         lambda number, *_: number < count,
         add_piece,
-        (0, tf.zeros_like(hidden), pieces(), pieces()),
+        (0, tf.zeros_like(hidden), tf.TensorArray(hidden.dtype, size=count, infer_shape=False)),
         parallel_iterations=1,
     )
-    of_targets = upstream[:, None]
-    of_hidden -= of_targets * tf.gather(table, targets)
-    of_table = tf.tensor_scatter_nd_sub(of_table.concat(), targets[:, None], of_targets * hidden)
-    of_bias = tf.tensor_scatter_nd_sub(of_bias.concat(), targets[:, None], upstream)
-    return of_hidden, tf.ensure_shape(of_table, table.shape), tf.ensure_shape(of_bias, bias.shape)
+    of_hidden = (of_hidden - tf.gather(table, targets)) * upstream[:, None]
+    of_rows = tf.tensor_scatter_nd_sub(of_rows.concat(), targets[:, None], scaled)
+    return of_hidden, tf.ensure_shape(of_rows[:, :-1], table.shape), tf.ensure_shape(of_rows[:, -1], bias.shape)

@@ -1,6 +1,5 @@
 """One run: prepare, train, evaluate. Ordinary functions, for the command line, a notebook or a sweep."""
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -16,7 +15,8 @@ from bert4rec_tf.config import Run
 from bert4rec_tf.data import datasets, preparation
 from bert4rec_tf.data.masking import mask_dynamically
 from bert4rec_tf.data.synthetic import MarkovCatalogue
-from bert4rec_tf.evaluation import RankingTask, Ranker
+from bert4rec_tf.data.tfrecords import Shards
+from bert4rec_tf.evaluation import Ranker, RankingTask
 from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.models.pop import Pop
 from bert4rec_tf.sequences import LeaveOneOut, Sequences
@@ -62,6 +62,7 @@ class Experiment:
     processes: int = 1
     silent: bool = False
     split: LeaveOneOut = field(init=False)
+    _prepared: dict[str, Shards] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.split = LeaveOneOut(self.sequences)
@@ -86,7 +87,7 @@ class Experiment:
         if MODELS[self.run.model].examples is not None:
             for phase in self.phases():
                 self._shards(phase)
-        self.negatives
+        self.task("test")
 
     def train(self) -> Recommender:
         """Runs the trainings, going on where they were stopped, and returns the model to be measured."""
@@ -162,15 +163,17 @@ class Experiment:
             dataset = mask_dynamically(dataset, run.masking, self.sequences.num_items, run.seed, start_step)
         return dataset.map(_training_batch).prefetch(8)
 
-    def _shards(self, phase: str) -> preparation.Shards:
-        return preparation.prepare(
-            self.split.training(phase == FINAL),
-            self.run.masking,
-            self.run.architecture.max_length,
-            self.run.seed,
-            self.workdir.prepared,
-            self.processes,
-        )
+    def _shards(self, phase: str) -> Shards:
+        if phase not in self._prepared:
+            self._prepared[phase] = preparation.prepare(
+                self.split.training(phase == FINAL),
+                self.run.masking,
+                self.run.architecture.max_length,
+                self.run.seed,
+                self.workdir.prepared,
+                self.processes,
+            )
+        return self._prepared[phase]
 
     def _trainer(self, phase: str, last_step: int | None) -> tuple[Recommender, training.Trainer]:
         model = self.new_model()
@@ -215,9 +218,7 @@ class Experiment:
             return None
         scores = generator.scores(self.sequences, task.histories)[task.users]
         columns = np.maximum(task.candidates, 1) - 1
-        return evaluation.metrics(
-            evaluation.rank_targets(np.take_along_axis(scores, columns, axis=1), task.candidates)
-        )
+        return evaluation.metrics(evaluation.rank_targets(np.take_along_axis(scores, columns, axis=1), task.candidates))
 
 
 def open_experiment(
@@ -236,9 +237,7 @@ def open_experiment(
     """
     if sequences is None:
         sequences = datasets.load(run.dataset, Path(data_dir) if data_dir else None)
-    folder = WorkDirectory.of(
-        run, Path(workdir) if workdir else None, Path(prepared_dir) if prepared_dir else None
-    )
+    folder = WorkDirectory.of(run, Path(workdir) if workdir else None, Path(prepared_dir) if prepared_dir else None)
     return Experiment(run, sequences, folder, processes, silent)
 
 

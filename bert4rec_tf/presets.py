@@ -85,8 +85,12 @@ _DAYS = "Several days on two cores; the authors used one GeForce GTX 1080 Ti."
 
 PRESETS: dict[str, dict[str, Preset]] = {
     "fast": {
-        "synthetic": Preset("At least 80 % of the generator's own NDCG@10.", "Under two minutes on two cores.", _SYNTHETIC),
-        "synthetic-orderless": Preset("Nothing: there is nothing to learn.", "Under two minutes on two cores.", _SYNTHETIC),
+        "synthetic": Preset(
+            "At least 80 % of the generator's own NDCG@10.", "Under two minutes on two cores.", _SYNTHETIC
+        ),
+        "synthetic-orderless": Preset(
+            "Nothing: there is nothing to learn.", "Under two minutes on two cores.", _SYNTHETIC
+        ),
         "beauty": Preset(
             "Not yet measured to its end.",
             "Not yet measured.",
@@ -120,9 +124,7 @@ def find(name: str, dataset: str) -> Preset:
     return PRESETS[name][dataset]
 
 
-def make_run(
-    dataset: str, model: str = "bert4rec", preset: str = "fast", seed: int = 1, **settings: Any
-) -> Run:
+def make_run(dataset: str, model: str = "bert4rec", preset: str = "fast", seed: int = 1, **settings: Any) -> Run:
     """Makes the run of a preset, with single settings changed.
 
     Args:

@@ -7,8 +7,10 @@ Settings come from a preset (--preset=fast, released or table2); every single on
 not done again: the same command goes on where it was stopped.
 """
 
+import importlib
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -28,7 +30,9 @@ flags.DEFINE_string("dataset", None, "name of the data set: beauty, steam, ml-1m
 flags.DEFINE_string("model", "bert4rec", "name of the model: bert4rec, pop")
 flags.DEFINE_string("preset", "fast", "name of the settings to start from: fast, released, table2")
 flags.DEFINE_integer("seed", 1, "seed of masks, initial weights, dropout and the order of examples")
-flags.DEFINE_string("data_dir", None, "folder of the data files (default: $BERT4REC_DATA, then the user's cache folder)")
+flags.DEFINE_string(
+    "data_dir", None, "folder of the data files (default: $BERT4REC_DATA, then the user's cache folder)"
+)
 flags.DEFINE_string("workdir", None, "folder of the run (default: runs/<dataset>-<model>-<digest of the settings>)")
 flags.DEFINE_string("prepared_dir", None, "folder of training examples and candidates (default: in the workdir)")
 flags.DEFINE_integer("processes", 1, "processes that prepare examples; any number gives the same files")
@@ -54,12 +58,11 @@ def main(argv: list[str]) -> None:
         raise unknown_name("mode", FLAGS.mode, MODES)
     run = make_run()
 
+    import_tensorflow()
     from bert4rec_tf import pipeline, summary
     from bert4rec_tf.data import datasets
 
-    experiment = pipeline.open_experiment(
-        run, None, FLAGS.data_dir, FLAGS.workdir, FLAGS.prepared_dir, FLAGS.processes
-    )
+    experiment = pipeline.open_experiment(run, None, FLAGS.data_dir, FLAGS.workdir, FLAGS.prepared_dir, FLAGS.processes)
     print(datasets.describe(run.dataset, experiment.sequences), flush=True)
     print(f"\nModel {run.model}, run {run.digest} in {experiment.workdir.path}", flush=True)
     if FLAGS.mode in ("all", "prepare"):
@@ -71,6 +74,22 @@ def main(argv: list[str]) -> None:
     if FLAGS.mode in ("all", "evaluate"):
         print("\n" + summary.table(experiment.evaluate(model)))
     print("\n" + summary.places(experiment.workdir.path))
+
+
+def import_tensorflow() -> None:
+    """Imports TensorFlow without the notes that it writes at its start past every setting; a failure shows them."""
+    stderr = os.dup(2)
+    with tempfile.TemporaryFile() as notes:
+        os.dup2(notes.fileno(), 2)
+        try:
+            importlib.import_module("tensorflow")
+        except BaseException:
+            notes.seek(0)
+            os.write(stderr, notes.read())
+            raise
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
 
 
 def parse(argv: list[str]) -> list[str]:

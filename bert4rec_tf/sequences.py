@@ -77,7 +77,7 @@ class Sequences:
         """Groups actions by user and numbers the items by popularity.
 
         Args:
-            user_codes: [actions] index into `users` of each action, in any order over users; within a user oldest first.
+            user_codes: [actions] index into `users` of each action; a user's own actions are oldest first.
             item_codes: [actions] index into `items` of each action. Codes must be numbered by first appearance.
             users: [users] raw ids.
             items: [items] raw ids.
@@ -135,7 +135,7 @@ class Sequences:
         return Sequences(self.items[kept], splits, self.users, self.vocabulary, self.num_left_out)
 
     def last(self, users: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the last `width` items of `users`, int32 [users, width] right-padded, and how many they are, int32."""
+        """Returns the last `width` items of `users`, int32 [users, width] right-padded, and how many, int32 [users]."""
         lengths = np.minimum(self.lengths[users], width)
         return take_rows(self.items, self.splits[users + 1] - lengths, lengths, width), lengths.astype(np.int32)
 

@@ -32,7 +32,9 @@ def table(content: dict[str, Any]) -> str:
 
 
 def _notes(content: dict[str, Any]) -> list[str]:
-    notes = [f"{content['users']:,} users, each target among {content['run']['evaluation']['num_negatives']} popular items."]
+    notes = [
+        f"{content['users']:,} users, each target among {content['run']['evaluation']['num_negatives']} popular items."
+    ]
     if content["users_with_fewer_candidates"]:
         notes.append(f"{content['users_with_fewer_candidates']:,} users had fewer unseen items: all of them.")
     if content["users_not_evaluated"]:

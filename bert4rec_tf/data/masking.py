@@ -63,6 +63,8 @@ def _shown(
     if masking.mask_prob == 1:
         return mask_token
     draw = tf.random.stateless_uniform(tf.shape(targets), seed=seed)
-    random_items = tf.random.stateless_uniform(tf.shape(targets), seed + [1, 0], 1, num_items + 1, tf.int32)
+    random_items = tf.random.stateless_uniform(
+        tf.shape(targets), seed + tf.constant([1, 0], seed.dtype), 1, num_items + 1, tf.int32
+    )
     other = tf.where(draw < masking.mask_prob + (1 - masking.mask_prob) / 2, targets, random_items)
     return tf.where((draw < masking.mask_prob) | last_only[:, None], mask_token, other)

@@ -25,9 +25,9 @@ class MarkovCatalogue:
         seed: decides chains, tastes and histories.
     """
 
-    num_users: int = 3_000
-    num_items: int = 400
-    num_communities: int = 4
+    num_users: int = 4_000
+    num_items: int = 300
+    num_communities: int = 3
     shortest: int = 8
     longest: int = 28
     successors: int = 4
@@ -99,8 +99,8 @@ class MarkovCatalogue:
 class OrderlessCatalogue:
     """Items drawn one by one from a single Zipf law, nobody meeting one twice: nothing can be learned beyond it."""
 
-    num_users: int = 3_000
-    num_items: int = 400
+    num_users: int = 4_000
+    num_items: int = 300
     shortest: int = 8
     longest: int = 28
     popularity_exponent: float = 0.9
@@ -130,5 +130,3 @@ def _to_sequences(histories: list[np.ndarray]) -> Sequences:
     users = np.array([f"user{user}" for user in range(len(histories))], object)
     user_codes = np.repeat(np.arange(len(histories)), [len(history) for history in histories])
     return Sequences.from_codes(user_codes, place[codes], users, items)
-
-

@@ -1,0 +1,159 @@
+"""Settings, runs and presets."""
+
+import dataclasses
+
+import pytest
+
+from bert4rec_tf import config, presets
+from bert4rec_tf.config import Run
+from bert4rec_tf.data.datasets import DATASETS, paper
+from bert4rec_tf.errors import UserError
+
+ALL_PRESETS = [(name, dataset) for name, rows in presets.PRESETS.items() for dataset in rows]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"dropout": 1.5}, "`dropout` must be at least 0 and below 1. Received: dropout=1.5"),
+        ({"dropout": float("nan")}, "`dropout` must be of type float"),
+        ({"attention_dropout": -0.1}, "`attention_dropout` must be at least 0"),
+        ({"hidden_dim": 0}, "`hidden_dim` must be at least 1"),
+        ({"hidden_dim": 64.0}, "`hidden_dim` must be of type int"),
+        ({"hidden_dim": 64, "num_heads": 3}, "`num_heads` must divide `hidden_dim`"),
+        ({"max_length": 1}, "`max_length` must be at least 2"),
+        ({"masking": "both"}, "`masking` must be one of"),
+        ({"mask_proportion": 0.0}, "`mask_proportion` must be above 0 and at most 1"),
+        ({"mask_prob": 1.1}, "`mask_prob` must be"),
+        ({"window_step": -0.5}, "`window_step` must be above 0, or -1"),
+        ({"window_step": 2.0}, "`window_step` must be at most 1"),
+        ({"steps": 0}, "`steps` must be at least 1"),
+        ({"steps": True}, "`steps` must be of type int"),
+        ({"learning_rate": 0.0}, "`learning_rate` must be above 0"),
+        ({"learning_rate": "fast"}, "`learning_rate` must be of type float"),
+        ({"steps": 50, "warmup_steps": 50}, "`warmup_steps` must be below `steps`"),
+        ({"beta_2": 1.0}, "`beta_2` must be"),
+        ({"num_negatives": 0}, "`num_negatives` must be at least 1"),
+        ({"train_on_validation": True, "patience": 3}, "`patience` must be 0 with `train_on_validation`"),
+        ({"hiden_dim": 64}, "Unknown setting of model 'bert4rec': 'hiden_dim'. Did you mean 'hidden_dim'?"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_what_it_must_be(settings, message):
+    with pytest.raises(UserError) as raised:
+        Run.make("beauty", **settings)
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"model": "bert5rec"}, "Did you mean 'bert4rec'?"),
+        ({"seed": -1}, "`seed` must be at least 0"),
+        ({"preset": "quick"}, "Unknown preset: 'quick'"),
+        ({"dataset": "yelp"}, "has no settings for 'yelp'"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_known_ones(arguments, message):
+    with pytest.raises(UserError) as raised:
+        presets.make_run(**{"dataset": "beauty", **arguments})
+    assert message in str(raised.value)
+
+
+def test_heads_and_inner_width_follow_the_paper_where_not_set():
+    heads = {d: Run.make("beauty", hidden_dim=d).architecture.num_heads for d in (16, 32, 64, 128, 256)}
+    assert heads == {16: 1, 32: 1, 64: 2, 128: 4, 256: 8}
+    assert Run.make("beauty", hidden_dim=48).architecture.intermediate_dim == 192
+
+
+def test_a_run_comes_back_from_its_record():
+    run = Run.make("beauty", seed=7, hidden_dim=32, learning_rate=1)
+    assert Run.from_dict(run.to_dict()) == run
+    assert hash(run) == hash(Run.from_dict(run.to_dict()))
+
+
+def test_every_setting_and_the_seed_change_the_digest():
+    base = Run.make("beauty")
+    changed = {"masking": "dynamic", "num_heads": 4, "hidden_dim": 32, "mask_prob": 0.5, "beta_1": 0.5, "beta_2": 0.5}
+    digests = {base.digest, Run.make("ml-1m").digest, Run.make("beauty", seed=2).digest}
+    for name, value in base.flat().items():
+        other = not value if isinstance(value, bool) else changed.get(name) or value * 2 or type(value)(1)
+        digests.add(Run.make("beauty", **{name: other}).digest)
+    assert len(digests) == 3 + len(base.flat())
+
+
+def test_equal_numbers_of_other_types_are_one_run():
+    assert Run.make("beauty", weight_decay=0).digest == Run.make("beauty", weight_decay=0.0).digest
+
+
+@pytest.mark.parametrize(
+    "record", [{}, {"model": "bert4rec"}, {**Run.make("beauty").to_dict(), "extra": 1}, {"model": "unknown"}]
+)
+def test_what_is_no_record_of_a_run_is_refused(record):
+    with pytest.raises(UserError):
+        Run.from_dict(record)
+
+
+def test_every_setting_has_a_help_text_and_one_meaning():
+    names = [
+        field.name
+        for group in (
+            *config.MODEL_SETTINGS.values(),
+            config.MaskingSettings,
+            config.TrainingSettings,
+            config.EvaluationSettings,
+        )
+        for field in dataclasses.fields(group)
+    ]
+    assert len(names) == len(set(names))
+    assert all(len(field.metadata["help"]) > 10 for field in config.all_settings().values())
+
+
+@pytest.mark.parametrize(("name", "dataset"), ALL_PRESETS)
+def test_every_preset_makes_a_run_and_says_what_to_expect(name, dataset):
+    preset = presets.find(name, dataset)
+    assert dataset in DATASETS
+    run = presets.make_run(dataset, preset=name)
+    assert {key: run.flat()[key] for key in preset.settings} == dict(preset.settings)
+    assert preset.expect and preset.takes
+    assert f"--preset={name}" in preset.command(name, dataset)
+
+
+def test_every_data_set_of_the_paper_has_every_preset():
+    assert all(dataset in presets.PRESETS[name] for name in presets.PRESETS for dataset in paper()["table1"])
+
+
+def test_released_settings_are_the_authors_scripts():
+    run = presets.make_run("beauty", preset="released")
+    flat = run.flat()
+    expected = {
+        "max_length": 50,
+        "mask_proportion": 0.6,
+        "max_predictions": 30,
+        "window_step": 0.1,
+        "hidden_dim": 64,
+        "dropout": 0.5,
+        "attention_dropout": 0.2,
+        "steps": 400_000,
+        "num_layers": 2,
+        "num_heads": 2,
+        "batch_size": 256,
+        "learning_rate": 1e-4,
+        "warmup_steps": 100,
+        "weight_decay": 0.01,
+        "clip_norm": 5.0,
+        "masking": "static",
+        "mask_copies": 10,
+        "use_token_type": True,
+        "train_on_validation": True,
+        "bias_correction": False,
+    }
+    assert {name: flat[name] for name in expected} == expected
+    assert presets.make_run("steam", preset="table2").architecture.num_heads == 8
+
+
+def test_a_single_setting_goes_over_the_preset_s():
+    assert presets.make_run("beauty", dropout=0.3).architecture.dropout == 0.3
+
+
+def test_pop_takes_a_preset_without_the_settings_it_does_not_have():
+    assert presets.make_run("beauty", model="pop").model == "pop"

@@ -1,0 +1,79 @@
+"""Imports inside the package go one way (docs/architecture.md)."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import bert4rec_tf
+
+PACKAGE = Path(bert4rec_tf.__file__).parent
+
+FOUNDATION = {"errors", "types", "files", "config", "sequences", "progress"}
+ALLOWED = {
+    "errors": set(),
+    "types": set(),
+    "sequences": set(),
+    "progress": set(),
+    "files": {"errors"},
+    "config": {"errors"},
+    "presets": {"config", "errors"},
+    "checkpoints": {"errors", "files"},
+    "workdir": {"config", "errors", "files"},
+    "data": FOUNDATION | {"data"},
+    "layers": {"types"},
+    "losses": {"types"},
+    "models": {"layers", "losses", "types", "sequences", "models"},
+    "original": {"models", "sequences", "types", "errors"},
+    "optimizers": {"config", "types", "sequences"},
+    "evaluation": {"config", "types", "sequences"},
+    "training": FOUNDATION | {"optimizers", "evaluation", "checkpoints", "models"},
+    "pipeline": FOUNDATION | {"data", "models", "training", "evaluation", "workdir"},
+    "summary": {"data", "evaluation"},
+    "run": {"pipeline", "summary", "presets", "config", "errors", "workdir", "data"},
+    "cli": set(),
+    "__init__": set(),
+}
+
+
+def part_of(path):
+    relative = path.relative_to(PACKAGE)
+    return relative.parts[0] if len(relative.parts) > 1 else relative.stem
+
+
+def imported(path):
+    """The parts of the package, and the packages outside, that a file imports anywhere in its text."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            if node.module == "bert4rec_tf":
+                yield from (f"bert4rec_tf.{alias.name}" for alias in node.names)
+            else:
+                yield node.module
+
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_module_imports_only_what_it_may(path):
+    names = [name.split(".") for name in imported(path)]
+    own = {name[1] for name in names if name[0] == "bert4rec_tf" and len(name) > 1}
+    assert own <= ALLOWED[part_of(path)]
+
+
+def test_sequences_needs_numpy_only():
+    outside = {name.split(".")[0] for name in imported(PACKAGE / "sequences.py")}
+    assert outside <= {"numpy", "hashlib", "dataclasses", "functools"}
+
+
+def test_nobody_imports_the_runner():
+    for path in FILES:
+        assert "bert4rec_tf.run" not in set(imported(path)), path
+
+
+def test_only_the_runner_has_flags():
+    for path in FILES:
+        if path.name != "run.py":
+            assert not any(name.split(".")[0] == "absl" for name in imported(path)), path

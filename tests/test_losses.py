@@ -1,0 +1,202 @@
+"""The cross-entropy over a large table, its value and its gradients, against TensorFlow's plain one in float64."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert4rec_tf.losses import PIECE, table_cross_entropy
+
+NAMES = ("value", "hidden", "table", "bias")
+
+
+def make_inputs(rows, num_targets, width=6, seed=0, scale=1.0):
+    rng = np.random.default_rng(seed)
+    hidden = rng.normal(size=(num_targets, width)) * scale
+    table, bias = rng.normal(size=(rows, width)), rng.normal(size=rows)
+    targets = rng.integers(rows, size=num_targets).astype(np.int32)
+    upstream = rng.normal(size=num_targets)
+    return hidden, table, bias, targets, upstream
+
+
+def with_gradients(loss, hidden, table, bias, upstream, dtype):
+    inputs = [tf.constant(part, dtype) for part in (hidden, table, bias)]
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        value = loss(*inputs)
+    gradients = tape.gradient(value, inputs, output_gradients=tf.constant(upstream, dtype))
+    return [tf.convert_to_tensor(part) for part in (value, *gradients)]
+
+
+def ours(hidden, table, bias, targets, upstream, piece, dtype="float32"):
+    return with_gradients(
+        lambda *inputs: table_cross_entropy(*inputs, tf.constant(targets), piece), hidden, table, bias, upstream, dtype
+    )
+
+
+def plain(hidden, table, bias, targets, upstream, dtype="float64"):
+    def loss(hidden, table, bias):
+        logits = tf.matmul(hidden, table, transpose_b=True) + bias
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
+
+    return with_gradients(loss, hidden, table, bias, upstream, dtype)
+
+
+def assert_same(got, expected, tolerance=1e-5):
+    for name, one, other in zip(NAMES, got, expected, strict=True):
+        one, other = one.numpy(), other.numpy()
+        largest = np.abs(other).max(initial=0)
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance * largest, err_msg=name)
+
+
+SIZES = {
+    "one row in the last piece": (41, 20, 13),
+    "pieces that fit": (40, 20, 13),
+    "one row per piece": (7, 1, 5),
+    "one piece": (40, 40, 13),
+    "a piece larger than the table": (40, PIECE, 13),
+    "one target": (41, 20, 1),
+    "two rows, many targets": (2, 1, 300),
+    "more than one piece of the usual size": (PIECE + 1, PIECE, 9),
+}
+
+
+@pytest.mark.parametrize(("rows", "piece", "num_targets"), SIZES.values(), ids=SIZES)
+def test_value_and_gradients_are_the_plain_ones(rows, piece, num_targets):
+    inputs = make_inputs(rows, num_targets)
+    assert_same(ours(*inputs, piece), plain(*inputs))
+
+
+def test_a_table_of_one_row_leaves_nothing_to_learn():
+    for part in ours(*make_inputs(1, 3), 4):
+        np.testing.assert_allclose(part, np.zeros(part.shape), atol=1e-5)
+
+
+def test_the_usual_piece_is_used_where_none_is_named():
+    hidden, table, bias, targets, _ = make_inputs(PIECE + 5, 4)
+    parts = [tf.constant(part, "float32") for part in (hidden, table, bias)]
+    expected = table_cross_entropy(*parts, targets, PIECE)
+    np.testing.assert_array_equal(table_cross_entropy(*parts, targets), expected)
+
+
+@pytest.mark.parametrize("piece", [3, 100])
+def test_no_target_gives_no_value_and_gradients_of_zero(piece):
+    value, *gradients = ours(*make_inputs(10, 0), piece)
+    assert value.shape == (0,)
+    assert [tuple(gradient.shape) for gradient in gradients] == [(0, 6), (10, 6), (10,)]
+    assert not gradients[1].numpy().any() and not gradients[2].numpy().any()
+
+
+def test_gradients_of_repeated_targets_add_up():
+    hidden, table, bias, _, upstream = make_inputs(30, 12)
+    targets = np.array([4] * 7 + [29] * 4 + [0], np.int32)
+    assert_same(ours(hidden, table, bias, targets, upstream, 8), plain(hidden, table, bias, targets, upstream))
+
+
+@pytest.mark.parametrize("upstream", [[0.0, 0.0, 5.0, 0.0], [1e-6, -1.0, 1e6, 3.0], [1.0, 1.0, 1.0, 1.0]], ids=str)
+def test_each_target_is_weighted_by_its_upstream_gradient(upstream):
+    hidden, table, bias, targets, _ = make_inputs(17, 4)
+    assert_same(ours(hidden, table, bias, targets, upstream, 5), plain(hidden, table, bias, targets, upstream))
+
+
+def test_a_target_without_upstream_gradient_has_no_gradient():
+    hidden, table, bias, targets, _ = make_inputs(17, 3)
+    _, of_hidden, _, _ = ours(hidden, table, bias, targets, [1.0, 0.0, 1.0], 5)
+    assert not of_hidden[1].numpy().any() and of_hidden[0].numpy().any()
+
+
+EXTREME = {
+    "rising": [-1e4, -5e3, 0.0, 5e3, 1e4],
+    "falling": [1e4, 5e3, 0.0, -5e3, -1e4],
+    "all high": [1e4, 1e4, 1e4, 1e4, 1e4],
+    "all low": [-1e4, -1e4, -1e4, -1e4, -1e4],
+    "close together and high": [1e4, 9_999.0, 9_998.0, 1e4, 9_997.5],
+    "close together and low": [-1e4, -9_999.0, -9_998.0, -1e4, -9_997.5],
+}
+
+
+@pytest.mark.parametrize("logits", EXTREME.values(), ids=EXTREME)
+@pytest.mark.parametrize("piece", [1, 2, 5])
+def test_extreme_logits_neither_overflow_nor_lose_the_answer(logits, piece):
+    """A float32 near 1e4 is exact to 1e-3."""
+    hidden, targets = np.full((5, 1), 100.0), np.arange(5, dtype=np.int32)
+    table, bias = np.trunc(np.array(logits) / 100)[:, None], np.fmod(logits, 100.0)
+    got = ours(hidden, table, bias, targets, np.ones(5), piece)
+    expected = plain(hidden, table, bias, targets, np.ones(5))
+    assert all(np.isfinite(part.numpy()).all() for part in got)
+    np.testing.assert_allclose(got[0], expected[0], rtol=1e-5, atol=2e-3)
+    for one, other, size in zip(got[1:], expected[1:], (100, 500, 5), strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-3 * size)
+
+
+def test_the_extreme_gradient_is_exact_where_one_logit_towers():
+    hidden, table = np.array([[100.0]]), np.array([[100.0], [-100.0], [0.0]])
+    value, of_hidden, of_table, of_bias = ours(hidden, table, np.zeros(3), np.array([1], np.int32), [1.0], 2)
+    assert value.numpy().tolist() == [20_000.0]
+    assert of_hidden.numpy().tolist() == [[200.0]]
+    assert of_table.numpy().tolist() == [[100.0], [-100.0], [0.0]]
+    assert of_bias.numpy().tolist() == [1.0, -1.0, 0.0]
+
+
+def test_float64_stays_float64():
+    inputs = make_inputs(11, 5)
+    got = ours(*inputs, 4, "float64")
+    assert [part.dtype for part in got] == [tf.float64] * 4
+    assert_same(got, plain(*inputs), tolerance=1e-12)
+
+
+def test_gradients_are_those_of_finite_differences():
+    hidden, table, bias, targets, upstream = make_inputs(7, 4, width=3)
+    weights = tf.constant(upstream)
+
+    def loss(hidden, table, bias):
+        return tf.reduce_sum(weights * table_cross_entropy(hidden, table, bias, targets, 3))
+
+    made, numerical = tf.test.compute_gradient(loss, [tf.constant(part) for part in (hidden, table, bias)], delta=1e-5)
+    for one, other in zip(made, numerical, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-8)
+
+
+def test_compiled_for_any_number_of_targets():
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None, 6]),
+            tf.TensorSpec([41, 6]),
+            tf.TensorSpec([41]),
+            tf.TensorSpec([None], tf.int32),
+            tf.TensorSpec([None]),
+        ]
+    )
+    def compiled(hidden, table, bias, targets, upstream):
+        with tf.GradientTape() as tape:
+            tape.watch([hidden, table, bias])
+            value = table_cross_entropy(hidden, table, bias, targets, 20)
+        return value, *tape.gradient(value, [hidden, table, bias], output_gradients=upstream)
+
+    for num_targets in (13, 1, 0):
+        inputs = make_inputs(41, num_targets)
+        *floats, targets, upstream = inputs
+        got = compiled(*(part.astype(np.float32) for part in floats), targets, upstream.astype(np.float32))
+        assert_same(got, plain(*inputs))
+
+
+def test_a_tied_table_gets_the_gradient_of_both_its_uses():
+    _, table, bias, targets, _ = make_inputs(12, 5)
+    inputs = np.array([3, 3, 0, 11, 5])
+
+    def gradient(loss, dtype):
+        variable = tf.Variable(table, dtype=dtype)
+        with tf.GradientTape() as tape:
+            value = tf.reduce_sum(loss(tf.gather(variable, inputs), variable, tf.constant(bias, dtype)))
+        return tf.convert_to_tensor(tape.gradient(value, variable)).numpy()
+
+    def plain_loss(hidden, table, bias):
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(targets, hidden @ tf.transpose(table) + bias)
+
+    got = gradient(lambda *parts: table_cross_entropy(*parts, targets, 5), tf.float32)
+    expected = gradient(plain_loss, tf.float64)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+
+
+def test_equal_logits_cost_the_logarithm_of_the_rows():
+    value = table_cross_entropy(np.zeros((2, 3), "f"), np.ones((50, 3), "f"), np.zeros(50, "f"), np.array([0, 49]), 7)
+    np.testing.assert_allclose(value, np.log(50), rtol=1e-6)

@@ -1,0 +1,41 @@
+"""What the README shows works as it stands."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert4rec_tf.data import datasets
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+@pytest.fixture(scope="module")
+def text():
+    return README.read_text(encoding="utf-8")
+
+
+def test_the_python_example_runs(text, tmp_path, monkeypatch, capsys):
+    code = re.search(r"```python\n(.*?)```", text, re.DOTALL).group(1)
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(code, names)
+    sequences = names["sequences"]
+    assert sequences.num_users == datasets.load("synthetic").num_users
+    assert names["result"].metrics["test"]["ndcg@10"] > 2 * names["result"].metrics["pop"]["ndcg@10"]
+    scores = np.asarray(names["scores"])[0]
+    assert sequences.vocabulary.encode([str(item) for item in sequences.vocabulary.decode(names["best"])])[0] == (
+        scores.argmax() + 1
+    )
+    assert "item" in capsys.readouterr().out
+
+
+def test_the_continuous_integration_runs_the_readme_s_test_command(text):
+    assert "    pip install '.[test]' && pytest\n" in text
+    assert "    pip install . && python -m bert4rec_tf.run --dataset=synthetic\n" in text
+
+
+def test_links_lead_to_files(text):
+    for target in re.findall(r"\]\((?!http)(.*?)\)", text):
+        assert (README.parent / target).exists(), target

@@ -1,0 +1,187 @@
+"""The command line as a user meets it: whole runs, parts of them, and mistakes in one line with exit code 2."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+TINY = ["--steps=30", "--warmup_steps=5", "--evaluate_every=10", "--hidden_dim=8", "--num_heads=1", "--num_layers=1"]
+
+
+def run(*flags, cwd, data=None, module="bert4rec_tf.run"):
+    environment = {name: value for name, value in os.environ.items() if name not in ("BERT4REC_DATA", "COLUMNS")}
+    environment["XDG_CACHE_HOME"] = str(cwd / "cache")
+    if data is not None:
+        environment["BERT4REC_DATA"] = str(data)
+    return subprocess.run(
+        [sys.executable, "-m", module, *flags], cwd=cwd, env=environment, capture_output=True, text=True
+    )
+
+
+def refused(process):
+    """The one line that a mistake ends in."""
+    assert process.returncode == 2, process.stderr
+    assert "Traceback" not in process.stderr
+    lines = [line for line in process.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, process.stderr
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A whole run of the built-in data set, tiny."""
+    folder = tmp_path_factory.mktemp("run")
+    process = run("--dataset=synthetic", "--workdir=work", *TINY, cwd=folder)
+    assert process.returncode == 0, process.stderr
+    return folder, process
+
+
+def test_a_run_leaves_everything_and_says_where(finished):
+    folder, process = finished
+    for name in ("metrics.json", "config.json", "vocabulary.txt", "ranks-test.npz", "choose", "final", "prepared"):
+        assert (folder / "work" / name).exists() and name in process.stdout
+    assert (folder / "work" / "choose" / "curve.csv").read_text().startswith("step,seconds,loss,hr@1,hr@5,hr@10")
+
+
+def test_the_last_table_has_this_run_pop_random_and_the_ceiling(finished):
+    _, process = finished
+    header = next(line for line in process.stdout.splitlines() if line.startswith("metric"))
+    assert header.split() == ["metric", "validation", "test", "POP", "random", "ceiling"]
+    assert [line.split()[0] for line in process.stdout.splitlines() if line.startswith(("hr@", "ndcg@", "mrr"))] == [
+        "hr@1",
+        "hr@5",
+        "hr@10",
+        "ndcg@5",
+        "ndcg@10",
+        "mrr",
+    ]
+
+
+def test_metrics_follow_from_the_saved_ranks(finished):
+    folder, _ = finished
+    metrics = json.loads((folder / "work" / "metrics.json").read_text())
+    with np.load(folder / "work" / "ranks-test.npz") as saved:
+        ranks = saved["ranks"]
+    assert len(ranks) == metrics["users"]
+    assert metrics["test"]["hr@10"] == pytest.approx(sum(rank < 10 for rank in ranks) / len(ranks))
+    assert metrics["choose"]["best_step"] == metrics["final"]["steps"]
+    assert metrics["ceiling"]["ndcg@10"] > 0.6 and metrics["random"]["hr@10"] == pytest.approx(10 / 101)
+
+
+def test_the_same_command_again_does_nothing_again_and_gives_the_same(finished):
+    folder, _ = finished
+    before = (folder / "work" / "metrics.json").read_bytes()
+    stamp = (folder / "work" / "final" / "latest.npz").stat().st_mtime_ns
+    process = run("--dataset=synthetic", "--workdir=work", *TINY, cwd=folder)
+    assert process.returncode == 0, process.stderr
+    assert (folder / "work" / "metrics.json").read_bytes() == before
+    assert (folder / "work" / "final" / "latest.npz").stat().st_mtime_ns == stamp
+
+
+def test_evaluating_a_named_work_directory_needs_no_other_flag(finished):
+    folder, _ = finished
+    before = (folder / "work" / "metrics.json").read_bytes()
+    (folder / "work" / "metrics.json").unlink()
+    process = run("--mode=evaluate", "--workdir=work", cwd=folder)
+    assert process.returncode == 0, process.stderr
+    assert (folder / "work" / "metrics.json").read_bytes() == before
+
+
+def test_another_run_in_the_same_work_directory_is_refused(finished):
+    folder, _ = finished
+    message = refused(run("--dataset=synthetic", "--workdir=work", *TINY, "--dropout=0.3", cwd=folder))
+    assert "holds another run (there dropout=" in message and "now dropout=0.3" in message
+
+
+def test_the_parts_one_after_the_other_equal_the_whole(finished, tmp_path):
+    folder, _ = finished
+    for mode in ("prepare", "train", "evaluate"):
+        process = run("--dataset=synthetic", "--workdir=work", f"--mode={mode}", *TINY, cwd=tmp_path)
+        assert process.returncode == 0, process.stderr
+    assert (tmp_path / "work" / "ranks-test.npz").read_bytes() == (folder / "work" / "ranks-test.npz").read_bytes()
+
+
+def write_pairs(path, users=12, items=30):
+    lines = "".join(f"{user} {1 + (user + step) % items}\n" for user in range(1, users + 1) for step in range(6))
+    path.write_bytes(gzip.compress(lines.encode()) if path.suffix == ".gz" else lines.encode())
+
+
+def test_a_packed_file_from_the_folder_in_the_environment_the_authors_way(tmp_path):
+    write_pairs(tmp_path / "beauty.txt.gz")
+    process = run("--dataset=beauty", "--train_on_validation", "--masking=dynamic", *TINY, cwd=tmp_path, data=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert "the paper's Table 1" in process.stdout and "54,542" in process.stdout
+    work = next((tmp_path / "runs").glob("beauty-bert4rec-*"))
+    metrics = json.loads((work / "metrics.json").read_text())
+    assert metrics["paper"]["ndcg@10"] == 0.1862
+    assert metrics["final"]["steps"] == 30 and "validation" not in metrics
+    assert metrics["users_with_fewer_candidates"] == 12 and "12 users had fewer unseen items" in process.stdout
+    assert not (work / "choose").exists()
+
+
+def test_pop_goes_the_same_way(tmp_path):
+    process = run("--dataset=synthetic", "--model=pop", "--workdir=pop", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    metrics = json.loads((tmp_path / "pop" / "metrics.json").read_text())
+    assert metrics["test"] == metrics["pop"]
+
+
+def test_the_console_command_is_the_same_program(tmp_path):
+    process = run("run", "--dataset=synthetic", "--model=pop", "--workdir=pop", cwd=tmp_path, module="bert4rec_tf.cli")
+    assert process.returncode == 0, process.stderr
+    assert (tmp_path / "pop" / "metrics.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--dataset=beaty"], "'beaty'. Did you mean 'beauty'?"),
+        (["--dataset=synthetic", "--model=bert5rec"], "Did you mean 'bert4rec'?"),
+        (["--dataset=synthetic", "--preset=fats"], "Did you mean 'fast'?"),
+        (["--dataset=synthetic", "--mode=evalute"], "Did you mean 'evaluate'?"),
+        (["--dataset=synthetic", "--hiden_dim=8"], "Unknown command line flag 'hiden_dim'. Did you mean: hidden_dim"),
+        (["--dataset=synthetic", "--dropout=1.5"], "`dropout` must be at least 0 and below 1. Received: dropout=1.5"),
+        (["--dataset=synthetic", "--dropout=high"], "--dropout=high"),
+        (["--dataset=synthetic", "--hidden_dim=64", "--num_heads=5"], "`num_heads` must divide `hidden_dim`"),
+        (["--dataset=synthetic", "--train_on_validation", "--patience=2"], "`patience` must be 0"),
+        (["--dataset=synthetic", "--window_step=0.001"], "`window_step` x `max_length` must be at least 1"),
+        (["--dataset=synthetic", "extra"], "Flags start with --. Received: 'extra'"),
+        ([], "--dataset must be named"),
+        (["--dataset=beauty"], "beauty.txt: no such file"),
+        (["--mode=evaluate", "--workdir=nowhere"], "no work directory"),
+        (["--dataset=synthetic", "--mode=evaluate", "--workdir=new"], "no finished training"),
+        (["--dataset=synthetic", "--workdir=full"], "is not a work directory of this program"),
+        (["--dataset=synthetic", "--workdir=full/file/below"], "cannot be made"),
+    ],
+    ids=lambda value: value.strip("-").replace("=", " ") if isinstance(value, str) else None,
+)
+def test_mistakes_end_in_one_line(tmp_path, flags, message):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("mine")
+    assert message in refused(run(*flags, cwd=tmp_path))
+    assert not (tmp_path / "runs").exists() or not any((tmp_path / "runs").rglob("metrics.json"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "the file is empty"),
+        (b"1 2\n1 3\n1 4 5\n", "line 3: expected `user item`, found 3 columns: '1 4 5'"),
+        (b"1 2\n1 three\n", "line 2: expected two integers, found '1 three'"),
+        (b"1 7\n1 7\n2 7\n", "only one item"),
+        (b"1 2\n2 3\n", "no user has two actions"),
+    ],
+)
+def test_bad_files_are_named_with_the_line(tmp_path, content, message):
+    (tmp_path / "beauty.txt").write_bytes(content)
+    line = refused(run("--dataset=beauty", f"--data_dir={tmp_path}", cwd=tmp_path))
+    assert "beauty.txt" in line and message in line
+    assert not (tmp_path / "runs").exists()
+
+
+def test_unknown_commands_are_answered_with_the_known_ones(tmp_path):
+    assert "unknown command: rum; known: run" in refused(run("rum", cwd=tmp_path, module="bert4rec_tf.cli"))

@@ -1,0 +1,196 @@
+"""The loop: what it learns, chooses, saves and resumes."""
+
+import csv
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert4rec_tf import checkpoints
+from bert4rec_tf.config import TrainingSettings
+from bert4rec_tf.errors import UserError
+from bert4rec_tf.models import BERT4Rec
+from bert4rec_tf.training import BEST, LATEST, Trainer, load_weights, read_state
+
+NUM_ITEMS = 12
+
+
+def new_model():
+    keras.utils.set_random_seed(4)
+    return BERT4Rec(NUM_ITEMS, max_length=6, hidden_dim=8, num_heads=2, dropout=0.2)
+
+
+def batches(start_step):
+    """Rows 1 2 3 ..., one position masked: the item before tells the one that is hidden."""
+
+    def batch(step):
+        first = tf.random.stateless_uniform([16, 1], [1, step], 1, NUM_ITEMS - 4, tf.int32)
+        items = first + tf.range(5)
+        positions = tf.random.stateless_uniform([16, 1], [2, step], 0, 5, tf.int32)
+        hidden = tf.range(5)[None, :] == positions
+        return {
+            "users": tf.zeros(16, tf.int32),
+            "lengths": tf.fill([16], 5),
+            "items": tf.where(hidden, NUM_ITEMS + 1, items),
+            "mask_positions": positions,
+            "mask_targets": tf.gather(items, positions, batch_dims=1),
+        }
+
+    return tf.data.Dataset.range(start_step, 1_000_000).map(batch)
+
+
+def settings(**changes):
+    defaults = TrainingSettings(steps=40, warmup_steps=4, learning_rate=0.01, evaluate_every=10)
+    return dataclasses.replace(defaults, **changes)
+
+
+def trainer(folder, model=None, validate=None, make=batches, last_step=None, **changes):
+    return Trainer(model or new_model(), make, settings(**changes), folder, last_step, validate, silent=True)
+
+
+def weights(model):
+    return [np.asarray(variable) for variable in model.variables]
+
+
+def scripted(values):
+    values = iter(values)
+    return lambda: {"hr@10": 0.0, "ndcg@10": next(values)}
+
+
+def stop_at(step):
+    """Batches that are interrupted, as by Ctrl-C, before `step`."""
+
+    def make(start_step):
+        for number, batch in enumerate(batches(start_step), start=start_step):
+            if number == step:
+                raise KeyboardInterrupt
+            yield batch
+
+    return make
+
+
+def test_the_loss_falls(tmp_path):
+    state = trainer(tmp_path, steps=300, evaluate_every=50).run()
+    assert state.curve[-1]["loss"] < 0.6 * np.log(NUM_ITEMS)
+
+
+def test_the_same_training_gives_the_same_bits(tmp_path):
+    first, second = new_model(), new_model()
+    trainer(tmp_path / "a", first).run()
+    trainer(tmp_path / "b", second).run()
+    for one, other in zip(weights(first), weights(second), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("step", [1, 17, 30])
+def test_stopped_and_resumed_equals_uninterrupted(tmp_path, step):
+    straight, stopped, resumed = new_model(), new_model(), new_model()
+    expected = trainer(tmp_path / "straight", straight).run()
+    with pytest.raises(KeyboardInterrupt):
+        trainer(tmp_path / "stopped", stopped, make=stop_at(step)).run()
+    assert checkpoints.read_state(tmp_path / "stopped" / LATEST)["step"] == step
+    state = trainer(tmp_path / "stopped", resumed).run()
+    for one, other in zip(weights(straight), weights(resumed), strict=True):
+        np.testing.assert_array_equal(one, other)
+    without_time = [{name: row[name] for name in ("step", "loss")} for row in expected.curve]
+    assert [{name: row[name] for name in ("step", "loss")} for row in state.curve] == without_time
+
+
+def test_a_finished_training_is_not_done_again(tmp_path):
+    model = new_model()
+    trainer(tmp_path, model).run()
+
+    def refuse(start_step):
+        raise AssertionError("trained again")
+
+    again = new_model()
+    trainer(tmp_path, again, make=refuse).run()
+    for one, other in zip(weights(model), weights(again), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_best_measurement_is_kept_and_left_in_the_model(tmp_path):
+    model, seen = new_model(), []
+
+    def validate():
+        seen.append(weights(model))
+        return {"hr@10": 0.0, "ndcg@10": [0.1, 0.4, 0.3, 0.4][len(seen) - 1]}
+
+    state = trainer(tmp_path, model, validate).run()
+    assert state.best_step == 20
+    for one, other in zip(seen[1], weights(model), strict=True):
+        np.testing.assert_array_equal(one, other)
+    loaded = new_model()
+    load_weights(loaded, tmp_path)
+    for one, other in zip(seen[1], weights(loaded), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_training_stops_after_measurements_without_a_better_one(tmp_path):
+    state = trainer(tmp_path, validate=scripted([0.1, 0.3, 0.2, 0.3, 0.5]), steps=100, patience=2).run()
+    assert state.step == 40 and state.best_step == 20 and state.finished
+
+
+def test_a_training_to_an_earlier_step_goes_the_same_way(tmp_path):
+    model = new_model()
+    state = trainer(tmp_path / "short", model, last_step=20).run()
+    assert state.step == 20
+    seen = []
+    long = new_model()
+    trainer(tmp_path / "long", long, lambda: seen.append(weights(long)) or {"hr@10": 0, "ndcg@10": 0}).run()
+    for one, other in zip(seen[1], weights(model), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_loss_that_is_no_number_ends_with_advice(tmp_path):
+    model = new_model()
+    model.item_embeddings.assign(np.full(model.item_embeddings.shape, np.nan))
+    with pytest.raises(UserError, match="The loss is nan at step 1: a lower --learning_rate"):
+        trainer(tmp_path, model).run()
+
+
+def test_the_curve_is_written_as_a_table(tmp_path):
+    trainer(tmp_path, validate=scripted([0.1, 0.2, 0.3, 0.4])).run()
+    with open(tmp_path / "curve.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["step"] for row in rows] == ["10", "20", "30", "40"]
+    assert [row["ndcg@10"] for row in rows] == ["0.1", "0.2", "0.3", "0.4"]
+
+
+def test_tensorboard_gets_its_scalars(tmp_path):
+    trainer(tmp_path, validate=scripted([0.1, 0.2]), steps=100, evaluate_every=50).run()
+    found = set()
+    for path in (tmp_path / "tensorboard").iterdir():
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            found.update((value.tag, event.step) for value in event.summary.value)
+    for name in ("loss", "gradient_norm", "learning_rate", "clipped"):
+        assert {(f"training/{name}", 50), (f"training/{name}", 100)} <= found
+    assert {("validation/ndcg@10", 50), ("validation/hr@10", 100)} <= found
+
+
+def test_checkpoints_hold_the_optimizer_and_dropout_s_generators(tmp_path):
+    made = trainer(tmp_path)
+    made.run()
+    with np.load(tmp_path / LATEST, allow_pickle=False) as content:
+        names = set(content.files)
+    assert len(names) == len(made.model.variables) + len(made.optimizer.variables) + 1
+    assert sum("seed_generator_state" in name for name in names) == 7
+
+
+def test_weights_of_another_model_are_refused(tmp_path):
+    trainer(tmp_path).run()
+    other = BERT4Rec(NUM_ITEMS, max_length=6, hidden_dim=16, num_heads=2)
+    with pytest.raises(UserError, match="must have the shape"):
+        load_weights(other, tmp_path)
+
+
+def test_an_unfinished_training_is_not_measured(tmp_path):
+    with pytest.raises(UserError, match="no finished training"):
+        read_state(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        trainer(tmp_path, make=stop_at(5)).run()
+    with pytest.raises(UserError, match="no finished training"):
+        read_state(tmp_path)
+    assert not (tmp_path / BEST).exists()
