@@ -1,6 +1,8 @@
 """Checkpoints: one `.npz` file each, with every variable and the state of the training. No pickle."""
 
 import json
+import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,25 +31,34 @@ def save(path: Path, groups: Mapping[str, list[keras.Variable]], state: Mapping[
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Returns the state in a checkpoint."""
-    with np.load(path, allow_pickle=False) as content:
-        return json.loads(content[STATE].tobytes())
+    """Returns the state in a checkpoint. Raises UserError where the file is damaged."""
+    return json.loads(_read(path, [STATE])[STATE].tobytes())
 
 
 def restore(path: Path, groups: Mapping[str, list[keras.Variable]]) -> dict[str, Any]:
     """Puts a checkpoint back into variables, and returns its state.
 
     Raises:
-        UserError: where a variable is missing or of another shape: the checkpoint is of another model.
+        UserError: where the file is damaged, or a variable is missing or of another shape: it is of another model.
     """
-    with np.load(path, allow_pickle=False) as content:
-        arrays = {name: content[name] for name in content.files}
-    for name, variable in _named(groups):
-        if name not in arrays or arrays[name].shape != tuple(variable.shape):
-            found = arrays[name].shape if name in arrays else "nothing"
-            raise UserError(f"{path}: {name} must have the shape {tuple(variable.shape)}. Found: {found}")
+    named = _named(groups)
+    arrays = _read(path, [STATE, *(name for name, _ in named)])
+    for name, variable in named:
+        if arrays[name].shape != tuple(variable.shape):
+            raise UserError(f"{path}: {name} must have the shape {tuple(variable.shape)}. Found: {arrays[name].shape}")
+    for name, variable in named:
         variable.assign(arrays[name])
     return json.loads(arrays[STATE].tobytes())
+
+
+def _read(path: Path, names: list[str]) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as content:
+            return {name: content[name] for name in names}
+    except KeyError as error:
+        raise UserError(f"{path}: is of another model ({error.args[0]})") from error
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(f"{path}: cannot be read as a checkpoint ({error}); delete it to begin again") from error
 
 
 def _named(groups: Mapping[str, list[keras.Variable]]) -> list[tuple[str, keras.Variable]]:

@@ -3,6 +3,8 @@
 import runpy
 import sys
 
+from bert4rec_tf.errors import unknown_name
+
 COMMANDS = {"run": "bert4rec_tf.run"}
 USAGE = """usage: bert4rec COMMAND [flags]
 
@@ -18,8 +20,7 @@ def main() -> None:
         print(USAGE)
         return
     if len(sys.argv) < 2 or sys.argv[1] not in COMMANDS:
-        received = sys.argv[1] if len(sys.argv) > 1 else "no command"
-        print(f"error: unknown command: {received}; known: {', '.join(COMMANDS)}", file=sys.stderr)
+        print(f"error: {unknown_name('command', ' '.join(sys.argv[1:2]), COMMANDS)}", file=sys.stderr)
         sys.exit(2)
     module = COMMANDS[sys.argv.pop(1)]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -6,6 +6,7 @@ A `Run` is the whole record of what decides a result; `Run.digest` names it.
 import dataclasses
 import hashlib
 import json
+import math
 import typing
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,9 @@ def field_type(field: dataclasses.Field) -> type:
     return next(kind for kind in (typing.get_args(field.type) or (field.type,)) if kind is not type(None))
 
 
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
 class Settings:
     """Base of the settings: checks every field against its declared limits."""
 
@@ -52,8 +56,8 @@ class Settings:
         if kind is float and type(value) is int:
             value = float(value)
             object.__setattr__(self, field.name, value)
-        if type(value) is not kind or value != value:
-            raise UserError(f"`{field.name}` must be of type {kind.__name__}. Received: {field.name}={value!r}")
+        if type(value) is not kind or (kind is float and not math.isfinite(value)):
+            raise UserError(f"`{field.name}` must be {_KINDS[kind]}. Received: {field.name}={value!r}")
         return value
 
     def _derive(self, name: str, value: Any) -> None:
@@ -123,6 +127,17 @@ class MaskingSettings(Settings):
             raise UserError(f"`window_step` must be above 0, or -1. Received: window_step={self.window_step}")
 
 
+def window_stride(window_step: float, max_length: int) -> int:
+    """Returns by how many items windows slide: int(window_step x N), or N for -1. Raises UserError for none."""
+    stride = max_length if window_step == -1 else int(window_step * max_length)
+    if stride < 1:
+        raise UserError(
+            "`window_step` x `max_length` must be at least 1. "
+            f"Received: window_step={window_step}, max_length={max_length}"
+        )
+    return stride
+
+
 @dataclass(frozen=True)
 class TrainingSettings(Settings):
     """The optimizer, the schedule and the protocol."""
@@ -175,12 +190,19 @@ class Run:
     training: TrainingSettings
     evaluation: EvaluationSettings
 
+    def __post_init__(self) -> None:
+        if type(self.seed) is not int or not 0 <= self.seed < 2**32:
+            raise UserError(f"`seed` must be a whole number from 0 to 2^32 - 1. Received: seed={self.seed}")
+        if hasattr(self.architecture, "max_length"):
+            window_stride(self.masking.window_step, self.architecture.max_length)
+
     @property
     def digest(self) -> str:
         """Twelve hexadecimal digits that depend on every field."""
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:12]
 
     def to_dict(self) -> dict[str, Any]:
+        """Returns the record as JSON can hold it."""
         return dataclasses.asdict(self)
 
     def flat(self) -> dict[str, Any]:
@@ -209,8 +231,6 @@ class Run:
         """
         if model not in MODEL_SETTINGS:
             raise unknown_name("model", model, MODEL_SETTINGS)
-        if seed < 0:
-            raise UserError(f"`seed` must be at least 0. Received: seed={seed}")
         groups = _group_types(model)
         fields = {name: [field.name for field in dataclasses.fields(group)] for name, group in groups.items()}
         known = [name for names in fields.values() for name in names]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
+from bert4rec_tf.errors import UserError
 from bert4rec_tf.sequences import PAD, LeaveOneOut, Sequences
 
 CUTOFFS = {"hr": (1, 5, 10), "ndcg": (5, 10)}
@@ -109,10 +110,10 @@ def rank_targets(scores: np.ndarray, candidates: np.ndarray) -> np.ndarray:
         candidates: int32 [k, 1 + c], 0 where there is no candidate.
 
     Raises:
-        ValueError: where a score is NaN.
+        UserError: where a score is NaN.
     """
     if np.isnan(scores[candidates > 0]).any():
-        raise ValueError("`scores` must be numbers. Received: NaN")
+        raise UserError("`scores` must be numbers. Received: NaN; the training has diverged")
     return ((scores[:, 1:] >= scores[:, :1]) & (candidates[:, 1:] > 0)).sum(axis=1)
 
 
@@ -138,14 +139,15 @@ class Ranker:
         )
 
     def ranks(self, task: RankingTask) -> np.ndarray:
-        """Returns the rank of each target, int32 [k], 0 for the best. Raises ValueError where a score is NaN."""
+        """Returns the rank of each target, int32 [k], 0 for the best. Raises UserError where a score is NaN."""
         ranks = np.empty(len(task.users), np.int32)
         lengths = task.histories.lengths[task.users]
         by_length = np.argsort(lengths, kind="stable")
         candidates = task.candidates
         for start in range(0, len(by_length), self.batch_size):
             rows = by_length[start : start + self.batch_size]
-            width = int(min(lengths[rows].max(), self.max_history or lengths.max()))
+            longest = lengths[rows].max()
+            width = int(longest if self.max_history is None else min(longest, self.max_history))
             items, kept = task.histories.last(task.users[rows], width)
             scores = self._score(task.users[rows].astype(np.int32), items, kept, candidates[rows])
             ranks[rows] = rank_targets(scores.numpy(), candidates[rows])

@@ -4,7 +4,6 @@ import contextlib
 import gzip
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,21 +20,6 @@ def whole_file(path: Path) -> Iterator[Path]:
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
-    """As `whole_file`, for a folder. A `path` which is already there is replaced."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
-    try:
-        yield aside
-        if path.exists():
-            shutil.rmtree(path)
-        os.replace(aside, path)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -22,8 +22,10 @@ def table_cross_entropy(hidden: Tensor, table: Tensor, bias: Tensor, targets: Te
         piece: rows of the table per piece.
 
     Returns:
-        float32 [targets].
+        [targets], of the type of `hidden`.
     """
+
+    targets = tf.convert_to_tensor(targets)
 
     @tf.custom_gradient
     def loss(hidden: tf.Tensor, table: tf.Tensor, bias: tf.Tensor):

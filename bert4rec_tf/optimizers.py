@@ -17,8 +17,8 @@ NOT_DECAYED = ("bias", "gamma", "beta")
 class WarmUpLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     """Rises linearly from 0 over the warm-up, and falls linearly to 0 at the last step.
 
-    The fall counts from step 0, not from the end of the warm-up, so the rate drops a little where they meet. Step 0
-    has rate 0.
+    The fall counts from step 0, not from the end of the warm-up, so the rate drops a little where they meet. With a
+    warm-up step 0 has rate 0.
 
     Args:
         learning_rate: the rate that the two lines are shares of.
@@ -36,11 +36,6 @@ class WarmUpLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         rising = step / max(1, self.warmup_steps)
         falling = 1.0 - ops.minimum(step, self.steps) / self.steps
         return self.learning_rate * ops.where(step < self.warmup_steps, rising, falling)
-
-    def at(self, step: int) -> float:
-        """Returns the rate of a step as a plain number."""
-        share = step / self.warmup_steps if step < self.warmup_steps else 1 - min(step, self.steps) / self.steps
-        return self.learning_rate * share
 
     def get_config(self) -> dict[str, Any]:
         return {"learning_rate": self.learning_rate, "steps": self.steps, "warmup_steps": self.warmup_steps}
@@ -136,5 +131,6 @@ def clip(gradients: list[Tensor], clip_norm: float) -> tuple[list[Tensor], Tenso
     """
     norm = tf.linalg.global_norm(gradients)
     if clip_norm:
-        gradients, _ = tf.clip_by_global_norm(gradients, clip_norm, use_norm=norm)
+        scale = tf.where(norm > clip_norm, clip_norm / norm, 1.0)
+        gradients = [gradient * scale for gradient in gradients]
     return gradients, norm

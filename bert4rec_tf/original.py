@@ -57,6 +57,8 @@ def read_tokens(path: Path) -> list[str]:
         tokens = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not text; docs/fidelity.md shows how to turn the pickle into text") from error
     if tokens.count(MASK_TOKEN) != 1 or len(set(tokens)) != len(tokens):
         raise UserError(f"{path}: must hold every token once, and {MASK_TOKEN} among them")
     return tokens
@@ -82,9 +84,9 @@ def read_config(path: Path) -> dict[str, int | float | bool]:
         }
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-    except (ValueError, KeyError) as error:
-        if isinstance(error, UserError):
-            raise
+    except UserError:
+        raise
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise UserError(f"{path}: not a configuration of the program ({error!r})") from error
 
 

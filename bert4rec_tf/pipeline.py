@@ -16,6 +16,7 @@ from bert4rec_tf.data import datasets, preparation
 from bert4rec_tf.data.masking import mask_dynamically
 from bert4rec_tf.data.synthetic import MarkovCatalogue
 from bert4rec_tf.data.tfrecords import Shards
+from bert4rec_tf.errors import UserError
 from bert4rec_tf.evaluation import Ranker, RankingTask
 from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.models.pop import Pop
@@ -66,6 +67,8 @@ class Experiment:
 
     def __post_init__(self) -> None:
         self.split = LeaveOneOut(self.sequences)
+        if not len(self.split.users):
+            raise UserError("No user has three actions, so there is nothing to measure on")
         self.workdir.claim(self.run, self.sequences.fingerprint)
         if not self.workdir.vocabulary.exists():
             files.write_text(self.workdir.vocabulary, "".join(f"{item}\n" for item in self.sequences.vocabulary.items))
@@ -127,12 +130,7 @@ class Experiment:
             "random": evaluation.random_metrics(task.num_candidates),
             **self._trainings(),
         }
-        ceiling = self._ceiling(task)
-        if ceiling:
-            content["ceiling"] = ceiling
-        published = datasets.paper()["table2"].get(self.run.dataset, {}).get(self.run.model)
-        if published:
-            content["paper"] = published
+        content.update(self._references(task))
         files.write_json(self.workdir.metrics, content)
         return content
 
@@ -142,7 +140,9 @@ class Experiment:
         settings, digest = self.run.evaluation, self.sequences.fingerprint[:16]
         path = self.workdir.prepared / f"negatives-{digest}-{settings.num_negatives}-{settings.candidates_seed}.npy"
         if path.exists():
-            return np.load(path, allow_pickle=False)
+            kept = np.load(path, allow_pickle=False)
+            if kept.shape == (len(self.split.users), settings.num_negatives):
+                return kept
         files.make_folder(path.parent)
         drawn = evaluation.draw_popular(
             self.sequences, self.split.users, settings.num_negatives, settings.candidates_seed
@@ -211,11 +211,23 @@ class Experiment:
         pop.adapt(self.split.training(with_validation=True))
         return Ranker(pop.score, max_history=1).ranks(task)
 
-    def _ceiling(self, task: RankingTask) -> dict[str, float] | None:
-        """The metrics of ranking by the generator's own transition table, for a data set that has one."""
-        generator = datasets.DATASETS[self.run.dataset].generator if self.run.dataset in datasets.DATASETS else None
-        if not isinstance(generator, MarkovCatalogue):
-            return None
+    def _references(self, task: RankingTask) -> dict[str, dict[str, float]]:
+        """What else is known for these very data: the paper's numbers, or those of the data's own generator."""
+        dataset = datasets.DATASETS.get(self.run.dataset)
+        if dataset is None:
+            return {}
+        generator = dataset.generator
+        if isinstance(generator, MarkovCatalogue):
+            same = generator.sequences().fingerprint == self.sequences.fingerprint
+            return {"ceiling": self._ceiling(generator, task)} if same else {}
+        table1 = datasets.paper()["table1"].get(self.run.dataset, {})
+        sizes = (self.sequences.num_users, self.sequences.num_items, self.run.evaluation.num_negatives)
+        if sizes != (table1.get("users"), table1.get("items"), 100):
+            return {}
+        return {"paper": datasets.paper()["table2"][self.run.dataset][self.run.model]}
+
+    def _ceiling(self, generator: MarkovCatalogue, task: RankingTask) -> dict[str, float]:
+        """The metrics of ranking by the generator's own transition table."""
         scores = generator.scores(self.sequences, task.histories)[task.users]
         columns = np.maximum(task.candidates, 1) - 1
         return evaluation.metrics(evaluation.rank_targets(np.take_along_axis(scores, columns, axis=1), task.candidates))
@@ -243,6 +255,8 @@ def open_experiment(
 
 def execute(run: Run, **options: Any) -> Result:
     """Prepares, trains and evaluates; what is finished already is not done again.
+
+    Seeds the global generators of Python, NumPy and TensorFlow with the run's seed.
 
     Args:
         run: what to do.

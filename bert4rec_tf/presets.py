@@ -63,19 +63,22 @@ def _fast(dataset: str, dropout: float, attention_dropout: float, **settings: An
         "dropout": dropout,
         "attention_dropout": attention_dropout,
         "learning_rate": 1e-3,
+        "warmup_steps": 1_000,
+        "bias_correction": True,
         **settings,
     }
 
 
 _SYNTHETIC = {
     "max_length": 20,
-    "mask_proportion": 0.3,
-    "max_predictions": 6,
+    "mask_proportion": 0.5,
+    "max_predictions": 10,
     "window_step": 0.5,
     "hidden_dim": 64,
-    "dropout": 0.1,
-    "attention_dropout": 0.1,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
     "learning_rate": 3e-3,
+    "warmup_steps": 500,
     "batch_size": 128,
     "steps": 1_500,
     "evaluate_every": 300,
@@ -94,7 +97,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
         "beauty": Preset(
             "Not yet measured to its end.",
             "Not yet measured.",
-            _fast("beauty", 0.5, 0.2, steps=18_000, evaluate_every=1_500),
+            _fast("beauty", 0.5, 0.2, steps=18_000, batch_size=128, evaluate_every=1_500),
         ),
         "steam": Preset("Not yet measured.", "Not yet measured.", _fast("steam", 0.1, 0.1, steps=60_000)),
         "ml-1m": Preset("Not yet measured.", "Not yet measured.", _fast("ml-1m", 0.2, 0.2, steps=10_000)),
@@ -119,6 +122,9 @@ def find(name: str, dataset: str) -> Preset:
     """Returns the preset `name` for `dataset`. Raises UserError for an unknown name or pair."""
     if name not in PRESETS:
         raise unknown_name("preset", name, PRESETS)
+    known = {dataset for rows in PRESETS.values() for dataset in rows}
+    if dataset not in known:
+        raise unknown_name("dataset", dataset, known)
     if dataset not in PRESETS[name]:
         raise UserError(f"Preset {name!r} has no settings for {dataset!r}. It has: {', '.join(PRESETS[name])}")
     return PRESETS[name][dataset]

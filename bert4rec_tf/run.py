@@ -19,7 +19,9 @@ from absl import app, flags
 
 from bert4rec_tf import presets
 from bert4rec_tf.config import Run, all_settings, field_type
+from bert4rec_tf.data import datasets
 from bert4rec_tf.errors import UserError, unknown_name
+from bert4rec_tf.sequences import Sequences
 from bert4rec_tf.workdir import WorkDirectory
 
 FLAGS = flags.FLAGS
@@ -41,14 +43,20 @@ for name, field in all_settings().items():
     DEFINE[field_type(field)](name, None, f"{field.metadata['help']} (default: the preset's)")
 
 
+def folder(flag: str) -> Path | None:
+    return Path(FLAGS[flag].value) if FLAGS[flag].value else None
+
+
 def make_run() -> Run:
     """Returns the run that the flags ask for; without --dataset the one whose work directory is named."""
-    if FLAGS.dataset is None:
-        if FLAGS.workdir is None:
-            raise UserError("--dataset must be named, or --workdir of a run. Try --dataset=synthetic")
-        return Run.from_dict(WorkDirectory(Path(FLAGS.workdir)).read_config()["run"])
     settings = {name: FLAGS[name].value for name in all_settings() if FLAGS[name].value is not None}
-    return presets.make_run(FLAGS.dataset, FLAGS.model, FLAGS.preset, FLAGS.seed, **settings)
+    if FLAGS.dataset is not None:
+        return presets.make_run(FLAGS.dataset, FLAGS.model, FLAGS.preset, FLAGS.seed, **settings)
+    given = [name for name in ("model", "preset", "seed") if FLAGS[name].present] + list(settings)
+    if FLAGS.workdir is None or given:
+        why = f", for --{given[0]} is given" if given else ", or the --workdir of a run"
+        raise UserError(f"--dataset must be named{why}. Try --dataset=synthetic")
+    return Run.from_dict(WorkDirectory(Path(FLAGS.workdir)).read_config()["run"])
 
 
 def main(argv: list[str]) -> None:
@@ -56,15 +64,29 @@ def main(argv: list[str]) -> None:
         raise UserError(f"Flags start with --. Received: {argv[1]!r}")
     if FLAGS.mode not in MODES:
         raise unknown_name("mode", FLAGS.mode, MODES)
+    if FLAGS.processes < 1:
+        raise UserError(f"`processes` must be at least 1. Received: processes={FLAGS.processes}")
     run = make_run()
+    workdir = WorkDirectory.of(
+        run, FLAGS.workdir and Path(FLAGS.workdir), FLAGS.prepared_dir and Path(FLAGS.prepared_dir)
+    )
+    if FLAGS.mode == "evaluate":
+        workdir.read_config()
+    sequences = datasets.load(run.dataset, folder("data_dir"))
+    print(datasets.describe(run.dataset, sequences), flush=True)
+    print(f"\nModel {run.model}, run {run.digest} in {workdir.path}", flush=True)
+    if FLAGS.dataset is not None and run.model == "bert4rec":
+        preset = presets.find(FLAGS.preset, run.dataset)
+        print(f"Preset {FLAGS.preset}. Expect: {preset.expect} Takes: {preset.takes}", flush=True)
+    carry_out(run, sequences, workdir)
 
+
+def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory) -> None:
+    """Does what --mode names. Everything that needs TensorFlow begins here, after all that can be refused before."""
     import_tensorflow()
     from bert4rec_tf import pipeline, summary
-    from bert4rec_tf.data import datasets
 
-    experiment = pipeline.open_experiment(run, None, FLAGS.data_dir, FLAGS.workdir, FLAGS.prepared_dir, FLAGS.processes)
-    print(datasets.describe(run.dataset, experiment.sequences), flush=True)
-    print(f"\nModel {run.model}, run {run.digest} in {experiment.workdir.path}", flush=True)
+    experiment = pipeline.Experiment(run, sequences, workdir, FLAGS.processes)
     if FLAGS.mode in ("all", "prepare"):
         experiment.prepare()
     if FLAGS.mode in ("all", "train"):
@@ -73,7 +95,7 @@ def main(argv: list[str]) -> None:
         model = experiment.trained_model()
     if FLAGS.mode in ("all", "evaluate"):
         print("\n" + summary.table(experiment.evaluate(model)))
-    print("\n" + summary.places(experiment.workdir.path))
+    print("\n" + summary.places(workdir.path))
 
 
 def import_tensorflow() -> None:
@@ -107,6 +129,8 @@ def guarded(argv: list[str]) -> None:
         main(argv)
     except UserError as error:
         end(str(error))
+    except OSError as error:
+        end(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except KeyboardInterrupt:
         print("\nStopped. The same command goes on from the last checkpoint.", file=sys.stderr)
         sys.exit(130)

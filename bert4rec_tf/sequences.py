@@ -41,7 +41,7 @@ class Vocabulary:
 
     def decode(self, ids: np.ndarray) -> list[str]:
         """Returns the raw ids of ids in 1 .. n. Raises ValueError for any other."""
-        ids = np.asarray(ids)
+        ids = np.asarray(ids, np.int64)
         if ids.size and (ids.min() < 1 or ids.max() > self.num_items):
             raise ValueError(f"`ids` must be in [1, {self.num_items}]. Received: {ids.min()} to {ids.max()}")
         return self.items[ids - 1].tolist()

@@ -1,10 +1,14 @@
 """The training loop of all models: step, measurements, checkpoints, resume, early stopping, TensorBoard."""
 
+import contextlib
 import math
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import FrameType
 
 import keras
 import tensorflow as tf
@@ -54,19 +58,47 @@ class State:
 def make_step(
     model: Recommender, optimizer: optimizers.BertAdam, clip_norm: float
 ) -> Callable[[Batch], dict[str, Tensor]]:
-    """Returns the compiled training step: batch -> loss, gradient norm and whether that was clipped."""
+    """Returns the compiled training step: batch -> loss, gradient norm (before clipping) and learning rate."""
     variables = model.trainable_variables
 
     @tf.function
     def step(batch: Batch) -> dict[str, Tensor]:
+        rate = tf.convert_to_tensor(optimizer.learning_rate)
         with tf.GradientTape() as tape:
             loss = model.training_loss(batch)
         gradients = tape.gradient(loss, [variable.value for variable in variables])
         gradients, norm = optimizers.clip([tf.convert_to_tensor(gradient) for gradient in gradients], clip_norm)
         optimizer.apply(gradients, variables)
-        return {"loss": loss, "gradient_norm": norm}
+        return {"loss": loss, "gradient_norm": norm, "learning_rate": rate}
 
     return step
+
+
+@contextlib.contextmanager
+def interrupts_wait() -> Iterator[Callable[[], bool]]:
+    """Holds Ctrl-C and SIGTERM back until the end of a step, so that what is saved fits together.
+
+    Yields a function that tells whether one came. A second one acts at once. Outside the main thread, which alone
+    receives signals, nothing is held back.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    came: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        for known, handler in before.items():
+            signal.signal(known, handler)
+
+    for number in before:
+        signal.signal(number, note)
+    try:
+        yield lambda: bool(came)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Trainer:
@@ -118,7 +150,7 @@ class Trainer:
         if not self.state.finished:
             self._loop()
         if self.validate is not None:
-            checkpoints.restore(self.folder / BEST, {"model": self.model.variables})
+            restore_best(self.model, self.folder, self.state)
         return self.state
 
     def _restore_latest(self) -> None:
@@ -127,40 +159,41 @@ class Trainer:
 
     def _loop(self) -> None:
         step = make_step(self.model, self.optimizer, self.settings.clip_norm)
-        state, begin, spent = self.state, time.monotonic(), self.state.seconds
-        saved = begin
-        progress = Progress(self.title, self.last_step, state.step, self.settings.batch_size, silent=self.silent)
+        progress = Progress(self.title, self.last_step, self.state.step, self.settings.batch_size, silent=self.silent)
         writer = tf.summary.create_file_writer(str(self.folder / "tensorboard"))
         scalars = _Scalars(writer, self.settings)
+        clock = _Clock(self.state.seconds)
         try:
-            for batch in self.batches(state.step):
-                made = {name: float(value) for name, value in step(batch).items()}
-                self._count(made)
-                state.seconds = spent + time.monotonic() - begin
-                scalars.add(state.step, made, self.rate())
-                progress.advance(loss=state.loss_sum / state.loss_count, rate=self.rate())
-                last = state.step == self.last_step
-                if last or state.step % self.settings.evaluate_every == 0:
-                    self._measure(progress, scalars)
-                    state.seconds = spent + time.monotonic() - begin
-                state.finished = last or self._should_stop()
-                if state.finished or time.monotonic() - saved > CHECKPOINT_SECONDS:
-                    self._save(LATEST)
-                    saved = time.monotonic()
-                if state.finished:
-                    return
-        except KeyboardInterrupt:
-            self._save(LATEST)
-            raise
+            with interrupts_wait() as interrupted:
+                for batch in self.batches(self.state.step):
+                    made = {name: float(value) for name, value in step(batch).items()}
+                    self._count(made)
+                    scalars.add(self.state.step, made)
+                    progress.advance(loss=self.state.loss_sum / self.state.loss_count, rate=made["learning_rate"])
+                    self.state.seconds = clock.seconds()
+                    if self._is_due():
+                        self._measure(progress, scalars)
+                        self.state.seconds = clock.seconds()
+                    if self.state.finished or clock.is_save_due() or interrupted():
+                        self._save(LATEST)
+                        clock.saved()
+                    if interrupted():
+                        raise KeyboardInterrupt
+                    if self.state.finished:
+                        return
         finally:
             progress.close()
             writer.close()
 
+    def _is_due(self) -> bool:
+        return self.state.step == self.last_step or self.state.step % self.settings.evaluate_every == 0
+
     def _count(self, made: dict[str, float]) -> None:
         self.state.step += 1
-        if not math.isfinite(made["loss"]):
+        if not math.isfinite(made["loss"] + made["gradient_norm"]):
             raise UserError(
-                f"The loss is {made['loss']} at step {self.state.step}: a lower --learning_rate or a longer "
+                f"The loss is {made['loss']} and the gradient's norm {made['gradient_norm']} at step "
+                f"{self.state.step}: a lower --learning_rate or a longer "
                 "--warmup_steps usually helps"
             )
         self.state.loss_sum += made["loss"]
@@ -178,6 +211,8 @@ class Trainer:
         if self.validate is not None and (best is None or row[CHOSEN_BY] > best[CHOSEN_BY]):
             state.best_step = state.step
             self._save(BEST)
+        state.finished = state.step == self.last_step or self._should_stop()
+        self._save(LATEST)
         write_curve(self.folder / "curve.csv", state.curve)
         shown = ", ".join(f"{name} {row[name]:.4f}" for name in ("loss", "hr@10", CHOSEN_BY) if name in row)
         progress.say(f"{self.title}: step {state.step:,}, {state.seconds / 60:.1f} minutes: {shown}")
@@ -188,14 +223,25 @@ class Trainer:
         since = [row for row in self.state.curve if row["step"] > self.state.best_step]
         return len(since) >= self.settings.patience
 
-    def rate(self) -> float:
-        """Returns the learning rate of the step made last."""
-        settings = self.settings
-        schedule = optimizers.WarmUpLinearDecay(settings.learning_rate, settings.steps, settings.warmup_steps)
-        return schedule.at(max(self.state.step - 1, 0))
-
     def _save(self, name: str) -> None:
         checkpoints.save(self.folder / name, self._variables, asdict(self.state))
+
+
+class _Clock:
+    """Counts the seconds of all sittings, and those since the last checkpoint."""
+
+    def __init__(self, spent: float) -> None:
+        self._spent = spent
+        self._begin = self._saved = time.monotonic()
+
+    def seconds(self) -> float:
+        return self._spent + time.monotonic() - self._begin
+
+    def is_save_due(self) -> bool:
+        return time.monotonic() - self._saved > CHECKPOINT_SECONDS
+
+    def saved(self) -> None:
+        self._saved = time.monotonic()
 
 
 class _Scalars:
@@ -206,9 +252,8 @@ class _Scalars:
         self._clip_norm = settings.clip_norm or math.inf
         self._rows: list[dict[str, float]] = []
 
-    def add(self, step: int, made: dict[str, float], rate: float) -> None:
-        clipped = float(made["gradient_norm"] > self._clip_norm)
-        self._rows.append({**made, "learning_rate": rate, "clipped": clipped})
+    def add(self, step: int, made: dict[str, float]) -> None:
+        self._rows.append({**made, "clipped": float(made["gradient_norm"] > self._clip_norm)})
         if step % SUMMARY_EVERY:
             return
         with self._writer.as_default(step):
@@ -240,11 +285,21 @@ def read_state(folder: Path) -> State:
     raise UserError(f"{folder}: no finished training; run with --mode=train first")
 
 
+def restore_best(model: keras.Model, folder: Path, state: State) -> None:
+    """Puts the best weights of a training into a model. Raises UserError where the file is of another step."""
+    found = State(**checkpoints.restore(folder / BEST, {"model": model.variables})).step
+    if found != state.best_step:
+        raise UserError(f"{folder / BEST}: is of step {found}, but the best was {state.best_step}; train again")
+
+
 def load_weights(model: keras.Model, folder: Path) -> None:
     """Puts a finished training's weights into a model: the best where there was validation, else the last.
 
     Raises:
         UserError: where the training has not finished, or was another model's.
     """
-    name = BEST if read_state(folder).best_step else LATEST
-    checkpoints.restore(folder / name, {"model": model.variables})
+    state = read_state(folder)
+    if state.best_step:
+        restore_best(model, folder, state)
+    else:
+        checkpoints.restore(folder / LATEST, {"model": model.variables})

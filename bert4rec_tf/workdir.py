@@ -5,12 +5,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import bert4rec_tf
 from bert4rec_tf import files
 from bert4rec_tf.config import Run
 from bert4rec_tf.errors import UserError
 
 CONFIG = "config.json"
-PACKAGES = ("bert4rec-tf", "tensorflow", "keras", "numpy")
+PACKAGES = ("tensorflow", "keras", "numpy")
 
 
 class WorkDirectory:
@@ -86,7 +87,8 @@ class WorkDirectory:
 
 def versions() -> dict[str, str]:
     """Returns the versions of what decides the bits of a result."""
-    return {name: importlib.metadata.version(name) for name in PACKAGES}
+    installed = {name: importlib.metadata.version(name) for name in PACKAGES}
+    return {"bert4rec_tf": bert4rec_tf.__version__, **installed}
 
 
 def _first_difference(old: dict[str, Any], new: dict[str, Any]) -> str:

@@ -1,9 +1,7 @@
 """Candidates and their law, ranks with ties and NaN, metrics against plain Python and ir_measures, and the Ranker."""
 
 import math
-import os
 from collections import Counter
-from pathlib import Path
 
 import ir_measures
 import numpy as np
@@ -425,9 +423,8 @@ def test_pop_scores_all_items_as_it_scores_candidates():
     assert np.asarray(model.score(batch, np.array([[4, 1], [3, 2]]))).tolist() == [[1, 3], [0, 2]]
 
 
-@pytest.mark.skipif("BERT4REC_DATA" not in os.environ, reason="BERT4REC_DATA names no folder with beauty.txt")
-def test_pop_is_below_random_on_beauty_with_popular_negatives():
-    split = LeaveOneOut(datasets.load("beauty", Path(os.environ["BERT4REC_DATA"])))
+def test_pop_is_below_random_on_beauty_with_popular_negatives(real_data):
+    split = LeaveOneOut(real_data("beauty"))
     task = RankingTask.of(split, "test", draw_popular(split.sequences, split.users, 100, seed=0))
     assert (task.num_candidates == 100).all()
     model = Pop(split.sequences.num_items)

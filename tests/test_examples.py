@@ -1,11 +1,8 @@
 """Windows and Cloze examples, against plain Python written from a description of the original program."""
 
-import os
 from collections import Counter
 from decimal import ROUND_HALF_UP, Decimal
-from functools import cache
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +11,6 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from bert4rec_tf.config import MaskingSettings
-from bert4rec_tf.data import datasets
 from bert4rec_tf.data.examples import cut_windows, mask_windows, num_predictions
 from bert4rec_tf.data.preparation import StaticShards
 from bert4rec_tf.errors import UserError
@@ -120,12 +116,6 @@ def test_rows_of_windows_are_right_padded():
     assert sorted(map(tuple, rows)) == [(1, 2, 0, 0), (1, 2, 3, 0), (2, 3, 4, 0)]
 
 
-@cache
-def real(name):
-    return LeaveOneOut(datasets.load(name, Path(os.environ["BERT4REC_DATA"])))
-
-
-@pytest.mark.skipif(not os.environ.get("BERT4REC_DATA"), reason="BERT4REC_DATA does not name the real data's folder")
 @pytest.mark.parametrize(
     ("name", "max_length", "window_step", "with_validation", "count"),
     [
@@ -135,16 +125,15 @@ def real(name):
         ("ml-1m", 200, 0.5, False, 10_253),
     ],
 )
-def test_number_of_windows_of_the_real_data(name, max_length, window_step, with_validation, count):
-    assert len(cut_windows(real(name).training(with_validation), max_length, window_step)) == count
+def test_number_of_windows_of_the_real_data(real_data, name, max_length, window_step, with_validation, count):
+    assert len(cut_windows(LeaveOneOut(real_data(name)).training(with_validation), max_length, window_step)) == count
 
 
-@pytest.mark.skipif(not os.environ.get("BERT4REC_DATA"), reason="BERT4REC_DATA does not name the real data's folder")
 @pytest.mark.parametrize(
     ("name", "max_length", "window_step", "count"), [("beauty", 50, 0.1, 459_118), ("ml-1m", 200, 0.5, 112_992)]
 )
-def test_number_of_examples_of_the_real_data(tmp_path, name, max_length, window_step, count):
-    training = real(name).training(True)
+def test_number_of_examples_of_the_real_data(real_data, tmp_path, name, max_length, window_step, count):
+    training = LeaveOneOut(real_data(name)).training(True)
     windows = cut_windows(training, max_length, window_step)
     shards = StaticShards(windows, MaskingSettings(), max_length, training.num_items, 1, tmp_path)
     assert shards.num_examples == sum(shards.sizes()) == count

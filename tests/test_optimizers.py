@@ -19,33 +19,24 @@ RATES = {0: 0.0, 1: 0.01, 50: 0.5, 99: 0.99, 100: 0.9, 101: 0.899, 500: 0.5, 999
 def test_rate_of_a_step(step, share):
     schedule = WarmUpLinearDecay(1e-4, steps=1_000, warmup_steps=100)
     np.testing.assert_allclose(schedule(step), 1e-4 * share, rtol=1e-6, atol=1e-11)
-    assert schedule.at(step) == pytest.approx(1e-4 * share, rel=1e-9, abs=1e-18)
-
-
-@pytest.mark.parametrize(("steps", "warmup_steps"), [(400_000, 100), (10, 9), (10, 0), (1, 0), (7, 1)])
-def test_the_plain_number_is_the_tensor_s(steps, warmup_steps):
-    schedule = WarmUpLinearDecay(1e-3, steps, warmup_steps)
-    for step in {0, 1, warmup_steps - 1, warmup_steps, warmup_steps + 1, steps // 2, steps - 1, steps, steps + 1} - {
-        -1
-    }:
-        np.testing.assert_allclose(schedule(tf.constant(step, tf.int64)), schedule.at(step), rtol=1e-5, atol=1e-10)
 
 
 def test_without_warm_up_the_first_rate_is_the_highest():
     schedule = WarmUpLinearDecay(0.5, steps=10, warmup_steps=0)
-    assert [round(schedule.at(step), 9) for step in range(11)] == [round(0.05 * left, 9) for left in range(10, -1, -1)]
+    rates = [float(schedule(step)) for step in range(11)]
+    np.testing.assert_allclose(rates, [0.05 * left for left in range(10, -1, -1)], rtol=1e-6, atol=1e-9)
 
 
 def test_the_rate_drops_where_warm_up_and_decay_meet():
     schedule = WarmUpLinearDecay(1.0, steps=100, warmup_steps=20)
-    assert schedule.at(19) == pytest.approx(0.95) and schedule.at(20) == pytest.approx(0.8)
+    assert float(schedule(19)) == pytest.approx(0.95) and float(schedule(20)) == pytest.approx(0.8)
 
 
 def test_schedule_comes_back_from_its_configuration():
     schedule = WarmUpLinearDecay(3e-4, steps=77, warmup_steps=5)
     copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(schedule))
     assert isinstance(copy, WarmUpLinearDecay) and copy.get_config() == schedule.get_config()
-    assert [copy.at(step) for step in range(80)] == [schedule.at(step) for step in range(80)]
+    assert [float(copy(step)) for step in range(80)] == [float(schedule(step)) for step in range(80)]
 
 
 # BertAdam
@@ -115,7 +106,7 @@ def test_the_rate_of_the_schedule_is_that_of_the_steps_done_before():
     gradients = [(rng.normal(size=(3, 4)), rng.normal(size=4)) for _ in range(20)]
     got = run(BertAdam(schedule, decay=0.01), variables, gradients)
     for step, (gradient, _) in enumerate(gradients):
-        oracle.step(gradient, schedule.at(step))
+        oracle.step(gradient, float(schedule(step)))
     np.testing.assert_allclose(got[0], oracle.weights, rtol=2e-5, atol=2e-6)
 
 
@@ -236,16 +227,7 @@ def gradients_of_norm(norm):
     return [tf.constant(part * scale, tf.float32) for part in parts]
 
 
-@pytest.mark.parametrize(
-    "clip_norm",
-    [
-        0.5,
-        1.0,
-        5.0,
-        10.0,
-        pytest.param(41.0, marks=pytest.mark.xfail(strict=True, reason="41 x (1 / 41) is not 1 in float32")),
-    ],
-)
+@pytest.mark.parametrize("clip_norm", [0.5, 1.0, 5.0, 10.0, 41.0])
 @pytest.mark.parametrize("share", [0.999, 0.5, 1e-6])
 def test_gradients_below_the_threshold_stay_bit_for_bit(clip_norm, share):
     gradients = gradients_of_norm(clip_norm * share)

@@ -1,17 +1,14 @@
 """Files of `user item` lines: what is read, and which line is named where it cannot be."""
 
 import gzip
-import os
 import random
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert4rec_tf.data import datasets
 from bert4rec_tf.data.readers import read_pairs
 from bert4rec_tf.errors import UserError
 from bert4rec_tf.sequences import LeaveOneOut
@@ -196,21 +193,14 @@ def test_users_without_a_second_action_are_refused(tmp_path):
     assert "no user has two actions" in refusal(write(tmp_path, as_bytes([(1, 5), (2, 5), (3, 6)])))
 
 
-def real(name):
-    folder = os.environ.get("BERT4REC_DATA")
-    if not folder:
-        pytest.skip("BERT4REC_DATA does not name the folder of the real data sets")
-    return datasets.load(name, Path(folder))
+@pytest.fixture(scope="module")
+def beauty(real_data):
+    return real_data("beauty")
 
 
 @pytest.fixture(scope="module")
-def beauty():
-    return real("beauty")
-
-
-@pytest.fixture(scope="module")
-def ml_1m():
-    return real("ml-1m")
+def ml_1m(real_data):
+    return real_data("ml-1m")
 
 
 def test_beauty_has_the_size_of_table_1(beauty):

@@ -5,6 +5,8 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,14 +14,16 @@ import pytest
 TINY = ["--steps=30", "--warmup_steps=5", "--evaluate_every=10", "--hidden_dim=8", "--num_heads=1", "--num_layers=1"]
 
 
-def run(*flags, cwd, data=None, module="bert4rec_tf.run"):
+RUNNER = (sys.executable, "-m", "bert4rec_tf.run")
+CONSOLE = (str(Path(sysconfig.get_path("scripts")) / "bert4rec"),)
+
+
+def run(*flags, cwd, data=None, program=RUNNER):
     environment = {name: value for name, value in os.environ.items() if name not in ("BERT4REC_DATA", "COLUMNS")}
     environment["XDG_CACHE_HOME"] = str(cwd / "cache")
     if data is not None:
         environment["BERT4REC_DATA"] = str(data)
-    return subprocess.run(
-        [sys.executable, "-m", module, *flags], cwd=cwd, env=environment, capture_output=True, text=True
-    )
+    return subprocess.run([*program, *flags], cwd=cwd, env=environment, capture_output=True, text=True)
 
 
 def refused(process):
@@ -117,7 +121,7 @@ def test_a_packed_file_from_the_folder_in_the_environment_the_authors_way(tmp_pa
     assert "the paper's Table 1" in process.stdout and "54,542" in process.stdout
     work = next((tmp_path / "runs").glob("beauty-bert4rec-*"))
     metrics = json.loads((work / "metrics.json").read_text())
-    assert metrics["paper"]["ndcg@10"] == 0.1862
+    assert "paper" not in metrics
     assert metrics["final"]["steps"] == 30 and "validation" not in metrics
     assert metrics["users_with_fewer_candidates"] == 12 and "12 users had fewer unseen items" in process.stdout
     assert not (work / "choose").exists()
@@ -131,7 +135,7 @@ def test_pop_goes_the_same_way(tmp_path):
 
 
 def test_the_console_command_is_the_same_program(tmp_path):
-    process = run("run", "--dataset=synthetic", "--model=pop", "--workdir=pop", cwd=tmp_path, module="bert4rec_tf.cli")
+    process = run("run", "--dataset=synthetic", "--model=pop", "--workdir=pop", cwd=tmp_path, program=CONSOLE)
     assert process.returncode == 0, process.stderr
     assert (tmp_path / "pop" / "metrics.json").exists()
 
@@ -153,7 +157,11 @@ def test_the_console_command_is_the_same_program(tmp_path):
         ([], "--dataset must be named"),
         (["--dataset=beauty"], "beauty.txt: no such file"),
         (["--mode=evaluate", "--workdir=nowhere"], "no work directory"),
-        (["--dataset=synthetic", "--mode=evaluate", "--workdir=new"], "no finished training"),
+        (["--dataset=synthetic", "--mode=evaluate", "--workdir=new"], "no work directory"),
+        (["--workdir=full", "--dropout=0.1"], "--dataset must be named, for --dropout is given"),
+        (["--dataset=synthetic", "--processes=0"], "`processes` must be at least 1"),
+        (["--dataset=synthetic", "--seed=-1"], "`seed` must be a whole number"),
+        (["--dataset=synthetic", "--preset=released"], "has no settings for 'synthetic'"),
         (["--dataset=synthetic", "--workdir=full"], "is not a work directory of this program"),
         (["--dataset=synthetic", "--workdir=full/file/below"], "cannot be made"),
     ],
@@ -174,14 +182,15 @@ def test_mistakes_end_in_one_line(tmp_path, flags, message):
         (b"1 2\n1 three\n", "line 2: expected two integers, found '1 three'"),
         (b"1 7\n1 7\n2 7\n", "only one item"),
         (b"1 2\n2 3\n", "no user has two actions"),
+        (b"1 2\n1 3\n2 3\n2 2\n", "No user has three actions"),
     ],
 )
 def test_bad_files_are_named_with_the_line(tmp_path, content, message):
     (tmp_path / "beauty.txt").write_bytes(content)
     line = refused(run("--dataset=beauty", f"--data_dir={tmp_path}", cwd=tmp_path))
-    assert "beauty.txt" in line and message in line
+    assert message in line
     assert not (tmp_path / "runs").exists()
 
 
 def test_unknown_commands_are_answered_with_the_known_ones(tmp_path):
-    assert "unknown command: rum; known: run" in refused(run("rum", cwd=tmp_path, module="bert4rec_tf.cli"))
+    assert "Unknown command: 'rum'. Did you mean 'run'?" in refused(run("rum", cwd=tmp_path, program=CONSOLE))

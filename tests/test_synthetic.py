@@ -192,3 +192,29 @@ def test_learned_transitions_do_not_beat_popularity_where_there_is_no_order(orde
     learned, popular = orderless.metrics(orderless.learned_transitions()), orderless.metrics(orderless.popularity())
     assert learned["ndcg@10"] < popular["ndcg@10"] + 0.01
     assert learned["hr@10"] < popular["hr@10"] + 0.015
+
+
+def test_a_chain_that_has_run_dry_goes_on_by_taste():
+    catalogue = MarkovCatalogue(num_users=500, order=1.0)
+    assert all(len(set(history.tolist())) == len(history) for history in catalogue.histories())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"num_items": 27},
+        {"shortest": 0},
+        {"shortest": 9, "longest": 8},
+        {"num_items": 4, "shortest": 2, "longest": 3, "successors": 4},
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(arguments):
+    with pytest.raises(ValueError, match="Received"):
+        MarkovCatalogue(**arguments)
+
+
+def test_the_generator_scores_the_users_that_are_left():
+    catalogue = MarkovCatalogue(num_users=60, shortest=1)
+    sequences = catalogue.sequences()
+    assert sequences.num_left_out > 0
+    assert catalogue.scores(sequences, sequences).shape == (sequences.num_users, sequences.num_items)

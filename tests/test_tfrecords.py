@@ -111,7 +111,7 @@ def test_written_shards_read_back_equal(two_shards):
 
 
 def test_narrower_rows_are_padded_to_the_declared_width(two_shards):
-    columns, shards = two_shards
+    _, shards = two_shards
     wide = dataclasses.replace(shards, widths={"number": None, "list": 7})
     batch = next(iter(wide.read(13, 3)))
     assert batch["list"].shape == (13, 7)
@@ -259,8 +259,8 @@ def test_an_interrupted_preparation_is_not_taken_for_a_whole_one(tmp_path, small
 
 
 def test_shards_of_another_fingerprint_are_not_opened(static):
-    assert Shards.open(static.folder, "another") is None
-    assert Shards.open(static.folder / "nowhere", "another") is None
+    assert not static.intact("another")
+    assert not dataclasses.replace(static, folder=static.folder / "nowhere").intact("another")
 
 
 CHANGED = {
@@ -395,9 +395,18 @@ def test_starting_exactly_at_an_epoch_or_a_shard(static):
         assert as_rows(static.read(1, 2, start).take(3)) == whole[start : start + 3]
 
 
-def test_starting_far_on_reads_nothing_of_what_was_passed(static):
+def test_starting_far_on_counts_the_epochs(static):
     far = 10**9 * static.num_examples
     assert [row[0] for row in as_rows(static.read(1, 2, far).take(2))] == [10**9, 10**9]
+
+
+def test_nothing_of_a_passed_shard_is_read(two_shards):
+    columns, shards = two_shards
+    whole = as_rows(shards.read(1, 2).take(13))
+    first = "a" if whole[0][-1] in columns["a"]["number"].values else "b"
+    passed = shards.sizes[shards.names.index(first)]
+    (shards.folder / first).unlink()
+    assert as_rows(shards.read(1, 2, passed).take(13 - passed)) == whole[passed:]
 
 
 def masked(shards, masking=DYNAMIC, batch_size=10, seed=3, start_step=0):

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bert4rec_tf.config import MaskingSettings
-from bert4rec_tf.errors import UserError
+from bert4rec_tf.config import MaskingSettings, window_stride
 from bert4rec_tf.sequences import Sequences, take_rows
 
 
@@ -48,18 +47,13 @@ def cut_windows(sequences: Sequences, max_length: int, window_step: float) -> Wi
     Raises:
         UserError: where the step is less than one item.
     """
-    step = max_length if window_step == -1 else int(window_step * max_length)
-    if step < 1:
-        raise UserError(
-            "`window_step` x `max_length` must be at least 1. "
-            f"Received: window_step={window_step}, max_length={max_length}"
-        )
+    stride = window_stride(window_step, max_length)
     users = np.flatnonzero(sequences.lengths >= 2)
     beyond = np.maximum(sequences.lengths[users] - max_length, 0)
-    per_user = -(-beyond // step) + 1
+    per_user = -(-beyond // stride) + 1
     owner = np.repeat(np.arange(len(users)), per_user)
     place = np.arange(len(owner)) - np.repeat(np.cumsum(per_user) - per_user, per_user)
-    offsets = np.maximum(beyond[owner] - (per_user[owner] - 1 - place) * step, 0)
+    offsets = np.maximum(beyond[owner] - (per_user[owner] - 1 - place) * stride, 0)
     lengths = np.minimum(sequences.lengths[users], max_length)[owner]
     return Windows(sequences.items, sequences.splits[users][owner] + offsets, lengths, users[owner])
 

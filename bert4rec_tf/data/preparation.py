@@ -2,9 +2,11 @@
 
 import abc
 import concurrent.futures
+import contextlib
 import hashlib
 import json
 import multiprocessing
+from collections.abc import Iterable
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +19,7 @@ from bert4rec_tf.data import tfrecords
 from bert4rec_tf.data.examples import Windows, cut_windows, mask_windows
 from bert4rec_tf.data.tfrecords import Column, Shards
 from bert4rec_tf.errors import UserError
+from bert4rec_tf.progress import Progress
 from bert4rec_tf.sequences import Sequences
 
 SHARD_SIZE = 8_192
@@ -45,14 +48,13 @@ def prepare(
         processes: how many processes write.
 
     Raises:
-        UserError: where nothing can be masked, or the folder cannot be written.
+        UserError: where nothing can be masked, the folder cannot be made, or `processes` is below 1.
     """
+    if processes < 1:
+        raise UserError(f"`processes` must be at least 1. Received: processes={processes}")
     fingerprint = _fingerprint(sequences, masking, max_length, seed)
     folder = folder / fingerprint[:16]
     files.make_folder(folder)
-    shards = Shards.open(folder, fingerprint)
-    if shards is not None:
-        return shards
     windows = cut_windows(sequences, max_length, masking.window_step)
     if not len(windows):
         raise UserError("No user has two items to train on, so no item can be masked with a context")
@@ -61,8 +63,9 @@ def prepare(
     else:
         maker = WindowShards(windows, max_length, seed, folder)
     shards = Shards(folder, tuple(maker.names()), tuple(maker.sizes()), maker.widths())
-    _write_all(maker, processes)
-    shards.write_manifest(fingerprint)
+    if not shards.intact(fingerprint):
+        _write_all(maker, processes)
+        shards.write_manifest(fingerprint)
     return shards
 
 
@@ -165,13 +168,16 @@ def _fingerprint(sequences: Sequences, masking: MaskingSettings, max_length: int
 
 def _write_all(maker: ShardMaker, processes: int) -> None:
     numbers = range(len(maker.sizes()))
-    if min(processes, len(numbers)) == 1:
-        for number in numbers:
-            maker.write(number)
-        return
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(processes, context, _receive, (maker,)) as pool:
-        list(pool.map(_write_received, numbers))
+    progress = Progress("preparing", len(numbers), examples_per_step=SHARD_SIZE)
+    with contextlib.ExitStack() as stack:
+        stack.callback(progress.close)
+        written: Iterable[None] = map(maker.write, numbers)
+        if min(processes, len(numbers)) > 1:
+            context = multiprocessing.get_context("spawn")
+            pool = concurrent.futures.ProcessPoolExecutor(processes, context, _receive, (maker,))
+            written = stack.enter_context(pool).map(_write_received, numbers)
+        for _ in written:
+            progress.advance()
 
 
 _received: list[ShardMaker] = []

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import re
 import zlib
 from pathlib import Path
 
@@ -11,6 +12,9 @@ import pandas as pd
 from bert4rec_tf.errors import UserError
 from bert4rec_tf.files import open_binary
 from bert4rec_tf.sequences import Sequences
+
+INTEGERS = b"-0123456789 \t\r\n"
+"""All bytes of a file of integers. pandas would read 1.0, 1e3 and True as integers too, some of them wrongly."""
 
 
 def read_pairs(path: Path) -> Sequences:
@@ -23,6 +27,8 @@ def read_pairs(path: Path) -> Sequences:
         UserError: for a file that is missing, empty, cut short, or has a line which is not two integers.
     """
     content = _read_bytes(path)
+    if content.translate(None, INTEGERS):
+        raise _first_bad_line(path, content)
     try:
         table = pd.read_csv(io.BytesIO(content), sep=r"\s+", header=None, dtype=np.int64, skip_blank_lines=False)
     except (ValueError, OverflowError) as error:
@@ -69,7 +75,7 @@ def _first_bad_line(path: Path, content: bytes) -> UserError:
         shown = line.decode("utf-8", "replace")[:60]
         if len(fields) != 2:
             return UserError(f"{path}, line {number}: expected `user item`, found {len(fields)} columns: {shown!r}")
-        if not all(field.lstrip(b"-").isdigit() and len(field) < 19 for field in fields):
+        if not all(re.fullmatch(rb"-?[0-9]+", field) and abs(int(field)) < 2**63 for field in fields):
             return UserError(f"{path}, line {number}: expected two integers, found {shown!r}")
     return UserError(f"{path}: cannot be read as lines of `user item`")
 

@@ -35,6 +35,11 @@ class MarkovCatalogue:
     popularity_exponent: float = 0.9
     seed: int = 2019
 
+    def __post_init__(self) -> None:
+        _check_sizes(self.num_items, self.shortest, self.longest)
+        if not 1 <= self.successors < self.num_items:
+            raise ValueError(f"`successors` must be in [1, {self.num_items}). Received: successors={self.successors}")
+
     def tastes(self) -> np.ndarray:
         """Returns [communities, items]: the probability of each item under each community's taste."""
         rng = np.random.default_rng([self.seed, 0])
@@ -72,9 +77,12 @@ class MarkovCatalogue:
         drawn = np.empty((self.num_users, self.longest), np.int64)
         unseen = np.ones((self.num_users, self.num_items))
         users = np.arange(self.num_users)
-        law = self.tastes()[communities]
+        tastes = self.tastes()[communities]
+        law = tastes
         for step in range(self.longest):
-            drawn[:, step] = _draw(law * unseen, rng)
+            weights = law * unseen
+            weights = np.where(weights.any(axis=1, keepdims=True), weights, tastes * unseen)
+            drawn[:, step] = _draw(weights, rng)
             unseen[users, drawn[:, step]] = 0
             law = tables[communities, drawn[:, step]]
         return [row[:length] for row, length in zip(drawn, lengths)]
@@ -91,8 +99,9 @@ class MarkovCatalogue:
         """
         numbers = np.array([int(item.removeprefix("item")) for item in sequences.vocabulary.items])
         last = np.array([histories[user][-1] for user in range(histories.num_users)])
+        communities = self.communities()[[int(user.removeprefix("user")) for user in sequences.users]]
         tables = self.transitions()[:, :, numbers]
-        return tables[self.communities(), numbers[last - 1]]
+        return tables[communities, numbers[last - 1]]
 
 
 @dataclass(frozen=True)
@@ -106,6 +115,9 @@ class OrderlessCatalogue:
     popularity_exponent: float = 0.9
     seed: int = 2019
 
+    def __post_init__(self) -> None:
+        _check_sizes(self.num_items, self.shortest, self.longest)
+
     def sequences(self) -> Sequences:
         rng = np.random.default_rng([self.seed, 4])
         lengths = rng.integers(self.shortest, self.longest + 1, size=self.num_users)
@@ -113,6 +125,14 @@ class OrderlessCatalogue:
         keys = rng.exponential(size=(self.num_users, self.num_items)) / rng.permutation(law)
         order = np.argsort(keys, axis=1)
         return _to_sequences([row[:length] for row, length in zip(order, lengths)])
+
+
+def _check_sizes(num_items: int, shortest: int, longest: int) -> None:
+    if not 1 <= shortest <= longest <= num_items:
+        raise ValueError(
+            "`shortest`, `longest` and `num_items` must satisfy 1 <= shortest <= longest <= num_items. "
+            f"Received: shortest={shortest}, longest={longest}, num_items={num_items}"
+        )
 
 
 def _draw(weights: np.ndarray, rng: np.random.Generator) -> np.ndarray:

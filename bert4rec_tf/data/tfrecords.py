@@ -8,11 +8,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf import files
+from bert4rec_tf.errors import UserError
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -36,12 +38,20 @@ class Column:
 
 
 def write_shard(path: Path, columns: Mapping[str, Column]) -> None:
-    """Writes one `tf.train.Example` per row; the file appears whole or not at all."""
+    """Writes one `tf.train.Example` per row; the file appears whole or not at all. Raises UserError where it cannot."""
+    try:
+        _write_examples(path, columns)
+    except tf.errors.OpError as error:
+        raise UserError(f"{path}: cannot be written ({error.message})") from error
+
+
+def _write_examples(path: Path, columns: Mapping[str, Column]) -> None:
     rows = len(next(iter(columns.values())).values)
     with files.whole_file(path) as aside, tf.io.TFRecordWriter(str(aside)) as writer:
         for row in range(rows):
             features = {name: column.feature(row) for name, column in columns.items()}
-            writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+            example = tf.train.Example(features=tf.train.Features(feature=features))
+            writer.write(example.SerializeToString(deterministic=True))
 
 
 @dataclass(frozen=True)
@@ -66,7 +76,17 @@ class Shards:
 
     def write_manifest(self, fingerprint: str) -> None:
         """Writes the manifest, after which the folder counts as prepared."""
-        content = {
+        files.write_json(self.folder / MANIFEST, self._manifest(fingerprint))
+
+    def intact(self, fingerprint: str) -> bool:
+        """Tells whether these shards are all there, unharmed and of this fingerprint."""
+        try:
+            return json.loads((self.folder / MANIFEST).read_text()) == self._manifest(fingerprint)
+        except (OSError, ValueError):
+            return False
+
+    def _manifest(self, fingerprint: str) -> dict[str, Any]:
+        return {
             "format": FORMAT,
             "fingerprint": fingerprint,
             "widths": dict(self.widths),
@@ -75,22 +95,6 @@ class Shards:
                 for name, size in zip(self.names, self.sizes)
             ],
         }
-        files.write_json(self.folder / MANIFEST, content)
-
-    @classmethod
-    def open(cls, folder: Path, fingerprint: str) -> "Shards | None":
-        """Returns the shards in `folder`, or None where they are not all there, unharmed and of this fingerprint."""
-        try:
-            content = json.loads((folder / MANIFEST).read_text())
-            if content["format"] != FORMAT or content["fingerprint"] != fingerprint:
-                return None
-            shards = content["shards"]
-            if any(_checksum(folder / shard["name"]) != shard["sha256"] for shard in shards):
-                return None
-            names, sizes = zip(*((shard["name"], shard["examples"]) for shard in shards))
-            return cls(folder, names, sizes, content["widths"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
 
     def read(self, batch_size: int, seed: int, start_step: int = 0) -> tf.data.Dataset:
         """Reads batches without end, each epoch in an order of its own.

@@ -35,6 +35,9 @@ class BERT4Rec(Recommender):
         use_token_type: add one learnable vector at every position, as the original does and the paper does not.
         num_extra_rows: further rows of the table.
 
+    Raises:
+        ValueError: for a size below its least, heads which do not divide the width, or a rate outside [0, 1).
+
     Example:
         model = BERT4Rec(num_items=1000, max_length=50)
         model.score({"users": [0], "items": [[5, 2, 9]], "lengths": [3]})  # [1, 1000]
@@ -62,8 +65,11 @@ class BERT4Rec(Recommender):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if num_items < 1:
-            raise ValueError(f"`num_items` must be at least 1. Received: num_items={num_items}")
+        if num_items < 1 or max_length < 2:
+            raise ValueError(
+                "`num_items` must be at least 1 and `max_length` at least 2. "
+                f"Received: num_items={num_items}, max_length={max_length}"
+            )
         self.settings = {
             "num_items": num_items,
             "max_length": max_length,

@@ -1,0 +1,28 @@
+"""Fixtures of several test files."""
+
+import functools
+import os
+from pathlib import Path
+
+import pytest
+
+from bert4rec_tf.data import datasets
+from bert4rec_tf.errors import UserError
+
+
+@pytest.fixture(scope="session")
+def real_data():
+    """Loads a real data set by its name, or skips the test where its file is not in the folder BERT4REC_DATA."""
+
+    @functools.cache
+    def load(name):
+        folder = os.environ.get("BERT4REC_DATA")
+        if not folder:
+            pytest.skip("BERT4REC_DATA does not name the folder of the real data sets")
+        try:
+            datasets.locate(name, Path(folder))
+        except UserError as error:
+            pytest.skip(str(error))
+        return datasets.load(name, Path(folder))
+
+    return load
