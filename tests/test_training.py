@@ -145,7 +145,7 @@ def test_best_weights_of_another_step_are_refused(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"PK\x03\x04 cut short"])
 def test_a_damaged_checkpoint_is_named(tmp_path, content):
     (tmp_path / LATEST).write_bytes(content)
-    with pytest.raises(UserError, match="latest.npz: cannot be read as a checkpoint"):
+    with pytest.raises(UserError, match=r"latest\.npz: cannot be read as a checkpoint"):
         trainer(tmp_path).run()
 
 
@@ -198,7 +198,7 @@ def test_a_training_to_an_earlier_step_goes_the_same_way(tmp_path):
 def test_a_loss_that_is_no_number_ends_with_advice(tmp_path):
     model = new_model()
     model.item_embeddings.assign(np.full(model.item_embeddings.shape, np.nan))
-    with pytest.raises(UserError, match="The loss is nan .* at step 1: a lower --learning_rate"):
+    with pytest.raises(UserError, match=r"The loss is nan .* at step 1: a lower --learning_rate"):
         trainer(tmp_path, model).run()
 
 
