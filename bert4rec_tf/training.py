@@ -171,10 +171,11 @@ class Trainer:
                     scalars.add(self.state.step, made)
                     progress.advance(loss=self.state.loss_sum / self.state.loss_count, rate=made["learning_rate"])
                     self.state.seconds = clock.seconds()
-                    if self._is_due():
+                    is_due = self._is_due()
+                    if is_due:
                         self._measure(progress, scalars)
                         self.state.seconds = clock.seconds()
-                    if self.state.finished or clock.is_save_due() or interrupted():
+                    if is_due or clock.is_save_due() or interrupted():
                         self._save(LATEST)
                         clock.saved()
                     if interrupted():
@@ -193,8 +194,7 @@ class Trainer:
         if not math.isfinite(made["loss"] + made["gradient_norm"]):
             raise UserError(
                 f"The loss is {made['loss']} and the gradient's norm {made['gradient_norm']} at step "
-                f"{self.state.step}: a lower --learning_rate or a longer "
-                "--warmup_steps usually helps"
+                f"{self.state.step}: a lower --learning_rate or a longer --warmup_steps usually helps"
             )
         self.state.loss_sum += made["loss"]
         self.state.loss_count += 1
@@ -212,7 +212,6 @@ class Trainer:
             state.best_step = state.step
             self._save(BEST)
         state.finished = state.step == self.last_step or self._should_stop()
-        self._save(LATEST)
         write_curve(self.folder / "curve.csv", state.curve)
         shown = ", ".join(f"{name} {row[name]:.4f}" for name in ("loss", "hr@10", CHOSEN_BY) if name in row)
         progress.say(f"{self.title}: step {state.step:,}, {state.seconds / 60:.1f} minutes: {shown}")

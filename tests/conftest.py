@@ -5,8 +5,10 @@ import os
 from pathlib import Path
 
 import pytest
+from shards import DYNAMIC, MAX_LENGTH, SEQUENCES, STATIC
 
-from bert4rec_tf.data import datasets
+from bert4rec_tf.data import datasets, preparation
+from bert4rec_tf.data.preparation import prepare
 from bert4rec_tf.errors import UserError
 
 
@@ -26,3 +28,23 @@ def real_data():
         return datasets.load(name, Path(folder))
 
     return load
+
+
+@pytest.fixture
+def small_shards(monkeypatch):
+    """Makes shards of 17 examples."""
+    monkeypatch.setattr(preparation, "SHARD_SIZE", 17)
+
+
+@pytest.fixture(scope="session")
+def static(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preparation, "SHARD_SIZE", 17)
+        return prepare(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path_factory.mktemp("static"))
+
+
+@pytest.fixture(scope="session")
+def dynamic(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preparation, "SHARD_SIZE", 17)
+        return prepare(SEQUENCES, DYNAMIC, MAX_LENGTH, 5, tmp_path_factory.mktemp("dynamic"))
