@@ -12,6 +12,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -43,13 +44,17 @@ for name, field in all_settings().items():
     DEFINE[field_type(field)](name, None, f"{field.metadata['help']} (default: the preset's)")
 
 
+def given_settings() -> dict[str, Any]:
+    return {name: FLAGS[name].value for name in all_settings() if FLAGS[name].value is not None}
+
+
 def folder(flag: str) -> Path | None:
     return Path(FLAGS[flag].value) if FLAGS[flag].value else None
 
 
 def make_run() -> Run:
     """Returns the run that the flags ask for; without --dataset the one whose work directory is named."""
-    settings = {name: FLAGS[name].value for name in all_settings() if FLAGS[name].value is not None}
+    settings = given_settings()
     if FLAGS.dataset is not None:
         return presets.make_run(FLAGS.dataset, FLAGS.model, FLAGS.preset, FLAGS.seed, **settings)
     given = [name for name in ("model", "preset", "seed") if FLAGS[name].present] + list(settings)
@@ -75,7 +80,7 @@ def main(argv: list[str]) -> None:
     sequences = datasets.load(run.dataset, folder("data_dir"))
     print(datasets.describe(run.dataset, sequences), flush=True)
     print(f"\nModel {run.model}, run {run.digest} in {workdir.path}", flush=True)
-    if FLAGS.dataset is not None and run.model == "bert4rec":
+    if FLAGS.dataset is not None and run.model == "bert4rec" and not given_settings():
         preset = presets.find(FLAGS.preset, run.dataset)
         print(f"Preset {FLAGS.preset}. Expect: {preset.expect} Takes: {preset.takes}", flush=True)
     carry_out(run, sequences, workdir)
