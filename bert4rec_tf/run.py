@@ -72,9 +72,7 @@ def main(argv: list[str]) -> None:
     if FLAGS.processes < 1:
         raise UserError(f"`processes` must be at least 1. Received: processes={FLAGS.processes}")
     run = make_run()
-    workdir = WorkDirectory.of(
-        run, FLAGS.workdir and Path(FLAGS.workdir), FLAGS.prepared_dir and Path(FLAGS.prepared_dir)
-    )
+    workdir = WorkDirectory.of(run, folder("workdir"), folder("prepared_dir"))
     if FLAGS.mode == "evaluate":
         workdir.read_config()
     sequences = datasets.load(run.dataset, folder("data_dir"))
