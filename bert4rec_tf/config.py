@@ -156,6 +156,9 @@ class TrainingSettings(Settings):
     patience: int = setting(0, "measurements without a better one after which training stops (0: never)", at_least=0)
     train_on_validation: bool = setting(False, "the authors' way: fixed steps, with the validation item in training")
     retrain: bool = setting(True, "train again with the validation item for the number of steps chosen on it")
+    mixed_precision: bool = setting(False, "compute in bfloat16 and keep the weights in float32")
+    jit_compile: bool = setting(False, "compile the training step with XLA")
+    replicas: int = setting(1, "devices that share each batch", at_least=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -18,7 +18,7 @@ from bert4rec_tf.config import TrainingSettings
 from bert4rec_tf.errors import UserError
 from bert4rec_tf.models.recommender import Recommender
 from bert4rec_tf.progress import Progress
-from bert4rec_tf.types import Batch, Tensor
+from bert4rec_tf.steps import make_step
 
 CHOSEN_BY = "ndcg@10"
 """The validation metric that decides which step is the best."""
@@ -53,25 +53,6 @@ class State:
     def best(self) -> dict[str, float] | None:
         """Returns the row of the curve with the best metric."""
         return next((row for row in self.curve if row["step"] == self.best_step), None)
-
-
-def make_step(
-    model: Recommender, optimizer: optimizers.BertAdam, clip_norm: float
-) -> Callable[[Batch], dict[str, Tensor]]:
-    """Returns the compiled training step: batch -> loss, gradient norm (before clipping) and learning rate."""
-    variables = model.trainable_variables
-
-    @tf.function
-    def step(batch: Batch) -> dict[str, Tensor]:
-        rate = tf.convert_to_tensor(optimizer.learning_rate)
-        with tf.GradientTape() as tape:
-            loss = model.training_loss(batch)
-        gradients = tape.gradient(loss, [variable.value for variable in variables])
-        gradients, norm = optimizers.clip([tf.convert_to_tensor(gradient) for gradient in gradients], clip_norm)
-        optimizer.apply(gradients, variables)
-        return {"loss": loss, "gradient_norm": norm, "learning_rate": rate}
-
-    return step
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from bert4rec_tf import optimizers, original
 from bert4rec_tf.config import TrainingSettings
-from bert4rec_tf.training import make_step
+from bert4rec_tf.steps import make_step
 
 GOLDEN = Path(__file__).parent / "golden"
 NUM_ITEMS, PROGRAM_MASK = 57, 59
