@@ -6,6 +6,7 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
+PLOTS = ["matplotlib>=3.8"]
 VERSION = re.search(r'__version__ = "(.+?)"', (HERE / "bert4rec_tf" / "__init__.py").read_text()).group(1)
 
 setup(
@@ -20,6 +21,7 @@ setup(
     python_requires=">=3.11",
     install_requires=[
         "absl-py>=2.1",
+        "filelock>=3.13",
         "keras>=3.12",
         "numpy>=1.26",
         "pandas>=2.2",
@@ -27,7 +29,10 @@ setup(
         "tensorflow>=2.21,<2.22",
         "tqdm>=4.66",
     ],
-    extras_require={"test": ["hypothesis>=6.100", "ir-measures>=0.3.7", "pytest>=8", "ruff>=0.9", "scipy>=1.13"]},
+    extras_require={
+        "plots": PLOTS,
+        "test": ["hypothesis>=6.100", "ir-measures>=0.3.7", "pytest>=8", "ruff>=0.9", "scipy>=1.13", *PLOTS],
+    },
     entry_points={"console_scripts": ["bert4rec=bert4rec_tf.cli:main"]},
     classifiers=[
         "License :: OSI Approved :: Apache Software License",

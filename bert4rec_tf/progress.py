@@ -73,3 +73,8 @@ def _clock(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}"
+
+
+def warn(line: str) -> None:
+    """Tells what the user should know of, though the work goes on."""
+    print(f"warning: {line}", file=sys.stderr, flush=True)

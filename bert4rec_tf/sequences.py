@@ -10,6 +10,14 @@ PAD = 0
 """The id that is no item: it fills the right of shorter rows."""
 
 
+def bad_id(raw: np.ndarray) -> str | None:
+    """Returns the first raw id that is empty or holds an end of line; None where all are good."""
+    joined = "\n".join(raw.tolist())
+    if joined.count("\n") == max(len(raw) - 1, 0) and "\r" not in joined and "" not in raw.tolist():
+        return None
+    return next(item for item in raw.tolist() if not item or "\n" in item or "\r" in item)
+
+
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
     """Raw item ids and the integers that stand for them: 1 to n by falling count, ties by first appearance.
@@ -17,10 +25,18 @@ class Vocabulary:
     Attributes:
         items: [n] raw ids; `items[i - 1]` is the raw id of item i.
         counts: [n] int64, how often each occurs in the data, held-out actions included.
+
+    Raises:
+        ValueError: for an id that is empty or holds an end of line: they are kept one per line.
     """
 
     items: np.ndarray
     counts: np.ndarray
+
+    def __post_init__(self) -> None:
+        bad = bad_id(self.items)
+        if bad is not None:
+            raise ValueError(f"`items` must be ids of one line that are not empty. Received: {bad!r}")
 
     @property
     def num_items(self) -> int:

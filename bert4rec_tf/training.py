@@ -2,31 +2,29 @@
 
 import contextlib
 import math
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import FrameType
 
 import keras
 import tensorflow as tf
 
-from bert4rec_tf import checkpoints, files, optimizers
+from bert4rec_tf import checkpoints, files, optimizers, plots
+from bert4rec_tf.arrays import Damaged
 from bert4rec_tf.config import TrainingSettings
 from bert4rec_tf.errors import UserError
+from bert4rec_tf.interrupts import interrupts_wait
 from bert4rec_tf.models.recommender import Recommender
 from bert4rec_tf.progress import Progress
+from bert4rec_tf.scalars import Scalars
 from bert4rec_tf.steps import make_step
 
 CHOSEN_BY = "ndcg@10"
 """The validation metric that decides which step is the best."""
 
 CHECKPOINT_SECONDS = 120.0
-SUMMARY_EVERY = 50
 BEST = "best.npz"
-LATEST = "latest.npz"
 
 
 @dataclass
@@ -55,33 +53,6 @@ class State:
         return next((row for row in self.curve if row["step"] == self.best_step), None)
 
 
-@contextlib.contextmanager
-def interrupts_wait() -> Iterator[Callable[[], bool]]:
-    """Holds Ctrl-C and SIGTERM back until the end of a step, so that what is saved fits together.
-
-    Yields a function that tells whether one came. A second one acts at once. Outside the main thread, which alone
-    receives signals, nothing is held back.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-    came: list[int] = []
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def note(number: int, frame: FrameType | None) -> None:
-        came.append(number)
-        for known, handler in before.items():
-            signal.signal(known, handler)
-
-    for number in before:
-        signal.signal(number, note)
-    try:
-        yield lambda: bool(came)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 class Trainer:
     """Trains one model in one folder, and goes on where it was stopped.
 
@@ -94,6 +65,8 @@ class Trainer:
         validate: measures the model on the validation item; None where that is trained on.
         title: shown with the progress.
         silent: show nothing.
+        checkpoint_seconds: the most time that a killed training loses.
+        strategy: the devices that share each batch, under whose scope the model was made; None for one.
     """
 
     def __init__(
@@ -106,6 +79,8 @@ class Trainer:
         validate: Callable[[], dict[str, float]] | None = None,
         title: str = "training",
         silent: bool = False,
+        checkpoint_seconds: float = CHECKPOINT_SECONDS,
+        strategy: tf.distribute.Strategy | None = None,
     ) -> None:
         self.model = model
         self.batches = batches
@@ -115,10 +90,14 @@ class Trainer:
         self.validate = validate
         self.title = title
         self.silent = silent
+        self.checkpoint_seconds = checkpoint_seconds
+        self.strategy = strategy
         self.state = State()
-        self.optimizer = optimizers.from_settings(settings)
-        self.optimizer.build(model.trainable_variables)
+        with strategy.scope() if strategy else contextlib.nullcontext():
+            self.optimizer = optimizers.from_settings(settings)
+            self.optimizer.build(model.trainable_variables)
         self._variables = {"model": model.variables, "optimizer": self.optimizer.variables}
+        self._checkpoints = checkpoints.Series(folder)
 
     def run(self) -> State:
         """Trains to the end, or goes on to it, and leaves the best (without `validate` the last) weights in the model.
@@ -127,45 +106,38 @@ class Trainer:
             UserError: where the loss is no number any more.
         """
         files.make_folder(self.folder)
-        self._restore_latest()
+        saved = self._checkpoints.restore(self._variables)
+        self.state = State(**saved) if saved else State()
         if not self.state.finished:
             self._loop()
         if self.validate is not None:
             restore_best(self.model, self.folder, self.state)
         return self.state
 
-    def _restore_latest(self) -> None:
-        if (self.folder / LATEST).exists():
-            self.state = State(**checkpoints.restore(self.folder / LATEST, self._variables))
-
     def _loop(self) -> None:
-        step = make_step(self.model, self.optimizer, self.settings.clip_norm)
+        step = make_step(self.model, self.optimizer, self.settings, self.strategy)
         progress = Progress(self.title, self.last_step, self.state.step, self.settings.batch_size, silent=self.silent)
-        writer = tf.summary.create_file_writer(str(self.folder / "tensorboard"))
-        scalars = _Scalars(writer, self.settings)
+        scalars = Scalars(self.folder / "tensorboard", self.state.step, self.settings.clip_norm)
         clock = _Clock(self.state.seconds)
-        try:
-            with interrupts_wait() as interrupted:
-                for batch in self.batches(self.state.step):
-                    made = {name: float(value) for name, value in step(batch).items()}
-                    self._count(made)
-                    scalars.add(self.state.step, made)
-                    progress.advance(loss=self.state.loss_sum / self.state.loss_count, rate=made["learning_rate"])
+        with contextlib.closing(progress), contextlib.closing(scalars), interrupts_wait() as interrupted:
+            for batch in self.batches(self.state.step):
+                made = {name: float(value) for name, value in step(batch).items()}
+                self._count(made)
+                scalars.add(self.state.step, made)
+                progress.advance(loss=self.state.loss_sum / self.state.loss_count, rate=made["learning_rate"])
+                self.state.seconds = clock.seconds()
+                is_due = self._is_due()
+                if is_due:
+                    self._measure(progress, scalars)
                     self.state.seconds = clock.seconds()
-                    is_due = self._is_due()
-                    if is_due:
-                        self._measure(progress, scalars)
-                        self.state.seconds = clock.seconds()
-                    if is_due or clock.is_save_due() or interrupted():
-                        self._save(LATEST)
-                        clock.saved()
-                    if interrupted():
-                        raise KeyboardInterrupt
-                    if self.state.finished:
-                        return
-        finally:
-            progress.close()
-            writer.close()
+                if is_due or clock.since_saved() >= self.checkpoint_seconds or interrupted():
+                    self._checkpoints.save(self._variables, self.state.step, asdict(self.state))
+                    scalars.flush()
+                    clock.saved()
+                if interrupted():
+                    raise KeyboardInterrupt
+                if self.state.finished:
+                    return
 
     def _is_due(self) -> bool:
         return self.state.step == self.last_step or self.state.step % self.settings.evaluate_every == 0
@@ -180,20 +152,23 @@ class Trainer:
         self.state.loss_sum += made["loss"]
         self.state.loss_count += 1
 
-    def _measure(self, progress: Progress, scalars: "_Scalars") -> None:
+    def _measure(self, progress: Progress, scalars: Scalars) -> None:
         state = self.state
         row = {"step": state.step, "seconds": round(state.seconds, 1), "loss": state.loss_sum / state.loss_count}
         state.loss_sum, state.loss_count = 0.0, 0
         if self.validate is not None:
-            row.update(self.validate())
-            scalars.add_metrics(state.step, row)
+            measured = self.validate()
+            scalars.add_metrics(state.step, measured)
+            row.update(measured)
         state.curve.append(row)
         best = state.best()
         if self.validate is not None and (best is None or row[CHOSEN_BY] > best[CHOSEN_BY]):
             state.best_step = state.step
-            self._save(BEST)
+            checkpoints.save(self.folder / BEST, self._variables, asdict(state))
         state.finished = state.step == self.last_step or self._should_stop()
         write_curve(self.folder / "curve.csv", state.curve)
+        if state.finished and plots.available():
+            plots.plot_curve(self.folder / "curve.png", state.curve, self.title)
         shown = ", ".join(f"{name} {row[name]:.4f}" for name in ("loss", "hr@10", CHOSEN_BY) if name in row)
         progress.say(f"{self.title}: step {state.step:,}, {state.seconds / 60:.1f} minutes: {shown}")
 
@@ -202,9 +177,6 @@ class Trainer:
             return False
         since = [row for row in self.state.curve if row["step"] > self.state.best_step]
         return len(since) >= self.settings.patience
-
-    def _save(self, name: str) -> None:
-        checkpoints.save(self.folder / name, self._variables, asdict(self.state))
 
 
 class _Clock:
@@ -217,36 +189,11 @@ class _Clock:
     def seconds(self) -> float:
         return self._spent + time.monotonic() - self._begin
 
-    def is_save_due(self) -> bool:
-        return time.monotonic() - self._saved > CHECKPOINT_SECONDS
+    def since_saved(self) -> float:
+        return time.monotonic() - self._saved
 
     def saved(self) -> None:
         self._saved = time.monotonic()
-
-
-class _Scalars:
-    """Writes TensorBoard's scalars: means over SUMMARY_EVERY steps."""
-
-    def __init__(self, writer: tf.summary.SummaryWriter, settings: TrainingSettings) -> None:
-        self._writer = writer
-        self._clip_norm = settings.clip_norm or math.inf
-        self._rows: list[dict[str, float]] = []
-
-    def add(self, step: int, made: dict[str, float]) -> None:
-        self._rows.append({**made, "clipped": float(made["gradient_norm"] > self._clip_norm)})
-        if step % SUMMARY_EVERY:
-            return
-        with self._writer.as_default(step):
-            for name in self._rows[0]:
-                mean = sum(row[name] for row in self._rows) / len(self._rows)
-                tf.summary.scalar(f"training/{name}", mean)
-        self._rows = []
-
-    def add_metrics(self, step: int, row: dict[str, float]) -> None:
-        with self._writer.as_default(step):
-            for name, value in row.items():
-                if name not in ("step", "seconds", "loss"):
-                    tf.summary.scalar(f"validation/{name}", value)
 
 
 def write_curve(path: Path, curve: list[dict[str, float]]) -> None:
@@ -256,20 +203,30 @@ def write_curve(path: Path, curve: list[dict[str, float]]) -> None:
     files.write_text(path, "\n".join(lines) + "\n")
 
 
+def keep_counted(model: Recommender, folder: Path) -> None:
+    """Keeps a model that learns by counting alone as a finished training."""
+    files.make_folder(folder)
+    checkpoints.Series(folder).save({"model": model.variables}, 0, asdict(State(finished=True)))
+
+
 def read_state(folder: Path) -> State:
     """Returns the state of a finished training. Raises UserError where the training in `folder` has not finished."""
-    if (folder / LATEST).exists():
-        state = State(**checkpoints.read_state(folder / LATEST))
-        if state.finished:
-            return state
-    raise UserError(f"{folder}: no finished training; run with --mode=train first")
+    saved = checkpoints.Series(folder).read_state()
+    if saved is None or not saved["finished"]:
+        raise UserError(f"{folder}: no finished training; run with --mode=train first")
+    return State(**saved)
 
 
 def restore_best(model: keras.Model, folder: Path, state: State) -> None:
-    """Puts the best weights of a training into a model. Raises UserError where the file is of another step."""
-    found = State(**checkpoints.restore(folder / BEST, {"model": model.variables})).step
+    """Puts the best weights of a training into a model. Raises UserError where the file is damaged or another's."""
+    try:
+        found = checkpoints.restore(folder / BEST, {"model": model.variables})["step"]
+    except Damaged as error:
+        raise UserError(f"{error}; delete {folder} to train again") from error
     if found != state.best_step:
-        raise UserError(f"{folder / BEST}: is of step {found}, but the best was {state.best_step}; train again")
+        raise UserError(
+            f"{folder / BEST}: is of step {found}, but the best was {state.best_step}; delete {folder} to train again"
+        )
 
 
 def load_weights(model: keras.Model, folder: Path) -> None:
@@ -282,4 +239,4 @@ def load_weights(model: keras.Model, folder: Path) -> None:
     if state.best_step:
         restore_best(model, folder, state)
     else:
-        checkpoints.restore(folder / LATEST, {"model": model.variables})
+        checkpoints.Series(folder).restore({"model": model.variables})

@@ -1,17 +1,27 @@
 """The folder of one run: what lies where, and whose it is."""
 
+import contextlib
 import importlib.metadata
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 import bert4rec_tf
 from bert4rec_tf import files
 from bert4rec_tf.config import Run
 from bert4rec_tf.errors import UserError
+from bert4rec_tf.progress import warn
+from bert4rec_tf.sequences import Sequences, Vocabulary
 
 CONFIG = "config.json"
+FORMAT = 1
+"""The number of this layout of a work directory; one that cannot be read as before gets the next number."""
+
 PACKAGES = ("tensorflow", "keras", "numpy")
+BUSY = "another process works in this folder; wait for it, or name another --workdir"
 
 
 class WorkDirectory:
@@ -25,6 +35,7 @@ class WorkDirectory:
     def __init__(self, path: Path, prepared: Path | None = None) -> None:
         self.path = path
         self.prepared = prepared or path / "prepared"
+        self._lock = files.FolderLock(path, busy=BUSY)
 
     @classmethod
     def of(cls, run: Run, path: Path | None = None, prepared: Path | None = None) -> "WorkDirectory":
@@ -43,6 +54,14 @@ class WorkDirectory:
     def vocabulary(self) -> Path:
         return self.path / "vocabulary.txt"
 
+    @property
+    def counts(self) -> Path:
+        return self.path / "counts.txt"
+
+    @property
+    def export(self) -> Path:
+        return self.path / "saved_model"
+
     def phase(self, name: str) -> Path:
         """The folder of one training: `choose` (validation item held out) or `final`."""
         return self.path / name
@@ -50,39 +69,101 @@ class WorkDirectory:
     def ranks(self, part: str) -> Path:
         return self.path / f"ranks-{part}.npz"
 
-    def claim(self, run: Run, fingerprint: str) -> None:
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Holds the folder as this process' own inside the block; it can be entered again inside itself.
+
+        Raises:
+            UserError: where another process has it, it is somebody else's folder, or it cannot be written.
+        """
+        self._refuse_foreign()
+        with self._lock.held():
+            for folder in (self.path, *(path for path in self.path.iterdir() if path.is_dir())):
+                if folder != self.prepared:
+                    files.remove_partials(folder)
+            yield
+
+    def _refuse_foreign(self) -> None:
+        if not self.path.exists() or self.config.exists():
+            return
+        if not self.path.is_dir() or any(not files.is_leftover(path) for path in self.path.iterdir()):
+            raise UserError(f"{self.path}: is not a work directory of this program, and not empty")
+
+    def claim(self, run: Run, sequences: Sequences, environment: dict[str, Any]) -> None:
         """Makes the folder this run's on these data, or checks that it is.
+
+        Args:
+            run: whose it shall be.
+            sequences: the data.
+            environment: what else decides the bits of a result; another one than before is told.
 
         Raises:
             UserError: where it holds another run, other data or something else, or cannot be written.
         """
-        if self.config.exists():
-            self._check(run, fingerprint)
-            return
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise UserError(f"{self.path}: is not a work directory of this program, and not empty")
-        files.make_folder(self.path)
-        content = {"run": run.to_dict(), "digest": run.digest, "data_fingerprint": fingerprint, "versions": versions()}
-        files.write_json(self.config, content)
+        with self.held():
+            if self.config.exists():
+                self._check(run, sequences, environment)
+            else:
+                content = {
+                    "format": FORMAT,
+                    "run": run.to_dict(),
+                    "digest": run.digest,
+                    "data_fingerprint": sequences.fingerprint,
+                    "vocabulary_fingerprint": sequences.vocabulary.fingerprint,
+                    "environment": environment,
+                }
+                files.write_json(self.config, content)
+            self._keep_vocabulary(sequences.vocabulary)
 
-    def _check(self, run: Run, fingerprint: str) -> None:
+    def _check(self, run: Run, sequences: Sequences, environment: dict[str, Any]) -> None:
         content = self.read_config()
         if content["digest"] != run.digest:
             changed = _first_difference(content["run"], run.to_dict())
             raise UserError(f"{self.path}: holds another run ({changed}); name another --workdir or change it back")
-        if content["data_fingerprint"] != fingerprint:
+        if content["data_fingerprint"] != sequences.fingerprint:
             raise UserError(f"{self.path}: was made from other data than {run.dataset!r} has now")
+        if content["environment"] != environment:
+            changed = _first_difference(content["environment"], environment)
+            warn(f"{self.path}: was begun elsewhere ({changed}); the last bits of its results may differ")
+
+    def _keep_vocabulary(self, vocabulary: Vocabulary) -> None:
+        if not self.counts.exists():
+            files.write_text(self.counts, "".join(f"{count}\n" for count in vocabulary.counts))
+        if not self.vocabulary.exists():
+            files.write_text(self.vocabulary, "".join(f"{item}\n" for item in vocabulary.items))
+        self.read_vocabulary()
 
     def read_config(self) -> dict[str, Any]:
-        """Returns what `claim` wrote. Raises UserError where there is none, or none of this program."""
+        """Returns what `claim` wrote. Raises UserError where there is none, or none of this program and version."""
         try:
             content = json.loads(self.config.read_text(encoding="utf-8"))
-            content["digest"], content["run"], content["data_fingerprint"]
-            return content
+            version = content["format"]
+            content["digest"], content["run"], content["data_fingerprint"], content["vocabulary_fingerprint"]
         except OSError as error:
             raise UserError(f"{self.path}: no work directory ({self.config.name}: {error.strerror})") from error
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{self.config}: not the configuration of a run") from error
+        if version != FORMAT:
+            raise UserError(
+                f"{self.path}: was made by another version of this program (format {version}; this one has {FORMAT})"
+            )
+        return content
+
+    def read_vocabulary(self) -> Vocabulary:
+        """Returns the vocabulary of the run. Raises UserError where it is missing or not the one that it began with."""
+        try:
+            items = self.vocabulary.read_text(encoding="utf-8").split("\n")[:-1]
+            counts = np.array(self.counts.read_text(encoding="utf-8").split(), np.int64)
+        except (OSError, ValueError) as error:
+            raise UserError(f"{self.path}: the vocabulary cannot be read ({error})") from error
+        vocabulary = Vocabulary(np.array(items, object), counts)
+        expected = self.read_config()["vocabulary_fingerprint"]
+        if len(counts) != len(items) or vocabulary.fingerprint != expected:
+            raise UserError(
+                f"{self.vocabulary}: does not fit the checkpoints; delete it and {self.counts.name}, "
+                "and start the same command to have them written again"
+            )
+        return vocabulary
 
 
 def versions() -> dict[str, str]:
@@ -92,8 +173,8 @@ def versions() -> dict[str, str]:
 
 
 def _first_difference(old: dict[str, Any], new: dict[str, Any]) -> str:
-    for name, value in old.items():
-        other = new.get(name)
+    for name in sorted({*old, *new}):
+        value, other = old.get(name), new.get(name)
         if isinstance(value, dict) and isinstance(other, dict) and value != other:
             return _first_difference(value, other)
         if value != other:

@@ -13,9 +13,10 @@ from bert4rec_tf import checkpoints
 from bert4rec_tf.config import TrainingSettings
 from bert4rec_tf.errors import UserError
 from bert4rec_tf.models import BERT4Rec
-from bert4rec_tf.training import BEST, LATEST, Trainer, load_weights, read_state
+from bert4rec_tf.training import BEST, Trainer, load_weights, read_state
 
 NUM_ITEMS = 12
+STEP_40 = "step-000000040.npz"
 
 
 def new_model():
@@ -97,7 +98,7 @@ def test_stopped_and_resumed_equals_uninterrupted(tmp_path, step):
     expected = trainer(tmp_path / "straight", straight).run()
     with pytest.raises(KeyboardInterrupt):
         trainer(tmp_path / "stopped", stopped, make=interrupted_during(step)).run()
-    assert checkpoints.read_state(tmp_path / "stopped" / LATEST)["step"] == step
+    assert checkpoints.Series(tmp_path / "stopped").read_state()["step"] == step
     state = trainer(tmp_path / "stopped", resumed).run()
     for one, other in zip(weights(straight), weights(resumed), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -135,17 +136,17 @@ def test_signals_are_handled_as_before_after_training(tmp_path):
 
 def test_best_weights_of_another_step_are_refused(tmp_path):
     trainer(tmp_path, validate=scripted([0.1, 0.4, 0.3, 0.2])).run()
-    (tmp_path / LATEST).replace(tmp_path / BEST)
+    (tmp_path / STEP_40).replace(tmp_path / BEST)
     trainer(tmp_path / "other", validate=scripted([0.1, 0.4, 0.3, 0.2])).run()
-    (tmp_path / "other" / LATEST).replace(tmp_path / LATEST)
+    (tmp_path / "other" / STEP_40).replace(tmp_path / STEP_40)
     with pytest.raises(UserError, match="is of step 40, but the best was 20"):
         load_weights(new_model(), tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"PK\x03\x04 cut short"])
 def test_a_damaged_checkpoint_is_named(tmp_path, content):
-    (tmp_path / LATEST).write_bytes(content)
-    with pytest.raises(UserError, match=r"latest\.npz: cannot be read as a checkpoint"):
+    (tmp_path / STEP_40).write_bytes(content)
+    with pytest.raises(UserError, match=r"step-000000040\.npz: cannot be read .* none before it; delete"):
         trainer(tmp_path).run()
 
 
@@ -224,7 +225,7 @@ def test_tensorboard_gets_its_scalars(tmp_path):
 def test_checkpoints_hold_the_optimizer_and_dropout_s_generators(tmp_path):
     made = trainer(tmp_path)
     made.run()
-    with np.load(tmp_path / LATEST, allow_pickle=False) as content:
+    with np.load(tmp_path / STEP_40, allow_pickle=False) as content:
         names = set(content.files)
     assert len(names) == len(made.model.variables) + len(made.optimizer.variables) + 1
     generators = [variable for variable in made.model.variables if variable.name == "seed_generator_state"]

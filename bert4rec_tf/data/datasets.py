@@ -63,7 +63,7 @@ def locate(name: str, folder: Path | None = None) -> Path | None:
         return None
     folder = folder or default_folder()
     for path in (folder / dataset.file, folder / f"{dataset.file}.gz"):
-        if path.is_file():
+        if path.exists():
             return path
     raise UserError(f"{folder / dataset.file}: no such file, nor the same with .gz. Put it there, or set --data_dir")
 

@@ -6,7 +6,8 @@ import contextlib
 import hashlib
 import json
 import multiprocessing
-from collections.abc import Iterable
+import signal
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -47,14 +48,15 @@ def prepare(
         folder: the shards come into a folder of their own in it, named by their fingerprint.
         processes: how many processes write.
 
+    A shard that is damaged or gone is written again. Another process in the same folder is waited for.
+
     Raises:
         UserError: where nothing can be masked, the folder cannot be made, or `processes` is below 1.
     """
     if processes < 1:
         raise UserError(f"`processes` must be at least 1. Received: processes={processes}")
     fingerprint = _fingerprint(sequences, masking, max_length, seed)
-    folder = folder / fingerprint[:16]
-    files.make_folder(folder)
+    lock, folder = files.FolderLock(folder), folder / fingerprint[:16]
     windows = cut_windows(sequences, max_length, masking.window_step)
     if not len(windows):
         raise UserError("No user has two items to train on, so no item can be masked with a context")
@@ -63,9 +65,13 @@ def prepare(
     else:
         maker = WindowShards(windows, max_length, seed, folder)
     shards = Shards(folder, tuple(maker.names()), tuple(maker.sizes()), maker.widths())
-    if not shards.intact(fingerprint):
-        _write_all(maker, processes)
-        shards.write_manifest(fingerprint)
+    with lock.held():
+        files.make_folder(folder)
+        files.remove_partials(folder)
+        missing = shards.missing(fingerprint)
+        if missing:
+            _write(maker, missing, processes)
+            shards.write_manifest(fingerprint)
     return shards
 
 
@@ -166,8 +172,7 @@ def _fingerprint(sequences: Sequences, masking: MaskingSettings, max_length: int
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _write_all(maker: ShardMaker, processes: int) -> None:
-    numbers = range(len(maker.sizes()))
+def _write(maker: ShardMaker, numbers: Sequence[int], processes: int) -> None:
     progress = Progress("preparing", len(numbers), examples_per_step=SHARD_SIZE)
     with contextlib.ExitStack() as stack:
         stack.callback(progress.close)
@@ -185,6 +190,7 @@ _received: list[ShardMaker] = []
 
 
 def _receive(maker: ShardMaker) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _received[:] = [maker]
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from bert4rec_tf.errors import UserError
 from bert4rec_tf.files import open_binary
-from bert4rec_tf.sequences import Sequences
+from bert4rec_tf.sequences import Sequences, bad_id
 
 INTEGERS = b"-0123456789 \t\r\n"
 """All bytes of a file of integers. pandas would read 1.0, 1e3 and True as integers too, some of them wrongly."""
@@ -42,11 +42,16 @@ def from_columns(users: pd.Series, items: pd.Series, path: Path) -> Sequences:
     """Groups two columns of raw ids, one row per action and oldest first within a user.
 
     Raises:
-        UserError: where no user has two actions, or all actions are of one item.
+        UserError: where no user has two actions, all actions are of one item, or an id is empty or not of one line.
     """
     user_codes, user_ids = pd.factorize(users)
     item_codes, item_ids = pd.factorize(items)
-    sequences = Sequences.from_codes(user_codes, item_codes, _as_text(user_ids), _as_text(item_ids))
+    user_ids, item_ids = _as_text(user_ids), _as_text(item_ids)
+    for what, ids in (("user", user_ids), ("item", item_ids)):
+        bad = bad_id(ids)
+        if bad is not None:
+            raise UserError(f"{path}: an id of {what}s must be one line that is not empty. Found: {bad!r}")
+    sequences = Sequences.from_codes(user_codes, item_codes, user_ids, item_ids)
     if sequences.num_users == 0:
         raise UserError(f"{path}: no user has two actions, so there is nothing to learn from")
     if sequences.num_items == 1:
@@ -75,9 +80,16 @@ def _first_bad_line(path: Path, content: bytes) -> UserError:
         shown = line.decode("utf-8", "replace")[:60]
         if len(fields) != 2:
             return UserError(f"{path}, line {number}: expected `user item`, found {len(fields)} columns: {shown!r}")
-        if not all(re.fullmatch(rb"-?[0-9]+", field) and abs(int(field)) < 2**63 for field in fields):
+        if not all(re.fullmatch(rb"-?[0-9]+", field) for field in fields):
             return UserError(f"{path}, line {number}: expected two integers, found {shown!r}")
+        if not all(map(_fits_64_bits, fields)):
+            return UserError(f"{path}, line {number}: expected two integers of 64 bits, found {shown!r}")
     return UserError(f"{path}: cannot be read as lines of `user item`")
+
+
+def _fits_64_bits(integer: bytes) -> bool:
+    digits = integer.lstrip(b"-").lstrip(b"0")
+    return len(digits) <= 19 and int(digits or b"0") < 2**63 + integer.startswith(b"-")
 
 
 def _as_text(ids: np.ndarray) -> np.ndarray:

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from bert4rec_tf import files
 from bert4rec_tf.errors import UserError
+from bert4rec_tf.progress import warn
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -76,24 +77,35 @@ class Shards:
 
     def write_manifest(self, fingerprint: str) -> None:
         """Writes the manifest, after which the folder counts as prepared."""
-        files.write_json(self.folder / MANIFEST, self._manifest(fingerprint))
+        manifest = self._manifest(fingerprint)
+        for row in manifest["shards"]:
+            row["sha256"] = _checksum(self.folder / row["name"])
+        files.write_json(self.folder / MANIFEST, manifest)
 
-    def intact(self, fingerprint: str) -> bool:
-        """Tells whether these shards are all there, unharmed and of this fingerprint."""
+    def missing(self, fingerprint: str) -> list[int]:
+        """Returns the numbers of the shards that must be written: all, unless there is a manifest of this fingerprint.
+
+        Then only those whose bytes are not the manifest's any more, and the user is told which.
+        """
+        everything = list(range(len(self.names)))
         try:
-            return json.loads((self.folder / MANIFEST).read_text()) == self._manifest(fingerprint)
-        except (OSError, ValueError):
-            return False
+            manifest = json.loads((self.folder / MANIFEST).read_text())
+            checksums = [row.pop("sha256") for row in manifest["shards"]]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return everything
+        if manifest != self._manifest(fingerprint):
+            return everything
+        damaged = [n for n in everything if _checksum(self.folder / self.names[n]) != checksums[n]]
+        for number in damaged:
+            warn(f"{self.folder / self.names[number]}: damaged; written again")
+        return damaged
 
     def _manifest(self, fingerprint: str) -> dict[str, Any]:
         return {
             "format": FORMAT,
             "fingerprint": fingerprint,
             "widths": dict(self.widths),
-            "shards": [
-                {"name": name, "examples": size, "sha256": _checksum(self.folder / name)}
-                for name, size in zip(self.names, self.sizes)
-            ],
+            "shards": [{"name": name, "examples": size} for name, size in zip(self.names, self.sizes)],
         }
 
     def read(self, batch_size: int, seed: int, start_step: int = 0) -> tf.data.Dataset:
@@ -150,6 +162,10 @@ class Shards:
         return {name: tf.cast(column, tf.int32) for name, column in dense.items()}
 
 
-def _checksum(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _checksum(path: Path) -> str | None:
+    """Returns the SHA-256 of a file; None where it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
