@@ -1,105 +1,69 @@
-"""Candidates, ranks and metrics: evaluation ends in one integer per user, and every metric is a line over those."""
+"""Ranks: evaluation ends in one integer per user and protocol, how many items beat the target."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.errors import UserError
-from bert4rec_tf.sequences import PAD, LeaveOneOut, Sequences
-
-CUTOFFS = {"hr": (1, 5, 10), "ndcg": (5, 10)}
-METRICS = ("hr@1", "hr@5", "hr@10", "ndcg@5", "ndcg@10", "mrr")
+from bert4rec_tf.metrics import FULL
+from bert4rec_tf.sequences import PAD, LeaveOneOut, Sequences, take_rows
+from bert4rec_tf.types import Batch, Tensor
 
 BLOCK_ELEMENTS = 1 << 25
-"""Users are worked through in blocks whose [users, items] table has at most so many elements."""
-
-
-def draw_popular(sequences: Sequences, users: np.ndarray, num_negatives: int, seed: int) -> np.ndarray:
-    """Draws negatives by popularity, without replacement, among the items that each user never met.
-
-    The law of the original's evaluation: one after the other, each item with a probability proportional to its count
-    in the data, among those neither met nor drawn yet. Where fewer than `num_negatives` items are left, all of them.
-
-    Args:
-        sequences: full histories, held-out items included.
-        users: [k] int64, for whom.
-        num_negatives: how many for each.
-        seed: decides the draws.
-
-    Returns:
-        int32 [k, num_negatives], filled with 0 on the right where there are fewer.
-    """
-    drawn = np.zeros((len(users), num_negatives), np.int32)
-    block = max(1, min(BLOCK_ELEMENTS // (sequences.num_items + 1), len(users)))
-    for number, start in enumerate(range(0, len(users), block)):
-        part = slice(start, start + block)
-        _draw_block(sequences, users[part], drawn[part], np.random.default_rng([seed, number]))
-    return drawn
-
-
-def _draw_block(sequences: Sequences, users: np.ndarray, drawn: np.ndarray, rng: np.random.Generator) -> None:
-    """Fills `drawn`. A draw from all actions is a draw by popularity; one that is taken already is thrown away."""
-    taken = np.zeros((len(users), sequences.num_items + 1), bool)
-    taken[:, PAD] = True
-    rows = np.repeat(np.arange(len(users)), sequences.lengths[users])
-    taken[rows, np.concatenate([sequences[user] for user in users])] = True
-    wanted = np.minimum(drawn.shape[1], (~taken).sum(axis=1))
-    filled = np.zeros(len(users), np.int64)
-    unfinished = np.flatnonzero(filled < wanted)
-    for _ in range(20 * drawn.shape[1]):
-        if not len(unfinished):
-            return
-        items = sequences.items[rng.integers(sequences.num_actions, size=len(unfinished))]
-        fresh = ~taken[unfinished, items]
-        rows, items = unfinished[fresh], items[fresh]
-        drawn[rows, filled[rows]] = items
-        taken[rows, items] = True
-        filled[rows] += 1
-        unfinished = unfinished[filled[unfinished] < wanted[unfinished]]
-    for row in unfinished:
-        rest = slice(filled[row], wanted[row])
-        drawn[row, rest] = _race(sequences.vocabulary.counts, ~taken[row, 1:], wanted[row] - filled[row], rng)
-
-
-def _race(counts: np.ndarray, free: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-    """Draws `size` of the free items by the same law at once: exponential arrivals, each at the rate of its count."""
-    items = np.flatnonzero(free)
-    arrivals = rng.exponential(size=len(items)) / counts[items]
-    return items[np.argsort(arrivals)[:size]] + 1
+"""Users are scored in batches whose [users, items] table has at most so many elements."""
 
 
 @dataclass(frozen=True, eq=False)
 class RankingTask:
-    """What a model is measured on: histories, the held-out item of each, and the candidates beside it.
+    """What a model is measured on: histories, the held-out item of each, and what to rank it among.
 
     Attributes:
         histories: what comes before the held-out items, one row per user of the data set.
         users: [k] int64, the users measured.
         targets: [k] int32.
-        negatives: [k, c] int32, 0 where there are fewer.
+        negatives: protocol -> int32 [k, c], 0 where there are fewer.
+        all_items: whether to rank the target among all items too, without those of its history.
     """
 
     histories: Sequences
     users: np.ndarray
     targets: np.ndarray
-    negatives: np.ndarray
+    negatives: Mapping[str, np.ndarray]
+    all_items: bool = False
 
     @classmethod
-    def of(cls, split: LeaveOneOut, part: str, negatives: np.ndarray) -> "RankingTask":
+    def of(
+        cls, split: LeaveOneOut, part: str, negatives: Mapping[str, np.ndarray], all_items: bool = False
+    ) -> "RankingTask":
         """Makes the task of `part`, "validation" or "test"."""
-        return cls(split.histories(part), split.users, split.targets(part), negatives)
+        return cls(split.histories(part), split.users, split.targets(part), negatives, all_items)
 
     @property
-    def candidates(self) -> np.ndarray:
-        """[k, 1 + c] int32: the target, then the negatives."""
-        return np.concatenate([self.targets[:, None], self.negatives], axis=1)
+    def protocols(self) -> tuple[str, ...]:
+        return (*self.negatives, FULL) if self.all_items else tuple(self.negatives)
 
-    @property
-    def num_candidates(self) -> np.ndarray:
-        """[k] int64: how many candidates beside the target each user has."""
-        return np.count_nonzero(self.negatives, axis=1)
+    def num_candidates(self, protocol: str) -> np.ndarray:
+        """Returns how many items each user's target is ranked among, itself not counted, int64 [k]."""
+        if protocol != FULL:
+            return np.count_nonzero(self.negatives[protocol], axis=1)
+        seen = [np.count_nonzero(self.seen(rows), axis=1) for rows in np.array_split(np.arange(len(self.users)), 64)]
+        return self.histories.num_items - 1 - np.concatenate(seen)
+
+    def seen(self, rows: np.ndarray) -> np.ndarray:
+        """Returns the items that full ranking hides: each history's, once each, without the target.
+
+        Returns:
+            int32 [rows, width], with 0 between them.
+        """
+        users = self.users[rows]
+        lengths = self.histories.lengths[users]
+        width = int(lengths.max(initial=0))
+        items = np.sort(take_rows(self.histories.items, self.histories.splits[users], lengths, width), axis=1)
+        again = np.zeros(items.shape, bool)
+        again[:, 1:] = items[:, 1:] == items[:, :-1]
+        return np.where(again | (items == self.targets[rows, None]), PAD, items)
 
 
 def rank_targets(scores: np.ndarray, candidates: np.ndarray) -> np.ndarray:
@@ -112,8 +76,7 @@ def rank_targets(scores: np.ndarray, candidates: np.ndarray) -> np.ndarray:
     Raises:
         UserError: where a score is NaN.
     """
-    if np.isnan(scores[candidates > 0]).any():
-        raise UserError("`scores` must be numbers. Received: NaN; the training has diverged")
+    _refuse_nan(np.isnan(scores[candidates > 0]).any())
     return ((scores[:, 1:] >= scores[:, :1]) & (candidates[:, 1:] > 0)).sum(axis=1)
 
 
@@ -123,57 +86,85 @@ class Ranker:
     Args:
         score: (batch, candidates) -> scores, as `Recommender.score`.
         max_history: how many of the last items the model reads; None for all.
-        batch_size: users at once.
+        batch_size: users at once, fewer where the catalogue is large.
     """
 
-    def __init__(self, score: Callable, max_history: int | None = None, batch_size: int = 512) -> None:
+    def __init__(
+        self, score: Callable[[Batch, Tensor | None], Tensor], max_history: int | None = None, batch_size: int = 512
+    ) -> None:
         self.max_history = max_history
         self.batch_size = batch_size
-        rows = tf.TensorSpec([None, None], tf.int32)
-        singles = tf.TensorSpec([None], tf.int32)
-        self._score = tf.function(
-            lambda users, items, lengths, candidates: score(
-                {"users": users, "items": items, "lengths": lengths}, candidates
-            ),
-            input_signature=[singles, rows, singles, rows],
-        )
+        self._score = score
+        rows, singles = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)
+        batch = {"users": singles, "items": rows, "lengths": singles}
+        self._score_candidates = tf.function(score, input_signature=[batch, rows])
+        self._beaten_by = tf.function(self._beaten_by_items, input_signature=[batch, singles, rows, rows])
 
-    def ranks(self, task: RankingTask) -> np.ndarray:
-        """Returns the rank of each target, int32 [k], 0 for the best. Raises UserError where a score is NaN."""
-        ranks = np.empty(len(task.users), np.int32)
-        lengths = task.histories.lengths[task.users]
-        by_length = np.argsort(lengths, kind="stable")
-        candidates = task.candidates
-        for start in range(0, len(by_length), self.batch_size):
-            rows = by_length[start : start + self.batch_size]
-            longest = lengths[rows].max()
-            width = int(longest if self.max_history is None else min(longest, self.max_history))
-            items, kept = task.histories.last(task.users[rows], width)
-            scores = self._score(task.users[rows].astype(np.int32), items, kept, candidates[rows])
-            ranks[rows] = rank_targets(scores.numpy(), candidates[rows])
+    def ranks(self, task: RankingTask) -> dict[str, np.ndarray]:
+        """Ranks each target by every protocol of a task, in one pass over the model.
+
+        Returns:
+            Protocol -> int32 [k], 0 for the best.
+
+        Raises:
+            UserError: where a score is NaN.
+        """
+        ranks = {protocol: np.empty(len(task.users), np.int32) for protocol in task.protocols}
+        rank = self._rank_among_all if task.all_items else self._rank_among_candidates
+        for rows, batch in self._batches(task):
+            for protocol, found in rank(task, rows, batch).items():
+                ranks[protocol][rows] = found
         return ranks
 
+    def _batches(self, task: RankingTask) -> Iterator[tuple[np.ndarray, Batch]]:
+        """Users of similar lengths together."""
+        most = max(1, BLOCK_ELEMENTS // task.histories.num_items) if task.all_items else self.batch_size
+        size = min(self.batch_size, most)
+        lengths = task.histories.lengths[task.users]
+        by_length = np.argsort(lengths, kind="stable")
+        for start in range(0, len(by_length), size):
+            rows = by_length[start : start + size]
+            width = int(min(lengths[rows].max(), self.max_history or lengths[rows].max()))
+            items, kept = task.histories.last(task.users[rows], width)
+            yield rows, {"users": task.users[rows].astype(np.int32), "items": items, "lengths": kept}
 
-def metrics(ranks: np.ndarray) -> dict[str, float]:
-    """Returns the mean over users of HR@1, 5, 10, NDCG@5, 10 and MRR (section 4.2). NDCG@1 equals HR@1.
+    def _rank_among_candidates(self, task: RankingTask, rows: np.ndarray, batch: Batch) -> dict[str, np.ndarray]:
+        candidates = np.concatenate(
+            [task.targets[rows, None], *(negatives[rows] for negatives in task.negatives.values())], axis=1
+        )
+        scores = self._score_candidates(batch, candidates).numpy()
+        ranks, begin = {}, 1
+        for protocol, negatives in task.negatives.items():
+            columns = np.r_[0, begin : begin + negatives.shape[1]]
+            ranks[protocol] = rank_targets(scores[:, columns], candidates[:, columns])
+            begin += negatives.shape[1]
+        return ranks
 
-    Args:
-        ranks: int [users], 0 for the best.
-    """
-    gains, places = 1 / np.log2(ranks + 2.0), 1 / (ranks + 1.0)
-    return {
-        **{f"hr@{k}": float((ranks < k).mean()) for k in CUTOFFS["hr"]},
-        **{f"ndcg@{k}": float(np.where(ranks < k, gains, 0).mean()) for k in CUTOFFS["ndcg"]},
-        "mrr": float(places.mean()),
-    }
+    def _rank_among_all(self, task: RankingTask, rows: np.ndarray, batch: Batch) -> dict[str, np.ndarray]:
+        negatives = np.concatenate([negatives[rows] for negatives in task.negatives.values()], axis=1)
+        total, sampled, hidden, has_nan = self._beaten_by(batch, task.targets[rows], negatives, task.seen(rows))
+        _refuse_nan(bool(has_nan))
+        widths = [negatives.shape[1] for negatives in task.negatives.values()]
+        parts = np.split(sampled.numpy(), np.cumsum(widths)[:-1], axis=1)
+        ranks = {protocol: part.sum(axis=1) for protocol, part in zip(task.negatives, parts)}
+        return {**ranks, FULL: total.numpy() - hidden.numpy() - 1}
+
+    def _beaten_by_items(
+        self, batch: Batch, targets: Tensor, negatives: Tensor, seen: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Returns how many items reach the target's score (itself too), which negatives, and how many of the seen."""
+        scores = self._score(batch, None)
+        reaches = scores >= tf.gather(scores, targets[:, None] - 1, batch_dims=1)
+
+        def of(items: Tensor) -> Tensor:
+            return (items > 0) & tf.gather(reaches, tf.maximum(items - 1, 0), batch_dims=1)
+
+        def count(which: Tensor) -> Tensor:
+            return tf.math.count_nonzero(which, axis=1, dtype=tf.int32)
+
+        return count(reaches), of(negatives), count(of(seen)), tf.reduce_any(tf.math.is_nan(scores))
 
 
-def random_metrics(num_candidates: np.ndarray) -> dict[str, float]:
-    """Returns the expected metrics of random scores.
-
-    Args:
-        num_candidates: int [users], how many candidates each user has beside the target.
-    """
-    sizes, users = np.unique(num_candidates, return_counts=True)
-    rows = [metrics(np.arange(size + 1)) for size in sizes]
-    return {name: float(np.average([row[name] for row in rows], weights=users)) for name in METRICS}
+def _refuse_nan(has_nan: bool) -> None:
+    if has_nan:
+        raise UserError("`scores` must be numbers. Received: NaN; the training has diverged")

@@ -1,5 +1,7 @@
-"""One run: prepare, train, evaluate. Ordinary functions, for the command line, a notebook or a sweep."""
+"""One run: prepare, train, evaluate, export. Ordinary functions, for the command line, a notebook or a sweep."""
 
+import contextlib
+import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -10,17 +12,19 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert4rec_tf import evaluation, files, training
+from bert4rec_tf import arrays, candidates, files, training
 from bert4rec_tf.config import Run
 from bert4rec_tf.data import datasets, preparation
 from bert4rec_tf.data.masking import mask_dynamically
-from bert4rec_tf.data.synthetic import MarkovCatalogue
 from bert4rec_tf.data.tfrecords import Shards
 from bert4rec_tf.errors import UserError
 from bert4rec_tf.evaluation import Ranker, RankingTask
+from bert4rec_tf.metrics import METRICS, POPULAR, metrics
 from bert4rec_tf.models import MODELS, Recommender
-from bert4rec_tf.models.pop import Pop
+from bert4rec_tf.references import metrics_of, references
 from bert4rec_tf.sequences import LeaveOneOut, Sequences
+from bert4rec_tf.serving import saved_model
+from bert4rec_tf.steps import strategy_for
 from bert4rec_tf.types import Batch
 from bert4rec_tf.workdir import WorkDirectory, versions
 
@@ -45,6 +49,29 @@ class Result:
     workdir: Path
 
 
+def phases(run: Run) -> list[str]:
+    """Returns the trainings that a run's protocol asks for; the last one gives the model that is measured."""
+    settings = run.training
+    if settings.train_on_validation or MODELS[run.model].examples is None:
+        return [FINAL]
+    return [CHOOSE, FINAL] if settings.retrain else [CHOOSE]
+
+
+def new_model(run: Run, num_items: int, strategy: tf.distribute.Strategy | None = None) -> Recommender:
+    """Returns a run's model with its initial weights, which the seed decides."""
+    keras.utils.set_random_seed(run.seed)
+    precision = {"dtype": "mixed_bfloat16"} if run.training.mixed_precision else {}
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        return MODELS[run.model](num_items, **asdict(run.architecture), **precision)
+
+
+def trained_model(run: Run, num_items: int, workdir: WorkDirectory) -> Recommender:
+    """Returns the model to be measured from a finished training. Raises UserError where there is none."""
+    model = new_model(run, num_items)
+    training.load_weights(model, workdir.phase(phases(run)[-1]))
+    return model
+
+
 @dataclass
 class Experiment:
     """A run on its data, in its folder: the parts of the path, each of which can be called by itself.
@@ -55,6 +82,7 @@ class Experiment:
         workdir: where.
         processes: how many processes prepare examples.
         silent: show no progress.
+        checkpoint_seconds: the most time that a killed training loses.
     """
 
     run: Run
@@ -62,6 +90,7 @@ class Experiment:
     workdir: WorkDirectory
     processes: int = 1
     silent: bool = False
+    checkpoint_seconds: float = training.CHECKPOINT_SECONDS
     split: LeaveOneOut = field(init=False)
     _prepared: dict[str, Shards] = field(init=False, default_factory=dict)
 
@@ -69,91 +98,86 @@ class Experiment:
         self.split = LeaveOneOut(self.sequences)
         if not len(self.split.users):
             raise UserError("No user has three actions, so there is nothing to measure on")
-        self.workdir.claim(self.run, self.sequences.fingerprint)
-        if not self.workdir.vocabulary.exists():
-            files.write_text(self.workdir.vocabulary, "".join(f"{item}\n" for item in self.sequences.vocabulary.items))
-
-    def phases(self) -> list[str]:
-        """The trainings that this run's protocol asks for."""
-        settings = self.run.training
-        if settings.train_on_validation:
-            return [FINAL]
-        return [CHOOSE, FINAL] if settings.retrain else [CHOOSE]
-
-    def new_model(self) -> Recommender:
-        """Returns the model with its initial weights, which the seed decides."""
-        keras.utils.set_random_seed(self.run.seed)
-        return MODELS[self.run.model](self.sequences.num_items, **asdict(self.run.architecture))
+        self.workdir.claim(self.run, self.sequences, environment())
 
     def prepare(self) -> None:
         """Writes the training examples of all phases and draws the candidates, unless they are there."""
-        if MODELS[self.run.model].examples is not None:
-            for phase in self.phases():
-                self._shards(phase)
-        self.task("test")
+        with self.workdir.held():
+            if MODELS[self.run.model].examples is not None:
+                for phase in phases(self.run):
+                    self._shards(phase)
+            self.task("test")
 
     def train(self) -> Recommender:
-        """Runs the trainings, going on where they were stopped, and returns the model to be measured."""
-        if MODELS[self.run.model].examples is None:
-            return self.trained_model()
-        last_step = None
-        for phase in self.phases():
-            model, trainer = self._trainer(phase, last_step)
-            state = trainer.run()
-            last_step = state.best_step or None
-        return model
+        """Runs the trainings, going on where they were stopped, and returns the model to be measured.
+
+        Raises:
+            UserError: where the loss is no number any more, or a file of the training is damaged.
+        """
+        with self.workdir.held():
+            last_step, strategy = None, strategy_for(self.run.training.replicas)
+            for phase in phases(self.run):
+                model, last_step = self._train(phase, last_step, strategy)
+            return model
+
+    def _train(
+        self, phase: str, last_step: int | None, strategy: tf.distribute.Strategy | None
+    ) -> tuple[Recommender, int | None]:
+        model = new_model(self.run, self.sequences.num_items, strategy)
+        model.adapt(self.split.training(phase == FINAL))
+        if model.examples is None:
+            training.keep_counted(model, self.workdir.phase(phase))
+            return model, None
+        try:
+            return model, self._trainer(model, phase, last_step, strategy).run().best_step or None
+        except (tf.errors.DataLossError, tf.errors.NotFoundError) as error:
+            raise UserError(
+                f"{self.workdir.prepared}: examples were damaged while they were read; start the same command again "
+                f"to have them written again ({error.message})"
+            ) from error
 
     def trained_model(self) -> Recommender:
         """Returns the model to be measured from a finished training. Raises UserError where there is none."""
-        model, phase = self.new_model(), self.phases()[-1]
-        model.adapt(self.split.training(phase == FINAL))
-        if model.examples is not None:
-            training.load_weights(model, self.workdir.phase(phase))
-        return model
+        return trained_model(self.run, self.sequences.num_items, self.workdir)
 
     def evaluate(self, model: Recommender) -> dict[str, Any]:
         """Measures a model on the test items, once, and writes the ranks and `metrics.json`."""
-        task = self.task("test")
-        ranks = Ranker(model.score, model.max_history).ranks(task)
-        with files.whole_file(self.workdir.ranks("test")) as aside, open(aside, "wb") as file:
-            np.savez(file, users=task.users, ranks=ranks, num_candidates=task.num_candidates)
-        content = {
-            "run": self.run.to_dict(),
-            "digest": self.run.digest,
-            "data_fingerprint": self.sequences.fingerprint,
-            "versions": versions(),
-            "users": len(task.users),
-            "users_not_evaluated": self.split.num_not_evaluated,
-            "users_with_fewer_candidates": int((task.num_candidates < self.run.evaluation.num_negatives).sum()),
-            "test": evaluation.metrics(ranks),
-            "pop": evaluation.metrics(self._pop_ranks(task)),
-            "random": evaluation.random_metrics(task.num_candidates),
-            **self._trainings(),
-        }
-        content.update(self._references(task))
-        files.write_json(self.workdir.metrics, content)
-        return content
+        with self.workdir.held():
+            task = self.task("test", all_items=True)
+            ranks = Ranker(model.score, model.max_history).ranks(task)
+            counts = {protocol: task.num_candidates(protocol) for protocol in task.protocols}
+            kept = {f"{protocol}_candidates": found.astype(np.int32) for protocol, found in counts.items()}
+            arrays.write(self.workdir.ranks("test"), {"users": task.users, **ranks, **kept})
+            content = {
+                "run": self.run.to_dict(),
+                "digest": self.run.digest,
+                "data_fingerprint": self.sequences.fingerprint,
+                "environment": environment(),
+                "users": len(task.users),
+                "users_not_evaluated": self.split.num_not_evaluated,
+                "users_with_fewer_candidates": int((counts[POPULAR] < self.run.evaluation.num_negatives).sum()),
+                "test": metrics_of(ranks),
+                **references(self.run, self.split, task),
+                **self._trainings(),
+            }
+            files.write_json(self.workdir.metrics, content)
+            return content
 
     @cached_property
-    def negatives(self) -> np.ndarray:
-        """The frozen candidates, int32 [evaluated users, c]: drawn once for the data and their seed, and kept."""
-        settings, digest = self.run.evaluation, self.sequences.fingerprint[:16]
-        path = self.workdir.prepared / f"negatives-{digest}-{settings.num_negatives}-{settings.candidates_seed}.npy"
-        if path.exists():
-            kept = np.load(path, allow_pickle=False)
-            if kept.shape == (len(self.split.users), settings.num_negatives):
-                return kept
-        files.make_folder(path.parent)
-        drawn = evaluation.draw_popular(
-            self.sequences, self.split.users, settings.num_negatives, settings.candidates_seed
+    def negatives(self) -> dict[str, np.ndarray]:
+        """The frozen candidates of each protocol that draws some, int32 [evaluated users, c]."""
+        settings = self.run.evaluation
+        drawn = candidates.frozen(
+            self.workdir.prepared, self.sequences, self.split.users, settings.num_negatives, settings.candidates_seed
         )
-        with files.whole_file(path) as aside, open(aside, "wb") as file:
-            np.save(file, drawn, allow_pickle=False)
+        if not drawn[POPULAR].any():
+            raise UserError("Every user has met every item, so there is nothing to rank a target among")
         return drawn
 
-    def task(self, part: str) -> RankingTask:
-        """Returns the ranking task of "validation" or "test"."""
-        return RankingTask.of(self.split, part, self.negatives)
+    def task(self, part: str, all_items: bool = False) -> RankingTask:
+        """Returns the ranking task of "validation" (the paper's candidates) or "test" (with all items: all three)."""
+        negatives = self.negatives if all_items else {POPULAR: self.negatives[POPULAR]}
+        return RankingTask.of(self.split, part, negatives, all_items)
 
     def batches(self, phase: str, start_step: int = 0) -> tf.data.Dataset:
         """Returns the training batches of a phase from a step on, without end."""
@@ -175,10 +199,10 @@ class Experiment:
             )
         return self._prepared[phase]
 
-    def _trainer(self, phase: str, last_step: int | None) -> tuple[Recommender, training.Trainer]:
-        model = self.new_model()
-        model.adapt(self.split.training(phase == FINAL))
-        trainer = training.Trainer(
+    def _trainer(
+        self, model: Recommender, phase: str, last_step: int | None, strategy: tf.distribute.Strategy | None
+    ) -> training.Trainer:
+        return training.Trainer(
             model,
             lambda start_step: self.batches(phase, start_step),
             self.run.training,
@@ -187,50 +211,24 @@ class Experiment:
             validate=self._validation(model) if phase == CHOOSE else None,
             title="choosing on validation" if phase == CHOOSE else "training",
             silent=self.silent,
+            checkpoint_seconds=self.checkpoint_seconds,
+            strategy=strategy,
         )
-        return model, trainer
 
     def _validation(self, model: Recommender) -> Callable[[], dict[str, float]]:
         task, ranker = self.task("validation"), Ranker(model.score, model.max_history)
-        return lambda: evaluation.metrics(ranker.ranks(task))
+        return lambda: metrics(ranker.ranks(task)[POPULAR])
 
     def _trainings(self) -> dict[str, Any]:
-        """What the trainings of this run saw: their steps, seconds and curves, and the validation metrics chosen by."""
+        """What the trainings of this run saw: their steps and seconds, and the validation metrics chosen by."""
         content: dict[str, Any] = {}
-        if MODELS[self.run.model].examples is None:
-            return content
-        for phase in self.phases():
+        for phase in phases(self.run):
             state = training.read_state(self.workdir.phase(phase))
             content[phase] = {"steps": state.step, "seconds": state.seconds, "best_step": state.best_step}
-            if state.best():
-                content["validation"] = {name: state.best()[name] for name in evaluation.METRICS}
+            best = state.best()
+            if best is not None:
+                content["validation"] = {POPULAR: {name: best[name] for name in METRICS}}
         return content
-
-    def _pop_ranks(self, task: RankingTask) -> np.ndarray:
-        pop = Pop(self.sequences.num_items)
-        pop.adapt(self.split.training(with_validation=True))
-        return Ranker(pop.score, max_history=1).ranks(task)
-
-    def _references(self, task: RankingTask) -> dict[str, dict[str, float]]:
-        """What else is known for these very data: the paper's numbers, or those of the data's own generator."""
-        dataset = datasets.DATASETS.get(self.run.dataset)
-        if dataset is None:
-            return {}
-        generator = dataset.generator
-        if isinstance(generator, MarkovCatalogue):
-            same = generator.sequences().fingerprint == self.sequences.fingerprint
-            return {"ceiling": self._ceiling(generator, task)} if same else {}
-        table1 = datasets.paper()["table1"].get(self.run.dataset, {})
-        sizes = (self.sequences.num_users, self.sequences.num_items, self.run.evaluation.num_negatives)
-        if sizes != (table1.get("users"), table1.get("items"), 100):
-            return {}
-        return {"paper": datasets.paper()["table2"][self.run.dataset][self.run.model]}
-
-    def _ceiling(self, generator: MarkovCatalogue, task: RankingTask) -> dict[str, float]:
-        """The metrics of ranking by the generator's own transition table."""
-        scores = generator.scores(self.sequences, task.histories)[task.users]
-        columns = np.maximum(task.candidates, 1) - 1
-        return evaluation.metrics(evaluation.rank_targets(np.take_along_axis(scores, columns, axis=1), task.candidates))
 
 
 def open_experiment(
@@ -239,10 +237,17 @@ def open_experiment(
     data_dir: Path | str | None = None,
     workdir: Path | str | None = None,
     prepared_dir: Path | str | None = None,
-    processes: int = 1,
-    silent: bool = False,
+    **options: Any,
 ) -> Experiment:
     """Loads a run's data, unless they are given, and opens its work directory.
+
+    Args:
+        run: what to do.
+        sequences: the data; None to load those that the run names.
+        data_dir: where their file lies.
+        workdir: the run's folder; None for `runs/<dataset>-<model>-<digest>`.
+        prepared_dir: the folder of training examples and candidates; None for one in the run's folder.
+        **options: `processes`, `silent` and `checkpoint_seconds` of `Experiment`.
 
     Raises:
         UserError: where the data cannot be read, or the directory is another run's.
@@ -250,7 +255,7 @@ def open_experiment(
     if sequences is None:
         sequences = datasets.load(run.dataset, Path(data_dir) if data_dir else None)
     folder = WorkDirectory.of(run, Path(workdir) if workdir else None, Path(prepared_dir) if prepared_dir else None)
-    return Experiment(run, sequences, folder, processes, silent)
+    return Experiment(run, sequences, folder, **options)
 
 
 def execute(run: Run, **options: Any) -> Result:
@@ -263,9 +268,55 @@ def execute(run: Run, **options: Any) -> Result:
         **options: as for `open_experiment`.
     """
     experiment = open_experiment(run, **options)
-    experiment.prepare()
-    model = experiment.train()
-    return Result(experiment.evaluate(model), model, experiment.sequences, experiment.workdir.path)
+    with experiment.workdir.held():
+        experiment.prepare()
+        model = experiment.train()
+        return Result(experiment.evaluate(model), model, experiment.sequences, experiment.workdir.path)
+
+
+def export(workdir: WorkDirectory, folder: Path | None = None, k: int = 10) -> Path:
+    """Writes the model of a finished work directory as a SavedModel with raw ids in and out. Needs no data.
+
+    Args:
+        workdir: of a run that has been trained.
+        folder: where to; None for `saved_model` in the work directory.
+        k: how many items it recommends.
+
+    Returns:
+        The folder.
+
+    Raises:
+        UserError: where the training has not finished, something in the work directory is damaged, or `folder` holds
+            something else.
+    """
+    run = Run.from_dict(workdir.read_config()["run"])
+    with workdir.held():
+        vocabulary = workdir.read_vocabulary()
+        model = trained_model(run, vocabulary.num_items, workdir)
+        folder = folder or workdir.export
+        saved_model.export(model, vocabulary, folder, k)
+        return folder
+
+
+def set_threads(threads: int) -> None:
+    """Sets how many threads TensorFlow computes with. Raises UserError where it has begun to compute already."""
+    if threads < 1:
+        raise UserError(f"`threads` must be at least 1. Received: threads={threads}")
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(threads)
+    except RuntimeError as error:
+        raise UserError("`threads` must be set before TensorFlow computes anything") from error
+
+
+def environment() -> dict[str, Any]:
+    """Returns what decides the bits of a result beside the run and its data: versions, threads, kinds of device."""
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "versions": versions(),
+        "threads": tf.config.threading.get_intra_op_parallelism_threads() or available,
+        "devices": sorted({device.device_type for device in tf.config.list_physical_devices()}),
+    }
 
 
 def _training_batch(columns: dict[str, tf.Tensor]) -> Batch:

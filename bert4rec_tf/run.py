@@ -1,4 +1,4 @@
-"""Prepares, trains and evaluates a model, from a ratings file to its metrics.
+"""Prepares, trains, evaluates and exports a model, from a ratings file to a SavedModel.
 
     python -m bert4rec_tf.run --dataset=synthetic
     python -m bert4rec_tf.run --dataset=beauty --data_dir=DIR --workdir=runs/beauty
@@ -12,13 +12,14 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from absl import app, flags
+from absl import app, flags, logging
 
-from bert4rec_tf import presets
+from bert4rec_tf import presets, summary
 from bert4rec_tf.config import Run, all_settings, field_type
 from bert4rec_tf.data import datasets
 from bert4rec_tf.errors import UserError, unknown_name
@@ -26,7 +27,7 @@ from bert4rec_tf.sequences import Sequences
 from bert4rec_tf.workdir import WorkDirectory
 
 FLAGS = flags.FLAGS
-MODES = ("all", "prepare", "train", "evaluate")
+MODES = ("all", "prepare", "train", "evaluate", "export")
 DEFINE = {int: flags.DEFINE_integer, float: flags.DEFINE_float, bool: flags.DEFINE_boolean, str: flags.DEFINE_string}
 
 flags.DEFINE_string("dataset", None, "name of the data set: beauty, steam, ml-1m, ml-20m, synthetic, ...")
@@ -39,7 +40,12 @@ flags.DEFINE_string(
 flags.DEFINE_string("workdir", None, "folder of the run (default: runs/<dataset>-<model>-<digest of the settings>)")
 flags.DEFINE_string("prepared_dir", None, "folder of training examples and candidates (default: in the workdir)")
 flags.DEFINE_integer("processes", 1, "processes that prepare examples; any number gives the same files")
-flags.DEFINE_string("mode", "all", "what to do: all, prepare, train or evaluate")
+flags.DEFINE_integer("threads", None, "threads to compute with (default: all); the last bits depend on it")
+flags.DEFINE_float("checkpoint_seconds", 120.0, "seconds between checkpoints: the most that a killed training loses")
+flags.DEFINE_list("seeds", None, "repeat the run with these seeds (--seeds=1,2,3) and report mean and deviation")
+flags.DEFINE_integer("k", 10, "how many items the exported model recommends")
+flags.DEFINE_string("export_dir", None, "folder of the exported model (default: saved_model in the workdir)")
+flags.DEFINE_string("mode", "all", "what to do: all, prepare, train, evaluate or export")
 for name, field in all_settings().items():
     DEFINE[field_type(field)](name, None, f"{field.metadata['help']} (default: the preset's)")
 
@@ -64,19 +70,36 @@ def make_run() -> Run:
     return Run.from_dict(WorkDirectory(Path(FLAGS.workdir)).read_config()["run"])
 
 
-def main(argv: list[str]) -> None:
+def check_flags(argv: list[str]) -> None:
+    """Refuses what can be refused before anything is read."""
     if len(argv) > 1:
         raise UserError(f"Flags start with --. Received: {argv[1]!r}")
     if FLAGS.mode not in MODES:
         raise unknown_name("mode", FLAGS.mode, MODES)
-    if FLAGS.processes < 1:
-        raise UserError(f"`processes` must be at least 1. Received: processes={FLAGS.processes}")
+    for name in ("processes", "threads", "k"):
+        if FLAGS[name].value is not None and FLAGS[name].value < 1:
+            raise UserError(f"`{name}` must be at least 1. Received: {name}={FLAGS[name].value}")
+    if not FLAGS.checkpoint_seconds >= 0:
+        seconds = FLAGS.checkpoint_seconds
+        raise UserError(f"`checkpoint_seconds` must be at least 0. Received: checkpoint_seconds={seconds}")
+    if FLAGS.seeds is not None and (FLAGS.mode != "all" or FLAGS["seed"].present):
+        received = f"mode={FLAGS.mode}" if FLAGS.mode != "all" else f"seed={FLAGS.seed}"
+        raise UserError(f"--seeds goes without --seed and with --mode=all. Received: {received}")
+
+
+def main(argv: list[str]) -> None:
+    check_flags(argv)
     run = make_run()
+    if FLAGS.seeds is not None:
+        repeat(run)
+        return
     workdir = WorkDirectory.of(run, folder("workdir"), folder("prepared_dir"))
-    if FLAGS.mode == "evaluate":
-        workdir.read_config()
-    sequences = datasets.load(run.dataset, folder("data_dir"))
-    print(datasets.describe(run.dataset, sequences), flush=True)
+    if FLAGS.mode in ("evaluate", "export"):
+        workdir.check_run(run)
+    if FLAGS.mode == "export":
+        export(workdir)
+        return
+    sequences = load(run)
     print(f"\nModel {run.model}, run {run.digest} in {workdir.path}", flush=True)
     if FLAGS.dataset is not None and run.model == "bert4rec" and not given_settings():
         preset = presets.find(FLAGS.preset, run.dataset)
@@ -84,21 +107,64 @@ def main(argv: list[str]) -> None:
     carry_out(run, sequences, workdir)
 
 
-def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory) -> None:
-    """Does what --mode names. Everything that needs TensorFlow begins here, after all that can be refused before."""
-    import_tensorflow()
-    from bert4rec_tf import pipeline, summary
+def load(run: Run) -> Sequences:
+    sequences = datasets.load(run.dataset, folder("data_dir"))
+    print(datasets.describe(run.dataset, sequences), flush=True)
+    return sequences
 
-    experiment = pipeline.Experiment(run, sequences, workdir, FLAGS.processes)
-    if FLAGS.mode in ("all", "prepare"):
-        experiment.prepare()
-    if FLAGS.mode in ("all", "train"):
-        model = experiment.train()
-    if FLAGS.mode == "evaluate":
-        model = experiment.trained_model()
-    if FLAGS.mode in ("all", "evaluate"):
-        print("\n" + summary.table(experiment.evaluate(model)))
+
+def start_pipeline() -> ModuleType:
+    """Everything that needs TensorFlow begins here, after all that can be refused before."""
+    import_tensorflow()
+    logging.set_verbosity(logging.WARNING)
+    from bert4rec_tf import pipeline
+
+    if FLAGS.threads is not None:
+        pipeline.set_threads(FLAGS.threads)
+    return pipeline
+
+
+def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory) -> None:
+    """Does what --mode names."""
+    pipeline = start_pipeline()
+    options = {"processes": FLAGS.processes, "checkpoint_seconds": FLAGS.checkpoint_seconds}
+    experiment = pipeline.Experiment(run, sequences, workdir, **options)
+    with workdir.held():
+        if FLAGS.mode in ("all", "prepare"):
+            experiment.prepare()
+        if FLAGS.mode in ("all", "train"):
+            model = experiment.train()
+        if FLAGS.mode == "evaluate":
+            model = experiment.trained_model()
+        if FLAGS.mode in ("all", "evaluate"):
+            print("\n" + summary.table(experiment.evaluate(model)))
+        if FLAGS.mode == "all" and (FLAGS.export_dir or not workdir.export.exists()):
+            pipeline.export(workdir, folder("export_dir"), FLAGS.k)
     print("\n" + summary.places(workdir.path))
+
+
+def export(workdir: WorkDirectory) -> None:
+    path = start_pipeline().export(workdir, folder("export_dir"), FLAGS.k)
+    print(f"{path}: SavedModel, `histories` in, `items` and `scores` of {FLAGS.k} recommendations out")
+
+
+def repeat(run: Run) -> None:
+    """Does the run once with each of --seeds."""
+    try:
+        seeds = [int(seed) for seed in FLAGS.seeds]
+    except ValueError:
+        raise UserError(f"`seeds` must be whole numbers. Received: seeds={','.join(FLAGS.seeds)}") from None
+    sequences = load(run)
+    start_pipeline()
+    from bert4rec_tf import repeats
+
+    parent = repeats.folder_of(run, folder("workdir"))
+    options = {"processes": FLAGS.processes, "checkpoint_seconds": FLAGS.checkpoint_seconds}
+    if FLAGS.prepared_dir:
+        options["prepared_dir"] = folder("prepared_dir")
+    content = repeats.repeat(run, seeds, parent, sequences=sequences, **options)
+    print("\n" + summary.seeds_table(content, run.evaluation.num_negatives))
+    print("\n" + summary.places(parent))
 
 
 def import_tensorflow() -> None:
@@ -123,7 +189,7 @@ def parse(argv: list[str]) -> list[str]:
         if {"--help", "-h", "-help"} & set(argv):
             app.usage(shorthelp=True, writeto_stdout=True, exitcode=0)
         return FLAGS(argv)
-    except flags.Error as error:
+    except (flags.Error, ValueError) as error:
         end(str(error))
 
 
@@ -134,6 +200,8 @@ def guarded(argv: list[str]) -> None:
         end(str(error))
     except OSError as error:
         end(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except MemoryError as error:
+        end(f"Not enough memory for these settings ({error}); make the largest of them smaller")
     except KeyboardInterrupt:
         print("\nStopped. The same command goes on from the last checkpoint.", file=sys.stderr)
         sys.exit(130)

@@ -9,29 +9,41 @@ import bert4rec_tf
 
 PACKAGE = Path(bert4rec_tf.__file__).parent
 
-FOUNDATION = {"errors", "types", "files", "config", "sequences", "progress"}
+FOUNDATION = {"errors", "types", "files", "arrays", "config", "sequences", "progress"}
 ALLOWED = {
     "errors": set(),
     "types": set(),
     "sequences": set(),
     "progress": set(),
-    "files": {"errors"},
+    "interrupts": set(),
+    "files": {"errors", "progress"},
+    "arrays": {"errors", "files"},
+    "plots": {"files"},
     "config": {"errors"},
     "presets": {"config", "errors"},
-    "checkpoints": {"errors", "files"},
-    "workdir": {"__init__", "config", "errors", "files"},
+    "metrics": {"errors"},
+    "candidates": FOUNDATION | {"metrics"},
+    "checkpoints": {"errors", "arrays", "progress"},
+    "workdir": FOUNDATION | {"__init__"},
+    "comparison": FOUNDATION | {"metrics", "workdir"},
     "data": FOUNDATION | {"data"},
     "layers": {"types"},
     "losses": {"types"},
     "models": {"layers", "losses", "types", "sequences", "models"},
     "original": {"models", "sequences", "types", "errors"},
+    "serving": {"models", "sequences", "types", "errors", "files", "serving"},
     "optimizers": {"config", "types", "sequences"},
-    "evaluation": {"config", "errors", "types", "sequences"},
-    "training": FOUNDATION | {"optimizers", "evaluation", "checkpoints", "models"},
-    "pipeline": FOUNDATION | {"data", "models", "training", "evaluation", "workdir"},
-    "summary": {"data", "evaluation"},
-    "run": {"pipeline", "summary", "presets", "config", "errors", "workdir", "data", "sequences"},
-    "cli": {"errors"},
+    "evaluation": {"config", "errors", "types", "sequences", "metrics"},
+    "scalars": set(),
+    "steps": {"config", "errors", "models", "optimizers", "types"},
+    "training": FOUNDATION | {"optimizers", "steps", "scalars", "plots", "interrupts", "checkpoints", "models"},
+    "references": FOUNDATION | {"data", "models", "evaluation", "metrics"},
+    "pipeline": FOUNDATION
+    | {"data", "models", "training", "steps", "candidates", "evaluation", "metrics", "references", "serving", "workdir"},
+    "repeats": FOUNDATION | {"data", "metrics", "pipeline"},
+    "summary": {"data", "metrics", "comparison"},
+    "run": FOUNDATION | {"pipeline", "repeats", "summary", "presets", "workdir", "data"},
+    "cli": {"errors", "comparison", "summary", "workdir"},
     "__init__": set(),
 }
 

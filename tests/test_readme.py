@@ -6,7 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bert4rec_tf import presets
 from bert4rec_tf.data import datasets
+from bert4rec_tf.pipeline import execute, export
+from bert4rec_tf.workdir import WorkDirectory
 
 README = Path(__file__).parents[1] / "README.md"
 
@@ -17,18 +20,29 @@ def text():
 
 
 def test_the_python_example_runs(text, tmp_path, monkeypatch, capsys):
-    code = re.search(r"```python\n(.*?)```", text, re.DOTALL).group(1)
+    code = re.search(r"## From Python\n\n```python\n(.*?)```", text, re.DOTALL).group(1)
     monkeypatch.chdir(tmp_path)
     names: dict = {}
     exec(code, names)
     sequences = names["sequences"]
     assert sequences.num_users == datasets.load("synthetic").num_users
-    assert names["result"].metrics["test"]["ndcg@10"] > 2 * names["result"].metrics["pop"]["ndcg@10"]
+    metrics = names["result"].metrics
+    assert metrics["test"]["popular"]["ndcg@10"] > 2 * metrics["pop"]["popular"]["ndcg@10"]
     scores = np.asarray(names["scores"])[0]
     assert sequences.vocabulary.encode([str(item) for item in sequences.vocabulary.decode(names["best"])])[0] == (
         scores.argmax() + 1
     )
     assert "item" in capsys.readouterr().out
+
+
+def test_the_recommendations_come_from_a_saved_model(text, tmp_path, capsys):
+    workdir = tmp_path / "work"
+    execute(presets.make_run("synthetic", model="pop"), workdir=workdir, silent=True)
+    export(WorkDirectory(workdir))
+    code = re.search(r"## A recommendation\n.*?```python\n(.*?)```", text, re.DOTALL).group(1)
+    assert "runs/beauty/saved_model" in code
+    exec(code.replace("runs/beauty", str(workdir)), {})
+    assert capsys.readouterr().out.count("b'item") == 20
 
 
 def test_the_continuous_integration_runs_the_readme_s_test_command(text):

@@ -1,5 +1,6 @@
 """The command line as a user meets it: whole runs, parts of them, and mistakes in one line with exit code 2."""
 
+import ast
 import gzip
 import json
 import os
@@ -46,44 +47,50 @@ def finished(tmp_path_factory):
 
 def test_a_run_leaves_everything_and_says_where(finished):
     folder, process = finished
-    for name in ("metrics.json", "config.json", "vocabulary.txt", "ranks-test.npz", "choose", "final", "prepared"):
+    files = ("metrics.json", "config.json", "vocabulary.txt", "ranks-test.npz")
+    for name in (*files, "choose", "final", "prepared", "saved_model"):
         assert (folder / "work" / name).exists() and name in process.stdout
     assert (folder / "work" / "choose" / "curve.csv").read_text().startswith("step,seconds,loss,hr@1,hr@5,hr@10")
+    assert (folder / "work" / "choose" / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert "Traceback" not in process.stderr and "I1" not in process.stderr
 
 
 def test_the_last_table_has_this_run_pop_random_and_the_ceiling(finished):
     _, process = finished
     header = next(line for line in process.stdout.splitlines() if line.startswith("metric"))
     assert header.split() == ["metric", "validation", "test", "POP", "random", "ceiling"]
-    assert [line.split()[0] for line in process.stdout.splitlines() if line.startswith(("hr@", "ndcg@", "mrr"))] == [
-        "hr@1",
-        "hr@5",
-        "hr@10",
-        "ndcg@5",
-        "ndcg@10",
-        "mrr",
+    lines = [line for line in process.stdout.splitlines() if line.startswith(("among", "hr@", "ndcg@", "mrr"))]
+    assert [line for line in lines if line.startswith("among")] == [
+        "among 100 popular items",
+        "among 100 uniform items",
+        "among all unseen items",
     ]
+    assert [line.split()[0] for line in lines] == ["among", "hr@1", "hr@5", "hr@10", "ndcg@5", "ndcg@10", "mrr"] * 3
 
 
 def test_metrics_follow_from_the_saved_ranks(finished):
     folder, _ = finished
     metrics = json.loads((folder / "work" / "metrics.json").read_text())
     with np.load(folder / "work" / "ranks-test.npz") as saved:
-        ranks = saved["ranks"]
-    assert len(ranks) == metrics["users"]
-    assert metrics["test"]["hr@10"] == pytest.approx(sum(rank < 10 for rank in ranks) / len(ranks))
+        ranks = {protocol: saved[protocol] for protocol in ("popular", "uniform", "full")}
+    for protocol, found in ranks.items():
+        assert len(found) == metrics["users"]
+        assert metrics["test"][protocol]["hr@10"] == pytest.approx(sum(rank < 10 for rank in found) / len(found))
     assert metrics["choose"]["best_step"] == metrics["final"]["steps"]
-    assert metrics["ceiling"]["ndcg@10"] > 0.6 and metrics["random"]["hr@10"] == pytest.approx(10 / 101)
+    assert metrics["ceiling"]["popular"]["ndcg@10"] > 0.6
+    assert metrics["random"]["popular"]["hr@10"] == pytest.approx(10 / 101)
+    assert metrics["random"]["full"]["hr@10"] < 0.05
 
 
 def test_the_same_command_again_does_nothing_again_and_gives_the_same(finished):
     folder, _ = finished
     before = (folder / "work" / "metrics.json").read_bytes()
-    stamp = (folder / "work" / "final" / "latest.npz").stat().st_mtime_ns
+    checkpoints = sorted((folder / "work" / "final").glob("step-*.npz"))
+    stamps = [path.stat().st_mtime_ns for path in checkpoints]
     process = run("--dataset=synthetic", "--workdir=work", *TINY, cwd=folder)
     assert process.returncode == 0, process.stderr
     assert (folder / "work" / "metrics.json").read_bytes() == before
-    assert (folder / "work" / "final" / "latest.npz").stat().st_mtime_ns == stamp
+    assert stamps and [path.stat().st_mtime_ns for path in checkpoints] == stamps
 
 
 def test_evaluating_a_named_work_directory_needs_no_other_flag(finished):
@@ -194,3 +201,52 @@ def test_bad_files_are_named_with_the_line(tmp_path, content, message):
 
 def test_unknown_commands_are_answered_with_the_known_ones(tmp_path):
     assert "Unknown command: 'rum'. Did you mean 'run'?" in refused(run("rum", cwd=tmp_path, program=CONSOLE))
+
+
+def test_a_finished_work_directory_is_exported_without_its_data(finished):
+    folder, _ = finished
+    process = run("--mode=export", "--workdir=work", "--export_dir=exported", "--k=3", cwd=folder)
+    assert process.returncode == 0, process.stderr
+    program = (
+        "import tensorflow as tf, sys\n"
+        "served = tf.saved_model.load('exported').signatures['serving_default']\n"
+        "print(served(histories=tf.constant([['item3', 'item14'], ['', '']]))['items'].numpy().tolist())\n"
+        "assert not any(name.startswith('bert4rec_tf') for name in sys.modules)\n"
+    )
+    served = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True)
+    assert served.returncode == 0, served.stderr
+    rows = ast.literal_eval(served.stdout)
+    assert [len(set(row)) for row in rows] == [3, 3] and not {b"item3", b"item14"} & set(rows[0])
+
+
+def test_seeds_are_repeated_and_summed_up(tmp_path):
+    tiny = [*TINY, "--noretrain", "--evaluate_every=30"]
+    process = run("--dataset=synthetic", "--workdir=many", "--seeds=1,2", *tiny, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    summed = json.loads((tmp_path / "many" / "seeds.json").read_text())
+    each = [json.loads((tmp_path / "many" / f"seed-{seed}" / "metrics.json").read_text()) for seed in (1, 2)]
+    values = [metrics["test"]["full"]["mrr"] for metrics in each]
+    found = summed["test"]["full"]["mrr"]
+    assert found["values"] == values and values[0] != values[1]
+    assert found["mean"] == pytest.approx(sum(values) / 2)
+    assert found["deviation"] == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
+    assert "deviation" in process.stdout and "seed 2" in process.stdout
+    same = tmp_path / "many" / "prepared"
+    assert len(list(same.glob("candidates-*.npz"))) == 1
+
+
+def test_threads_are_set_and_kept_with_the_run(tmp_path):
+    process = run("--dataset=synthetic", "--model=pop", "--workdir=pop", "--threads=1", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert json.loads((tmp_path / "pop" / "config.json").read_text())["environment"]["threads"] == 1
+    process = run("--dataset=synthetic", "--model=pop", "--workdir=pop", "--threads=2", cwd=tmp_path)
+    assert process.returncode == 0
+    assert "warning: pop: was begun elsewhere (there threads=1, now threads=2)" in process.stderr
+
+
+@pytest.mark.parametrize("flag", ["--replicas=2", "--mixed_precision", "--jit_compile"])
+def test_the_ways_to_compute_go_the_whole_way(tmp_path, flag):
+    process = run("--dataset=synthetic", "--workdir=work", "--noretrain", flag, *TINY, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    metrics = json.loads((tmp_path / "work" / "metrics.json").read_text())
+    assert metrics["test"]["popular"]["hr@10"] > 0.12

@@ -1,0 +1,42 @@
+"""Two finished runs on the same data, compared user by user."""
+
+from pathlib import Path
+
+from bert4rec_tf import arrays
+from bert4rec_tf.errors import UserError
+from bert4rec_tf.metrics import METRICS, PROTOCOLS, Difference, difference, per_user
+from bert4rec_tf.workdir import WorkDirectory
+
+Comparison = dict[str, dict[str, Difference]]
+"""Protocol -> metric -> difference."""
+
+
+def compare(first: Path, second: Path) -> Comparison:
+    """Compares the ranks of two work directories.
+
+    Raises:
+        UserError: where one of them is no work directory, has not been evaluated or has damaged ranks, or where they
+            differ in their data or candidates.
+    """
+    folders = [WorkDirectory(first), WorkDirectory(second)]
+    configs = [folder.read_config() for folder in folders]
+    for what, of in (
+        ("data", lambda config: config["data_fingerprint"]),
+        ("candidates", lambda config: config["run"]["evaluation"]),
+    ):
+        if of(configs[0]) != of(configs[1]):
+            raise UserError(f"{first} and {second} cannot be compared: they have other {what}")
+    ranks = [_ranks(folder) for folder in folders]
+    return {
+        protocol: {
+            name: difference(per_user(name, ranks[0][protocol]), per_user(name, ranks[1][protocol])) for name in METRICS
+        }
+        for protocol in PROTOCOLS
+    }
+
+
+def _ranks(folder: WorkDirectory):
+    path = folder.ranks("test")
+    if not path.exists():
+        raise UserError(f"{folder.path}: has not been evaluated; run with --mode=evaluate first")
+    return arrays.read(path, PROTOCOLS)

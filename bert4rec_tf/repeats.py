@@ -1,0 +1,65 @@
+"""One run with several seeds: the mean and the deviation of its metrics."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert4rec_tf import files
+from bert4rec_tf.config import Run
+from bert4rec_tf.data import datasets
+from bert4rec_tf.errors import UserError
+from bert4rec_tf.metrics import METRICS, PROTOCOLS
+from bert4rec_tf.pipeline import execute
+
+SUMMARY = "seeds.json"
+
+
+def folder_of(run: Run, folder: Path | None = None) -> Path:
+    """Returns the folder of all repetitions, the same for every seed."""
+    digest = dataclasses.replace(run, seed=0).digest
+    return folder or Path("runs") / f"{run.dataset}-{run.model}-{digest}-seeds"
+
+
+def repeat(run: Run, seeds: Sequence[int], workdir: Path | str | None = None, **options: Any) -> dict[str, Any]:
+    """Executes a run once with each seed, each in a folder of its own in `workdir`; what is finished is kept.
+
+    The candidates are the same for all. What a seed decides is said at `Run`.
+
+    Args:
+        run: what to do; its own seed does not matter.
+        seeds: at least two, all different.
+        workdir: None for `runs/<dataset>-<model>-<digest>-seeds`.
+        **options: as for `pipeline.open_experiment`.
+
+    Returns:
+        What is also in `seeds.json`: `seeds`, and `test`: protocol -> metric -> `mean`, `deviation` (of the sample) and
+        `values`.
+
+    Raises:
+        UserError: for fewer than two seeds or one named twice, and as `execute` does.
+    """
+    if len(seeds) < 2 or len(set(seeds)) < len(seeds):
+        raise UserError(f"`seeds` must be at least two different numbers. Received: seeds={list(seeds)}")
+    runs = [dataclasses.replace(run, seed=seed) for seed in seeds]
+    folder = folder_of(run, Path(workdir) if workdir else None)
+    if options.get("sequences") is None:
+        options["sequences"] = datasets.load(run.dataset, options.pop("data_dir", None))
+    options.setdefault("prepared_dir", folder / "prepared")
+    found = [execute(one, workdir=folder / f"seed-{one.seed}", **options).metrics["test"] for one in runs]
+    content = {
+        "seeds": list(seeds),
+        "digests": [one.digest for one in runs],
+        "test": {
+            protocol: {name: _summary([metrics[protocol][name] for metrics in found]) for name in METRICS}
+            for protocol in PROTOCOLS
+        },
+    }
+    files.write_json(folder / SUMMARY, content)
+    return content
+
+
+def _summary(values: list[float]) -> dict[str, Any]:
+    return {"mean": float(np.mean(values)), "deviation": float(np.std(values, ddof=1)), "values": values}
