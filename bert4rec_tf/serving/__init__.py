@@ -1,0 +1,1 @@
+"""What a trained model becomes outside this package."""
