@@ -47,8 +47,8 @@ def read(path: Path, names: Iterable[str] | None = None) -> dict[str, np.ndarray
         with zipfile.ZipFile(path) as archive:
             wanted = [f"{name}.npy" for name in names] if names is not None else archive.namelist()
             contents = {name.removesuffix(".npy"): archive.read(name) for name in wanted}
+        return {
+            name: np.lib.format.read_array(io.BytesIO(found), allow_pickle=False) for name, found in contents.items()
+        }
     except UNREADABLE as error:
         raise Damaged(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
-    return {
-        name: np.lib.format.read_array(io.BytesIO(content), allow_pickle=False) for name, content in contents.items()
-    }

@@ -35,7 +35,7 @@ def draw_popular(sequences: Sequences, users: np.ndarray, num_negatives: int, se
     def draw(rng: np.random.Generator, size: int) -> np.ndarray:
         return sequences.items[rng.integers(sequences.num_actions, size=size)]
 
-    return _draw(sequences, users, num_negatives, [seed], draw, sequences.vocabulary.counts)
+    return _draw(sequences, users, num_negatives, [seed, 0], draw, sequences.vocabulary.counts)
 
 
 def draw_uniform(sequences: Sequences, users: np.ndarray, num_negatives: int, seed: int) -> np.ndarray:
@@ -55,6 +55,8 @@ def frozen(
 ) -> dict[str, np.ndarray]:
     """Returns the candidates of every law, drawn once and kept in `folder`; a damaged file is drawn again.
 
+    The users are a function of the sequences (those with three actions), so the file's name does not tell them.
+
     Args:
         folder: where they are kept.
         sequences, users, num_negatives, seed: as for `draw_popular`.
@@ -66,7 +68,10 @@ def frozen(
     with files.FolderLock(folder).held():
         if path.exists():
             try:
-                return arrays.read(path, LAWS)
+                kept = arrays.read(path, LAWS)
+                if all(found.shape == (len(users), num_negatives) for found in kept.values()):
+                    return kept
+                warn(f"{path}: was drawn for other users; drawn again")
             except arrays.Damaged as error:
                 warn(f"{error}; drawn again")
         drawn = {law: draw(sequences, users, num_negatives, seed) for law, draw in LAWS.items()}
@@ -80,10 +85,11 @@ Draw = Callable[[np.random.Generator, int], np.ndarray]
 def _draw(
     sequences: Sequences, users: np.ndarray, num_negatives: int, seed: list[int], draw: Draw, weights: np.ndarray
 ) -> np.ndarray:
+    """Draws block by block. `seed`: the user's and the law's, which give every block a stream of its own."""
     drawn = np.zeros((len(users), num_negatives), np.int32)
     block = max(1, min(BLOCK_ELEMENTS // (sequences.num_items + 1), len(users)))
     for number, start in enumerate(range(0, len(users), block)):
-        part, rng = slice(start, start + block), np.random.default_rng([*seed, number])
+        part, rng = slice(start, start + block), np.random.default_rng([seed[0], number, seed[1]])
         _draw_block(sequences, users[part], drawn[part], partial(draw, rng), partial(_race, weights, rng))
     return drawn
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from bert4rec_tf import arrays
+from bert4rec_tf.config import Run
 from bert4rec_tf.errors import UserError
 from bert4rec_tf.metrics import METRICS, PROTOCOLS, Difference, difference, per_user
 from bert4rec_tf.workdir import WorkDirectory
@@ -20,12 +21,11 @@ def compare(first: Path, second: Path) -> Comparison:
     """
     folders = [WorkDirectory(first), WorkDirectory(second)]
     configs = [folder.read_config() for folder in folders]
-    for what, of in (
-        ("data", lambda config: config["data_fingerprint"]),
-        ("candidates", lambda config: config["run"]["evaluation"]),
-    ):
-        if of(configs[0]) != of(configs[1]):
-            raise UserError(f"{first} and {second} cannot be compared: they have other {what}")
+    runs = [Run.from_dict(config["run"]) for config in configs]
+    if configs[0]["data_fingerprint"] != configs[1]["data_fingerprint"]:
+        raise UserError(f"{first} and {second} cannot be compared: they have other data")
+    if runs[0].evaluation != runs[1].evaluation:
+        raise UserError(f"{first} and {second} cannot be compared: they have other candidates")
     ranks = [_ranks(folder) for folder in folders]
     return {
         protocol: {

@@ -25,6 +25,9 @@ class RankingTask:
         targets: [k] int32.
         negatives: protocol -> int32 [k, c], 0 where there are fewer.
         all_items: whether to rank the target among all items too, without those of its history.
+
+    Raises:
+        ValueError: for no protocol at all.
     """
 
     histories: Sequences
@@ -32,6 +35,10 @@ class RankingTask:
     targets: np.ndarray
     negatives: Mapping[str, np.ndarray]
     all_items: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.negatives:
+            raise ValueError("`negatives` must hold at least one protocol. Received: {}")
 
     @classmethod
     def of(

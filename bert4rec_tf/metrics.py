@@ -73,8 +73,10 @@ def difference(first: np.ndarray, second: np.ndarray) -> Difference:
         first, second: float [users], the metric of each user, in the same order.
 
     Raises:
-        UserError: for fewer than LEAST_USERS users.
+        UserError: for fewer than LEAST_USERS users, or other users in the second.
     """
+    if len(first) != len(second):
+        raise UserError(f"Both runs must have measured the same users. Received: {len(first)} and {len(second)}")
     if len(first) < LEAST_USERS:
         raise UserError(f"At least {LEAST_USERS} users are needed to compare two runs. Received: {len(first)}")
     gains = second - first

@@ -1,114 +1,22 @@
-"""Candidates and their law, ranks with ties and NaN, metrics against plain Python and ir_measures, and the Ranker."""
+"""Ranks with ties and NaN, and the Ranker by all protocols against plain loops, ir_measures and random scores."""
 
 import math
-from collections import Counter
 
 import ir_measures
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
+from ranking import FEW, any_histories, make_sequences, opponents, plain_rank, plain_ranks
 
 from bert4rec_tf import evaluation
+from bert4rec_tf.candidates import LAWS, draw_popular
 from bert4rec_tf.data import datasets
-from bert4rec_tf.evaluation import Ranker, RankingTask, draw_popular, metrics, random_metrics, rank_targets
+from bert4rec_tf.evaluation import Ranker, RankingTask, rank_targets
+from bert4rec_tf.metrics import FULL, POPULAR, PROTOCOLS, UNIFORM, metrics, random_metrics
 from bert4rec_tf.models.pop import Pop
-from bert4rec_tf.sequences import LeaveOneOut, Sequences, Vocabulary
-
-FEW = settings(deadline=None, max_examples=50)
-
-
-def make_sequences(histories, num_items):
-    items = np.concatenate(histories).astype(np.int32)
-    splits = np.concatenate([[0], np.cumsum([len(history) for history in histories])]).astype(np.int64)
-    names = np.array([f"item{item}" for item in range(1, num_items + 1)], object)
-    users = np.array([f"user{user}" for user in range(len(histories))], object)
-    counts = np.bincount(items, minlength=num_items + 1)[1:]
-    return Sequences(items, splits, users, Vocabulary(names, counts))
-
-
-def plain_metrics(ranks):
-    total = Counter()
-    for rank in ranks:
-        for k in (1, 5, 10):
-            total[f"hr@{k}"] += rank < k
-        for k in (5, 10):
-            total[f"ndcg@{k}"] += 1 / math.log2(rank + 2) if rank < k else 0
-        total["mrr"] += 1 / (rank + 1)
-    return {name: value / len(ranks) for name, value in total.items()}
-
-
-def plain_rank(scores, candidates):
-    pairs = zip(scores[1:], candidates[1:], strict=True)
-    return sum(1 for score, candidate in pairs if candidate != 0 and score >= scores[0])
-
-
-# Metrics
-
-
-@FEW
-@given(st.lists(st.integers(0, 120), min_size=1, max_size=60))
-def test_metrics_are_those_of_a_plain_loop(ranks):
-    expected = plain_metrics(ranks)
-    assert metrics(np.array(ranks, np.int32)) == pytest.approx(expected)
-    assert set(expected) == set(evaluation.METRICS)
-
-
-def test_a_perfect_model_gets_one_everywhere():
-    assert set(metrics(np.zeros(3, np.int32)).values()) == {1.0}
-
-
-def test_metrics_agree_with_ir_measures():
-    rng = np.random.default_rng(0)
-    candidates = np.stack([rng.permutation(500)[:31] + 1 for _ in range(80)])
-    scores = np.stack([rng.permutation(31) for _ in range(80)]).astype(np.float32)
-    scores[:40, 0] += 25.5
-    qrels = [ir_measures.Qrel(str(user), str(row[0]), 1) for user, row in enumerate(candidates)]
-    run = [
-        ir_measures.ScoredDoc(str(user), str(item), float(score))
-        for user in range(80)
-        for item, score in zip(candidates[user], scores[user], strict=True)
-    ]
-    names = {f"hr@{k}": ir_measures.Success @ k for k in (1, 5, 10)}
-    names |= {f"ndcg@{k}": ir_measures.nDCG @ k for k in (5, 10)} | {"mrr": ir_measures.RR}
-    judged = ir_measures.calc_aggregate(names.values(), qrels, run)
-    ours = metrics(rank_targets(scores, candidates))
-    assert ours == pytest.approx({name: judged[measure] for name, measure in names.items()}, abs=1e-6)
-    assert 0.1 < ours["hr@10"] < 1
-
-
-def test_random_level_with_100_negatives():
-    expected = random_metrics(np.full(7, 100))
-    assert expected["hr@10"] == pytest.approx(10 / 101)
-    assert expected["hr@10"] == pytest.approx(0.099, abs=5e-4)
-    assert expected["ndcg@10"] == pytest.approx(0.045, abs=5e-4)
-    assert expected["mrr"] == pytest.approx(sum(1 / place for place in range(1, 102)) / 101)
-
-
-def test_random_level_of_users_with_unequal_candidates_is_their_mean():
-    one, three = random_metrics(np.array([1])), random_metrics(np.array([3]))
-    mixed = random_metrics(np.array([3, 1, 3]))
-    assert mixed == pytest.approx({name: (one[name] + 2 * three[name]) / 3 for name in one})
-    assert one["hr@1"] == pytest.approx(1 / 2) and three["hr@1"] == pytest.approx(1 / 4)
-
-
-def test_a_user_without_negatives_is_always_right():
-    assert set(random_metrics(np.array([0])).values()) == {1.0}
-
-
-@pytest.mark.parametrize("fewest", [100, 0])
-def test_random_scores_reach_the_random_level(fewest):
-    rng = np.random.default_rng(1)
-    num_candidates = rng.integers(fewest, 101, size=40_000)
-    candidates = np.where(np.arange(101) <= num_candidates[:, None], 1 + np.arange(101), 0)
-    measured = metrics(rank_targets(rng.random(candidates.shape), candidates))
-    expected = random_metrics(num_candidates)
-    for name, value in expected.items():
-        error = math.sqrt(value * (1 - value) / len(candidates))
-        assert abs(measured[name] - value) < 4 * error, name
-
+from bert4rec_tf.sequences import LeaveOneOut
 
 # Ranks
 
@@ -156,225 +64,286 @@ def test_nan_of_a_padded_candidate_is_none():
     assert rank_targets(scores, np.array([[3, 1, 0]], np.int32)).tolist() == [1]
 
 
-# Candidates
+# Tasks
+
+NUM_ITEMS = 30
 
 
-@st.composite
-def any_histories(draw):
-    num_items = draw(st.integers(2, 25))
-    item = st.integers(1, num_items)
-    histories = draw(st.lists(st.lists(item, min_size=1, max_size=40), min_size=1, max_size=8))
-    return make_sequences([*map(np.array, histories), np.arange(1, num_items + 1)], num_items)
+def random_task(part="test", num_negatives=20, all_items=False):
+    rng = np.random.default_rng(4)
+    histories = [rng.integers(1, NUM_ITEMS + 1, size=length) for length in rng.integers(1, 60, size=70)]
+    split = LeaveOneOut(make_sequences([*histories, np.arange(1, NUM_ITEMS + 1)], NUM_ITEMS))
+    negatives = {law: draw(split.sequences, split.users, num_negatives, seed=1) for law, draw in LAWS.items()}
+    return RankingTask.of(split, part, negatives, all_items)
+
+
+def test_a_task_is_the_held_out_item_after_what_came_before():
+    split = LeaveOneOut(make_sequences([np.array([1, 2, 3, 4]), np.array([5, 1])], 5))
+    negatives = {POPULAR: np.array([[5, 0]], np.int32)}
+    test, validation = (RankingTask.of(split, part, negatives) for part in ("test", "validation"))
+    assert test.users.tolist() == [0]
+    assert test.targets.tolist() == [4] and validation.targets.tolist() == [3]
+    assert test.num_candidates(POPULAR).tolist() == [1]
+    assert test.histories[0].tolist() == [1, 2, 3] and validation.histories[0].tolist() == [1, 2]
+    assert test.protocols == (POPULAR,)
+    assert RankingTask.of(split, "test", negatives, all_items=True).protocols == (POPULAR, FULL)
+
+
+def test_full_ranking_leaves_out_the_history_and_nothing_else():
+    histories = [np.array([1, 1, 2, 3]), np.array([3, 1, 3]), np.array([4, 4, 4]), np.arange(1, 6), np.array([2, 5])]
+    split = LeaveOneOut(make_sequences(histories, 5))
+    negatives = {POPULAR: np.zeros((4, 1), np.int32)}
+    test, validation = (RankingTask.of(split, part, negatives, True) for part in ("test", "validation"))
+    assert test.num_candidates(FULL).tolist() == [5 - 1 - 2, 5 - 1 - 1, 5 - 1, 0]
+    assert validation.num_candidates(FULL).tolist() == [5 - 1 - 1, 5 - 1 - 1, 5 - 1, 1]
+    assert [sorted(set(row.tolist()) - {0}) for row in test.seen(np.arange(4))] == [[1, 2], [1], [], [1, 2, 3, 4]]
 
 
 @FEW
-@given(any_histories(), st.integers(1, 30), st.integers(0, 3), st.sampled_from([1, 60, 1 << 25]))
-def test_candidates_are_unseen_and_distinct_and_as_many_as_there_are(sequences, num_negatives, seed, block_elements):
-    users = np.arange(sequences.num_users)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation, "BLOCK_ELEMENTS", block_elements)
-        drawn = draw_popular(sequences, users, num_negatives, seed)
-    assert drawn.shape == (len(users), num_negatives) and drawn.dtype == np.int32
-    for user in users:
-        unseen = set(range(1, sequences.num_items + 1)) - set(sequences[user].tolist())
-        size = min(num_negatives, len(unseen))
-        candidates = drawn[user, :size].tolist()
-        assert len(set(candidates)) == size and set(candidates) <= unseen
-        assert not drawn[user, size:].any()
-
-
-def test_fewer_unseen_items_than_wanted_gives_all_of_them_then_zeros():
-    sequences = make_sequences([np.array([1, 2, 3]), np.arange(1, 7), np.array([6, 6])], 6)
-    drawn = draw_popular(sequences, np.arange(3), 5, seed=0)
-    assert sorted(drawn[0, :3].tolist()) == [4, 5, 6] and drawn[0, 3:].tolist() == [0, 0]
-    assert drawn[1].tolist() == [0] * 5
-    assert sorted(drawn[2].tolist()) == [1, 2, 3, 4, 5]
-
-
-def test_held_out_items_are_never_candidates():
-    sequences = make_sequences([np.array([1, 2, 3, 4]), np.arange(1, 9)], 8)
+@given(any_histories(shortest=3), st.sampled_from(["validation", "test"]))
+def test_a_target_is_ranked_among_all_items_but_those_of_its_history(sequences, part):
     split = LeaveOneOut(sequences)
-    drawn = draw_popular(sequences, np.zeros(300, np.int64), 4, seed=0)
-    assert split.targets("validation")[0] == 3 and split.targets("test")[0] == 4
-    assert not np.isin(drawn, [1, 2, 3, 4]).any()
+    negatives = {law: draw(sequences, split.users, 4, seed=0) for law, draw in LAWS.items()}
+    task = RankingTask.of(split, part, negatives, all_items=True)
+    for protocol in PROTOCOLS:
+        expected = [len(opponents(task, protocol, row)) for row in range(len(task.users))]
+        assert task.num_candidates(protocol).tolist() == expected
+    histories = [task.histories[user].tolist() for user in task.users]
+    met = [len(set(history) - {target}) for history, target in zip(histories, task.targets.tolist(), strict=True)]
+    assert task.num_candidates(FULL).tolist() == [sequences.num_items - 1 - count for count in met]
 
 
-def test_the_same_seed_gives_the_same_candidates_and_another_seed_others():
-    rng = np.random.default_rng(2)
-    sequences = make_sequences([rng.integers(1, 101, size=20) for _ in range(30)] + [np.arange(1, 101)], 100)
-    users = np.arange(30)
-    first, again, other = (draw_popular(sequences, users, 10, seed) for seed in (5, 5, 6))
-    np.testing.assert_array_equal(first, again)
-    assert (first != other).any(axis=1).all()
+# One pass over all protocols
 
 
-def test_candidates_follow_the_order_of_the_users_asked_for():
-    sequences = make_sequences([np.arange(1, 6), np.arange(6, 11), np.arange(1, 11)], 10)
-    drawn = draw_popular(sequences, np.array([1, 0, 1]), 5, seed=0)
-    assert [sorted(row) for row in drawn.tolist()] == [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10], [1, 2, 3, 4, 5]]
+class Table:
+    """Scores of every user and item from a table that can be exchanged, so that one ranker serves all examples."""
+
+    def __init__(self):
+        self.scores = tf.Variable(tf.zeros([1, 1]), shape=[None, None])
+
+    def __call__(self, batch, candidates):
+        rows = tf.gather(self.scores, batch["users"])
+        return rows if candidates is None else tf.gather(rows, tf.maximum(candidates - 1, 0), batch_dims=1)
 
 
-NUM_USERS = 6_000
-HISTORY = [2, 3, 11]
+@pytest.fixture(scope="module")
+def table():
+    return Table()
 
 
-def crowd(weights, repeats=1):
-    """Many users with one and the same history, and one whose actions give every item its weight."""
-    shared = np.tile(HISTORY, repeats)
-    rest = np.repeat(np.arange(1, len(weights) + 1), weights)
-    return make_sequences([shared] * NUM_USERS + [rest], len(weights))
+@pytest.fixture(scope="module")
+def table_ranker(table):
+    return Ranker(table, batch_size=3)
 
 
-def ordered_law(weights, size):
-    """The probability of every ordered draw, one at a time, each in proportion to its weight among what is left."""
-    if size == 0:
-        return {(): 1.0}
-    total = sum(weights.values())
-    law = {}
-    for item, weight in weights.items():
-        others = {other: value for other, value in weights.items() if other != item}
-        for tail, probability in ordered_law(others, size - 1).items():
-            law[(item, *tail)] = probability * weight / total
-    return law
+@st.composite
+def any_scores(draw, sequences):
+    """Few values, so that most targets are tied with something."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    values = np.array([-math.inf, -1.0, 0.0, 0.5, 2.0, math.inf], np.float32)[: draw(st.integers(1, 6))]
+    return rng.choice(values, (sequences.num_users, sequences.num_items))
 
 
-def p_value(drawn, law, columns):
-    """Chi-square of what was drawn at `columns`, cells that expect fewer than five put together."""
-    expected, observed = Counter(), Counter(map(tuple, drawn[:, columns].tolist()))
-    for draws, probability in law.items():
-        expected[tuple(draws[column] for column in columns)] += probability * len(drawn)
-    assert set(observed) <= set(expected)
-    large = [cell for cell, value in expected.items() if value >= 5]
-    assert len(large) > 10
-    pairs = [(observed[cell], expected[cell]) for cell in large]
-    if len(large) < len(expected):
-        pairs.append(tuple(len(drawn) - sum(column) for column in zip(*pairs, strict=True)))
-    return stats.chisquare(*zip(*pairs, strict=True), sum_check=False).pvalue
+@FEW
+@given(st.data())
+def test_ranks_by_all_protocols_are_those_of_a_plain_loop(table, table_ranker, data):
+    sequences = data.draw(any_histories(most_items=9, shortest=3, longest=12))
+    split = LeaveOneOut(sequences)
+    num_negatives = data.draw(st.integers(1, 10))
+    negatives = {law: draw(sequences, split.users, num_negatives, seed=0) for law, draw in LAWS.items()}
+    part = data.draw(st.sampled_from(["validation", "test"]))
+    scores = data.draw(any_scores(sequences))
+    table.scores.assign(scores)
+    task = RankingTask.of(split, part, negatives, all_items=True)
+    ranks = table_ranker.ranks(task)
+    assert {protocol: found.tolist() for protocol, found in ranks.items()} == plain_ranks(
+        task, lambda user, history, item: scores[user, item - 1]
+    )
+    assert tuple(ranks) == PROTOCOLS and {found.dtype for found in ranks.values()} == {np.dtype(np.int32)}
+    sampled = table_ranker.ranks(RankingTask.of(split, part, negatives))
+    assert tuple(sampled) == tuple(LAWS)
+    for protocol, found in sampled.items():
+        np.testing.assert_array_equal(found, ranks[protocol])
 
 
-SKEWED = {
-    "rejection": np.rint(60_000 / np.arange(1, 21) ** 1.1).astype(int),
-    "rejection and race": np.rint(300 / np.arange(1, 21) ** 1.1).astype(int),
-    "race": np.arange(20, 0, -1),
-}
-
-
-@pytest.fixture(scope="module", params=SKEWED)
-def popular_draws(request):
-    weights = SKEWED[request.param]
-    raced = []
-
-    def spy(counts, free, size, rng):
-        raced.append(size)
-        return original(counts, free, size, rng)
-
-    original = evaluation._race
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation, "_race", spy)
-        drawn = draw_popular(crowd(weights, repeats=50 if request.param == "race" else 1), np.arange(NUM_USERS), 3, 7)
-    free = {item: int(weight) for item, weight in enumerate(weights, start=1) if item not in HISTORY}
-    return request.param, drawn, ordered_law(free, 3), Counter(raced)
-
-
-@pytest.mark.parametrize("columns", [[0], [1], [2], [0, 1], [1, 2], [0, 1, 2]], ids=str)
-def test_candidates_obey_the_law_of_draws_one_by_one(popular_draws, columns):
-    _, drawn, law, _ = popular_draws
-    assert sum(law.values()) == pytest.approx(1)
-    assert p_value(drawn, law, columns) > 1e-4
-
-
-def test_items_are_included_as_often_as_the_law_says(popular_draws):
-    _, drawn, law, _ = popular_draws
-    included = np.bincount(drawn.ravel(), minlength=21)[1:] / NUM_USERS
-    expected = np.zeros(20)
-    for draws, probability in law.items():
-        expected[np.array(draws) - 1] += probability
-    assert not included[np.array(HISTORY) - 1].any()
-    error = np.sqrt(expected * (1 - expected) / NUM_USERS)
-    assert (np.abs(included - expected) <= 4 * error).all()
-
-
-def test_the_law_is_tested_on_both_paths(popular_draws):
-    name, _, _, raced = popular_draws
-    if name == "rejection":
-        assert sum(raced.values()) < 0.01 * NUM_USERS
-    elif name == "race":
-        assert raced[3] > 0.9 * NUM_USERS
-    else:
-        assert all(raced[size] > 0.03 * NUM_USERS for size in (1, 2, 3))
-
-
-def test_the_law_s_test_tells_it_from_uniform_draws():
-    rng = np.random.default_rng(3)
-    weights = {item: 20 - item for item in range(1, 15)}
-    uniform = np.stack([rng.permutation(14)[:3] + 1 for _ in range(NUM_USERS)])
-    assert p_value(uniform, ordered_law(weights, 3), [0]) < 1e-6
-
-
-def test_candidates_end_where_one_item_has_nearly_all_actions():
-    sequences = make_sequences([np.ones(50_000), np.arange(1, 41)], 40)
-    drawn = draw_popular(sequences, np.array([0]), 39, seed=0)
-    assert sorted(drawn[0].tolist()) == list(range(2, 41))
-
-
-# Ranker
-
-
-def toy_score(batch, candidates):
-    """Depends on the user, on every item that is kept and on its place; not on the padding."""
-    places = 1 + tf.range(tf.shape(batch["items"])[1])
-    read = tf.reduce_sum(batch["items"] * places, axis=1) + batch["lengths"]
-    return tf.cast((candidates * (1 + read)[:, None] + 7 * batch["users"][:, None]) % 41, tf.float32)
-
-
-def plain_toy_rank(user, history, candidates):
-    read = sum(place * item for place, item in enumerate(history, start=1)) + len(history)
-    return plain_rank([(candidate * (1 + read) + 7 * user) % 41 for candidate in candidates], candidates)
-
-
-def random_task(part="test", num_negatives=20):
-    rng = np.random.default_rng(4)
-    histories = [rng.permutation(30)[:length] + 1 for length in rng.integers(1, 28, size=70)]
-    split = LeaveOneOut(make_sequences([*histories, np.arange(1, 31)], 30))
-    return RankingTask.of(split, part, draw_popular(split.sequences, split.users, num_negatives, seed=1))
+def test_a_target_of_its_own_history_is_not_hidden_and_seen_items_are(table, table_ranker):
+    split = LeaveOneOut(make_sequences([np.array([4, 1, 4, 1, 4]), np.array([2, 3, 5])], 5))
+    negatives = {POPULAR: np.array([[2, 3], [1, 4]], np.int32)}
+    task = RankingTask.of(split, "test", negatives, all_items=True)
+    table.scores.assign([[9, 0, 1, 1, 3], [0, 9, 9, 9, 1]])
+    ranks = table_ranker.ranks(task)
+    assert ranks[POPULAR].tolist() == [1, 1] and ranks[FULL].tolist() == [2, 1]
 
 
 @pytest.mark.parametrize("part", ["validation", "test"])
+def test_a_constant_scorer_is_ranked_last_by_every_protocol(table, table_ranker, part):
+    task = random_task(part, all_items=True)
+    table.scores.assign(np.zeros((task.histories.num_users, NUM_ITEMS)))
+    for protocol, found in table_ranker.ranks(task).items():
+        np.testing.assert_array_equal(found, task.num_candidates(protocol))
+    assert len(set(task.num_candidates(FULL).tolist())) > 10
+
+
+def test_a_perfect_scorer_is_ranked_first_by_every_protocol(table, table_ranker):
+    task = random_task(all_items=True)
+    scores = np.zeros((task.histories.num_users, NUM_ITEMS))
+    scores[task.users, task.targets - 1] = 1
+    table.scores.assign(scores)
+    for found in table_ranker.ranks(task).values():
+        assert not found.any()
+
+
+@pytest.mark.parametrize("whose", ["target", "seen", "unseen"])
+def test_nan_of_any_item_is_an_error_among_all_items(table, table_ranker, whose):
+    split = LeaveOneOut(make_sequences([np.array([1, 2, 3, 4]), np.arange(1, 7)], 6))
+    task = RankingTask.of(split, "test", {POPULAR: np.array([[5], [0]], np.int32)}, all_items=True)
+    scores = np.zeros((2, 6))
+    scores[0, {"target": 4, "seen": 1, "unseen": 6}[whose] - 1] = math.nan
+    table.scores.assign(scores)
+    with pytest.raises(ValueError, match="NaN"):
+        table_ranker.ranks(task)
+    table.scores.assign(np.nan_to_num(scores))
+    assert table_ranker.ranks(task)[FULL].tolist() == [2, 0]
+
+
+def test_full_ranking_agrees_with_ir_measures(table, table_ranker):
+    task = random_task(all_items=True)
+    rng = np.random.default_rng(11)
+    scores = np.stack([rng.permutation(NUM_ITEMS) for _ in range(task.histories.num_users)]).astype(np.float32)
+    scores[task.users[::2], task.targets[::2] - 1] += 20.5
+    table.scores.assign(scores)
+    qrels = [ir_measures.Qrel(str(row), str(target), 1) for row, target in enumerate(task.targets)]
+    run = [
+        ir_measures.ScoredDoc(str(row), str(item), float(scores[user, item - 1]))
+        for row, user in enumerate(task.users)
+        for item in {*opponents(task, FULL, row), int(task.targets[row])}
+    ]
+    names = {f"hr@{k}": ir_measures.Success @ k for k in (1, 5, 10)}
+    names |= {f"ndcg@{k}": ir_measures.nDCG @ k for k in (5, 10)} | {"mrr": ir_measures.RR}
+    judged = ir_measures.calc_aggregate(names.values(), qrels, run)
+    ours = metrics(table_ranker.ranks(task)[FULL])
+    assert ours == pytest.approx({name: judged[measure] for name, measure in names.items()}, abs=1e-6)
+    assert 0.1 < ours["hr@1"] < ours["hr@10"] < 1
+
+
+def test_random_scores_reach_the_random_level_by_every_protocol(table):
+    rng = np.random.default_rng(12)
+    histories = [rng.integers(1, NUM_ITEMS + 1, size=length) for length in rng.integers(3, 70, size=12_000)]
+    split = LeaveOneOut(make_sequences(histories, NUM_ITEMS))
+    negatives = {law: draw(split.sequences, split.users, 15, seed=1) for law, draw in LAWS.items()}
+    task = RankingTask.of(split, "test", negatives, all_items=True)
+    table.scores.assign(rng.random((split.sequences.num_users, NUM_ITEMS), np.float32))
+    ranks = Ranker(table, batch_size=4_000).ranks(task)
+    for protocol in PROTOCOLS:
+        expected, measured = random_metrics(task.num_candidates(protocol)), metrics(ranks[protocol])
+        assert len(set(task.num_candidates(protocol).tolist())) > 10
+        for name, value in expected.items():
+            error = math.sqrt(value * (1 - value) / len(task.users))
+            assert abs(measured[name] - value) < 4 * error, (protocol, name)
+
+
+# What a model is shown
+
+
+def plain_toy_score(user, history, item):
+    """Depends on the user, on every item that is kept and on its place; not on the padding."""
+    read = sum(place * item for place, item in enumerate(history, start=1)) + len(history)
+    return (item * (1 + read) + 7 * user) % 41
+
+
+def toy_score(batch, candidates):
+    places = 1 + tf.range(tf.shape(batch["items"])[1])
+    read = tf.reduce_sum(batch["items"] * places, axis=1) + batch["lengths"]
+    items = tf.range(1, NUM_ITEMS + 1)[None] if candidates is None else candidates
+    return tf.cast((items * (1 + read)[:, None] + 7 * batch["users"][:, None]) % 41, tf.float32)
+
+
+def assert_equal(found, expected):
+    assert list(found) == list(expected)
+    for protocol, ranks in expected.items():
+        np.testing.assert_array_equal(found[protocol], ranks, protocol)
+
+
+either_pass = pytest.mark.parametrize("all_items", [False, True], ids=["candidates", "all items"])
+
+
+@either_pass
+@pytest.mark.parametrize("part", ["validation", "test"])
 @pytest.mark.parametrize("max_history", [None, 1, 5, 100])
-def test_ranker_does_what_a_loop_over_users_does(part, max_history):
-    task = random_task(part)
-    ranks = Ranker(toy_score, max_history, batch_size=16).ranks(task)
-    expected = []
-    for user, candidates in zip(task.users.tolist(), task.candidates.tolist(), strict=True):
-        history = task.histories[user].tolist()
-        expected.append(plain_toy_rank(user, history[-max_history:] if max_history else history, candidates))
-    assert ranks.tolist() == expected
-    assert len(set(expected)) > 5
+def test_ranker_does_what_a_loop_over_users_does(part, max_history, all_items):
+    task = random_task(part, all_items=all_items)
+    expected = plain_ranks(
+        task, lambda user, history, item: plain_toy_score(user, history[-(max_history or 0) :], item)
+    )
+    assert_equal(Ranker(toy_score, max_history, batch_size=16).ranks(task), expected)
+    assert all(len(set(ranks)) > 5 for ranks in expected.values())
 
 
-def test_max_history_changes_what_is_read():
-    task = random_task()
-    assert (Ranker(toy_score, 2).ranks(task) != Ranker(toy_score).ranks(task)).any()
+def test_the_whole_history_is_hidden_also_where_the_model_reads_less_of_it():
+    task = random_task(all_items=True)
+    short, counts = Ranker(toy_score, 1).ranks(task)[FULL], task.num_candidates(FULL)
+    assert (short <= counts).all()
+    constant = Ranker(lambda batch, candidates: 0 * toy_score(batch, candidates), 1).ranks(task)
+    np.testing.assert_array_equal(constant[FULL], counts)
 
 
+@either_pass
+def test_max_history_changes_what_is_read(all_items):
+    task = random_task(all_items=all_items)
+    short, whole = Ranker(toy_score, 2).ranks(task), Ranker(toy_score).ranks(task)
+    assert all((short[protocol] != whole[protocol]).any() for protocol in task.protocols)
+
+
+@either_pass
 @pytest.mark.parametrize("batch_size", [1, 7, 1_000])
-def test_ranks_do_not_depend_on_the_batch_size(batch_size):
-    task = random_task()
-    np.testing.assert_array_equal(Ranker(toy_score, 9, batch_size).ranks(task), Ranker(toy_score, 9, 16).ranks(task))
+def test_ranks_do_not_depend_on_the_batch_size(batch_size, all_items):
+    task = random_task(all_items=all_items)
+    assert_equal(Ranker(toy_score, 9, batch_size).ranks(task), Ranker(toy_score, 9, 16).ranks(task))
 
 
-def test_ranks_come_in_the_order_of_the_users():
-    task = random_task()
+@pytest.mark.parametrize("block_elements", [1, 5 * NUM_ITEMS, 1 << 25])
+def test_ranks_do_not_depend_on_how_many_scores_are_held_at_a_time(block_elements, monkeypatch):
+    task = random_task(all_items=True)
+    expected = Ranker(toy_score, 9).ranks(task)
+    sizes = []
+
+    def score(batch, candidates):
+        tf.py_function(lambda users: sizes.append(len(users)), [batch["users"]], [])
+        return toy_score(batch, candidates)
+
+    monkeypatch.setattr(evaluation, "BLOCK_ELEMENTS", block_elements)
+    assert_equal(Ranker(score, 9, batch_size=16).ranks(task), expected)
+    assert sum(sizes) == len(task.users)
+    assert max(sizes) == max(1, min(16, block_elements // NUM_ITEMS))
+
+
+@either_pass
+def test_ranks_come_in_the_order_of_the_users(all_items):
+    task = random_task(all_items=all_items)
     order = np.random.default_rng(5).permutation(len(task.users))
-    shuffled = RankingTask(task.histories, task.users[order], task.targets[order], task.negatives[order])
+    negatives = {protocol: drawn[order] for protocol, drawn in task.negatives.items()}
+    shuffled = RankingTask(task.histories, task.users[order], task.targets[order], negatives, all_items)
     ranker = Ranker(toy_score, batch_size=8)
-    np.testing.assert_array_equal(ranker.ranks(shuffled), ranker.ranks(task)[order])
+    ranks = ranker.ranks(task)
+    assert_equal(ranker.ranks(shuffled), {protocol: found[order] for protocol, found in ranks.items()})
+    for protocol in task.protocols:
+        np.testing.assert_array_equal(shuffled.num_candidates(protocol), task.num_candidates(protocol)[order])
 
 
 def test_one_ranker_measures_several_tasks():
     ranker = Ranker(toy_score, 5)
-    for task in (random_task("test", 20), random_task("validation", 3)):
-        np.testing.assert_array_equal(ranker.ranks(task), Ranker(toy_score, 5).ranks(task))
+    for task in (random_task("test", 20), random_task("validation", 3), random_task("test", 4, all_items=True)):
+        assert_equal(ranker.ranks(task), Ranker(toy_score, 5).ranks(task))
+
+
+def test_protocols_may_have_other_numbers_of_candidates():
+    whole = random_task(all_items=True)
+    popular, uniform = whole.negatives[POPULAR], whole.negatives[UNIFORM]
+    negatives = {POPULAR: popular[:, :3], UNIFORM: uniform, "a few": uniform[:, 4:9]}
+    for all_items in (False, True):
+        task = RankingTask(whole.histories, whole.users, whole.targets, negatives, all_items)
+        assert_equal(Ranker(toy_score).ranks(task), plain_ranks(task, plain_toy_score))
 
 
 def test_ranker_refuses_nan():
@@ -384,22 +353,12 @@ def test_ranker_refuses_nan():
 
 def test_ranker_takes_nan_for_no_candidate():
     task = random_task(num_negatives=29)
-    assert (task.negatives == 0).any()
+    assert (task.negatives[POPULAR] == 0).any()
 
     def score(batch, candidates):
         return tf.where(candidates > 0, toy_score(batch, candidates), math.nan)
 
-    np.testing.assert_array_equal(Ranker(score).ranks(task), Ranker(toy_score).ranks(task))
-
-
-def test_a_task_puts_the_target_first_and_counts_the_others():
-    split = LeaveOneOut(make_sequences([np.array([1, 2, 3, 4]), np.array([5, 1])], 5))
-    negatives = np.array([[5, 0]], np.int32)
-    test, validation = (RankingTask.of(split, part, negatives) for part in ("test", "validation"))
-    assert test.users.tolist() == [0]
-    assert test.candidates.tolist() == [[4, 5, 0]] and validation.candidates.tolist() == [[3, 5, 0]]
-    assert test.num_candidates.tolist() == [1]
-    assert test.histories[0].tolist() == [1, 2, 3] and validation.histories[0].tolist() == [1, 2]
+    assert_equal(Ranker(score).ranks(task), Ranker(toy_score).ranks(task))
 
 
 # POP
@@ -410,9 +369,11 @@ def test_pop_ranks_by_training_counts():
     model = Pop(5)
     model.adapt(split.training(with_validation=True))
     assert model.counts.numpy().tolist() == [0, 4, 2, 1, 0, 1]
-    negatives = np.array([[4, 5, 0], [4, 5, 0], [3, 5, 0]], np.int32)
-    ranks = Ranker(model.score).ranks(RankingTask.of(split, "test", negatives))
-    assert ranks.tolist() == [1, 0, 2]
+    negatives = {POPULAR: np.array([[4, 5, 0], [4, 5, 0], [3, 5, 0]], np.int32)}
+    for all_items in (False, True):
+        ranks = Ranker(model.score).ranks(RankingTask.of(split, "test", negatives, all_items))
+        assert ranks[POPULAR].tolist() == [1, 0, 2]
+    assert ranks[FULL].tolist() == [1, 0, 2]
 
 
 def test_pop_scores_all_items_as_it_scores_candidates():
@@ -425,12 +386,13 @@ def test_pop_scores_all_items_as_it_scores_candidates():
 
 def test_pop_is_below_random_on_beauty_with_popular_negatives(real_data):
     split = LeaveOneOut(real_data("beauty"))
-    task = RankingTask.of(split, "test", draw_popular(split.sequences, split.users, 100, seed=0))
-    assert (task.num_candidates == 100).all()
+    drawn = draw_popular(split.sequences, split.users, 100, seed=0)
+    task = RankingTask.of(split, "test", {POPULAR: drawn})
+    assert (task.num_candidates(POPULAR) == 100).all()
     model = Pop(split.sequences.num_items)
     model.adapt(split.training(with_validation=True))
-    measured = metrics(Ranker(model.score).ranks(task))
+    measured = metrics(Ranker(model.score).ranks(task)[POPULAR])
     published = datasets.paper()["table2"]["beauty"]["pop"]["hr@10"]
     assert published == 0.0762
-    assert measured["hr@10"] < random_metrics(task.num_candidates)["hr@10"]
+    assert measured["hr@10"] < random_metrics(task.num_candidates(POPULAR))["hr@10"]
     assert measured["hr@10"] == pytest.approx(published, abs=0.015)

@@ -5,22 +5,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from bert4rec_tf.candidates import draw_popular
 from bert4rec_tf.data.synthetic import MarkovCatalogue, OrderlessCatalogue
-from bert4rec_tf.evaluation import RankingTask, draw_popular, metrics, random_metrics, rank_targets
+from bert4rec_tf.evaluation import RankingTask, rank_targets
+from bert4rec_tf.metrics import POPULAR, metrics, random_metrics
 from bert4rec_tf.sequences import LeaveOneOut
 
 CATALOGUES = {"markov": MarkovCatalogue(), "orderless": OrderlessCatalogue()}
 
 
 class Measured:
-    """A catalogue's data, and the test metrics of any table of scores for all users and items."""
+    """A catalogue's data, and the metrics of any table of scores for all users and items on the paper's candidates."""
 
     def __init__(self, catalogue):
         self.catalogue = catalogue
         self.sequences = catalogue.sequences()
         self.split = LeaveOneOut(self.sequences)
         negatives = draw_popular(self.sequences, self.split.users, 100, seed=0)
-        self.task = RankingTask.of(self.split, "test", negatives)
+        self.task = RankingTask.of(self.split, "test", {POPULAR: negatives})
         self.numbers = np.array([int(item.removeprefix("item")) for item in self.sequences.vocabulary.items])
 
     def last_items(self):
@@ -29,7 +31,7 @@ class Measured:
         return histories.items[histories.splits[1:] - 1] - 1
 
     def metrics(self, scores):
-        candidates = self.task.candidates
+        candidates = np.concatenate([self.task.targets[:, None], self.task.negatives[POPULAR]], axis=1)
         return metrics(rank_targets(np.take_along_axis(scores, np.maximum(candidates - 1, 0), axis=1), candidates))
 
     def popularity(self):
@@ -180,7 +182,7 @@ def test_popularity_alone_is_far_from_what_order_gives(markov):
     popular = markov.metrics(markov.popularity())
     own = markov.metrics(markov.catalogue.scores(markov.sequences, markov.task.histories))
     assert popular["ndcg@10"] < own["ndcg@10"] / 4
-    assert popular["hr@10"] < 2.5 * random_metrics(markov.task.num_candidates)["hr@10"]
+    assert popular["hr@10"] < 2.5 * random_metrics(markov.task.num_candidates(POPULAR))["hr@10"]
 
 
 def test_learned_transitions_beat_popularity_by_far_where_there_is_order(markov):
