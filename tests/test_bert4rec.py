@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from bert4rec_tf.models import BERT4Rec
+from bert4rec_tf.models.pop import Pop
 
 NUM_ITEMS, LENGTH = 30, 8
 BATCH = {
@@ -211,6 +212,97 @@ def test_keras_file_round_trip(tmp_path):
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     np.testing.assert_array_equal(loaded.score(BATCH), model.score(BATCH))
     assert loaded.get_config() == model.get_config()
+
+
+def in_bfloat16(**settings):
+    return make(dtype="mixed_bfloat16", use_token_type=True, **settings)
+
+
+def policies(model):
+    return {layer.path: layer.dtype_policy.name for layer in model._flatten_layers()}
+
+
+def test_a_mixed_policy_reaches_every_layer():
+    model = in_bfloat16()
+    for layer in model._flatten_layers():
+        is_dropout = isinstance(layer, keras.layers.Dropout)
+        assert layer.dtype_policy.name == ("float32" if is_dropout else "mixed_bfloat16"), layer.path
+    assert {variable.dtype for variable in model.trainable_variables} == {"float32"}
+    assert keras.config.dtype_policy().name == "float32"
+
+
+def test_a_mixed_policy_comes_back_from_the_configuration_and_the_file(tmp_path):
+    model = in_bfloat16()
+    copy = BERT4Rec.from_config(model.get_config())
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert policies(copy) == policies(loaded) == policies(model)
+    np.testing.assert_array_equal(loaded.score(BATCH), model.score(BATCH))
+
+
+def test_scores_and_losses_are_float32_and_nearly_the_same_in_bfloat16():
+    narrow, plain = in_bfloat16(), make(use_token_type=True)
+    scores, loss = narrow.score(BATCH), narrow.training_loss(training_batch())
+    assert narrow.encode(BATCH["items"]).dtype == tf.bfloat16
+    assert {scores.dtype, loss.dtype, narrow.next_item_state(BATCH).dtype} == {tf.float32}
+    assert np.corrcoef(np.ravel(scores), np.ravel(plain.score(BATCH)))[0, 1] > 0.99
+    np.testing.assert_array_equal(narrow(BATCH), scores)
+    candidates = np.array([[1, 30, 7], [2, 2, 9], [14, 1, 29]], np.int32)
+    expected = np.take_along_axis(np.asarray(scores), candidates - 1, axis=1)
+    np.testing.assert_allclose(narrow.score(BATCH, candidates), expected, atol=1e-5)
+
+
+def test_scores_in_bfloat16_are_not_rounded_into_ties():
+    keras.utils.set_random_seed(5)
+    model = BERT4Rec(2_000, max_length=LENGTH, hidden_dim=8, dtype="mixed_bfloat16", initializer_stddev=0.3)
+    scores = np.asarray(model.score({name: values[:1] for name, values in BATCH.items()}))
+    assert len(np.unique(scores)) > 1_980
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_static_shapes_change_neither_the_loss_nor_the_gradients(jit_compile):
+    model, batch = make(dropout=0.0, attention_dropout=0.0), training_batch()
+
+    @tf.function(jit_compile=jit_compile)
+    def loss_and_gradients():
+        with tf.GradientTape() as tape:
+            loss = model.training_loss(batch)
+        gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+        return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+    model.static_shapes = True
+    loss, gradients = loss_and_gradients()
+    model.static_shapes = False
+    expected, expected_gradients = loss_and_gradients.python_function()
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    for variable, one, other in zip(model.trainable_variables, gradients, expected_gradients, strict=True):
+        size = np.abs(np.asarray(other)).max()
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5 * size + 1e-7, err_msg=variable.path)
+
+
+def test_with_static_shapes_no_shape_depends_on_the_masks():
+    model = make()
+    model.static_shapes = True
+    model.head.transform = lambda hidden, transform=model.head.transform: seen.append(hidden.shape) or transform(hidden)
+    seen = []
+    tf.function(model.training_loss).get_concrete_function(training_batch())
+    assert seen == [(9, 8)]
+
+
+def test_the_loss_s_weight_is_the_number_of_real_masked_positions():
+    weight = make().loss_weight(training_batch())
+    assert weight.dtype == tf.float32 and weight.shape == ()
+    np.testing.assert_allclose(weight, 4 + 1e-5)
+
+
+def test_by_default_the_loss_s_weight_is_the_number_of_rows():
+    np.testing.assert_array_equal(Pop(NUM_ITEMS).loss_weight(BATCH), 3.0)
+
+
+def test_popularity_is_counted_exactly_whatever_the_policy():
+    model = Pop(2, dtype="mixed_bfloat16")
+    model.counts.assign([0, 100_001, 100_002])
+    np.testing.assert_array_equal(model(BATCH), [[100_001, 100_002]] * 3)
 
 
 def test_heads_that_do_not_divide_the_width_are_an_error():

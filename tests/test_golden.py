@@ -92,7 +92,7 @@ def test_fifteen_steps_of_training(model, batch, golden):
     settings = TrainingSettings(learning_rate=0.01, steps=40, warmup_steps=5, clip_norm=5.0)
     optimizer = optimizers.from_settings(settings)
     optimizer.build(model.trainable_variables)
-    step = make_step(model, optimizer, settings.clip_norm)
+    step = make_step(model, optimizer, settings)
     observed = []
     for number in range(1, 16):
         observed.append(float(step(batch)["loss"]))

@@ -66,6 +66,13 @@ def test_value_and_gradients_are_the_plain_ones(rows, piece, num_targets):
     assert_same(ours(*inputs, piece), plain(*inputs))
 
 
+@pytest.mark.parametrize(("rows", "piece", "num_targets"), SIZES.values(), ids=SIZES)
+def test_xla_compiles_value_and_gradients(rows, piece, num_targets):
+    inputs = make_inputs(rows, num_targets)
+    compiled = tf.function(lambda: ours(*inputs, piece), jit_compile=True)
+    assert_same(compiled(), plain(*inputs))
+
+
 def test_a_table_of_one_row_leaves_nothing_to_learn():
     for part in ours(*make_inputs(1, 3), 4):
         np.testing.assert_allclose(part, np.zeros(part.shape), atol=1e-5)
@@ -144,16 +151,61 @@ def test_float64_stays_float64():
     assert_same(got, plain(*inputs), tolerance=1e-12)
 
 
-def test_gradients_are_those_of_finite_differences():
-    hidden, table, bias, targets, upstream = make_inputs(7, 4, width=3)
+@pytest.mark.parametrize(
+    ("rows", "piece", "num_targets"),
+    [(7, 3, 4), (7, 2, 1), (6, 3, 4), (5, 4, 3), (4, 100, 4), (1, 1, 2), (7, 1, 3)],
+)
+def test_gradients_are_those_of_finite_differences(rows, piece, num_targets):
+    hidden, table, bias, targets, upstream = make_inputs(rows, num_targets, width=3)
     weights = tf.constant(upstream)
 
     def loss(hidden, table, bias):
-        return tf.reduce_sum(weights * table_cross_entropy(hidden, table, bias, targets, 3))
+        return tf.reduce_sum(weights * table_cross_entropy(hidden, table, bias, targets, piece))
 
     made, numerical = tf.test.compute_gradient(loss, [tf.constant(part) for part in (hidden, table, bias)], delta=1e-5)
     for one, other in zip(made, numerical, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-8)
+
+
+def test_without_targets_finite_differences_are_zero():
+    hidden, table, bias, targets, _ = make_inputs(7, 0, width=3)
+
+    def loss(table, bias):
+        return tf.reduce_sum(table_cross_entropy(hidden, table, bias, targets, 3))
+
+    made, numerical = tf.test.compute_gradient(loss, [tf.constant(table), tf.constant(bias)])
+    for one, other in zip(made, numerical, strict=True):
+        assert one.shape == other.shape and not one.any() and not other.any()
+
+
+def mixed(hidden, table, bias, targets, upstream, piece):
+    """Value and gradients for a bfloat16 `hidden` and the rest in float32."""
+    inputs = [tf.constant(hidden, tf.bfloat16), tf.constant(table, tf.float32), tf.constant(bias, tf.float32)]
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        value = table_cross_entropy(*inputs, targets, piece)
+    return value, *tape.gradient(value, inputs, output_gradients=tf.constant(upstream, tf.float32))
+
+
+@pytest.mark.parametrize(("rows", "piece", "num_targets"), SIZES.values(), ids=SIZES)
+def test_bfloat16_rounds_the_products_of_the_gradients_only(rows, piece, num_targets):
+    hidden, *others = make_inputs(rows, num_targets)
+    hidden = tf.cast(tf.constant(hidden, tf.bfloat16), tf.float64).numpy()
+    value, *gradients = mixed(hidden, *others, piece)
+    expected, *expected_gradients = plain(hidden, *others)
+    np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-5)
+    assert [gradient.dtype for gradient in gradients] == [tf.bfloat16, tf.float32, tf.float32]
+    for name, one, other in zip(NAMES[1:], gradients, expected_gradients, strict=True):
+        error = np.linalg.norm(tf.cast(one, tf.float64) - other)
+        assert error < 0.01 * np.linalg.norm(other), name
+
+
+def test_bfloat16_really_multiplies_in_bfloat16():
+    inputs = make_inputs(40, 13)
+    _, _, of_table, _ = mixed(*inputs, 20)
+    rounded = tf.cast(tf.constant(inputs[0], tf.bfloat16), tf.float32).numpy()
+    _, _, exact, _ = ours(rounded, *inputs[1:], 20)
+    assert np.abs(of_table - exact).max() > 1e-4 * np.abs(exact).max()
 
 
 def test_compiled_for_any_number_of_targets():

@@ -34,6 +34,8 @@ class BERT4Rec(Recommender):
         use_positions, use_feed_forward, use_layer_norm, use_residual: the ablations of Table 5.
         use_token_type: add one learnable vector at every position, as the original does and the paper does not.
         num_extra_rows: further rows of the table.
+        dtype: the policy of the model and all its layers; "mixed_bfloat16" computes in bfloat16, keeps float32 weights,
+            and still gives float32 scores and losses.
 
     Raises:
         ValueError: for a size below its least, heads which do not divide the width, or a rate outside [0, 1).
@@ -44,6 +46,7 @@ class BERT4Rec(Recommender):
     """
 
     examples = "masked"
+    scores_are_logits = True
 
     def __init__(
         self,
@@ -96,7 +99,9 @@ class BERT4Rec(Recommender):
         self.blocks = [self._make_block(number) for number in range(num_layers)]
         for block in self.blocks:
             block.build((None, None, hidden_dim))
-        self.head = layers.MaskedItemHead(self.num_rows, use_layer_norm, initializer_stddev, name="head")
+        self.head = layers.MaskedItemHead(
+            self.num_rows, use_layer_norm, initializer_stddev, dtype=self.dtype_policy, name="head"
+        )
         self.head.build((None, hidden_dim))
         self.built = True
 
@@ -104,20 +109,25 @@ class BERT4Rec(Recommender):
         stddev = self.settings["initializer_stddev"]
         shape = (None, None, hidden_dim)
         self.item_embeddings = self.add_weight(
-            name="item_embeddings", shape=(self.num_rows, hidden_dim), initializer=layers.truncated_normal(stddev)
+            name="item_embeddings",
+            shape=(self.num_rows, hidden_dim),
+            initializer=layers.truncated_normal(stddev),
+            autocast=False,
         )
         self.token_type = self.positions = self.embedding_norm = None
         if self.settings["use_token_type"]:
             self.token_type = self.add_weight(
-                name="token_type", shape=(hidden_dim,), initializer=layers.truncated_normal(stddev)
+                name="token_type", shape=(hidden_dim,), initializer=layers.truncated_normal(stddev), autocast=False
             )
         if self.settings["use_positions"]:
-            self.positions = layers.PositionEmbedding(self.max_length, stddev, name="positions")
+            self.positions = layers.PositionEmbedding(
+                self.max_length, stddev, dtype=self.dtype_policy, name="positions"
+            )
             self.positions.build(shape)
         if self.settings["use_layer_norm"]:
-            self.embedding_norm = layers.layer_norm("embedding_norm")
+            self.embedding_norm = layers.layer_norm("embedding_norm", self.dtype_policy)
             self.embedding_norm.build(shape)
-        self.embedding_dropout = keras.layers.Dropout(self.settings["dropout"], name="embedding_dropout")
+        self.embedding_dropout = layers.dropout_layer("embedding_dropout", self.settings["dropout"], self.dtype_policy)
 
     def _make_block(self, number: int) -> layers.TransformerBlock:
         names = (
@@ -130,18 +140,20 @@ class BERT4Rec(Recommender):
             "use_residual",
             "initializer_stddev",
         )
-        return layers.TransformerBlock(**{name: self.settings[name] for name in names}, name=f"block_{number}")
+        settings = {name: self.settings[name] for name in names}
+        return layers.TransformerBlock(**settings, dtype=self.dtype_policy, name=f"block_{number}")
 
     def embed(self, items: Tensor, training: bool = False) -> Tensor:
-        """Returns h^0, float32 [b, n, d]: item, position and token type vectors, layer norm, dropout."""
+        """Returns h^0, [b, n, d]: item, position and token type vectors, layer norm, dropout."""
         hidden = ops.take(self.item_embeddings, items, axis=0)
         if self.token_type is not None:
             hidden = hidden + self.token_type
+        hidden = ops.cast(hidden, self.compute_dtype)
         if self.positions is not None:
             hidden = self.positions(hidden)
         if self.embedding_norm is not None:
             hidden = self.embedding_norm(hidden)
-        return self.embedding_dropout(hidden, training=training)
+        return ops.cast(self.embedding_dropout(hidden, training=training), self.compute_dtype)
 
     def encode(
         self, items: Tensor, training: bool = False, return_attention: bool = False
@@ -154,7 +166,7 @@ class BERT4Rec(Recommender):
             return_attention: also return the attention probabilities.
 
         Returns:
-            H^L, float32 [b, n, d]; with `return_attention` also one [b, h, n, n] (query, key) per block.
+            H^L, [b, n, d]; with `return_attention` also one [b, h, n, n] (query, key) per block.
         """
         padding_mask = ops.not_equal(items, 0)
         hidden = self.embed(items, training=training)
@@ -167,21 +179,33 @@ class BERT4Rec(Recommender):
     def training_loss(self, batch: Batch) -> Tensor:
         """The Cloze loss (equation 8, averaged over the batch's masked positions as in the original).
 
-        Only the real masked positions reach the output layer.
+        Only the real masked positions reach the output layer, or with `static_shapes` all slots.
 
         Args:
             batch: masked `items [b, n]`, and `mask_positions` and `mask_targets` [b, p], whose unused slots have
                 target 0.
         """
-        hidden = self.encode(batch["items"], training=True)
-        slots = tf.where(batch["mask_targets"] > 0)
-        positions = tf.cast(tf.gather_nd(batch["mask_positions"], slots), tf.int64)
-        masked = tf.gather_nd(hidden, tf.stack([slots[:, 0], positions], axis=1))
-        targets = tf.gather_nd(batch["mask_targets"], slots)
+        masked, targets = self._masked_states(batch)
         likelihoods = losses.table_cross_entropy(
             self.head.transform(masked), self.item_embeddings, self.head.bias, targets
         )
-        return tf.reduce_sum(likelihoods) / (tf.cast(tf.size(targets), likelihoods.dtype) + LOSS_EPSILON)
+        is_real = tf.cast(targets > 0, likelihoods.dtype)
+        return tf.reduce_sum(likelihoods * is_real) / tf.cast(self.loss_weight(batch), likelihoods.dtype)
+
+    def _masked_states(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Returns the hidden states [m, d] at m slots of a batch, and their targets [m]."""
+        hidden = self.encode(batch["items"], training=True)
+        if self.static_shapes:
+            masked = tf.gather(hidden, batch["mask_positions"], batch_dims=1)
+            return tf.reshape(masked, [-1, hidden.shape[-1]]), tf.reshape(batch["mask_targets"], [-1])
+        slots = tf.where(batch["mask_targets"] > 0)
+        positions = tf.cast(tf.gather_nd(batch["mask_positions"], slots), tf.int64)
+        masked = tf.gather_nd(hidden, tf.stack([slots[:, 0], positions], axis=1))
+        return masked, tf.gather_nd(batch["mask_targets"], slots)
+
+    def loss_weight(self, batch: Batch) -> Tensor:
+        """Returns the number of real masked positions and the original's epsilon, float32 []."""
+        return tf.reduce_sum(tf.cast(batch["mask_targets"] > 0, tf.float32)) + LOSS_EPSILON
 
     def masked_history(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns the test input (section 3.6): the last N - 1 items and the mask token, and where that stands.
@@ -201,7 +225,8 @@ class BERT4Rec(Recommender):
     def next_item_state(self, batch: Batch) -> Tensor:
         """Returns float32 [b, d]: the transformed hidden state of the mask token after each history."""
         items, position = self.masked_history(batch)
-        return self.head.transform(tf.gather(self.encode(items), position, batch_dims=1))
+        state = self.head.transform(tf.gather(self.encode(items), position, batch_dims=1))
+        return tf.cast(state, self.variable_dtype)
 
     def score(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
         state = self.next_item_state(batch)

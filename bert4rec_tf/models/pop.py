@@ -22,7 +22,9 @@ class Pop(Recommender):
     def __init__(self, num_items: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.num_items = num_items
-        self.counts = self.add_weight(name="counts", shape=(num_items + 1,), initializer="zeros", trainable=False)
+        self.counts = self.add_weight(
+            name="counts", shape=(num_items + 1,), initializer="zeros", trainable=False, autocast=False
+        )
         self.built = True
 
     def adapt(self, sequences: Sequences) -> None:
