@@ -117,7 +117,7 @@ class MaskingSettings(Settings):
         1.0, "share of them shown as the mask token; of the rest half stay, half become random", at_least=0, at_most=1
     )
     mask_copies: int = setting(
-        10, "randomly masked copies of each window for one with its last item masked", at_least=0
+        10, "randomly masked copies of each window for one with its last item masked", at_least=0, at_most=1_000
     )
     window_step: float = setting(0.5, "share of N by which windows slide over long sequences (-1: by N)", at_most=1)
 
@@ -143,7 +143,7 @@ class TrainingSettings(Settings):
     """The optimizer, the schedule and the protocol."""
 
     steps: int = setting(10_000, "training steps, at the last of which the rate is 0", at_least=1)
-    batch_size: int = setting(256, "examples per step", at_least=1)
+    batch_size: int = setting(256, "examples per step", at_least=1, at_most=1_000_000)
     learning_rate: float = setting(1e-4, "the highest learning rate", above=0)
     warmup_steps: int = setting(100, "steps over which the rate rises from 0", at_least=0)
     weight_decay: float = setting(0.01, "decoupled decay of all weights but biases and layer norms", at_least=0)
@@ -171,6 +171,11 @@ class TrainingSettings(Settings):
             raise UserError(
                 f"`warmup_steps` must be below `steps`. Received: warmup_steps={self.warmup_steps}, steps={self.steps}"
             )
+        if self.batch_size < self.replicas:
+            raise UserError(
+                "`batch_size` must be at least `replicas`. "
+                f"Received: batch_size={self.batch_size}, replicas={self.replicas}"
+            )
 
 
 @dataclass(frozen=True)
@@ -179,6 +184,11 @@ class EvaluationSettings(Settings):
 
     num_negatives: int = setting(100, "candidates beside the target", at_least=1)
     candidates_seed: int = setting(0, "seed of the candidates, apart from the run's own", at_least=0)
+
+
+def digest_of(record: dict[str, Any]) -> str:
+    """Returns twelve hexadecimal digits that depend on every field of a run's record."""
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
@@ -202,7 +212,7 @@ class Run:
     @property
     def digest(self) -> str:
         """Twelve hexadecimal digits that depend on every field."""
-        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:12]
+        return digest_of(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the record as JSON can hold it."""
@@ -216,10 +226,15 @@ class Run:
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "Run":
         """Rebuilds a run from `to_dict`. Raises UserError for a model or a field this version does not know."""
-        if content.get("model") not in MODEL_SETTINGS:
-            raise unknown_name("model", str(content.get("model")), MODEL_SETTINGS)
-        groups = _group_types(content["model"])
         try:
+            if content["model"] not in MODEL_SETTINGS:
+                raise unknown_name("model", str(content["model"]), MODEL_SETTINGS)
+            groups = _group_types(content["model"])
+            for group, settings in groups.items():
+                known = [field.name for field in dataclasses.fields(settings)]
+                for name in content[group]:
+                    if name not in known:
+                        raise unknown_name(f"setting of {group}", name, known)
             parts = {name: settings(**content[name]) for name, settings in groups.items()}
             return cls(**{**content, **parts})
         except (KeyError, TypeError) as error:

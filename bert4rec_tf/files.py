@@ -54,8 +54,8 @@ def whole_folder(path: Path) -> Iterator[Path]:
         raise UserError(f"{path}: is not a folder")
     aside, old = (place.with_name(f".{place.name}.{os.getpid()}.{part}{PARTIAL}") for part in ("new", "old"))
     shutil.rmtree(aside, ignore_errors=True)
-    make_folder(aside)
     try:
+        aside.mkdir(parents=True)
         yield aside
         for written in (*aside.rglob("*"), aside):
             _to_disk(written)
@@ -122,7 +122,8 @@ def remove_partials(folder: Path) -> None:
 class FolderLock:
     """A folder as one process' own. The system frees it when that process ends, however it ends.
 
-    The same object can be entered again inside itself.
+    Whoever gets it clears away what killed processes had begun to write there. The same object can be entered again
+    inside itself.
 
     Args:
         folder: made where it is not there.
@@ -147,6 +148,8 @@ class FolderLock:
         except OSError as error:
             raise UserError(f"{self.folder}: cannot be written ({error.strerror or error})") from error
         try:
+            if self._lock.lock_counter == 1:
+                remove_partials(self.folder)
             yield
         finally:
             self._lock.release()

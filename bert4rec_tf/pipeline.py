@@ -96,9 +96,21 @@ class Experiment:
 
     def __post_init__(self) -> None:
         self.split = LeaveOneOut(self.sequences)
-        if not len(self.split.users):
-            raise UserError("No user has three actions, so there is nothing to measure on")
+        useless = self._useless()
+        if useless:
+            raise UserError(f"{useless}. Received: dataset={self.run.dataset}")
         self.workdir.claim(self.run, self.sequences, environment())
+
+    def _useless(self) -> str | None:
+        """Tells why nothing could be learnt from the data or measured on them, before anything is written."""
+        if not len(self.split.users):
+            return "No user has three actions, so there is nothing to measure on"
+        if all(len(np.unique(self.sequences[user])) == self.sequences.num_items for user in self.split.users):
+            return "Every user has met every item, so there is nothing to rank a target among"
+        first = self.split.training(phases(self.run)[0] == FINAL)
+        if MODELS[self.run.model].examples is not None and first.lengths.max() < 2:
+            return "No user has two items to train on, so no item can be masked with a context"
+        return None
 
     def prepare(self) -> None:
         """Writes the training examples of all phases and draws the candidates, unless they are there."""
@@ -167,12 +179,9 @@ class Experiment:
     def negatives(self) -> dict[str, np.ndarray]:
         """The frozen candidates of each protocol that draws some, int32 [evaluated users, c]."""
         settings = self.run.evaluation
-        drawn = candidates.frozen(
+        return candidates.frozen(
             self.workdir.prepared, self.sequences, self.split.users, settings.num_negatives, settings.candidates_seed
         )
-        if not drawn[POPULAR].any():
-            raise UserError("Every user has met every item, so there is nothing to rank a target among")
-        return drawn
 
     def task(self, part: str, all_items: bool = False) -> RankingTask:
         """Returns the ranking task of "validation" (the paper's candidates) or "test" (with all items: all three)."""
@@ -272,6 +281,11 @@ def execute(run: Run, **options: Any) -> Result:
         experiment.prepare()
         model = experiment.train()
         return Result(experiment.evaluate(model), model, experiment.sequences, experiment.workdir.path)
+
+
+def check_export(folder: Path) -> None:
+    """Raises UserError where `folder` is not free for an export, so that this is known before a long training."""
+    saved_model.refuse_other_content(folder)
 
 
 def export(workdir: WorkDirectory, folder: Path | None = None, k: int = 10) -> Path:

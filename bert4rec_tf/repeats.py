@@ -45,6 +45,7 @@ def repeat(run: Run, seeds: Sequence[int], workdir: Path | str | None = None, **
         raise UserError(f"`seeds` must be at least two different numbers. Received: seeds={list(seeds)}")
     runs = [dataclasses.replace(run, seed=seed) for seed in seeds]
     folder = folder_of(run, Path(workdir) if workdir else None)
+    _refuse_other_content(folder)
     if options.get("sequences") is None:
         options["sequences"] = datasets.load(run.dataset, options.pop("data_dir", None))
     options.setdefault("prepared_dir", folder / "prepared")
@@ -59,6 +60,12 @@ def repeat(run: Run, seeds: Sequence[int], workdir: Path | str | None = None, **
     }
     files.write_json(folder / SUMMARY, content)
     return content
+
+
+def _refuse_other_content(folder: Path) -> None:
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.name not in (SUMMARY, "prepared") and not path.name.startswith("seed-") and not files.is_leftover(path):
+            raise UserError(f"{folder}: holds something else than repetitions ({path.name}); name another --workdir")
 
 
 def _summary(values: list[float]) -> dict[str, Any]:

@@ -28,6 +28,9 @@ from bert4rec_tf.workdir import WorkDirectory
 
 FLAGS = flags.FLAGS
 MODES = ("all", "prepare", "train", "evaluate", "export")
+MOST = 1_000_000
+"""No count of processes, threads or recommendations is larger."""
+
 DEFINE = {int: flags.DEFINE_integer, float: flags.DEFINE_float, bool: flags.DEFINE_boolean, str: flags.DEFINE_string}
 
 flags.DEFINE_string("dataset", None, "name of the data set: beauty, steam, ml-1m, ml-20m, synthetic, ...")
@@ -55,7 +58,7 @@ def given_settings() -> dict[str, Any]:
 
 
 def folder(flag: str) -> Path | None:
-    return Path(FLAGS[flag].value) if FLAGS[flag].value else None
+    return Path(FLAGS[flag].value).expanduser() if FLAGS[flag].value else None
 
 
 def make_run() -> Run:
@@ -67,7 +70,7 @@ def make_run() -> Run:
     if FLAGS.workdir is None or given:
         why = f", for --{given[0]} is given" if given else ", or the --workdir of a run"
         raise UserError(f"--dataset must be named{why}. Try --dataset=synthetic")
-    return Run.from_dict(WorkDirectory(Path(FLAGS.workdir)).read_config()["run"])
+    return Run.from_dict(WorkDirectory(folder("workdir")).read_config()["run"])
 
 
 def check_flags(argv: list[str]) -> None:
@@ -77,14 +80,17 @@ def check_flags(argv: list[str]) -> None:
     if FLAGS.mode not in MODES:
         raise unknown_name("mode", FLAGS.mode, MODES)
     for name in ("processes", "threads", "k"):
-        if FLAGS[name].value is not None and FLAGS[name].value < 1:
-            raise UserError(f"`{name}` must be at least 1. Received: {name}={FLAGS[name].value}")
+        if FLAGS[name].value is not None and not 1 <= FLAGS[name].value <= MOST:
+            raise UserError(f"`{name}` must be at least 1 and at most {MOST}. Received: {name}={FLAGS[name].value}")
     if not FLAGS.checkpoint_seconds >= 0:
         seconds = FLAGS.checkpoint_seconds
         raise UserError(f"`checkpoint_seconds` must be at least 0. Received: checkpoint_seconds={seconds}")
     if FLAGS.seeds is not None and (FLAGS.mode != "all" or FLAGS["seed"].present):
         received = f"mode={FLAGS.mode}" if FLAGS.mode != "all" else f"seed={FLAGS.seed}"
         raise UserError(f"--seeds goes without --seed and with --mode=all. Received: {received}")
+    for name in ("export_dir", "k"):
+        if FLAGS[name].present and (FLAGS.seeds is not None or FLAGS.mode not in ("all", "export")):
+            raise UserError(f"--{name} goes with --mode=all or export, and without --seeds")
 
 
 def main(argv: list[str]) -> None:
@@ -94,7 +100,7 @@ def main(argv: list[str]) -> None:
         repeat(run)
         return
     workdir = WorkDirectory.of(run, folder("workdir"), folder("prepared_dir"))
-    if FLAGS.mode in ("evaluate", "export"):
+    if FLAGS.mode in ("evaluate", "export") and FLAGS.dataset is not None:
         workdir.check_run(run)
     if FLAGS.mode == "export":
         export(workdir)
@@ -127,6 +133,8 @@ def start_pipeline() -> ModuleType:
 def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory) -> None:
     """Does what --mode names."""
     pipeline = start_pipeline()
+    if FLAGS.mode == "all":
+        pipeline.check_export(folder("export_dir") or workdir.export)
     options = {"processes": FLAGS.processes, "checkpoint_seconds": FLAGS.checkpoint_seconds}
     experiment = pipeline.Experiment(run, sequences, workdir, **options)
     with workdir.held():
@@ -200,11 +208,18 @@ def guarded(argv: list[str]) -> None:
         end(str(error))
     except OSError as error:
         end(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-    except MemoryError as error:
-        end(f"Not enough memory for these settings ({error}); make the largest of them smaller")
     except KeyboardInterrupt:
         print("\nStopped. The same command goes on from the last checkpoint.", file=sys.stderr)
         sys.exit(130)
+    except Exception as error:
+        if not lacks_memory(error):
+            raise
+        end(f"There is not enough memory for these settings; make the largest of them smaller ({str(error)[:200]})")
+
+
+def lacks_memory(error: Exception) -> bool:
+    errors = getattr(sys.modules.get("tensorflow"), "errors", None)
+    return isinstance(error, (MemoryError, errors.ResourceExhaustedError) if errors else MemoryError)
 
 
 def end(message: str) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 import bert4rec_tf
 from bert4rec_tf import files
-from bert4rec_tf.config import Run
+from bert4rec_tf.config import Run, digest_of
 from bert4rec_tf.errors import UserError
 from bert4rec_tf.progress import warn
 from bert4rec_tf.sequences import Sequences, Vocabulary
@@ -22,6 +22,7 @@ FORMAT = 1
 
 PACKAGES = ("tensorflow", "keras", "numpy")
 BUSY = "another process works in this folder; wait for it, or name another --workdir"
+ELSEWHERE = "name another --workdir"
 
 
 class WorkDirectory:
@@ -84,10 +85,12 @@ class WorkDirectory:
             yield
 
     def _refuse_foreign(self) -> None:
-        if not self.path.exists() or self.config.exists():
-            return
-        if not self.path.is_dir() or any(not files.is_leftover(path) for path in self.path.iterdir()):
-            raise UserError(f"{self.path}: is not a work directory of this program, and not empty")
+        if self.config.exists():
+            self.read_config()
+        elif self.path.exists() and (
+            not self.path.is_dir() or any(not files.is_leftover(path) for path in self.path.iterdir())
+        ):
+            raise UserError(f"{self.path}: is not a work directory of this program, and not empty; {ELSEWHERE}")
 
     def claim(self, run: Run, sequences: Sequences, environment: dict[str, Any]) -> None:
         """Makes the folder this run's on these data, or checks that it is.
@@ -100,7 +103,7 @@ class WorkDirectory:
         Raises:
             UserError: where it holds another run, other data or something else, or cannot be written.
         """
-        with self.held():
+        with self._prepared_made(), self.held():
             if self.config.exists():
                 self._check(run, sequences, environment)
             else:
@@ -115,13 +118,36 @@ class WorkDirectory:
                 files.write_json(self.config, content)
             self._keep_vocabulary(sequences.vocabulary)
 
-    def _check(self, run: Run, sequences: Sequences, environment: dict[str, Any]) -> None:
+    @contextlib.contextmanager
+    def _prepared_made(self) -> Iterator[None]:
+        """Makes the folder of what is prepared, unless it is to lie in this one. Undone where the block fails."""
+        if self.prepared.resolve() == self.path.resolve():
+            raise UserError(
+                f"`prepared_dir` must be another folder than `workdir`. Received: prepared_dir={self.prepared}"
+            )
+        new = [path for end in (self.prepared, self.path) for path in (end, *end.parents) if not path.exists()]
+        try:
+            if self.prepared.parent != self.path:
+                files.make_folder(self.prepared)
+            yield
+        except UserError:
+            for path in new:
+                with contextlib.suppress(OSError):
+                    path.rmdir()
+            raise
+
+    def check_run(self, run: Run) -> dict[str, Any]:
+        """Returns what `claim` wrote. Raises UserError where it is not of this run."""
         content = self.read_config()
         if content["digest"] != run.digest:
             changed = _first_difference(content["run"], run.to_dict())
             raise UserError(f"{self.path}: holds another run ({changed}); name another --workdir or change it back")
+        return content
+
+    def _check(self, run: Run, sequences: Sequences, environment: dict[str, Any]) -> None:
+        content = self.check_run(run)
         if content["data_fingerprint"] != sequences.fingerprint:
-            raise UserError(f"{self.path}: was made from other data than {run.dataset!r} has now")
+            raise UserError(f"{self.path}: was made from other data than {run.dataset!r} has now; {ELSEWHERE}")
         if content["environment"] != environment:
             changed = _first_difference(content["environment"], environment)
             warn(f"{self.path}: was begun elsewhere ({changed}); the last bits of its results may differ")
@@ -131,22 +157,30 @@ class WorkDirectory:
             files.write_text(self.counts, "".join(f"{count}\n" for count in vocabulary.counts))
         if not self.vocabulary.exists():
             files.write_text(self.vocabulary, "".join(f"{item}\n" for item in vocabulary.items))
-        self.read_vocabulary()
+        if not np.array_equal(self.read_vocabulary().counts, vocabulary.counts):
+            raise self._bad_vocabulary("does not fit the data")
 
     def read_config(self) -> dict[str, Any]:
         """Returns what `claim` wrote. Raises UserError where there is none, or none of this program and version."""
         try:
             content = json.loads(self.config.read_text(encoding="utf-8"))
             version = content["format"]
-            content["digest"], content["run"], content["data_fingerprint"], content["vocabulary_fingerprint"]
         except OSError as error:
             raise UserError(f"{self.path}: no work directory ({self.config.name}: {error.strerror})") from error
         except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{self.config}: not the configuration of a run") from error
+            raise UserError(f"{self.config}: not the configuration of a run; {ELSEWHERE}") from error
         if version != FORMAT:
             raise UserError(
-                f"{self.path}: was made by another version of this program (format {version}; this one has {FORMAT})"
+                f"{self.path}: was made by another version of this program (format {version}; this one has {FORMAT}); "
+                f"{ELSEWHERE}"
             )
+        try:
+            Run.from_dict(content["run"])
+            content["data_fingerprint"], content["vocabulary_fingerprint"], {**content["environment"]}
+            if content["digest"] != digest_of(content["run"]):
+                raise UserError("the settings were changed since the run began")
+        except (UserError, KeyError, TypeError) as error:
+            raise UserError(f"{self.config}: not the configuration of a run ({error}); {ELSEWHERE}") from error
         return content
 
     def read_vocabulary(self) -> Vocabulary:
@@ -154,16 +188,19 @@ class WorkDirectory:
         try:
             items = self.vocabulary.read_text(encoding="utf-8").split("\n")[:-1]
             counts = np.array(self.counts.read_text(encoding="utf-8").split(), np.int64)
-        except (OSError, ValueError) as error:
-            raise UserError(f"{self.path}: the vocabulary cannot be read ({error})") from error
-        vocabulary = Vocabulary(np.array(items, object), counts)
+            vocabulary = Vocabulary(np.array(items, object), counts)
+        except (OSError, ValueError, OverflowError) as error:
+            raise self._bad_vocabulary(f"cannot be read ({error})") from error
         expected = self.read_config()["vocabulary_fingerprint"]
-        if len(counts) != len(items) or vocabulary.fingerprint != expected:
-            raise UserError(
-                f"{self.vocabulary}: does not fit the checkpoints; delete it and {self.counts.name}, "
-                "and start the same command to have them written again"
-            )
+        if len(counts) != len(items) or (counts < 0).any() or vocabulary.fingerprint != expected:
+            raise self._bad_vocabulary("does not fit the checkpoints")
         return vocabulary
+
+    def _bad_vocabulary(self, why: str) -> UserError:
+        return UserError(
+            f"{self.vocabulary}: {why}; delete it and {self.counts.name}, and run with --mode=evaluate to have them "
+            "written again"
+        )
 
 
 def versions() -> dict[str, str]:

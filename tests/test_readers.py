@@ -2,16 +2,18 @@
 
 import gzip
 import random
+import re
 from collections import Counter
 
 import numpy as np
+import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bert4rec_tf.data.readers import read_pairs
+from bert4rec_tf.data.readers import from_columns, read_pairs
 from bert4rec_tf.errors import UserError
-from bert4rec_tf.sequences import LeaveOneOut
+from bert4rec_tf.sequences import LeaveOneOut, Vocabulary
 
 GOOD = [(7, 30), (9, 10), (7, 10), (9, 10), (7, 20), (4, 20)]
 
@@ -77,6 +79,110 @@ def test_whatever_pairs_are_written_are_read_back(tmp_path_factory, pairs, packe
     assert histories(sequences) == kept
     assert sequences.num_left_out == len(expected) - len(kept)
     assert dict(zip(sequences.vocabulary.items, sequences.vocabulary.counts)) == counts
+
+
+LINE_ENDS = r"\r\n|\r|\n"
+
+
+def plainly_read(content):
+    """The pairs of a file, read line by line; the number of the first bad line where there is one."""
+    text = content.decode("latin-1")
+    rows = re.split(LINE_ENDS, re.sub(rf"(?:{LINE_ENDS})\Z", "", text))
+    pairs = []
+    for number, row in enumerate(rows, start=1):
+        found = re.fullmatch(r"[ \t]*(-?[0-9]+)[ \t]+(-?[0-9]+)[ \t]*", row)
+        if not found or not all(-(2**63) <= int(value) < 2**63 for value in found.groups()):
+            return number
+        pairs.append(tuple(int(value) for value in found.groups()))
+    return pairs
+
+
+def check_against_plain_reading(path, content):
+    """Reads what was written to `path`; nothing but a UserError may come, and where it does, for that line."""
+    expected = plainly_read(content)
+    try:
+        sequences = read_pairs(path)
+    except UserError as error:
+        message = str(error)
+        if not content.strip():
+            assert "the file is empty" in message
+        elif isinstance(expected, int):
+            assert f"{path}, line {expected}: expected" in message
+        else:
+            assert re.search("no user has two actions|there is only one item", message), message
+        return
+    assert not isinstance(expected, int)
+    kept = {}
+    for user, item in expected:
+        kept.setdefault(str(user), []).append(str(item))
+    assert sequences.num_left_out == sum(len(items) == 1 for items in kept.values())
+    assert histories(sequences) == {user: items for user, items in kept.items() if len(items) > 1}
+
+
+LARGEST = 2**63 - 1
+INTEGERS = st.integers(1, 3) | st.sampled_from([-1, LARGEST, LARGEST + 1, -LARGEST - 1, -LARGEST - 2])
+BLANKS = st.text(" \t", max_size=2)
+ROWS = st.builds(
+    "{}{}{}{}{}{}{}".format,
+    *(BLANKS, INTEGERS, st.just(" ") | st.just("\t"), BLANKS, INTEGERS, BLANKS, st.sampled_from(["\n", "\r\n", "\n"])),
+)
+GOOD_ROWS = st.lists(ROWS, min_size=1, max_size=12).map("".join)
+NEARLY_GOOD = st.lists(ROWS | st.text("-0123456789 \t\r\n", max_size=4), max_size=8).map("".join)
+TEXTS = st.one_of(GOOD_ROWS, GOOD_ROWS.map(str.rstrip), NEARLY_GOOD, st.text("-012 \t\r\n", max_size=40))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("readers")
+
+
+@settings(deadline=None, max_examples=400)
+@given(content=TEXTS.map(str.encode) | st.binary(max_size=60), packed=st.booleans())
+@example(content=b"1 2\r\n\t 1\t  3 \r1 2", packed=False)
+@example(content=b"1 2\n1 3\n\n", packed=True)
+@example(content=b"1 -9223372036854775808\n1 0007\n1 x\n", packed=False)
+@example(content=b"1 2\n1 " + b"0" * 300 + b"3\n", packed=False)
+@example(content=b"1 2\n1 3\n1 -\n", packed=False)
+@example(content=b"1 2\n1 3\n1 4\x0b\n", packed=False)
+def test_any_bytes_are_read_as_a_plain_reader_does_or_refused_at_its_line(folder, content, packed):
+    check_against_plain_reading(write(folder, content, "data.txt.gz" if packed else "data.txt"), content)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.data())
+def test_a_packed_file_of_any_bytes_is_read_or_refused(folder, data):
+    whole = gzip.compress(as_bytes(GOOD), mtime=0)
+    place = data.draw(st.integers(0, len(whole) - 1))
+    other = data.draw(st.binary(max_size=3))
+    content = data.draw(st.sampled_from([whole[:place] + other + whole[place + 1 :], whole[:place] + other, other]))
+    path = folder / "noise.txt.gz"
+    path.write_bytes(content)
+    try:
+        unpacked = gzip.decompress(content)
+    except Exception:
+        assert re.search("cut short or damaged|cannot be read", refusal(path))
+    else:
+        check_against_plain_reading(path, unpacked)
+
+
+BAD_IDS = {"empty": "", "with an end of line": "two\nlines", "with a carriage return": "two\rlines"}
+
+
+@pytest.mark.parametrize("column", ["user", "item"])
+@pytest.mark.parametrize("kind", BAD_IDS)
+def test_a_raw_id_that_is_no_line_is_refused(tmp_path, kind, column):
+    bad, good = pd.Series(["a", BAD_IDS[kind], "a"]), pd.Series(["b", "b", "c"])
+    with pytest.raises(UserError) as refused:
+        from_columns(*((bad, good) if column == "user" else (good, bad)), tmp_path / "data.csv")
+    assert str(tmp_path / "data.csv") in str(refused.value)
+    assert f"an id of {column}s must be one line that is not empty. Found: {BAD_IDS[kind]!r}" in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", BAD_IDS)
+def test_a_vocabulary_holds_no_id_that_is_no_line(kind):
+    with pytest.raises(ValueError, match="must be ids of one line that are not empty") as refused:
+        Vocabulary(np.array(["a", BAD_IDS[kind]], object), np.ones(2, np.int64))
+    assert repr(BAD_IDS[kind]) in str(refused.value)
 
 
 BAD_LINES = {

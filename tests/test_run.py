@@ -102,12 +102,6 @@ def test_evaluating_a_named_work_directory_needs_no_other_flag(finished):
     assert (folder / "work" / "metrics.json").read_bytes() == before
 
 
-def test_another_run_in_the_same_work_directory_is_refused(finished):
-    folder, _ = finished
-    message = refused(run("--dataset=synthetic", "--workdir=work", *TINY, "--dropout=0.3", cwd=folder))
-    assert "holds another run (there dropout=" in message and "now dropout=0.3" in message
-
-
 def test_the_parts_one_after_the_other_equal_the_whole(finished, tmp_path):
     folder, _ = finished
     for mode in ("prepare", "train", "evaluate"):
@@ -151,24 +145,9 @@ def test_the_console_command_is_the_same_program(tmp_path):
     ("flags", "message"),
     [
         (["--dataset=beaty"], "'beaty'. Did you mean 'beauty'?"),
-        (["--dataset=synthetic", "--model=bert5rec"], "Did you mean 'bert4rec'?"),
-        (["--dataset=synthetic", "--preset=fats"], "Did you mean 'fast'?"),
-        (["--dataset=synthetic", "--mode=evalute"], "Did you mean 'evaluate'?"),
         (["--dataset=synthetic", "--hiden_dim=8"], "Unknown command line flag 'hiden_dim'. Did you mean: hidden_dim"),
         (["--dataset=synthetic", "--dropout=1.5"], "`dropout` must be at least 0 and below 1. Received: dropout=1.5"),
-        (["--dataset=synthetic", "--dropout=high"], "--dropout=high"),
-        (["--dataset=synthetic", "--hidden_dim=64", "--num_heads=5"], "`num_heads` must divide `hidden_dim`"),
-        (["--dataset=synthetic", "--train_on_validation", "--patience=2"], "`patience` must be 0"),
-        (["--dataset=synthetic", "--window_step=0.001"], "`window_step` x `max_length` must be at least 1"),
-        (["--dataset=synthetic", "extra"], "Flags start with --. Received: 'extra'"),
         ([], "--dataset must be named"),
-        (["--dataset=beauty"], "beauty.txt: no such file"),
-        (["--mode=evaluate", "--workdir=nowhere"], "no work directory"),
-        (["--dataset=synthetic", "--mode=evaluate", "--workdir=new"], "no work directory"),
-        (["--workdir=full", "--dropout=0.1"], "--dataset must be named, for --dropout is given"),
-        (["--dataset=synthetic", "--processes=0"], "`processes` must be at least 1"),
-        (["--dataset=synthetic", "--seed=-1"], "`seed` must be a whole number"),
-        (["--dataset=synthetic", "--preset=released"], "has no settings for 'synthetic'"),
         (["--dataset=synthetic", "--workdir=full"], "is not a work directory of this program"),
         (["--dataset=synthetic", "--workdir=full/file/below"], "cannot be made"),
     ],
@@ -181,21 +160,10 @@ def test_mistakes_end_in_one_line(tmp_path, flags, message):
     assert not (tmp_path / "runs").exists() or not any((tmp_path / "runs").rglob("metrics.json"))
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "the file is empty"),
-        (b"1 2\n1 3\n1 4 5\n", "line 3: expected `user item`, found 3 columns: '1 4 5'"),
-        (b"1 2\n1 three\n", "line 2: expected two integers, found '1 three'"),
-        (b"1 7\n1 7\n2 7\n", "only one item"),
-        (b"1 2\n2 3\n", "no user has two actions"),
-        (b"1 2\n1 3\n2 3\n2 2\n", "No user has three actions"),
-    ],
-)
-def test_bad_files_are_named_with_the_line(tmp_path, content, message):
-    (tmp_path / "beauty.txt").write_bytes(content)
+def test_a_bad_file_is_named_with_the_line(tmp_path):
+    (tmp_path / "beauty.txt").write_bytes(b"1 2\n1 3\n1 4 5\n")
     line = refused(run("--dataset=beauty", f"--data_dir={tmp_path}", cwd=tmp_path))
-    assert message in line
+    assert "line 3: expected `user item`, found 3 columns: '1 4 5'" in line
     assert not (tmp_path / "runs").exists()
 
 

@@ -76,7 +76,7 @@ def _read_bytes(path: Path) -> bytes:
 
 def _first_bad_line(path: Path, content: bytes) -> UserError:
     for number, line in enumerate(content.splitlines(), start=1):
-        fields = line.split()
+        fields = re.findall(rb"[^ \t]+", line)
         shown = line.decode("utf-8", "replace")[:60]
         if len(fields) != 2:
             return UserError(f"{path}, line {number}: expected `user item`, found {len(fields)} columns: {shown!r}")

@@ -50,7 +50,7 @@ def export(model: Recommender, vocabulary: Vocabulary, folder: Path, k: int = 10
             f"`vocabulary` must have the {model.num_items} items of the model. Received: {vocabulary.num_items} items"
         )
     lines = b"".join(_line(item) for item in vocabulary.items.tolist())
-    _refuse_other_content(folder)
+    refuse_other_content(folder)
     with files.whole_folder(folder) as aside, tempfile.TemporaryDirectory() as scratch:
         asset = Path(scratch) / VOCABULARY
         asset.write_bytes(lines)
@@ -68,7 +68,10 @@ def _line(item: str) -> bytes:
         raise UserError(f"A raw item id must be text that UTF-8 can hold. Received: {item!r}") from error
 
 
-def _refuse_other_content(folder: Path) -> None:
+def refuse_other_content(folder: Path) -> None:
+    """Raises UserError where `folder` is not free for an export: a file, or a folder of something else."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder}: is not a folder")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MODEL).exists():
         raise UserError(f"{folder}: holds something else than a SavedModel; name another folder or empty it")
 

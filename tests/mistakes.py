@@ -1,0 +1,283 @@
+"""Mistakes that a user can make: how each comes about in a folder, the flags, and what the one line must tell."""
+
+import gzip
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TINY = (
+    "--steps=4 --warmup_steps=1 --evaluate_every=2 --hidden_dim=8 --num_layers=1 --max_length=8 --window_step=0.5 "
+    "--batch_size=8"
+)
+BEAUTY = f"--dataset=beauty --data_dir=. {TINY}"
+SYNTHETIC = f"--dataset=synthetic {TINY}"
+AGAIN = f"{BEAUTY} --workdir=work"
+EVALUATE = "--mode=evaluate --workdir=work --data_dir=."
+EXPORT = "--mode=export --workdir=work"
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One mistake.
+
+    Attributes:
+        name: what it is.
+        flags: the command line.
+        words: what the line must hold.
+        set_up: makes the folder in which the command runs; what it returns is kept until the command has ended.
+        finished: whether that folder already has the data `beauty.txt` and their finished run `work`.
+    """
+
+    name: str
+    flags: str
+    words: tuple[str, ...]
+    set_up: Callable[[Path], Any] = lambda folder: None
+    finished: bool = False
+
+
+def lines(users: int = 40, items: int = 30) -> list[str]:
+    """Good data: 40 users of six actions."""
+    return [f"{user} {1 + (7 * user + 3 * place) % items}" for user in range(1, users + 1) for place in range(6)]
+
+
+def text(rows: list[str]) -> bytes:
+    return "".join(f"{row}\n" for row in rows).encode()
+
+
+# Flags
+
+
+def of_flags(name: str, flags: str, *words: str) -> Mistake:
+    return Mistake(name, flags, words)
+
+
+def of_setting(flags: str, must: str, received: str | None = None) -> Mistake:
+    """A value out of its range: the line says what must be, and repeats what came."""
+    name = flags.split()[-1].removeprefix("--").split("=")[0]
+    value = received or f"{name}={flags.split('=')[-1]}"
+    return Mistake(flags, f"{SYNTHETIC} {flags}", (f"`{name}` must be {must}", f"Received: {value}"))
+
+
+OF_FLAGS = [
+    of_flags("no flags", "", "--dataset must be named", "--workdir", "Try --dataset=synthetic"),
+    of_flags("a mistyped data set", "--dataset=beaty", "Unknown dataset: 'beaty'. Did you mean 'beauty'?"),
+    of_flags("an unheard-of data set", "--dataset=yelp", "Unknown dataset: 'yelp'", "Known: beauty, ml-1m, ml-20m"),
+    of_flags("a mistyped model", f"{SYNTHETIC} --model=bert5rec", "model: 'bert5rec'. Did you mean 'bert4rec'?"),
+    of_flags("a mistyped preset", f"{SYNTHETIC} --preset=fats", "preset: 'fats'. Did you mean 'fast'?"),
+    of_flags("a mistyped mode", f"{SYNTHETIC} --mode=evalute", "mode: 'evalute'. Did you mean 'evaluate'?"),
+    of_flags("a mistyped flag", f"{SYNTHETIC} --hiden_dim=8", "flag 'hiden_dim'. Did you mean: hidden_dim"),
+    of_flags(
+        "a preset of other data", "--dataset=synthetic --preset=released", "no settings for 'synthetic'", "It has"
+    ),
+    of_flags("a setting of another model", "--dataset=synthetic --model=pop --dropout=0.1", "model 'pop': 'dropout'"),
+    of_flags("a word that is no flag", f"{SYNTHETIC} extra", "Flags start with --. Received: 'extra'"),
+    of_flags("a flag without its value", f"{SYNTHETIC} --workdir", "Missing value for flag --workdir"),
+    of_flags("a word for a number", f"{SYNTHETIC} --dropout=high", "--dropout=high", "float"),
+    of_flags("a fraction for a whole number", f"{SYNTHETIC} --hidden_dim=8.5", "--hidden_dim=8.5"),
+    of_flags("neither yes nor no", f"{SYNTHETIC} --use_positions=maybe", "--use_positions=maybe", "boolean"),
+    of_flags("an unknown level of messages", f"{SYNTHETIC} --stderrthreshold=all", "stderrthreshold", "'all'"),
+    of_flags("a file of flags that is not there", f"{SYNTHETIC} --flagfile=absent", "'absent'", "No such file"),
+    of_flags(
+        "a setting but no data", "--workdir=work --dropout=0.1", "--dataset must be named, for --dropout is given"
+    ),
+    of_flags("a model but no data", "--workdir=work --model=pop", "--dataset must be named, for --model is given"),
+    of_flags("a seed but no data", "--workdir=work --seed=1", "--dataset must be named, for --seed is given"),
+    of_flags("seeds and a seed", f"{SYNTHETIC} --seeds=1,2 --seed=3", "--seeds goes without --seed", "seed=3"),
+    of_flags("seeds and a mode", f"{SYNTHETIC} --seeds=1,2 --mode=train", "with --mode=all", "mode=train"),
+    of_flags("seeds in words", f"{SYNTHETIC} --seeds=1,two", "`seeds` must be whole numbers. Received: seeds=1,two"),
+    of_flags("seeds by a semicolon", f"{SYNTHETIC} --seeds=1;2", "must be whole numbers. Received: seeds=1;2"),
+    of_flags("one seed", f"{SYNTHETIC} --seeds=1", "at least two different numbers. Received: seeds=[1]"),
+    of_flags("the same seed twice", f"{SYNTHETIC} --seeds=2,2", "two different numbers. Received: seeds=[2, 2]"),
+    of_flags(
+        "seeds and an export", f"{SYNTHETIC} --seeds=1,2 --export_dir=new", "--export_dir goes", "without --seeds"
+    ),
+    of_flags("items of no export", f"{SYNTHETIC} --mode=train --k=3", "--k goes with --mode=all or export"),
+    of_flags("too many threads", f"{SYNTHETIC} --threads=10000000000", "`threads` must be", "threads=10000000000"),
+    of_setting("--batch_size=10000000000000", "at least 1 and at most 1000000"),
+    of_setting("--mask_copies=1000000000000", "at least 0 and at most 1000"),
+    of_flags("no seeds", f"{SYNTHETIC} --seeds=", "at least two different numbers. Received: seeds=[]"),
+    of_flags("seeds out of range", f"{SYNTHETIC} --seeds=1,-2", "`seed` must be a whole number from 0", "seed=-2"),
+    of_setting("--seed=-1", "a whole number from 0 to 2^32 - 1"),
+    of_setting("--seed=4294967296", "a whole number from 0 to 2^32 - 1"),
+    of_setting("--processes=0", "at least 1"),
+    of_setting("--threads=0", "at least 1"),
+    of_setting("--k=0", "at least 1"),
+    of_setting("--checkpoint_seconds=-1", "at least 0", "checkpoint_seconds=-1.0"),
+    of_setting("--checkpoint_seconds=nan", "at least 0"),
+    of_setting("--max_length=1", "at least 2"),
+    of_setting("--hidden_dim=0", "at least 1"),
+    of_setting("--num_layers=0", "at least 1"),
+    of_setting("--num_heads=0", "at least 1"),
+    of_flags(
+        "heads that do not fit", f"{SYNTHETIC} --num_heads=5", "`num_heads` must divide", "num_heads=5, hidden_dim=8"
+    ),
+    of_setting("--intermediate_dim=0", "at least 1"),
+    of_setting("--dropout=1.5", "at least 0 and below 1"),
+    of_setting("--dropout=-0.1", "at least 0 and below 1"),
+    of_setting("--attention_dropout=1", "at least 0 and below 1", "attention_dropout=1.0"),
+    of_setting("--initializer_stddev=0", "above 0", "initializer_stddev=0.0"),
+    of_setting("--masking=both", "one of ('static', 'dynamic')"),
+    of_setting("--mask_proportion=0", "above 0 and at most 1", "mask_proportion=0.0"),
+    of_setting("--mask_proportion=1.1", "above 0 and at most 1"),
+    of_setting("--max_predictions=0", "at least 1"),
+    of_setting("--mask_prob=-0.5", "at least 0 and at most 1"),
+    of_setting("--mask_copies=-1", "at least 0"),
+    of_setting("--window_step=0", "above 0, or -1", "window_step=0.0"),
+    of_setting("--window_step=2", "at most 1", "window_step=2.0"),
+    of_flags("a step below an item", f"{SYNTHETIC} --window_step=0.1", "at least 1", "window_step=0.1, max_length=8"),
+    of_setting("--steps=0", "at least 1"),
+    of_setting("--warmup_steps=4", "below `steps`", "warmup_steps=4, steps=4"),
+    of_setting("--batch_size=0", "at least 1"),
+    of_setting("--learning_rate=0", "above 0", "learning_rate=0.0"),
+    of_setting("--learning_rate=nan", "a number"),
+    of_setting("--learning_rate=inf", "a number"),
+    of_setting("--weight_decay=-1", "at least 0", "weight_decay=-1.0"),
+    of_setting("--clip_norm=-1", "at least 0", "clip_norm=-1.0"),
+    of_setting("--beta_1=1", "at least 0 and below 1", "beta_1=1.0"),
+    of_setting("--beta_2=1", "at least 0 and below 1", "beta_2=1.0"),
+    of_setting("--epsilon=0", "above 0", "epsilon=0.0"),
+    of_setting("--evaluate_every=0", "at least 1"),
+    of_setting("--patience=-1", "at least 0"),
+    of_setting("--train_on_validation --patience=2", "0 with `train_on_validation`"),
+    of_setting("--replicas=0", "at least 1"),
+    of_setting("--replicas=9 --batch_size=8", "at least `replicas`", "batch_size=8, replicas=9"),
+    of_setting("--num_negatives=0", "at least 1"),
+    of_setting("--candidates_seed=-1", "at least 0"),
+]
+
+
+# Data files
+
+
+def of_data(name: str, content: bytes, *words: str, file: str = "beauty.txt") -> Mistake:
+    def write(folder: Path) -> None:
+        (folder / file).write_bytes(content)
+
+    return Mistake(name, f"{BEAUTY} --workdir=new", words, write)
+
+
+def of_file(name: str, content: bytes, *words: str, file: str = "beauty.txt") -> Mistake:
+    return of_data(name, content, file, *words, file=file)
+
+
+def with_line(bad: str, number: int, total: int = 240) -> bytes:
+    rows = lines()[: total - 1]
+    return text([*rows[: number - 1], bad, *rows[number - 1 :]])
+
+
+def of_line(name: str, bad: str, *words: str, number: int = 7) -> Mistake:
+    return of_file(name, with_line(bad, number), f"beauty.txt, line {number}: expected", *words)
+
+
+def packed() -> bytes:
+    noise = random.Random(0)
+    rows = [f"{noise.randrange(100)} {noise.randrange(1000)}" for _ in range(2_000)]
+    return gzip.compress(text(rows), mtime=0)
+
+
+def flipped(content: bytes, place: int) -> bytes:
+    return content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :]
+
+
+PACKED = "beauty.txt.gz"
+OF_FILES = [
+    of_file("a packed file cut short", packed()[:2_000], "cut short or damaged", file=PACKED),
+    of_file("a packed file that is not packed", text(lines()), "damaged (Not a gzipped file", file=PACKED),
+    of_file("a packed file with a flipped byte", flipped(packed(), 3_000), "damaged", file=PACKED),
+    of_file("a packed file with a wrong checksum", flipped(packed(), -6), "damaged (CRC check failed", file=PACKED),
+    of_file("an empty packed file", b"", "the file is empty", file=PACKED),
+    of_file("nothing in a packed file", gzip.compress(b""), "the file is empty", file=PACKED),
+    of_file("an empty file", b"", "the file is empty"),
+    of_file("blank lines only", b"\n \n\t\r\n", "the file is empty"),
+    of_line("a word for a user", "ann 3", "two integers", "'ann 3'"),
+    of_line("a word for an item", "3 lamp", "two integers", "'3 lamp'"),
+    of_line("three columns", "3 4 5", "found 3 columns: '3 4 5'"),
+    of_line("one column", "3", "found 1 columns: '3'"),
+    of_line("commas", "3,4", "found 1 columns: '3,4'"),
+    of_line("a blank line", "", "found 0 columns: ''"),
+    of_line("a fraction", "3 4.5", "two integers"),
+    of_line("a whole number with a point", "3 4.0", "two integers"),
+    of_line("an exponent", "3 1e3", "two integers"),
+    of_line("a truth value", "True 4", "two integers"),
+    of_line("infinity", "3 inf", "two integers"),
+    of_line("a missing value", "3 nan", "two integers"),
+    of_line("hexadecimal digits", "3 0x1F", "two integers"),
+    of_line("a sign by itself", "3 -", "two integers"),
+    of_line("digits of another script", "3 \u0664\u0665", "two integers"),
+    of_line("a NUL byte", "3 4\0", "two integers", r"\x00"),
+    of_line("a number beyond 64 bits", "3 9223372036854775808", "64 bits", "9223372036854775808"),
+    of_line("a number of 5,000 digits", "3 " + "9" * 5_000, "64 bits"),
+    of_line("a mark of the byte order", "\ufeff1 2", "two integers", number=1),
+    of_file("a header", b"user item\n" + text(lines()), "line 1: expected two integers, found 'user item'"),
+    of_file("bytes of no text", text(lines()[:4]) + b"1 \xff\xfe\n", "line 5: expected two integers"),
+    of_file("16 bits for each character", "1 2\n1 3\n".encode("utf-16"), "line 1: expected"),
+    of_file("a bad line far down", text(["1 2"] * 1_000 + ["1 two"]), "line 1001: expected two integers"),
+    of_file("one item only", b"1 7\n1 7\n1 7\n2 7\n", "only one item"),
+    of_file("no user with two actions", b"1 2\n2 3\n3 4\n", "no user has two actions"),
+    of_data("no user with three actions", b"1 2\n1 3\n2 3\n2 2\n", "No user has three actions", "dataset=beauty"),
+    of_data(
+        "no user with two items to train on", b"1 2\n1 3\n1 4\n2 3\n2 4\n2 9\n", "two items to train on", "=beauty"
+    ),
+    of_data("one user only, who met every item", b"1 2\n1 3\n1 4\n1 2\n", "has met every item", "dataset=beauty"),
+]
+
+
+# Folders
+
+
+def full(folder: Path) -> None:
+    """A folder of something else."""
+    (folder / "full").mkdir()
+    (folder / "full" / "file").write_text("mine")
+
+
+def of_folder(name: str, flags: str, *words: str, set_up: Callable[[Path], Any] = full, data: bool = True) -> Mistake:
+    def with_data(folder: Path) -> Any:
+        if data:
+            (folder / "beauty.txt").write_bytes(text(lines()))
+        return set_up(folder)
+
+    return Mistake(name, flags, words, with_data)
+
+
+def folder_for_file(folder: Path) -> None:
+    (folder / "beauty.txt").mkdir()
+
+
+def other_program(folder: Path) -> None:
+    full(folder)
+    (folder / "full" / "config.json").write_text('{"hidden_size": 64}')
+    (folder / "full" / ".notes.partial").write_text("mine")
+
+
+NO_DATA = ("no such file", "set --data_dir")
+OF_FOLDERS = [
+    of_folder("no data", f"--dataset=beauty {TINY}", "cache/bert4rec_tf/beauty.txt", *NO_DATA, data=False),
+    of_folder("no folder of data", f"{BEAUTY} --data_dir=absent", "absent/beauty.txt", *NO_DATA),
+    of_folder("the file for its folder", f"{BEAUTY} --data_dir=beauty.txt", "beauty.txt/beauty.txt", *NO_DATA),
+    of_folder("a folder for the file", BEAUTY, "beauty.txt", "Is a directory", set_up=folder_for_file, data=False),
+    of_folder(
+        "somebody else's folder", f"{BEAUTY} --workdir=full", "full: is not a work directory", "another --workdir"
+    ),
+    of_folder("a file for the work directory", f"{BEAUTY} --workdir=full/file", "full/file: is not a work directory"),
+    of_folder("a work directory below a file", f"{BEAUTY} --workdir=full/file/new", "full/file/new: cannot be made"),
+    of_folder("a work directory where none can be", f"{BEAUTY} --workdir=/proc/new", "/proc/new: cannot be made"),
+    of_folder("another program's folder", f"{BEAUTY} --workdir=full", "full/config.json: ", set_up=other_program),
+    of_folder("a file for what is prepared", f"{BEAUTY} --prepared_dir=full/file", "full/file: cannot be made"),
+    of_folder(
+        "what is prepared below a file", f"{BEAUTY} --prepared_dir=full/file/new", "full/file/new: cannot be made"
+    ),
+    of_folder("what is prepared where it cannot be", f"{BEAUTY} --prepared_dir=/proc/new", "/proc/new: cannot be made"),
+    of_folder("a new folder beside a bad one", f"{BEAUTY} --workdir=/proc/new --prepared_dir=a/b", "/proc/new: cannot"),
+    of_folder(
+        "one folder for two things", f"{BEAUTY} --workdir=new --prepared_dir=./new", "`prepared_dir` must", "new"
+    ),
+    of_folder("seeds where none can be", f"{BEAUTY} --seeds=1,2 --workdir=full/file", "full/file", "cannot be made"),
+    of_folder("nothing to go on with", "--workdir=absent", "absent: no work directory"),
+    of_folder("nothing to evaluate", f"{BEAUTY} --mode=evaluate --workdir=absent", "absent: no work directory"),
+    of_folder("seeds among other files", f"{SYNTHETIC} --seeds=1,2 --workdir=full", "else than repetitions (file)"),
+    of_folder("nothing to export", "--mode=export --workdir=full", "full: no work directory"),
+    of_folder("nothing to export by default", f"{BEAUTY} --mode=export", "runs/beauty-bert4rec-", "no work directory"),
+]
