@@ -1,20 +1,27 @@
 """Losses over a large table."""
 
-from collections.abc import Callable
-
 import tensorflow as tf
 
 from bert4rec_tf.types import Tensor
 
-PIECE = 2_048
-"""Rows of the table per piece: its logits stay in the cache, and no [targets, rows] tensor is ever made."""
+PIECE_ELEMENTS = 1 << 24
+"""About how many probabilities a piece has: large enough for the products to be quick, small beside all targets'."""
+
+LEAST_PIECE = 128
+"""Targets per piece however many rows the table has: fewer would read the table once more too often."""
+
+LEAST_PROBABILITY = 1e-20
+"""Below it a target's probability is too close to what float32 can hold for its logarithm to be exact."""
 
 
-def table_cross_entropy(hidden: Tensor, table: Tensor, bias: Tensor, targets: Tensor, piece: int = PIECE) -> tf.Tensor:
-    """The negative log-likelihood of targets under softmax(hidden table^T + bias), with its own gradient.
+def table_cross_entropy(
+    hidden: Tensor, table: Tensor, bias: Tensor, targets: Tensor, weights: Tensor, piece: int | None = None
+) -> tf.Tensor:
+    """The weighted sum of the targets' negative log-likelihoods under softmax(hidden table^T + bias).
 
-    Works through the table in pieces: first the log-sum-exp of all logits, then, backwards, each piece's logits again.
-    So memory does not grow with targets x rows.
+    Works through the targets in pieces, and makes each piece's share of the gradients while its probabilities are
+    there: three products and one softmax in all, and a memory that does not grow with targets x rows. So the gradients
+    cost their time even where nobody asks for them.
 
     In mixed precision, `hidden` in bfloat16 and the rest in float32, the two products of the gradients run in bfloat16.
     That of the logits does not: its result would be bfloat16 as well, and 8 bits are few for what is exponentiated.
@@ -24,92 +31,90 @@ def table_cross_entropy(hidden: Tensor, table: Tensor, bias: Tensor, targets: Te
         table: float [rows, d].
         bias: float [rows], of the table's type.
         targets: int32 [targets], row numbers.
-        piece: rows of the table per piece.
+        weights: float [targets], of the table's type. No gradient flows to them.
+        piece: targets per piece; None for about PIECE_ELEMENTS probabilities.
 
     Returns:
-        [targets], of the type of the table.
+        [], of the type of the table.
     """
-
-    targets = tf.convert_to_tensor(targets)
+    table, bias = tf.convert_to_tensor(table), tf.convert_to_tensor(bias)
+    hidden, targets, weights = (tf.convert_to_tensor(part) for part in (hidden, targets, weights))
+    piece = piece or max(LEAST_PIECE, PIECE_ELEMENTS // table.shape[0])
 
     @tf.custom_gradient
     def loss(hidden: tf.Tensor, table: tf.Tensor, bias: tf.Tensor):
-        rows = min(piece, table.shape[0])
-        wide = tf.cast(hidden, table.dtype)
-        log_sum = _log_sum_exp(wide, table, bias, rows)
-        target_logits = tf.reduce_sum(wide * tf.gather(table, targets), axis=1) + tf.gather(bias, targets)
+        value, *gradients = _with_gradients(hidden, table, bias, targets, weights, piece)
 
-        def gradient(upstream: tf.Tensor):
-            return _gradients(hidden, table, bias, targets, log_sum, upstream, rows)
+        def scaled_gradients(upstream: tf.Tensor):
+            return [gradient * tf.cast(upstream, gradient.dtype) for gradient in gradients]
 
-        return log_sum - target_logits, gradient
+        return value, scaled_gradients
 
-    return loss(tf.convert_to_tensor(hidden), tf.convert_to_tensor(table), tf.convert_to_tensor(bias))
+    return loss(hidden, table, bias)
 
 
-def _fold(add_piece: Callable[..., tuple], state: tuple, rows: int, piece: int) -> tuple:
-    """Calls `add_piece(number, size, *state) -> state` for each piece of a table of `rows` rows.
+def _with_gradients(
+    hidden: tf.Tensor, table: tf.Tensor, bias: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, piece: int
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns the value and the gradients of `hidden`, `table` and `bias`.
 
-    The loop has the whole pieces, for XLA wants the same shapes in every turn; a smaller last one comes after it.
+    The table's gradient is summed transposed, [d, rows]: that product is the quicker one. The targets' own part, which
+    has one row each, is put right at the end.
     """
-    count, rest = divmod(rows, piece)
-    _, *state = tf.while_loop(
-        lambda number, *_: number < count,
-        lambda number, *state: (number + 1, *add_piece(number, piece, *state)),
-        (0, *state),
+    narrow, number, (rows, width) = hidden.dtype, hidden.shape[0] or tf.shape(hidden)[0], table.shape
+    count, size = _pieces(number, piece)
+    columns = [_cut(part, count, size) for part in (hidden, targets, weights)]
+    narrow_table = tf.cast(table, narrow)
+
+    def add_piece(
+        index: tf.Tensor, value: tf.Tensor, of_hidden: tf.TensorArray, of_table: tf.Tensor, of_bias: tf.Tensor
+    ):
+        part, aims, shares = (column[index] for column in columns)
+        wide = tf.cast(part, table.dtype)
+        logits = tf.nn.bias_add(tf.matmul(wide, table, transpose_b=True), bias)
+        probabilities = tf.nn.softmax(logits)
+        value += tf.reduce_sum(_negative_log_likelihoods(logits, probabilities, aims) * shares)
+        of_bias += tf.matmul(shares[None, :], probabilities)[0]
+        probabilities = tf.cast(probabilities, narrow)
+        mean_rows = tf.cast(tf.matmul(probabilities, narrow_table), table.dtype)
+        of_part = (mean_rows - tf.gather(table, aims)) * shares[:, None]
+        factors = tf.cast(wide * shares[:, None], narrow)
+        of_table += tf.cast(tf.matmul(factors, probabilities, transpose_a=True), table.dtype)
+        return index + 1, value, of_hidden.write(index, tf.cast(of_part, narrow)), of_table, of_bias
+
+    zero = tf.zeros([], table.dtype)
+    pieces = tf.TensorArray(narrow, size=count, element_shape=[size if isinstance(size, int) else None, width])
+    _, value, of_hidden, of_table, of_bias = tf.while_loop(
+        lambda index, *_: index < count,
+        add_piece,
+        (0, zero, pieces, tf.zeros([width, rows], table.dtype), tf.zeros([rows], table.dtype)),
         parallel_iterations=1,
     )
-    return add_piece(count, rest, *state) if rest else tuple(state)
+    scaled = tf.cast(hidden, table.dtype) * weights[:, None]
+    of_table = tf.tensor_scatter_nd_sub(tf.transpose(of_table), targets[:, None], scaled)
+    of_bias = tf.tensor_scatter_nd_sub(of_bias, targets[:, None], weights)
+    return value, tf.reshape(of_hidden.stack(), [-1, width])[:number], of_table, of_bias
 
 
-def _logits(hidden: tf.Tensor, table: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    return tf.nn.bias_add(tf.matmul(hidden, table, transpose_b=True), bias)
+def _pieces(number: int | tf.Tensor, piece: int) -> tuple[int | tf.Tensor, int | tf.Tensor]:
+    """Returns how many pieces there are and their size, all the same as XLA wants it: numbers where `number` is one."""
+    largest = max if isinstance(number, int) else tf.maximum
+    count = largest(1, -(-number // piece))
+    return count, -(-number // count)
 
 
-def _log_sum_exp(hidden: tf.Tensor, table: tf.Tensor, bias: tf.Tensor, piece: int) -> tf.Tensor:
-    def add_piece(number: tf.Tensor, size: int, highest: tf.Tensor, total: tf.Tensor):
-        start = number * piece
-        logits = _logits(hidden, tf.slice(table, [start, 0], [size, -1]), tf.slice(bias, [start], [size]))
-        new_highest = tf.maximum(highest, tf.reduce_max(logits, axis=1))
-        here = tf.reduce_sum(tf.exp(logits - new_highest[:, None]), axis=1)
-        return new_highest, total * tf.exp(highest - new_highest) + here
-
-    lowest = tf.fill(tf.shape(hidden)[:1], hidden.dtype.min)
-    highest, total = _fold(add_piece, (lowest, tf.zeros_like(lowest)), table.shape[0], piece)
-    return highest + tf.math.log(total)
+def _cut(column: tf.Tensor, count: int | tf.Tensor, size: int | tf.Tensor) -> tf.Tensor:
+    """Returns [count, size, ...], filled with zeros: what they add has the weight 0."""
+    missing = count * size - tf.shape(column)[0]
+    filled = tf.pad(column, [[0, missing], *([0, 0] for _ in column.shape[1:])])
+    return tf.reshape(filled, [count, size, *column.shape[1:]])
 
 
-def _gradients(
-    hidden: tf.Tensor,
-    table: tf.Tensor,
-    bias: tf.Tensor,
-    targets: tf.Tensor,
-    log_sum: tf.Tensor,
-    upstream: tf.Tensor,
-    piece: int,
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Sums the gradients piece by piece, then puts the targets' own part right.
-
-    The upstream gradient scales rows of `hidden` here, not the far larger rows of weights, and the gradient of the
-    bias is one more column of the table's product: a sum over the columns of the weights would cost more.
-    """
-    narrow, wide, (rows, width) = hidden.dtype, tf.cast(hidden, table.dtype), table.shape
-    scaled = tf.concat([wide * upstream[:, None], upstream[:, None]], axis=1)
-    factors = tf.cast(scaled, narrow)
-
-    def add_piece(number: tf.Tensor, size: int, of_hidden: tf.Tensor, of_rows: tf.TensorArray):
-        start = number * piece
-        part = tf.slice(table, [start, 0], [size, -1])
-        logits = _logits(wide, part, tf.slice(bias, [start], [size]))
-        weights = tf.cast(tf.exp(logits - log_sum[:, None]), narrow)
-        of_hidden += tf.cast(tf.matmul(weights, tf.cast(part, narrow)), table.dtype)
-        of_part = tf.cast(tf.matmul(weights, factors, transpose_a=True), table.dtype)
-        if size < piece:
-            of_part = tf.pad(of_part, [[0, piece - size], [0, 0]])
-        return of_hidden, of_rows.write(number, of_part)
-
-    of_rows = tf.TensorArray(table.dtype, size=-(-rows // piece), element_shape=[piece, width + 1])
-    of_hidden, of_rows = _fold(add_piece, (tf.zeros_like(wide), of_rows), rows, piece)
-    of_hidden = tf.cast((of_hidden - tf.gather(table, targets)) * upstream[:, None], narrow)
-    of_rows = tf.tensor_scatter_nd_sub(tf.reshape(of_rows.stack(), [-1, width + 1]), targets[:, None], scaled)
-    return of_hidden, of_rows[:rows, :-1], of_rows[:rows, -1]
+def _negative_log_likelihoods(logits: tf.Tensor, probabilities: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+    """Reads them off the probabilities, unless one is so small that only the logits tell it."""
+    of_targets = tf.gather(probabilities, targets, batch_dims=1)
+    return tf.cond(
+        tf.reduce_any(of_targets < LEAST_PROBABILITY),
+        lambda: tf.reduce_logsumexp(logits, axis=1) - tf.gather(logits, targets, batch_dims=1),
+        lambda: -tf.math.log(of_targets),
+    )

@@ -10,6 +10,9 @@ from bert4rec_tf import layers, losses
 from bert4rec_tf.models.recommender import Recommender
 from bert4rec_tf.types import Batch, Tensor
 
+LENGTH_GROUPS = (2, 4, 8, 16)
+"""A training batch is worked through in groups of rows sorted by length, which end where 1/2, 1/4 ... are left."""
+
 LOSS_EPSILON = 1e-5
 """Added to the number of masked positions that the loss is divided by, as in the original."""
 
@@ -186,18 +189,22 @@ class BERT4Rec(Recommender):
                 target 0.
         """
         masked, targets = self._masked_states(batch)
-        likelihoods = losses.table_cross_entropy(
-            self.head.transform(masked), self.item_embeddings, self.head.bias, targets
+        weights = tf.cast(targets > 0, self.variable_dtype) / tf.cast(self.loss_weight(batch), self.variable_dtype)
+        return losses.table_cross_entropy(
+            self.head.transform(masked), self.item_embeddings, self.head.bias, targets, weights
         )
-        is_real = tf.cast(targets > 0, likelihoods.dtype)
-        return tf.reduce_sum(likelihoods * is_real) / tf.cast(self.loss_weight(batch), likelihoods.dtype)
 
     def _masked_states(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns the hidden states [m, d] at m slots of a batch, and their targets [m]."""
-        hidden = self.encode(batch["items"], training=True)
         if self.static_shapes:
+            hidden = self.encode(batch["items"], training=True)
             masked = tf.gather(hidden, batch["mask_positions"], batch_dims=1)
             return tf.reshape(masked, [-1, hidden.shape[-1]]), tf.reshape(batch["mask_targets"], [-1])
+        groups = [self._masked_states_of(part) for part in _by_length(batch)]
+        return tuple(tf.concat(parts, axis=0) for parts in zip(*groups))
+
+    def _masked_states_of(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        hidden = self.encode(batch["items"], training=True)
         slots = tf.where(batch["mask_targets"] > 0)
         positions = tf.cast(tf.gather_nd(batch["mask_positions"], slots), tf.int64)
         masked = tf.gather_nd(hidden, tf.stack([slots[:, 0], positions], axis=1))
@@ -238,3 +245,21 @@ class BERT4Rec(Recommender):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), **self.settings}
+
+
+def _by_length(batch: Batch) -> list[Batch]:
+    """Splits a batch into its shorter half, the shorter half of the rest and so on, each as wide as it must be.
+
+    Most histories are far shorter than N, and what is computed for padding is thrown away.
+    """
+    lengths = tf.math.count_nonzero(batch["items"], axis=1, dtype=tf.int32)
+    order = tf.argsort(lengths, stable=True)
+    columns = {name: tf.gather(batch[name], order) for name in ("items", "mask_positions", "mask_targets")}
+    rows, lengths = tf.size(lengths), tf.gather(lengths, order)
+    ends = [rows - rows // share for share in LENGTH_GROUPS] + [rows]
+    groups = []
+    for begin, end in zip([0, *ends], ends):
+        group = {name: column[begin:end] for name, column in columns.items()}
+        width = tf.reduce_max(tf.concat([lengths[begin:end], [1]], axis=0))
+        groups.append({**group, "items": group["items"][:, :width]})
+    return groups
