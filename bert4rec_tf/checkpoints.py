@@ -33,12 +33,12 @@ def save(path: Path, groups: Groups, state: Mapping[str, Any]) -> None:
     """
     values = {name: np.asarray(variable) for name, variable in _named(groups)}
     header = {"shapes": {name: value.shape for name, value in values.items()}, "state": state}
-    arrays.write(path, {HEADER: np.frombuffer(json.dumps(header, sort_keys=True).encode(), np.uint8), **values})
+    arrays.write(path, {HEADER: np.frombuffer(json.dumps(header).encode(), np.uint8), **values})
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Returns the state in a checkpoint. Raises Damaged where the file is."""
-    return _read_header(path)["state"]
+    """Returns the state in a checkpoint. Raises Damaged where the file is, be it only in a variable."""
+    return _header_in(arrays.read(path))["state"]
 
 
 def restore(path: Path, groups: Groups) -> dict[str, Any]:
@@ -126,4 +126,8 @@ def _named(groups: Groups) -> list[tuple[str, keras.Variable]]:
 
 
 def _read_header(path: Path) -> dict[str, Any]:
-    return json.loads(arrays.read(path, [HEADER])[HEADER].tobytes())
+    return _header_in(arrays.read(path, [HEADER]))
+
+
+def _header_in(content: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    return json.loads(content[HEADER].tobytes())

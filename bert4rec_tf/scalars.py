@@ -1,12 +1,17 @@
 """TensorBoard's scalars of a training."""
 
+import contextlib
 import math
-from collections.abc import Mapping
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 EVERY = 50
 """Steps whose mean is one point of a curve."""
@@ -19,15 +24,21 @@ class Scalars:
         folder: for TensorBoard's files, one per sitting.
         first_step: steps done before. What an earlier sitting wrote beyond it TensorBoard forgets, for it comes again.
         clip_norm: the norm at which gradients are clipped; 0 for never.
+
+    Raises:
+        OSError: here and in all methods, where the file cannot be written.
     """
 
     def __init__(self, folder: Path, first_step: int, clip_norm: float) -> None:
-        self._writer = EventFileWriter(str(folder))
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}"
+        self._file = open(self._path, "xb")  # noqa: SIM115 (closed in `close`)
+        self._records = RecordWriter(self._file)
         self._clip_norm = clip_norm or math.inf
         self._rows: list[Mapping[str, float]] = []
         self._step = first_step
-        if first_step:
-            self._writer.add_event(Event(step=first_step + 1, session_log=SessionLog(status=SessionLog.START)))
+        self._write_event(file_version="brain.Event:2")
+        self._write_event(step=first_step + 1, session_log=SessionLog(status=SessionLog.START))
 
     def add(self, step: int, made: Mapping[str, float]) -> None:
         """Takes what training step number `step` gave."""
@@ -42,13 +53,17 @@ class Scalars:
 
     def flush(self) -> None:
         """Waits until all points so far are in the file."""
-        self._writer.flush()
+        with self._named():
+            self._file.flush()
 
     def close(self) -> None:
         """Writes the mean of the last steps too."""
-        if self._rows:
-            self._write_means()
-        self._writer.close()
+        try:
+            if self._rows:
+                self._write_means()
+        finally:
+            with self._named():
+                self._file.close()
 
     def _write_means(self) -> None:
         names = self._rows[0]
@@ -58,4 +73,17 @@ class Scalars:
 
     def _write(self, step: int, scalars: Mapping[str, float]) -> None:
         values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
-        self._writer.add_event(Event(step=step, summary=Summary(value=values)))
+        self._write_event(step=step, summary=Summary(value=values))
+
+    def _write_event(self, **content: Any) -> None:
+        with self._named():
+            self._records.write(Event(wall_time=time.time(), **content).SerializeToString())
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        """Puts the file's name into an error that has none."""
+        try:
+            yield
+        except OSError as error:
+            error.filename = error.filename or str(self._path)
+            raise

@@ -33,15 +33,25 @@ def contents(shards):
 
 
 def records(shards):
-    return [
-        tf.train.Example.FromString(record.numpy())
-        for name in shards.names
-        for record in tf.data.TFRecordDataset(str(shards.folder / name))
-    ]
+    """Every example as a dictionary of lists, taken out of the blocks by plain Python."""
+    return [row for name in shards.names for row in records_of(shards.folder / name)]
+
+
+def records_of(path):
+    return [row for record in tf.data.TFRecordDataset(str(path)) for row in rows_of(record.numpy())]
+
+
+def rows_of(record):
+    features = tf.train.Example.FromString(record).features.feature
+    block = {name: list(feature.int64_list.value) for name, feature in features.items()}
+    lengths = {name.removesuffix("_lengths"): block.pop(name) for name in list(block) if name.endswith("_lengths")}
+    number = len(next(iter(lengths.values())))
+    ends = {name: np.cumsum([0, *lengths.get(name, [1] * number)]).tolist() for name in block}
+    return [{name: block[name][ends[name][row] : ends[name][row + 1]] for name in block} for row in range(number)]
 
 
 def values(example, name):
-    return list(example.features.feature[name].int64_list.value)
+    return example[name]
 
 
 def as_rows(batches):

@@ -6,11 +6,10 @@ import json
 import shutil
 
 import pytest
-import tensorflow as tf
 from absl.testing import flagsaver
 from damages import OF_RUNS
 from mistakes import AGAIN, EVALUATE, OF_FILES, OF_FLAGS, OF_FOLDERS, flipped, lines, text
-from shards import values
+from shards import records_of, values
 
 from bert4rec_tf import run
 from bert4rec_tf.files import LOCK
@@ -144,5 +143,4 @@ def test_users_with_one_or_two_actions_are_counted_and_those_with_two_trained_on
     assert "40 users." in printed and "2 users with fewer than three actions were not measured." in printed
     for manifest in (folder / "work" / "prepared").rglob("manifest.json"):
         names = [str(manifest.with_name(row["name"])) for row in json.loads(manifest.read_text())["shards"]]
-        records = [tf.train.Example.FromString(record.numpy()) for record in tf.data.TFRecordDataset(names)]
-        assert {values(record, "user")[0] for record in records} == set(range(42))
+        assert {values(row, "user")[0] for name in names for row in records_of(name)} == set(range(42))

@@ -6,9 +6,9 @@ from collections import Counter
 import numpy as np
 import pytest
 import tensorflow as tf
-from shards import MAX_LENGTH, as_rows, records, values
+from shards import MAX_LENGTH, as_rows, records, records_of, values
 
-from bert4rec_tf.data.tfrecords import Column, Shards, write_shard
+from bert4rec_tf.data.tfrecords import BLOCK, Column, Shards, write_shard
 
 
 def random_columns(rng, rows):
@@ -49,17 +49,46 @@ def test_narrower_rows_are_padded_to_the_declared_width(two_shards):
 
 def test_shards_hold_plain_examples_in_the_order_they_were_given(two_shards):
     columns, shards = two_shards
-    spec = {"number": tf.io.FixedLenFeature([], tf.int64), "list": tf.io.VarLenFeature(tf.int64)}
     for name, content in columns.items():
-        parsed = [tf.io.parse_single_example(row, spec) for row in tf.data.TFRecordDataset(str(shards.folder / name))]
-        assert [row["number"].numpy() for row in parsed] == content["number"].values.tolist()
-        lists = [row["list"].values.numpy().tolist() for row in parsed]
+        rows = records_of(shards.folder / name)
+        assert [values(row, "number") for row in rows] == [[number] for number in content["number"].values.tolist()]
         whole = content["list"]
-        assert lists == [row[:length] for row, length in zip(whole.values.tolist(), whole.lengths)]
+        assert [values(row, "list") for row in rows] == [
+            row[:length] for row, length in zip(whole.values.tolist(), whole.lengths)
+        ]
 
 
-def test_a_shard_that_fails_half_way_leaves_no_file(tmp_path):
-    with pytest.raises(IndexError):
+@pytest.mark.parametrize("rows", [1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7])
+def test_a_shard_of_any_number_of_blocks_reads_back_equal(tmp_path, rows):
+    content = random_columns(np.random.default_rng(2), rows)
+    write_shard(tmp_path / "shard", content)
+    assert sum(1 for _ in tf.data.TFRecordDataset(str(tmp_path / "shard"))) == -(-rows // BLOCK)
+    stored = records_of(tmp_path / "shard")
+    assert [values(row, "number")[0] for row in stored] == content["number"].values.tolist()
+    shards = Shards(tmp_path, ("shard",), (rows,), {"number": None, "list": 4})
+    read = as_rows(shards.read(rows, 3).take(1))
+    assert sorted((number, row) for _, row, number in read) == sorted(
+        (number, tuple(row)) for number, row in zip(content["number"].values.tolist(), content["list"].values.tolist())
+    )
+
+
+def test_a_shard_that_fails_half_way_leaves_no_file(tmp_path, monkeypatch):
+    made, features = [], Column.features
+
+    def fail_at_the_third(self, name, rows):
+        made.append(name)
+        if len(made) == 3:
+            raise OverflowError
+        return features(self, name, rows)
+
+    monkeypatch.setattr(Column, "features", fail_at_the_third)
+    with pytest.raises(OverflowError):
+        write_shard(tmp_path / "shard", random_columns(np.random.default_rng(2), 2 * BLOCK))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_columns_of_unequal_length_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"same number of rows. Received: \[3, 5\]"):
         write_shard(tmp_path / "shard", {"number": Column(np.arange(5)), "short": Column(np.arange(3))})
     assert list(tmp_path.iterdir()) == []
 
@@ -112,8 +141,8 @@ def test_epochs_differ_in_order(static):
 def shard_order(dynamic, epoch):
     home = {}
     for name in dynamic.names:
-        for record in tf.data.TFRecordDataset(str(dynamic.folder / name)):
-            home[values(tf.train.Example.FromString(record.numpy()), "window")[0]] = name
+        for row in records_of(dynamic.folder / name):
+            home[values(row, "window")[0]] = name
     return list(dict.fromkeys(home[row[-1]] for row in epoch))
 
 

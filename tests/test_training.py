@@ -1,80 +1,18 @@
 """The loop: what it learns, chooses, saves and resumes."""
 
 import csv
-import dataclasses
 import signal
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from trainings import NUM_ITEMS, curve_without_time, interrupted_during, new_model, scripted, trainer, weights
 
 from bert4rec_tf import checkpoints
-from bert4rec_tf.config import TrainingSettings
 from bert4rec_tf.errors import UserError
 from bert4rec_tf.models import BERT4Rec
-from bert4rec_tf.training import BEST, Trainer, load_weights, read_state
-
-NUM_ITEMS = 12
-STEP_40 = "step-000000040.npz"
-
-
-def new_model():
-    keras.utils.set_random_seed(4)
-    return BERT4Rec(NUM_ITEMS, max_length=6, hidden_dim=8, num_heads=2, dropout=0.2)
-
-
-def batches(start_step):
-    """Rows 1 2 3 ..., one position masked: the item before tells the one that is hidden."""
-
-    def batch(step):
-        first = tf.random.stateless_uniform([16, 1], [1, step], 1, NUM_ITEMS - 4, tf.int32)
-        items = first + tf.range(5)
-        positions = tf.random.stateless_uniform([16, 1], [2, step], 0, 5, tf.int32)
-        hidden = tf.range(5)[None, :] == positions
-        return {
-            "users": tf.zeros(16, tf.int32),
-            "lengths": tf.fill([16], 5),
-            "items": tf.where(hidden, NUM_ITEMS + 1, items),
-            "mask_positions": positions,
-            "mask_targets": tf.gather(items, positions, batch_dims=1),
-        }
-
-    return tf.data.Dataset.range(start_step, 1_000_000).map(batch)
-
-
-def settings(**changes):
-    defaults = TrainingSettings(steps=40, warmup_steps=4, learning_rate=0.01, evaluate_every=10)
-    return dataclasses.replace(defaults, **changes)
-
-
-def trainer(folder, model=None, validate=None, make=batches, last_step=None, **changes):
-    return Trainer(model or new_model(), make, settings(**changes), folder, last_step, validate, silent=True)
-
-
-def weights(model):
-    return [np.asarray(variable) for variable in model.variables]
-
-
-def scripted(values):
-    values = iter(values)
-    return lambda: {"hr@10": 0.0, "ndcg@10": next(values)}
-
-
-def interrupted_during(step):
-    """Batches during which Ctrl-C is pressed: the signal comes while step number `step` is made."""
-
-    def make(start_step):
-        for number, batch in enumerate(batches(start_step), start=start_step):
-            if number == step - 1:
-                signal.raise_signal(signal.SIGINT)
-            yield batch
-
-    return make
-
-
-def curve_without_time(state):
-    return [{name: value for name, value in row.items() if name != "seconds"} for row in state.curve]
+from bert4rec_tf.training import BEST, load_weights, read_state
 
 
 def test_the_loss_falls(tmp_path):
@@ -132,22 +70,6 @@ def test_signals_are_handled_as_before_after_training(tmp_path):
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     trainer(tmp_path).run()
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
-
-
-def test_best_weights_of_another_step_are_refused(tmp_path):
-    trainer(tmp_path, validate=scripted([0.1, 0.4, 0.3, 0.2])).run()
-    (tmp_path / STEP_40).replace(tmp_path / BEST)
-    trainer(tmp_path / "other", validate=scripted([0.1, 0.4, 0.3, 0.2])).run()
-    (tmp_path / "other" / STEP_40).replace(tmp_path / STEP_40)
-    with pytest.raises(UserError, match="is of step 40, but the best was 20"):
-        load_weights(new_model(), tmp_path)
-
-
-@pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"PK\x03\x04 cut short"])
-def test_a_damaged_checkpoint_is_named(tmp_path, content):
-    (tmp_path / STEP_40).write_bytes(content)
-    with pytest.raises(UserError, match=r"step-000000040\.npz: cannot be read .* none before it; delete"):
-        trainer(tmp_path).run()
 
 
 def test_a_finished_training_is_not_done_again(tmp_path):
@@ -220,25 +142,6 @@ def test_tensorboard_gets_its_scalars(tmp_path):
     for name in ("loss", "gradient_norm", "learning_rate", "clipped"):
         assert {(f"training/{name}", 50), (f"training/{name}", 100)} <= found
     assert {("validation/ndcg@10", 50), ("validation/hr@10", 100)} <= found
-
-
-def test_checkpoints_hold_the_optimizer_and_dropout_s_generators(tmp_path):
-    made = trainer(tmp_path)
-    made.run()
-    with np.load(tmp_path / STEP_40, allow_pickle=False) as content:
-        names = set(content.files)
-    assert len(names) == len(made.model.variables) + len(made.optimizer.variables) + 1
-    generators = [variable for variable in made.model.variables if variable.name == "seed_generator_state"]
-    assert len(generators) == 7 and {variable.name for variable in new_model().variables} == {
-        variable.name for variable in made.model.variables
-    }
-
-
-def test_weights_of_another_model_are_refused(tmp_path):
-    trainer(tmp_path).run()
-    other = BERT4Rec(NUM_ITEMS, max_length=6, hidden_dim=16, num_heads=2)
-    with pytest.raises(UserError, match="must have the shape"):
-        load_weights(other, tmp_path)
 
 
 def test_an_unfinished_training_is_not_measured(tmp_path):

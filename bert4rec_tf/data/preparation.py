@@ -3,18 +3,24 @@
 import abc
 import concurrent.futures
 import contextlib
+import copy
 import hashlib
 import json
 import multiprocessing
+import os
 import signal
-from collections.abc import Iterable, Sequence
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
-from bert4rec_tf import files
+from bert4rec_tf import arrays, files
 from bert4rec_tf.config import MaskingSettings
 from bert4rec_tf.data import tfrecords
 from bert4rec_tf.data.examples import Windows, cut_windows, mask_windows
@@ -79,11 +85,13 @@ class ShardMaker(abc.ABC):
     """Writes shard after shard, each a function of its number alone.
 
     Attributes:
+        windows: what the examples are made of.
         num_examples: in all shards.
         seed: decides their order.
         folder: where the shards come.
     """
 
+    windows: Windows
     num_examples: int
     seed: int
     folder: Path
@@ -178,20 +186,68 @@ def _write(maker: ShardMaker, numbers: Sequence[int], processes: int) -> None:
         stack.callback(progress.close)
         written: Iterable[None] = map(maker.write, numbers)
         if min(processes, len(numbers)) > 1:
-            context = multiprocessing.get_context("spawn")
-            pool = concurrent.futures.ProcessPoolExecutor(processes, context, _receive, (maker,))
-            written = stack.enter_context(pool).map(_write_received, numbers)
+            written = stack.enter_context(_written_by_workers(maker, numbers, processes))
         for _ in written:
             progress.advance()
 
 
+@contextlib.contextmanager
+def _written_by_workers(maker: ShardMaker, numbers: Sequence[int], processes: int) -> Iterator[Iterable[None]]:
+    """Yields what is done when a shard is written, by processes that end with this one, however it ends."""
+    given = maker.folder / f".windows{files.PARTIAL}"
+    arrays.write(given, vars(maker.windows))
+    bare = copy.copy(maker)
+    bare.windows = None
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryFile() as notes:
+        try:
+            with concurrent.futures.ProcessPoolExecutor(processes, context, _receive, (bare, given)) as pool:
+                with _born_quietly(notes):
+                    written = pool.map(_write_received, numbers)
+                yield written
+        except concurrent.futures.process.BrokenProcessPool as error:
+            notes.seek(0)
+            said = notes.read().decode(errors="replace")
+            if "Traceback" in said:
+                print(said, file=sys.stderr)
+            raise UserError(
+                f"{maker.folder}: a process that wrote examples was ended from outside, perhaps for want of memory; "
+                "start the same command again, with fewer --processes"
+            ) from error
+        finally:
+            given.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _born_quietly(notes: BinaryIO) -> Iterator[None]:
+    """Processes begun inside the block never hear Ctrl-C, and put what TensorFlow says at its start into a file."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if hasattr(signal, "pthread_sigmask") else None
+    stderr = os.dup(2)
+    os.dup2(notes.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        if before is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 _received: list[ShardMaker] = []
-"""What a worker process was given to write from, sent once and not with every shard."""
+"""What a worker process was given to write from, read once and not with every shard."""
 
 
-def _receive(maker: ShardMaker) -> None:
+def _receive(bare: ShardMaker, given: Path) -> None:
+    """Puts the windows, which are in a file for they may be large, back into the maker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _received[:] = [maker]
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    bare.windows = Windows(**arrays.read(given))
+    _received[:] = [bare]
+
+
+def _end_with_parent() -> None:
+    multiprocessing.parent_process().join()
+    os._exit(1)
 
 
 def _write_received(number: int) -> None:
