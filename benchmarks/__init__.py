@@ -1,0 +1,1 @@
+"""The hot paths, each beside the formulation of the authors' program and the machine's own limits, in one run."""

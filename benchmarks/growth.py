@@ -1,0 +1,106 @@
+"""How each figure grows: with the catalogue, the length of histories, and the number of users."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import lines, measuring, shapes
+from bert4rec_tf import candidates, files
+from bert4rec_tf.config import MaskingSettings
+from bert4rec_tf.data import preparation
+from bert4rec_tf.sequences import LeaveOneOut
+
+CATALOGUES = (10_000, 100_000, 1_000_000)
+LENGTHS = (50, 100, 200, 400)
+USERS = (1_000, 10_000, 100_000, 1_000_000)
+
+Curves = dict[str, dict[str, list[float]]]
+
+
+def measure() -> Curves:
+    """Returns the curves by name: `x` and one list per figure; prints them on the way."""
+    return {"catalogue": by_catalogue(), "length": by_length(), "users": by_users()}
+
+
+def by_catalogue() -> dict[str, list[float]]:
+    """A training step of 256 samples, and its process' peak memory, for larger and larger catalogues."""
+    rows = [_in_a_process(8_000, items, 50) for items in CATALOGUES]
+    return _told(
+        "catalogue", CATALOGUES, {"step seconds": [row[0] for row in rows], "peak GB": [row[1] for row in rows]}
+    )
+
+
+def by_length() -> dict[str, list[float]]:
+    """The same for longer and longer histories, all of them full."""
+    rows = [_in_a_process(2_000, 5_000, length) for length in LENGTHS]
+    return _told("length", LENGTHS, {"step seconds": [row[0] for row in rows], "peak GB": [row[1] for row in rows]})
+
+
+def by_users() -> dict[str, list[float]]:
+    """Preparing all users, and drawing candidates for them, in seconds."""
+    seconds: dict[str, list[float]] = {"preparation seconds": [], "candidates seconds": []}
+    masking = MaskingSettings(mask_proportion=0.6, max_predictions=30, window_step=0.1, mask_copies=1)
+    for users in USERS:
+        sequences = shapes.generate(users, 20_000, 5, 8.8)
+        split = LeaveOneOut(sequences)
+        with tempfile.TemporaryDirectory() as folder:
+            seconds["preparation seconds"].append(
+                measuring.once(
+                    lambda split=split, folder=folder: preparation.prepare(
+                        split.training(True), masking, 50, 1, Path(folder)
+                    )
+                )
+            )
+        seconds["candidates seconds"].append(
+            measuring.once(
+                lambda split=split, sequences=sequences: candidates.draw_popular(sequences, split.users, 100, 0)
+            )
+        )
+    return _told("users", USERS, seconds)
+
+
+def _in_a_process(users: int, items: int, length: int) -> tuple[float, float]:
+    seconds, memory = measuring.peak_memory(step_seconds, users, items, length)
+    return seconds, memory / 1e9
+
+
+def step_seconds(users: int, items: int, length: int) -> float:
+    """Returns the median seconds of a step with `items` items, and histories of about `length` where that is not 50."""
+    masking = MaskingSettings(mask_proportion=0.2, max_predictions=max(20, length // 5))
+    shortest, mean = (5, 8.8) if length == 50 else (length, length + 2)
+    shape = shapes.Shape(users, items, shortest, mean, length, masking)
+    sequences = shapes.generate(users, items, shortest, mean)
+    batch, _, _ = lines.make_batch(shape, sequences)
+    step = lines.step_of(shape, items, "ours")
+    return measuring.alternate({"step": lambda: float(step(batch)["loss"])}, rounds=3)["step"].median
+
+
+def _told(name: str, sizes: tuple[int, ...], figures: dict[str, list[float]]) -> dict[str, list[float]]:
+    print(f"{name:<24}" + "".join(f"{size:>12,}" for size in sizes))
+    for figure, values in figures.items():
+        print(f"{figure:<24}" + "".join(f"{value:>12.3g}" for value in values), flush=True)
+    print()
+    return {"x": [float(size) for size in sizes], **figures}
+
+
+def plot(curves: Curves, folder: Path) -> None:
+    """Draws one picture per curve, on logarithmic axes, where matplotlib is installed."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        print("The pictures need matplotlib: pip install '.[plots]'")
+        return
+    files.make_folder(folder)
+    for name, found in curves.items():
+        figure = Figure(figsize=(6, 4), layout="constrained")
+        axes = figure.add_subplot()
+        for label, values in found.items():
+            if label != "x":
+                axes.plot(found["x"], values, marker="o", label=label)
+        axes.set(xscale="log", yscale="log", xlabel=name, title=f"growth with the {name}")
+        axes.set_ylim(bottom=min(np.min(values) for label, values in found.items() if label != "x") / 2)
+        axes.legend()
+        axes.grid(alpha=0.3)
+        with files.whole_file(folder / f"{name}.png") as aside:
+            figure.savefig(aside, format="png", dpi=120)

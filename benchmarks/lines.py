@@ -1,0 +1,228 @@
+"""The lines of the benchmark: each times our path beside the authors' formulation in alternating order."""
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks import measuring, original, shapes
+from bert4rec_tf import candidates, optimizers, steps
+from bert4rec_tf.config import TrainingSettings
+from bert4rec_tf.data import preparation
+from bert4rec_tf.data.examples import cut_windows, mask_windows
+from bert4rec_tf.evaluation import Ranker, RankingTask
+from bert4rec_tf.metrics import POPULAR, UNIFORM
+from bert4rec_tf.models import BERT4Rec
+from bert4rec_tf.sequences import LeaveOneOut, Sequences
+from bert4rec_tf.types import Batch
+
+SAMPLE_USERS = 400
+"""Users of the authors' formulation where it works through one after the other."""
+
+BATCH_SIZE = 256
+WIDTH = 64
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table.
+
+    Attributes:
+        line: what was timed, on which shape.
+        unit: of the two rates.
+        ours, theirs: per second; `theirs` is None where there is nothing to compare.
+        notes: further figures.
+    """
+
+    line: str
+    unit: str
+    ours: float
+    theirs: float | None = None
+    notes: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def ratio(self) -> float | None:
+        return None if self.theirs is None else self.ours / self.theirs
+
+
+def preparing() -> Iterator[Row]:
+    """Masked TFRecords, examples per second, one process."""
+    for name in shapes.SHAPES:
+        shape, sequences = shapes.of(name)
+        training = LeaveOneOut(sequences).training(with_validation=True)
+        users = np.random.default_rng(1).permutation(training.num_users)[:SAMPLE_USERS]
+        counts = {}
+
+        def ours(shape=shape, training=training, counts=counts) -> None:
+            with tempfile.TemporaryDirectory() as folder:
+                shards = preparation.prepare(training, shape.masking, shape.max_length, 1, Path(folder))
+                counts["ours"] = shards.num_examples
+
+        def theirs(shape=shape, training=training, users=users, counts=counts) -> None:
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "train.tfrecord"
+                counts["theirs"] = original.prepare(training, users, shape.masking, shape.max_length, path, 1)
+
+        found = measuring.alternate({"ours": ours, "theirs": theirs}, rounds=3, warm_up=0)
+        rates = {key: counts[key] / found[key].median for key in counts}
+        yield Row(f"preparation, {name}", "examples/s", rates["ours"], rates["theirs"])
+
+
+def reading(batches: int = 200) -> Iterator[Row]:
+    """Batches from prepared records, examples per second."""
+    for name in shapes.SHAPES:
+        shape, sequences = shapes.of(name)
+        training = LeaveOneOut(sequences).training(with_validation=True)
+        slots = shape.masking.max_predictions
+        with tempfile.TemporaryDirectory() as folder:
+            shards = preparation.prepare(training, shape.masking, shape.max_length, 1, Path(folder))
+            path = Path(folder) / "theirs.tfrecord"
+            original.prepare(training, np.arange(SAMPLE_USERS), shape.masking, shape.max_length, path, 1)
+            found = measuring.alternate(
+                {
+                    "ours": lambda shards=shards: _exhaust(shards.read(BATCH_SIZE, seed=1).take(batches)),
+                    "theirs": lambda path=path, shape=shape, slots=slots: _exhaust(
+                        original.read(path, BATCH_SIZE, shape.max_length, slots).take(batches)
+                    ),
+                }
+            )
+        rates = {key: batches * BATCH_SIZE / timing.median for key, timing in found.items()}
+        yield Row(f"reading, {name}", "examples/s", rates["ours"], rates["theirs"])
+
+
+def _exhaust(dataset: tf.data.Dataset) -> None:
+    for _ in dataset:
+        pass
+
+
+def training() -> Iterator[Row]:
+    """One training step, samples per second, with peak memory and the share of the machine's matrix rate."""
+    for name, rounds in (("beauty", 3), ("ml-1m", 5)):
+        shape, sequences = shapes.of(name)
+        batch, tokens, masked = make_batch(shape, sequences)
+        ours, theirs = (step_of(shape, sequences.num_items, kind) for kind in ("ours", "theirs"))
+        narrow = step_of(shape, sequences.num_items, "bfloat16")
+        formulations = {
+            "ours": lambda ours=ours, batch=batch: float(ours(batch)["loss"]),
+            "bfloat16": lambda narrow=narrow, batch=batch: float(narrow(batch)["loss"]),
+            "theirs": lambda theirs=theirs, batch=batch: float(theirs(batch)["loss"]),
+        }
+        found = measuring.alternate(formulations, rounds)
+        seconds = {key: timing.median for key, timing in found.items()}
+        rate = measuring.matrix_rate()
+        useful = useful_operations(shape, sequences.num_items, tokens, masked)
+        memory = {kind: measuring.peak_memory(one_step, name, kind)[1] / 1e9 for kind in ("ours", "theirs")}
+        notes = {
+            "share of the matrix rate": useful / seconds["ours"] / rate,
+            "matrix rate GFLOP/s": rate / 1e9,
+            "peak GB": memory["ours"],
+            "their peak GB": memory["theirs"],
+        }
+        samples = {key: BATCH_SIZE / value for key, value in seconds.items()}
+        yield Row(f"training step, {name}", "samples/s", samples["ours"], samples["theirs"], notes)
+        yield Row(f"training step in bfloat16, {name}", "samples/s", samples["bfloat16"], samples["theirs"])
+
+
+def make_batch(shape: shapes.Shape, sequences: Sequences) -> tuple[Batch, int, int]:
+    """Returns a batch, how many tokens of it are real, and how many are masked."""
+    windows = cut_windows(LeaveOneOut(sequences).training(True), shape.max_length, shape.masking.window_step)
+    chosen = np.random.default_rng(2).integers(len(windows) * (shape.masking.mask_copies + 1), size=BATCH_SIZE)
+    made = mask_windows(windows, chosen, shape.masking, shape.max_length, sequences.num_items, [3])
+    batch = {
+        "users": made.users,
+        "lengths": made.lengths,
+        "items": made.items,
+        "mask_positions": made.mask_positions,
+        "mask_targets": made.mask_targets,
+    }
+    constants = {name: tf.constant(column.astype(np.int32)) for name, column in batch.items()}
+    return constants, int(made.lengths.sum()), int(made.num_masked.sum())
+
+
+def step_of(shape: shapes.Shape, num_items: int, kind: str) -> Callable[[Batch], dict[str, Any]]:
+    """Returns the training step of our formulation ("ours", "bfloat16") or the authors' ("theirs")."""
+    precision = {"dtype": "mixed_bfloat16"} if kind == "bfloat16" else {}
+    model = BERT4Rec(
+        num_items, max_length=shape.max_length, hidden_dim=WIDTH, dropout=0.2, attention_dropout=0.2, **precision
+    )
+    if kind == "theirs":
+        model.training_loss = lambda batch: original.training_loss(model, batch)
+    settings = TrainingSettings(steps=1_000, batch_size=BATCH_SIZE)
+    optimizer = optimizers.from_settings(settings)
+    optimizer.build(model.trainable_variables)
+    return steps.make_step(model, optimizer, settings)
+
+
+def one_step(name: str, kind: str) -> None:
+    """Makes two steps; for the memory that they take."""
+    shape, sequences = shapes.of(name)
+    batch, _, _ = make_batch(shape, sequences)
+    step = step_of(shape, sequences.num_items, kind)
+    for _ in range(2):
+        step(batch)
+
+
+def useful_operations(shape: shapes.Shape, num_items: int, tokens: int, masked: int, layers: int = 2) -> float:
+    """Counts what cannot be avoided: three products of masked positions and table, the encoder on real tokens."""
+    return 3 * 2 * (masked * (num_items + 2) * WIDTH + layers * tokens * 12 * WIDTH**2)
+
+
+def evaluating() -> Iterator[Row]:
+    """Ranking every user's target, users per second."""
+    for name in shapes.SHAPES:
+        shape, sequences = shapes.of(name)
+        split = LeaveOneOut(sequences)
+        model = BERT4Rec(sequences.num_items, max_length=shape.max_length, hidden_dim=WIDTH)
+        drawn = candidates.draw_popular(sequences, split.users, 100, 0)
+        sampled = RankingTask.of(split, "test", {POPULAR: drawn})
+        full = RankingTask.of(split, "test", {POPULAR: drawn, UNIFORM: drawn}, all_items=True)
+        rows = np.random.default_rng(1).permutation(len(split.users))[:SAMPLE_USERS]
+        users, targets = split.users[rows], sampled.targets[rows]
+        ranker = Ranker(model.score, model.max_history)
+        found = measuring.alternate(
+            {
+                "sampled": lambda ranker=ranker, sampled=sampled: ranker.ranks(sampled),
+                "full": lambda ranker=ranker, full=full: ranker.ranks(full),
+                "theirs": lambda model=model, task=sampled, users=users, targets=targets, full=sequences: (
+                    original.evaluate(model, task.histories, users, targets, full, BATCH_SIZE)
+                ),
+            },
+            rounds=3,
+        )
+        theirs = SAMPLE_USERS / found["theirs"].median
+        for kind in ("sampled", "full"):
+            seconds = found[kind].median
+            rate = len(split.users) / seconds
+            yield Row(f"evaluation, {kind}, {name}", "users/s", rate, theirs, {"seconds for all": seconds})
+
+
+def drawing() -> Iterator[Row]:
+    """100 popular negatives for every user, users per second."""
+    for name in shapes.SHAPES:
+        _, sequences = shapes.of(name)
+        users = LeaveOneOut(sequences).users
+        few = np.random.default_rng(1).permutation(users)[:SAMPLE_USERS]
+        found = measuring.alternate(
+            {
+                "ours": lambda sequences=sequences, users=users: candidates.draw_popular(sequences, users, 100, 0),
+                "theirs": lambda sequences=sequences, few=few: original.draw_candidates(
+                    sequences, few, np.random.RandomState(1)
+                ),
+            },
+            rounds=3,
+        )
+        ours, theirs = len(users) / found["ours"].median, len(few) / found["theirs"].median
+        yield Row(f"candidates, {name}", "users/s", ours, theirs)
+
+
+LINES: dict[str, Callable[[], Iterable[Row]]] = {
+    "preparation": preparing,
+    "reading": reading,
+    "training": training,
+    "evaluation": evaluating,
+    "candidates": drawing,
+}

@@ -1,0 +1,78 @@
+"""Times of several formulations in one run, in alternating order, and what the machine itself can do."""
+
+import multiprocessing
+import resource
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one formulation.
+
+    Attributes:
+        median, best: over the rounds.
+    """
+
+    median: float
+    best: float
+
+
+def alternate(formulations: Mapping[str, Callable[[], Any]], rounds: int = 5, warm_up: int = 1) -> dict[str, Timing]:
+    """Times every formulation once per round, each round in the other direction, after calls that do not count."""
+    names = list(formulations)
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(warm_up + rounds):
+        for name in names if number % 2 else reversed(names):
+            begin = time.perf_counter()
+            formulations[name]()
+            if number >= warm_up:
+                seconds[name].append(time.perf_counter() - begin)
+    return {name: Timing(statistics.median(found), min(found)) for name, found in seconds.items()}
+
+
+def once(function: Callable[[], Any]) -> float:
+    """Returns the seconds of one call."""
+    begin = time.perf_counter()
+    function()
+    return time.perf_counter() - begin
+
+
+def matrix_rate(dtype: str = "float32", size: int = 2_048) -> float:
+    """Returns the operations per second of the machine's matrix product."""
+    matrix = tf.cast(tf.random.stateless_uniform([size, size], [1, 2]), dtype)
+    multiply = tf.function(lambda: tf.matmul(matrix, matrix)[0, 0])
+    return 2 * size**3 / alternate({"product": lambda: multiply().numpy()}, rounds=9).popitem()[1].best
+
+
+def copy_rate(megabytes: int = 256) -> float:
+    """Returns the bytes per second of a copy in memory, read and written ones together."""
+    source = np.ones(megabytes << 17)
+    target = np.empty_like(source)
+    return 2 * source.nbytes / alternate({"copy": lambda: np.copyto(target, source)}, rounds=7).popitem()[1].best
+
+
+def peak_memory(function: Callable[..., Any], *arguments: Any) -> tuple[Any, int]:
+    """Calls a function in a new process, and returns its result and the most memory that process had, in bytes."""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_report, args=(sender, function, arguments))
+    process.start()
+    sender.close()
+    try:
+        return receiver.recv()
+    except EOFError:
+        return None, 0
+    finally:
+        process.join()
+
+
+def _report(sender: Any, function: Callable[..., Any], arguments: tuple) -> None:
+    result = function(*arguments)
+    sender.send((result, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))

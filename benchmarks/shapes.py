@@ -1,0 +1,61 @@
+"""Generated data of the size and shape of the paper's data sets."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from bert4rec_tf.config import MaskingSettings
+from bert4rec_tf.sequences import Sequences
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The size of a data set and the settings it is trained with.
+
+    Attributes:
+        users, items: how many.
+        shortest, mean: actions per user.
+        max_length: N.
+        masking: how examples are made.
+    """
+
+    users: int
+    items: int
+    shortest: int
+    mean: float
+    max_length: int
+    masking: MaskingSettings
+
+
+SHAPES = {
+    "beauty": Shape(
+        40_226, 54_542, 5, 8.8, 50, MaskingSettings(mask_proportion=0.6, max_predictions=30, window_step=0.1)
+    ),
+    "ml-1m": Shape(
+        6_040, 3_416, 16, 163.5, 200, MaskingSettings(mask_proportion=0.2, max_predictions=40, window_step=0.5)
+    ),
+}
+
+
+def generate(users: int, items: int, shortest: int, mean: float, seed: int = 0) -> Sequences:
+    """Returns users with `shortest` actions and geometrically many more, on items whose popularity falls with rank."""
+    rng = np.random.default_rng(seed)
+    lengths = shortest + rng.geometric(1 / (mean - shortest + 1), users) - 1
+    weights = (np.arange(items) + 10.0) ** -0.9
+    drawn = np.searchsorted(np.cumsum(weights / weights.sum()), rng.random(lengths.sum()))
+    everything = rng.permutation(items)[: lengths.sum()]
+    drawn[rng.permutation(len(drawn))[: len(everything)]] = everything
+    codes, names = pd.factorize(np.minimum(drawn, items - 1))
+    return Sequences.from_codes(
+        np.repeat(np.arange(users), lengths),
+        codes,
+        np.arange(users).astype(str).astype(object),
+        names.astype(str).astype(object),
+    )
+
+
+def of(name: str) -> tuple[Shape, Sequences]:
+    """Returns a shape and data of it."""
+    shape = SHAPES[name]
+    return shape, generate(shape.users, shape.items, shape.shortest, shape.mean)
