@@ -142,7 +142,7 @@ class Experiment:
             return model, None
         try:
             return model, self._trainer(model, phase, last_step, strategy).run().best_step or None
-        except (tf.errors.DataLossError, tf.errors.NotFoundError) as error:
+        except (tf.errors.DataLossError, tf.errors.NotFoundError, tf.errors.FailedPreconditionError) as error:
             raise UserError(
                 f"{self.workdir.prepared}: examples were damaged while they were read; start the same command again "
                 f"to have them written again ({error.message})"

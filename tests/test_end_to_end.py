@@ -17,6 +17,7 @@ def test_the_default_run_reaches_four_fifths_of_the_generator_itself(tmp_path):
     assert test > 4 * pop > random
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["mixed_precision", "jit_compile"])
 def test_the_ways_to_compute_reach_the_same_quality(tmp_path, way):
     run = presets.make_run("synthetic", retrain=False, **{way: True})

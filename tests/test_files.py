@@ -297,7 +297,6 @@ def no_room_for_candidates_curves_and_checkpoints(folder):
 
 def no_room_for_results_and_the_exported_model(folder):
     copied(folder)
-    too_large(folder, "ranks-test.npz", size("ranks-test.npz") - 1, "--mode=evaluate")
     too_large(folder, "metrics.json", size("metrics.json") - 1, "--mode=evaluate")
     too_large(folder, "saved_model", size("saved_model/saved_model.pb") // 2, "--mode=export")
     too_large(folder, "saved_model", size("saved_model/variables/variables.data-*") - 1, "--mode=export")

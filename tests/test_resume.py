@@ -14,17 +14,14 @@ from trainings import small_and_quick, whole_run
 from whole_runs import FLAGS, Moment
 
 CHECKPOINT_AT_EVERY_STEP = [
-    Moment("half", "*/candidates-*"),
     Moment("half", "*/choose/step-*5.npz"),
     Moment("after", "*/choose/best.npz"),
-    Moment("after", "*/choose/step-000000012.npz"),
     Moment("half", "*/metrics.json"),
     Moment("before", "*/saved_model"),
 ]
 CHECKPOINTS_AT_MEASUREMENTS = [
     Moment("after", "*/choose/curve.csv", 2),
     Moment("half", "*/final/step-000000008.npz"),
-    Moment("after", "*/ranks-test.npz"),
 ]
 
 

@@ -68,7 +68,7 @@ def start(cwd, *flags, moment=None, sends="SIGKILL", hash_seed=0, limit=None, **
     (cwd / "data").mkdir(parents=True, exist_ok=True)
     (cwd / "temporary").mkdir(exist_ok=True)
     (cwd / "data" / "beauty.txt").write_text(DATA)
-    own = {"XDG_CACHE_HOME": str(cwd / "cache"), "TMPDIR": str(cwd / "temporary"), "PYTHONHASHSEED": str(hash_seed)}
+    own = {"TMPDIR": str(cwd / "temporary"), "PYTHONHASHSEED": str(hash_seed)}
     program = (sys.executable, "-m", "bert4rec_tf.run")
     if moment is not None:
         program = (sys.executable, __file__, sends, moment.when, moment.pattern, str(moment.count))
