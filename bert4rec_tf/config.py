@@ -117,7 +117,7 @@ class MaskingSettings(Settings):
         1.0, "share of them shown as the mask token; of the rest half stay, half become random", at_least=0, at_most=1
     )
     mask_copies: int = setting(
-        10, "randomly masked copies of each window for one with its last item masked", at_least=0, at_most=1_000
+        10, "randomly masked copies of each window for one with its last item masked", at_least=0, at_most=10_000
     )
     window_step: float = setting(0.5, "share of N by which windows slide over long sequences (-1: by N)", at_most=1)
 

@@ -96,7 +96,7 @@ OF_FLAGS = [
     of_flags("items of no export", f"{SYNTHETIC} --mode=train --k=3", "--k goes with --mode=all or export"),
     of_flags("too many threads", f"{SYNTHETIC} --threads=10000000000", "`threads` must be", "threads=10000000000"),
     of_setting("--batch_size=10000000000000", "at least 1 and at most 1000000"),
-    of_setting("--mask_copies=1000000000000", "at least 0 and at most 1000"),
+    of_setting("--mask_copies=1000000000000", "at least 0 and at most 10000"),
     of_flags("no seeds", f"{SYNTHETIC} --seeds=", "at least two different numbers. Received: seeds=[]"),
     of_flags("seeds out of range", f"{SYNTHETIC} --seeds=1,-2", "`seed` must be a whole number from 0", "seed=-2"),
     of_setting("--seed=-1", "a whole number from 0 to 2^32 - 1"),

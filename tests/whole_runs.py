@@ -40,7 +40,7 @@ TINY = (
 FLAGS = {
     "static": (*TINY, "--mask_copies=150", "--checkpoint_seconds=0"),
     "dynamic": (*TINY, "--masking=dynamic", "--checkpoint_seconds=1000"),
-    "one thread": (*TINY, "--masking=dynamic", "--threads=1", "--checkpoint_seconds=0.01"),
+    "one thread": (*TINY, "--masking=dynamic", "--threads=1", "--checkpoint_seconds=0"),
 }
 TABLES = ("curve.csv",)
 
