@@ -23,9 +23,14 @@ def windows_of(history: list[str], max_length: int, window_step: float) -> list[
     return [history[start : start + max_length] for start in starts[::-1]]
 
 
-def mask(window: list[str], masking: MaskingSettings, rng: random.Random) -> tuple[list[str], list[int], list[str]]:
-    """Masks one window at random: its tokens, the masked places and what stood there."""
-    order = list(range(len(window)))
+def mask(
+    window: list[str], masking: MaskingSettings, known: list[str], rng: random.Random
+) -> tuple[list[str], list[int], list[str]]:
+    """Masks one window at random: its tokens, the masked places and what stood there.
+
+    Every token is looked for in the list of all items, as in the original.
+    """
+    order = [place for place, token in enumerate(window) if token in known]
     rng.shuffle(order)
     wanted = min(masking.max_predictions, max(1, round(len(window) * masking.mask_proportion)))
     tokens, places, covered = list(window), [], []
@@ -55,7 +60,7 @@ def prepare(
     for user in users:
         history = [raw[item - 1] for item in sequences[user]]
         for window in windows_of(history, max_length, masking.window_step):
-            instances += [(user, *mask(window, masking, rng)) for _ in range(masking.mask_copies)]
+            instances += [(user, *mask(window, masking, raw, rng)) for _ in range(masking.mask_copies)]
             instances.append((user, *mask_last(window)))
     rng.shuffle(instances)
     with tf.io.TFRecordWriter(str(path)) as writer:

@@ -11,9 +11,12 @@ from bert4rec_tf.metrics import POPULAR, UNIFORM
 from bert4rec_tf.progress import warn
 from bert4rec_tf.sequences import PAD, Sequences
 
-FORMAT = 1
+FORMAT = 2
 BLOCK_ELEMENTS = 1 << 25
 """Users are worked through in blocks whose [users, items] table has at most so many elements."""
+
+ROUNDS = 20
+"""Draws by rejection before the users who still lack some are served in a slower way that never fails."""
 
 
 def draw_popular(sequences: Sequences, users: np.ndarray, num_negatives: int, seed: int) -> np.ndarray:
@@ -32,7 +35,7 @@ def draw_popular(sequences: Sequences, users: np.ndarray, num_negatives: int, se
         int32 [k, num_negatives], filled with 0 on the right where there are fewer.
     """
 
-    def draw(rng: np.random.Generator, size: int) -> np.ndarray:
+    def draw(rng: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
         return sequences.items[rng.integers(sequences.num_actions, size=size)]
 
     return _draw(sequences, users, num_negatives, [seed, 0], draw, sequences.vocabulary.counts)
@@ -41,7 +44,7 @@ def draw_popular(sequences: Sequences, users: np.ndarray, num_negatives: int, se
 def draw_uniform(sequences: Sequences, users: np.ndarray, num_negatives: int, seed: int) -> np.ndarray:
     """Draws negatives as `draw_popular` does, every item with the same probability."""
 
-    def draw(rng: np.random.Generator, size: int) -> np.ndarray:
+    def draw(rng: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
         return rng.integers(1, sequences.num_items + 1, size, np.int32)
 
     return _draw(sequences, users, num_negatives, [seed, 1], draw, np.ones(sequences.num_items))
@@ -79,7 +82,7 @@ def frozen(
         return drawn
 
 
-Draw = Callable[[np.random.Generator, int], np.ndarray]
+Draw = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
 
 
 def _draw(
@@ -90,37 +93,62 @@ def _draw(
     block = max(1, min(BLOCK_ELEMENTS // (sequences.num_items + 1), len(users)))
     for number, start in enumerate(range(0, len(users), block)):
         part, rng = slice(start, start + block), np.random.default_rng([seed[0], number, seed[1]])
-        _draw_block(sequences, users[part], drawn[part], partial(draw, rng), partial(_race, weights, rng))
+        taken = _met(sequences, users[part])
+        _draw_block(taken, drawn[part], partial(draw, rng), partial(_race, weights, rng))
     return drawn
 
 
+def _met(sequences: Sequences, users: np.ndarray) -> np.ndarray:
+    """Returns bool [users, items + 1]: whether each user met each item; "yes" for 0, which is none."""
+    lengths = sequences.lengths[users]
+    begins = np.cumsum(lengths) - lengths
+    places = np.arange(lengths.sum()) + np.repeat(sequences.splits[users] - begins, lengths)
+    met = np.zeros((len(users), sequences.num_items + 1), bool)
+    met[:, PAD] = True
+    met[np.repeat(np.arange(len(users)), lengths), sequences.items[places]] = True
+    return met
+
+
 def _draw_block(
-    sequences: Sequences,
-    users: np.ndarray,
+    taken: np.ndarray,
     drawn: np.ndarray,
-    draw: Callable[[int], np.ndarray],
+    draw: Callable[[tuple[int, int]], np.ndarray],
     race: Callable[[np.ndarray, int], np.ndarray],
 ) -> None:
-    """Fills `drawn`, one item for everybody at a time; an item that is taken already is thrown away."""
-    taken = np.zeros((len(users), sequences.num_items + 1), bool)
-    taken[:, PAD] = True
-    rows = np.repeat(np.arange(len(users)), sequences.lengths[users])
-    taken[rows, np.concatenate([sequences[user] for user in users])] = True
-    wanted = np.minimum(drawn.shape[1], (~taken).sum(axis=1))
-    filled = np.zeros(len(users), np.int64)
+    """Fills `drawn`, many items for everybody at a time; one that is taken or came before is thrown away.
+
+    Users for whom nearly everything is thrown away race in the end.
+    """
+    num_negatives = drawn.shape[1]
+    wanted = np.minimum(num_negatives, (~taken).sum(axis=1))
+    filled = np.zeros(len(drawn), np.int64)
     unfinished = np.flatnonzero(filled < wanted)
-    for _ in range(20 * drawn.shape[1]):
+    for _ in range(ROUNDS):
         if not len(unfinished):
             return
-        items = draw(len(unfinished))
-        fresh = ~taken[unfinished, items]
-        rows, items = unfinished[fresh], items[fresh]
-        drawn[rows, filled[rows]] = items
-        taken[rows, items] = True
-        filled[rows] += 1
+        items = draw((len(unfinished), num_negatives + num_negatives // 4 + 1))
+        fresh = ~taken[unfinished[:, None], items] & _first_in_row(items)
+        places = filled[unfinished, None] + np.cumsum(fresh, axis=1) - 1
+        row, column = np.nonzero(fresh & (places < wanted[unfinished, None]))
+        owner, chosen = unfinished[row], items[row, column]
+        drawn[owner, places[row, column]] = chosen
+        taken[owner, chosen] = True
+        filled += np.bincount(owner, minlength=len(filled))
         unfinished = unfinished[filled[unfinished] < wanted[unfinished]]
     for row in unfinished:
         drawn[row, filled[row] : wanted[row]] = race(~taken[row, 1:], wanted[row] - filled[row])
+
+
+def _first_in_row(items: np.ndarray) -> np.ndarray:
+    """Returns bool of the same shape [rows, width]: whether no number before it in its row is the same."""
+    bits = int(items.shape[1]).bit_length()
+    keys = np.sort((items.astype(np.int64) << bits) + np.arange(items.shape[1]), axis=1)
+    again = np.zeros(items.shape, bool)
+    np.equal(keys[:, 1:] >> bits, keys[:, :-1] >> bits, out=again[:, 1:])
+    row, column = np.nonzero(again)
+    first = np.ones(items.shape, bool)
+    first[row, keys[row, column] & ((1 << bits) - 1)] = False
+    return first
 
 
 def _race(weights: np.ndarray, rng: np.random.Generator, free: np.ndarray, size: int) -> np.ndarray:

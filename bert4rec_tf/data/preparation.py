@@ -1,7 +1,6 @@
 """Sequences to prepared shards: made once for a fingerprint, the same bytes for any number of processes."""
 
 import abc
-import concurrent.futures
 import contextlib
 import copy
 import hashlib
@@ -13,6 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -201,11 +201,11 @@ def _written_by_workers(maker: ShardMaker, numbers: Sequence[int], processes: in
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryFile() as notes:
         try:
-            with concurrent.futures.ProcessPoolExecutor(processes, context, _receive, (bare, given)) as pool:
+            with ProcessPoolExecutor(processes, context, _receive, (bare, given)) as pool:
                 with _born_quietly(notes):
                     written = pool.map(_write_received, numbers)
                 yield written
-        except concurrent.futures.process.BrokenProcessPool as error:
+        except BrokenProcessPool as error:
             notes.seek(0)
             said = notes.read().decode(errors="replace")
             if "Traceback" in said:
