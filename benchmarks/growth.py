@@ -14,6 +14,7 @@ from bert4rec_tf.sequences import LeaveOneOut
 CATALOGUES = (10_000, 100_000, 1_000_000)
 LENGTHS = (50, 100, 200, 400)
 USERS = (1_000, 10_000, 100_000, 1_000_000)
+ITEMS = 20_000
 
 Curves = dict[str, dict[str, list[float]]]
 
@@ -42,7 +43,7 @@ def by_users() -> dict[str, list[float]]:
     seconds: dict[str, list[float]] = {"preparation seconds": [], "candidates seconds": []}
     masking = MaskingSettings(mask_proportion=0.6, max_predictions=30, window_step=0.1, mask_copies=1)
     for users in USERS:
-        sequences = shapes.generate(users, 20_000, 5, 8.8)
+        sequences = shapes.generate(users, ITEMS, 5, 8.8)
         split = LeaveOneOut(sequences)
         with tempfile.TemporaryDirectory() as folder:
             seconds["preparation seconds"].append(

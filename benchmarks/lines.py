@@ -99,9 +99,9 @@ def _exhaust(dataset: tf.data.Dataset) -> None:
         pass
 
 
-def training() -> Iterator[Row]:
+def training(rounds: int = 5) -> Iterator[Row]:
     """One training step, samples per second, with peak memory and the share of the machine's matrix rate."""
-    for name, rounds in (("beauty", 3), ("ml-1m", 5)):
+    for name in shapes.SHAPES:
         shape, sequences = shapes.of(name)
         batch, tokens, masked = make_batch(shape, sequences)
         ours, theirs = (step_of(shape, sequences.num_items, kind) for kind in ("ours", "theirs"))

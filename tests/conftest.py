@@ -2,6 +2,7 @@
 
 import functools
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from shards import DYNAMIC, MAX_LENGTH, SEQUENCES, STATIC
 from bert4rec_tf.data import datasets, preparation
 from bert4rec_tf.data.preparation import prepare
 from bert4rec_tf.errors import UserError
+
+sys.path.append(str(Path(__file__).parents[1]))  # for benchmarks, which is not installed; last, for the package is
 
 
 @pytest.fixture(scope="session")

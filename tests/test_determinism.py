@@ -30,19 +30,19 @@ def test_the_same_command_gives_the_same_bytes(pairs, kind):
 
 def test_runs_that_ought_to_differ_are_told_apart(pairs):
     found = runs.differences(pairs["static"][0], pairs["dynamic"][0])
-    assert {"metrics.json", "ranks-test.npz: popular", "choose/curve.csv", "final/step-000000012.npz: model/000"} <= {
+    assert {"metrics.json", "ranks-test.npz: popular", "choose/curve.csv", "choose/step-000000012.npz: model/000"} <= {
         *found
     }
     assert "vocabulary.txt" not in found
 
 
 def change_an_array(folder):
-    path = folder / "final" / "step-000000012.npz"
+    path = folder / "choose" / "step-000000012.npz"
     with np.load(path) as file:
         content = {name: file[name].copy() for name in file.files}
     content["optimizer/007"].flat[0] = np.nextafter(content["optimizer/007"].flat[0], np.float32(1))
     np.savez(path, **content)
-    return "final/step-000000012.npz: optimizer/007"
+    return "choose/step-000000012.npz: optimizer/007"
 
 
 def change_a_metric(folder):
