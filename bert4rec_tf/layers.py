@@ -12,6 +12,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from bert4rec_tf import kernels
+from bert4rec_tf.dropout import check_rate, dropout_layer
 from bert4rec_tf.types import Shape, Tensor
 
 LAYER_NORM_EPSILON = 1e-12
@@ -26,11 +28,6 @@ def truncated_normal(stddev: float) -> keras.initializers.Initializer:
     return keras.initializers.TruncatedNormal(stddev=stddev)
 
 
-def gelu(inputs: Tensor) -> Tensor:
-    """The exact GELU, x Phi(x) (equation 3), through erf, which every runtime has."""
-    return inputs * 0.5 * (1.0 + ops.erf(inputs / math.sqrt(2.0)))
-
-
 def layer_norm(name: str, dtype: keras.DTypePolicy | None = None) -> keras.layers.LayerNormalization:
     """Returns a layer norm with the original's epsilon. Keras computes at least in float32, whatever the policy."""
     return keras.layers.LayerNormalization(epsilon=LAYER_NORM_EPSILON, dtype=dtype, name=name)
@@ -38,17 +35,6 @@ def layer_norm(name: str, dtype: keras.DTypePolicy | None = None) -> keras.layer
 
 def dense_layer(name: str, units: int, stddev: float, dtype: keras.DTypePolicy) -> keras.layers.Dense:
     return keras.layers.Dense(units, kernel_initializer=truncated_normal(stddev), dtype=dtype, name=name)
-
-
-def dropout_layer(name: str, rate: float, dtype: keras.DTypePolicy) -> keras.layers.Dropout:
-    """Returns a dropout in the variables' type: noise in bfloat16, with 128 values, would drop 41 % instead of 40 %."""
-    return keras.layers.Dropout(rate, dtype=dtype.variable_dtype, name=name)
-
-
-def _check_rate(name: str, rate: float) -> float:
-    if not 0 <= rate < 1:
-        raise ValueError(f"`{name}` must be in [0, 1). Received: {name}={rate}")
-    return rate
 
 
 def _check_size(name: str, size: int) -> int:
@@ -132,7 +118,7 @@ class MultiHeadAttention(keras.layers.Layer):
     def __init__(self, num_heads: int, dropout: float = 0.0, initializer_stddev: float = 0.02, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.num_heads = _check_size("num_heads", num_heads)
-        self.dropout = _check_rate("dropout", dropout)
+        self.dropout = check_rate("dropout", dropout)
         self.initializer_stddev = initializer_stddev
         self.dropout_layer = dropout_layer("dropout", dropout, self.dtype_policy)
 
@@ -155,13 +141,13 @@ class MultiHeadAttention(keras.layers.Layer):
     ) -> tuple[Tensor, Tensor]:
         query, key, value = (self._split(dense(inputs)) for dense in (self.query, self.key, self.value))
         scale = 1.0 / math.sqrt(query.shape[-1])
-        scores = ops.cast(ops.matmul(query * scale, ops.transpose(key, (0, 1, 3, 2))), self.variable_dtype)
+        penalty = None
         if padding_mask is not None:
-            padding = 1.0 - ops.cast(padding_mask, scores.dtype)
-            scores = scores + PADDING_SCORE * padding[:, None, None, :]
-        probabilities = ops.softmax(scores, axis=-1)
-        kept = self.dropout_layer(probabilities, training=training)
-        mixed = ops.matmul(ops.cast(kept, self.compute_dtype), value)
+            penalty = PADDING_SCORE * (1.0 - ops.cast(padding_mask, self.variable_dtype)[:, None, None, :])
+        batch, heads, length, _ = ops.shape(query)
+        kept = self.dropout_layer.draw_kept((batch, heads, length, length), training)
+        factor = 1.0 if kept is None else self.dropout_layer.scale
+        mixed, probabilities = kernels.attend(query * scale, key, value, penalty, kept, factor)
         return self.output_dense(self._join(mixed)), probabilities
 
     def _split(self, inputs: Tensor) -> Tensor:
@@ -213,7 +199,7 @@ class FeedForward(keras.layers.Layer):
         self.outer.build((*input_shape[:-1], self.intermediate_dim))
 
     def call(self, inputs: Tensor) -> Tensor:
-        return self.outer(gelu(self.inner(inputs)))
+        return self.outer(kernels.gelu(self.inner(inputs)))
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
@@ -251,7 +237,7 @@ class Residual(keras.layers.Layer):
         self, dropout: float = 0.0, use_layer_norm: bool = True, use_residual: bool = True, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        self.dropout = _check_rate("dropout", dropout)
+        self.dropout = check_rate("dropout", dropout)
         self.use_layer_norm = use_layer_norm
         self.use_residual = use_residual
         self.dropout_layer = dropout_layer("dropout", dropout, self.dtype_policy)
@@ -402,7 +388,7 @@ class MaskedItemHead(keras.layers.Layer):
 
     def transform(self, hidden: Tensor) -> Tensor:
         """Returns [..., d]: what is multiplied with the table."""
-        transformed = gelu(self.dense(hidden))
+        transformed = kernels.gelu(self.dense(hidden))
         return transformed if self.norm is None else self.norm(transformed)
 
     def call(self, hidden: Tensor, table: Tensor) -> Tensor:

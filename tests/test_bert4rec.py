@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert4rec_tf.dropout import Dropout
 from bert4rec_tf.models import BERT4Rec
 from bert4rec_tf.models.pop import Pop
 
@@ -180,7 +181,7 @@ def test_dropout_has_its_four_places_and_no_fifth():
         "after feed-forward": block.feed_forward_residual.dropout_layer.rate,
     }
     assert rates == {"embedding": 0.25, "attention": 0.75, "after attention": 0.25, "after feed-forward": 0.25}
-    everywhere = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.Dropout)]
+    everywhere = [layer for layer in model._flatten_layers() if isinstance(layer, Dropout)]
     assert len(everywhere) == 4
 
 
@@ -225,7 +226,7 @@ def policies(model):
 def test_a_mixed_policy_reaches_every_layer():
     model = in_bfloat16()
     for layer in model._flatten_layers():
-        is_dropout = isinstance(layer, keras.layers.Dropout)
+        is_dropout = isinstance(layer, Dropout)
         assert layer.dtype_policy.name == ("float32" if is_dropout else "mixed_bfloat16"), layer.path
     assert {variable.dtype for variable in model.trainable_variables} == {"float32"}
     assert keras.config.dtype_policy().name == "float32"

@@ -7,6 +7,7 @@ import tensorflow as tf
 from scipy.special import erf
 
 from bert4rec_tf import layers
+from bert4rec_tf.dropout import Dropout
 
 RNG = np.random.default_rng(0)
 
@@ -178,7 +179,7 @@ def test_a_mixed_policy_reaches_every_layer_inside(name, layer, inputs):
     outputs = outputs[0] if name in PROBABILITIES else outputs
     assert outputs.dtype == (tf.float32 if name == LOGITS else tf.bfloat16)
     for inner in layer._flatten_layers():
-        is_dropout = isinstance(inner, keras.layers.Dropout)
+        is_dropout = isinstance(inner, Dropout)
         assert inner.dtype_policy.name == ("float32" if is_dropout else "mixed_bfloat16"), inner.path
     assert {weight.dtype for weight in layer.trainable_weights} <= {"float32"}
 
@@ -244,4 +245,4 @@ def test_dropout_acts_on_a_sub_layer_s_output_and_not_on_the_residual():
     np.testing.assert_array_equal(layer(ones, zeros, training=True), ones)
     dropped = np.asarray(layer(zeros, ones, training=True))
     assert abs(share_of_zeros(dropped) - 0.4) < 0.03
-    np.testing.assert_allclose(dropped[dropped > 0], 1 / 0.6, rtol=1e-5)
+    np.testing.assert_allclose(dropped[dropped > 0], 1 / 0.6, rtol=2e-5)

@@ -10,8 +10,10 @@ from bert4rec_tf import layers, losses
 from bert4rec_tf.models.recommender import Recommender
 from bert4rec_tf.types import Batch, Tensor
 
-LENGTH_GROUPS = (2, 4, 8, 16)
-"""A training batch is worked through in groups of rows sorted by length, which end where 1/2, 1/4 ... are left."""
+LENGTH_GROUPS = (1 / 4, 1 / 2, 3 / 4, 7 / 8)
+"""A training batch is worked through in groups of rows sorted by length, which end at these shares of it.
+
+A group is as wide as its longest row; that of all rows together would not stay in the cache either."""
 
 LOSS_EPSILON = 1e-5
 """Added to the number of masked positions that the loss is divided by, as in the original."""
@@ -248,7 +250,7 @@ class BERT4Rec(Recommender):
 
 
 def _by_length(batch: Batch) -> list[Batch]:
-    """Splits a batch into its shorter half, the shorter half of the rest and so on, each as wide as it must be.
+    """Splits a batch at LENGTH_GROUPS into groups of similar length, each as wide as it must be.
 
     Most histories are far shorter than N, and what is computed for padding is thrown away.
     """
@@ -256,7 +258,7 @@ def _by_length(batch: Batch) -> list[Batch]:
     order = tf.argsort(lengths, stable=True)
     columns = {name: tf.gather(batch[name], order) for name in ("items", "mask_positions", "mask_targets")}
     rows, lengths = tf.size(lengths), tf.gather(lengths, order)
-    ends = [rows - rows // share for share in LENGTH_GROUPS] + [rows]
+    ends = [tf.cast(share * tf.cast(rows, tf.float32), tf.int32) for share in LENGTH_GROUPS] + [rows]
     groups = []
     for begin, end in zip([0, *ends], ends):
         group = {name: column[begin:end] for name, column in columns.items()}
