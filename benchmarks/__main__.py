@@ -3,13 +3,12 @@
     python -m benchmarks                    all lines, some minutes
     python -m benchmarks --only training    one of them
     python -m benchmarks --growth           how each figure grows with the catalogue, the length and the users
-    python -m benchmarks --output DIR       also results.json, and pictures where matplotlib is installed
+    python -m benchmarks --output DIR       also lines.json or growth.json, and pictures where matplotlib is installed
 
 Ratios are of times in the same run; the machine's other work disturbs both sides of them.
 """
 
 import argparse
-import json
 import os
 from dataclasses import asdict
 from pathlib import Path
@@ -19,12 +18,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 def main() -> None:
     from benchmarks import growth, lines, measuring
+    from bert4rec_tf import files
     from bert4rec_tf.pipeline import environment
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=sorted(lines.LINES), action="append", help="these lines only")
     parser.add_argument("--growth", action="store_true", help="the curves in place of the table")
-    parser.add_argument("--output", type=Path, help="folder for results.json and pictures")
+    parser.add_argument("--output", type=Path, help="folder for lines.json or growth.json, and pictures")
     named = parser.parse_args()
     rates = {"float32": measuring.matrix_rate(), "bfloat16": measuring.matrix_rate("bfloat16")}
     copy = measuring.copy_rate()
@@ -38,8 +38,8 @@ def main() -> None:
     else:
         content["lines"] = show(name for name in lines.LINES if not named.only or name in named.only)
     if named.output:
-        named.output.mkdir(parents=True, exist_ok=True)
-        (named.output / "results.json").write_text(json.dumps(content, indent=2) + "\n")
+        files.make_folder(named.output)
+        files.write_json(named.output / ("growth.json" if named.growth else "lines.json"), content)
 
 
 def show(names) -> list[dict]:

@@ -132,7 +132,7 @@ def test_the_program_prints_a_table_and_writes_the_results(tiny, monkeypatch, tm
     program.main()
     printed = capsys.readouterr().out
     assert "GFLOP/s" in printed and "candidates, tiny" in printed and "training" not in printed
-    content = json.loads((tmp_path / "found" / "results.json").read_text())
+    content = json.loads((tmp_path / "found" / "lines.json").read_text())
     assert [row["line"] for row in content["lines"]] == ["candidates, tiny"]
     assert content["machine"]["copy"] > 0
 

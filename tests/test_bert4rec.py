@@ -281,6 +281,44 @@ def test_static_shapes_change_neither_the_loss_nor_the_gradients(jit_compile):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5 * size + 1e-7, err_msg=variable.path)
 
 
+def random_batch(rows, masked):
+    rng = np.random.default_rng(rows)
+    lengths = rng.integers(1, LENGTH + 1, rows)
+    inside = np.arange(LENGTH) < lengths[:, None]
+    counts = np.minimum(masked, lengths)
+    positions = [np.sort(rng.permutation(length)[:count]) for length, count in zip(lengths, counts)]
+    batch = {
+        "users": np.arange(rows),
+        "items": np.where(inside, rng.integers(1, NUM_ITEMS + 1, inside.shape), 0),
+        "lengths": lengths,
+        "mask_positions": np.array([np.pad(row, (0, 4 - len(row))) for row in positions]),
+        "mask_targets": np.where(np.arange(4) < counts[:, None], rng.integers(1, NUM_ITEMS + 1, (rows, 4)), 0),
+    }
+    return {name: tf.constant(column.astype(np.int32)) for name, column in batch.items()}
+
+
+def plain_loss(model, batch):
+    """All rows together, one softmax over the whole table."""
+    hidden = model.encode(batch["items"])
+    logits = model.head(tf.gather(hidden, batch["mask_positions"], batch_dims=1), model.item_embeddings)
+    likelihoods = tf.gather(tf.nn.log_softmax(logits), batch["mask_targets"], batch_dims=2)
+    weights = tf.cast(batch["mask_targets"] > 0, tf.float32)
+    return -tf.reduce_sum(weights * likelihoods) / (tf.reduce_sum(weights) + 1e-5)
+
+
+@pytest.mark.parametrize(("rows", "masked"), [(1, 1), (1, 4), (2, 2), (3, 0), (7, 3), (8, 4), (33, 1)])
+def test_groups_of_rows_change_neither_the_loss_nor_the_gradients(rows, masked):
+    model, batch = make(dropout=0.0, attention_dropout=0.0), random_batch(rows, masked)
+    results = []
+    for loss in (model.training_loss, lambda batch: plain_loss(model, batch)):
+        with tf.GradientTape() as tape:
+            value = loss(batch)
+        found = tape.gradient(value, [variable.value for variable in model.trainable_variables])
+        results.append([value, *(tf.convert_to_tensor(gradient) for gradient in found)])
+    for found, expected in zip(*results, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max() + 1e-7)
+
+
 def test_with_static_shapes_no_shape_depends_on_the_masks():
     model = make()
     model.static_shapes = True
