@@ -99,7 +99,106 @@ class PopSettings(Settings):
     """POP has nothing to set."""
 
 
-MODEL_SETTINGS: dict[str, type[Settings]] = {"bert4rec": BERT4RecSettings, "pop": PopSettings}
+@dataclass(frozen=True)
+class BprMfSettings(Settings):
+    """The keyword arguments of `models.bpr_mf.BprMf`."""
+
+    hidden_dim: int = setting(64, "d: length of the users' and items' rows", at_least=1)
+    l2: float = setting(1e-3, "weight of the squared norms of the rows that an example uses", at_least=0)
+    initializer_stddev: float = setting(0.01, "deviation of the initial weights", above=0)
+
+
+@dataclass(frozen=True)
+class FpmcSettings(BprMfSettings):
+    """The keyword arguments of `models.fpmc.Fpmc`."""
+
+
+@dataclass(frozen=True)
+class NcfSettings(Settings):
+    """The keyword arguments of `models.ncf.Ncf`."""
+
+    hidden_dim: int = setting(64, "width of the tower's input, a multiple of 8", at_least=8)
+    l2: float = setting(0.0, "weight of the squared norms of the rows that an example uses", at_least=0)
+    initializer_stddev: float = setting(0.01, "deviation of the initial weights", above=0)
+    train_negatives: int = setting(4, "unseen items per example, drawn anew in every epoch", at_least=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.hidden_dim % 8:
+            raise UserError(f"`hidden_dim` must be a multiple of 8. Received: hidden_dim={self.hidden_dim}")
+
+
+@dataclass(frozen=True)
+class GRU4RecSettings(Settings):
+    """The keyword arguments of `models.gru4rec.GRU4Rec`."""
+
+    max_length: int = setting(50, "how many of the last items of a history are read", at_least=1)
+    hidden_dim: int = setting(100, "width of the GRU and of the item embeddings", at_least=1)
+    dropout: float = setting(0.0, "dropout of the GRU's input and output", at_least=0, below=1)
+    loss: str = setting("top1", "what is learnt by", choices=("top1", "top1_max", "bpr_max"))
+    final_activation: str = setting("tanh", "of the scores in the loss", choices=("linear", "tanh", "elu-0.5"))
+    regularization: float = setting(0.0, "weight of the negatives' squared scores in bpr_max", at_least=0)
+    extra_negatives: int = setting(0, "negatives per row that the whole batch shares", at_least=0)
+    alpha: float = setting(0.75, "the shared ones are drawn in proportion to count^alpha", at_least=0)
+
+
+@dataclass(frozen=True)
+class GRU4RecPlusSettings(GRU4RecSettings):
+    """The keyword arguments of `models.gru4rec_plus.GRU4RecPlus`."""
+
+    loss: str = setting("bpr_max", "what is learnt by", choices=("top1", "top1_max", "bpr_max"))
+    final_activation: str = setting("elu-0.5", "of the scores in the loss", choices=("linear", "tanh", "elu-0.5"))
+    regularization: float = setting(1.0, "weight of the negatives' squared scores in bpr_max", at_least=0)
+    extra_negatives: int = setting(16, "negatives per row that the whole batch shares", at_least=0)
+
+
+@dataclass(frozen=True)
+class CaserSettings(Settings):
+    """The keyword arguments of `models.caser.Caser`."""
+
+    markov_order: int = setting(5, "L: how many of the last items are read", at_least=1)
+    num_targets: int = setting(3, "T: the next items that an example predicts", at_least=1)
+    hidden_dim: int = setting(50, "d: length of the users' and items' rows", at_least=1)
+    horizontal_filters: int = setting(16, "horizontal filters of each height", at_least=1)
+    vertical_filters: int = setting(4, "vertical filters", at_least=1)
+    dropout: float = setting(0.5, "dropout of what the convolutions give", at_least=0, below=1)
+    train_negatives: int = setting(3, "unseen items per example, drawn anew in every epoch", at_least=1)
+
+
+@dataclass(frozen=True)
+class SASRecSettings(Settings):
+    """The keyword arguments of `models.sasrec.SASRec`."""
+
+    max_length: int = setting(50, "how many of the last items of a history are read", at_least=1)
+    hidden_dim: int = setting(50, "d: width of the hidden states", at_least=1)
+    num_layers: int = setting(2, "number of blocks", at_least=1)
+    num_heads: int = setting(1, "attention heads", at_least=1)
+    dropout: float = setting(0.5, "dropout of embeddings, attention and networks", at_least=0, below=1)
+    loss: str = setting("binary", "what is learnt by", choices=("binary", "cross_entropy"))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.hidden_dim % self.num_heads:
+            raise UserError(
+                "`num_heads` must divide `hidden_dim`. "
+                f"Received: num_heads={self.num_heads}, hidden_dim={self.hidden_dim}"
+            )
+
+
+MODEL_SETTINGS: dict[str, type[Settings]] = {
+    "pop": PopSettings,
+    "bpr_mf": BprMfSettings,
+    "ncf": NcfSettings,
+    "fpmc": FpmcSettings,
+    "gru4rec": GRU4RecSettings,
+    "gru4rec_plus": GRU4RecPlusSettings,
+    "caser": CaserSettings,
+    "sasrec": SASRecSettings,
+    "bert4rec": BERT4RecSettings,
+}
+
+MASKED = "bert4rec"
+"""The model that is trained on masked histories; `MaskingSettings` are of no use to the others."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +245,11 @@ class TrainingSettings(Settings):
     batch_size: int = setting(256, "examples per step", at_least=1, at_most=1_000_000)
     learning_rate: float = setting(1e-4, "the highest learning rate", above=0)
     warmup_steps: int = setting(100, "steps over which the rate rises from 0", at_least=0)
+    optimizer: str = setting("adam", "how gradients become updates", choices=("adam", "adagrad"))
+    schedule: str = setting(
+        "linear", "after the warm-up the rate falls to 0 at the last step, or stays", choices=("linear", "constant")
+    )
+    momentum: float = setting(0.0, "of Adagrad", at_least=0, below=1)
     weight_decay: float = setting(0.01, "decoupled decay of all weights but biases and layer norms", at_least=0)
     clip_norm: float = setting(5.0, "global norm at which gradients are clipped (0: never)", at_least=0)
     beta_1: float = setting(0.9, "decay of Adam's first moment", at_least=0, below=1)
@@ -206,7 +310,7 @@ class Run:
     def __post_init__(self) -> None:
         if type(self.seed) is not int or not 0 <= self.seed < 2**32:
             raise UserError(f"`seed` must be a whole number from 0 to 2^32 - 1. Received: seed={self.seed}")
-        if hasattr(self.architecture, "max_length"):
+        if self.model == MASKED:
             window_stride(self.masking.window_step, self.architecture.max_length)
 
     @property
@@ -219,8 +323,9 @@ class Run:
         return dataclasses.asdict(self)
 
     def flat(self) -> dict[str, Any]:
-        """Every setting by its own name, whatever its group."""
-        groups = (self.architecture, self.masking, self.training, self.evaluation)
+        """Every setting that counts for the model by its own name, whatever its group."""
+        masking = (self.masking,) if self.model == MASKED else ()
+        groups = (self.architecture, *masking, self.training, self.evaluation)
         return {name: value for group in groups for name, value in dataclasses.asdict(group).items()}
 
     @classmethod
@@ -251,7 +356,7 @@ class Run:
             raise unknown_name("model", model, MODEL_SETTINGS)
         groups = _group_types(model)
         fields = {name: [field.name for field in dataclasses.fields(group)] for name, group in groups.items()}
-        known = [name for names in fields.values() for name in names]
+        known = [name for group, names in fields.items() for name in names if group != "masking" or model == MASKED]
         for name in settings:
             if name not in known:
                 raise unknown_name(f"setting of model {model!r}", name, known)

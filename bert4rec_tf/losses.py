@@ -1,4 +1,6 @@
-"""Losses over a large table."""
+"""Losses: over a large table, and of positive items' scores against those of negative ones."""
+
+import math
 
 import tensorflow as tf
 
@@ -12,6 +14,12 @@ LEAST_PIECE = 128
 
 LEAST_PROBABILITY = 1e-20
 """Below it a target's probability is too close to what float32 can hold for its logarithm to be exact."""
+
+LEAST_LIKELIHOOD = math.log(1e-24)
+"""What GRU4Rec's authors add within the logarithm of BPR-max, so that it has a bottom."""
+
+NEVER, LARGEST_SCORE = -1e30, 1e15
+"""The log-probability of what is no negative, and where scores are cut before they are squared."""
 
 
 def table_cross_entropy(
@@ -118,3 +126,75 @@ def _negative_log_likelihoods(logits: tf.Tensor, probabilities: tf.Tensor, targe
         lambda: tf.reduce_logsumexp(logits, axis=1) - tf.gather(logits, targets, batch_dims=1),
         lambda: -tf.math.log(of_targets),
     )
+
+
+# The losses below work element by element: positives [...], negatives [..., c], result [...]. Means over a batch and
+# what is padding are the caller's. They are finite, with finite gradients, for scores of any size.
+
+
+def bpr(positives: Tensor, negatives: Tensor) -> tf.Tensor:
+    """-log sigmoid(r_i - r_j), the mean over the negatives (Rendle et al. 2009, BPR-Opt)."""
+    return tf.reduce_mean(tf.nn.softplus(negatives - positives[..., None]), axis=-1)
+
+
+def binary_cross_entropy(positives: Tensor, negatives: Tensor) -> tf.Tensor:
+    """-log sigmoid(r_i) - sum over j of log(1 - sigmoid(r_j)) (He et al. 2017; Kang & McAuley 2018, equation 6)."""
+    return tf.nn.softplus(-positives) + tf.reduce_sum(tf.nn.softplus(negatives), axis=-1)
+
+
+def top1(positives: Tensor, negatives: Tensor, valid: Tensor | None = None) -> tf.Tensor:
+    """TOP1 (Hidasi et al. 2016): the mean of sigmoid(r_j - r_i) + sigmoid(r_j^2).
+
+    The authors take the mean over the negatives and the positive itself, whose own second term they subtract again;
+    what is left of the positive is sigmoid(0) = 1/2 in the sum.
+
+    Args:
+        positives: [...].
+        negatives: [..., c].
+        valid: bool, broadcast to [..., c]; False for what is no negative. None: all are.
+    """
+    weights = _weights(negatives, valid)
+    terms = tf.nn.sigmoid(negatives - positives[..., None]) + tf.nn.sigmoid(_square(negatives))
+    count = tf.reduce_sum(weights, axis=-1) + 1.0
+    return (tf.reduce_sum(weights * terms, axis=-1) + 0.5) / count
+
+
+def top1_max(positives: Tensor, negatives: Tensor, valid: Tensor | None = None) -> tf.Tensor:
+    """TOP1-max (Hidasi & Karatzoglou 2018): TOP1's terms weighted by the softmax over the negatives."""
+    shares = tf.exp(_log_softmax(negatives, valid))
+    terms = tf.nn.sigmoid(negatives - positives[..., None]) + tf.nn.sigmoid(_square(negatives))
+    return tf.reduce_sum(shares * terms, axis=-1)
+
+
+def bpr_max(
+    positives: Tensor, negatives: Tensor, valid: Tensor | None = None, regularization: float = 0.0
+) -> tf.Tensor:
+    """BPR-max (Hidasi & Karatzoglou 2018): -log(sum_j s_j sigmoid(r_i - r_j) + 1e-24) + regularization sum_j s_j r_j^2.
+
+    s is the softmax over the negatives alone.
+
+    Args:
+        positives, negatives, valid: as for `top1`.
+        regularization: what holds the negatives' scores near 0 (the authors' bpreg).
+    """
+    shares = _log_softmax(negatives, valid)
+    likelihood = tf.reduce_logsumexp(shares - tf.nn.softplus(negatives - positives[..., None]), axis=-1)
+    bounded = tf.reduce_logsumexp(tf.stack([likelihood, tf.ones_like(likelihood) * LEAST_LIKELIHOOD]), axis=0)
+    return regularization * tf.reduce_sum(tf.exp(shares) * _square(negatives), axis=-1) - bounded
+
+
+def _weights(negatives: Tensor, valid: Tensor | None) -> tf.Tensor:
+    return tf.ones_like(negatives) if valid is None else tf.cast(valid, negatives.dtype) * tf.ones_like(negatives)
+
+
+def _log_softmax(negatives: Tensor, valid: Tensor | None) -> tf.Tensor:
+    """Returns the log of the softmax over the valid ones; of the others, and where there are none, NEVER."""
+    if valid is None:
+        return tf.nn.log_softmax(negatives)
+    never = tf.fill(tf.shape(negatives), tf.cast(NEVER, negatives.dtype))
+    return tf.where(valid, tf.nn.log_softmax(tf.where(valid, negatives, never)), never)
+
+
+def _square(scores: Tensor) -> tf.Tensor:
+    """Returns r^2, and for scores beyond all reason a number that is still finite."""
+    return tf.square(tf.clip_by_value(scores, -LARGEST_SCORE, LARGEST_SCORE))

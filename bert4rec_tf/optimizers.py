@@ -1,5 +1,6 @@
 """The original's optimizer: Adam with decoupled decay, its schedule, and clipping by the global norm."""
 
+import math
 from typing import Any
 
 import keras
@@ -22,11 +23,11 @@ class WarmUpLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
 
     Args:
         learning_rate: the rate that the two lines are shares of.
-        steps: the step at which the rate reaches 0.
+        steps: the step at which the rate reaches 0; infinity for never.
         warmup_steps: steps of the warm-up.
     """
 
-    def __init__(self, learning_rate: float, steps: int, warmup_steps: int) -> None:
+    def __init__(self, learning_rate: float, steps: float, warmup_steps: int) -> None:
         self.learning_rate = learning_rate
         self.steps = steps
         self.warmup_steps = warmup_steps
@@ -108,10 +109,62 @@ class BertAdam(keras.optimizers.Optimizer):
         }
 
 
-def from_settings(settings: TrainingSettings) -> BertAdam:
-    """Returns the optimizer of a run, its schedule falling to 0 at `settings.steps`."""
+@keras.saving.register_keras_serializable(package="bert4rec_tf")
+class Adagrad(keras.optimizers.Optimizer):
+    """Adagrad with momentum, as GRU4Rec's authors have it and Keras has not.
+
+    v = momentum x v - rate x g / sqrt(sum of g^2 + epsilon); w += v.
+
+    Args:
+        learning_rate: a number or a schedule.
+        momentum: in [0, 1).
+        epsilon: within the root.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 0.05,
+        momentum: float = 0.0,
+        epsilon: float = 1e-6,
+        name: str = "adagrad",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(learning_rate=learning_rate, name=name, **kwargs)
+        self.momentum = momentum
+        self.epsilon = epsilon
+
+    def build(self, variables: list[keras.Variable]) -> None:
+        if self.built:
+            return
+        super().build(variables)
+        self._sums = [self.add_variable_from_reference(variable, "sum") for variable in variables]
+        self._velocities = [self.add_variable_from_reference(variable, "velocity") for variable in variables]
+
+    def update_step(self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor) -> None:
+        index = self._get_variable_index(variable)
+        total, velocity = self._sums[index], self._velocities[index]
+        gradient = ops.cast(gradient, variable.dtype)
+        self.assign_add(total, ops.square(gradient))
+        step = ops.cast(learning_rate, variable.dtype) * gradient / ops.sqrt(total + self.epsilon)
+        self.assign(velocity, self.momentum * velocity - step)
+        self.assign_add(variable, velocity)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "momentum": self.momentum, "epsilon": self.epsilon}
+
+
+def schedule_of(settings: TrainingSettings) -> WarmUpLinearDecay:
+    """Returns the rate of each step; a constant one falls to 0 after endless steps."""
+    steps = settings.steps if settings.schedule == "linear" else math.inf
+    return WarmUpLinearDecay(settings.learning_rate, steps, settings.warmup_steps)
+
+
+def from_settings(settings: TrainingSettings) -> "BertAdam | Adagrad":
+    """Returns the optimizer of a run."""
+    if settings.optimizer == "adagrad":
+        return Adagrad(schedule_of(settings), settings.momentum)
     return BertAdam(
-        WarmUpLinearDecay(settings.learning_rate, settings.steps, settings.warmup_steps),
+        schedule_of(settings),
         decay=settings.weight_decay,
         beta_1=settings.beta_1,
         beta_2=settings.beta_2,

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from bert4rec_tf import arrays, candidates, files, training
 from bert4rec_tf.config import Run
-from bert4rec_tf.data import datasets, preparation
+from bert4rec_tf.data import datasets, preparation, sampled
 from bert4rec_tf.data.masking import mask_dynamically
 from bert4rec_tf.data.tfrecords import Shards
 from bert4rec_tf.errors import UserError
@@ -30,6 +30,9 @@ from bert4rec_tf.workdir import WorkDirectory, versions
 
 CHOOSE, FINAL = "choose", "final"
 """The two trainings of a run: with the validation item held out, and with it."""
+
+MASKED = "masked"
+"""The kind of examples that are prepared on the disk; the others are made in memory (`data.sampled`)."""
 
 
 @dataclass(frozen=True)
@@ -57,17 +60,21 @@ def phases(run: Run) -> list[str]:
     return [CHOOSE, FINAL] if settings.retrain else [CHOOSE]
 
 
-def new_model(run: Run, num_items: int, strategy: tf.distribute.Strategy | None = None) -> Recommender:
+def new_model(run: Run, num_items: int, num_users: int, strategy: tf.distribute.Strategy | None = None) -> Recommender:
     """Returns a run's model with its initial weights, which the seed decides."""
     keras.utils.set_random_seed(run.seed)
-    precision = {"dtype": "mixed_bfloat16"} if run.training.mixed_precision else {}
+    kind, options = MODELS[run.model], asdict(run.architecture)
+    if kind.knows_users:
+        options["num_users"] = num_users
+    if run.training.mixed_precision:
+        options["dtype"] = "mixed_bfloat16"
     with strategy.scope() if strategy else contextlib.nullcontext():
-        return MODELS[run.model](num_items, **asdict(run.architecture), **precision)
+        return kind(num_items, **options)
 
 
-def trained_model(run: Run, num_items: int, workdir: WorkDirectory) -> Recommender:
+def trained_model(run: Run, num_items: int, num_users: int, workdir: WorkDirectory) -> Recommender:
     """Returns the model to be measured from a finished training. Raises UserError where there is none."""
-    model = new_model(run, num_items)
+    model = new_model(run, num_items, num_users)
     training.load_weights(model, workdir.phase(phases(run)[-1]))
     return model
 
@@ -100,6 +107,8 @@ class Experiment:
         if useless:
             raise UserError(f"{useless}. Received: dataset={self.run.dataset}")
         self.workdir.claim(self.run, self.sequences, environment())
+        if MODELS[self.run.model].knows_users:
+            self.workdir.keep_users(self.sequences.users)
 
     def _useless(self) -> str | None:
         """Tells why nothing could be learnt from the data or measured on them, before anything is written."""
@@ -115,7 +124,7 @@ class Experiment:
     def prepare(self) -> None:
         """Writes the training examples of all phases and draws the candidates, unless they are there."""
         with self.workdir.held():
-            if MODELS[self.run.model].examples is not None:
+            if MODELS[self.run.model].examples == MASKED:
                 for phase in phases(self.run):
                     self._shards(phase)
             self.task("test")
@@ -135,7 +144,7 @@ class Experiment:
     def _train(
         self, phase: str, last_step: int | None, strategy: tf.distribute.Strategy | None
     ) -> tuple[Recommender, int | None]:
-        model = new_model(self.run, self.sequences.num_items, strategy)
+        model = new_model(self.run, self.sequences.num_items, self.sequences.num_users, strategy)
         model.adapt(self.split.training(phase == FINAL))
         if model.examples is None:
             training.keep_counted(model, self.workdir.phase(phase))
@@ -150,7 +159,7 @@ class Experiment:
 
     def trained_model(self) -> Recommender:
         """Returns the model to be measured from a finished training. Raises UserError where there is none."""
-        return trained_model(self.run, self.sequences.num_items, self.workdir)
+        return trained_model(self.run, self.sequences.num_items, self.sequences.num_users, self.workdir)
 
     def evaluate(self, model: Recommender) -> dict[str, Any]:
         """Measures a model on the test items, once, and writes the ranks and `metrics.json`."""
@@ -188,9 +197,13 @@ class Experiment:
         negatives = self.negatives if all_items else {POPULAR: self.negatives[POPULAR]}
         return RankingTask.of(self.split, part, negatives, all_items)
 
-    def batches(self, phase: str, start_step: int = 0) -> tf.data.Dataset:
+    def batches(self, phase: str, model: Recommender, start_step: int = 0) -> tf.data.Dataset:
         """Returns the training batches of a phase from a step on, without end."""
-        run, shards = self.run, self._shards(phase)
+        run, kind = self.run, MODELS[self.run.model].examples
+        if kind != MASKED:
+            examples = sampled.KINDS[kind](self.split.training(phase == FINAL), **model.example_options)
+            return sampled.dataset_of(examples, run.training.batch_size, run.seed, start_step)
+        shards = self._shards(phase)
         dataset = shards.read(run.training.batch_size, run.seed, start_step)
         if run.masking.masking == "dynamic":
             dataset = mask_dynamically(dataset, run.masking, self.sequences.num_items, run.seed, start_step)
@@ -213,7 +226,7 @@ class Experiment:
     ) -> training.Trainer:
         return training.Trainer(
             model,
-            lambda start_step: self.batches(phase, start_step),
+            lambda start_step: self.batches(phase, model, start_step),
             self.run.training,
             self.workdir.phase(phase),
             last_step=last_step,
@@ -303,12 +316,14 @@ def export(workdir: WorkDirectory, folder: Path | None = None, k: int = 10) -> P
         UserError: where the training has not finished, something in the work directory is damaged, or `folder` holds
             something else.
     """
-    run = Run.from_dict(workdir.read_config()["run"])
+    config = workdir.read_config()
+    run = Run.from_dict(config["run"])
     with workdir.held():
         vocabulary = workdir.read_vocabulary()
-        model = trained_model(run, vocabulary.num_items, workdir)
+        model = trained_model(run, vocabulary.num_items, config["num_users"], workdir)
         folder = folder or workdir.export
-        saved_model.export(model, vocabulary, folder, k)
+        users = workdir.read_users() if model.knows_users else None
+        saved_model.export(model, vocabulary, folder, k, users)
         return folder
 
 

@@ -122,13 +122,50 @@ PRESETS: dict[str, dict[str, Preset]] = {
 """Name -> data set -> preset. The expectations of `released` and `table2` are the paper's own results."""
 
 
-def find(name: str, dataset: str) -> Preset:
-    """Returns the preset `name` for `dataset`. Raises UserError for an unknown name or pair."""
+_ADAM = {
+    "bias_correction": True,
+    "epsilon": 1e-8,
+    "weight_decay": 0.0,
+    "clip_norm": 0.0,
+    "schedule": "constant",
+    "warmup_steps": 0,
+    "learning_rate": 1e-3,
+    "patience": 5,
+}
+_GRU = {**_ADAM, "optimizer": "adagrad", "batch_size": 128}
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "pop": {},
+    "bpr_mf": {**_ADAM, "batch_size": 256},
+    "ncf": {**_ADAM, "batch_size": 256},
+    "fpmc": {**_ADAM, "batch_size": 256},
+    "gru4rec": {**_GRU, "learning_rate": 0.05},
+    "gru4rec_plus": {**_GRU, "learning_rate": 0.05, "momentum": 0.1},
+    "caser": {**_ADAM, "batch_size": 512, "weight_decay": 1e-6},
+    "sasrec": {**_ADAM, "batch_size": 128, "beta_2": 0.98},
+}
+"""Model -> what its authors set, for every data set."""
+
+_STEPS = {"synthetic": (1_500, 300), "synthetic-orderless": (1_500, 300)}
+"""Data set -> the most steps of the other models, and how many lie between two measurements."""
+
+_LONG = {"ml-1m": 200, "ml-20m": 200}
+"""Where the models that read whole histories read more than 50 items."""
+
+
+def find(name: str, dataset: str, model: str = "bert4rec") -> Preset:
+    """Returns the preset `name` for `dataset` and `model`. Raises UserError for an unknown name or pair."""
     if name not in PRESETS:
         raise unknown_name("preset", name, PRESETS)
     known = {dataset for rows in PRESETS.values() for dataset in rows}
     if dataset not in known:
         raise unknown_name("dataset", dataset, known)
+    if model in OTHERS:
+        if name != "fast":
+            raise UserError(f"Preset {name!r} is of bert4rec; {model} has `fast` alone")
+        steps, evaluate_every = _STEPS.get(dataset, (40_000, 1_000))
+        settings = {**OTHERS[model], "steps": steps, "evaluate_every": evaluate_every}
+        return Preset(_NOT_MEASURED, _NOT_MEASURED, {**settings, "max_length": _LONG.get(dataset, 50)})
     if dataset not in PRESETS[name]:
         raise UserError(f"Preset {name!r} has no settings for {dataset!r}. It has: {', '.join(PRESETS[name])}")
     return PRESETS[name][dataset]
@@ -147,7 +184,7 @@ def make_run(dataset: str, model: str = "bert4rec", preset: str = "fast", seed: 
     Raises:
         UserError: for an unknown name or a value out of its range.
     """
-    base = dict(find(preset, dataset).settings)
+    base = dict(find(preset, dataset, model).settings)
     known = set(Run.make(dataset, model).flat())
     chosen = {name: value for name, value in base.items() if name in known}
     return Run.make(dataset, model, seed, **{**chosen, **settings})

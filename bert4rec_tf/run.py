@@ -20,7 +20,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from absl import app, flags, logging
 
 from bert4rec_tf import presets, summary
-from bert4rec_tf.config import Run, all_settings, field_type
+from bert4rec_tf.config import MODEL_SETTINGS, Run, all_settings, field_type
 from bert4rec_tf.data import datasets
 from bert4rec_tf.errors import UserError, unknown_name
 from bert4rec_tf.sequences import Sequences
@@ -34,7 +34,7 @@ MOST = 1_000_000
 DEFINE = {int: flags.DEFINE_integer, float: flags.DEFINE_float, bool: flags.DEFINE_boolean, str: flags.DEFINE_string}
 
 flags.DEFINE_string("dataset", None, "name of the data set: beauty, steam, ml-1m, ml-20m, synthetic, ...")
-flags.DEFINE_string("model", "bert4rec", "name of the model: bert4rec, pop")
+flags.DEFINE_string("model", "bert4rec", "name of the model: " + ", ".join(MODEL_SETTINGS))
 flags.DEFINE_string("preset", "fast", "name of the settings to start from: fast, released, table2")
 flags.DEFINE_integer("seed", 1, "seed of masks, initial weights, dropout and the order of examples")
 flags.DEFINE_string(
@@ -153,7 +153,7 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory) -> None:
 
 def export(workdir: WorkDirectory) -> None:
     path = start_pipeline().export(workdir, folder("export_dir"), FLAGS.k)
-    print(f"{path}: SavedModel, `histories` in, `items` and `scores` of {FLAGS.k} recommendations out")
+    print(f"{path}: SavedModel, raw ids in, `items` and `scores` of {FLAGS.k} recommendations out")
 
 
 def repeat(run: Run) -> None:

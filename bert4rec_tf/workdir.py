@@ -1,6 +1,7 @@
 """The folder of one run: what lies where, and whose it is."""
 
 import contextlib
+import hashlib
 import importlib.metadata
 import json
 from collections.abc import Iterator
@@ -60,6 +61,11 @@ class WorkDirectory:
         return self.path / "counts.txt"
 
     @property
+    def users(self) -> Path:
+        """Raw user ids, where the model knows its users."""
+        return self.path / "users.txt"
+
+    @property
     def export(self) -> Path:
         return self.path / "saved_model"
 
@@ -112,6 +118,8 @@ class WorkDirectory:
                     "run": run.to_dict(),
                     "digest": run.digest,
                     "data_fingerprint": sequences.fingerprint,
+                    "num_users": sequences.num_users,
+                    "users_fingerprint": _fingerprint(sequences.users.tolist()),
                     "vocabulary_fingerprint": sequences.vocabulary.fingerprint,
                     "environment": environment,
                 }
@@ -177,6 +185,7 @@ class WorkDirectory:
         try:
             Run.from_dict(content["run"])
             content["data_fingerprint"], content["vocabulary_fingerprint"], {**content["environment"]}
+            content["num_users"], content["users_fingerprint"]
             if content["digest"] != digest_of(content["run"]):
                 raise UserError("the settings were changed since the run began")
         except (UserError, KeyError, TypeError) as error:
@@ -196,11 +205,30 @@ class WorkDirectory:
             raise self._bad_vocabulary("does not fit the checkpoints")
         return vocabulary
 
+    def keep_users(self, users: np.ndarray) -> None:
+        """Keeps the raw ids of the users that the model knows."""
+        if not self.users.exists():
+            files.write_text(self.users, "".join(f"{user}\n" for user in users.tolist()))
+
+    def read_users(self) -> list[str]:
+        """Returns what `keep_users` kept. Raises UserError where it is missing or not what the run began with."""
+        try:
+            users = self.users.read_text(encoding="utf-8").split("\n")[:-1]
+        except (OSError, ValueError) as error:
+            raise UserError(f"{self.users}: cannot be read ({error})") from error
+        if _fingerprint(users) != self.read_config()["users_fingerprint"]:
+            raise UserError(f"{self.users}: does not fit the checkpoints; delete it, and run with --mode=evaluate")
+        return users
+
     def _bad_vocabulary(self, why: str) -> UserError:
         return UserError(
             f"{self.vocabulary}: {why}; delete it and {self.counts.name}, and run with --mode=evaluate to have them "
             "written again"
         )
+
+
+def _fingerprint(lines: list[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def versions() -> dict[str, str]:

@@ -22,6 +22,7 @@ class Pop(Recommender):
     def __init__(self, num_items: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.num_items = num_items
+        self.settings = {}
         self.counts = self.add_weight(
             name="counts", shape=(num_items + 1,), initializer="zeros", trainable=False, autocast=False
         )
@@ -34,6 +35,3 @@ class Pop(Recommender):
         if candidates is not None:
             return ops.take(self.counts, candidates)
         return ops.broadcast_to(self.counts[1:], (ops.shape(batch["items"])[0], self.num_items))
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "num_items": self.num_items}

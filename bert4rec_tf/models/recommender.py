@@ -1,6 +1,6 @@
 """The contract of all models."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
@@ -13,19 +13,28 @@ class Recommender(keras.Model):
     """What training, evaluation and export ask of a model.
 
     A model defines `examples`, `training_loss` and `score`, makes its variables in its constructor, and takes
-    `num_items` as its constructor's first argument. Items are 1 .. n, 0 pads rows on the right.
+    `num_items` as its constructor's first argument, and `num_users` too where it `knows_users`. Items are 1 .. n, 0
+    pads rows on the right; users are 0 .. m - 1.
 
     Attributes:
+        num_items: n.
+        settings: the constructor's other arguments.
         examples: the kind of training example it eats; None where it only counts (`adapt`).
+        example_options: what that kind is made with.
+        knows_users: whether it has parameters for each user, and so only serves those it was trained on.
         max_history: how many of the last items of a history it reads; None for any number.
         scores_are_logits: whether `score` gives logits of a softmax over the items.
         static_shapes: set where XLA compiles the step: then no shape in `training_loss` may depend on what the batch
             holds, so slots without a target are computed too, and weigh nothing.
     """
 
+    num_items: int
+    settings: dict[str, Any]
     examples: ClassVar[str | None] = None
+    example_options: dict[str, Any] = {}  # noqa: RUF012
+    knows_users: ClassVar[bool] = False
     max_history: int | None = None
-    scores_are_logits: ClassVar[bool] = False
+    scores_are_logits: bool = False
     static_shapes: bool = False
 
     def build(self, input_shape: Shape | None = None) -> None:
@@ -40,7 +49,7 @@ class Recommender(keras.Model):
 
         The share of a part of a batch is its weight divided by that of the batch.
         """
-        return tf.cast(tf.shape(batch["items"])[0], tf.float32)
+        return tf.cast(tf.shape(batch["users"])[0], tf.float32)
 
     def score(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
         """Scores what may come next; higher is better.
@@ -61,3 +70,36 @@ class Recommender(keras.Model):
     def call(self, batch: Batch) -> Tensor:
         """Scores all items, as `score` does."""
         return self.score(batch)
+
+    def add_table(self, name: str, rows: int, width: int, initializer: float | str) -> keras.Variable:
+        """Makes embeddings [rows, width]: normal with the deviation `initializer`, or by an initializer of Keras."""
+        if isinstance(initializer, float):
+            initializer = keras.initializers.RandomNormal(stddev=initializer)
+        return self.add_weight(name=name, shape=(rows, width), initializer=initializer, autocast=False)
+
+    def add_bias(self, name: str, rows: int) -> keras.Variable:
+        """Makes a number for each row, 0 at first."""
+        return self.add_weight(name=name, shape=(rows,), initializer="zeros", autocast=False)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "num_items": self.num_items, **self.settings}
+
+
+def last_items_in_order(batch: Batch, most: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the last `most` items of each history, int32 [b, n] right-padded, n <= most, and how many, int32 [b]."""
+    items, lengths = tf.cast(batch["items"], tf.int32), tf.cast(batch["lengths"], tf.int32)
+    width = tf.shape(items)[1]
+    passed = tf.maximum(lengths - most, 0)
+    columns = tf.range(tf.minimum(width, most))[None, :] + passed[:, None]
+    kept = lengths - passed
+    taken = tf.gather(items, tf.minimum(columns, width - 1), batch_dims=1)
+    return tf.where(columns < lengths[:, None], taken, 0), kept
+
+
+def last_items(batch: Batch, number: int) -> tf.Tensor:
+    """Returns the last items of each history, int32 [b, number], left-padded with 0: the newest in the last column."""
+    items, lengths = tf.cast(batch["items"], tf.int32), tf.cast(batch["lengths"], tf.int32)
+    columns = lengths[:, None] - number + tf.range(number)[None, :]
+    # One column more, for a history may have none at all.
+    filled = tf.pad(items, [[0, 0], [0, 1]])
+    return tf.where(columns >= 0, tf.gather(filled, tf.maximum(columns, 0), batch_dims=1), 0)

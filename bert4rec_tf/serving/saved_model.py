@@ -1,7 +1,9 @@
 """A SavedModel: raw item ids in, raw item ids and scores out, in any program that has TensorFlow."""
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -12,18 +14,22 @@ from bert4rec_tf.models.recommender import Recommender
 from bert4rec_tf.sequences import PAD, Vocabulary
 from bert4rec_tf.types import Tensor
 
-VOCABULARY = "vocabulary.txt"
+VOCABULARY, USERS = "vocabulary.txt", "users.txt"
 MODEL = "saved_model.pb"
 """The file by which TensorFlow, and so `export`, knows the folder of a SavedModel."""
 
 HIDDEN = -float("inf")
 """The score of what must not come back."""
 
+HISTORIES = tf.TensorSpec([None, None], tf.string, name="histories")
+
 _LINE = tf.lookup.TextFileIndex.WHOLE_LINE
 _NUMBER = tf.lookup.TextFileIndex.LINE_NUMBER
 
 
-def export(model: Recommender, vocabulary: Vocabulary, folder: Path, k: int = 10) -> None:
+def export(
+    model: Recommender, vocabulary: Vocabulary, folder: Path, k: int = 10, users: Sequence[str] | None = None
+) -> None:
     """Writes a SavedModel which recommends to raw histories and needs nothing but TensorFlow.
 
     Its signature `serving_default` takes `histories`, string [b, any length]: raw item ids oldest first, padded with
@@ -32,14 +38,18 @@ def export(model: Recommender, vocabulary: Vocabulary, folder: Path, k: int = 10
     Scores are log-probabilities over all items where the model gives logits, else the model's own. A history without
     any known item gets the most popular items, scored by the logarithm of their share of all actions.
 
+    Of a model that knows its users the signature also takes `users`, string [b], and it is not the history without
+    known items but the unknown user who gets the most popular ones.
+
     Args:
         model: with its weights.
         vocabulary: what the model's ids stand for. Without any counts its items are taken as equally popular.
         folder: appears whole or not at all; an older SavedModel there is replaced.
         k: how many items to return, at most all.
+        users: the raw ids of the users that the model knows, in its order.
 
     Raises:
-        ValueError: where the vocabulary is not of the model's size.
+        ValueError: where the vocabulary is not of the model's size, or users are missing.
         UserError: for a k below 1, a raw id that UTF-8 cannot hold, or a folder that holds something
             else or cannot be written.
     """
@@ -49,23 +59,29 @@ def export(model: Recommender, vocabulary: Vocabulary, folder: Path, k: int = 10
         raise ValueError(
             f"`vocabulary` must have the {model.num_items} items of the model. Received: {vocabulary.num_items} items"
         )
-    lines = b"".join(_line(item) for item in vocabulary.items.tolist())
+    if model.knows_users and users is None:
+        raise ValueError("`users` must be the raw ids of the model's users. Received: None")
+    content = {VOCABULARY: _lines(vocabulary.items.tolist())}
+    if model.knows_users:
+        content[USERS] = _lines(users)
     refuse_other_content(folder)
     with files.whole_folder(folder) as aside, tempfile.TemporaryDirectory() as scratch:
-        asset = Path(scratch) / VOCABULARY
-        asset.write_bytes(lines)
-        service = _Service(model, asset, _log_shares(vocabulary.counts), min(k, model.num_items))
+        for name, lines in content.items():
+            (Path(scratch) / name).write_bytes(lines)
+        arguments = (model, Path(scratch) / VOCABULARY, _log_shares(vocabulary.counts), min(k, model.num_items))
+        service = _UserService(Path(scratch) / USERS, *arguments) if model.knows_users else _HistoryService(*arguments)
         try:
             tf.saved_model.save(service, str(aside), signatures=service.recommend)
         except tf.errors.OpError as error:
             raise UserError(f"{folder}: cannot be written ({error.message})") from error
 
 
-def _line(item: str) -> bytes:
+def _lines(raw: Sequence[str]) -> bytes:
     try:
-        return f"{item}\n".encode()
+        return "".join(f"{one}\n" for one in raw).encode()
     except UnicodeEncodeError as error:
-        raise UserError(f"A raw item id must be text that UTF-8 can hold. Received: {item!r}") from error
+        bad = next(one for one in raw if any(0xD800 <= ord(letter) < 0xE000 for letter in one))
+        raise UserError(f"A raw id must be text that UTF-8 can hold. Received: {bad!r}") from error
 
 
 def refuse_other_content(folder: Path) -> None:
@@ -84,7 +100,7 @@ def _log_shares(counts: np.ndarray) -> np.ndarray:
 
 
 class _Service(tf.Module):
-    """What is exported.
+    """What is exported, without its signature.
 
     Args:
         model: what scores.
@@ -107,12 +123,8 @@ class _Service(tf.Module):
         self._numbers = tf.lookup.StaticHashTable(numbers, default_value=-1)
         self._names = tf.lookup.StaticHashTable(names, default_value="")
 
-    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.string, name="histories")])
-    def recommend(self, histories: Tensor) -> dict[str, Tensor]:
-        """Returns the best `items` and their `scores`, both [b, k], for raw histories, string [b, any length]."""
-        known = self._known_items(histories)
-        lengths = tf.cast(known.row_lengths(), tf.int32)
-        scores = tf.where(lengths[:, None] > 0, self._model_scores(known, lengths), self._log_shares[None, :])
+    def _best(self, known: tf.RaggedTensor, scores: Tensor) -> dict[str, Tensor]:
+        """Returns the best unseen `items` and their `scores`."""
         # Below a finite least, so that -inf tells seen items from any score of a model.
         scores = tf.maximum(scores, tf.float32.min)
         seen = tf.stack([known.value_rowids(), tf.cast(known.flat_values, tf.int64) - 1], axis=1)
@@ -126,10 +138,46 @@ class _Service(tf.Module):
         numbers = tf.cast(self._numbers.lookup(histories), tf.int32) + 1
         return tf.ragged.boolean_mask(numbers, numbers != PAD)
 
-    def _model_scores(self, known: tf.RaggedTensor, lengths: Tensor) -> Tensor:
+    def _model_scores(self, known: tf.RaggedTensor, lengths: Tensor, users: Tensor) -> Tensor:
         """Returns float32 [b, n]."""
         # One column more than the longest row, for models which cannot read a width of 0.
         items = tf.pad(known.to_tensor(PAD), [[0, 0], [0, 1]])
-        batch = {"users": tf.zeros_like(lengths), "items": items, "lengths": lengths}
+        batch = {"users": users, "items": items, "lengths": lengths}
         scores = tf.cast(self._score(batch), tf.float32)
         return tf.nn.log_softmax(scores) if self._scores_are_logits else scores
+
+
+class _HistoryService(_Service):
+    """Of a model that reads the history alone."""
+
+    @tf.function(input_signature=[HISTORIES])
+    def recommend(self, histories: Tensor) -> dict[str, Tensor]:
+        """Returns the best `items` and their `scores`, both [b, k], for raw histories, string [b, any length]."""
+        known = self._known_items(histories)
+        lengths = tf.cast(known.row_lengths(), tf.int32)
+        scores = self._model_scores(known, lengths, tf.zeros_like(lengths))
+        return self._best(known, tf.where(lengths[:, None] > 0, scores, self._log_shares[None, :]))
+
+
+class _UserService(_Service):
+    """Of a model that knows users.
+
+    Args:
+        user_asset: file of their raw ids, line u for user u - 1.
+        *arguments: as for `_Service`.
+    """
+
+    def __init__(self, user_asset: Path, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        asset = tf.saved_model.Asset(str(user_asset))
+        numbers = tf.lookup.TextFileInitializer(asset, tf.string, _LINE, tf.int64, _NUMBER)
+        self._users = tf.lookup.StaticHashTable(numbers, default_value=-1)
+
+    @tf.function(input_signature=[HISTORIES, tf.TensorSpec([None], tf.string, name="users")])
+    def recommend(self, histories: Tensor, users: Tensor) -> dict[str, Tensor]:
+        """Returns the best `items` and their `scores`, both [b, k], for raw histories and users, string [b]."""
+        known = self._known_items(histories)
+        lengths = tf.cast(known.row_lengths(), tf.int32)
+        numbers = tf.cast(self._users.lookup(users), tf.int32)
+        scores = self._model_scores(known, lengths, tf.maximum(numbers, 0))
+        return self._best(known, tf.where(numbers[:, None] >= 0, scores, self._log_shares[None, :]))

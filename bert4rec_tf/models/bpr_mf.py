@@ -1,0 +1,66 @@
+"""BPR-MF: matrix factorisation that learns to rank (Rendle et al., UAI 2009)."""
+
+from typing import Any, ClassVar
+
+import keras
+import tensorflow as tf
+
+from bert4rec_tf import losses
+from bert4rec_tf.models.recommender import Recommender
+from bert4rec_tf.types import Batch, Tensor
+
+
+@keras.saving.register_keras_serializable(package="bert4rec_tf")
+class BprMf(Recommender):
+    """Scores <p_u, q_i> + b_i (section 4.3.1 of its paper), learnt by BPR-Opt from pairs with one unseen item each.
+
+    Args:
+        num_items: n.
+        num_users: m.
+        hidden_dim: d, the length of p and q.
+        l2: weight of the squared norms of the rows that an example uses (lambda in BPR-Opt).
+        initializer_stddev: deviation of the normal initial rows.
+    """
+
+    examples: ClassVar[str] = "contexts"
+    example_options: ClassVar[dict[str, int]] = {"context": 0, "num_negatives": 1}
+    knows_users: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        num_items: int,
+        num_users: int,
+        hidden_dim: int = 64,
+        l2: float = 1e-3,
+        initializer_stddev: float = 0.01,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.settings = {
+            "num_users": num_users,
+            "hidden_dim": hidden_dim,
+            "l2": l2,
+            "initializer_stddev": initializer_stddev,
+        }
+        self.num_items = num_items
+        self.l2 = l2
+        self.users = self.add_table("users", num_users, hidden_dim, initializer_stddev)
+        self.items = self.add_table("items", num_items + 1, hidden_dim, initializer_stddev)
+        self.bias = self.add_bias("bias", num_items + 1)
+        self.built = True
+
+    def training_loss(self, batch: Batch) -> Tensor:
+        """BPR-Opt, the mean over the batch. `batch`: `users [b]`, `targets` and `negatives` [b, 1]."""
+        pair = tf.concat([batch["targets"], batch["negatives"]], axis=1)
+        scores = self.score(batch, pair)
+        loss = losses.bpr(scores[:, 0], scores[:, 1:])
+        used = tf.concat([tf.gather(self.users, batch["users"])[:, None], tf.gather(self.items, pair)], axis=1)
+        biases = tf.gather(self.bias, pair)
+        norms = tf.reduce_sum(tf.square(used), axis=[1, 2]) + tf.reduce_sum(tf.square(biases), axis=1)
+        return tf.reduce_mean(loss + self.l2 * norms)
+
+    def score(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
+        users = tf.gather(self.users, batch["users"])
+        if candidates is None:
+            return tf.matmul(users, self.items[1:], transpose_b=True) + self.bias[1:]
+        return tf.einsum("bd,bcd->bc", users, tf.gather(self.items, candidates)) + tf.gather(self.bias, candidates)

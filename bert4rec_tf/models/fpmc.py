@@ -1,0 +1,74 @@
+"""FPMC: factorised personalised Markov chains (Rendle, Freudenthaler & Schmidt-Thieme, WWW 2010)."""
+
+from typing import Any, ClassVar
+
+import keras
+import tensorflow as tf
+
+from bert4rec_tf import losses
+from bert4rec_tf.models.recommender import Recommender, last_items
+from bert4rec_tf.types import Batch, Tensor
+
+
+@keras.saving.register_keras_serializable(package="bert4rec_tf")
+class Fpmc(Recommender):
+    """Scores <U_u, I_i> + <L_last, J_i> (equation 11 with baskets of one item), learnt by S-BPR.
+
+    Args:
+        num_items: n.
+        num_users: m.
+        hidden_dim: d, the length of all four kinds of rows.
+        l2: weight of the squared norms of the rows that an example uses.
+        initializer_stddev: deviation of the normal initial rows.
+    """
+
+    examples: ClassVar[str] = "contexts"
+    example_options: ClassVar[dict[str, int]] = {"context": 1, "num_negatives": 1}
+    knows_users: ClassVar[bool] = True
+    max_history = 1
+
+    def __init__(
+        self,
+        num_items: int,
+        num_users: int,
+        hidden_dim: int = 64,
+        l2: float = 1e-3,
+        initializer_stddev: float = 0.01,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.settings = {
+            "num_users": num_users,
+            "hidden_dim": hidden_dim,
+            "l2": l2,
+            "initializer_stddev": initializer_stddev,
+        }
+        self.num_items, self.l2 = num_items, l2
+        self.users = self.add_table("users", num_users, hidden_dim, initializer_stddev)
+        self.of_users = self.add_table("of_users", num_items + 1, hidden_dim, initializer_stddev)
+        self.last = self.add_table("last", num_items + 1, hidden_dim, initializer_stddev)
+        self.of_last = self.add_table("of_last", num_items + 1, hidden_dim, initializer_stddev)
+        self.built = True
+
+    def training_loss(self, batch: Batch) -> Tensor:
+        """S-BPR, the mean over the batch. `batch`: `users [b]`, `items [b, 1]`, `targets` and `negatives` [b, 1]."""
+        pair = tf.concat([batch["targets"], batch["negatives"]], axis=1)
+        scores = self.score(batch, pair)
+        used = [part[:, None] for part in self._context(batch)]
+        used += [tf.gather(table, pair) for table in (self.of_users, self.of_last)]
+        norms = tf.reduce_sum(tf.square(tf.concat(used, axis=1)), axis=[1, 2])
+        return tf.reduce_mean(losses.bpr(scores[:, 0], scores[:, 1:]) + self.l2 * norms)
+
+    def score(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
+        user, last = self._context(batch)
+        if candidates is None:
+            of_user = tf.matmul(user, self.of_users[1:], transpose_b=True)
+            return of_user + tf.matmul(last, self.of_last[1:], transpose_b=True)
+        of_user = tf.einsum("bd,bcd->bc", user, tf.gather(self.of_users, candidates))
+        return of_user + tf.einsum("bd,bcd->bc", last, tf.gather(self.of_last, candidates))
+
+    def _context(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Returns U_u and L_last, both [b, d]; zeros for the last item of an empty history."""
+        last = last_items(batch, 1)[:, 0]
+        rows = tf.gather(self.last, last) * tf.cast(last > 0, self.last.dtype)[:, None]
+        return tf.gather(self.users, batch["users"]), rows

@@ -1,0 +1,125 @@
+"""GRU4Rec: a recurrent network over the history (Hidasi et al., ICLR 2016)."""
+
+from typing import Any, ClassVar
+
+import keras
+import tensorflow as tf
+
+from bert4rec_tf import losses
+from bert4rec_tf.dropout import dropout_layer
+from bert4rec_tf.models.recommender import Recommender, last_items_in_order
+from bert4rec_tf.types import Batch, Tensor
+
+ACTIVATIONS = {
+    "linear": lambda scores: scores,
+    "tanh": tf.tanh,
+    "elu-0.5": lambda scores: tf.where(scores > 0, scores, 0.5 * tf.math.expm1(tf.minimum(scores, 0.0) / 0.5)),
+}
+"""What the loss sees of the scores. All rise, so ranks do not depend on them."""
+
+
+@keras.saving.register_keras_serializable(package="bert4rec_tf")
+class GRU4Rec(Recommender):
+    """Item embedding, GRU, and a table of output rows; TOP1 on the other targets of the batch.
+
+    Trained on whole histories with back-propagation through all of their steps, as the authors advise for long ones,
+    and not on session-parallel batches: the negatives of a step are the other users' targets at the same step.
+
+    Args:
+        num_items: n.
+        max_length: how many of the last items it reads.
+        hidden_dim: width of the GRU, and of its input.
+        dropout: of the GRU's input and of its output.
+        loss: "top1", "top1_max" or "bpr_max".
+        final_activation: a name in ACTIVATIONS.
+        regularization: weight of the negatives' squared scores in "bpr_max".
+        extra_negatives: beside those of the batch, shared by its rows; so many for each row.
+        alpha: the extra ones are drawn in proportion to count^alpha.
+    """
+
+    examples: ClassVar[str] = "shifted"
+
+    def __init__(
+        self,
+        num_items: int,
+        max_length: int = 50,
+        hidden_dim: int = 100,
+        dropout: float = 0.0,
+        loss: str = "top1",
+        final_activation: str = "tanh",
+        regularization: float = 0.0,
+        extra_negatives: int = 0,
+        alpha: float = 0.75,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.settings = {
+            "max_length": max_length,
+            "hidden_dim": hidden_dim,
+            "dropout": dropout,
+            "loss": loss,
+            "final_activation": final_activation,
+            "regularization": regularization,
+            "extra_negatives": extra_negatives,
+            "alpha": alpha,
+        }
+        self.num_items = num_items
+        self.max_history = max_length
+        self.items = self.add_table("items", num_items + 1, hidden_dim, "glorot_uniform")
+        self.output_rows = self.add_table("output_rows", num_items + 1, hidden_dim, "glorot_uniform")
+        self.bias = self.add_bias("bias", num_items + 1)
+        self.input_dropout = dropout_layer("input_dropout", dropout, self.dtype_policy)
+        self.output_dropout = dropout_layer("output_dropout", dropout, self.dtype_policy)
+        self.gru = keras.layers.GRU(hidden_dim, return_sequences=True, name="gru")
+        self.gru.build((None, None, hidden_dim))
+        self.built = True
+
+    @property
+    def example_options(self) -> dict[str, float]:
+        names = {"max_length": "max_length", "num_shared": "extra_negatives", "alpha": "alpha"}
+        return {option: self.settings[name] for option, name in names.items()}
+
+    def states(self, items: Tensor, training: bool = False) -> Tensor:
+        """Returns [b, n, d]: the state after each item of `items [b, n]`. Padding is on the right and read last."""
+        hidden = self.input_dropout(tf.gather(self.items, items), training=training)
+        return self.output_dropout(self.gru(hidden), training=training)
+
+    def training_loss(self, batch: Batch) -> Tensor:
+        """The mean of the loss over all steps. `batch`: `items` and `targets` [b, n], and `shared [b, s]`."""
+        states = tf.transpose(self.states(batch["items"], training=True), [1, 0, 2])
+        targets, rows = tf.transpose(batch["targets"]), tf.shape(batch["targets"])[0]
+        valid = targets > 0
+        scores = self._scores(states, targets)
+        positives = tf.linalg.diag_part(scores)
+        others = valid[:, None, :] & ~tf.eye(rows, dtype=tf.bool)
+        if self.settings["extra_negatives"]:
+            shared = tf.reshape(batch["shared"], [1, -1])
+            shared = tf.broadcast_to(shared, [tf.shape(targets)[0], tf.shape(shared)[1]])
+            scores = tf.concat([scores, self._scores(states, shared)], axis=2)
+            extra = tf.ones([tf.shape(targets)[0], rows, tf.shape(shared)[1]], tf.bool)
+            others = tf.concat([tf.broadcast_to(others, tf.shape(scores[:, :, :rows])), extra], axis=2)
+        weights = tf.cast(valid, scores.dtype)
+        return tf.reduce_sum(weights * self._loss(positives, scores, others)) / tf.reduce_sum(weights)
+
+    def loss_weight(self, batch: Batch) -> Tensor:
+        return tf.reduce_sum(tf.cast(batch["targets"] > 0, tf.float32))
+
+    def _scores(self, states: Tensor, items: Tensor) -> Tensor:
+        """Returns [n, b, c] for states [n, b, d] and the items [n, c] of each step, as the loss sees them."""
+        scores = tf.matmul(states, tf.gather(self.output_rows, items), transpose_b=True)
+        return ACTIVATIONS[self.settings["final_activation"]](scores + tf.gather(self.bias, items)[:, None])
+
+    def _loss(self, positives: Tensor, scores: Tensor, others: Tensor) -> Tensor:
+        if self.settings["loss"] == "bpr_max":
+            return losses.bpr_max(positives, scores, others, self.settings["regularization"])
+        return {"top1": losses.top1, "top1_max": losses.top1_max}[self.settings["loss"]](positives, scores, others)
+
+    def score(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
+        items, lengths = last_items_in_order(batch, self.max_history)
+        states = self.states(items)
+        after_last = tf.gather(states, tf.maximum(lengths - 1, 0), batch_dims=1)
+        state = tf.where(lengths[:, None] > 0, after_last, tf.zeros_like(after_last))
+        if candidates is None:
+            return tf.matmul(state, self.output_rows[1:], transpose_b=True) + self.bias[1:]
+        rows = tf.gather(self.output_rows, candidates)
+        return tf.einsum("bd,bcd->bc", state, rows) + tf.gather(self.bias, candidates)

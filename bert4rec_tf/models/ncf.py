@@ -1,0 +1,99 @@
+"""NCF: neural collaborative filtering, the fused model NeuMF (He et al., WWW 2017)."""
+
+from typing import Any, ClassVar
+
+import keras
+import tensorflow as tf
+
+from bert4rec_tf import layers, losses
+from bert4rec_tf.models.recommender import Recommender
+from bert4rec_tf.types import Batch, Tensor
+
+NUM_LAYERS = 3
+"""Layers of the tower above the embeddings, each half as wide as the one below (section 4.1: 64 - 32 - 16 - 8)."""
+
+
+@keras.saving.register_keras_serializable(package="bert4rec_tf")
+class Ncf(Recommender):
+    """GMF and an MLP side by side (equation 12), h^T [p_u * q_i ; MLP(p'_u, q'_i)], trained without pre-training.
+
+    Args:
+        num_items: n.
+        num_users: m.
+        hidden_dim: width of the tower's input, half of it the user's; a multiple of 8.
+        l2: weight of the squared norms of the rows that an example uses.
+        initializer_stddev: deviation of the normal initial weights.
+        train_negatives: unseen items per positive.
+    """
+
+    examples: ClassVar[str] = "contexts"
+    knows_users: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        num_items: int,
+        num_users: int,
+        hidden_dim: int = 64,
+        l2: float = 0.0,
+        initializer_stddev: float = 0.01,
+        train_negatives: int = 4,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if hidden_dim % 8:
+            raise ValueError(f"`hidden_dim` must be a multiple of 8. Received: hidden_dim={hidden_dim}")
+        self.settings = {
+            "num_users": num_users,
+            "hidden_dim": hidden_dim,
+            "l2": l2,
+            "initializer_stddev": initializer_stddev,
+            "train_negatives": train_negatives,
+        }
+        self.num_items, self.l2 = num_items, l2
+        widths = [hidden_dim // 2 ** (number + 1) for number in range(NUM_LAYERS)]
+        factors = widths[-1]
+        self.gmf_users = self.add_table("gmf_users", num_users, factors, initializer_stddev)
+        self.gmf_items = self.add_table("gmf_items", num_items + 1, factors, initializer_stddev)
+        self.mlp_users = self.add_table("mlp_users", num_users, hidden_dim // 2, initializer_stddev)
+        self.mlp_items = self.add_table("mlp_items", num_items + 1, hidden_dim // 2, initializer_stddev)
+        self.tower = [keras.layers.Dense(width, "relu", name=f"tower_{number}") for number, width in enumerate(widths)]
+        for dense, width in zip(self.tower, [hidden_dim, *widths]):
+            dense.build((None, width))
+        self.output_dense = keras.layers.Dense(1, kernel_initializer=layers.truncated_normal(0.1), name="output")
+        self.output_dense.build((None, 2 * factors))
+        self.built = True
+
+    @property
+    def example_options(self) -> dict[str, int]:
+        return {"context": 0, "num_negatives": self.settings["train_negatives"]}
+
+    def training_loss(self, batch: Batch) -> Tensor:
+        """Binary cross-entropy (equation 7). `batch`: `users [b]`, `targets [b, 1]`, `negatives [b, c]`."""
+        items = tf.concat([batch["targets"], batch["negatives"]], axis=1)
+        scores = self.score(batch, items)
+        loss = losses.binary_cross_entropy(scores[:, 0], scores[:, 1:]) / tf.cast(tf.shape(scores)[1], scores.dtype)
+        if not self.l2:
+            return tf.reduce_mean(loss)
+        rows = [tf.gather(table, batch["users"])[:, None] for table in (self.gmf_users, self.mlp_users)]
+        rows += [tf.gather(table, items) for table in (self.gmf_items, self.mlp_items)]
+        return tf.reduce_mean(loss + self.l2 * sum(tf.reduce_sum(tf.square(part), axis=[1, 2]) for part in rows))
+
+    def score(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
+        gmf, mlp = (tf.gather(table, batch["users"])[:, None] for table in (self.gmf_users, self.mlp_users))
+        if candidates is not None:
+            return self._logits(gmf, tf.gather(self.gmf_items, candidates), mlp, tf.gather(self.mlp_items, candidates))
+        # One user at a time: the tower's values for all items of many users would not fit.
+        return tf.map_fn(
+            lambda user: self._logits(user[0], self.gmf_items[1:], user[1], self.mlp_items[1:]),
+            (gmf, mlp),
+            fn_output_signature=gmf.dtype,
+        )
+
+    def _logits(self, gmf_user: Tensor, gmf_item: Tensor, mlp_user: Tensor, mlp_item: Tensor) -> Tensor:
+        """Returns [...]: the logits of users [..., 1, d] and items [..., c, d]."""
+        first, *rest = self.tower
+        of_user, of_item = tf.split(first.kernel, 2)
+        hidden = tf.nn.relu(mlp_user @ of_user + mlp_item @ of_item + first.bias)
+        for dense in rest:
+            hidden = dense(hidden)
+        return self.output_dense(tf.concat([gmf_user * gmf_item, hidden], axis=-1))[..., 0]

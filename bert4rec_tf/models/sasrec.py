@@ -1,0 +1,190 @@
+"""SASRec: self-attention over the past (Kang & McAuley, ICDM 2018)."""
+
+import math
+from typing import Any, ClassVar
+
+import keras
+import tensorflow as tf
+
+from bert4rec_tf import kernels, losses
+from bert4rec_tf.dropout import dropout_layer
+from bert4rec_tf.models.recommender import Recommender, last_items_in_order
+from bert4rec_tf.types import Batch, Tensor
+
+EPSILON = 1e-8
+"""Of the layer norms, as in the authors' program."""
+
+NEVER = -1e9
+"""Added to the scores of what attention must not see, and of the row that is no item."""
+
+
+@keras.saving.register_keras_serializable(package="bert4rec_tf")
+class SASRec(Recommender):
+    """Blocks of causal attention and point-wise networks over item and position embeddings (section III of its paper).
+
+    As the authors' program has it: only the queries are normalised, the residual starts from them, attention has no
+    output projection, and the item table is the output layer too.
+
+    Args:
+        num_items: n.
+        max_length: how many of the last items it reads.
+        hidden_dim: d.
+        num_layers: blocks.
+        num_heads: h, a divisor of d.
+        dropout: of the embeddings, the attention probabilities and the point-wise network.
+        loss: "binary": one unseen item per position; "cross_entropy": softmax over the whole catalogue.
+    """
+
+    examples: ClassVar[str] = "shifted"
+
+    def __init__(
+        self,
+        num_items: int,
+        max_length: int = 50,
+        hidden_dim: int = 50,
+        num_layers: int = 2,
+        num_heads: int = 1,
+        dropout: float = 0.5,
+        loss: str = "binary",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.settings = {
+            "max_length": max_length,
+            "hidden_dim": hidden_dim,
+            "num_layers": num_layers,
+            "num_heads": num_heads,
+            "dropout": dropout,
+            "loss": loss,
+        }
+        self.num_items = num_items
+        self.max_history = max_length
+        self.scores_are_logits = loss == "cross_entropy"
+        self.items = self.add_table("items", num_items + 1, hidden_dim, "glorot_uniform")
+        self.positions = self.add_table("positions", max_length, hidden_dim, "glorot_uniform")
+        self.embedding_dropout = dropout_layer("embedding_dropout", dropout, self.dtype_policy)
+        self.blocks = [
+            CausalBlock(num_heads, dropout, dtype=self.dtype_policy, name=f"block_{number}")
+            for number in range(num_layers)
+        ]
+        for block in self.blocks:
+            block.build((None, None, hidden_dim))
+        self.norm = keras.layers.LayerNormalization(epsilon=EPSILON, dtype=self.dtype_policy, name="norm")
+        self.norm.build((None, None, hidden_dim))
+        self.built = True
+
+    @property
+    def example_options(self) -> dict[str, int]:
+        negatives = 1 if self.settings["loss"] == "binary" else 0
+        return {"max_length": self.settings["max_length"], "num_negatives": negatives}
+
+    def states(self, items: Tensor, training: bool = False) -> Tensor:
+        """Returns [b, n, d] for `items [b, n]`, right-padded. The last item has the last position, always."""
+        real = items > 0
+        lengths = tf.math.count_nonzero(real, axis=1, keepdims=True, dtype=tf.int32)
+        places = self.max_history - lengths + tf.range(tf.shape(items)[1])
+        hidden = tf.gather(self.items, items) * math.sqrt(self.items.shape[1])
+        hidden += tf.gather(self.positions, tf.minimum(places, self.max_history - 1))
+        shown = tf.cast(real, hidden.dtype)[:, :, None]
+        hidden = self.embedding_dropout(hidden, training=training) * shown
+        for block in self.blocks:
+            hidden = block(hidden, training=training) * shown
+        return tf.cast(self.norm(hidden), self.variable_dtype)
+
+    def training_loss(self, batch: Batch) -> Tensor:
+        """The mean over all positions (equation 6, or full softmax). `batch`: `items` and `targets` [b, n], for the
+        binary loss `negatives [b, n, 1]`."""
+        states = self.states(batch["items"], training=True)
+        weights = tf.cast(batch["targets"] > 0, states.dtype) / self.loss_weight(batch)
+        if self.settings["loss"] == "cross_entropy":
+            flat = tf.reshape(states, [-1, states.shape[2]])
+            return losses.table_cross_entropy(
+                flat, self.items, self._no_item(), tf.reshape(batch["targets"], [-1]), tf.reshape(weights, [-1])
+            )
+        positives = tf.einsum("bnd,bnd->bn", states, tf.gather(self.items, batch["targets"]))
+        negatives = tf.einsum("bnd,bncd->bnc", states, tf.gather(self.items, batch["negatives"]))
+        return tf.reduce_sum(weights * losses.binary_cross_entropy(positives, negatives))
+
+    def loss_weight(self, batch: Batch) -> Tensor:
+        return tf.reduce_sum(tf.cast(batch["targets"] > 0, tf.float32))
+
+    def _no_item(self) -> Tensor:
+        """Returns [n + 1]: what takes row 0, which is no item, out of a softmax."""
+        return tf.one_hot(0, self.num_items + 1, on_value=NEVER, off_value=0.0)
+
+    def score(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
+        items, lengths = last_items_in_order(batch, self.max_history)
+        state = tf.gather(self.states(items), tf.maximum(lengths - 1, 0), batch_dims=1)
+        if candidates is None:
+            return tf.matmul(state, self.items[1:], transpose_b=True)
+        return tf.einsum("bd,bcd->bc", state, tf.gather(self.items, candidates))
+
+
+@keras.saving.register_keras_serializable(package="bert4rec_tf")
+class CausalBlock(keras.layers.Layer):
+    """One block: q = LN(x); y = q + Attention(q, x, x); z = LN(y); z + W2 relu(W1 z), each step from the past alone.
+
+    Args:
+        num_heads: h, a divisor of the width.
+        dropout: of the attention probabilities, and after both layers of the point-wise network.
+
+    Call arguments:
+        inputs: [b, n, d], zeros where padding is, on the right.
+        training: whether dropout acts.
+
+    Returns:
+        [b, n, d].
+    """
+
+    def __init__(self, num_heads: int, dropout: float, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+        self.rate = dropout
+        self.attention_dropout, self.inner_dropout, self.outer_dropout = (
+            dropout_layer(f"{name}_dropout", dropout, self.dtype_policy) for name in ("attention", "inner", "outer")
+        )
+        self.query_norm, self.network_norm = (
+            keras.layers.LayerNormalization(epsilon=EPSILON, dtype=self.dtype_policy, name=f"{name}_norm")
+            for name in ("query", "network")
+        )
+
+    def build(self, input_shape: tuple) -> None:
+        width = input_shape[-1]
+        if width % self.num_heads:
+            raise ValueError(f"`num_heads` must divide `hidden_dim`, {width}. Received: num_heads={self.num_heads}")
+        self.query, self.key, self.value, self.inner, self.outer = (
+            keras.layers.Dense(width, dtype=self.dtype_policy, name=name)
+            for name in ("query", "key", "value", "inner", "outer")
+        )
+        for layer in (self.query, self.key, self.value, self.inner, self.outer, self.query_norm, self.network_norm):
+            layer.build(input_shape)
+
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
+        queries = self.query_norm(inputs)
+        hidden = self.network_norm(queries + self._attend(queries, inputs, training))
+        inner = self.inner_dropout(tf.nn.relu(self.inner(hidden)), training=training)
+        return hidden + tf.cast(self.outer_dropout(self.outer(inner), training=training), hidden.dtype)
+
+    def _attend(self, queries: Tensor, inputs: Tensor, training: bool | None) -> Tensor:
+        query, key, value = (
+            self._split(dense(part))
+            for dense, part in ((self.query, queries), (self.key, inputs), (self.value, inputs))
+        )
+        batch, heads, length, _ = tf.unstack(tf.shape(query))
+        # Padding is on the right, so what is not in the future of a real item is real.
+        future = NEVER * (1.0 - tf.linalg.band_part(tf.ones([length, length]), -1, 0))
+        kept = self.attention_dropout.draw_kept(tf.stack([batch, heads, length, length]), training)
+        scale = 1.0 if kept is None else self.attention_dropout.scale
+        mixed, _ = kernels.attend(query / math.sqrt(query.shape[-1]), key, value, future, kept, scale)
+        return tf.reshape(tf.transpose(mixed, [0, 2, 1, 3]), [batch, length, inputs.shape[-1]])
+
+    def _split(self, inputs: Tensor) -> Tensor:
+        batch, length = tf.unstack(tf.shape(inputs)[:2])
+        heads = tf.reshape(inputs, [batch, length, self.num_heads, inputs.shape[-1] // self.num_heads])
+        return tf.transpose(heads, [0, 2, 1, 3])
+
+    def compute_output_shape(self, input_shape: tuple) -> tuple:
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "num_heads": self.num_heads, "dropout": self.rate}

@@ -1,0 +1,196 @@
+"""The contract that every model in MODELS keeps."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from ranking import make_sequences
+
+from bert4rec_tf import optimizers, steps
+from bert4rec_tf.config import MaskingSettings, Run, TrainingSettings
+from bert4rec_tf.data import sampled
+from bert4rec_tf.data.examples import cut_windows, mask_windows
+from bert4rec_tf.models import MODELS
+from bert4rec_tf.sequences import Vocabulary
+from bert4rec_tf.serving import saved_model
+
+NUM_ITEMS, NUM_USERS = 40, 60
+SEQUENCES = make_sequences(
+    [1 + (np.arange(4 + user % 9) + 5 * user) % NUM_ITEMS for user in range(NUM_USERS)], NUM_ITEMS
+)
+SMALL = {"hidden_dim": 16, "max_length": 8, "num_heads": 2, "extra_negatives": 2}
+HISTORIES = {
+    "users": np.array([3, 59, 0, 7], np.int32),
+    "items": np.array([[4, 9, 2, 7, 1, 12], [3, 0, 0, 0, 0, 0], [5, 6, 8, 0, 0, 0], [0, 0, 0, 0, 0, 0]], np.int32),
+    "lengths": np.array([6, 1, 3, 0], np.int32),
+}
+TRAINED = [name for name, kind in MODELS.items() if kind.examples is not None]
+every_model = pytest.mark.parametrize("name", MODELS)
+every_trained_model = pytest.mark.parametrize("name", TRAINED)
+
+
+def make(name, **changes):
+    keras.utils.set_random_seed(4)
+    known = Run.make("beauty", name).to_dict()["architecture"]
+    options = {**known, **{key: value for key, value in SMALL.items() if key in known}, **changes}
+    if MODELS[name].knows_users:
+        options["num_users"] = NUM_USERS
+    options["num_heads" if "num_heads" in known else "name"] = 2 if "num_heads" in known else name
+    model = MODELS[name](NUM_ITEMS, **options)
+    model.adapt(SEQUENCES)
+    return model
+
+
+def batches(model, size=16):
+    """Batches of the kind that the model eats."""
+    if model.examples != "masked":
+        return sampled.KINDS[model.examples](SEQUENCES, **model.example_options).batches(size, seed=1)
+    masking = MaskingSettings(mask_proportion=0.4, max_predictions=4, mask_copies=2)
+    windows, rng = cut_windows(SEQUENCES, 8, 0.5), np.random.default_rng(1)
+
+    def endless():
+        while True:
+            made = mask_windows(windows, rng.integers(3 * len(windows), size=size), masking, 8, NUM_ITEMS, [1])
+            columns = ("users", "lengths", "items", "mask_positions", "mask_targets")
+            yield {column: getattr(made, column).astype(np.int32) for column in columns}
+
+    return endless()
+
+
+def tensors(batch):
+    return {name: tf.constant(column) for name, column in batch.items()}
+
+
+@every_model
+def test_all_items_and_candidates_are_scored_alike(name):
+    model = make(name)
+    scores = model.score(HISTORIES)
+    assert scores.shape == (4, NUM_ITEMS) and scores.dtype == tf.float32 and np.isfinite(scores).all()
+    candidates = np.array([[1, 40, 7], [2, 2, 3], [5, 0, 8], [9, 10, 11]], np.int32)
+    some = np.asarray(model.score(HISTORIES, candidates))
+    expected = np.take_along_axis(np.asarray(scores), np.maximum(candidates - 1, 0), axis=1)
+    np.testing.assert_allclose(some[candidates > 0], expected[candidates > 0], rtol=1e-5, atol=1e-6)
+
+
+@every_model
+def test_a_batch_scores_like_its_rows_and_padding_changes_nothing(name):
+    model = make(name)
+    scores = np.asarray(model.score(HISTORIES))
+    for row, length in enumerate(HISTORIES["lengths"]):
+        for width in (max(length, 1), 6, 11):
+            items = np.zeros((1, width), np.int32)
+            items[0, :length] = HISTORIES["items"][row, :length]
+            one = {"users": HISTORIES["users"][[row]], "items": items, "lengths": np.array([length], np.int32)}
+            np.testing.assert_allclose(np.asarray(model.score(one))[0], scores[row], rtol=1e-4, atol=1e-6)
+
+
+@every_model
+def test_what_stands_in_the_padding_is_not_read(name):
+    """The lengths say what is real, where a model reads them."""
+    model = make(name)
+    filled = {**HISTORIES, "items": np.where(HISTORIES["items"] > 0, HISTORIES["items"], 33).astype(np.int32)}
+    np.testing.assert_allclose(model.score(filled), model.score(HISTORIES), rtol=1e-5, atol=1e-6)
+
+
+@every_model
+def test_only_the_last_items_of_a_long_history_are_read(name):
+    model = make(name)
+    if model.max_history is None:
+        pytest.skip(f"{name} reads none of the history")
+    long = 1 + np.arange(20, dtype=np.int32)[None, :] % NUM_ITEMS
+    kept = long[:, -model.max_history :]
+    users = np.array([5], np.int32)
+    first = model.score({"users": users, "items": long, "lengths": np.array([20], np.int32)})
+    second = model.score({"users": users, "items": kept, "lengths": np.array([kept.shape[1]], np.int32)})
+    np.testing.assert_allclose(first, second, rtol=1e-5, atol=1e-6)
+
+
+@every_model
+def test_a_saved_keras_file_gives_the_same_scores(tmp_path, name):
+    model = make(name)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert type(again) is MODELS[name] and again.get_config() == model.get_config()
+    np.testing.assert_array_equal(again.score(HISTORIES), model.score(HISTORIES))
+
+
+@every_model
+def test_an_exported_model_recommends_what_the_model_scores_highest(tmp_path, name):
+    model = make(name)
+    users = [f"user {number}" for number in range(NUM_USERS)]
+    vocabulary = Vocabulary(np.array([f"item {number}" for number in range(NUM_ITEMS)], object), SEQUENCES.counts()[1:])
+    saved_model.export(model, vocabulary, tmp_path / "model", 5, users)
+    call = tf.saved_model.load(tmp_path / "model").signatures["serving_default"]
+    histories = np.array([[f"item {item - 1}" if item else "" for item in row] for row in HISTORIES["items"]])
+    inputs = {"histories": tf.constant(histories)}
+    if model.knows_users:
+        inputs["users"] = tf.constant([users[number] for number in HISTORIES["users"][:3]] + ["a stranger"])
+    found = call(**inputs)
+    scores = np.asarray(model.score(HISTORIES), np.float64)
+    if model.scores_are_logits:
+        scores -= np.log(np.exp(scores).sum(axis=1, keepdims=True))
+    scores[3] = np.log(vocabulary.counts / vocabulary.counts.sum())
+    for row, length in enumerate(HISTORIES["lengths"]):
+        scores[row, HISTORIES["items"][row, :length] - 1] = -np.inf
+    best = np.argsort(-scores, axis=1, kind="stable")[:, :5]
+    np.testing.assert_allclose(found["scores"], np.take_along_axis(scores, best, 1), rtol=1e-4, atol=1e-6)
+    numbers = [[int(item.split()[1]) for item in row] for row in found["items"].numpy().astype(str).tolist()]
+    np.testing.assert_allclose(np.take_along_axis(scores, np.array(numbers), 1), found["scores"], rtol=1e-4, atol=1e-6)
+
+
+def test_a_model_that_knows_users_is_not_exported_without_their_names(tmp_path):
+    vocabulary = Vocabulary(
+        np.array([str(number) for number in range(NUM_ITEMS)], object), np.ones(NUM_ITEMS, np.int64)
+    )
+    with pytest.raises(ValueError, match="`users` must be the raw ids"):
+        saved_model.export(make("bpr_mf"), vocabulary, tmp_path / "model")
+
+
+@every_trained_model
+def test_gradients_reach_every_weight(name):
+    model, reached = make(name), set()
+    batch = tensors(next(batches(model, 64)))
+    with tf.GradientTape() as tape:
+        loss = model.training_loss(batch)
+    assert loss.shape == () and np.isfinite(loss)
+    gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+    for variable, gradient in zip(model.trainable_variables, gradients, strict=True):
+        assert gradient is not None, variable.path
+        assert np.isfinite(tf.convert_to_tensor(gradient)).all(), variable.path
+        reached |= {variable.path} if np.any(tf.convert_to_tensor(gradient)) else set()
+    keys = {variable.path for variable in model.trainable_variables if "key/bias" in variable.path}
+    assert {variable.path for variable in model.trainable_variables} - reached <= keys
+
+
+@every_trained_model
+def test_a_part_of_a_batch_weighs_what_its_share_of_the_loss_is(name):
+    """Of the models whose rows do not answer to each other, and without dropout."""
+    if name.startswith("gru4rec") or name == "caser":
+        pytest.skip("the rows of a batch are each other's negatives, or two means are added")
+    rates = {rate: 0.0 for rate in ("dropout", "attention_dropout") if rate in Run.make("beauty", name).flat()}
+    model = make(name, **rates)
+    batch = next(batches(model, 12))
+    parts = [
+        tensors({column: values[rows] for column, values in batch.items()}) for rows in (slice(0, 5), slice(5, 12))
+    ]
+    whole = tensors(batch)
+    shares = [float(model.loss_weight(part) / model.loss_weight(whole)) for part in parts]
+    total = sum(share * float(model.training_loss(part)) for share, part in zip(shares, parts))
+    assert total == pytest.approx(float(model.training_loss(whole)), rel=1e-4)
+
+
+@every_trained_model
+def test_the_loss_falls_and_the_same_steps_give_the_same_bits(name):
+    results = []
+    for _ in range(2):
+        model = make(name)
+        settings = TrainingSettings(steps=40, warmup_steps=0, learning_rate=0.02, bias_correction=True)
+        optimizer = optimizers.from_settings(settings)
+        optimizer.build(model.trainable_variables)
+        step, source = steps.make_step(model, optimizer, settings), batches(model, 32)
+        results.append(([float(step(tensors(next(source)))["loss"]) for _ in range(40)], model.get_weights()))
+    (losses, weights), (again, same) = results
+    assert np.mean(losses[-5:]) < 0.93 * np.mean(losses[:5])
+    assert losses == again
+    for one, other in zip(weights, same, strict=True):
+        np.testing.assert_array_equal(one, other)

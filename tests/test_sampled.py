@@ -1,0 +1,132 @@
+"""Examples made in memory: what they hold, what is never drawn, and that a batch depends on its number alone."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ranking import FEW, any_histories, make_sequences
+from scipy import stats
+
+from bert4rec_tf.data.sampled import KINDS, Contexts, Shifted, UnseenItems, dataset_of
+
+HISTORIES = make_sequences([[1, 2, 3, 4, 5, 6, 7, 8, 9], [3, 1], [5, 6, 7], [2, 4, 6, 8]], 12)
+
+
+def everything(examples):
+    return examples.batch(np.arange(examples.num_examples), np.random.default_rng(0))
+
+
+@FEW
+@given(any_histories(), st.integers(1, 9), st.integers(0, 5))
+def test_no_user_gets_an_item_met_before(sequences, size, seed):
+    users = np.repeat(np.arange(sequences.num_users), 2)
+    drawn = UnseenItems(sequences).draw(users, size, np.random.default_rng(seed))
+    assert drawn.shape == (len(users), size) and drawn.dtype == np.int32
+    for user, row in zip(users, drawn):
+        unseen = set(range(1, sequences.num_items + 1)) - set(sequences[user].tolist())
+        assert set(row.tolist()) <= (unseen or {0})
+
+
+def test_unseen_items_are_drawn_uniformly():
+    drawn = UnseenItems(HISTORIES).draw(np.zeros(3_000, np.int64), 2, np.random.default_rng(1))
+    counts = np.bincount(drawn.ravel(), minlength=13)
+    assert counts[:10].sum() == 0
+    assert stats.chisquare(counts[10:]).pvalue > 1e-4
+
+
+def test_the_one_unseen_item_is_found():
+    sequences = make_sequences([np.arange(1, 5_000)], 5_000)
+    assert (UnseenItems(sequences).draw(np.zeros(3, np.int64), 4, np.random.default_rng(1)) == 5_000).all()
+
+
+def test_pairs_are_all_actions():
+    batch = everything(Contexts(HISTORIES, context=0, num_negatives=4))
+    assert batch["items"].shape == (18, 0) and batch["negatives"].shape == (18, 4)
+    pairs = [(user, item) for user in range(4) for item in HISTORIES[user].tolist()]
+    assert list(zip(batch["users"].tolist(), batch["targets"][:, 0].tolist())) == pairs
+
+
+def test_transitions_are_all_successive_items():
+    batch = everything(Contexts(HISTORIES, context=1))
+    found = [tuple(row) for row in np.column_stack([batch["users"], batch["items"], batch["targets"]]).tolist()]
+    expected = [
+        (user, before, after) for user in range(4) for before, after in zip(HISTORIES[user], HISTORIES[user][1:])
+    ]
+    assert found == expected and (batch["lengths"] == 1).all()
+
+
+def test_windows_slide_over_long_histories_and_short_ones_have_one():
+    batch = everything(Contexts(HISTORIES, context=4, num_targets=2, num_negatives=3))
+    rows = list(zip(batch["users"].tolist(), batch["items"].tolist(), batch["targets"].tolist()))
+    assert rows == [
+        (0, [1, 2, 3, 4], [5, 6]),
+        (0, [2, 3, 4, 5], [6, 7]),
+        (0, [3, 4, 5, 6], [7, 8]),
+        (0, [4, 5, 6, 7], [8, 9]),
+        (1, [3, 0, 0, 0], [1, 0]),
+        (2, [5, 0, 0, 0], [6, 7]),
+        (3, [2, 4, 0, 0], [6, 8]),
+    ]
+
+
+def test_a_single_item_is_a_pair_but_no_transition():
+    sequences = make_sequences([[1, 2]], 3).without_last(np.array([1]))
+    assert Contexts(sequences, context=0).num_examples == 1
+    assert Contexts(sequences, context=1).num_examples == Shifted(sequences, 5).num_examples == 0
+
+
+def test_shifted_histories_are_their_own_answers():
+    batch = everything(Shifted(HISTORIES, max_length=4, num_negatives=2))
+    assert batch["items"].tolist() == [[5, 6, 7, 8], [3, 0, 0, 0], [5, 6, 0, 0], [2, 4, 6, 0]]
+    assert batch["targets"].tolist() == [[6, 7, 8, 9], [1, 0, 0, 0], [6, 7, 0, 0], [4, 6, 8, 0]]
+    assert batch["lengths"].tolist() == [4, 1, 2, 3] and batch["negatives"].shape == (4, 4, 2)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+def test_shared_negatives_follow_the_power_of_their_counts(alpha):
+    examples = Shifted(HISTORIES, 4, num_shared=2_000, alpha=alpha)
+    drawn = np.bincount(everything(examples)["shared"].ravel(), minlength=13)[1:]
+    counts = HISTORIES.counts()[1:]
+    weights = np.where(counts > 0, np.maximum(counts, 1) ** alpha, 0.0)
+    assert not drawn[counts == 0].any()
+    expected = 8_000 * weights[counts > 0] / weights.sum()
+    assert stats.chisquare(drawn[counts > 0], expected).pvalue > 1e-4
+
+
+MADE = {
+    "pairs": Contexts(HISTORIES, 0, num_negatives=2),
+    "windows": Contexts(HISTORIES, 3, 2),
+    "shifted": Shifted(HISTORIES, 4, 1, num_shared=3),
+}
+
+
+@pytest.mark.parametrize("examples", MADE.values(), ids=MADE)
+@pytest.mark.parametrize("batch_size", [1, 4, 5, 50])
+def test_a_batch_is_a_function_of_its_number(examples, batch_size):
+    straight = list(islice(examples.batches(batch_size, seed=3), 9))
+    for start in (0, 1, 4, 8):
+        resumed = next(examples.batches(batch_size, seed=3, start_step=start))
+        for name, column in straight[start].items():
+            np.testing.assert_array_equal(resumed[name], column)
+
+
+def test_every_epoch_holds_each_example_once_in_another_order_with_other_negatives():
+    examples = MADE["pairs"]
+    users = [batch["users"] for batch in islice(examples.batches(5, seed=1), 2 * 18 // 5 + 1)]
+    targets = [batch["targets"][:, 0] for batch in islice(examples.batches(5, seed=1), 2 * 18 // 5 + 1)]
+    pairs = list(zip(np.concatenate(users).tolist(), np.concatenate(targets).tolist()))
+    first, second = pairs[:18], pairs[18:36]
+    assert sorted(first) == sorted(second) and len(set(first)) == 18 and first != second
+    other = next(examples.batches(18, seed=2))["targets"]
+    assert (other != next(examples.batches(18, seed=1))["targets"]).any()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_tensorflow_reads_the_same_batches(name):
+    examples = {"contexts": MADE["windows"], "shifted": MADE["shifted"]}[name]
+    for read, made in zip(dataset_of(examples, 3, 1, 2).take(4), examples.batches(3, 1, 2)):
+        assert set(read) == set(made)
+        for column in made:
+            np.testing.assert_array_equal(read[column], made[column])
