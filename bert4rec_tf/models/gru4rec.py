@@ -88,26 +88,25 @@ class GRU4Rec(Recommender):
         """The mean of the loss over all steps. `batch`: `items` and `targets` [b, n], and `shared [b, s]`."""
         states = tf.transpose(self.states(batch["items"], training=True), [1, 0, 2])
         targets, rows = tf.transpose(batch["targets"]), tf.shape(batch["targets"])[0]
+        # [n, b, b] of each step; what is padding is left out before the loss, which costs more than the products.
         valid = targets > 0
+        others = tf.broadcast_to(valid[:, None, :] & ~tf.eye(rows, dtype=tf.bool), [tf.shape(targets)[0], rows, rows])
         scores = self._scores(states, targets)
-        positives = tf.linalg.diag_part(scores)
-        others = valid[:, None, :] & ~tf.eye(rows, dtype=tf.bool)
+        positives = tf.boolean_mask(tf.linalg.diag_part(scores), valid)
+        scores, others = tf.boolean_mask(scores, valid), tf.boolean_mask(others, valid)
         if self.settings["extra_negatives"]:
-            shared = tf.reshape(batch["shared"], [1, -1])
-            shared = tf.broadcast_to(shared, [tf.shape(targets)[0], tf.shape(shared)[1]])
-            scores = tf.concat([scores, self._scores(states, shared)], axis=2)
-            extra = tf.ones([tf.shape(targets)[0], rows, tf.shape(shared)[1]], tf.bool)
-            others = tf.concat([tf.broadcast_to(others, tf.shape(scores[:, :, :rows])), extra], axis=2)
-        weights = tf.cast(valid, scores.dtype)
-        return tf.reduce_sum(weights * self._loss(positives, scores, others)) / tf.reduce_sum(weights)
+            shared = self._scores(tf.boolean_mask(states, valid), tf.reshape(batch["shared"], [-1]))
+            scores = tf.concat([scores, shared], axis=1)
+            others = tf.concat([others, tf.ones_like(shared, tf.bool)], axis=1)
+        return tf.reduce_mean(self._loss(positives, scores, others))
 
     def loss_weight(self, batch: Batch) -> Tensor:
         return tf.reduce_sum(tf.cast(batch["targets"] > 0, tf.float32))
 
     def _scores(self, states: Tensor, items: Tensor) -> Tensor:
-        """Returns [n, b, c] for states [n, b, d] and the items [n, c] of each step, as the loss sees them."""
+        """Returns [..., m, c] for states [..., m, d] and items [..., c], as the loss sees them."""
         scores = tf.matmul(states, tf.gather(self.output_rows, items), transpose_b=True)
-        return ACTIVATIONS[self.settings["final_activation"]](scores + tf.gather(self.bias, items)[:, None])
+        return ACTIVATIONS[self.settings["final_activation"]](scores + tf.gather(self.bias, items)[..., None, :])
 
     def _loss(self, positives: Tensor, scores: Tensor, others: Tensor) -> Tensor:
         if self.settings["loss"] == "bpr_max":
