@@ -4,9 +4,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import whole_runs
 from ranking import make_sequences
 
-from bert4rec_tf import optimizers, steps
+from bert4rec_tf import optimizers, pipeline, presets, steps, training
 from bert4rec_tf.config import MaskingSettings, Run, TrainingSettings
 from bert4rec_tf.data import sampled
 from bert4rec_tf.data.examples import cut_windows, mask_windows
@@ -194,3 +195,47 @@ def test_the_loss_falls_and_the_same_steps_give_the_same_bits(name):
     assert losses == again
     for one, other in zip(weights, same, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+class Killed(BaseException):
+    """Ends a training as a kill does: nothing is saved after it."""
+
+
+@pytest.mark.filterwarnings("ignore:Even though")
+@pytest.mark.parametrize("name", [name for name in TRAINED if name != "bert4rec"])
+def test_a_run_that_is_killed_and_started_again_equals_one_that_is_not(tmp_path, monkeypatch, name):
+    known = Run.make("beauty", name).flat()
+    small = {key: value for key, value in SMALL.items() if key in known}
+    short = {"steps": 6, "evaluate_every": 3, "patience": 0, "batch_size": 16, "num_negatives": 10}
+    run = presets.make_run("beauty", name, **small, **short)
+
+    def go(folder):
+        pipeline.execute(run, sequences=SEQUENCES, workdir=folder, silent=True, checkpoint_seconds=0)
+        return folder
+
+    count, calls = training.Trainer._count, []
+
+    def killed_at_the_fifth(trainer, made):
+        calls.append(made)
+        if len(calls) == 5:
+            raise Killed
+        count(trainer, made)
+
+    expected = go(tmp_path / "one")
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(training.Trainer, "_count", killed_at_the_fifth)
+        go(tmp_path / "other")
+    whole_runs.assert_same_runs(expected, go(tmp_path / "other"))
+
+
+@pytest.mark.parametrize("name", [name for name in TRAINED if name != "bert4rec"])
+@pytest.mark.parametrize("way", ["mixed_precision", "jit_compile"])
+def test_the_ways_to_compute_are_open_to_every_model(name, way):
+    model = make(name, **({"dtype": "mixed_bfloat16"} if way == "mixed_precision" else {}))
+    settings = TrainingSettings(steps=40, warmup_steps=0, learning_rate=0.02, jit_compile=way == "jit_compile")
+    optimizer = optimizers.from_settings(settings)
+    optimizer.build(model.trainable_variables)
+    step, batch = steps.make_step(model, optimizer, settings), tensors(next(batches(model, 32)))
+    losses = [float(step(batch)["loss"]) for _ in range(12)]
+    assert np.isfinite(losses).all() and losses[-1] < losses[0]
+    assert model.score(HISTORIES).dtype == tf.float32

@@ -88,7 +88,7 @@ class SASRec(Recommender):
         shown = tf.cast(real, hidden.dtype)[:, :, None]
         hidden = self.embedding_dropout(hidden, training=training) * shown
         for block in self.blocks:
-            hidden = block(hidden, training=training) * shown
+            hidden = tf.cast(block(hidden, training=training), shown.dtype) * shown
         return tf.cast(self.norm(hidden), self.variable_dtype)
 
     def training_loss(self, batch: Batch) -> Tensor:
