@@ -13,11 +13,11 @@ import tensorflow as tf
 from benchmarks import measuring, original, shapes
 from bert4rec_tf import candidates, optimizers, steps
 from bert4rec_tf.config import TrainingSettings
-from bert4rec_tf.data import preparation
+from bert4rec_tf.data import preparation, sampled
 from bert4rec_tf.data.examples import cut_windows, mask_windows
 from bert4rec_tf.evaluation import Ranker, RankingTask
 from bert4rec_tf.metrics import POPULAR, UNIFORM
-from bert4rec_tf.models import BERT4Rec
+from bert4rec_tf.models import MODELS, BERT4Rec
 from bert4rec_tf.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.types import Batch
 
@@ -178,6 +178,30 @@ def useful_operations(shape: shapes.Shape, num_items: int, tokens: int, masked: 
     return 3 * 2 * (masked * (num_items + 2) * WIDTH + layers * tokens * 12 * WIDTH**2)
 
 
+def other_models() -> Iterator[Row]:
+    """Steps of the other models that read histories, samples per second, their examples made on the way."""
+    for name in shapes.SHAPES:
+        shape, sequences = shapes.of(name)
+        training = LeaveOneOut(sequences).training(True)
+        calls = {}
+        for model_name in ("sasrec", "gru4rec", "gru4rec_plus", "caser"):
+            kind = MODELS[model_name]
+            options = {"num_users": sequences.num_users} if kind.knows_users else {"max_length": shape.max_length}
+            model, settings = kind(sequences.num_items, hidden_dim=WIDTH, **options), TrainingSettings(steps=1_000)
+            optimizer = optimizers.from_settings(settings)
+            optimizer.build(model.trainable_variables)
+            examples = sampled.KINDS[kind.examples](training, **model.example_options)
+            batches = iter(sampled.dataset_of(examples, BATCH_SIZE, 1))
+            calls[model_name] = partial(_make_new_steps, steps.make_step(model, optimizer, settings), batches)
+        for model_name, timing in measuring.alternate(calls, rounds=3).items():
+            yield Row(f"training step, {model_name}, {name}", "samples/s", OUR_STEPS * BATCH_SIZE / timing.median)
+
+
+def _make_new_steps(step: Callable[[Batch], dict[str, Any]], batches: Iterator[Batch]) -> None:
+    for _ in range(OUR_STEPS):
+        float(step(next(batches))["loss"])
+
+
 def evaluating() -> Iterator[Row]:
     """Ranking every user's target, users per second."""
     for name in shapes.SHAPES:
@@ -230,6 +254,7 @@ LINES: dict[str, Callable[[], Iterable[Row]]] = {
     "preparation": preparing,
     "reading": reading,
     "training": training,
+    "models": other_models,
     "evaluation": evaluating,
     "candidates": drawing,
 }

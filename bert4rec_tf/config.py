@@ -249,7 +249,7 @@ class TrainingSettings(Settings):
     schedule: str = setting(
         "linear", "after the warm-up the rate falls to 0 at the last step, or stays", choices=("linear", "constant")
     )
-    momentum: float = setting(0.0, "of Adagrad", at_least=0, below=1)
+    momentum: float = setting(0.0, "momentum of Adagrad", at_least=0, below=1)
     weight_decay: float = setting(0.01, "decoupled decay of all weights but biases and layer norms", at_least=0)
     clip_norm: float = setting(5.0, "global norm at which gradients are clipped (0: never)", at_least=0)
     beta_1: float = setting(0.9, "decay of Adam's first moment", at_least=0, below=1)

@@ -160,8 +160,8 @@ OF_RUNS = [
     of_run(
         "a record of an unknown model",
         EXPORT,
-        *(*NO_RECORD, "Unknown model: 'gru4rec'"),
-        set_up=recorded(lambda content: content["run"].update(model="gru4rec")),
+        *(*NO_RECORD, "Unknown model: 'gru5rec'"),
+        set_up=recorded(lambda content: content["run"].update(model="gru5rec")),
     ),
     of_run(
         "a record of an unknown setting",

@@ -110,7 +110,7 @@ def test_the_originals_candidates_are_unseen_and_distinct():
 @pytest.mark.parametrize("name", lines.LINES)
 def test_every_line_can_be_measured(tiny, name):
     rows = list(lines.LINES[name]())
-    assert rows and all(row.ours > 0 and row.theirs > 0 for row in rows)
+    assert rows and all(row.ours > 0 and (name == "models" or row.theirs > 0) for row in rows)
     assert all(np.isfinite(value) for row in rows for value in row.notes.values())
 
 

@@ -77,12 +77,56 @@ def test_a_run_comes_back_from_its_record():
 
 def test_every_setting_and_the_seed_change_the_digest():
     base = Run.make("beauty")
-    changed = {"masking": "dynamic", "num_heads": 4, "hidden_dim": 32, "mask_prob": 0.5, "beta_1": 0.5, "beta_2": 0.5}
+    changed = {
+        "masking": "dynamic",
+        "optimizer": "adagrad",
+        "schedule": "constant",
+        "num_heads": 4,
+        "momentum": 0.5,
+        "hidden_dim": 32,
+        "mask_prob": 0.5,
+        "beta_1": 0.5,
+        "beta_2": 0.5,
+    }
     digests = {base.digest, Run.make("ml-1m").digest, Run.make("beauty", seed=2).digest}
     for name, value in base.flat().items():
         other = not value if isinstance(value, bool) else changed.get(name) or value * 2 or type(value)(1)
         digests.add(Run.make("beauty", **{name: other}).digest)
     assert len(digests) == 3 + len(base.flat())
+
+
+def test_settings_of_masks_are_of_no_use_to_other_models():
+    with pytest.raises(UserError, match="Unknown setting of model 'sasrec': 'mask_proportion'"):
+        Run.make("beauty", "sasrec", mask_proportion=0.3)
+    assert "mask_proportion" not in Run.make("beauty", "sasrec").flat()
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "message"),
+    [
+        ("ncf", {"hidden_dim": 60}, "`hidden_dim` must be a multiple of 8"),
+        ("sasrec", {"num_heads": 3}, "`num_heads` must divide `hidden_dim`"),
+        ("sasrec", {"loss": "bpr_max"}, "`loss` must be one of ('binary', 'cross_entropy')"),
+        ("gru4rec", {"loss": "binary"}, "`loss` must be one of"),
+        ("gru4rec_plus", {"final_activation": "relu"}, "`final_activation` must be one of"),
+        ("bpr_mf", {"l2": -1.0}, "`l2` must be at least 0"),
+        ("caser", {"markov_order": 0}, "`markov_order` must be at least 1"),
+        ("fpmc", {"dropout": 0.1}, "Unknown setting of model 'fpmc': 'dropout'"),
+    ],
+)
+def test_a_wrong_setting_of_another_model_is_named(model, settings, message):
+    with pytest.raises(UserError) as raised:
+        Run.make("beauty", model, **settings)
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("model", [model for model in config.MODEL_SETTINGS if model != "bert4rec"])
+@pytest.mark.parametrize("dataset", presets.PRESETS["fast"])
+def test_every_other_model_has_a_preset_for_every_data_set(model, dataset):
+    run = presets.make_run(dataset, model)
+    assert run.model == model and Run.from_dict(run.to_dict()) == run
+    with pytest.raises(UserError, match=f"Preset 'released' is of bert4rec; {model} has `fast` alone"):
+        presets.make_run(dataset, model, "released")
 
 
 def test_equal_numbers_of_other_types_are_one_run():
@@ -98,17 +142,18 @@ def test_what_is_no_record_of_a_run_is_refused(record):
 
 
 def test_every_setting_has_a_help_text_and_one_meaning():
-    names = [
+    """Models may share a setting's name, but not with the other groups, and not with another type."""
+    common = [
         field.name
-        for group in (
-            *config.MODEL_SETTINGS.values(),
-            config.MaskingSettings,
-            config.TrainingSettings,
-            config.EvaluationSettings,
-        )
+        for group in (config.MaskingSettings, config.TrainingSettings, config.EvaluationSettings)
         for field in dataclasses.fields(group)
     ]
-    assert len(names) == len(set(names))
+    assert len(common) == len(set(common))
+    types = {}
+    for settings in config.MODEL_SETTINGS.values():
+        for field in dataclasses.fields(settings):
+            assert field.name not in common
+            assert types.setdefault(field.name, config.field_type(field)) is config.field_type(field)
     assert all(len(field.metadata["help"]) > 10 for field in config.all_settings().values())
 
 

@@ -31,7 +31,7 @@ ALLOWED = {
     "dropout": {"types"},
     "layers": {"types", "kernels", "dropout"},
     "losses": {"types"},
-    "models": {"layers", "losses", "types", "sequences", "models"},
+    "models": {"layers", "kernels", "dropout", "losses", "types", "sequences", "models"},
     "original": {"models", "sequences", "types", "errors"},
     "serving": {"models", "sequences", "types", "errors", "files", "serving"},
     "optimizers": {"config", "types", "sequences"},
