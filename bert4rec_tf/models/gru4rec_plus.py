@@ -6,37 +6,18 @@ import keras
 
 from bert4rec_tf.models.gru4rec import GRU4Rec
 
+USUAL = {"loss": "bpr_max", "final_activation": "elu-0.5", "regularization": 1.0, "extra_negatives": 16}
+"""With 128 rows per batch, 16 extra negatives for each are the authors' 2,048."""
+
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
 class GRU4RecPlus(GRU4Rec):
     """GRU4Rec with BPR-max, elu-0.5 on the scores, and extra negatives by count^0.75 that all rows of a batch share.
 
-    The arguments are GRU4Rec's; only what is usual differs. With 128 rows, 16 extra negatives each are the authors'
-    2,048.
+    Args:
+        num_items: n.
+        **settings: as for `GRU4Rec`; USUAL where they are not given.
     """
 
-    def __init__(
-        self,
-        num_items: int,
-        max_length: int = 50,
-        hidden_dim: int = 100,
-        dropout: float = 0.0,
-        loss: str = "bpr_max",
-        final_activation: str = "elu-0.5",
-        regularization: float = 1.0,
-        extra_negatives: int = 16,
-        alpha: float = 0.75,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(
-            num_items,
-            max_length,
-            hidden_dim,
-            dropout,
-            loss,
-            final_activation,
-            regularization,
-            extra_negatives,
-            alpha,
-            **kwargs,
-        )
+    def __init__(self, num_items: int, **settings: Any) -> None:
+        super().__init__(num_items, **{**USUAL, **settings})
