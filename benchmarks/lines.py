@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from bert4rec_tf.data import preparation, sampled
 from bert4rec_tf.data.examples import cut_windows, mask_windows
 from bert4rec_tf.evaluation import Ranker, RankingTask
 from bert4rec_tf.metrics import POPULAR, UNIFORM
-from bert4rec_tf.models import MODELS, BERT4Rec
+from bert4rec_tf.models import MODELS, BERT4Rec, Recommender
 from bert4rec_tf.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.types import Batch
 
@@ -112,7 +113,7 @@ def training(rounds: int = 5) -> Iterator[Row]:
         ours, theirs = (step_of(shape, sequences.num_items, kind) for kind in ("ours", "theirs"))
         narrow = step_of(shape, sequences.num_items, "bfloat16")
         turns = {"ours": (ours, OUR_STEPS), "bfloat16": (narrow, OUR_STEPS), "theirs": (theirs, 1)}
-        calls = {key: partial(_make_steps, step, batch, times) for key, (step, times) in turns.items()}
+        calls = {key: partial(_make_steps, step, repeat(batch), times) for key, (step, times) in turns.items()}
         found = measuring.alternate(calls, rounds)
         seconds = {key: timing.median / turns[key][1] for key, timing in found.items()}
         rate = measuring.matrix_rate()
@@ -129,8 +130,8 @@ def training(rounds: int = 5) -> Iterator[Row]:
         yield Row(f"training step in bfloat16, {name}", "samples/s", samples["bfloat16"], samples["theirs"])
 
 
-def _make_steps(step: Callable[[Batch], dict[str, Any]], batch: Batch, times: int) -> None:
-    for _ in range(times):
+def _make_steps(step: Callable[[Batch], dict[str, Any]], batches: Iterator[Batch], times: int) -> None:
+    for batch in islice(batches, times):
         float(step(batch)["loss"])
 
 
@@ -158,6 +159,10 @@ def step_of(shape: shapes.Shape, num_items: int, kind: str) -> Callable[[Batch],
     )
     if kind == "theirs":
         model.training_loss = lambda batch: original.training_loss(model, batch)
+    return _step_of_model(model)
+
+
+def _step_of_model(model: Recommender) -> Callable[[Batch], dict[str, Any]]:
     settings = TrainingSettings(steps=1_000, batch_size=BATCH_SIZE)
     optimizer = optimizers.from_settings(settings)
     optimizer.build(model.trainable_variables)
@@ -187,19 +192,12 @@ def other_models() -> Iterator[Row]:
         for model_name in ("sasrec", "gru4rec", "gru4rec_plus", "caser"):
             kind = MODELS[model_name]
             options = {"num_users": sequences.num_users} if kind.knows_users else {"max_length": shape.max_length}
-            model, settings = kind(sequences.num_items, hidden_dim=WIDTH, **options), TrainingSettings(steps=1_000)
-            optimizer = optimizers.from_settings(settings)
-            optimizer.build(model.trainable_variables)
+            model = kind(sequences.num_items, hidden_dim=WIDTH, **options)
             examples = sampled.KINDS[kind.examples](training, **model.example_options)
             batches = iter(sampled.dataset_of(examples, BATCH_SIZE, 1))
-            calls[model_name] = partial(_make_new_steps, steps.make_step(model, optimizer, settings), batches)
+            calls[model_name] = partial(_make_steps, _step_of_model(model), batches, OUR_STEPS)
         for model_name, timing in measuring.alternate(calls, rounds=3).items():
             yield Row(f"training step, {model_name}, {name}", "samples/s", OUR_STEPS * BATCH_SIZE / timing.median)
-
-
-def _make_new_steps(step: Callable[[Batch], dict[str, Any]], batches: Iterator[Batch]) -> None:
-    for _ in range(OUR_STEPS):
-        float(step(next(batches))["loss"])
 
 
 def evaluating() -> Iterator[Row]:

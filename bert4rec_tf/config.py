@@ -197,7 +197,7 @@ MODEL_SETTINGS: dict[str, type[Settings]] = {
     "bert4rec": BERT4RecSettings,
 }
 
-MASKED = "bert4rec"
+MASKED_MODEL = "bert4rec"
 """The model that is trained on masked histories; `MaskingSettings` are of no use to the others."""
 
 
@@ -310,7 +310,7 @@ class Run:
     def __post_init__(self) -> None:
         if type(self.seed) is not int or not 0 <= self.seed < 2**32:
             raise UserError(f"`seed` must be a whole number from 0 to 2^32 - 1. Received: seed={self.seed}")
-        if self.model == MASKED:
+        if self.model == MASKED_MODEL:
             window_stride(self.masking.window_step, self.architecture.max_length)
 
     @property
@@ -324,7 +324,7 @@ class Run:
 
     def flat(self) -> dict[str, Any]:
         """Every setting that counts for the model by its own name, whatever its group."""
-        masking = (self.masking,) if self.model == MASKED else ()
+        masking = (self.masking,) if self.model == MASKED_MODEL else ()
         groups = (self.architecture, *masking, self.training, self.evaluation)
         return {name: value for group in groups for name, value in dataclasses.asdict(group).items()}
 
@@ -356,7 +356,9 @@ class Run:
             raise unknown_name("model", model, MODEL_SETTINGS)
         groups = _group_types(model)
         fields = {name: [field.name for field in dataclasses.fields(group)] for name, group in groups.items()}
-        known = [name for group, names in fields.items() for name in names if group != "masking" or model == MASKED]
+        known = [
+            name for group, names in fields.items() for name in names if group != "masking" or model == MASKED_MODEL
+        ]
         for name in settings:
             if name not in known:
                 raise unknown_name(f"setting of model {model!r}", name, known)

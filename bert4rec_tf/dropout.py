@@ -63,7 +63,7 @@ class Dropout(keras.layers.Layer):
         return {**super().get_config(), "rate": self.rate, "seed": self.seed}
 
 
-def dropout_layer(name: str, rate: float, dtype: keras.DTypePolicy) -> "Dropout":
+def dropout_layer(name: str, rate: float, dtype: keras.DTypePolicy) -> Dropout:
     """Returns a dropout in the variables' type, for what is scaled up should be rounded once."""
     return Dropout(rate, dtype=dtype.variable_dtype, name=name)
 

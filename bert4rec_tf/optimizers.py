@@ -159,7 +159,7 @@ def schedule_of(settings: TrainingSettings) -> WarmUpLinearDecay:
     return WarmUpLinearDecay(settings.learning_rate, steps, settings.warmup_steps)
 
 
-def from_settings(settings: TrainingSettings) -> "BertAdam | Adagrad":
+def from_settings(settings: TrainingSettings) -> BertAdam | Adagrad:
     """Returns the optimizer of a run."""
     if settings.optimizer == "adagrad":
         return Adagrad(schedule_of(settings), settings.momentum)

@@ -199,9 +199,9 @@ class Experiment:
 
     def batches(self, phase: str, model: Recommender, start_step: int = 0) -> tf.data.Dataset:
         """Returns the training batches of a phase from a step on, without end."""
-        run, kind = self.run, MODELS[self.run.model].examples
-        if kind != MASKED:
-            examples = sampled.KINDS[kind](self.split.training(phase == FINAL), **model.example_options)
+        run = self.run
+        if model.examples != MASKED:
+            examples = sampled.KINDS[model.examples](self.split.training(phase == FINAL), **model.example_options)
             return sampled.dataset_of(examples, run.training.batch_size, run.seed, start_step)
         shards = self._shards(phase)
         dataset = shards.read(run.training.batch_size, run.seed, start_step)

@@ -18,6 +18,11 @@ def bad_id(raw: np.ndarray) -> str | None:
     return next(item for item in raw.tolist() if not item or "\n" in item or "\r" in item)
 
 
+def fingerprint_of(raw: list[str]) -> str:
+    """Returns a SHA-256 of raw ids in order."""
+    return hashlib.sha256("\n".join(raw).encode()).hexdigest()
+
+
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
     """Raw item ids and the integers that stand for them: 1 to n by falling count, ties by first appearance.
@@ -65,7 +70,7 @@ class Vocabulary:
     @cached_property
     def fingerprint(self) -> str:
         """A SHA-256 of the raw ids in order."""
-        return hashlib.sha256("\n".join(self.items.tolist()).encode()).hexdigest()
+        return fingerprint_of(self.items.tolist())
 
 
 @dataclass(frozen=True, eq=False)

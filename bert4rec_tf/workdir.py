@@ -1,7 +1,6 @@
 """The folder of one run: what lies where, and whose it is."""
 
 import contextlib
-import hashlib
 import importlib.metadata
 import json
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from bert4rec_tf import files
 from bert4rec_tf.config import Run, digest_of
 from bert4rec_tf.errors import UserError
 from bert4rec_tf.progress import warn
-from bert4rec_tf.sequences import Sequences, Vocabulary
+from bert4rec_tf.sequences import Sequences, Vocabulary, fingerprint_of
 
 CONFIG = "config.json"
 FORMAT = 1
@@ -119,7 +118,7 @@ class WorkDirectory:
                     "digest": run.digest,
                     "data_fingerprint": sequences.fingerprint,
                     "num_users": sequences.num_users,
-                    "users_fingerprint": _fingerprint(sequences.users.tolist()),
+                    "users_fingerprint": fingerprint_of(sequences.users.tolist()),
                     "vocabulary_fingerprint": sequences.vocabulary.fingerprint,
                     "environment": environment,
                 }
@@ -216,7 +215,7 @@ class WorkDirectory:
             users = self.users.read_text(encoding="utf-8").split("\n")[:-1]
         except (OSError, ValueError) as error:
             raise UserError(f"{self.users}: cannot be read ({error})") from error
-        if _fingerprint(users) != self.read_config()["users_fingerprint"]:
+        if fingerprint_of(users) != self.read_config()["users_fingerprint"]:
             raise UserError(f"{self.users}: does not fit the checkpoints; delete it, and run with --mode=evaluate")
         return users
 
@@ -225,10 +224,6 @@ class WorkDirectory:
             f"{self.vocabulary}: {why}; delete it and {self.counts.name}, and run with --mode=evaluate to have them "
             "written again"
         )
-
-
-def _fingerprint(lines: list[str]) -> str:
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def versions() -> dict[str, str]:

@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras import ops
 
 from bert4rec_tf import layers, losses
-from bert4rec_tf.models.recommender import Recommender
+from bert4rec_tf.models.recommender import Recommender, last_items_in_order
 from bert4rec_tf.types import Batch, Tensor
 
 LENGTH_GROUPS = (1 / 4, 1 / 2, 3 / 4, 7 / 8)
@@ -222,14 +222,9 @@ class BERT4Rec(Recommender):
         Returns:
             int32 [b, n + 1] with n + 1 <= N, and int32 [b].
         """
-        items, lengths = tf.cast(batch["items"], tf.int32), tf.cast(batch["lengths"], tf.int32)
-        width = tf.minimum(tf.shape(items)[1], self.max_history)
-        passed = tf.maximum(lengths - self.max_history, 0)
-        columns = tf.minimum(passed[:, None] + tf.range(width)[None, :], tf.shape(items)[1] - 1)
-        kept = lengths - passed
-        history = tf.where(tf.range(width)[None, :] < kept[:, None], tf.gather(items, columns, batch_dims=1), 0)
+        history, kept = last_items_in_order(batch, self.max_history)
         history = tf.pad(history, [[0, 0], [0, 1]])
-        return tf.where(tf.range(width + 1)[None, :] == kept[:, None], self.mask_token, history), kept
+        return tf.where(tf.range(tf.shape(history)[1])[None, :] == kept[:, None], self.mask_token, history), kept
 
     def next_item_state(self, batch: Batch) -> Tensor:
         """Returns float32 [b, d]: the transformed hidden state of the mask token after each history."""

@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from bert4rec_tf import losses
-from bert4rec_tf.models.recommender import Recommender
+from bert4rec_tf.models.recommender import Recommender, scores_of
 from bert4rec_tf.types import Batch, Tensor
 
 
@@ -61,6 +61,4 @@ class BprMf(Recommender):
 
     def score(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
         users = tf.gather(self.users, batch["users"])
-        if candidates is None:
-            return tf.matmul(users, self.items[1:], transpose_b=True) + self.bias[1:]
-        return tf.einsum("bd,bcd->bc", users, tf.gather(self.items, candidates)) + tf.gather(self.bias, candidates)
+        return scores_of(users, self.items, candidates, self.bias)

@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from bert4rec_tf.dropout import dropout_layer
-from bert4rec_tf.models.recommender import Recommender, last_items
+from bert4rec_tf.models.recommender import Recommender, last_items, scores_of
 from bert4rec_tf.types import Batch, Tensor
 
 
@@ -87,18 +87,12 @@ class Caser(Recommender):
         total = 0.0
         for items, sign in ((batch["targets"], -1.0), (batch["negatives"], 1.0)):
             weights = tf.cast(items > 0, state.dtype)
-            terms = tf.nn.softplus(sign * self._score_candidates(state, items))
+            terms = tf.nn.softplus(sign * scores_of(state, self.output_rows, items, self.bias))
             total += tf.math.divide_no_nan(tf.reduce_sum(weights * terms), tf.reduce_sum(weights))
         return total
 
     def score(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
-        state = self._state(batch)
-        if candidates is None:
-            return tf.matmul(state, self.output_rows[1:], transpose_b=True) + self.bias[1:]
-        return self._score_candidates(state, candidates)
-
-    def _score_candidates(self, state: Tensor, items: Tensor) -> Tensor:
-        return tf.einsum("bd,bcd->bc", state, tf.gather(self.output_rows, items)) + tf.gather(self.bias, items)
+        return scores_of(self._state(batch), self.output_rows, candidates, self.bias)
 
     def _state(self, batch: Batch, training: bool = False) -> Tensor:
         """Returns [b, 2 d]: what the convolutions make of the last L items, and the user."""

@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from bert4rec_tf import losses
-from bert4rec_tf.models.recommender import Recommender, last_items
+from bert4rec_tf.models.recommender import Recommender, last_items, scores_of
 from bert4rec_tf.types import Batch, Tensor
 
 
@@ -61,11 +61,7 @@ class Fpmc(Recommender):
 
     def score(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
         user, last = self._context(batch)
-        if candidates is None:
-            of_user = tf.matmul(user, self.of_users[1:], transpose_b=True)
-            return of_user + tf.matmul(last, self.of_last[1:], transpose_b=True)
-        of_user = tf.einsum("bd,bcd->bc", user, tf.gather(self.of_users, candidates))
-        return of_user + tf.einsum("bd,bcd->bc", last, tf.gather(self.of_last, candidates))
+        return scores_of(user, self.of_users, candidates) + scores_of(last, self.of_last, candidates)
 
     def _context(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns U_u and L_last, both [b, d]; zeros for the last item of an empty history."""

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from bert4rec_tf import losses
 from bert4rec_tf.dropout import dropout_layer
-from bert4rec_tf.models.recommender import Recommender, last_items_in_order
+from bert4rec_tf.models.recommender import Recommender, last_items_in_order, scores_of
 from bert4rec_tf.types import Batch, Tensor
 
 ACTIVATIONS = {
@@ -118,7 +118,4 @@ class GRU4Rec(Recommender):
         states = self.states(items)
         after_last = tf.gather(states, tf.maximum(lengths - 1, 0), batch_dims=1)
         state = tf.where(lengths[:, None] > 0, after_last, tf.zeros_like(after_last))
-        if candidates is None:
-            return tf.matmul(state, self.output_rows[1:], transpose_b=True) + self.bias[1:]
-        rows = tf.gather(self.output_rows, candidates)
-        return tf.einsum("bd,bcd->bc", state, rows) + tf.gather(self.bias, candidates)
+        return scores_of(state, self.output_rows, candidates, self.bias)

@@ -85,6 +85,15 @@ class Recommender(keras.Model):
         return {**super().get_config(), "num_items": self.num_items, **self.settings}
 
 
+def scores_of(state: Tensor, table: Tensor, candidates: Tensor | None, bias: Tensor | None = None) -> tf.Tensor:
+    """Returns the products of states [b, d] with the rows [n + 1, d] of candidates [b, c], or of all items."""
+    if candidates is None:
+        scores = tf.matmul(state, table[1:], transpose_b=True)
+        return scores if bias is None else scores + bias[1:]
+    scores = tf.einsum("bd,bcd->bc", state, tf.gather(table, candidates))
+    return scores if bias is None else scores + tf.gather(bias, candidates)
+
+
 def last_items_in_order(batch: Batch, most: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the last `most` items of each history, int32 [b, n] right-padded, n <= most, and how many, int32 [b]."""
     items, lengths = tf.cast(batch["items"], tf.int32), tf.cast(batch["lengths"], tf.int32)

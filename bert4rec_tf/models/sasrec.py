@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from bert4rec_tf import kernels, losses
 from bert4rec_tf.dropout import dropout_layer
-from bert4rec_tf.models.recommender import Recommender, last_items_in_order
+from bert4rec_tf.models.recommender import Recommender, last_items_in_order, scores_of
 from bert4rec_tf.types import Batch, Tensor
 
 EPSILON = 1e-8
@@ -115,9 +115,7 @@ class SASRec(Recommender):
     def score(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
         items, lengths = last_items_in_order(batch, self.max_history)
         state = tf.gather(self.states(items), tf.maximum(lengths - 1, 0), batch_dims=1)
-        if candidates is None:
-            return tf.matmul(state, self.items[1:], transpose_b=True)
-        return tf.einsum("bd,bcd->bc", state, tf.gather(self.items, candidates))
+        return scores_of(state, self.items, candidates)
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
