@@ -1,0 +1,80 @@
+"""Files to read, plain or packed: `.gz`, and single members of `.zip` archives that are looked at with suspicion."""
+
+import contextlib
+import gzip
+import stat
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+from bert4rec_tf.errors import UserError
+from bert4rec_tf.files import open_binary
+
+LIMIT = 8 << 30
+"""No member of an archive may be larger unpacked, in bytes."""
+
+MOST_PACKED = 200
+"""Nor larger than so many times its packed size. Deflate packs ratings into a quarter, and nothing below 1/1032."""
+
+UNREADABLE = (EOFError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
+"""What reading a damaged, encrypted or strangely packed file ends in."""
+
+
+@contextlib.contextmanager
+def opened(path: Path, member: str | None = None, limit: int = LIMIT) -> Iterator[BinaryIO]:
+    """Opens a file for reading, unpacked on the way.
+
+    Args:
+        path: a plain file, `.gz`, or an archive of which `member` is to be read.
+        member: the name of a file in the archive, without its folders.
+        limit: bytes that it may have unpacked.
+
+    Raises:
+        UserError: where the file is missing, cut short or damaged (also while the block reads it), the archive has no
+            such member, or it is one that nobody should unpack.
+    """
+    try:
+        with contextlib.ExitStack() as stack:
+            if member is None:
+                yield stack.enter_context(open_binary(path))
+            else:
+                archive = stack.enter_context(zipfile.ZipFile(path))
+                yield stack.enter_context(archive.open(_checked(path, archive, member, limit)))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except UNREADABLE as error:
+        raise UserError(f"{path}: cut short or damaged ({error})") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error
+
+
+def has_member(path: Path, member: str) -> bool:
+    """Tells whether a file is an archive with a member of this name."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(_base(info) == member for info in archive.infolist())
+    except (OSError, *UNREADABLE):
+        return False
+
+
+def _base(info: zipfile.ZipInfo) -> str:
+    return PurePosixPath(info.filename.replace("\\", "/")).name
+
+
+def _checked(path: Path, archive: zipfile.ZipFile, member: str, limit: int) -> zipfile.ZipInfo:
+    """Returns the member to read. One bad member spoils the archive, though it were not read: nobody packs it so."""
+    for info in archive.infolist():
+        name = PurePosixPath(info.filename.replace("\\", "/"))
+        if name.is_absolute() or ".." in name.parts or ":" in info.filename or stat.S_ISLNK(info.external_attr >> 16):
+            raise UserError(f"{path}: refused, for its member {info.filename!r} leads out of the archive")
+        if info.file_size > limit or info.file_size > max(info.compress_size, 1 << 10) * MOST_PACKED:
+            raise UserError(
+                f"{path}: refused, for its member {info.filename!r} would unpack from {info.compress_size:,} to "
+                f"{info.file_size:,} bytes (at most {limit:,}, and {MOST_PACKED} times as much)"
+            )
+    found = [info for info in archive.infolist() if _base(info) == member]
+    if len(found) != 1:
+        raise UserError(f"{path}: expected one member {member!r}, found {len(found)}")
+    return found[0]

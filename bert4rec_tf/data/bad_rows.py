@@ -1,0 +1,65 @@
+"""What happens at a row that cannot be read: the file is refused at it, or it is passed over and counted."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bert4rec_tf.errors import UserError
+
+MISSING = frozenset(("", "nan", "NaN", "NAN", "null", "NULL", "None"))
+"""Texts that stand for no id in formats that cannot tell a text from its absence."""
+
+NO_USER, NO_ITEM = "the user's id is missing", "the item's id is missing"
+NO_TIME = "the time is neither a number nor a date"
+MANY_LINES = "an id has an end of line in it"
+NO_UTF8 = "an id is not UTF-8"
+NO_ID = "an id is neither a text nor a whole number"
+COLUMNS = "expected {} columns"
+NO_RECORD = "not a record"
+
+
+@dataclass
+class BadRows:
+    """Counts bad rows by their kind, or refuses the file at the first.
+
+    Attributes:
+        path: the file, for the message.
+        skip: pass over them.
+        unit: what is counted from 1: `line`, or `row` where a format has no lines.
+        found: kind -> how many, and the number of the first.
+    """
+
+    path: Path
+    skip: bool = False
+    unit: str = "line"
+    found: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def add(self, kind: str, number: int, shown: object) -> None:
+        """Takes note of the bad row `number`. Raises UserError unless such rows are passed over."""
+        if not self.skip:
+            text = shown if isinstance(shown, str) else repr(shown)
+            raise UserError(
+                f"{self.path}, {self.unit} {number}: {kind}: {printable(text)!r}. (--bad_rows=skip passes over such rows)"
+            )
+        count, first = self.found.get(kind, (0, number))
+        self.found[kind] = count + 1, min(first, number)
+
+
+def printable(text: str) -> str:
+    """Returns the beginning of a text, with what is no character replaced."""
+    return text[:60].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def id_problem(raw: str, missing: str) -> str | None:
+    """Returns what is wrong with an id, None where it is good.
+
+    Args:
+        raw: the id; bytes that are not UTF-8 as lone surrogates.
+        missing: what to say of one that is not there.
+    """
+    if not raw:
+        return missing
+    if "\n" in raw or "\r" in raw:
+        return MANY_LINES
+    if not raw.isascii() and any("\ud800" <= letter <= "\udfff" for letter in raw):
+        return NO_UTF8
+    return None
