@@ -25,6 +25,7 @@ setup(
         "keras>=3.12",
         "numpy>=1.26",
         "pandas>=2.2",
+        "pyarrow>=17",
         "tensorboard>=2.19",
         "tensorflow>=2.21,<2.22",
         "tqdm>=4.66",

@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "BERT4Rec": "bert4rec_tf.models",
+    "Interactions": "bert4rec_tf.origins",
     "MODELS": "bert4rec_tf.models",
     "Run": "bert4rec_tf.config",
     "Sequences": "bert4rec_tf.sequences",

@@ -21,6 +21,7 @@ from bert4rec_tf.errors import UserError
 from bert4rec_tf.evaluation import Ranker, RankingTask
 from bert4rec_tf.metrics import METRICS, POPULAR, metrics
 from bert4rec_tf.models import MODELS, Recommender
+from bert4rec_tf.origins import Interactions
 from bert4rec_tf.references import metrics_of, references
 from bert4rec_tf.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.serving import saved_model
@@ -90,6 +91,7 @@ class Experiment:
         processes: how many processes prepare examples.
         silent: show no progress.
         checkpoint_seconds: the most time that a killed training loses.
+        interactions: the user's own file that the data came from, to be found again by `--mode=evaluate`.
     """
 
     run: Run
@@ -98,6 +100,7 @@ class Experiment:
     processes: int = 1
     silent: bool = False
     checkpoint_seconds: float = training.CHECKPOINT_SECONDS
+    interactions: Interactions | None = None
     split: LeaveOneOut = field(init=False)
     _prepared: dict[str, Shards] = field(init=False, default_factory=dict)
 
@@ -106,7 +109,7 @@ class Experiment:
         useless = self._useless()
         if useless:
             raise UserError(f"{useless}. Received: dataset={self.run.dataset}")
-        self.workdir.claim(self.run, self.sequences, environment())
+        self.workdir.claim(self.run, self.sequences, environment(), self.interactions)
         if MODELS[self.run.model].knows_users:
             self.workdir.keep_users(self.sequences.users)
 
@@ -265,17 +268,17 @@ def open_experiment(
 
     Args:
         run: what to do.
-        sequences: the data; None to load those that the run names.
-        data_dir: where their file lies.
+        sequences: the data; None to load those that the run names, or `interactions`.
+        data_dir: where the data sets' files lie, and what is converted is kept.
         workdir: the run's folder; None for `runs/<dataset>-<model>-<digest>`.
         prepared_dir: the folder of training examples and candidates; None for one in the run's folder.
-        **options: `processes`, `silent` and `checkpoint_seconds` of `Experiment`.
+        **options: `processes`, `silent`, `checkpoint_seconds` and `interactions` of `Experiment`.
 
     Raises:
         UserError: where the data cannot be read, or the directory is another run's.
     """
     if sequences is None:
-        sequences = datasets.load(run.dataset, Path(data_dir) if data_dir else None)
+        sequences = datasets.load(options.get("interactions") or run.dataset, data_dir)
     folder = WorkDirectory.of(run, Path(workdir) if workdir else None, Path(prepared_dir) if prepared_dir else None)
     return Experiment(run, sequences, folder, **options)
 

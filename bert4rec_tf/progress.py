@@ -65,6 +65,43 @@ class Progress:
         return (self._done - self._initial) * self._examples_per_step / max(time.monotonic() - self._begin, 1e-9)
 
 
+class Transfer:
+    """Shows how much of a file has come: a bar on a terminal, plain lines otherwise. Closes with the block.
+
+    Args:
+        title: the file.
+        initial: the bytes that were there before.
+        total: all its bytes, None where nobody knows.
+        line_every: seconds between two lines where there is no terminal.
+    """
+
+    def __init__(self, title: str, initial: int, total: int | None, line_every: float = 10.0) -> None:
+        self._title = title
+        self._done = initial
+        self._total = total
+        self._line_every = line_every
+        self._last_line = time.monotonic()
+        units = {"unit": "B", "unit_scale": True, "unit_divisor": 1024}
+        self._bar = tqdm(total=total, initial=initial, desc=title, **units) if sys.stderr.isatty() else None
+
+    def __enter__(self) -> "Transfer":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def advance(self, received: int) -> None:
+        """Counts bytes that have come."""
+        self._done += received
+        if self._bar is not None:
+            self._bar.update(received)
+        elif time.monotonic() - self._last_line >= self._line_every:
+            self._last_line = time.monotonic()
+            whole = f" of {self._total / 1e6:,.0f}" if self._total else ""
+            print(f"{self._title}: {self._done / 1e6:,.0f}{whole} MB", file=sys.stderr, flush=True)
+
+
 def _format(shown: Mapping[str, float]) -> str:
     return " ".join(f"{name} {value:.4g}" for name, value in shown.items())
 

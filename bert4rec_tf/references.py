@@ -11,6 +11,7 @@ from bert4rec_tf.data.synthetic import MarkovCatalogue
 from bert4rec_tf.evaluation import Ranker, RankingTask
 from bert4rec_tf.metrics import POPULAR, metrics, random_metrics
 from bert4rec_tf.models.pop import Pop
+from bert4rec_tf.origins import family
 from bert4rec_tf.sequences import LeaveOneOut
 
 Metrics = dict[str, dict[str, float]]
@@ -54,8 +55,9 @@ def _ceiling(generator: MarkovCatalogue, split: LeaveOneOut, task: RankingTask) 
 
 def _paper(run: Run, split: LeaveOneOut) -> Metrics | None:
     """Table 2's row where the data have Table 1's size, and the protocol is the paper's."""
-    table1 = datasets.paper()["table1"].get(run.dataset, {})
+    dataset = family(run.dataset)
+    table1 = datasets.paper()["table1"].get(dataset, {})
     sizes = (split.sequences.num_users, split.sequences.num_items, run.evaluation.num_negatives)
     if sizes != (table1.get("users"), table1.get("items"), 100):
         return None
-    return {POPULAR: datasets.paper()["table2"][run.dataset][run.model]}
+    return {POPULAR: datasets.paper()["table2"][dataset][run.model]}

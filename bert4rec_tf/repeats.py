@@ -47,7 +47,7 @@ def repeat(run: Run, seeds: Sequence[int], workdir: Path | str | None = None, **
     folder = folder_of(run, Path(workdir) if workdir else None)
     _refuse_other_content(folder)
     if options.get("sequences") is None:
-        options["sequences"] = datasets.load(run.dataset, options.pop("data_dir", None))
+        options["sequences"] = datasets.load(options.get("interactions") or run.dataset, options.pop("data_dir", None))
     options.setdefault("prepared_dir", folder / "prepared")
     found = [execute(one, workdir=folder / f"seed-{one.seed}", **options).metrics["test"] for one in runs]
     content = {

@@ -1,7 +1,8 @@
 """Prepares, trains, evaluates and exports a model, from a ratings file to a SavedModel.
 
     python -m bert4rec_tf.run --dataset=synthetic
-    python -m bert4rec_tf.run --dataset=beauty --data_dir=DIR --workdir=runs/beauty
+    python -m bert4rec_tf.run --dataset=beauty --workdir=runs/beauty
+    python -m bert4rec_tf.run --interactions=ratings.csv --workdir=runs/own
 
 Settings come from a preset (--preset=fast, released or table2); every single one is also a flag. What is finished is
 not done again: the same command goes on where it was stopped.
@@ -19,12 +20,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from absl import app, flags, logging
 
-from bert4rec_tf import presets, summary
+from bert4rec_tf import origins, presets, summary
 from bert4rec_tf.config import MODEL_SETTINGS, Run, all_settings, field_type
 from bert4rec_tf.data import datasets
 from bert4rec_tf.errors import UserError, unknown_name
+from bert4rec_tf.origins import Interactions
 from bert4rec_tf.sequences import Sequences
-from bert4rec_tf.workdir import WorkDirectory
+from bert4rec_tf.workdir import WorkDirectory, interactions_of
 
 FLAGS = flags.FLAGS
 MODES = ("all", "prepare", "train", "evaluate", "export")
@@ -34,11 +36,13 @@ MOST = 1_000_000
 DEFINE = {int: flags.DEFINE_integer, float: flags.DEFINE_float, bool: flags.DEFINE_boolean, str: flags.DEFINE_string}
 
 flags.DEFINE_string("dataset", None, "name of the data set: beauty, steam, ml-1m, ml-20m, synthetic, ...")
+flags.DEFINE_string("source", "processed", "where a data set comes from: processed (the authors' file) or raw")
+flags.DEFINE_string("interactions", None, "a file of your own in place of --dataset, one action per row (docs/data.md)")
 flags.DEFINE_string("model", "bert4rec", "name of the model: " + ", ".join(MODEL_SETTINGS))
 flags.DEFINE_string("preset", "fast", "name of the settings to start from: fast, released, table2")
 flags.DEFINE_integer("seed", 1, "seed of masks, initial weights, dropout and the order of examples")
 flags.DEFINE_string(
-    "data_dir", None, "folder of the data files (default: $BERT4REC_DATA, then the user's cache folder)"
+    "data_dir", None, "folder of data files and what is made of them (default: $BERT4REC_DATA, then the user's cache)"
 )
 flags.DEFINE_string("workdir", None, "folder of the run (default: runs/<dataset>-<model>-<digest of the settings>)")
 flags.DEFINE_string("prepared_dir", None, "folder of training examples and candidates (default: in the workdir)")
@@ -49,8 +53,13 @@ flags.DEFINE_list("seeds", None, "repeat the run with these seeds (--seeds=1,2,3
 flags.DEFINE_integer("k", 10, "how many items the exported model recommends")
 flags.DEFINE_string("export_dir", None, "folder of the exported model (default: saved_model in the workdir)")
 flags.DEFINE_string("mode", "all", "what to do: all, prepare, train, evaluate or export")
-for name, field in all_settings().items():
-    DEFINE[field_type(field)](name, None, f"{field.metadata['help']} (default: the preset's)")
+for name, field in {**origins.column_options(), **all_settings()}.items():
+    known = (
+        field.metadata["help"]
+        if name in origins.column_options()
+        else f"{field.metadata['help']} (default: the preset's)"
+    )
+    DEFINE[field_type(field)](name, None, known)
 
 
 def given_settings() -> dict[str, Any]:
@@ -61,16 +70,34 @@ def folder(flag: str) -> Path | None:
     return Path(FLAGS[flag].value).expanduser() if FLAGS[flag].value else None
 
 
-def make_run() -> Run:
-    """Returns the run that the flags ask for; without --dataset the one whose work directory is named."""
-    settings = given_settings()
-    if FLAGS.dataset is not None:
-        return presets.make_run(FLAGS.dataset, FLAGS.model, FLAGS.preset, FLAGS.seed, **settings)
-    given = [name for name in ("model", "preset", "seed") if FLAGS[name].present] + list(settings)
+def given_interactions() -> Interactions | None:
+    """Returns the user's own file that the flags name, None where they name none."""
+    options = {name: FLAGS[name].value for name in origins.column_options() if FLAGS[name].value is not None}
+    if FLAGS.interactions is not None:
+        for name in ("dataset", "source"):
+            if FLAGS[name].present:
+                raise UserError(f"--{name} and --interactions exclude each other")
+        return Interactions(FLAGS.interactions, **options)
+    if options:
+        raise UserError(f"--{next(iter(options))} goes with --interactions=FILE")
+    return None
+
+
+def make_run() -> tuple[Run, Interactions | None]:
+    """Returns the run that the flags ask for, and its own file if it is on one.
+
+    Without --dataset and --interactions it is the one whose work directory is named.
+    """
+    settings, interactions = given_settings(), given_interactions()
+    if FLAGS.dataset is not None or interactions is not None:
+        asked = (FLAGS.model, FLAGS.preset, FLAGS.seed, FLAGS.source)
+        return presets.make_run(interactions or FLAGS.dataset, *asked, **settings), interactions
+    given = [name for name in ("source", "model", "preset", "seed") if FLAGS[name].present] + list(settings)
     if FLAGS.workdir is None or given:
         why = f", for --{given[0]} is given" if given else ", or the --workdir of a run"
-        raise UserError(f"--dataset must be named{why}. Try --dataset=synthetic")
-    return Run.from_dict(WorkDirectory(folder("workdir")).read_config()["run"])
+        raise UserError(f"--dataset must be named{why}. Try --dataset=synthetic, or --interactions=FILE")
+    config = WorkDirectory(folder("workdir")).read_config()
+    return Run.from_dict(config["run"]), interactions_of(config)
 
 
 def check_flags(argv: list[str]) -> None:
@@ -95,27 +122,28 @@ def check_flags(argv: list[str]) -> None:
 
 def main(argv: list[str]) -> None:
     check_flags(argv)
-    run = make_run()
+    run, interactions = make_run()
     if FLAGS.seeds is not None:
-        repeat(run)
+        repeat(run, interactions)
         return
     workdir = WorkDirectory.of(run, folder("workdir"), folder("prepared_dir"))
-    if FLAGS.mode in ("evaluate", "export") and FLAGS.dataset is not None:
+    named = FLAGS.dataset is not None or FLAGS.interactions is not None
+    if FLAGS.mode in ("evaluate", "export") and named:
         workdir.check_run(run)
     if FLAGS.mode == "export":
         export(workdir)
         return
-    sequences = load(run)
+    sequences = load(run, interactions)
     print(f"\nModel {run.model}, run {run.digest} in {workdir.path}", flush=True)
-    if FLAGS.dataset is not None and run.model == "bert4rec" and not given_settings():
+    if named and run.model == "bert4rec" and not given_settings():
         preset = presets.find(FLAGS.preset, run.dataset)
         print(f"Preset {FLAGS.preset}. Expect: {preset.expect} Takes: {preset.takes}", flush=True)
-    carry_out(run, sequences, workdir)
+    carry_out(run, sequences, workdir, interactions)
 
 
-def load(run: Run) -> Sequences:
-    sequences = datasets.load(run.dataset, folder("data_dir"))
-    print(datasets.describe(run.dataset, sequences), flush=True)
+def load(run: Run, interactions: Interactions | None) -> Sequences:
+    sequences, report = datasets.load_with_report(interactions or run.dataset, folder("data_dir"))
+    print(datasets.describe(run.dataset, sequences, report), flush=True)
     return sequences
 
 
@@ -130,12 +158,12 @@ def start_pipeline() -> ModuleType:
     return pipeline
 
 
-def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory) -> None:
+def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, interactions: Interactions | None) -> None:
     """Does what --mode names."""
     pipeline = start_pipeline()
     if FLAGS.mode == "all":
         pipeline.check_export(folder("export_dir") or workdir.export)
-    options = {"processes": FLAGS.processes, "checkpoint_seconds": FLAGS.checkpoint_seconds}
+    options = run_options(interactions)
     experiment = pipeline.Experiment(run, sequences, workdir, **options)
     with workdir.held():
         if FLAGS.mode in ("all", "prepare"):
@@ -151,23 +179,28 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory) -> None:
     print("\n" + summary.places(workdir.path))
 
 
+def run_options(interactions: Interactions | None) -> dict[str, Any]:
+    known = {"processes": FLAGS.processes, "checkpoint_seconds": FLAGS.checkpoint_seconds}
+    return known if interactions is None else {**known, "interactions": interactions}
+
+
 def export(workdir: WorkDirectory) -> None:
     path = start_pipeline().export(workdir, folder("export_dir"), FLAGS.k)
     print(f"{path}: SavedModel, raw ids in, `items` and `scores` of {FLAGS.k} recommendations out")
 
 
-def repeat(run: Run) -> None:
+def repeat(run: Run, interactions: Interactions | None) -> None:
     """Does the run once with each of --seeds."""
     try:
         seeds = [int(seed) for seed in FLAGS.seeds]
     except ValueError:
         raise UserError(f"`seeds` must be whole numbers. Received: seeds={','.join(FLAGS.seeds)}") from None
-    sequences = load(run)
+    sequences = load(run, interactions)
     start_pipeline()
     from bert4rec_tf import repeats
 
     parent = repeats.folder_of(run, folder("workdir"))
-    options = {"processes": FLAGS.processes, "checkpoint_seconds": FLAGS.checkpoint_seconds}
+    options = run_options(interactions)
     if FLAGS.prepared_dir:
         options["prepared_dir"] = folder("prepared_dir")
     content = repeats.repeat(run, seeds, parent, sequences=sequences, **options)

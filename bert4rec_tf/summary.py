@@ -7,6 +7,7 @@ from typing import Any
 from bert4rec_tf.comparison import Comparison
 from bert4rec_tf.data import datasets
 from bert4rec_tf.metrics import FULL, METRICS, POPULAR, PROTOCOLS, UNIFORM
+from bert4rec_tf.origins import family
 
 COLUMNS = (
     ("validation", "validation"),
@@ -75,7 +76,7 @@ def _notes(content: dict[str, Any]) -> list[str]:
         notes.append(f"{content['users_with_fewer_candidates']:,} users had fewer unseen items: all of them.")
     if content["users_not_evaluated"]:
         notes.append(f"{content['users_not_evaluated']:,} users with fewer than three actions were not measured.")
-    dataset = content["run"]["dataset"]
+    dataset = family(content["run"]["dataset"])
     published = datasets.paper()["table5_ndcg@10_d64"].get(dataset)
     if "paper" in content and published and content["run"]["model"] == "bert4rec":
         notes.append(f"The paper's column is its best width (Table 2); at d = 64 its NDCG@10 is {published} (Table 5).")

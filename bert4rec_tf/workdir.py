@@ -13,6 +13,7 @@ import bert4rec_tf
 from bert4rec_tf import files
 from bert4rec_tf.config import Run, digest_of
 from bert4rec_tf.errors import UserError
+from bert4rec_tf.origins import Interactions
 from bert4rec_tf.progress import warn
 from bert4rec_tf.sequences import Sequences, Vocabulary, fingerprint_of
 
@@ -97,13 +98,20 @@ class WorkDirectory:
         ):
             raise UserError(f"{self.path}: is not a work directory of this program, and not empty; {ELSEWHERE}")
 
-    def claim(self, run: Run, sequences: Sequences, environment: dict[str, Any]) -> None:
+    def claim(
+        self,
+        run: Run,
+        sequences: Sequences,
+        environment: dict[str, Any],
+        interactions: Interactions | None = None,
+    ) -> None:
         """Makes the folder this run's on these data, or checks that it is.
 
         Args:
             run: whose it shall be.
             sequences: the data.
             environment: what else decides the bits of a result; another one than before is told.
+            interactions: the user's own file that the data came from, kept so that it is found again.
 
         Raises:
             UserError: where it holds another run, other data or something else, or cannot be written.
@@ -122,6 +130,8 @@ class WorkDirectory:
                     "vocabulary_fingerprint": sequences.vocabulary.fingerprint,
                     "environment": environment,
                 }
+                if interactions is not None:
+                    content["interactions"] = interactions.to_dict()
                 files.write_json(self.config, content)
             self._keep_vocabulary(sequences.vocabulary)
 
@@ -185,6 +195,7 @@ class WorkDirectory:
             Run.from_dict(content["run"])
             content["data_fingerprint"], content["vocabulary_fingerprint"], {**content["environment"]}
             content["num_users"], content["users_fingerprint"]
+            interactions_of(content)
             if content["digest"] != digest_of(content["run"]):
                 raise UserError("the settings were changed since the run began")
         except (UserError, KeyError, TypeError) as error:
@@ -224,6 +235,11 @@ class WorkDirectory:
             f"{self.vocabulary}: {why}; delete it and {self.counts.name}, and run with --mode=evaluate to have them "
             "written again"
         )
+
+
+def interactions_of(config: dict[str, Any]) -> Interactions | None:
+    """Returns the user's own file that a run of this configuration is on; None for a data set."""
+    return Interactions(**config["interactions"]) if "interactions" in config else None
 
 
 def versions() -> dict[str, str]:

@@ -86,7 +86,7 @@ class Actions:
     def sequences(self, min_user_actions: int, min_item_actions: int) -> tuple[Sequences, dict[str, Any]]:
         """Filters, orders and groups the actions. They are given up on the way, to save memory.
 
-        One pass keeps the users and items that have so many actions in the file; then go the users that have fewer left.
+        One pass keeps the users and items that have so many actions in the file; then users with fewer left go.
         Actions of a user are ordered by time and, where times are equal, by the order in the file.
 
         Returns:
@@ -133,7 +133,7 @@ def order_of(users: np.ndarray, times: np.ndarray | None) -> np.ndarray | None:
 
 
 def _stable_order(values: np.ndarray) -> np.ndarray:
-    """`np.argsort(kind="stable")`. Whole numbers that leave room for their place are sorted with it, which is faster."""
+    """`np.argsort(kind="stable")`. Whole numbers that leave room for their place are sorted with it, faster."""
     place = len(values).bit_length()
     if values.dtype.kind == "i" and len(values):
         least, most = int(values.min()), int(values.max())

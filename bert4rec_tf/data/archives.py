@@ -18,8 +18,8 @@ LIMIT = 8 << 30
 MOST_PACKED = 200
 """Nor larger than so many times its packed size. Deflate packs ratings into a quarter, and nothing below 1/1032."""
 
-UNREADABLE = (EOFError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
-"""What reading a damaged, encrypted or strangely packed file ends in."""
+UNREADABLE = (EOFError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error)
+"""What reading a damaged file ends in."""
 
 
 @contextlib.contextmanager
@@ -41,13 +41,20 @@ def opened(path: Path, member: str | None = None, limit: int = LIMIT) -> Iterato
                 yield stack.enter_context(open_binary(path))
             else:
                 archive = stack.enter_context(zipfile.ZipFile(path))
-                yield stack.enter_context(archive.open(_checked(path, archive, member, limit)))
+                yield stack.enter_context(_opened(path, archive, _checked(path, archive, member, limit)))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except UNREADABLE as error:
         raise UserError(f"{path}: cut short or damaged ({error})") from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error
+
+
+def _opened(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> BinaryIO:
+    try:
+        return archive.open(info)
+    except (RuntimeError, NotImplementedError) as error:  # encrypted, or packed in a way that Python does not know
+        raise UserError(f"{path}: {info.filename!r} cannot be unpacked ({error})") from error
 
 
 def has_member(path: Path, member: str) -> bool:

@@ -38,7 +38,8 @@ class BadRows:
         if not self.skip:
             text = shown if isinstance(shown, str) else repr(shown)
             raise UserError(
-                f"{self.path}, {self.unit} {number}: {kind}: {printable(text)!r}. (--bad_rows=skip passes over such rows)"
+                f"{self.path}, {self.unit} {number}: {kind}: {printable(text)!r} (--bad_rows=skip passes over such "
+                "rows)"
             )
         count, first = self.found.get(kind, (0, number))
         self.found[kind] = count + 1, min(first, number)

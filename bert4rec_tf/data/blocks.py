@@ -1,4 +1,4 @@
-"""A file of lines in blocks of whole lines, so that memory does not grow with it and a bad line spoils one block only."""
+"""A file in blocks of whole lines, so that memory does not grow with it and a bad line spoils one block only."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

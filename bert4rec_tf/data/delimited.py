@@ -12,8 +12,8 @@ from bert4rec_tf.data import actions, bad_rows, times
 from bert4rec_tf.data.actions import BLANKS, ID
 from bert4rec_tf.data.bad_rows import BadRows
 from bert4rec_tf.data.blocks import LONGEST_LINE, Block
-from bert4rec_tf.data.layouts import Layout
 from bert4rec_tf.data.layouts import BLANKS as ANY_BLANKS
+from bert4rec_tf.data.layouts import Layout
 
 SAMPLE_ROWS = 100
 PIECE = 4 << 20

@@ -42,8 +42,8 @@ class Layout:
 
     Attributes:
         kind: TEXT (separated columns), JSON (an object per line), LITERALS (a Python dictionary per line), PARQUET.
-        user, item, time: the names of the columns, or their numbers from 0 in a TEXT; `time` None where the order of the
-            file counts.
+        user, item, time: the names of the columns, or their numbers from 0 in a TEXT; `time` is None where the order
+            of the file counts.
         separator: between the columns of a TEXT.
         header: the names in the first line of a TEXT; none where it is data already.
         width: the columns of a TEXT.
@@ -142,8 +142,8 @@ def _of_text(asked: Interactions, separator: str, first: list[str]) -> Layout:
     time = asked.time_column or {2: NO_TIME, 4: "4"}.get(len(first))
     if time is None:
         raise UserError(
-            f"{asked.file}: has {len(first)} columns and no header that is understood; name the users', items' and times' "
-            "(--user_column=1 --item_column=2 --time_column=3, or --time_column=none)"
+            f"{asked.file}: has {len(first)} columns and no header that is understood; name the users', items' and "
+            "times' (--user_column=1 --item_column=2 --time_column=3, or --time_column=none)"
         )
     where = None if time == NO_TIME else _number(asked, "time_column", numbers, time)
     _refuse_twice(asked, [user, item, where])
@@ -194,4 +194,6 @@ def _guess(names: Sequence[str], known: Sequence[str]) -> str | None:
 
 def _refuse_twice(asked: Interactions, columns: Sequence[Any]) -> None:
     if len({column for column in columns if column is not None}) < sum(column is not None for column in columns):
-        raise UserError(f"`user_column`, `item_column` and `time_column` must differ in {asked.file}. Received: {columns}")
+        raise UserError(
+            f"`user_column`, `item_column` and `time_column` must differ in {asked.file}. Received: {columns}"
+        )

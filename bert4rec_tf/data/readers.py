@@ -1,32 +1,31 @@
-"""Raw files to `Sequences`. A line that cannot be read is named by file and number."""
+"""The authors' processed files to `Sequences`. A line that cannot be read is named by file and number."""
 
-import gzip
 import io
 import re
-import zlib
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from bert4rec_tf.data import archives
 from bert4rec_tf.errors import UserError
-from bert4rec_tf.files import open_binary
 from bert4rec_tf.sequences import Sequences, bad_id
 
 INTEGERS = b"-0123456789 \t\r\n"
 """All bytes of a file of integers. pandas would read 1.0, 1e3 and True as integers too, some of them wrongly."""
 
 
-def read_pairs(path: Path) -> Sequences:
+def read_pairs(path: Path, member: str | None = None) -> Sequences:
     """Reads the layout of the authors' processed files: `user item` per line, integers, oldest first within a user.
 
     Args:
         path: the file, plain or packed (`.gz`).
+        member: the file in it, where it is an archive.
 
     Raises:
         UserError: for a file that is missing, empty, cut short, or has a line which is not two integers.
     """
-    content = _read_bytes(path)
+    content = _read_bytes(path, member)
     if content.translate(None, INTEGERS):
         raise _first_bad_line(path, content)
     try:
@@ -59,16 +58,9 @@ def from_columns(users: pd.Series, items: pd.Series, path: Path) -> Sequences:
     return sequences
 
 
-def _read_bytes(path: Path) -> bytes:
-    try:
-        with open_binary(path) as file:
-            content = file.read()
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path}: cut short or damaged ({error})") from error
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error
+def _read_bytes(path: Path, member: str | None) -> bytes:
+    with archives.opened(path, member) as file:
+        content = file.read()
     if not content.strip():
         raise UserError(f"{path}: the file is empty")
     return content
