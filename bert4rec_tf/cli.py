@@ -36,7 +36,14 @@ def compare(arguments: list[str]) -> None:
     print(summary.comparison_table(found, evaluation["num_negatives"]))
 
 
-COMMANDS: dict[str, Callable[[list[str]], None]] = {"run": run, "compare": compare}
+def data(arguments: list[str]) -> None:
+    """print the statistics of data (the same as python -m bert4rec_tf.data)"""
+    from bert4rec_tf.data import __main__ as statistics
+
+    statistics.main(arguments)
+
+
+COMMANDS: dict[str, Callable[[list[str]], None]] = {"run": run, "compare": compare, "data": data}
 
 
 def usage() -> str:

@@ -1,8 +1,10 @@
 """Pictures, where matplotlib is installed (extra `plots`)."""
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from bert4rec_tf import files
 
@@ -36,5 +38,26 @@ def plot_curve(path: Path, curve: Sequence[dict[str, float]], title: str) -> Non
         right.set_ylim(bottom=0)
     axes.legend(handles=lines, loc="center right")
     axes.grid(alpha=0.3)
+    with files.whole_file(path) as aside:
+        figure.savefig(aside, format="png", dpi=120, metadata={"Software": None})
+
+
+def plot_ranked(path: Path, counts: Mapping[str, np.ndarray], title: str) -> None:
+    """Draws how many actions each user and each item has, the largest first, on logarithmic axes.
+
+    Args:
+        path: ends in `.png`.
+        counts: name -> falling numbers, one panel each.
+        title: above the picture.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    for axes, (name, values) in zip(figure.subplots(1, len(counts), squeeze=False)[0], counts.items()):
+        axes.plot(np.arange(1, len(values) + 1), values, color="black")
+        axes.set(xscale="log", yscale="log", xlabel=f"{name}, by their number of actions", ylabel="actions")
+        axes.set_title(f"{len(values):,} {name}, {np.mean(values):,.1f} actions each")
+        axes.grid(alpha=0.3)
+    figure.suptitle(title)
     with files.whole_file(path) as aside:
         figure.savefig(aside, format="png", dpi=120, metadata={"Software": None})

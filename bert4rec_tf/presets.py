@@ -174,10 +174,10 @@ OWN = Preset(
         "patience": 6,
     },
 )
-"""For data of which nothing is known. 50 items hold the whole history of most users of a shop, and with rho = 0.4 a
-history of five still has two masks (Steam's settings). The rest is what `fast` found on Beauty; dropout is lower, as for
-the other three data sets. Training stops where six measurements bring nothing, so a small data set takes minutes. For
-histories of some hundred items take ML-1m's `--max_length=200 --mask_proportion=0.2 --max_predictions=40`."""
+"""For data of which nothing is known: N, rho and the step of the windows as for Steam (50 items hold the whole history
+of most users of a shop, and a history of five has two masks), the rest as `fast` found it on Beauty, with less dropout.
+It stops where six measurements bring nothing, so a small data set takes minutes. For histories of some hundred items
+take ML-1m's `--max_length=200 --mask_proportion=0.2 --max_predictions=40`."""
 
 _STEPS = {"synthetic": (1_500, 300), "synthetic-orderless": (1_500, 300)}
 """Data set -> the most steps of the other models, and how many lie between two measurements."""

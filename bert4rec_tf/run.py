@@ -54,12 +54,8 @@ flags.DEFINE_integer("k", 10, "how many items the exported model recommends")
 flags.DEFINE_string("export_dir", None, "folder of the exported model (default: saved_model in the workdir)")
 flags.DEFINE_string("mode", "all", "what to do: all, prepare, train, evaluate or export")
 for name, field in {**origins.column_options(), **all_settings()}.items():
-    known = (
-        field.metadata["help"]
-        if name in origins.column_options()
-        else f"{field.metadata['help']} (default: the preset's)"
-    )
-    DEFINE[field_type(field)](name, None, known)
+    default = "" if name in origins.column_options() else " (default: the preset's)"
+    DEFINE[field_type(field)](name, None, field.metadata["help"] + default)
 
 
 def given_settings() -> dict[str, Any]:

@@ -10,8 +10,8 @@ from shards import DYNAMIC, MAX_LENGTH, SEQUENCES, STATIC
 
 from bert4rec_tf.data import datasets, preparation
 from bert4rec_tf.data.preparation import prepare
-from bert4rec_tf.errors import UserError
 
+os.environ["BERT4REC_OFFLINE"] = "1"  # no test depends on a network; those of downloads have a server of their own
 sys.path.append(str(Path(__file__).parents[1]))  # for benchmarks, which is not installed; last, for the package is
 
 
@@ -24,13 +24,24 @@ def real_data():
         folder = os.environ.get("BERT4REC_DATA")
         if not folder:
             pytest.skip("BERT4REC_DATA does not name the folder of the real data sets")
-        try:
-            datasets.locate(name, Path(folder))
-        except UserError as error:
-            pytest.skip(str(error))
+        if datasets.present(name, Path(folder)) is None:
+            pytest.skip(f"{folder} has no file of {name}")
         return datasets.load(name, Path(folder))
 
     return load
+
+
+@pytest.fixture(scope="session")
+def real_file():
+    """Returns the path of a file in the folder BERT4REC_DATA, or skips the test where it is not there."""
+
+    def find(name):
+        path = Path(os.environ.get("BERT4REC_DATA") or "BERT4REC_DATA is not set") / name
+        if not path.exists():
+            pytest.skip(f"{path}: no such file")
+        return path
+
+    return find
 
 
 @pytest.fixture

@@ -1,0 +1,89 @@
+"""A server of one file on this machine that behaves as it is told to."""
+
+import contextlib
+import hashlib
+import http.server
+import threading
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Behaviour:
+    """What the server does.
+
+    Attributes:
+        content: what it serves at `/file`.
+        cut_after: bytes after which each of the first connections is cut; one entry per connection.
+        ranges: whether it knows range requests.
+        status: answers with this instead, at most `times` times.
+        delay: to be waited for before the first byte.
+        asked: the range header of every request, None without.
+    """
+
+    content: bytes
+    cut_after: list[int] = field(default_factory=list)
+    ranges: bool = True
+    tagged: bool = True
+    status: int = 200
+    times: int = 1_000
+    delay: threading.Event | None = None
+    asked: list[str | None] = field(default_factory=list)
+    url: str = ""
+
+    @property
+    def tag(self) -> str:
+        return f'"{hashlib.sha256(self.content).hexdigest()[:8]}"'
+
+
+@contextlib.contextmanager
+def served(content, **behaviour):
+    """Serves `content` inside the block, and yields the `Behaviour`, which may be changed on the way."""
+    known = Behaviour(content, **behaviour)
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.0"
+
+        def log_message(self, *arguments):
+            pass
+
+        def do_GET(self):
+            if self.path == "/moved":
+                self.send_response(302)
+                self.send_header("Location", "/file")
+                self.end_headers()
+                return
+            known.asked.append(self.headers.get("Range"))
+            if known.delay is not None:
+                known.delay.wait(20)
+            if known.status != 200 and len(known.asked) <= known.times:
+                self.send_error(known.status)
+                return
+            self.send_file()
+
+        def send_file(self):
+            start, whole = 0, known.content
+            asked = self.headers.get("Range")
+            if asked and known.ranges and self.headers.get("If-Range") in (None, known.tag):
+                start = int(asked.removeprefix("bytes=").removesuffix("-"))
+                self.send_response(206)
+                self.send_header("Content-Range", f"bytes {start}-{len(whole) - 1}/{len(whole)}")
+            else:
+                self.send_response(200)
+            self.send_header("Content-Length", str(len(whole) - start))
+            if known.tagged:
+                self.send_header("ETag", known.tag)
+            self.end_headers()
+            most = known.cut_after.pop(0) if known.cut_after else len(whole)
+            with contextlib.suppress(ConnectionError):
+                self.wfile.write(whole[start : start + most])
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    known.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield known
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
