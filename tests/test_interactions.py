@@ -157,8 +157,10 @@ def slowly(monkeypatch):
 
 
 FIELDS = st.sampled_from(
-    ["a", "b", "c", "7", "07", " a ", "", "nan", "NULL", "é", '"a"', '"a, b"', '"a""b"', 'a"b', '"', "1.5", "-3", "1e3"]
-    + ["2020-01-02", "inf", "x y", "\t"]
+    [
+        *["a", "b", "c", "7", "07", " a ", "", "nan", "NULL", "é", '"a"', '"a, b"', '"a""b"', 'a"b', '"', "x y", "\t"],
+        *["1.5", "-3", "1e3", "2020-01-02", "inf"],
+    ]
 )
 LINES = st.builds(
     "{}{}".format, st.lists(FIELDS, min_size=2, max_size=4).map(",".join), st.sampled_from(["\n", "\r\n", "\r"])
@@ -207,6 +209,7 @@ def test_reading_at_once_and_row_by_row_have_the_same_outcome(folder, content, p
     policy=st.sampled_from(["refuse", "skip"]),
 )
 @example(content=b"\xff\xfeu\0s\0", name="any.csv", packed=False, policy="refuse")
+@example(content=b"user,item,time\na,1,\xff\na,2,1\n", name="any.csv", packed=False, policy="skip")
 @example(content=b"PAR1", name="any.parquet", packed=False, policy="skip")
 @example(content=b"{'a':" * 3_000, name="any.json", packed=False, policy="skip")
 @example(content=b'{"a":' * 30_000, name="any.json", packed=False, policy="skip")

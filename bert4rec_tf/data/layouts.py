@@ -120,7 +120,7 @@ def _separator(path: Path, name: str, line: str) -> str:
 def _of_records(asked: Interactions, line: str) -> Layout:
     try:
         record, kind = json.loads(line), JSON
-    except ValueError:
+    except (ValueError, RecursionError):
         try:
             record, kind = ast.literal_eval(line.strip()), LITERALS
         except (ValueError, SyntaxError, MemoryError, RecursionError):

@@ -28,7 +28,10 @@ def kind_of(text: str) -> str | None:
 
 def converted(texts: Sequence[str], kind: str) -> pa.Array | None:
     """Returns the times of texts without blanks around them; None where one of them is none of this kind."""
-    column = pa.array(texts, pa.string())
+    try:
+        column = pa.array(texts, pa.string())
+    except UnicodeEncodeError:  # bytes that are not UTF-8
+        return None
     for wanted in TYPES[kind]:
         try:
             found = column.cast(wanted)
