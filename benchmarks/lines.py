@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from benchmarks import measuring, original, shapes
+from benchmarks import conversion, measuring, original, shapes
 from bert4rec_tf import candidates, optimizers, steps
 from bert4rec_tf.config import TrainingSettings
 from bert4rec_tf.data import preparation, sampled
@@ -248,7 +248,28 @@ def drawing() -> Iterator[Row]:
         yield Row(f"candidates, {name}", "users/s", ours, theirs)
 
 
+def converting() -> Iterator[Row]:
+    """A ratings file of 20 million rows to stored sequences, rows per second, beside plain pandas."""
+    for name, sizes in conversion.LARGE.items():
+        with tempfile.TemporaryDirectory() as folder:
+            source, target = Path(folder) / "ratings.csv", Path(folder) / "sequences"
+            rows = conversion.write(source, *sizes)
+            found = measuring.alternate(
+                {
+                    "ours": lambda source=source, target=target: conversion.ours(source, target),
+                    "theirs": lambda source=source, target=target: conversion.plain(source, target),
+                },
+                rounds=1,
+                warm_up=0,
+            )
+            calls = {"peak GB": conversion.ours, "their peak GB": conversion.plain}
+            memory = {key: measuring.peak_memory(call, source, target)[1] / 1e9 for key, call in calls.items()}
+        ours, theirs = rows / found["ours"].median, rows / found["theirs"].median
+        yield Row(f"conversion, {name}", "rows/s", ours, theirs, memory)
+
+
 LINES: dict[str, Callable[[], Iterable[Row]]] = {
+    "conversion": converting,
     "preparation": preparing,
     "reading": reading,
     "training": training,
