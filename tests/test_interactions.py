@@ -291,6 +291,14 @@ def test_a_bad_row_is_refused_with_its_line_or_passed_over_and_counted(tmp_path,
     assert f"passed over 2 bad rows: {expected} (the first: line 6)" in str(report)
 
 
+def test_a_quote_that_is_never_closed_swallows_nothing(tmp_path):
+    path = write(tmp_path, "ratings.csv", GOOD + b'a,3,1,"x\nb,2,3,z\nb,1,4,z\n')
+    assert f"{path}, line 6: {bad_rows.UNCLOSED}" in refusal(path)
+    sequences, report = read(path, bad_rows="skip")
+    assert histories(sequences) == {"a": ["2", "1"], "b": ["1", "3", "2", "1"]}
+    assert report.bad == {bad_rows.UNCLOSED: (1, 6)}
+
+
 BAD_RECORDS = {
     "no object": (b"[1, 2]\n", bad_rows.NO_RECORD),
     "half an object": (b'{"user": "a"\n', bad_rows.NO_RECORD),

@@ -97,14 +97,14 @@ class Actions:
         user_codes, users = self.ids("user")
         item_codes, items = self.ids("item")
         self.tables.clear()
-        read = _sizes(user_codes, item_codes)
+        read = {"users": len(users), "items": len(items), "actions": len(user_codes)}
         chosen = filtered(user_codes, item_codes, min_user_actions, min_item_actions)
         if chosen is not None:
             user_codes, item_codes = user_codes[chosen], item_codes[chosen]
             times = None if times is None else times[chosen]
-        kept = _sizes(user_codes, item_codes)
-        user_codes, users = _renumbered(user_codes, users)
-        item_codes, items = _renumbered(item_codes, items)
+            user_codes, users = _renumbered(user_codes, users)
+            item_codes, items = _renumbered(item_codes, items)
+        kept = {"users": len(users), "items": len(items), "actions": len(user_codes)}
         order = order_of(user_codes, times)
         if order is not None:
             user_codes, item_codes = user_codes[order], item_codes[order]
@@ -138,7 +138,9 @@ def _stable_order(values: np.ndarray) -> np.ndarray:
     if values.dtype.kind == "i" and len(values):
         least, most = int(values.min()), int(values.max())
         if (most - least).bit_length() + place < 64:
-            keys = (values.astype(np.int64) - least) << place
+            keys = values.astype(np.int64)
+            keys -= least
+            keys <<= place
             keys |= np.arange(len(values))
             keys.sort()
             keys &= (1 << place) - 1
@@ -154,9 +156,3 @@ def _renumbered(codes: np.ndarray, names: np.ndarray) -> tuple[np.ndarray, np.nd
     """Leaves out what no action has any more."""
     used = np.bincount(codes, minlength=len(names)) > 0
     return (codes, names) if used.all() else ((np.cumsum(used, dtype=np.int32) - 1)[codes], names[used])
-
-
-def _sizes(users: np.ndarray, items: np.ndarray) -> dict[str, int]:
-    counted = {"users": users, "items": items}
-    sizes = {name: int(np.count_nonzero(np.bincount(codes))) for name, codes in counted.items()}
-    return {**sizes, "actions": len(users)}

@@ -15,6 +15,7 @@ NO_UTF8 = "an id is not UTF-8"
 NO_ID = "an id is neither a text nor a whole number"
 COLUMNS = "expected {} columns"
 NO_RECORD = "not a record"
+UNCLOSED = "a quote is never closed"
 
 
 @dataclass

@@ -9,7 +9,9 @@ import numpy as np
 
 from bert4rec_tf.errors import UserError
 
-SIZE = 32 << 20
+SIZE = 8 << 20
+"""Bytes read at once. What is larger comes fresh from the system each time, which costs more than reading it."""
+
 LONGEST_LINE = 64 << 20
 BOM = b"\xef\xbb\xbf"
 WIDE = (b"\xff\xfe", b"\xfe\xff")
@@ -29,8 +31,8 @@ class Block:
 
     @property
     def num_lines(self) -> int:
-        """How many line ends there are: `\\n`, `\\r\\n` and `\\r`, also mixed."""
-        return _line_ends(self.content)
+        """How many lines there are, ended by `\\n`, `\\r\\n` and `\\r`, also mixed; the last one needs no end."""
+        return _line_ends(self.content) + (not self.content.endswith((b"\n", b"\r")))
 
 
 def _line_ends(content: bytes) -> int:

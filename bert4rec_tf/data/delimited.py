@@ -1,9 +1,8 @@
 """Texts of separated columns. Arrow reads them block by block; a block that it does not like is read row by row."""
 
 import csv
-import io
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pyarrow as pa
 import pyarrow.csv
@@ -16,7 +15,8 @@ from bert4rec_tf.data.layouts import BLANKS as ANY_BLANKS
 from bert4rec_tf.data.layouts import Layout
 
 SAMPLE_ROWS = 100
-PIECE = 4 << 20
+PIECE = 2 << 20
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
 
 class Reader:
@@ -44,7 +44,7 @@ class Reader:
 
     def _guessed_time_kind(self, block: Block) -> str | None:
         for number, (_, row) in enumerate(self._rows(block)):
-            if len(row) == self.layout.width and (kind := times.kind_of(row[self.layout.time].strip(BLANKS))):
+            if self._problem(row) is None and (kind := times.kind_of(row[self.layout.time].strip(BLANKS))):
                 return kind
             if number == SAMPLE_ROWS:
                 break
@@ -59,19 +59,21 @@ class Reader:
             content, separator = content.replace(b"::", b"\t"), "\t"
         numbers = {"user": layout.user, "item": layout.item, "time": layout.time}
         kept = {name: str(number) for name, number in numbers.items() if number is not None}
+        quotes = layout.quoted and b'"' in content
+        skipped = 1 if layout.header and block.first == 1 else 0
         kinds = {"user": ID, "item": ID, "time": time_type}
         try:
             found = pyarrow.csv.read_csv(
                 pa.BufferReader(content),
                 pyarrow.csv.ReadOptions(
                     column_names=[str(number) for number in range(layout.width)],
-                    skip_rows=1 if layout.header and block.first == 1 else 0,
+                    skip_rows=skipped,
                     block_size=PIECE,
                 ),
                 pyarrow.csv.ParseOptions(
                     delimiter=separator,
                     quote_char='"' if layout.quoted else False,
-                    newlines_in_values=layout.quoted and b'"' in content,
+                    newlines_in_values=quotes,
                 ),
                 pyarrow.csv.ConvertOptions(
                     include_columns=list(kept.values()),
@@ -82,6 +84,8 @@ class Reader:
             )
         except pa.ArrowInvalid:
             return None
+        if quotes and found.num_rows + skipped != block.num_lines:
+            return None  # a quote may be open to the end, which Arrow does not tell
         found = found.rename_columns(list(kept))
         for name in ("user", "item"):
             good = actions.good_ids(found[name], trim=True)
@@ -95,7 +99,7 @@ class Reader:
         for number, row in self._rows(block):
             problem = self._problem(row)
             if problem:
-                self.bad.add(problem, number, self.layout.separator.join(row))
+                self.bad.add(problem, number, row if isinstance(row, str) else self.layout.separator.join(row))
                 continue
             numbers.append(number)
             users.append(row[self.layout.user].strip(BLANKS))
@@ -106,7 +110,9 @@ class Reader:
             return actions.table(users, items, None)
         return with_times(numbers, users, items, texts, self._time_kind or times.NUMBER, self.bad)
 
-    def _problem(self, row: list[str]) -> str | None:
+    def _problem(self, row: list[str] | str) -> str | None:
+        if isinstance(row, str):
+            return bad_rows.UNCLOSED
         if len(row) != self.layout.width:
             return f"{bad_rows.COLUMNS.format(self.layout.width)}, found {len(row)}"
         for column, missing in ((self.layout.user, bad_rows.NO_USER), (self.layout.item, bad_rows.NO_ITEM)):
@@ -116,8 +122,11 @@ class Reader:
                 return problem
         return None
 
-    def _rows(self, block: Block) -> Iterator[tuple[int, list[str]]]:
-        """Yields the fields of every row that is not blank, and the number of its line; not the header."""
+    def _rows(self, block: Block) -> Iterator[tuple[int, list[str] | str]]:
+        """Yields the number of the line and the fields of every row that is not blank, without the header.
+
+        In place of its fields it is the line itself where a quote in it is never closed.
+        """
         text = block.content.decode("utf-8", "surrogateescape")
         rows = self._quoted_rows(text) if self.layout.quoted else self._plain_rows(text)
         skipped = bool(self.layout.header) and block.first == 1
@@ -134,16 +143,35 @@ class Reader:
             else:
                 yield number, line.split(self.layout.separator) if line else []
 
-    def _quoted_rows(self, text: str) -> Iterator[tuple[int, list[str]]]:
-        limit = csv.field_size_limit(LONGEST_LINE)
+    def _quoted_rows(self, text: str) -> Iterator[tuple[int, list[str] | str]]:
+        lines, begin = _LINE.findall(text), 0
+        limit = csv.field_size_limit(2 * LONGEST_LINE)
         try:
-            reader = csv.reader(io.StringIO(text, newline=""), delimiter=self.layout.separator)
-            before = 0
-            for row in reader:
-                yield before, row
-                before = reader.line_num
+            while begin is not None:
+                begin = yield from self._quoted_rows_from(lines, begin)
         finally:
             csv.field_size_limit(limit)
+
+    def _quoted_rows_from(
+        self, lines: list[str], begin: int
+    ) -> Generator[tuple[int, list[str] | str], None, int | None]:
+        """Yields rows up to one whose quote is open at the end; returns the line after the one where it opens."""
+        reader, before = csv.reader(lines[begin:], delimiter=self.layout.separator), begin
+        for row in reader:
+            after = begin + reader.line_num
+            if after == len(lines) and self._unclosed(lines[before:]):
+                yield before, lines[before].rstrip("\r\n")
+                return before + 1
+            yield before, row
+            before = after
+        return None
+
+    def _unclosed(self, lines: list[str]) -> bool:
+        try:
+            list(csv.reader(lines, delimiter=self.layout.separator, strict=True))
+        except csv.Error as error:
+            return "unexpected end of data" in str(error)
+        return False
 
 
 def with_times(

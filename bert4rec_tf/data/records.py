@@ -17,7 +17,7 @@ from bert4rec_tf.data.blocks import Block
 from bert4rec_tf.data.delimited import with_times
 from bert4rec_tf.data.layouts import JSON, Layout
 
-PIECE = 4 << 20
+PIECE = 2 << 20
 SAMPLE_LINES = 100
 
 _TEXT = r"""u?(?:'[^'\\]*(?:\\.[^'\\]*)*'|"[^"\\]*(?:\\.[^"\\]*)*")"""
@@ -131,7 +131,7 @@ class Reader:
                     explicit_schema=pa.schema(list(self._types.items())), unexpected_field_behavior="ignore"
                 ),
             )
-            if found.num_rows != block.num_lines + (not block.content.endswith((b"\n", b"\r"))):
+            if found.num_rows != block.num_lines:
                 return None
             columns = {"user": self._ids(found[self.layout.user]), "item": self._ids(found[self.layout.item])}
             if self.layout.time is not None:
