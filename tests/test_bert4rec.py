@@ -245,7 +245,7 @@ def test_scores_and_losses_are_float32_and_nearly_the_same_in_bfloat16():
     narrow, plain = in_bfloat16(), make(use_token_type=True)
     scores, loss = narrow.score(BATCH), narrow.training_loss(training_batch())
     assert narrow.encode(BATCH["items"]).dtype == tf.bfloat16
-    assert {scores.dtype, loss.dtype, narrow.next_item_state(BATCH).dtype} == {tf.float32}
+    assert {scores.dtype, loss.dtype, narrow.user_vectors(BATCH).dtype} == {tf.float32}
     assert np.corrcoef(np.ravel(scores), np.ravel(plain.score(BATCH)))[0, 1] > 0.99
     np.testing.assert_array_equal(narrow(BATCH), scores)
     candidates = np.array([[1, 30, 7], [2, 2, 9], [14, 1, 29]], np.int32)

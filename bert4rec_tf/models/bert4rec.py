@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras import ops
 
 from bert4rec_tf import layers, losses
-from bert4rec_tf.models.recommender import Recommender, last_items_in_order
+from bert4rec_tf.models.recommender import Recommender, last_items_in_order, scores_of
 from bert4rec_tf.types import Batch, Tensor
 
 LENGTH_GROUPS = (1 / 4, 1 / 2, 3 / 4, 7 / 8)
@@ -226,19 +226,17 @@ class BERT4Rec(Recommender):
         history = tf.pad(history, [[0, 0], [0, 1]])
         return tf.where(tf.range(tf.shape(history)[1])[None, :] == kept[:, None], self.mask_token, history), kept
 
-    def next_item_state(self, batch: Batch) -> Tensor:
+    def user_vectors(self, batch: Batch) -> Tensor:
         """Returns float32 [b, d]: the transformed hidden state of the mask token after each history."""
         items, position = self.masked_history(batch)
         state = self.head.transform(tf.gather(self.encode(items), position, batch_dims=1))
         return tf.cast(state, self.variable_dtype)
 
-    def score(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
-        state = self.next_item_state(batch)
+    def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
         if candidates is None:
-            logits = tf.matmul(state, self.item_embeddings, transpose_b=True) + self.head.bias
+            logits = tf.matmul(vectors, self.item_embeddings, transpose_b=True) + self.head.bias
             return logits[:, 1 : self.num_items + 1]
-        rows = tf.gather(self.item_embeddings, candidates)
-        return tf.einsum("bd,bcd->bc", state, rows) + tf.gather(self.head.bias, candidates)
+        return scores_of(vectors, self.item_embeddings, candidates, self.head.bias)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), **self.settings}

@@ -59,6 +59,8 @@ class BprMf(Recommender):
         norms = tf.reduce_sum(tf.square(used), axis=[1, 2]) + tf.reduce_sum(tf.square(biases), axis=1)
         return tf.reduce_mean(loss + self.l2 * norms)
 
-    def score(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
-        users = tf.gather(self.users, batch["users"])
-        return scores_of(users, self.items, candidates, self.bias)
+    def user_vectors(self, batch: Batch) -> Tensor:
+        return tf.gather(self.users, batch["users"])
+
+    def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
+        return scores_of(vectors, self.items, candidates, self.bias)

@@ -91,8 +91,11 @@ class Caser(Recommender):
             total += tf.math.divide_no_nan(tf.reduce_sum(weights * terms), tf.reduce_sum(weights))
         return total
 
-    def score(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
-        return scores_of(self._state(batch), self.output_rows, candidates, self.bias)
+    def user_vectors(self, batch: Batch) -> Tensor:
+        return self._state(batch)
+
+    def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
+        return scores_of(vectors, self.output_rows, candidates, self.bias)
 
     def _state(self, batch: Batch, training: bool = False) -> Tensor:
         """Returns [b, 2 d]: what the convolutions make of the last L items, and the user."""

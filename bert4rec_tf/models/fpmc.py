@@ -59,8 +59,12 @@ class Fpmc(Recommender):
         norms = tf.reduce_sum(tf.square(tf.concat(used, axis=1)), axis=[1, 2])
         return tf.reduce_mean(losses.bpr(scores[:, 0], scores[:, 1:]) + self.l2 * norms)
 
-    def score(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
-        user, last = self._context(batch)
+    def user_vectors(self, batch: Batch) -> Tensor:
+        """Returns [U_u ; L_last], [b, 2 d]."""
+        return tf.concat(self._context(batch), axis=1)
+
+    def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
+        user, last = tf.split(vectors, 2, axis=1)
         return scores_of(user, self.of_users, candidates) + scores_of(last, self.of_last, candidates)
 
     def _context(self, batch: Batch) -> tuple[Tensor, Tensor]:

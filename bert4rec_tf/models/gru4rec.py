@@ -113,9 +113,11 @@ class GRU4Rec(Recommender):
             return losses.bpr_max(positives, scores, others, self.settings["regularization"])
         return {"top1": losses.top1, "top1_max": losses.top1_max}[self.settings["loss"]](positives, scores, others)
 
-    def score(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
+    def user_vectors(self, batch: Batch) -> Tensor:
         items, lengths = last_items_in_order(batch, self.max_history)
         states = self.states(items)
         after_last = tf.gather(states, tf.maximum(lengths - 1, 0), batch_dims=1)
-        state = tf.where(lengths[:, None] > 0, after_last, tf.zeros_like(after_last))
-        return scores_of(state, self.output_rows, candidates, self.bias)
+        return tf.where(lengths[:, None] > 0, after_last, tf.zeros_like(after_last))
+
+    def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
+        return scores_of(vectors, self.output_rows, candidates, self.bias)

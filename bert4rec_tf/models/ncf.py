@@ -78,10 +78,15 @@ class Ncf(Recommender):
         rows += [tf.gather(table, items) for table in (self.gmf_items, self.mlp_items)]
         return tf.reduce_mean(loss + self.l2 * sum(tf.reduce_sum(tf.square(part), axis=[1, 2]) for part in rows))
 
-    def score(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
-        of_user, of_item = tf.split(self.tower[0].kernel, 2)
-        gmf_user = tf.gather(self.gmf_users, batch["users"])[:, None]
-        mlp_user = tf.matmul(tf.gather(self.mlp_users, batch["users"]), of_user)[:, None]
+    def user_vectors(self, batch: Batch) -> Tensor:
+        """Returns [p_u ; W_u p'_u], W_u being the user's half of the tower's first kernel."""
+        of_user, _ = tf.split(self.tower[0].kernel, 2)
+        gmf_user = tf.gather(self.gmf_users, batch["users"])
+        return tf.concat([gmf_user, tf.matmul(tf.gather(self.mlp_users, batch["users"]), of_user)], axis=1)
+
+    def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
+        _, of_item = tf.split(self.tower[0].kernel, 2)
+        gmf_user, mlp_user = tf.split(vectors[:, None], [self.gmf_users.shape[1], self.tower[0].units], axis=2)
         if candidates is not None:
             mlp_item = tf.gather(self.mlp_items, candidates) @ of_item
             return self._logits(gmf_user, tf.gather(self.gmf_items, candidates), mlp_user, mlp_item)

@@ -31,7 +31,9 @@ class Pop(Recommender):
     def adapt(self, sequences: Sequences) -> None:
         self.counts.assign(sequences.counts().astype(np.float32))
 
-    def score(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
-        if candidates is not None:
-            return ops.take(self.counts, candidates)
-        return ops.broadcast_to(self.counts[1:], (ops.shape(batch["items"])[0], self.num_items))
+    def user_vectors(self, batch: Batch) -> Tensor:
+        """Returns ones, [b, 1]: every user is the same."""
+        return ops.ones((ops.shape(batch["items"])[0], 1))
+
+    def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
+        return vectors * (self.counts[1:] if candidates is None else ops.take(self.counts, candidates))

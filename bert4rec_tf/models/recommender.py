@@ -12,9 +12,9 @@ from bert4rec_tf.types import Batch, Shape, Tensor
 class Recommender(keras.Model):
     """What training, evaluation and export ask of a model.
 
-    A model defines `examples`, `training_loss` and `score`, makes its variables in its constructor, and takes
-    `num_items` as its constructor's first argument, and `num_users` too where it `knows_users`. Items are 1 .. n, 0
-    pads rows on the right; users are 0 .. m - 1.
+    A model defines `examples`, `training_loss`, `user_vectors` and `score_vectors`, makes its variables in its
+    constructor, and takes `num_items` as its constructor's first argument, and `num_users` too where it `knows_users`.
+    Items are 1 .. n, 0 pads rows on the right; users are 0 .. m - 1.
 
     Attributes:
         num_items: n.
@@ -62,7 +62,23 @@ class Recommender(keras.Model):
         Returns:
             float32 [b, c]; for all items [b, num_items], column j for item j + 1.
         """
-        raise TypeError(f"{type(self).__name__} must define `score`")
+        return self.score_vectors(self.user_vectors(batch), candidates)
+
+    def user_vectors(self, batch: Batch) -> Tensor:
+        """Returns float32 [b, d], all that the model knows of whom it recommends to. `batch`: as for `score`."""
+        raise TypeError(f"{type(self).__name__} must define `user_vectors`")
+
+    def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
+        """Scores what may come next for users of whom only the vectors are known.
+
+        Args:
+            vectors: float32 [b, d], of `user_vectors`.
+            candidates: as for `score`.
+
+        Returns:
+            As `score` does.
+        """
+        raise TypeError(f"{type(self).__name__} must define `score_vectors`")
 
     def adapt(self, sequences: Sequences) -> None:
         """Learns from what can be counted in the training sequences, before training."""
@@ -88,7 +104,8 @@ class Recommender(keras.Model):
 def scores_of(state: Tensor, table: Tensor, candidates: Tensor | None, bias: Tensor | None = None) -> tf.Tensor:
     """Returns the products of states [b, d] with the rows [n + 1, d] of candidates [b, c], or of all items."""
     if candidates is None:
-        scores = tf.matmul(state, table[1:], transpose_b=True)
+        # The scores are cut and not the table: without its first row most widths leave it unaligned, and it is copied.
+        scores = tf.matmul(state, table, transpose_b=True)[:, 1:]
         return scores if bias is None else scores + bias[1:]
     scores = tf.einsum("bd,bcd->bc", state, tf.gather(table, candidates))
     return scores if bias is None else scores + tf.gather(bias, candidates)

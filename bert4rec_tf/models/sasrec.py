@@ -112,10 +112,12 @@ class SASRec(Recommender):
         """Returns [n + 1]: what takes row 0, which is no item, out of a softmax."""
         return tf.one_hot(0, self.num_items + 1, on_value=NEVER, off_value=0.0)
 
-    def score(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
+    def user_vectors(self, batch: Batch) -> Tensor:
         items, lengths = last_items_in_order(batch, self.max_history)
-        state = tf.gather(self.states(items), tf.maximum(lengths - 1, 0), batch_dims=1)
-        return scores_of(state, self.items, candidates)
+        return tf.gather(self.states(items), tf.maximum(lengths - 1, 0), batch_dims=1)
+
+    def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
+        return scores_of(vectors, self.items, candidates)
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
