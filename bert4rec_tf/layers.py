@@ -139,26 +139,21 @@ class MultiHeadAttention(keras.layers.Layer):
     def call(
         self, inputs: Tensor, padding_mask: Tensor | None = None, training: bool | None = None
     ) -> tuple[Tensor, Tensor]:
-        query, key, value = (self._split(dense(inputs)) for dense in (self.query, self.key, self.value))
+        batch, length = ops.shape(inputs)[:2]
+        query, key, value = (self._split(dense(inputs), batch, length) for dense in (self.query, self.key, self.value))
         scale = 1.0 / math.sqrt(query.shape[-1])
         penalty = None
         if padding_mask is not None:
             penalty = PADDING_SCORE * (1.0 - ops.cast(padding_mask, self.variable_dtype)[:, None, None, :])
-        batch, heads, length, _ = ops.shape(query)
-        kept = self.dropout_layer.draw_kept((batch, heads, length, length), training)
+        kept = self.dropout_layer.draw_kept((batch, self.num_heads, length, length), training)
         factor = 1.0 if kept is None else self.dropout_layer.scale
         mixed, probabilities = kernels.attend(query * scale, key, value, penalty, kept, factor)
-        return self.output_dense(self._join(mixed)), probabilities
+        joined = ops.reshape(ops.transpose(mixed, (0, 2, 1, 3)), (batch, length, inputs.shape[-1]))
+        return self.output_dense(joined), probabilities
 
-    def _split(self, inputs: Tensor) -> Tensor:
-        batch, length = ops.shape(inputs)[:2]
+    def _split(self, inputs: Tensor, batch: Tensor, length: Tensor) -> Tensor:
         heads = ops.reshape(inputs, (batch, length, self.num_heads, inputs.shape[-1] // self.num_heads))
         return ops.transpose(heads, (0, 2, 1, 3))
-
-    def _join(self, heads: Tensor) -> Tensor:
-        batch, _, length = ops.shape(heads)[:3]
-        joined = ops.transpose(heads, (0, 2, 1, 3))
-        return ops.reshape(joined, (batch, length, self.num_heads * heads.shape[-1]))
 
     def compute_output_shape(self, input_shape: Shape) -> tuple[Shape, Shape]:
         return input_shape, (input_shape[0], self.num_heads, input_shape[1], input_shape[1])
