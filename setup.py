@@ -6,7 +6,10 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
+EXPORT = ["ai-edge-litert>=2.1", "onnx>=1.17", "onnxruntime>=1.20", "tf2onnx>=1.17"]
+PARQUET = ["pyarrow>=18"]
 PLOTS = ["matplotlib>=3.8"]
+TEST = ["hypothesis>=6.100", "ir-measures>=0.3.7", "pytest>=8", "ruff>=0.9", "scipy>=1.13"]
 VERSION = re.search(r'__version__ = "(.+?)"', (HERE / "bert4rec_tf" / "__init__.py").read_text()).group(1)
 
 setup(
@@ -31,8 +34,10 @@ setup(
         "tqdm>=4.66",
     ],
     extras_require={
+        "export": EXPORT,
+        "parquet": PARQUET,
         "plots": PLOTS,
-        "test": ["hypothesis>=6.100", "ir-measures>=0.3.7", "pytest>=8", "ruff>=0.9", "scipy>=1.13", *PLOTS],
+        "test": [*TEST, *EXPORT, *PARQUET, *PLOTS],
     },
     entry_points={"console_scripts": ["bert4rec=bert4rec_tf.cli:main"]},
     classifiers=[

@@ -9,6 +9,8 @@ from typing import NoReturn
 
 from bert4rec_tf import comparison, summary
 from bert4rec_tf.errors import UserError, unknown_name
+from bert4rec_tf.progress import warn
+from bert4rec_tf.startup import import_tensorflow
 from bert4rec_tf.workdir import WorkDirectory
 
 
@@ -43,7 +45,47 @@ def data(arguments: list[str]) -> None:
     statistics.main(arguments)
 
 
-COMMANDS: dict[str, Callable[[list[str]], None]] = {"run": run, "compare": compare, "data": data}
+def recommend(arguments: list[str]) -> None:
+    """recommend items to one history, or to every user of a file, from an exported model"""
+    parser = Parser(prog="bert4rec recommend", description=recommend.__doc__, allow_abbrev=False)
+    parser.add_argument("--model", type=Path, required=True, help="folder of a SavedModel (saved_model in a workdir)")
+    parser.add_argument("--history", help="raw item ids, oldest first, separated by commas")
+    parser.add_argument("--user", default="", help="raw user id, for models that know users")
+    parser.add_argument("--input", type=Path, help="CSV without a header: a user, then the items, oldest first")
+    parser.add_argument("--output", type=Path, help="file to write for --input; ends in .csv or .parquet")
+    parser.add_argument("-k", type=int, help="how many items (default: as many as the export says)")
+    parser.add_argument("--keep_seen", action="store_true", help="recommend items of the history too")
+    parser.add_argument("--exclude", default="", help="raw item ids to leave out, separated by commas")
+    parser.add_argument("--candidates", default="", help="raw item ids to rank alone, separated by commas")
+    parser.add_argument("--titles", type=Path, help="CSV with a line `id,title` for each item")
+    named = parser.parse_args(arguments)
+    if (named.history is None) == (named.input is None) or (named.input is None) != (named.output is None):
+        raise UserError("Either --history, or --input and --output must be given")
+    import_tensorflow()
+    from bert4rec_tf.serving import batch, client
+
+    listed = {name: tuple(client.split_ids(getattr(named, name))) for name in ("exclude", "candidates")}
+    choices = client.Choices(k=named.k, exclude_seen=not named.keep_seen, **listed)
+    titles = client.read_titles(named.titles) if named.titles else None
+    model = client.SavedRecommender(named.model)
+    if named.input is not None:
+        users = batch.recommend_file(model, named.input, named.output, choices, titles)
+        print(f"{named.output}: recommendations to {users:,} users")
+        return
+    history = client.split_ids(named.history)
+    found = model.recommend([history], [named.user], choices)
+    if found.unknown[0]:
+        warn(f"{found.unknown[0]} of the {len(history)} ids of the history are not known, and were passed over")
+    for rank, (item, score) in enumerate(zip(found.items[0], found.scores[0]), start=1):
+        print(f"{rank:>4}  {score:>10.4f}  {(titles or {}).get(item, item)}")
+
+
+COMMANDS: dict[str, Callable[[list[str]], None]] = {
+    "run": run,
+    "compare": compare,
+    "data": data,
+    "recommend": recommend,
+}
 
 
 def usage() -> str:
@@ -63,6 +105,9 @@ def main() -> None:
         COMMANDS[name](arguments)
     except UserError as error:
         end(str(error))
+    except KeyboardInterrupt:
+        print("\nStopped. The same command goes on where it was.", file=sys.stderr)
+        sys.exit(130)
 
 
 def end(message: str) -> NoReturn:

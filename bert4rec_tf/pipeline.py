@@ -23,7 +23,7 @@ from bert4rec_tf.metrics import METRICS, POPULAR, metrics
 from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.origins import Interactions
 from bert4rec_tf.references import metrics_of, references
-from bert4rec_tf.sequences import LeaveOneOut, Sequences
+from bert4rec_tf.sequences import LeaveOneOut, Sequences, Vocabulary
 from bert4rec_tf.serving import saved_model
 from bert4rec_tf.steps import strategy_for
 from bert4rec_tf.types import Batch
@@ -326,8 +326,31 @@ def export(workdir: WorkDirectory, folder: Path | None = None, k: int = 10) -> P
         model = trained_model(run, vocabulary.num_items, config["num_users"], workdir)
         folder = folder or workdir.export
         users = workdir.read_users() if model.knows_users else None
-        saved_model.export(model, vocabulary, folder, k, users)
+        saved_model.export(model, vocabulary, folder, k, users, model_card(workdir, vocabulary))
         return folder
+
+
+def model_card(workdir: WorkDirectory, vocabulary: Vocabulary) -> dict[str, Any]:
+    """Returns what a work directory tells of its model: data, settings, versions, and metrics where it was measured."""
+    config = workdir.read_config()
+    card = {
+        "run": config["run"],
+        "digest": config["digest"],
+        "data": {
+            "name": config["run"]["dataset"],
+            "fingerprint": config["data_fingerprint"],
+            "users": config["num_users"],
+            "items": vocabulary.num_items,
+            "actions": int(vocabulary.counts.sum()),
+        },
+        "trained_with": config["environment"],
+        "exported_with": versions(),
+    }
+    measured = workdir.read_metrics()
+    if measured is None:
+        return {**card, "metrics": None}
+    parts = ("validation", "test", "pop", "random", "ceiling", "paper")
+    return {**card, "metrics": {part: measured[part] for part in parts if part in measured}}
 
 
 def set_threads(threads: int) -> None:

@@ -8,10 +8,8 @@ Settings come from a preset (--preset=fast, released or table2); every single on
 not done again: the same command goes on where it was stopped.
 """
 
-import importlib
 import os
 import sys
-import tempfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,6 +24,7 @@ from bert4rec_tf.data import datasets
 from bert4rec_tf.errors import UserError, unknown_name
 from bert4rec_tf.origins import Interactions
 from bert4rec_tf.sequences import Sequences
+from bert4rec_tf.startup import import_tensorflow
 from bert4rec_tf.workdir import WorkDirectory, interactions_of
 
 FLAGS = flags.FLAGS
@@ -202,22 +201,6 @@ def repeat(run: Run, interactions: Interactions | None) -> None:
     content = repeats.repeat(run, seeds, parent, sequences=sequences, **options)
     print("\n" + summary.seeds_table(content, run.evaluation.num_negatives))
     print("\n" + summary.places(parent))
-
-
-def import_tensorflow() -> None:
-    """Imports TensorFlow without the notes that it writes at its start past every setting; a failure shows them."""
-    stderr = os.dup(2)
-    with tempfile.TemporaryFile() as notes:
-        os.dup2(notes.fileno(), 2)
-        try:
-            importlib.import_module("tensorflow")
-        except BaseException:
-            notes.seek(0)
-            os.write(stderr, notes.read())
-            raise
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
 
 
 def parse(argv: list[str]) -> list[str]:

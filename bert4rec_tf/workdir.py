@@ -202,6 +202,19 @@ class WorkDirectory:
             raise UserError(f"{self.config}: not the configuration of a run ({error}); {ELSEWHERE}") from error
         return content
 
+    def read_metrics(self) -> dict[str, Any] | None:
+        """Returns what was measured; None where nothing was yet. Raises UserError where that is of another run."""
+        try:
+            content = json.loads(self.metrics.read_text(encoding="utf-8"))
+            digest = content["digest"]
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{self.metrics}: cannot be read ({error}); run with --mode=evaluate") from error
+        if digest != self.read_config()["digest"]:
+            raise UserError(f"{self.metrics}: is of another run; run with --mode=evaluate")
+        return content
+
     def read_vocabulary(self) -> Vocabulary:
         """Returns the vocabulary of the run. Raises UserError where it is missing or not the one that it began with."""
         try:

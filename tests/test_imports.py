@@ -15,6 +15,7 @@ ALLOWED = {
     "types": set(),
     "sequences": set(),
     "progress": set(),
+    "startup": set(),
     "interrupts": set(),
     "files": {"errors", "progress"},
     "arrays": {"errors", "files"},
@@ -34,7 +35,7 @@ ALLOWED = {
     "losses": {"types"},
     "models": {"layers", "kernels", "dropout", "losses", "types", "sequences", "models"},
     "original": {"models", "sequences", "types", "errors"},
-    "serving": {"models", "sequences", "types", "errors", "files", "serving"},
+    "serving": {"models", "sequences", "types", "errors", "files", "progress", "serving"},
     "optimizers": {"config", "types", "sequences"},
     "evaluation": {"config", "errors", "types", "sequences", "metrics"},
     "scalars": set(),
@@ -57,8 +58,8 @@ ALLOWED = {
     },
     "repeats": FOUNDATION | {"data", "metrics", "pipeline"},
     "summary": {"data", "metrics", "comparison", "origins"},
-    "run": FOUNDATION | {"pipeline", "repeats", "summary", "presets", "workdir", "data", "origins"},
-    "cli": {"errors", "data", "comparison", "summary", "workdir"},
+    "run": FOUNDATION | {"pipeline", "repeats", "summary", "presets", "workdir", "data", "origins", "startup"},
+    "cli": {"errors", "data", "comparison", "progress", "serving", "startup", "summary", "workdir"},
     "__init__": set(),
 }
 

@@ -116,27 +116,37 @@ def test_a_saved_keras_file_gives_the_same_scores(tmp_path, name):
 
 
 @every_model
-def test_an_exported_model_recommends_what_the_model_scores_highest(tmp_path, name):
+def test_an_exported_model_recommends_and_scores_as_the_model_does(tmp_path, name):
+    """A user's request of each kind, the last of a stranger, or of one without history."""
     model = make(name)
     users = [f"user {number}" for number in range(NUM_USERS)]
-    vocabulary = Vocabulary(np.array([f"item {number}" for number in range(NUM_ITEMS)], object), SEQUENCES.counts()[1:])
+    raw = np.array([f"item {number}" for number in range(NUM_ITEMS)], object)
+    vocabulary = Vocabulary(raw, SEQUENCES.counts()[1:])
     saved_model.export(model, vocabulary, tmp_path / "model", 5, users)
-    call = tf.saved_model.load(tmp_path / "model").signatures["serving_default"]
+    service = tf.saved_model.load(tmp_path / "model")
     histories = np.array([[f"item {item - 1}" if item else "" for item in row] for row in HISTORIES["items"]])
-    inputs = {"histories": tf.constant(histories)}
+    whom = {"histories": tf.constant(histories)}
     if model.knows_users:
-        inputs["users"] = tf.constant([users[number] for number in HISTORIES["users"][:3]] + ["a stranger"])
-    found = call(**inputs)
+        whom["users"] = tf.constant([users[number] for number in HISTORIES["users"][:3]] + ["a stranger"])
     scores = np.asarray(model.score(HISTORIES), np.float64)
     if model.scores_are_logits:
         scores -= np.log(np.exp(scores).sum(axis=1, keepdims=True))
     scores[3] = np.log(vocabulary.counts / vocabulary.counts.sum())
+    every = service.score(**whom, candidates=tf.constant([raw.tolist()]))["scores"]
+    np.testing.assert_allclose(every, scores, rtol=1e-5, atol=1e-5)
+    vectors = service.encode(**whom)["vectors"].numpy()
+    np.testing.assert_allclose(vectors[:3], np.asarray(model.user_vectors(HISTORIES))[:3], rtol=1e-5, atol=1e-5)
+    assert not vectors[3].any()
     for row, length in enumerate(HISTORIES["lengths"]):
         scores[row, HISTORIES["items"][row, :length] - 1] = -np.inf
-    best = np.argsort(-scores, axis=1, kind="stable")[:, :5]
-    np.testing.assert_allclose(found["scores"], np.take_along_axis(scores, best, 1), rtol=1e-4, atol=1e-6)
-    numbers = [[int(item.split()[1]) for item in row] for row in found["items"].numpy().astype(str).tolist()]
-    np.testing.assert_allclose(np.take_along_axis(scores, np.array(numbers), 1), found["scores"], rtol=1e-4, atol=1e-6)
+    for choices in ({}, {"candidates": tf.constant([raw.tolist()])}):
+        found = service.recommend(**whom, **choices)
+        best = np.take_along_axis(scores, np.argsort(-scores, axis=1, kind="stable")[:, :5], 1)
+        np.testing.assert_allclose(found["scores"], best, rtol=1e-5, atol=1e-5)
+        numbers = np.array(
+            [[int(item.split()[1]) for item in row] for row in found["items"].numpy().astype(str).tolist()]
+        )
+        np.testing.assert_allclose(np.take_along_axis(scores, numbers, 1), best, rtol=1e-5, atol=1e-5)
 
 
 def test_a_model_that_knows_users_is_not_exported_without_their_names(tmp_path):
