@@ -3,7 +3,7 @@
 import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,16 @@ from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.origins import Interactions
 from bert4rec_tf.references import metrics_of, references
 from bert4rec_tf.sequences import LeaveOneOut, Sequences, Vocabulary
-from bert4rec_tf.serving import saved_model
+from bert4rec_tf.serving import portable, saved_model
 from bert4rec_tf.steps import strategy_for
 from bert4rec_tf.types import Batch
 from bert4rec_tf.workdir import WorkDirectory, versions
 
 CHOOSE, FINAL = "choose", "final"
 """The two trainings of a run: with the validation item held out, and with it."""
+
+SAVED_MODEL = "saved_model"
+"""The form of an export for TensorFlow, and its folder in a work directory."""
 
 MASKED = "masked"
 """The kind of examples that are prepared on the disk; the others are made in memory (`data.sampled`)."""
@@ -299,18 +302,22 @@ def execute(run: Run, **options: Any) -> Result:
         return Result(experiment.evaluate(model), model, experiment.sequences, experiment.workdir.path)
 
 
-def check_export(folder: Path) -> None:
-    """Raises UserError where `folder` is not free for an export, so that this is known before a long training."""
-    saved_model.refuse_other_content(folder)
+def check_export(folder: Path, form: str = SAVED_MODEL) -> None:
+    """Raises UserError where a model cannot be exported to `folder`, so that this is known before a long training."""
+    if form == SAVED_MODEL:
+        saved_model.refuse_other_content(folder)
+    else:
+        portable.check_export(folder, form)
 
 
-def export(workdir: WorkDirectory, folder: Path | None = None, k: int = 10) -> Path:
-    """Writes the model of a finished work directory as a SavedModel with raw ids in and out. Needs no data.
+def export(workdir: WorkDirectory, folder: Path | None = None, k: int = 10, form: str = SAVED_MODEL) -> Path:
+    """Writes the model of a finished work directory for use elsewhere. Needs no data.
 
     Args:
         workdir: of a run that has been trained.
-        folder: where to; None for `saved_model` in the work directory.
-        k: how many items it recommends.
+        folder: where to; None for the folder in the work directory that is named like the form.
+        k: how many items a SavedModel recommends.
+        form: "saved_model", raw ids in and out, or "onnx" or "litert", an encoder and a scorer in float32.
 
     Returns:
         The folder.
@@ -323,10 +330,16 @@ def export(workdir: WorkDirectory, folder: Path | None = None, k: int = 10) -> P
     run = Run.from_dict(config["run"])
     with workdir.held():
         vocabulary = workdir.read_vocabulary()
+        if form != SAVED_MODEL:
+            run = replace(run, training=replace(run.training, mixed_precision=False))
         model = trained_model(run, vocabulary.num_items, config["num_users"], workdir)
-        folder = folder or workdir.export
+        folder = folder or workdir.path / form
         users = workdir.read_users() if model.knows_users else None
-        saved_model.export(model, vocabulary, folder, k, users, model_card(workdir, vocabulary))
+        card = model_card(workdir, vocabulary)
+        if form == SAVED_MODEL:
+            saved_model.export(model, vocabulary, folder, k, users, card)
+        else:
+            portable.export(model, vocabulary, folder, form, users, card)
         return folder
 
 

@@ -29,6 +29,7 @@ from bert4rec_tf.workdir import WorkDirectory, interactions_of
 
 FLAGS = flags.FLAGS
 MODES = ("all", "prepare", "train", "evaluate", "export")
+FORMATS = ("saved_model", "onnx", "litert")
 MOST = 1_000_000
 """No count of processes, threads or recommendations is larger."""
 
@@ -50,7 +51,8 @@ flags.DEFINE_integer("threads", None, "threads to compute with (default: all); t
 flags.DEFINE_float("checkpoint_seconds", 120.0, "seconds between checkpoints: the most that a killed training loses")
 flags.DEFINE_list("seeds", None, "repeat the run with these seeds (--seeds=1,2,3) and report mean and deviation")
 flags.DEFINE_integer("k", 10, "how many items the exported model recommends")
-flags.DEFINE_string("export_dir", None, "folder of the exported model (default: saved_model in the workdir)")
+flags.DEFINE_string("export_dir", None, "folder of the exported model (default: the format's name in the workdir)")
+flags.DEFINE_string("format", "saved_model", "what --mode=export writes: " + ", ".join(FORMATS))
 flags.DEFINE_string("mode", "all", "what to do: all, prepare, train, evaluate or export")
 for name, field in {**origins.column_options(), **all_settings()}.items():
     default = "" if name in origins.column_options() else " (default: the preset's)"
@@ -101,6 +103,10 @@ def check_flags(argv: list[str]) -> None:
         raise UserError(f"Flags start with --. Received: {argv[1]!r}")
     if FLAGS.mode not in MODES:
         raise unknown_name("mode", FLAGS.mode, MODES)
+    if FLAGS.format not in FORMATS:
+        raise unknown_name("format", FLAGS.format, FORMATS)
+    if FLAGS["format"].present and FLAGS.mode != "export":
+        raise UserError(f"--format goes with --mode=export. Received: mode={FLAGS.mode}")
     for name in ("processes", "threads", "k"):
         if FLAGS[name].value is not None and not 1 <= FLAGS[name].value <= MOST:
             raise UserError(f"`{name}` must be at least 1 and at most {MOST}. Received: {name}={FLAGS[name].value}")
@@ -180,8 +186,13 @@ def run_options(interactions: Interactions | None) -> dict[str, Any]:
 
 
 def export(workdir: WorkDirectory) -> None:
-    path = start_pipeline().export(workdir, folder("export_dir"), FLAGS.k)
-    print(f"{path}: SavedModel, raw ids in, `items` and `scores` of {FLAGS.k} recommendations out")
+    path = start_pipeline().export(workdir, folder("export_dir"), FLAGS.k, FLAGS.format)
+    what = {
+        "saved_model": f"SavedModel, raw ids in, `items` and `scores` of {FLAGS.k} recommendations out",
+        "onnx": "encoder.onnx and scorer.onnx, which give TensorFlow's numbers in onnxruntime",
+        "litert": "encoder.tflite and scorer.tflite, which give TensorFlow's numbers in LiteRT",
+    }
+    print(f"{path}: {what[FLAGS.format]}")
 
 
 def repeat(run: Run, interactions: Interactions | None) -> None:

@@ -2,7 +2,6 @@
 
 import csv
 import hashlib
-import io
 import itertools
 import json
 import shutil
@@ -139,14 +138,16 @@ def _recommended(
 
 def _rows(source: Path) -> Iterator[Row]:
     """Reads the users and histories of a file; empty lines are passed over."""
-    with files.open_binary(source) as packed, io.TextIOWrapper(packed, encoding="utf-8-sig", newline="") as text:
-        lines = csv.reader(text, strict=True)
+    with files.open_binary(source) as file:
+        lines = csv.reader((line.decode("utf-8") for line in file), strict=True)
         try:
             for fields in lines:
                 if fields:
                     yield fields[0], fields[1:]
         except (csv.Error, UnicodeDecodeError) as error:
-            raise UserError(f"{source}:{lines.line_num + 1}: is no CSV in UTF-8 ({error})") from error
+            # The line at fault is counted once it has been decoded.
+            number = lines.line_num + isinstance(error, UnicodeDecodeError)
+            raise UserError(f"{source}:{number}: is no CSV in UTF-8 ({error})") from error
 
 
 def _scan(source: Path) -> tuple[str, int]:

@@ -56,9 +56,9 @@ def export(
         )
     if model.knows_users and users is None:
         raise ValueError("`users` must be the raw ids of the model's users. Received: None")
-    content = {VOCABULARY: _lines(vocabulary.items.tolist())}
+    content = {VOCABULARY: lines_of(vocabulary.items.tolist())}
     if model.knows_users:
-        content[USERS] = _lines(users)
+        content[USERS] = lines_of(users)
     refuse_other_content(folder)
     with files.whole_folder(folder) as aside, tempfile.TemporaryDirectory() as scratch:
         for name, lines in content.items():
@@ -77,24 +77,24 @@ def export(
         except tf.errors.OpError as error:
             raise UserError(f"{folder}: cannot be written ({error.message})") from error
         (aside / CARD).parent.mkdir()
-        files.write_json(aside / CARD, {**_facts(model, vocabulary, k, users), **(card or {})})
+        files.write_json(aside / CARD, {**facts(model, vocabulary, users), "k": service.k, **(card or {})})
 
 
-def _facts(model: Recommender, vocabulary: Vocabulary, k: int, users: Sequence[str] | None) -> dict[str, Any]:
-    """What the model card tells of any model."""
+def facts(model: Recommender, vocabulary: Vocabulary, users: Sequence[str] | None) -> dict[str, Any]:
+    """Returns what a model card tells of any model."""
     return {
         "format": 1,
         "model": type(model).__name__,
         "items": vocabulary.num_items,
         "users": len(users) if model.knows_users else None,
-        "k": min(k, vocabulary.num_items),
         "max_history": model.max_history,
         "scores": "log-probabilities" if model.scores_are_logits else "the model's own",
         "parameters": int(sum(np.prod(weight.shape) for weight in model.trainable_weights)),
     }
 
 
-def _lines(raw: Sequence[str]) -> bytes:
+def lines_of(raw: Sequence[str]) -> bytes:
+    """Returns raw ids, one a line. Raises UserError for one that UTF-8 cannot hold."""
     try:
         return "".join(f"{one}\n" for one in raw).encode()
     except UnicodeEncodeError as error:
@@ -102,12 +102,12 @@ def _lines(raw: Sequence[str]) -> bytes:
         raise UserError(f"A raw id must be text that UTF-8 can hold. Received: {bad!r}") from error
 
 
-def refuse_other_content(folder: Path) -> None:
-    """Raises UserError where `folder` is not free for an export: a file, or a folder of something else."""
+def refuse_other_content(folder: Path, known: str = MODEL) -> None:
+    """Raises UserError where `folder` is not free for an export: a file, or a folder without the file `known`."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: is not a folder")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / MODEL).exists():
-        raise UserError(f"{folder}: holds something else than a SavedModel; name another folder or empty it")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / known).exists():
+        raise UserError(f"{folder}: holds something else than an older export; name another folder or empty it")
 
 
 def _log_shares(counts: np.ndarray) -> np.ndarray:

@@ -65,6 +65,7 @@ class Service(tf.Module):
         self._weights = [weight.value for weight in model.weights]
         self._log_shares = tf.Variable(log_shares, trainable=False, name="log_shares")
         self._num_items = len(log_shares)
+        self.k = k
         asset = tf.saved_model.Asset(str(items))
         self._numbers = _numbers_of_lines(asset)
         names = tf.lookup.TextFileInitializer(asset, tf.int64, _NUMBER, tf.string, _LINE)
