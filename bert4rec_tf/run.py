@@ -107,6 +107,8 @@ def check_flags(argv: list[str]) -> None:
         raise unknown_name("format", FLAGS.format, FORMATS)
     if FLAGS["format"].present and FLAGS.mode != "export":
         raise UserError(f"--format goes with --mode=export. Received: mode={FLAGS.mode}")
+    if FLAGS["k"].present and FLAGS.format != "saved_model":
+        raise UserError(f"--k goes with --format=saved_model. Received: format={FLAGS.format}")
     for name in ("processes", "threads", "k"):
         if FLAGS[name].value is not None and not 1 <= FLAGS[name].value <= MOST:
             raise UserError(f"`{name}` must be at least 1 and at most {MOST}. Received: {name}={FLAGS[name].value}")

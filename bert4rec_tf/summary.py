@@ -95,7 +95,7 @@ def places(workdir: Path) -> str:
         "choose": "training with the validation item held out: checkpoints, curve.csv, curve.png, tensorboard",
         "final": "training with the validation item: the same",
         "prepared": "training examples and candidates",
-        "saved_model": "the model for TensorFlow: raw ids in, raw ids out",
+        "saved_model": "the model for TensorFlow: raw ids in, raw ids out, and its card in assets.extra",
         "seeds.json": "the metrics of every seed",
     }
     lines = [f"  {name:<16} {what}" for name, what in known.items() if (workdir / name).exists()]

@@ -94,6 +94,9 @@ OF_FLAGS = [
         "seeds and an export", f"{SYNTHETIC} --seeds=1,2 --export_dir=new", "--export_dir goes", "without --seeds"
     ),
     of_flags("items of no export", f"{SYNTHETIC} --mode=train --k=3", "--k goes with --mode=all or export"),
+    of_flags("an unknown format", "--mode=export --workdir=work --format=onyx", "format: 'onyx'. Did you mean 'onnx'?"),
+    of_flags("a format of no export", f"{SYNTHETIC} --format=onnx", "--format goes with --mode=export", "mode=all"),
+    of_flags("items of no SavedModel", f"{EXPORT} --format=onnx --k=3", "--k goes with --format=saved_model"),
     of_flags("too many threads", f"{SYNTHETIC} --threads=10000000000", "`threads` must be", "threads=10000000000"),
     of_setting("--batch_size=10000000000000", "at least 1 and at most 1000000"),
     of_setting("--mask_copies=1000000000000", "at least 0 and at most 10000"),

@@ -1,5 +1,6 @@
 """What the README shows works as it stands."""
 
+import json
 import re
 from pathlib import Path
 
@@ -39,6 +40,14 @@ def test_the_recommendations_come_from_a_saved_model(text, tmp_path, capsys):
     workdir = tmp_path / "work"
     execute(presets.make_run("synthetic", model="pop"), workdir=workdir, silent=True)
     export(WorkDirectory(workdir))
+    card = json.loads((workdir / "saved_model" / "assets.extra" / "model_card.json").read_text())
+    measured = json.loads((workdir / "metrics.json").read_text())
+    assert card["run"] == measured["run"] and card["data"]["fingerprint"] == measured["data_fingerprint"]
+    assert card["metrics"]["test"] == measured["test"] and card["metrics"]["pop"] == measured["pop"]
+    assert card["exported_with"].items() <= measured["environment"]["versions"].items()
+    pytest.importorskip("onnxruntime", reason="the extra [export] is not installed")
+    assert export(WorkDirectory(workdir), form="onnx") == workdir / "onnx"
+    assert json.loads((workdir / "onnx" / "model_card.json").read_text())["digest"] == measured["digest"]
     code = re.search(r"## A recommendation\n.*?```python\n(.*?)```", text, re.DOTALL).group(1)
     assert "runs/beauty/saved_model" in code
     exec(code.replace("runs/beauty", str(workdir)), {})

@@ -1,5 +1,6 @@
 """The exported SavedModel against a plain-Python oracle, and the folder it lies in."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ import tensorflow as tf
 from exports import (
     COUNTS,
     HISTORIES,
+    LENGTH,
     NAMES,
     NUM_ITEMS,
     VOCABULARY,
@@ -191,10 +193,24 @@ import numpy as np
 import tensorflow as tf
 
 folder, histories, answer = sys.argv[1:]
-service = tf.saved_model.load(folder).signatures["serving_default"]
+service = tf.saved_model.load(folder)
 rows = tf.constant(np.load(histories), tf.string)
-found = service(histories=rows)
-np.savez(answer, items=tf.strings.unicode_decode(found["items"], "UTF-8").to_tensor(-1).numpy(), scores=found["scores"])
+none = tf.zeros([1, 0], tf.string)
+found = {
+    "serving_default": service.signatures["serving_default"](histories=rows),
+    "recommend": service.recommend(rows, k=2, candidates=[["0", "it's"]]),
+    "every": service.signatures["recommend"](
+        histories=rows, k=tf.constant(2), exclude_seen=tf.constant(False), exclude=none, candidates=none
+    ),
+    "score": service.score(rows, [["0", "it's"]]),
+    "encode": service.encode(rows),
+}
+numbers = {
+    f"{name}/{key}": tf.strings.unicode_decode(value, "UTF-8").to_tensor(-1).numpy() if key == "items" else value
+    for name, outputs in found.items()
+    for key, value in outputs.items()
+}
+np.savez(answer, **numbers)
 assert not {"bert4rec_tf", "keras"} & set(sys.modules)
 """
 
@@ -213,11 +229,48 @@ def test_a_moved_folder_gives_the_same_bytes_where_only_tensorflow_is(folder, lo
         assert done.returncode == 0, done.stderr
     finally:
         before.rename(folder)
-    expected = loaded.signatures["serving_default"](histories=rows)
+    expected = {
+        "serving_default": loaded.signatures["serving_default"](histories=rows),
+        "recommend": loaded.recommend(rows, k=2, candidates=[["0", "it's"]]),
+        "every": loaded.recommend(rows, k=2, exclude_seen=False),
+        "score": loaded.score(rows, [["0", "it's"]]),
+        "encode": loaded.encode(rows),
+    }
     with np.load(tmp_path / "answer.npz") as answer:
-        assert answer["scores"].tobytes() == expected["scores"].numpy().tobytes()
-        items = tf.strings.unicode_decode(expected["items"], "UTF-8").to_tensor(-1).numpy()
-        np.testing.assert_array_equal(answer["items"], items)
+        for name, outputs in expected.items():
+            for key, value in outputs.items():
+                value = tf.strings.unicode_decode(value, "UTF-8").to_tensor(-1) if key == "items" else value
+                np.testing.assert_array_equal(answer[f"{name}/{key}"], value, err_msg=f"{name}/{key}")
+
+
+@pytest.mark.parametrize("what", ["show", "run"])
+def test_tensorflow_s_own_command_reads_and_asks_it(loaded, folder, tmp_path, what):
+    arguments = {
+        "show": ["--all"],
+        "run": ["--tag_set=serve", "--signature_def=recommend", "--input_exprs", 'histories=[["0","item 3","?"]];k=3'],
+    }[what]
+    command = [sys.executable, "-m", "tensorflow.python.tools.saved_model_cli", what, "--dir", str(folder), *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    if what == "show":
+        for name in ("serving_default", "recommend", "score", "encode"):
+            assert f"signature_def['{name}']" in done.stdout
+    else:
+        found = loaded.recommend(tf.constant([["0", "item 3", "?"]]), k=3)
+        for item in found["items"].numpy()[0]:
+            assert repr(item) in done.stdout
+        assert "Result for output key unknown:\n[1]" in done.stdout
+
+
+def test_the_model_card_tells_of_the_model_and_what_is_given(model, folder, tmp_path):
+    card = json.loads((folder / "assets.extra" / "model_card.json").read_text())
+    expected = {"model": "BERT4Rec", "items": NUM_ITEMS, "users": None, "k": K, "max_history": LENGTH - 1}
+    assert {key: card[key] for key in expected} == expected
+    assert card["scores"] == "log-probabilities"
+    assert card["parameters"] == model.count_params() - sum(np.size(one) for one in model.non_trainable_weights)
+    export(popular(), VOCABULARY, tmp_path / "export", card={"data": {"name": "mine"}})
+    card = json.loads((tmp_path / "export" / "assets.extra" / "model_card.json").read_text())
+    assert card["scores"] == "the model's own" and card["data"] == {"name": "mine"}
 
 
 def test_an_older_export_is_replaced(tmp_path):

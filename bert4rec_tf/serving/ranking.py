@@ -10,7 +10,7 @@ from bert4rec_tf.types import Tensor
 HIDDEN = -float("inf")
 """The score of what must not come back."""
 
-BLOCK_ELEMENTS = 1 << 24
+BLOCK_ELEMENTS = 1 << 26
 """Rows are worked through in blocks whose tables have at most so many elements."""
 
 
