@@ -7,9 +7,9 @@ from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
 EXPORT = ["ai-edge-litert>=2.1", "onnx>=1.17", "onnxruntime>=1.20", "tf2onnx>=1.17"]
-PARQUET = ["pyarrow>=18"]
 PLOTS = ["matplotlib>=3.8"]
-TEST = ["hypothesis>=6.100", "ir-measures>=0.3.7", "pytest>=8", "ruff>=0.9", "scipy>=1.13"]
+SERVE = ["aiohttp>=3.11"]
+TEST = ["hypothesis>=6.100", "ir-measures>=0.3.7", "playwright>=1.49", "pytest>=8", "ruff>=0.9", "scipy>=1.13"]
 VERSION = re.search(r'__version__ = "(.+?)"', (HERE / "bert4rec_tf" / "__init__.py").read_text()).group(1)
 
 setup(
@@ -20,7 +20,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     packages=find_packages(include=["bert4rec_tf", "bert4rec_tf.*"]),
-    package_data={"bert4rec_tf": ["paper.json"]},
+    package_data={"bert4rec_tf": ["paper.json", "serving/page/*"]},
     python_requires=">=3.11",
     install_requires=[
         "absl-py>=2.1",
@@ -28,16 +28,16 @@ setup(
         "keras>=3.12",
         "numpy>=1.26",
         "pandas>=2.2",
-        "pyarrow>=17",
+        "pyarrow>=18",
         "tensorboard>=2.19",
         "tensorflow>=2.21,<2.22",
         "tqdm>=4.66",
     ],
     extras_require={
         "export": EXPORT,
-        "parquet": PARQUET,
         "plots": PLOTS,
-        "test": [*TEST, *EXPORT, *PARQUET, *PLOTS],
+        "serve": SERVE,
+        "test": [*TEST, *EXPORT, *PLOTS, *SERVE],
     },
     entry_points={"console_scripts": ["bert4rec=bert4rec_tf.cli:main"]},
     classifiers=[

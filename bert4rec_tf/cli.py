@@ -1,15 +1,19 @@
 """The `bert4rec` command: its first word names what to do, the rest is that thing's own."""
 
 import argparse
+import os
 import runpy
 import sys
 from collections.abc import Callable
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import NoReturn
 
 from bert4rec_tf import comparison, summary
+from bert4rec_tf.config import field_type
 from bert4rec_tf.errors import UserError, unknown_name
 from bert4rec_tf.progress import warn
+from bert4rec_tf.serving.settings import ServerSettings
 from bert4rec_tf.startup import import_tensorflow
 from bert4rec_tf.workdir import WorkDirectory
 
@@ -80,11 +84,30 @@ def recommend(arguments: list[str]) -> None:
         print(f"{rank:>4}  {score:>10.4f}  {(titles or {}).get(item, item)}")
 
 
+def serve(arguments: list[str]) -> None:
+    """serve an exported model over HTTP, with a page to try it"""
+    parser = Parser(prog="bert4rec serve", description=serve.__doc__)
+    for one in fields(ServerSettings):
+        given = {"required": True} if one.default is MISSING else {"default": one.default}
+        shown = "" if given.get("default") is None else " (default: %(default)s)"
+        parser.add_argument(f"--{one.name}", type=field_type(one), help=one.metadata["help"] + shown, **given)
+    settings = ServerSettings(**vars(parser.parse_args(arguments)))
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    try:
+        from bert4rec_tf.serving import web
+    except ModuleNotFoundError as error:
+        if error.name != "aiohttp":
+            raise
+        raise UserError("The server needs aiohttp: pip install 'bert4rec-tf[serve]'") from error
+    web.serve(settings)
+
+
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "run": run,
     "compare": compare,
     "data": data,
     "recommend": recommend,
+    "serve": serve,
 }
 
 

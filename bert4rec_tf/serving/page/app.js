@@ -1,0 +1,257 @@
+"use strict";
+
+const MAX_SHOWN = 20;
+const DEFAULT = "serving_default";
+const RECOMMEND = "recommend";
+const byId = (id) => document.getElementById(id);
+const titles = new Map();
+
+let model = { inputs: {}, items: 0, titles: false, max_history: Infinity };
+let history = [];
+let found = [];
+let searching = new AbortController();
+let asking = new AbortController();
+
+async function fetchJson(address, options = {}) {
+  const response = await fetch(address, options);
+  const content = await response.json();
+  if (!response.ok) throw new Error(content.error);
+  return content;
+}
+
+function tell(message, bad = false) {
+  byId("state").textContent = message;
+  byId("state").classList.toggle("bad", bad);
+}
+
+/** Runs a task that a newer one of its kind may overtake; only an error that is not that is told. */
+async function attempt(task) {
+  try {
+    await task();
+  } catch (error) {
+    if (error.name !== "AbortError") tell(error.message, true);
+  }
+}
+
+/** Makes an element. Everything that comes from outside goes through textContent, never through markup. */
+function make(tag, properties = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name.startsWith("aria-")) element.setAttribute(name, value);
+    else element[name] = value;
+  }
+  element.append(...children);
+  return element;
+}
+
+function nameOf(id) {
+  return titles.get(id) || id;
+}
+
+function nameElement(id) {
+  const name = make("span", { className: "name" }, nameOf(id));
+  if (titles.get(id)) name.append(make("span", { className: "id" }, id));
+  return name;
+}
+
+function remember(items) {
+  for (const { id, title } of items) titles.set(id, title);
+}
+
+async function learnTitles(ids) {
+  const missing = [...new Set(ids)].filter((id) => !titles.has(id));
+  for (let begin = 0; model.titles && begin < missing.length; begin += 50) {
+    const asked = new URLSearchParams(missing.slice(begin, begin + 50).map((id) => ["id", id]));
+    remember((await fetchJson(`page/items?${asked}`)).items);
+  }
+}
+
+// Finding
+
+async function search() {
+  searching.abort();
+  searching = new AbortController();
+  const query = byId("query").value;
+  const asked = new URLSearchParams({ query });
+  const { items } = await fetchJson(`page/items?${asked}`, { signal: searching.signal });
+  remember(items);
+  found = items.slice(0, MAX_SHOWN).map((item) => item.id);
+  const nothingKnown = model.items === 0 && query.trim() !== "";
+  if (nothingKnown) found = [query.trim()];
+  showFound(query);
+}
+
+function showFound(query) {
+  byId("found").replaceChildren(
+    ...found.map((id) =>
+      make(
+        "li",
+        {},
+        make("button", { type: "button", className: "item", onclick: () => extend(id), "aria-label": `Add ${nameOf(id)} to the history` }, nameElement(id)),
+      ),
+    ),
+  );
+  const some = found.length === MAX_SHOWN ? `The first ${MAX_SHOWN}` : `${found.length}`;
+  byId("found").setAttribute("aria-label", query.trim() ? `${some} found for ${query}` : "Popular items");
+  if (!found.length && query.trim()) byId("found").append(make("li", { className: "hint" }, "Nothing found."));
+}
+
+/** Lets the arrow keys go from the search field through the buttons below it. */
+function walk(event) {
+  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  if (!step) return;
+  const stops = [byId("query"), ...byId("found").querySelectorAll("button")];
+  const next = stops[stops.indexOf(document.activeElement) + step];
+  if (next) {
+    event.preventDefault();
+    next.focus();
+  }
+}
+
+// The history
+
+function extend(id) {
+  if (history.length >= model.max_history) return tell(`A history has at most ${model.max_history} items.`, true);
+  change([...history, id], `${nameOf(id)} added`);
+}
+
+function change(next, message) {
+  history = next;
+  const kept = new URLSearchParams(history.map((id) => ["item", id]));
+  window.history.replaceState(null, "", history.length ? `#${kept}` : location.pathname);
+  showHistory();
+  tell(message);
+  attempt(recommend);
+}
+
+function move(place, step) {
+  const next = [...history];
+  [next[place], next[place + step]] = [next[place + step], next[place]];
+  change(next, `${nameOf(history[place])} moved to place ${place + step + 1}`);
+  const row = byId("history").children[place + step];
+  const wanted = row.querySelector(step < 0 ? ".up" : ".down");
+  (wanted.disabled ? row.querySelector(".remove") : wanted).focus();
+}
+
+function remove(place) {
+  change(history.toSpliced(place, 1), `${nameOf(history[place])} removed`);
+  const rows = byId("history").children;
+  (rows.length ? rows[Math.min(place, rows.length - 1)].querySelector(".remove") : byId("query")).focus();
+}
+
+function showHistory() {
+  const last = history.length - 1;
+  byId("history").replaceChildren(
+    ...history.map((id, place) => {
+      const small = (kind, sign, words, onclick, disabled = false) =>
+        make("button", { type: "button", className: `small ${kind}`, title: words, "aria-label": `${words}: ${nameOf(id)}`, onclick, disabled }, sign);
+      return make(
+        "li",
+        {},
+        make("span", { className: "item" }, make("span", { className: "place" }, `${place + 1}`), nameElement(id)),
+        small("up", "↑", "Earlier", () => move(place, -1), place === 0),
+        small("down", "↓", "Later", () => move(place, 1), place === last),
+        small("remove", "✕", "Remove", () => remove(place)),
+      );
+    }),
+  );
+  byId("count").textContent = history.length ? `(${history.length})` : "";
+  byId("clear").hidden = !history.length;
+}
+
+// Recommendations
+
+function question() {
+  const signature = model.inputs[RECOMMEND]?.k === false ? RECOMMEND : DEFAULT;
+  const inputs = { histories: [history] };
+  if ("users" in model.inputs[signature]) inputs.users = [byId("user").value];
+  if (signature === RECOMMEND) inputs.k = Number(byId("number").value);
+  return JSON.stringify({ signature_name: signature, inputs });
+}
+
+async function recommend() {
+  asking.abort();
+  asking = new AbortController();
+  const address = `v1/models/${encodeURIComponent(model.name)}:predict`;
+  const { outputs } = await fetchJson(address, { method: "POST", body: question(), signal: asking.signal });
+  const rows = outputs.items[0]
+    .map((id, place) => ({ id, score: Number(outputs.scores[0][place]) }))
+    .filter((row) => row.id !== "");
+  await learnTitles(rows.map((row) => row.id));
+  showRecommendations(rows);
+  const unknown = outputs.unknown?.[0] ?? 0;
+  if (unknown) tell(`The model does not know ${unknown} of the items, and passed over them.`);
+}
+
+/** Returns each row's bar, 0 to 1, and its number. Scores that add up as the logarithms of probabilities are such. */
+function measured(rows) {
+  const probabilities = rows.map((row) => Math.exp(row.score));
+  const sum = probabilities.reduce((total, one) => total + one, 0);
+  const areProbabilities = sum <= 1.0001;
+  const values = areProbabilities ? probabilities : rows.map((row) => row.score);
+  const least = areProbabilities ? 0 : Math.min(...values, 0);
+  const range = Math.max(...values) - least || 1;
+  const percent = new Intl.NumberFormat("en", { style: "percent", maximumSignificantDigits: 3 });
+  const shown = (value) => (areProbabilities ? percent.format(value) : value.toPrecision(4));
+  byId("measure").textContent = areProbabilities
+    ? `Probability of being next; these ${rows.length} hold ${percent.format(sum)}. Click to extend the history.`
+    : "The model's scores, of which higher is better. Click to extend the history.";
+  return values.map((value) => ({ share: (value - least) / range, shown: shown(value) }));
+}
+
+function showRecommendations(rows) {
+  const measures = measured(rows);
+  byId("recommendations").replaceChildren(
+    ...rows.map(({ id }, place) => {
+      const { share, shown } = measures[place];
+      const button = make(
+        "button",
+        { type: "button", className: "item", onclick: () => extend(id), "aria-label": `Add ${nameOf(id)} to the history; ${shown}` },
+        make("span", { className: "place" }, `${place + 1}`),
+        nameElement(id),
+        make("span", { className: "share" }, shown),
+      );
+      button.style.setProperty("--share", `${(100 * share).toFixed(2)}%`);
+      return make("li", {}, button);
+    }),
+  );
+  if (!rows.length) byId("measure").textContent = "Nothing is left to recommend.";
+}
+
+// Beginning
+
+async function begin() {
+  model = await fetchJson("page/model");
+  const items = new Intl.NumberFormat("en").format(model.items);
+  byId("model").textContent = `${model.name}, version ${model.version}${model.items ? `, ${items} items` : ""}`;
+  byId("query-label").textContent = model.titles ? "Title or id" : "Id";
+  byId("number-label").hidden = model.inputs[RECOMMEND]?.k !== false;
+  byId("user-field").hidden = !("users" in (model.inputs[DEFAULT] ?? {}));
+  history = new URLSearchParams(location.hash.slice(1)).getAll("item").slice(0, model.max_history);
+  await learnTitles(history);
+  showHistory();
+  attempt(search);
+  attempt(recommend);
+}
+
+let pause;
+byId("query").addEventListener("input", () => {
+  clearTimeout(pause);
+  pause = setTimeout(() => attempt(search), 120);
+});
+byId("search").addEventListener("submit", (event) => {
+  event.preventDefault();
+  clearTimeout(pause);
+  attempt(async () => {
+    await search();
+    if (found.length && byId("query").value.trim()) extend(found[0]);
+  });
+});
+byId("find").addEventListener("keydown", walk);
+byId("clear").addEventListener("click", () => {
+  change([], "The history is empty");
+  byId("query").focus();
+});
+byId("number").addEventListener("change", () => attempt(recommend));
+byId("user").addEventListener("input", () => attempt(recommend));
+attempt(begin);

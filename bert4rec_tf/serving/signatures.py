@@ -1,0 +1,168 @@
+"""What a SavedModel can be asked: its signatures, read from its folder, and a way to call them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf import json_format
+from google.protobuf.message import DecodeError
+from tensorflow.core.protobuf import saved_model_pb2
+
+from bert4rec_tf.errors import UserError
+from bert4rec_tf.serving.saved_model import MODEL, VOCABULARY
+
+SERVE = "serve"
+"""The tag of the graph that is for serving, as TensorFlow names it."""
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class ModelError(Exception):
+    """A call that the model refused or could not compute.
+
+    Attributes:
+        is_callers: whether what was asked is to blame, not the model or the machine.
+    """
+
+    def __init__(self, message: str, is_callers: bool) -> None:
+        super().__init__(message)
+        self.is_callers = is_callers
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """One input or output of a signature.
+
+    Attributes:
+        dtype: TensorFlow's.
+        shape: None for a dimension of any size; None in all for any rank.
+        default: what stands for an input that is not given, if it may be left out.
+    """
+
+    dtype: tf.DType
+    shape: tuple[int | None, ...] | None
+    default: np.ndarray | None = None
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether the first dimension may have any size."""
+        return bool(self.shape) and self.shape[0] is None
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A function of the model: what it takes and gives, by name in the order of names."""
+
+    name: str
+    inputs: Mapping[str, TensorInfo]
+    outputs: Mapping[str, TensorInfo]
+
+
+class ServedModel:
+    """A SavedModel in memory.
+
+    Args:
+        folder: where it is.
+        version: the number that it is served under.
+
+    Attributes:
+        signatures: by name.
+        description: the signatures as TensorFlow Serving describes them in JSON.
+        vocabulary: the file of its items, line i for item i, if it brings one.
+
+    Raises:
+        UserError: where there is no SavedModel, or it cannot be read.
+    """
+
+    def __init__(self, folder: Path, version: int) -> None:
+        self.folder = folder
+        self.version = version
+        definitions = _definitions(folder)
+        self.signatures = {
+            name: _signature(name, one) for name, one in sorted(definitions.items()) if not name.startswith("__")
+        }
+        self.description = {name: _described(one) for name, one in definitions.items()}
+        file = folder / "assets" / VOCABULARY
+        self.vocabulary = file if file.is_file() else None
+        try:
+            self._loaded = tf.saved_model.load(str(folder), tags=[SERVE])
+        except (OSError, ValueError, KeyError, IndexError, tf.errors.OpError) as error:
+            raise UserError(f"{folder}: cannot be loaded ({_first_line(error)})") from error
+
+    def call(self, signature: str, arrays: Arrays) -> dict[str, np.ndarray]:
+        """Returns the outputs of a signature for all of its inputs.
+
+        Raises:
+            ModelError: where the model cannot compute that.
+        """
+        infos = self.signatures[signature].inputs
+        try:
+            tensors = {name: tf.constant(array, infos[name].dtype, array.shape) for name, array in arrays.items()}
+            found = self._loaded.signatures[signature](**tensors)
+            return {name: found[name].numpy() for name in sorted(found)}
+        except tf.errors.OpError as error:
+            raise ModelError(_first_line(error), isinstance(error, _CALLERS)) from error
+
+    def warm_up(self) -> None:
+        """Calls every signature once, so that no caller waits for what TensorFlow does only the first time."""
+        for name, signature in self.signatures.items():
+            arrays = {key: _example(info) for key, info in signature.inputs.items()}
+            try:
+                self.call(name, arrays)
+            except ModelError:
+                continue  # Made up: a model need not like it.
+
+
+_CALLERS = (
+    tf.errors.InvalidArgumentError,
+    tf.errors.OutOfRangeError,
+    tf.errors.NotFoundError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.UnimplementedError,
+)
+
+
+def _definitions(folder: Path) -> Mapping[str, Any]:
+    content = saved_model_pb2.SavedModel()
+    try:
+        content.ParseFromString((folder / MODEL).read_bytes())
+    except OSError as error:
+        raise UserError(f"{folder}: has no {MODEL} that can be read ({error.strerror or error})") from error
+    except DecodeError as error:
+        raise UserError(f"{folder}: its {MODEL} is damaged") from error
+    for graph in content.meta_graphs:
+        if SERVE in graph.meta_info_def.tags:
+            return graph.signature_def
+    raise UserError(f"{folder}: its {MODEL} has no graph with the tag {SERVE!r}")
+
+
+def _signature(name: str, definition: Any) -> Signature:
+    inputs = {key: _tensor_info(one, definition.defaults.get(key)) for key, one in sorted(definition.inputs.items())}
+    return Signature(name, inputs, {key: _tensor_info(one) for key, one in sorted(definition.outputs.items())})
+
+
+def _tensor_info(definition: Any, default: Any = None) -> TensorInfo:
+    shape = tf.TensorShape(definition.tensor_shape)
+    array = None if default is None else tf.make_ndarray(default)
+    return TensorInfo(tf.as_dtype(definition.dtype), None if shape.rank is None else tuple(shape.as_list()), array)
+
+
+def _described(definition: Any) -> dict[str, Any]:
+    return json_format.MessageToDict(
+        definition, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+
+
+def _example(info: TensorInfo) -> np.ndarray:
+    if info.default is not None:
+        return info.default
+    shape = [size or 1 for size in info.shape or ()]
+    return np.full(shape, b"" if info.dtype == tf.string else 1, info.dtype.as_numpy_dtype)
+
+
+def _first_line(error: Exception) -> str:
+    message = getattr(error, "message", None) or str(error)
+    return (message.splitlines() or [type(error).__name__])[0].strip()

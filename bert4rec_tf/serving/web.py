@@ -1,0 +1,300 @@
+"""The HTTP server: TensorFlow Serving's REST predict API, health checks, and the page."""
+
+import asyncio
+import contextlib
+import ipaddress
+import json
+import logging
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from bert4rec_tf.errors import UserError
+from bert4rec_tf.progress import warn
+from bert4rec_tf.serving import predict
+from bert4rec_tf.serving.batching import Batcher, Overloaded
+from bert4rec_tf.serving.catalogue import Catalogue, read_items, read_titles
+from bert4rec_tf.serving.predict import RequestError
+from bert4rec_tf.serving.settings import ServerSettings
+from bert4rec_tf.serving.signatures import ModelError, ServedModel
+from bert4rec_tf.serving.versions import Versions
+
+LOG = logging.getLogger(__name__)
+
+PAGE = Path(__file__).parent / "page"
+PAGE_FILES = {"": "index.html", "page/style.css": "style.css", "page/app.js": "app.js", "page/icon.svg": "icon.svg"}
+CONTENT_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+PAGE_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+
+HEAVY = 1 << 16
+"""Bytes of a body, or numbers of an answer, from which on a thread translates them and not the event loop."""
+
+LONGEST_QUERY, MOST_FOUND = 200, 100
+
+
+@dataclass(frozen=True)
+class Served:
+    """One version: the model, and its items for the page."""
+
+    model: ServedModel
+    catalogue: Catalogue
+
+    @property
+    def version(self) -> int:
+        return self.model.version
+
+
+def open_versions(settings: ServerSettings, tell: Callable[[str], None] = warn) -> Versions[Served]:
+    """Loads the newest version. Raises UserError where there is none, or the titles cannot be read."""
+    titles = read_titles(Path(settings.titles)) if settings.titles else {}
+
+    def load(folder: Path, number: int) -> Served:
+        model = ServedModel(folder, number)
+        model.warm_up()
+        items = read_items(model.vocabulary) if model.vocabulary else list(titles)
+        return Served(model, Catalogue(items, titles))
+
+    return Versions(Path(settings.model), load, tell)
+
+
+class Service:
+    """The handlers of all addresses.
+
+    Args:
+        settings: its limits.
+        versions: what is served.
+    """
+
+    def __init__(self, settings: ServerSettings, versions: Versions[Served]) -> None:
+        self._settings = settings
+        self._versions = versions
+        self._batcher: Batcher | None = None
+        self._is_ready = False
+        self._files = {path: (PAGE / name).read_bytes() for path, name in PAGE_FILES.items()}
+
+    def application(self) -> web.Application:
+        app = web.Application(middlewares=[_errors_as_json], client_max_size=self._settings.max_body_bytes)
+        model = "/v1/models/{name:[^/:]+}"
+        for place in (model, model + "/versions/{version:[^/:]+}"):
+            app.router.add_get(place, self.status)
+            app.router.add_get(place + "/metadata", self.metadata)
+            app.router.add_post(place + ":predict", self.predict)
+        app.router.add_get("/healthz", self.live)
+        app.router.add_get("/readyz", self.ready)
+        app.router.add_get("/page/model", self.about)
+        app.router.add_get("/page/items", self.items)
+        for path in self._files:
+            app.router.add_get(f"/{path}", self.file)
+        app.on_shutdown.append(self._no_longer_ready)
+        app.cleanup_ctx.append(self._at_work)
+        return app
+
+    async def _at_work(self, app: web.Application) -> AsyncIterator[None]:
+        settings = self._settings
+        async with Batcher(settings.max_batch_size, settings.batch_timeout_ms / 1_000, settings.max_queue) as batcher:
+            self._batcher = batcher
+            watch = asyncio.create_task(self._watch())
+            self._is_ready = True
+            yield
+            watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watch
+
+    async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(1, "versions") as thread:
+            while True:
+                await asyncio.sleep(self._settings.poll_seconds)
+                try:
+                    await loop.run_in_executor(thread, self._versions.refresh)
+                except Exception:
+                    LOG.exception("the folder of versions could not be looked through")
+
+    async def _no_longer_ready(self, app: web.Application) -> None:
+        self._is_ready = False
+
+    def _served(self, request: web.Request) -> Served:
+        """Returns the version that a request names, or else the current one."""
+        name, version = request.match_info["name"], request.match_info.get("version")
+        if name != self._settings.name:
+            raise RequestError(f"There is no model {name!r} here, but {self._settings.name!r}", 404)
+        served = self._versions.current
+        if version is not None and version != str(served.version):
+            raise RequestError(f"There is no version {version!r} of {name!r} here, but {served.version}", 404)
+        return served
+
+    async def predict(self, request: web.Request) -> web.Response:
+        served = self._served(request)
+        try:
+            async with asyncio.timeout(self._settings.timeout):
+                body = await request.read()
+                arguments = (body, served.model, self._settings)
+                question = await _translated(len(body), predict.parse, *arguments)
+                outputs = await self._batcher.submit(question.call)
+                size = sum(array.size for array in outputs.values())
+                return await _translated(size, _answer, question, outputs)
+        except TimeoutError:
+            raise RequestError(f"No answer within {self._settings.timeout:g} seconds", 504) from None
+
+    async def status(self, request: web.Request) -> web.Response:
+        named = request.match_info.get("version")
+        states = self._versions.status()
+        if named is None:
+            self._served(request)
+        else:
+            states = [state for state in states if state["version"] == named]
+            if not states:
+                self._served(request)
+        return _json({"model_version_status": states})
+
+    async def metadata(self, request: web.Request) -> web.Response:
+        served = self._served(request)
+        spec = {"name": self._settings.name, "signature_name": "", "version": str(served.version)}
+        return _json({"model_spec": spec, "metadata": {"signature_def": {"signature_def": served.model.description}}})
+
+    async def live(self, request: web.Request) -> web.Response:
+        return _json({"status": "alive"})
+
+    async def ready(self, request: web.Request) -> web.Response:
+        version = str(self._versions.current.version)
+        return _json(
+            {"status": "ready" if self._is_ready else "stopping", "version": version}, 200 if self._is_ready else 503
+        )
+
+    async def file(self, request: web.Request) -> web.Response:
+        path = request.path[1:]
+        kind = CONTENT_TYPES[Path(PAGE_FILES[path]).suffix]
+        return web.Response(body=self._files[path], content_type=kind, charset="utf-8", headers=PAGE_HEADERS)
+
+    async def about(self, request: web.Request) -> web.Response:
+        """What the page has to know of the model."""
+        served = self._versions.current
+        signatures = {
+            name: {key: info.default is None for key, info in one.inputs.items()}
+            for name, one in served.model.signatures.items()
+        }
+        return _json(
+            {
+                "name": self._settings.name,
+                "version": str(served.version),
+                "items": len(served.catalogue.items),
+                "titles": bool(served.catalogue.titles),
+                "inputs": signatures,
+                "max_history": self._settings.max_history,
+            }
+        )
+
+    async def items(self, request: web.Request) -> web.Response:
+        """Items by `query`, or those with the given `id`s, with their titles."""
+        catalogue = self._versions.current.catalogue
+        ids = request.query.getall("id", [])
+        query = request.query.get("query", "")
+        if len(ids) > MOST_FOUND or len(query) > LONGEST_QUERY:
+            raise RequestError(f"At most {MOST_FOUND} ids or {LONGEST_QUERY} letters can be looked for")
+        found = ids or await asyncio.to_thread(catalogue.search, query, MOST_FOUND)
+        return _json({"items": [{"id": item, "title": catalogue.title(item)} for item in found]})
+
+
+def _answer(question: predict.Question, outputs: Any) -> web.Response:
+    return _json(predict.answer(question, outputs))
+
+
+async def _translated(size: int, function: Callable[..., Any], *arguments: Any) -> Any:
+    return await asyncio.to_thread(function, *arguments) if size >= HEAVY else function(*arguments)
+
+
+def _json(content: Any, status: int = 200, headers: Any = None) -> web.Response:
+    body = json.dumps(content, allow_nan=False).encode()
+    return web.Response(body=body, status=status, headers=headers, content_type="application/json")
+
+
+@web.middleware
+async def _errors_as_json(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except RequestError as error:
+        return _error(str(error), error.status)
+    except Overloaded as error:
+        return _error(str(error), 503, {"Retry-After": "1"})
+    except ModelError as error:
+        return _error(f"The model refused: {error}", 400 if error.is_callers else 503)
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        allowed = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
+        return _error(_REASONS.get(error.status, error.reason), error.status, allowed)
+    except Exception:
+        LOG.exception("%s %s failed", request.method, request.path)
+        return _error("The server failed; its log says more", 500)
+
+
+_REASONS = {
+    404: "There is nothing at this address",
+    405: "This address does not take this method",
+    413: "The body is larger than the server takes",
+}
+
+
+def _error(message: str, status: int, headers: Any = None) -> web.Response:
+    return _json({"error": " ".join(message.split())}, status, headers)
+
+
+def serve(settings: ServerSettings) -> None:
+    """Serves until Ctrl-C or SIGTERM; requests in flight are answered first.
+
+    Raises:
+        UserError: where the address cannot be had, or the model cannot be loaded.
+    """
+    with _listening(settings) as listener:
+        versions = open_versions(settings)
+        host, port = listener.getsockname()[:2]
+        address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        print(f"version {versions.current.version} of {settings.model} at {address}/", flush=True)
+        print(f"predict with POST {address}/v1/models/{settings.name}:predict; Ctrl-C ends", flush=True)
+        web.run_app(
+            Service(settings, versions).application(),
+            sock=listener,
+            print=None,
+            access_log=None,
+            backlog=1_024,
+            shutdown_timeout=settings.shutdown_seconds,
+            handler_cancellation=True,
+        )
+        print("stopped", flush=True)
+
+
+def _listening(settings: ServerSettings) -> socket.socket:
+    """Returns a socket that has its address; it listens when the model is loaded."""
+    try:
+        ((family, kind, protocol, _, place), *_) = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(place)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(
+            f"`host` and `port` cannot be listened on: {settings.host}:{settings.port} ({reason})"
+        ) from error
+    if not ipaddress.ip_address(place[0].split("%")[0]).is_loopback:
+        warn(
+            f"{settings.host} is not of this machine alone; whoever reaches it can ask, for nothing here asks who it is"
+        )
+    return listener
