@@ -35,7 +35,7 @@ ALLOWED = {
     "losses": {"types"},
     "models": {"layers", "kernels", "dropout", "losses", "types", "sequences", "models"},
     "original": {"models", "sequences", "types", "errors"},
-    "serving": {"models", "sequences", "types", "errors", "files", "progress", "serving"},
+    "serving": {"config", "errors", "files", "models", "progress", "sequences", "serving", "types"},
     "optimizers": {"config", "types", "sequences"},
     "evaluation": {"config", "errors", "types", "sequences", "metrics"},
     "scalars": set(),
@@ -59,7 +59,7 @@ ALLOWED = {
     "repeats": FOUNDATION | {"data", "metrics", "pipeline"},
     "summary": {"data", "metrics", "comparison", "origins"},
     "run": FOUNDATION | {"pipeline", "repeats", "summary", "presets", "workdir", "data", "origins", "startup"},
-    "cli": {"errors", "data", "comparison", "progress", "serving", "startup", "summary", "workdir"},
+    "cli": {"config", "errors", "data", "comparison", "progress", "serving", "startup", "summary", "workdir"},
     "__init__": set(),
 }
 

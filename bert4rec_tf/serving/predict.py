@@ -229,9 +229,11 @@ def _whole(dtype: tf.DType) -> Callable[[str, Any], int]:
 
 
 def _real(dtype: tf.DType) -> Callable[[str, Any], float]:
+    most = float(dtype.max)
+
     def convert(name: str, value: Any) -> float:
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if is_number and (value != value or abs(value) <= dtype.max or abs(value) == math.inf):
+        if is_number and (value != value or abs(value) <= most or abs(value) == math.inf):
             return float(value)
         raise RequestError(f"`{name}` must hold numbers that fit into {dtype.name}. Received: {_shown(value)}")
 

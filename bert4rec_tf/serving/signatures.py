@@ -1,5 +1,7 @@
 """What a SavedModel can be asked: its signatures, read from its folder, and a way to call them."""
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,9 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from bert4rec_tf.errors import UserError
 from bert4rec_tf.serving.saved_model import MODEL, VOCABULARY
+
+CARD = Path("assets.extra", "model_card.json")
+"""Where in the folder an export tells of itself."""
 
 SERVE = "serve"
 """The tag of the graph that is for serving, as TensorFlow names it."""
@@ -72,6 +77,7 @@ class ServedModel:
         signatures: by name.
         description: the signatures as TensorFlow Serving describes them in JSON.
         vocabulary: the file of its items, line i for item i, if it brings one.
+        card: what its model card tells; empty where it has none.
 
     Raises:
         UserError: where there is no SavedModel, or it cannot be read.
@@ -87,10 +93,11 @@ class ServedModel:
         self.description = {name: _described(one) for name, one in definitions.items()}
         file = folder / "assets" / VOCABULARY
         self.vocabulary = file if file.is_file() else None
+        self.card = _card(folder / CARD)
         try:
             self._loaded = tf.saved_model.load(str(folder), tags=[SERVE])
         except (OSError, ValueError, KeyError, IndexError, tf.errors.OpError) as error:
-            raise UserError(f"{folder}: cannot be loaded ({_first_line(error)})") from error
+            raise UserError(f"{folder}: cannot be loaded ({_reason(error)})") from error
 
     def call(self, signature: str, arrays: Arrays) -> dict[str, np.ndarray]:
         """Returns the outputs of a signature for all of its inputs.
@@ -104,7 +111,7 @@ class ServedModel:
             found = self._loaded.signatures[signature](**tensors)
             return {name: found[name].numpy() for name in sorted(found)}
         except tf.errors.OpError as error:
-            raise ModelError(_first_line(error), isinstance(error, _CALLERS)) from error
+            raise ModelError(_reason(error), isinstance(error, _CALLERS)) from error
 
     def warm_up(self) -> None:
         """Calls every signature once, so that no caller waits for what TensorFlow does only the first time."""
@@ -139,6 +146,16 @@ def _definitions(folder: Path) -> Mapping[str, Any]:
     raise UserError(f"{folder}: its {MODEL} has no graph with the tag {SERVE!r}")
 
 
+def _card(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: must be a JSON file ({error})") from error
+    return content if isinstance(content, dict) else {}
+
+
 def _signature(name: str, definition: Any) -> Signature:
     inputs = {key: _tensor_info(one, definition.defaults.get(key)) for key, one in sorted(definition.inputs.items())}
     return Signature(name, inputs, {key: _tensor_info(one) for key, one in sorted(definition.outputs.items())})
@@ -163,6 +180,12 @@ def _example(info: TensorInfo) -> np.ndarray:
     return np.full(shape, b"" if info.dtype == tf.string else 1, info.dtype.as_numpy_dtype)
 
 
-def _first_line(error: Exception) -> str:
+def _reason(error: Exception) -> str:
+    """Returns the one line of an error's message that says what is wrong; TensorFlow puts it before the node's name."""
     message = getattr(error, "message", None) or str(error)
-    return (message.splitlines() or [type(error).__name__])[0].strip()
+    lines = [line.strip() for line in message.split("[[{{node")[0].splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    line = lines[-1] if lines[0].startswith("Graph execution error") else lines[0]
+    asserted = line.removeprefix("assertion failed: ")
+    return line if asserted == line else re.sub(r"[\s\[\]]+", " ", asserted).strip()

@@ -139,11 +139,16 @@ class Service:
 
     async def predict(self, request: web.Request) -> web.Response:
         served = self._served(request)
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._settings.timeout
         try:
-            async with asyncio.timeout(self._settings.timeout):
+            async with asyncio.timeout_at(end):
                 body = await request.read()
-                arguments = (body, served.model, self._settings)
-                question = await _translated(len(body), predict.parse, *arguments)
+        except TimeoutError:
+            raise RequestError(f"The body did not come within {self._settings.timeout:g} seconds", 408) from None
+        try:
+            async with asyncio.timeout_at(end):
+                question = await _translated(len(body), predict.parse, body, served.model, self._settings)
                 outputs = await self._batcher.submit(question.call)
                 size = sum(array.size for array in outputs.values())
                 return await _translated(size, _answer, question, outputs)
@@ -194,6 +199,7 @@ class Service:
                 "items": len(served.catalogue.items),
                 "titles": bool(served.catalogue.titles),
                 "inputs": signatures,
+                "scores": served.model.card.get("scores"),
                 "max_history": self._settings.max_history,
             }
         )
@@ -233,7 +239,11 @@ async def _errors_as_json(
     except Overloaded as error:
         return _error(str(error), 503, {"Retry-After": "1"})
     except ModelError as error:
-        return _error(f"The model refused: {error}", 400 if error.is_callers else 503)
+        return _error(
+            f"The model {'refused' if error.is_callers else 'failed'}: {error}", 400 if error.is_callers else 503
+        )
+    except web.RequestPayloadError:
+        return _error("The body is not encoded as its headers say", 400)
     except web.HTTPException as error:
         if error.status < 400:
             raise
@@ -261,6 +271,8 @@ def serve(settings: ServerSettings) -> None:
     Raises:
         UserError: where the address cannot be had, or the model cannot be loaded.
     """
+    # It logs a traceback for all that is no HTTP; what fails in here is logged here.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     with _listening(settings) as listener:
         versions = open_versions(settings)
         host, port = listener.getsockname()[:2]

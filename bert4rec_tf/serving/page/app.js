@@ -183,15 +183,18 @@ async function recommend() {
   if (unknown) tell(`The model does not know ${unknown} of the items, and passed over them.`);
 }
 
-/** Returns each row's bar, 0 to 1, and its number. Scores that add up as the logarithms of probabilities are such. */
+/**
+ * Returns each row's bar, 0 to 1, and its number. Where no model card says what the scores are, those that add up as
+ * logarithms of probabilities do are taken for such.
+ */
 function measured(rows) {
   const probabilities = rows.map((row) => Math.exp(row.score));
   const sum = probabilities.reduce((total, one) => total + one, 0);
-  const areProbabilities = sum <= 1.0001;
+  const areProbabilities = model.scores ? model.scores === "log-probabilities" : sum <= 1.0001;
   const values = areProbabilities ? probabilities : rows.map((row) => row.score);
   const least = areProbabilities ? 0 : Math.min(...values, 0);
   const range = Math.max(...values) - least || 1;
-  const percent = new Intl.NumberFormat("en", { style: "percent", maximumSignificantDigits: 3 });
+  const percent = new Intl.NumberFormat("en", { style: "percent", minimumSignificantDigits: 3, maximumSignificantDigits: 3 });
   const shown = (value) => (areProbabilities ? percent.format(value) : value.toPrecision(4));
   byId("measure").textContent = areProbabilities
     ? `Probability of being next; these ${rows.length} hold ${percent.format(sum)}. Click to extend the history.`
