@@ -277,12 +277,16 @@ def serve(settings: ServerSettings) -> None:
         versions = open_versions(settings)
         host, port = listener.getsockname()[:2]
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        print(f"version {versions.current.version} of {settings.model} at {address}/", flush=True)
-        print(f"predict with POST {address}/v1/models/{settings.name}:predict; Ctrl-C ends", flush=True)
+
+        def tell(_: str) -> None:
+            """Called when it listens."""
+            print(f"version {versions.current.version} of {settings.model} at {address}/", flush=True)
+            print(f"predict with POST {address}/v1/models/{settings.name}:predict; Ctrl-C ends", flush=True)
+
         web.run_app(
             Service(settings, versions).application(),
             sock=listener,
-            print=None,
+            print=tell,
             access_log=None,
             backlog=1_024,
             shutdown_timeout=settings.shutdown_seconds,
