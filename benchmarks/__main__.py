@@ -3,7 +3,8 @@
     python -m benchmarks                    all lines, some minutes
     python -m benchmarks --only training    one of them
     python -m benchmarks --growth           how each figure grows with the catalogue, the length and the users
-    python -m benchmarks --output DIR       also lines.json or growth.json, and pictures where matplotlib is installed
+    python -m benchmarks --serving          a model asked in process and over HTTP, until the server is saturated
+    python -m benchmarks --output DIR       also lines.json, growth.json or serving.json, and pictures of the curves
 
 Ratios are of times in the same run; the machine's other work disturbs both sides of them.
 """
@@ -24,14 +25,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=sorted(lines.LINES), action="append", help="these lines only")
     parser.add_argument("--growth", action="store_true", help="the curves in place of the table")
-    parser.add_argument("--output", type=Path, help="folder for lines.json or growth.json, and pictures")
+    parser.add_argument(
+        "--serving", action="store_true", help="latency and load of a served model in place of the table"
+    )
+    parser.add_argument("--output", type=Path, help="folder for the results as JSON, and pictures")
     named = parser.parse_args()
     rates = {"float32": measuring.matrix_rate(), "bfloat16": measuring.matrix_rate("bfloat16")}
     copy = measuring.copy_rate()
     print(f"matrix product {rates['float32'] / 1e9:.0f} GFLOP/s in float32, {rates['bfloat16'] / 1e9:.0f} in bfloat16;")
     print(f"copy {copy / 1e9:.1f} GB/s; {environment()}\n", flush=True)
     content = {"machine": {"product": rates, "copy": copy, **environment()}}
-    if named.growth:
+    kind = "serving" if named.serving else "growth" if named.growth else "lines"
+    if named.serving:
+        from benchmarks import serving
+
+        content["serving"] = serving.measure()
+    elif named.growth:
         content["growth"] = growth.measure()
         if named.output:
             growth.plot(content["growth"], named.output)
@@ -39,7 +48,7 @@ def main() -> None:
         content["lines"] = show(name for name in lines.LINES if not named.only or name in named.only)
     if named.output:
         files.make_folder(named.output)
-        files.write_json(named.output / ("growth.json" if named.growth else "lines.json"), content)
+        files.write_json(named.output / f"{kind}.json", content)
 
 
 def show(names) -> list[dict]:

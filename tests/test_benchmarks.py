@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 from ranking import make_sequences
 
 from benchmarks import __main__ as program
-from benchmarks import growth, lines, measuring, original, shapes
+from benchmarks import growth, lines, measuring, original, serving, shapes
 from bert4rec_tf.config import MaskingSettings
 from bert4rec_tf.data.examples import cut_windows
 from bert4rec_tf.evaluation import Ranker, RankingTask
 from bert4rec_tf.metrics import POPULAR
 from bert4rec_tf.models import BERT4Rec
-from bert4rec_tf.sequences import LeaveOneOut
+from bert4rec_tf.sequences import LeaveOneOut, Vocabulary
+from bert4rec_tf.serving.saved_model import export
+from bert4rec_tf.serving.signatures import ServedModel
 
 MASKING = MaskingSettings(mask_proportion=0.4, max_predictions=4, window_step=0.5, mask_copies=2)
 TINY = shapes.Shape(60, 300, 5, 8.0, 10, MASKING)
@@ -151,3 +153,27 @@ def test_the_memory_of_a_call_is_that_of_a_process_of_its_own():
 
 def test_a_process_that_dies_has_no_figures():
     assert measuring.peak_memory(sys.exit, 1) == (None, 0)
+
+
+@pytest.mark.slow
+def test_the_serving_of_a_model_can_be_measured_and_loses_nothing(monkeypatch, capsys):
+    monkeypatch.setattr(serving, "CATALOGUES", (300,))
+    monkeypatch.setattr(serving, "REQUESTS", {"in process": 5, "over HTTP": 5, "saturated": 200})
+    (figures,) = serving.measure()
+    for run in ("over HTTP, one client", "saturated", "small queue"):
+        assert figures[f"{run}, errors"] == figures[f"{run}, lost"] == figures[f"{run}, wrong"] == 0
+    assert figures["saturated, answered"] == 200 and figures["over HTTP, one client, answered"] == 5
+    assert figures["small queue, answered"] + figures["small queue, refused"] == 200
+    assert "users/s" in capsys.readouterr().out
+
+
+def test_the_plain_recommendation_is_that_of_the_saved_model(tmp_path):
+    model = BERT4Rec(300, max_length=serving.LENGTH, hidden_dim=8, initializer_stddev=0.3)
+    vocabulary = Vocabulary(np.array([f"item{number}" for number in range(300)], object), np.arange(300, 0, -1))
+    export(model, vocabulary, tmp_path / "model", serving.K)
+    served, plain = ServedModel(tmp_path / "model", 1), serving.Plain(model, vocabulary)
+    for history in serving.make_histories(300, 5):
+        found = served.call("serving_default", serving.rectangle([history]))
+        items, scores = plain.recommend(history)
+        assert [item.decode() for item in found["items"][0]] == items
+        np.testing.assert_allclose(found["scores"][0], scores, atol=1e-4)

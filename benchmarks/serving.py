@@ -1,0 +1,209 @@
+"""A trained model asked by one user, by many in a batch, and over HTTP until it is saturated.
+
+Beside it the plain formulation: one request at a time through the Keras model, with dictionaries and sorting in Python.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+
+from benchmarks import measuring
+from bert4rec_tf.models import BERT4Rec
+from bert4rec_tf.sequences import Vocabulary
+from bert4rec_tf.serving.catalogue import Catalogue, read_items
+from bert4rec_tf.serving.saved_model import export
+from bert4rec_tf.serving.signatures import ServedModel
+
+CATALOGUES = (10_000, 100_000, 1_000_000)
+REQUESTS = {"in process": 200, "over HTTP": 200, "saturated": 2_000}
+"""How many there are of each kind; a run is bounded by them."""
+
+CLIENTS = 64
+BATCH_SIZE = 64
+SMALL_QUEUE = 16
+WIDTH, LENGTH, K = 64, 50, 10
+
+History = list[str]
+
+
+def measure() -> list[dict[str, float]]:
+    """Returns the figures of each catalogue; prints them on the way."""
+    found = []
+    for number in CATALOGUES:
+        figures = {"items": number, **of_catalogue(number)}
+        print("\n".join(f"{name:<40}{value:>14,.5g}" for name, value in figures.items()), end="\n\n", flush=True)
+        found.append(figures)
+    return found
+
+
+def of_catalogue(number: int) -> dict[str, float]:
+    model = BERT4Rec(number, max_length=LENGTH, hidden_dim=WIDTH, initializer_stddev=0.1)
+    vocabulary = Vocabulary(np.array([f"item{n}" for n in range(number)], object), np.arange(number, 0, -1))
+    histories = make_histories(number, 200)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "model"
+        export(model, vocabulary, folder, K)
+        begin = time.perf_counter()
+        served = ServedModel(folder, 1)
+        served.warm_up()
+        figures = {"load seconds": time.perf_counter() - begin}
+        figures["load seconds, search"] = measuring.once(lambda: Catalogue(read_items(served.vocabulary), {}))
+        figures |= in_process(served, Plain(model, vocabulary), histories)
+        expected = [served.call("serving_default", rectangle([one]))["scores"][0] for one in histories]
+        with server(folder, max_batch_size=BATCH_SIZE) as (address, seconds):
+            figures["seconds from command to listening"] = seconds
+            figures |= named("over HTTP, one client", load(address, histories, expected, 1, REQUESTS["over HTTP"]))
+            figures |= named("saturated", load(address, histories, expected, CLIENTS, REQUESTS["saturated"]))
+        with server(folder, max_batch_size=8, max_queue=SMALL_QUEUE) as (address, _):
+            figures |= named("small queue", load(address, histories, expected, CLIENTS, REQUESTS["saturated"]))
+    return figures
+
+
+def named(what: str, figures: dict[str, float]) -> dict[str, float]:
+    return {f"{what}, {name}": value for name, value in figures.items()}
+
+
+def make_histories(num_items: int, number: int) -> list[History]:
+    rng = np.random.default_rng(1)
+    return [[f"item{n}" for n in rng.integers(num_items, size=rng.integers(5, 50))] for _ in range(number)]
+
+
+def rectangle(histories: Sequence[History]) -> dict[str, np.ndarray]:
+    width = max(map(len, histories))
+    rows = [[*(item.encode() for item in one), *[b""] * (width - len(one))] for one in histories]
+    return {"histories": np.array(rows, object)}
+
+
+class Plain:
+    """The plain formulation."""
+
+    def __init__(self, model: BERT4Rec, vocabulary: Vocabulary) -> None:
+        self._model = model
+        self._names = vocabulary.items.tolist()
+        self._numbers = {name: number for number, name in enumerate(self._names, 1)}
+
+    def recommend(self, history: History) -> tuple[History, np.ndarray]:
+        """Returns the best K items and their log-probabilities."""
+        known = [self._numbers[item] for item in history if item in self._numbers][-LENGTH + 1 :]
+        logits = self._model.score({"users": [0], "items": [known], "lengths": [len(known)]}).numpy()[0]
+        scores = logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
+        hidden = scores.copy()
+        hidden[[self._numbers[item] - 1 for item in history]] = -np.inf
+        best = np.argsort(-hidden)[:K]
+        return [self._names[row] for row in best], scores[best]
+
+
+def in_process(served: ServedModel, plain: Plain, histories: Sequence[History]) -> dict[str, float]:
+    """Latency of one user in alternating order, and users per second in batches."""
+    seconds: dict[str, list[float]] = {"ours": [], "plain": []}
+    calls: dict[str, Callable[[History], Any]] = {
+        "ours": lambda history: served.call("serving_default", rectangle([history])),
+        "plain": plain.recommend,
+    }
+    for turn in range(REQUESTS["in process"] + 10):
+        for name in calls if turn % 2 else reversed(calls):
+            begin = time.perf_counter()
+            calls[name](histories[turn % len(histories)])
+            if turn >= 10:
+                seconds[name].append(time.perf_counter() - begin)
+    batch = rectangle([histories[turn % len(histories)] for turn in range(BATCH_SIZE)])
+    found = measuring.alternate({"batch": lambda: served.call("serving_default", batch)}, rounds=9)
+    return {
+        **named("in process", percentiles(seconds["ours"])),
+        **named("plain", percentiles(seconds["plain"])),
+        f"users/s in batches of {BATCH_SIZE}": BATCH_SIZE / found["batch"].median,
+        "plain, users/s": 1 / float(np.mean(seconds["plain"])),
+    }
+
+
+def percentiles(seconds: Sequence[float]) -> dict[str, float]:
+    return {f"p{share} ms": 1_000 * float(np.percentile(seconds, share)) for share in (50, 99)}
+
+
+@contextlib.contextmanager
+def server(folder: Path, **flags: int) -> Iterator[tuple[str, float]]:
+    """Serves in another process; yields the address for predictions, and the seconds until it listened."""
+    command = [
+        sys.executable,
+        "-c",
+        "from bert4rec_tf.cli import main; main()",
+        "serve",
+        f"--model={folder}",
+        "--port=0",
+    ]
+    begin = time.perf_counter()
+    process = subprocess.Popen(
+        [*command, *(f"--{name}={value}" for name, value in flags.items())],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    with process:
+        (port,) = re.findall(r":(\d+)/$", process.stdout.readline().strip())
+        seconds = time.perf_counter() - begin
+        try:
+            yield f"http://127.0.0.1:{port}/v1/models/bert4rec:predict", seconds
+        finally:
+            process.send_signal(signal.SIGTERM)
+        if process.wait(60):
+            raise RuntimeError(f"the server ended with {process.returncode}")
+
+
+def load(
+    address: str, histories: Sequence[History], expected: Sequence[np.ndarray], clients: int, requests: int
+) -> dict[str, float]:
+    """Asks `requests` times from so many clients at once, each on one connection.
+
+    Returns:
+        Percentiles of the latency and the rate of what was answered; how many were sent back for being too many
+        (`refused`), were answered otherwise (`errors`), got no answer (`lost`) or another one's (`wrong`).
+    """
+    return asyncio.run(_load(address, histories, expected, clients, requests))
+
+
+async def _load(address, histories, expected, clients, requests) -> dict[str, float]:
+    numbers = itertools.count()
+    seconds: list[float] = []
+    outcomes: Counter[str] = Counter()
+
+    async def client(session: aiohttp.ClientSession) -> None:
+        while (number := next(numbers)) < requests:
+            place = number % len(histories)
+            begin = time.perf_counter()
+            try:
+                async with session.post(address, json={"instances": [histories[place]]}) as response:
+                    content = await response.json()
+            except (aiohttp.ClientError, TimeoutError):
+                outcomes["lost"] += 1
+                continue
+            if response.status == 200:
+                seconds.append(time.perf_counter() - begin)
+                scores = content["predictions"][0]["scores"]
+                outcomes["answered" if np.allclose(scores, expected[place], atol=1e-3) else "wrong"] += 1
+            else:
+                refused = response.status == 503 and response.headers.get("Retry-After")
+                outcomes["refused" if refused else "errors"] += 1
+
+    connector = aiohttp.TCPConnector(limit=clients)
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(60)) as session:
+        begin = time.perf_counter()
+        await asyncio.gather(*(client(session) for _ in range(clients)))
+        passed = time.perf_counter() - begin
+    return {
+        **percentiles(seconds),
+        "users/s": len(seconds) / passed,
+        **{name: outcomes[name] for name in ("answered", "refused", "errors", "lost", "wrong")},
+    }
