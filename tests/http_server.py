@@ -81,7 +81,8 @@ class Neighbours(tf.Module):
 
     @tf.function(input_signature=[TEXTS, tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.bool), TEXTS])
     def recommend(self, histories, k=tf.constant(K), exclude_seen=tf.constant(True), exclude=tf.constant(NONE)):  # noqa: B008
-        tf.debugging.assert_positive(k, message="`k` must be at least 1")
+        with tf.control_dependencies([tf.debugging.assert_positive(k, message="`k` must be at least 1")]):
+            k = tf.minimum(k, len(ITEMS))
         scores, unknown = self._scores(histories)
         batch = tf.shape(histories)[0]
         exclude = tf.broadcast_to(exclude, [batch, tf.shape(exclude)[1]])
@@ -90,7 +91,7 @@ class Neighbours(tf.Module):
             self.numbers.lookup(hidden)[:, :, None] == tf.range(len(ITEMS), dtype=tf.int64), axis=1
         )
         scores = tf.where(is_hidden, -np.inf, scores)
-        return {**self._best(scores, tf.minimum(k, len(ITEMS))), "unknown": unknown}
+        return {**self._best(scores, k), "unknown": unknown}
 
     @tf.function(input_signature=[TEXTS, TEXTS])
     def score(self, histories, candidates):
@@ -115,7 +116,7 @@ def export(folder, shift=1):
 
 
 class Fake:
-    """A model that a test decides itself. `function` gets the arrays and returns the outputs."""
+    """A model that a test decides itself: `function` gets the arrays and returns the outputs."""
 
     description: dict = {}  # noqa: RUF012
     vocabulary = None
@@ -124,7 +125,9 @@ class Fake:
     def __init__(self, function, version=1):
         text = TensorInfo(tf.string, (None, None))
         self.version = version
-        self.signatures = {"serving_default": Signature("serving_default", {"histories": text}, {"items": text})}
+        outputs = {name: TensorInfo(tf.string, None) for name in ("items", "texts", "wide", "x")}
+        outputs["one"] = TensorInfo(tf.int32, (3,))
+        self.signatures = {"serving_default": Signature("serving_default", {"histories": text}, outputs)}
         self._function = function
 
     def call(self, signature, arrays):

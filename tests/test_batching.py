@@ -20,7 +20,7 @@ def joined_texts(arrays):
     if (arrays["histories"] == b"BAD").any():
         raise ModelError("bad", is_callers=True)
     rows = np.array([b"|".join(one for one in row if one) for row in arrays["histories"]], object)
-    return {"texts": rows, "wide": np.tile(rows[:, None], [1, int(arrays.get("k", 2))]), "one": np.array(3)}
+    return {"texts": rows, "wide": np.tile(rows[:, None], [1, int(arrays.get("k", 2))]), "one": np.array([3, 4, 5])}
 
 
 def array(rows):
@@ -43,7 +43,7 @@ def check(outputs, rows, k=2):
     expected = ["|".join(row).encode() for row in rows]
     assert outputs["texts"].tolist() == expected
     assert outputs["wide"].tolist() == [[text] * k for text in expected]
-    assert outputs["one"] == 3
+    assert outputs["one"].tolist() == [3, 4, 5]
 
 
 def together(calls, max_batch_size=8, max_queue=10_000, wait_seconds=0.0):
@@ -111,6 +111,14 @@ def test_a_defect_reaches_everybody_in_the_batch_and_the_next_one_is_computed():
     outcomes, _ = together([call_of([["a"]], model=model), call_of([["a"]])])
     assert isinstance(outcomes[0], KeyError)
     check(outcomes[1], [["a"]])
+
+
+def test_outputs_that_are_not_by_rows_are_never_shared_out():
+    model = Fake(lambda arrays: {"x": np.arange(5)})
+    outcomes, batches = together([call_of([["a"]] * rows, model=model) for rows in (2, 3, 1)])
+    assert batches == 1 and [outputs["x"].tolist() for outputs in outcomes] == [[0, 1, 2, 3, 4]] * 3
+    (outcome,), _ = together([call_of([["a"]] * 20, model=model)])
+    assert isinstance(outcome, ModelError) and "ask for fewer" in str(outcome)
 
 
 def test_a_call_without_rows_is_computed_alone():

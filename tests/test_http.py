@@ -1,6 +1,7 @@
 """TensorFlow Serving's REST predict API over a real connection, against a plain-Python oracle."""
 
 import base64
+import gzip
 import json
 import threading
 
@@ -203,6 +204,14 @@ def test_a_wrong_request_is_told_in_one_line_what_is_wrong(client, name):
 def test_a_body_that_is_too_large_is_refused(client, server):
     assert client.post(b" " * 20_001).status == 413
     assert server.client().post({"instances": [["a"]], "more": "x" * 19_000}).status == 200
+
+
+def test_a_compressed_body_is_read_and_its_limit_is_that_of_what_is_inside(client, server):
+    headers = {"Content-Encoding": "gzip"}
+    body = gzip.compress(json.dumps({"instances": [["a"]]}).encode())
+    check(client.post(body, headers=headers).json["predictions"][0], ["a"])
+    assert client.post(gzip.compress(b" " * 10_000_000), headers=headers).status == 413
+    assert server.client().post(b"no gzip", headers=headers).status == 400
 
 
 @pytest.mark.parametrize(

@@ -154,6 +154,27 @@ def test_a_history_that_is_full_and_a_list_without_anything_are_told(page):
     sync_api.expect(page.locator("#measure")).to_have_text("Nothing is left to recommend.")
 
 
+def test_a_model_that_knows_users_is_asked_for_one(page, server):
+    inputs = {"serving_default": {"histories": True, "users": True}}
+    about = {"name": "bert4rec", "version": "2", "items": 0, "titles": False, "inputs": inputs, "scores": "its own"}
+    page.route("**/page/model", lambda route: route.fulfill(json={**about, "max_history": 9}))
+    found = {"outputs": {"items": [["x", "y", ""]], "scores": [[2.5, -1, "-Infinity"]], "unknown": [1]}}
+    asked = []
+    page.route("**/*:predict", lambda route: (asked.append(route.request.post_data_json), route.fulfill(json=found)))
+    page.reload()
+    sync_api.expect(page.locator("#recommendations .share")).to_have_text(["2.500", "-1.000"])
+    page.get_by_label("User").fill("u7")
+    page.fill("#query", "anything")
+    page.keyboard.press("Enter")
+    sync_api.expect(page.locator("#history li")).to_have_count(1)
+    sync_api.expect(page.locator("#state")).to_have_text(re.compile("does not know 1 of the items"))
+    assert asked[-1] == {
+        "signature_name": "serving_default",
+        "inputs": {"histories": [["anything"]], "users": ["u7"]},
+    }
+    assert "higher is better" in page.locator("#measure").text_content()
+
+
 @pytest.mark.parametrize("page", [{"viewport": {"width": 360, "height": 700}, "color_scheme": "dark"}], indirect=True)
 def test_on_a_phone_nothing_is_wider_than_the_screen_and_in_the_dark_it_is_dark(page):
     find(page, "star")

@@ -95,15 +95,22 @@ def _equally_wide(arrays: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def share_out(outputs: Outputs, calls: Sequence[Call]) -> list[Outputs]:
-    """Returns each call's part of the outputs: its rows, and the whole of what has no row for each."""
+    """Returns each call's part of the outputs: its rows, and the whole of what the signature gives once for all.
+
+    Raises:
+        ModelError: where an output should have as many rows as the calls together, and has not.
+    """
+    if len(calls) == 1:
+        return [outputs]
+    infos = calls[0].model.signatures[calls[0].signature].outputs
     rows = sum(call.rows for call in calls)
-    ends = np.cumsum([call.rows for call in calls])
+    ends = np.cumsum([call.rows for call in calls]).tolist()
+    split = {name: array for name, array in outputs.items() if infos[name].has_rows}
+    if any(array.shape[:1] != (rows,) for array in split.values()):
+        raise ModelError("it does not give a row for each row of its inputs", is_callers=True)
     return [
-        {
-            name: array[end - call.rows : end] if rows and array.ndim and len(array) == rows else array
-            for name, array in outputs.items()
-        }
-        for call, end in zip(calls, ends.tolist())
+        {**outputs, **{name: array[end - call.rows : end] for name, array in split.items()}}
+        for call, end in zip(calls, ends)
     ]
 
 
@@ -118,16 +125,19 @@ def compute(calls: Sequence[Call]) -> list[Outputs | Exception]:
         return [error] * len(calls)
 
 
-def put_together(parts: Sequence[Outputs], rows: Sequence[int]) -> Outputs:
-    """Returns the outputs of a call from those of its pieces, of so many rows each."""
+def put_together(parts: Sequence[Outputs], pieces: Sequence[Call]) -> Outputs:
+    """Returns the outputs of a call from those of its pieces.
+
+    Raises:
+        ModelError: where an output should have as many rows as its piece, and has not.
+    """
     if len(parts) == 1:
         return parts[0]
-    return {
-        name: np.concatenate([part[name] for part in parts])
-        if all(part[name].ndim and len(part[name]) == number for part, number in zip(parts, rows))
-        else array
-        for name, array in parts[0].items()
-    }
+    infos = pieces[0].model.signatures[pieces[0].signature].outputs
+    split = [name for name in parts[0] if infos[name].has_rows]
+    if any(part[name].shape[:1] != (piece.rows,) for part, piece in zip(parts, pieces) for name in split):
+        raise ModelError("it does not give a row for each row of its inputs: ask for fewer at once", is_callers=True)
+    return {**parts[0], **{name: np.concatenate([part[name] for part in parts]) for name in split}}
 
 
 @dataclass(eq=False)
@@ -187,7 +197,7 @@ class Batcher:
             self._rows += one.call.rows
         self._came.set()
         try:
-            return put_together([await one.answer for one in waiting], [piece.rows for piece in pieces])
+            return put_together([await one.answer for one in waiting], pieces)
         finally:
             for one in waiting:
                 _forget(one.answer)

@@ -54,7 +54,7 @@ class TensorInfo:
     @property
     def has_rows(self) -> bool:
         """Whether the first dimension may have any size."""
-        return bool(self.shape) and self.shape[0] is None
+        return self.shape is None or (len(self.shape) > 0 and self.shape[0] is None)
 
 
 @dataclass(frozen=True)

@@ -78,10 +78,12 @@ class Versions(Generic[Loaded]):
             return
         stamps, before = self._look(), self._seen
         self._seen = stamps
+        self._refused = {number: refusal for number, refusal in self._refused.items() if number in stamps}
         for number in sorted(stamps, reverse=True):
             if number == self.current.version:
                 return
-            if stamps[number] != before.get(number) or stamps[number] == self._refused.get(number, [None])[0]:
+            is_refused = number in self._refused and self._refused[number][0] == stamps[number]
+            if is_refused or stamps[number] != before.get(number):
                 continue
             found = self._try(number, stamps[number])
             if found is not None:

@@ -83,7 +83,6 @@ class Service:
         self._settings = settings
         self._versions = versions
         self._batcher: Batcher | None = None
-        self._is_ready = False
         self._files = {path: (PAGE / name).read_bytes() for path, name in PAGE_FILES.items()}
 
     def application(self) -> web.Application:
@@ -99,7 +98,6 @@ class Service:
         app.router.add_get("/page/items", self.items)
         for path in self._files:
             app.router.add_get(f"/{path}", self.file)
-        app.on_shutdown.append(self._no_longer_ready)
         app.cleanup_ctx.append(self._at_work)
         return app
 
@@ -108,7 +106,6 @@ class Service:
         async with Batcher(settings.max_batch_size, settings.batch_timeout_ms / 1_000, settings.max_queue) as batcher:
             self._batcher = batcher
             watch = asyncio.create_task(self._watch())
-            self._is_ready = True
             yield
             watch.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -123,9 +120,6 @@ class Service:
                     await loop.run_in_executor(thread, self._versions.refresh)
                 except Exception:
                     LOG.exception("the folder of versions could not be looked through")
-
-    async def _no_longer_ready(self, app: web.Application) -> None:
-        self._is_ready = False
 
     def _served(self, request: web.Request) -> Served:
         """Returns the version that a request names, or else the current one."""
@@ -175,10 +169,7 @@ class Service:
         return _json({"status": "alive"})
 
     async def ready(self, request: web.Request) -> web.Response:
-        version = str(self._versions.current.version)
-        return _json(
-            {"status": "ready" if self._is_ready else "stopping", "version": version}, 200 if self._is_ready else 503
-        )
+        return _json({"status": "ready", "version": str(self._versions.current.version)})
 
     async def file(self, request: web.Request) -> web.Response:
         path = request.path[1:]
@@ -273,7 +264,8 @@ def serve(settings: ServerSettings) -> None:
     """
     # It logs a traceback for all that is no HTTP; what fails in here is logged here.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
-    with _listening(settings) as listener:
+    # Ctrl-C while the model is loaded; later `run_app` catches it.
+    with _listening(settings) as listener, contextlib.suppress(KeyboardInterrupt):
         versions = open_versions(settings)
         host, port = listener.getsockname()[:2]
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
