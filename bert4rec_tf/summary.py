@@ -77,7 +77,7 @@ def _notes(content: dict[str, Any]) -> list[str]:
     if content["users_not_evaluated"]:
         notes.append(f"{content['users_not_evaluated']:,} users with fewer than three actions were not measured.")
     dataset = family(content["run"]["dataset"])
-    published = datasets.paper()["table5_ndcg@10_d64"].get(dataset)
+    published = datasets.paper()["table5"].get(dataset, {}).get("default", {}).get("ndcg@10")
     if "paper" in content and published and content["run"]["model"] == "bert4rec":
         notes.append(f"The paper's column is its best width (Table 2); at d = 64 its NDCG@10 is {published} (Table 5).")
     if "ceiling" in content:

@@ -1,0 +1,197 @@
+"""The tables and figures of the paper's section 4, as data: which runs each of them needs, and how it is read.
+
+To add an experiment, add one entry to TABLES.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bert4rec_tf import presets
+from bert4rec_tf.config import Run
+from bert4rec_tf.errors import UserError
+
+DATASETS = ("beauty", "steam", "ml-1m", "ml-20m")
+QUICK_DATASETS = ("synthetic",)
+
+MODELS = {
+    "pop": "POP",
+    "bpr_mf": "BPR-MF",
+    "ncf": "NCF",
+    "fpmc": "FPMC",
+    "gru4rec": "GRU4Rec",
+    "gru4rec_plus": "GRU4Rec+",
+    "caser": "Caser",
+    "sasrec": "SASRec",
+    "bert4rec": "BERT4Rec",
+}
+"""The columns of Table 2."""
+
+SEQUENTIAL = ("gru4rec", "gru4rec_plus", "caser", "sasrec", "bert4rec")
+"""The curves of Figure 3."""
+
+WIDTHS = (16, 32, 64, 128, 256)
+PROPORTIONS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+LENGTHS = {"beauty": (10, 20, 30, 40, 50), "ml-1m": (10, 50, 100, 200, 400), "synthetic": (10, 20)}
+"""N of Table 4, which has two data sets."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a table.
+
+    Attributes:
+        dataset, model: what runs.
+        variant: what the table calls it.
+        changes: settings over the preset's.
+    """
+
+    dataset: str
+    model: str
+    variant: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table or figure.
+
+    Attributes:
+        title: above it.
+        datasets: those it has in the paper.
+        variants: what the runs of a data set are called, key -> title, in the paper's order.
+        cell: (data set, key) -> its run; None where nothing is trained.
+        metrics: what it shows.
+        quick: the variants that stand for all in a quick run.
+        in_full: whether the settings of `released`, `table2` or another preset are kept; else d = 64.
+    """
+
+    title: str
+    datasets: tuple[str, ...]
+    variants: Mapping[str, str]
+    cell: Callable[[str, str], Cell] | None
+    metrics: tuple[str, ...] = ("hr@10", "ndcg@10")
+    quick: tuple[str, ...] = ()
+
+    def cells(self, datasets: Sequence[str], quick: bool = False) -> list[Cell]:
+        """Returns the runs of some of its data sets."""
+        if self.cell is None:
+            return []
+        keys = self.quick if quick else tuple(self.variants)
+        known = (*self.datasets, *QUICK_DATASETS) if quick else self.datasets
+        found = [self.cell(dataset, key) for dataset in datasets if dataset in known for key in keys]
+        return [cell for cell in found if cell is not None]
+
+
+def _of_width(dataset: str, hidden_dim: int) -> dict[str, Any]:
+    """What goes with a width of BERT4Rec: heads of 32, and the released dropout."""
+    return {"hidden_dim": hidden_dim, **presets.dropout_of(dataset, hidden_dim)}
+
+
+def _model(dataset: str, key: str) -> Cell:
+    return Cell(dataset, key, key)
+
+
+def _bidirection(dataset: str, key: str) -> Cell:
+    if key == "sasrec":
+        return Cell(dataset, "sasrec", key, {"hidden_dim": 256})
+    changes = _of_width(dataset, 256)
+    return Cell(dataset, "bert4rec", key, {**changes, "max_predictions": 1} if key == "one_mask" else changes)
+
+
+def _width(dataset: str, key: str) -> Cell:
+    model, width = key.split("@")
+    changes = _of_width(dataset, int(width)) if model == "bert4rec" else {"hidden_dim": int(width)}
+    return Cell(dataset, model, key, changes)
+
+
+def _proportion(dataset: str, key: str) -> Cell:
+    """Predictions rise with rho, for with the released most of them rho above .6 would change nothing on Beauty."""
+    base = _of_width(dataset, 64)
+    length = presets.find("fast", dataset).settings["max_length"]
+    changes = {"mask_proportion": float(key), "max_predictions": round(float(key) * length)}
+    return Cell(dataset, "bert4rec", key, {**base, **changes})
+
+
+def _length(dataset: str, key: str) -> Cell | None:
+    if int(key) not in LENGTHS[dataset]:
+        return None
+    proportion = presets.find("fast", dataset).settings["mask_proportion"]
+    changes = {"max_length": int(key), "max_predictions": max(1, round(proportion * int(key)))}
+    return Cell(dataset, "bert4rec", key, {**_of_width(dataset, 64), **changes})
+
+
+ABLATIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "default": ("L = 2, h = 2", {}),
+    "no_positions": ("w/o PE", {"use_positions": False}),
+    "no_feed_forward": ("w/o PFFN", {"use_feed_forward": False}),
+    "no_layer_norm": ("w/o LN", {"use_layer_norm": False}),
+    "no_residual": ("w/o RC", {"use_residual": False}),
+    "no_dropout": ("w/o dropout", {"dropout": 0.0, "attention_dropout": 0.0}),
+    "layers_1": ("1 layer", {"num_layers": 1}),
+    "layers_3": ("3 layers", {"num_layers": 3}),
+    "layers_4": ("4 layers", {"num_layers": 4}),
+    "heads_1": ("1 head", {"num_heads": 1}),
+    "heads_4": ("4 heads", {"num_heads": 4}),
+    "heads_8": ("8 heads", {"num_heads": 8}),
+    "layers_4_no_residual": ("4 layers w/o RC", {"num_layers": 4, "use_residual": False}),
+}
+"""The rows of Table 5, and section 4.8's last one, which the paper has for ML-20m alone."""
+
+
+def _ablation(dataset: str, key: str) -> Cell | None:
+    if key == "layers_4_no_residual" and dataset != "ml-20m":
+        return None
+    return Cell(dataset, "bert4rec", key, {**_of_width(dataset, 64), **ABLATIONS[key][1]})
+
+
+TABLES: dict[str, Table] = {
+    "table1": Table("Statistics of the data sets", DATASETS, {}, None, ()),
+    "table2": Table(
+        "Next-item prediction of all models",
+        DATASETS,
+        MODELS,
+        _model,
+        ("hr@1", "hr@5", "hr@10", "ndcg@5", "ndcg@10", "mrr"),
+        tuple(MODELS),
+    ),
+    "table3": Table(
+        "Bidirection and Cloze, d = 256",
+        ("beauty", "ml-1m"),
+        {"sasrec": "SASRec", "one_mask": "BERT4Rec (1 mask)", "bert4rec": "BERT4Rec"},
+        _bidirection,
+        ("hr@10", "ndcg@10", "mrr"),
+        ("one_mask",),
+    ),
+    "table4": Table(
+        "The maximum length N",
+        ("beauty", "ml-1m"),
+        {str(length): f"N = {length}" for length in sorted({n for some in LENGTHS.values() for n in some})},
+        _length,
+        quick=("10", "20"),
+    ),
+    "table5": Table(
+        "Ablation",
+        DATASETS,
+        {key: title for key, (title, _) in ABLATIONS.items()},
+        _ablation,
+        ("ndcg@10",),
+        ("default", "no_positions", "layers_1"),
+    ),
+    "figure2": Table("Mean attention of the last 10 positions", ("beauty",), {"bert4rec": "BERT4Rec"}, _ablation, ()),
+    "figure3": Table(
+        "The width d",
+        DATASETS,
+        {f"{model}@{width}": f"{MODELS[model]}, d = {width}" for model in SEQUENTIAL for width in WIDTHS},
+        _width,
+        quick=("sasrec@16", "sasrec@32", "bert4rec@16", "bert4rec@32"),
+    ),
+    "figure4": Table(
+        "The mask proportion rho",
+        DATASETS,
+        {str(rho): f"rho = {rho}" for rho in PROPORTIONS},
+        _proportion,
+        quick=("0.2", "0.6"),
+    ),
+}
+"""Name -> table or figure."""
