@@ -94,6 +94,14 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=2, sort_keys=True) + "\n")
 
 
+def read_json(path: Path) -> Any:
+    """Returns what `write_json` wrote. Raises UserError where it cannot be read."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from error
+
+
 def open_binary(path: Path) -> BinaryIO:
     """Opens `path` for reading, unpacking it on the way where its name ends in `.gz`."""
     return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")

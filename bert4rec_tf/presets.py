@@ -40,6 +40,25 @@ _DATA = {
 }
 """What the authors' scripts set for a data set whatever the width of the model."""
 
+_DROPOUT = {
+    "beauty": {64: (0.5, 0.2), 128: (0.5, 0.2), 256: (0.5, 0.2)},
+    "steam": {64: (0.1, 0.1), 128: (0.1, 0.1), 256: (0.2, 0.2)},
+    "ml-1m": {64: (0.2, 0.2), 128: (0.5, 0.2), 256: (0.5, 0.2)},
+    "ml-20m": {64: (0.1, 0.1), 128: (0.1, 0.1), 256: (0.1, 0.1)},
+    "synthetic": {64: (0.0, 0.0)},
+    "synthetic-orderless": {64: (0.0, 0.0)},
+}
+"""Data set -> width -> the released dropout of hidden states and of attention."""
+
+
+def dropout_of(dataset: str, hidden_dim: int) -> dict[str, float]:
+    """Returns the released `dropout` and `attention_dropout` of the largest known width up to `hidden_dim`, or of the
+    smallest one."""
+    known = _DROPOUT[dataset]
+    nearest = max((width for width in known if width <= hidden_dim), default=min(known))
+    return dict(zip(("dropout", "attention_dropout"), known[nearest]))
+
+
 _ORIGINAL = {
     "learning_rate": 1e-4,
     "warmup_steps": 100,

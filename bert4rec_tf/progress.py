@@ -49,7 +49,7 @@ class Progress:
             left = (self._total - self._done) * self._examples_per_step / max(self._rate(), 1e-9)
             self.say(
                 f"{self._title}: step {self._done:,} of {self._total:,}, {_format(shown)} "
-                f"{self._rate():,.0f} examples/s, {_clock(left)} left"
+                f"{self._rate():,.0f} examples/s, {clock(left)} left"
             )
 
     def say(self, line: str) -> None:
@@ -106,7 +106,8 @@ def _format(shown: Mapping[str, float]) -> str:
     return " ".join(f"{name} {value:.4g}" for name, value in shown.items())
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """Returns hours, minutes and seconds as 1:02:03."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}"

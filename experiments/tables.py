@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bert4rec_tf import presets
-from bert4rec_tf.config import Run
-from bert4rec_tf.errors import UserError
 
 DATASETS = ("beauty", "steam", "ml-1m", "ml-20m")
 QUICK_DATASETS = ("synthetic",)

@@ -309,15 +309,20 @@ def paper() -> dict[str, Any]:
     return json.loads(resources.files("bert4rec_tf").joinpath("paper.json").read_text())
 
 
-def describe(name: str, sequences: Sequences, report: Report | None = None) -> str:
-    """Returns what was converted, the data's row of Table 1, and the paper's below it where it has one."""
-    ours = {
+def table1_columns(sequences: Sequences) -> dict[str, str]:
+    """Returns the columns of Table 1, as they are shown."""
+    return {
         "users": f"{sequences.num_users:,}",
         "items": f"{sequences.num_items:,}",
         "actions": f"{sequences.num_actions:,}",
         "mean length": f"{sequences.num_actions / sequences.num_users:.2f}",
         "density": f"{sequences.density:.2%}",
     }
+
+
+def describe(name: str, sequences: Sequences, report: Report | None = None) -> str:
+    """Returns what was converted, the data's row of Table 1, and the paper's below it where it has one."""
+    ours = table1_columns(sequences)
     rows = [("", *ours), (name if is_own(name) else find(name).title, *ours.values())]
     published = paper()["table1"].get(family(name))
     lines = []

@@ -1,0 +1,88 @@
+"""The pictures of Figures 2 to 4, in the paper's arrangement (extra `plots`)."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert4rec_tf import files
+from bert4rec_tf.data import datasets
+from experiments.findings import Findings
+from experiments.tables import MODELS, PROPORTIONS, SEQUENTIAL, WIDTHS
+
+METRICS = ("hr@10", "ndcg@10")
+
+
+def draw_widths(found: Findings, folder: Path) -> list[tuple[str, str]]:
+    """Draws Figure 3: a column per data set, HR@10 above NDCG@10, a curve per model over the width."""
+
+    def curves(axes: Any, dataset: str, metric: str) -> None:
+        for model in SEQUENTIAL:
+            known = {width: found.mean(dataset, f"{model}@{width}", metric) for width in WIDTHS}
+            _curve(axes, known, MODELS[model])
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel("d")
+
+    return _grid(found, folder / "figure3.png", curves, "HR@10 and NDCG@10 over the width d")
+
+
+def draw_proportions(found: Findings, folder: Path) -> list[tuple[str, str]]:
+    """Draws Figure 4: a column per data set, HR@10 above NDCG@10, over rho."""
+
+    def curves(axes: Any, dataset: str, metric: str) -> None:
+        _curve(axes, {rho: found.mean(dataset, str(rho), metric) for rho in PROPORTIONS}, "BERT4Rec")
+        axes.set_xlabel("rho")
+
+    return _grid(found, folder / "figure4.png", curves, "HR@10 and NDCG@10 over the mask proportion")
+
+
+def _curve(axes: Any, values: dict[float, float | None], label: str) -> None:
+    known = {x: value for x, value in values.items() if value is not None}
+    if known:
+        axes.plot(list(known), list(known.values()), marker="o", label=label)
+
+
+def _grid(found: Findings, path: Path, curves: Callable[[Any, str, str], None], shown: str) -> list[tuple[str, str]]:
+    from matplotlib.figure import Figure
+
+    names = found.datasets()
+    figure = Figure(figsize=(4 * len(names), 6), layout="constrained")
+    for row, metric in enumerate(METRICS):
+        for column, dataset in enumerate(names):
+            axes = figure.add_subplot(len(METRICS), len(names), row * len(names) + column + 1)
+            curves(axes, dataset, metric)
+            axes.set(title=datasets.find(dataset).title, ylabel=metric.upper())
+            axes.grid(alpha=0.3)
+            if axes.lines and row == column == 0:
+                axes.legend(fontsize="small")
+    _save(figure, path)
+    return [(path.name, shown)]
+
+
+def draw_attention(attention: Sequence[Any], path: Path) -> list[tuple[str, str]]:
+    """Draws Figure 2: one heat-map for each layer and head.
+
+    Args:
+        attention: [layers, heads, positions, positions], rows the positions that attend.
+        path: ends in `.png`.
+    """
+    from matplotlib.figure import Figure
+
+    maps = np.asarray(attention)
+    layers, heads, positions, _ = maps.shape
+    figure = Figure(figsize=(4 * heads, 3.6 * layers), layout="constrained")
+    for layer in range(layers):
+        for head in range(heads):
+            axes = figure.add_subplot(layers, heads, layer * heads + head + 1)
+            image = axes.imshow(maps[layer, head], cmap="viridis", vmin=0)
+            axes.set(title=f"layer {layer + 1}, head {head + 1}", xticks=range(positions), yticks=range(positions))
+            figure.colorbar(image, ax=axes)
+    _save(figure, path)
+    return [(path.name, f"Mean attention in each layer and head; position {positions - 1} is the mask token")]
+
+
+def _save(figure: Any, path: Path) -> None:
+    files.make_folder(path.parent)
+    with files.whole_file(path) as aside:
+        figure.savefig(aside, format="png", dpi=120, metadata={"Software": None})

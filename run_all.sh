@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# Every table and figure of the paper: runs what is missing and writes experiments/results/report.md and .html.
+# --quick does it on the built-in data with tiny models; --list shows what is done; --help tells the rest.
+set -euo pipefail
+cd "$(dirname "$0")"
+exec python -m experiments "$@"
