@@ -9,7 +9,15 @@ HERE = Path(__file__).parent
 EXPORT = ["ai-edge-litert>=2.1", "onnx>=1.17", "onnxruntime>=1.20", "tf2onnx>=1.17"]
 PLOTS = ["matplotlib>=3.8"]
 SERVE = ["aiohttp>=3.11"]
-TEST = ["hypothesis>=6.100", "ir-measures>=0.3.7", "playwright>=1.49", "pytest>=8", "ruff>=0.9", "scipy>=1.13"]
+TEST = [
+    "hypothesis>=6.100",
+    "ir-measures>=0.3.7",
+    "playwright>=1.49",
+    "pytest>=8",
+    "pytest-xdist>=3.6",
+    "ruff>=0.9",
+    "scipy>=1.13",
+]
 VERSION = re.search(r'__version__ = "(.+?)"', (HERE / "bert4rec_tf" / "__init__.py").read_text()).group(1)
 
 setup(
