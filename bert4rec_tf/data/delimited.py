@@ -2,7 +2,7 @@
 
 import csv
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.csv
@@ -144,34 +144,48 @@ class Reader:
                 yield number, line.split(self.layout.separator) if line else []
 
     def _quoted_rows(self, text: str) -> Iterator[tuple[int, list[str] | str]]:
-        lines, begin = _LINE.findall(text), 0
         limit = csv.field_size_limit(2 * LONGEST_LINE)
         try:
-            while begin is not None:
-                begin = yield from self._quoted_rows_from(lines, begin)
+            yield from self._quoted_rows_of(_LINE.findall(text))
         finally:
             csv.field_size_limit(limit)
 
-    def _quoted_rows_from(
-        self, lines: list[str], begin: int
-    ) -> Generator[tuple[int, list[str] | str], None, int | None]:
-        """Yields rows up to one whose quote is open at the end; returns the line after the one where it opens."""
-        reader, before = csv.reader(lines[begin:], delimiter=self.layout.separator), begin
-        for row in reader:
-            after = begin + reader.line_num
-            if after == len(lines) and self._unclosed(lines[before:]):
-                yield before, lines[before].rstrip("\r\n")
-                return before + 1
-            yield before, row
-            before = after
-        return None
+    def _quoted_rows_of(self, lines: list[str]) -> Iterator[tuple[int, list[str] | str]]:
+        number, closing = 0, None
+        while number < len(lines):
+            last, (row, is_open) = number, self._begun(lines[number])
+            if is_open:
+                closing = closing or self._closing_lines(lines)
+                last = closing[number + 1]
+                row = lines[number].rstrip("\r\n") if last is None else self._begun(*lines[number : last + 1])[0]
+            yield number, row
+            number = (number if last is None else last) + 1
 
-    def _unclosed(self, lines: list[str]) -> bool:
-        try:
-            list(csv.reader(lines, delimiter=self.layout.separator, strict=True))
-        except csv.Error as error:
-            return "unexpected end of data" in str(error)
-        return False
+    def _begun(self, *lines: str, strict: bool = False) -> tuple[list[str], bool]:
+        """Returns the first row of some lines, and whether a quote is open at their end."""
+        if len(lines) == 1 and '"' not in lines[0]:
+            line = lines[0].rstrip("\r\n")
+            return line.split(self.layout.separator) if line else [], False
+        reader = csv.reader([*lines, '"\n'], delimiter=self.layout.separator, strict=strict)
+        return next(reader), reader.line_num > len(lines)
+
+    def _closing_lines(self, lines: list[str]) -> list[int | None]:
+        """Returns for every line the one that closes a quote which is open where it begins; None where no line does.
+
+        Made from the end in one pass: to look from every line anew would take hours for a few megabytes of odd quotes.
+        What follows such a closing quote must be a separator or the end of the line. Otherwise two rows with a stray
+        quote each would hide those between them.
+        """
+        closing: list[int | None] = [None] * (len(lines) + 1)
+        for number in reversed(range(len(lines))):
+            closing[number] = closing[number + 1]
+            if '"' in lines[number]:
+                try:
+                    _, is_open = self._begun(f'"{lines[number]}', strict=True)
+                    closing[number] = closing[number + 1] if is_open else number
+                except csv.Error:
+                    closing[number] = None
+        return closing
 
 
 def with_times(
@@ -180,12 +194,11 @@ def with_times(
     """Returns the actions whose times are of a kind; the rows of the others are bad."""
     found = times.converted(texts, kind)
     if found is None:
-        good = []
+        no_times = times.not_of(texts, kind)
+        good = [place for place, text in enumerate(texts) if text not in no_times]
         for place, text in enumerate(texts):
-            if times.converted([text], kind) is None:
+            if text in no_times:
                 bad.add(bad_rows.NO_TIME, numbers[place], text)
-            else:
-                good.append(place)
         users, items, texts = ([column[place] for place in good] for column in (users, items, texts))
         found = times.converted(texts, kind)
     return actions.table(users, items, found)

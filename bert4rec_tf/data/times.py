@@ -16,6 +16,12 @@ TYPES = {
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 _ZONE = re.compile(r"[T ].*(?:Z|[+-]\d\d(?::?\d\d)?)$")
+_LIKE = {
+    NUMBER: re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|0[xX][0-9a-fA-F]+"),
+    DATE: re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[ T][0-9:.]+)?"),
+    ZONED: re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9:.]+(?:Z|[+-][0-9:]+)"),
+}
+"""What is not like this is no time of the kind; what is, Arrow decides."""
 
 
 def kind_of(text: str) -> str | None:
@@ -39,6 +45,21 @@ def converted(texts: Sequence[str], kind: str) -> pa.Array | None:
             continue
         return found if is_finite(found) else None
     return None
+
+
+def not_of(texts: Sequence[str], kind: str) -> set[str]:
+    """Returns those of some texts that are no times of this kind."""
+    found = {text for text in set(texts) if not _LIKE[kind].fullmatch(text)}
+    pending = [sorted(set(texts) - found)]  # tried as a whole, then by halves, for hardly any is bad
+    while pending:
+        part = pending.pop()
+        if converted(part, kind) is not None:
+            continue
+        if len(part) == 1:
+            found.add(part[0])
+        else:
+            pending += [part[: len(part) // 2], part[len(part) // 2 :]]
+    return found
 
 
 def is_finite(times: pa.Array | pa.ChunkedArray) -> bool:
