@@ -66,7 +66,7 @@ class Progress:
 
 
 class Transfer:
-    """Shows how much of a file has come: a bar on a terminal, plain lines otherwise. Closes with the block.
+    """Shows how much of a file has come or been read: a bar on a terminal, else plain lines. Closes with the block.
 
     Args:
         title: the file.
@@ -92,7 +92,8 @@ class Transfer:
             self._bar.close()
 
     def advance(self, received: int) -> None:
-        """Counts bytes that have come."""
+        """Counts bytes that have come, up to the total: of an archive some are read twice."""
+        received = received if self._total is None else min(received, self._total - self._done)
         self._done += received
         if self._bar is not None:
             self._bar.update(received)

@@ -1,5 +1,7 @@
 """Archives: what is read from them, and which ones nobody should unpack."""
 
+import gzip
+import random
 import stat
 import zipfile
 
@@ -29,6 +31,19 @@ def test_a_member_is_read_wherever_it_lies(tmp_path):
     with archives.opened(path, "ratings.dat") as file:
         assert file.read() == b"1::2::3::4\n"
     assert archives.has_member(path, "ratings.dat") and not archives.has_member(path, "movies.dat")
+
+
+@pytest.mark.parametrize("name", ["plain", "packed.gz", "data.zip"])
+def test_whoever_watches_is_told_of_every_byte_on_the_disk(tmp_path, name):
+    path, content, counts = tmp_path / name, random.Random(1).randbytes(3_000_000), []
+    if name == "data.zip":
+        archive(tmp_path, {"ratings.dat": content})
+    else:
+        path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    with archives.opened(path, "ratings.dat" if name == "data.zip" else None, watch=counts.append) as file:
+        assert b"".join(iter(lambda: file.read(1_000_000), b"")) == content
+    size = path.stat().st_size
+    assert size <= sum(counts) <= size + (1 << 20) and len([count for count in counts if count]) >= 3
 
 
 @pytest.mark.parametrize(

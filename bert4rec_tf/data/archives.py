@@ -2,15 +2,15 @@
 
 import contextlib
 import gzip
+import io
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from bert4rec_tf.errors import UserError
-from bert4rec_tf.files import open_binary
 
 LIMIT = 8 << 30
 """No member of an archive may be larger unpacked, in bytes."""
@@ -21,15 +21,33 @@ MOST_PACKED = 200
 UNREADABLE = (EOFError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error)
 """What reading a damaged file ends in."""
 
+PIECE = 1 << 20
+
+
+class _Watched(io.FileIO):
+    """A file that tells how many bytes are read from it, whatever unpacks them."""
+
+    def __init__(self, path: Path, watch: Callable[[int], None]) -> None:
+        super().__init__(path)
+        self._watch = watch
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:
+        count = super().readinto(buffer)
+        self._watch(count)
+        return count
+
 
 @contextlib.contextmanager
-def opened(path: Path, member: str | None = None, limit: int = LIMIT) -> Iterator[BinaryIO]:
+def opened(
+    path: Path, member: str | None = None, limit: int = LIMIT, watch: Callable[[int], None] = lambda count: None
+) -> Iterator[BinaryIO]:
     """Opens a file for reading, unpacked on the way.
 
     Args:
         path: a plain file, `.gz`, or an archive of which `member` is to be read.
         member: the name of a file in the archive, without its folders.
         limit: bytes that it may have unpacked.
+        watch: is told every time how many bytes, as they lie on the disk, have been read.
 
     Raises:
         UserError: where the file is missing, cut short or damaged (also while the block reads it), the archive has no
@@ -37,10 +55,11 @@ def opened(path: Path, member: str | None = None, limit: int = LIMIT) -> Iterato
     """
     try:
         with contextlib.ExitStack() as stack:
+            packed = stack.enter_context(io.BufferedReader(_Watched(path, watch), PIECE))
             if member is None:
-                yield stack.enter_context(open_binary(path))
+                yield stack.enter_context(gzip.GzipFile(fileobj=packed)) if path.suffix == ".gz" else packed
             else:
-                archive = stack.enter_context(zipfile.ZipFile(path))
+                archive = stack.enter_context(zipfile.ZipFile(packed))
                 yield stack.enter_context(_opened(path, archive, _checked(path, archive, member, limit)))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None

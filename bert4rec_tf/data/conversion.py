@@ -16,7 +16,7 @@ from bert4rec_tf.data.bad_rows import BadRows
 from bert4rec_tf.data.layouts import PARQUET, TEXT
 from bert4rec_tf.errors import UserError
 from bert4rec_tf.origins import Interactions
-from bert4rec_tf.progress import warn
+from bert4rec_tf.progress import Transfer, warn
 from bert4rec_tf.sequences import Sequences, Vocabulary
 
 FORMAT = 1
@@ -82,7 +82,8 @@ def convert(asked: Interactions, member: str | None = None) -> tuple[Sequences, 
             actions.add(found)
     else:
         reader = (delimited if layout.kind == TEXT else records).Reader(layout, bad)
-        with archives.opened(path, member) as stream:
+        shown = Transfer(f"reading {path.name}", 0, path.stat().st_size)
+        with shown, archives.opened(path, member, watch=shown.advance) as stream:
             for block in blocks.read(stream, path, layout.quoted):
                 actions.add(reader.read(block))
     actions.tables[:] = _of_one_type(actions.tables)
