@@ -185,6 +185,17 @@ COLUMNS = {
     "one user with one item": ("a.csv", b"user,item\na,1\na,1\n", {}, "only one item left"),
     "a filter that leaves nothing": ("a.csv", GOOD, {"min_user_actions": 9}, "no user has two actions left"),
     "an archive cut short": ("a.csv.gz", gzip.compress(GOOD)[:40], {}, "damaged"),
+    "an archive": ("a.csv", b"PK\x03\x04" + GOOD, {}, "is packed; unpack it"),
+    "a packed file by another name": ("a.csv", gzip.compress(GOOD), {}, "under a name that ends in .gz"),
+    "a JSON array": ("a.json", b'[{"user": "a", "item": 1},\n{"user": "a", "item": 2}]', {}, "begins a JSON array"),
+    "a JSON object of many lines": ("a.json", b'{\n"user": "a"\n}', {}, "line 1: neither a whole JSON object"),
+    "packed parquet": ("a.parquet.gz", gzip.compress(as_parquet(ROWS)), {}, "is not read from .gz"),
+    "bad rows only": (
+        "a.csv",
+        b"user,item,date\na,1,01/02/2020\na,2,01/03/2020\n",
+        {"bad_rows": "skip"},
+        f"nothing to learn from; passed over 2 bad rows: {bad_rows.NO_TIME} (the first: line 2)",
+    ),
     "no parquet": ("a.parquet", b"PAR1 and more", {}, "damaged"),
 }
 

@@ -9,7 +9,7 @@ MISSING = frozenset(("", "nan", "NaN", "NAN", "null", "NULL", "None"))
 """Texts that stand for no id in formats that cannot tell a text from its absence."""
 
 NO_USER, NO_ITEM = "the user's id is missing", "the item's id is missing"
-NO_TIME = "the time is neither a number nor a date"
+NO_TIME = "the time is no number or ISO 8601 date, or of another kind than the first"
 MANY_LINES = "an id has an end of line in it"
 NO_UTF8 = "an id is not UTF-8"
 NO_ID = "an id is neither a text nor a whole number"
@@ -44,6 +44,14 @@ class BadRows:
             )
         count, first = self.found.get(kind, (0, number))
         self.found[kind] = count + 1, min(first, number)
+
+
+def told(found: dict[str, tuple[int, int]], unit: str) -> list[str]:
+    """Returns such lines, of how many bad rows of each kind there were and the number of the first."""
+    return [
+        f"passed over {count:,} bad rows: {kind} (the first: {unit} {first:,})"
+        for kind, (count, first) in sorted(found.items(), key=lambda kind: kind[1][1])
+    ]
 
 
 def printable(text: str) -> str:

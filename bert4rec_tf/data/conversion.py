@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from bert4rec_tf import arrays, files
-from bert4rec_tf.data import archives, blocks, delimited, layouts, records
+from bert4rec_tf.data import archives, bad_rows, blocks, delimited, layouts, records
 from bert4rec_tf.data.actions import Actions
 from bert4rec_tf.data.bad_rows import BadRows
 from bert4rec_tf.data.layouts import PARQUET, TEXT
@@ -48,9 +48,7 @@ class Report:
     unit: str = "line"
 
     def __str__(self) -> str:
-        lines = [f"{self.path}: {self.columns}"]
-        for kind, (count, first) in sorted(self.bad.items(), key=lambda found: found[1][1]):
-            lines.append(f"passed over {count:,} bad rows: {kind} (the first: {self.unit} {first:,})")
+        lines = [f"{self.path}: {self.columns}", *bad_rows.told(self.bad, self.unit)]
         sizes = [", ".join(f"{count:,} {name}" for name, count in found.items()) for found in (self.read, self.kept)]
         lines.append(f"read: {sizes[0]}")
         lines.append(
@@ -89,10 +87,11 @@ def convert(asked: Interactions, member: str | None = None) -> tuple[Sequences, 
     actions.tables[:] = _of_one_type(actions.tables)
     least = {"min_user_actions": asked.min_user_actions, "min_item_actions": asked.min_item_actions}
     sequences, sizes = actions.sequences(**least)
+    why = "".join(f"; {line}" for line in bad_rows.told(bad.found, bad.unit))
     if sequences.num_users == 0:
-        raise UserError(f"{path}: no user has two actions left, so there is nothing to learn from")
+        raise UserError(f"{path}: no user has two actions left, so there is nothing to learn from{why}")
     if sequences.num_items == 1:
-        raise UserError(f"{path}: there is only one item left, so there is nothing to recommend")
+        raise UserError(f"{path}: there is only one item left, so there is nothing to recommend{why}")
     return sequences, Report(str(path), str(layout), **sizes, **least, bad=bad.found, unit=bad.unit)
 
 

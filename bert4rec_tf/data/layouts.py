@@ -34,6 +34,8 @@ BLANKS = " "
 """The separator that stands for any number of blanks and tabs."""
 
 SAMPLE = 1 << 20
+_PACKED = re.compile(rb"PK\x03\x04|\x1f\x8b|\xfd7zXZ\0|BZh[1-9]1AY&SY|\x28\xb5\x2f\xfd")
+"""How archives and packed files begin: zip, gzip, xz, bzip2, zstandard."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,13 @@ def find(asked: Interactions, start: bytes, name: str | None = None) -> Layout:
         UserError: where a column that was named is not there, or one that was not cannot be guessed.
     """
     path = asked.file
+    if _PACKED.match(start):
+        raise UserError(
+            f"{path}: is packed; unpack it, or pack the text alone with gzip, under a name that ends in .gz"
+        )
     if start.startswith(b"PAR1"):
+        if path.suffix == ".gz":
+            raise UserError(f"{path}: Parquet packs by itself and is not read from .gz; unpack it")
         from bert4rec_tf.data import parquet
 
         return of_names(asked, PARQUET, parquet.names(path))
@@ -92,6 +100,8 @@ def find(asked: Interactions, start: bytes, name: str | None = None) -> Layout:
     lines = [line for line in re.split(r"\r\n|\r|\n", text) if line.strip()]
     if not lines:
         raise UserError(f"{path}: the file is empty")
+    if re.match(r"\s*\[\s*(\{|$)", lines[0]):
+        raise UserError(f"{path}, line 1: begins a JSON array; write its objects one per line, without brackets")
     if lines[0].lstrip().startswith("{"):
         return _of_records(asked, lines[0])
     separator = _separator(path, name or path.name, lines[0])
@@ -124,7 +134,7 @@ def _of_records(asked: Interactions, line: str) -> Layout:
         try:
             record, kind = ast.literal_eval(line.strip()), LITERALS
         except (ValueError, SyntaxError, MemoryError, RecursionError):
-            raise UserError(f"{asked.file}, line 1: neither a JSON object nor a Python dictionary") from None
+            raise UserError(f"{asked.file}, line 1: neither a whole JSON object nor a Python dictionary") from None
     return of_names(asked, kind, list(record))
 
 
