@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from test_interactions import as_csv, as_json, as_literals, as_text, histories, plainly
 
 from bert4rec_tf import arrays, presets
-from bert4rec_tf.data import conversion, datasets
+from bert4rec_tf.data import actions, conversion, datasets
 from bert4rec_tf.data.actions import filtered, order_of
 from bert4rec_tf.errors import UserError
 from bert4rec_tf.origins import Interactions, family, named
@@ -41,11 +41,17 @@ def test_the_filter_is_one_pass_and_then_the_users(pairs, least):
 @given(
     rows=st.lists(st.tuples(st.integers(0, 5), st.integers(-3, 3) | st.integers(-(2**62), 2**62)), max_size=40),
     kind=st.sampled_from(["int64", "float64", "none"]),
+    grouped=st.booleans(),
+    piece=st.sampled_from([1, 3, 1 << 18]),
 )
-def test_actions_are_ordered_by_user_time_and_row(rows, kind):
+def test_actions_are_ordered_by_user_time_and_row(rows, kind, grouped, piece):
+    if grouped:
+        rows = sorted(rows, key=lambda row: row[0])
     users = np.array([user for user, _ in rows], np.int32)
     times = None if kind == "none" else np.array([time for _, time in rows], kind)
-    order = order_of(users, times)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(actions, "PIECE", piece)
+        order = order_of(users, times)
     expected = sorted(range(len(rows)), key=lambda row: (users[row], 0 if times is None else times[row], row))
     assert (np.arange(len(rows)) if order is None else order).tolist() == expected
 

@@ -12,6 +12,9 @@ from bert4rec_tf.data.bad_rows import MISSING
 from bert4rec_tf.sequences import Sequences
 
 ID = pa.dictionary(pa.int32(), pa.string())
+PIECE = 1 << 18
+"""Actions that are worked through at once where more would not stay in the processor's cache."""
+
 BLANKS = " \t"
 """What does not belong to an id, at its ends, in a text."""
 
@@ -80,8 +83,8 @@ class Actions:
 
     def _times(self) -> Iterator[np.ndarray]:
         for found in self.tables:
-            column = found["time"]
-            yield (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_numpy()
+            for chunk in found["time"].chunks:
+                yield (chunk.cast(pa.int64()) if pa.types.is_timestamp(chunk.type) else chunk).to_numpy()
 
     def sequences(self, min_user_actions: int, min_item_actions: int) -> tuple[Sequences, dict[str, Any]]:
         """Filters, orders and groups the actions. They are given up on the way, to save memory.
@@ -116,36 +119,67 @@ def filtered(users: np.ndarray, items: np.ndarray, min_user_actions: int, min_it
     """Returns which actions stay, bool [actions]; None for all of them."""
     if max(min_user_actions, min_item_actions) <= 1 or not len(users):
         return None
-    of_users, of_items = np.bincount(users), np.bincount(items)
+    of_users, of_items = _counts(users), _counts(items)
+    if of_users.min() >= min_user_actions and of_items.min() >= min_item_actions:
+        return None
     chosen = (of_users >= min_user_actions)[users] & (of_items >= min_item_actions)[items]
     left = np.bincount(users[chosen], minlength=len(of_users))
     return chosen & (left >= min_user_actions)[users]
 
 
+def _counts(codes: np.ndarray) -> np.ndarray:
+    """`np.bincount` in pieces, for it copies what it counts to 64 bits."""
+    number = int(codes.max()) + 1
+    pieces = (codes[begin : begin + PIECE] for begin in range(0, len(codes), PIECE))
+    return sum(np.bincount(piece, minlength=number) for piece in pieces)
+
+
 def order_of(users: np.ndarray, times: np.ndarray | None) -> np.ndarray | None:
     """Returns the order by user, time and row; None where the actions are in it already."""
-    if (times is None or _ascends(times)) and _ascends(users):
+    grouped = _ascends(users)
+    if grouped and (times is None or _ascends(times)):
         return None
+    by_user = None if grouped else _places_in_order(users.astype(np.int64))
     if times is None:
-        return _stable_order(users)
-    by_time = _stable_order(times)
-    return by_time[_stable_order(users[by_time])]
+        return by_user
+    if by_user is not None:
+        users, times = users[by_user], times[by_user]
+    order = np.empty(len(users), np.int64)
+    for begin, end in _pieces_of_whole_users(users):
+        order[begin:end] = _order_of_grouped(users[begin:end], times[begin:end])
+        order[begin:end] += begin
+    return order if by_user is None else by_user[order]
 
 
-def _stable_order(values: np.ndarray) -> np.ndarray:
-    """`np.argsort(kind="stable")`. Whole numbers that leave room for their place are sorted with it, faster."""
-    place = len(values).bit_length()
-    if values.dtype.kind == "i" and len(values):
-        least, most = int(values.min()), int(values.max())
-        if (most - least).bit_length() + place < 64:
-            keys = values.astype(np.int64)
-            keys -= least
-            keys <<= place
-            keys |= np.arange(len(values))
-            keys.sort()
-            keys &= (1 << place) - 1
-            return keys
-    return np.argsort(values, kind="stable")
+def _pieces_of_whole_users(users: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Cuts actions that are grouped by user: what fits into the cache is sorted in half the time."""
+    begin = 0
+    while begin < len(users):
+        end = int(np.searchsorted(users, users[min(begin + PIECE, len(users)) - 1], side="right"))
+        yield begin, end
+        begin = end
+
+
+def _order_of_grouped(users: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Sorts user, time and place as one number where that has 63 bits at most, which is faster."""
+    if times.dtype.kind == "i":
+        least, most = int(times.min()), int(times.max())
+        bits = (most - least).bit_length()
+        if int(users[-1] - users[0]).bit_length() + bits + len(users).bit_length() < 64:
+            keys = (users - users[0]).astype(np.int64) << bits
+            keys |= times - least
+            return _places_in_order(keys)
+    return np.lexsort((times, users))
+
+
+def _places_in_order(keys: np.ndarray) -> np.ndarray:
+    """`np.argsort(kind="stable")` of whole numbers from 0 that leave room for their place. They are written over."""
+    bits = len(keys).bit_length()
+    keys <<= bits
+    keys |= np.arange(len(keys))
+    keys.sort()
+    keys &= (1 << bits) - 1
+    return keys
 
 
 def _ascends(values: np.ndarray) -> bool:
