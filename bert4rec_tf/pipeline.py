@@ -95,6 +95,7 @@ class Experiment:
         silent: show no progress.
         checkpoint_seconds: the most time that a killed training loses.
         interactions: the user's own file that the data came from, to be found again by `--mode=evaluate`.
+        watch: called with each measurement of a training, as `training.Trainer` does; what it raises ends the training.
     """
 
     run: Run
@@ -104,6 +105,7 @@ class Experiment:
     silent: bool = False
     checkpoint_seconds: float = training.CHECKPOINT_SECONDS
     interactions: Interactions | None = None
+    watch: Callable[[dict[str, float]], None] | None = None
     split: LeaveOneOut = field(init=False)
     _prepared: dict[str, Shards] = field(init=False, default_factory=dict)
 
@@ -241,6 +243,7 @@ class Experiment:
             silent=self.silent,
             checkpoint_seconds=self.checkpoint_seconds,
             strategy=strategy,
+            watch=self.watch,
         )
 
     def _validation(self, model: Recommender) -> Callable[[], dict[str, float]]:
@@ -275,7 +278,7 @@ def open_experiment(
         data_dir: where the data sets' files lie, and what is converted is kept.
         workdir: the run's folder; None for `runs/<dataset>-<model>-<digest>`.
         prepared_dir: the folder of training examples and candidates; None for one in the run's folder.
-        **options: `processes`, `silent`, `checkpoint_seconds` and `interactions` of `Experiment`.
+        **options: `processes`, `silent`, `checkpoint_seconds`, `interactions` and `watch` of `Experiment`.
 
     Raises:
         UserError: where the data cannot be read, or the directory is another run's.

@@ -5,6 +5,7 @@ so that one training is enough; `--notrain_on_validation` chooses anew. `release
 `table2` the paper's best rows (d = 256).
 """
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -172,6 +173,9 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 """Model -> what its authors set, for every data set."""
 
+TUNED: dict[tuple[str, str], Preset] = {}
+"""(Model, data set) -> what a search on the validation item found, over what the model's authors set."""
+
 OWN = Preset(
     "Not known of these data.",
     "At most 10,000 steps of 128 examples, about 20 minutes on two cores where there are 50,000 items, and a second "
@@ -218,7 +222,9 @@ def find(name: str, dataset: str, model: str = "bert4rec") -> Preset:
             raise UserError(f"Preset {name!r} is of bert4rec; {model} has `fast` alone")
         steps, evaluate_every = _STEPS.get(dataset, (10_000, 500) if is_own(dataset) else (40_000, 1_000))
         settings = {**OTHERS[model], "steps": steps, "evaluate_every": evaluate_every}
-        return Preset(_NOT_MEASURED, _NOT_MEASURED, {**settings, "max_length": _LONG.get(dataset, 50)})
+        settings["max_length"] = _LONG.get(dataset, 50)
+        tuned = TUNED.get((model, dataset), Preset(_NOT_MEASURED, _NOT_MEASURED, {}))
+        return dataclasses.replace(tuned, settings={**settings, **tuned.settings})
     if is_own(dataset) and name == "fast":
         return OWN
     if dataset not in PRESETS[name]:

@@ -67,6 +67,8 @@ class Trainer:
         silent: show nothing.
         checkpoint_seconds: the most time that a killed training loses.
         strategy: the devices that share each batch, under whose scope the model was made; None for one.
+        watch: called with each row of the curve once it is measured, and first with those of earlier sittings. What it
+            raises ends the training, which can go on from the last checkpoint.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Trainer:
         silent: bool = False,
         checkpoint_seconds: float = CHECKPOINT_SECONDS,
         strategy: tf.distribute.Strategy | None = None,
+        watch: Callable[[dict[str, float]], None] | None = None,
     ) -> None:
         self.model = model
         self.batches = batches
@@ -92,6 +95,7 @@ class Trainer:
         self.silent = silent
         self.checkpoint_seconds = checkpoint_seconds
         self.strategy = strategy
+        self.watch = watch or (lambda row: None)
         self.state = State()
         with strategy.scope() if strategy else contextlib.nullcontext():
             self.optimizer = optimizers.from_settings(settings)
@@ -108,6 +112,8 @@ class Trainer:
         files.make_folder(self.folder)
         saved = self._checkpoints.restore(self._variables)
         self.state = State(**saved) if saved else State()
+        for row in self.state.curve:
+            self.watch(row)
         if not self.state.finished:
             self._loop()
         if self.validate is not None:
@@ -171,6 +177,7 @@ class Trainer:
             plots.plot_curve(self.folder / "curve.png", state.curve, self.title)
         shown = ", ".join(f"{name} {row[name]:.4f}" for name in ("loss", "hr@10", CHOSEN_BY) if name in row)
         progress.say(f"{self.title}: step {state.step:,}, {state.seconds / 60:.1f} minutes: {shown}")
+        self.watch(row)
 
     def _should_stop(self) -> bool:
         if not self.settings.patience or not self.state.best_step:
