@@ -22,6 +22,7 @@ def draw_widths(found: Findings, folder: Path) -> list[tuple[str, str]]:
             known = {width: found.mean(dataset, f"{model}@{width}", metric) for width in WIDTHS}
             _curve(axes, known, MODELS[model])
         axes.set_xscale("log", base=2)
+        axes.set_xticks(WIDTHS, labels=[str(width) for width in WIDTHS])
         axes.set_xlabel("d")
 
     return _grid(found, folder / "figure3.png", curves, "HR@10 and NDCG@10 over the width d")
@@ -60,18 +61,20 @@ def _grid(found: Findings, path: Path, curves: Callable[[Any, str, str], None], 
     return [(path.name, shown)]
 
 
-def draw_attention(attention: Sequence[Any], path: Path) -> list[tuple[str, str]]:
+def draw_attention(attention: Sequence[Any], path: Path, title: str) -> list[tuple[str, str]]:
     """Draws Figure 2: one heat-map for each layer and head.
 
     Args:
         attention: [layers, heads, positions, positions], rows the positions that attend.
         path: ends in `.png`.
+        title: above all.
     """
     from matplotlib.figure import Figure
 
     maps = np.asarray(attention)
     layers, heads, positions, _ = maps.shape
-    figure = Figure(figsize=(4 * heads, 3.6 * layers), layout="constrained")
+    figure = Figure(figsize=(4 * heads + 1, 3.6 * layers), layout="constrained")
+    figure.suptitle(title)
     for layer in range(layers):
         for head in range(heads):
             axes = figure.add_subplot(layers, heads, layer * heads + head + 1)
@@ -79,7 +82,7 @@ def draw_attention(attention: Sequence[Any], path: Path) -> list[tuple[str, str]
             axes.set(title=f"layer {layer + 1}, head {head + 1}", xticks=range(positions), yticks=range(positions))
             figure.colorbar(image, ax=axes)
     _save(figure, path)
-    return [(path.name, f"Mean attention in each layer and head; position {positions - 1} is the mask token")]
+    return [(path.name, f"{title}: mean attention in each layer and head; position {positions - 1} is the mask token")]
 
 
 def _save(figure: Any, path: Path) -> None:

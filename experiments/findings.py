@@ -1,53 +1,71 @@
 """What is known of a table's cells: the means over seeds of the finished runs, beside the paper's numbers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from bert4rec_tf.data import datasets
 from bert4rec_tf.metrics import POPULAR
+from experiments.jobs import Job, Plan
 from experiments.results import FINISHED
-from experiments.sweep import Job, job_of
 from experiments.tables import TABLES
-
-Jobs = dict[tuple[str, str], list[Job]]
-"""(Data set, variant) -> one job per seed."""
 
 SAMPLES = "samples_per_second"
 
-
-def jobs_of(name: str, chosen: Sequence[str], preset: str, seeds: Sequence[int], quick: bool = False) -> Jobs:
-    """Returns the jobs of a table on the chosen data sets."""
-    cells = TABLES[name].cells(chosen, quick)
-    return {(cell.dataset, cell.variant): [job_of(cell, preset, seed, quick) for seed in seeds] for cell in cells}
+Line = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Findings:
     """A table's runs and what they ended with.
 
+    The cells of a data set are compared with each other, so they are all of one budget: the one with the most finished
+    runs, the largest of several. Seeds count that are asked for or finished.
+
     Attributes:
         name: of the table.
-        jobs: its runs.
+        plan: what is asked for.
         lines: the newest line of each key.
+        budgets: data set -> the share of the presets' steps that its runs had.
+        runs: (data set, variant) -> the jobs and lines of its finished runs, by falling age of the seed.
     """
 
     name: str
-    jobs: Jobs
-    lines: Mapping[str, Mapping[str, Any]]
+    plan: Plan
+    lines: Mapping[str, Line]
+    budgets: dict[str, float] = field(init=False, default_factory=dict)
+    runs: dict[tuple[str, str], list[tuple[Job, Line]]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        seeds = sorted({*self.plan.seeds, *(line["run"]["seed"] for line in self.lines.values())})
+        budgets = sorted({self.plan.budget, *(line["budget"] for line in self.lines.values())}, reverse=True)
+        plans = {budget: replace(self.plan, budget=budget, seeds=seeds).jobs(self.name) for budget in budgets}
+        for dataset in dict.fromkeys(dataset for dataset, _ in plans[self.plan.budget]):
+            finished = {budget: self._finished(plans[budget], dataset) for budget in budgets}
+            best = max(budgets, key=lambda budget: (sum(map(len, finished[budget].values())), budget))
+            self.budgets[dataset] = best
+            self.runs.update({(dataset, variant): found for variant, found in finished[best].items()})
+
+    def _finished(self, jobs: Mapping[tuple[str, str], Sequence[Job]], dataset: str) -> dict[str, Any]:
+        return {
+            variant: [
+                (job, self.lines[job.key]) for job in some if self.lines.get(job.key, {}).get("status") == FINISHED
+            ]
+            for (of, variant), some in jobs.items()
+            if of == dataset
+        }
 
     def datasets(self) -> list[str]:
-        return list(dict.fromkeys(dataset for dataset, _ in self.jobs))
+        return list(self.budgets)
 
     def variants(self, dataset: str) -> list[str]:
-        return [variant for of, variant in self.jobs if of == dataset]
+        return [variant for of, variant in self.runs if of == dataset]
 
-    def finished(self, dataset: str, variant: str) -> list[Mapping[str, Any]]:
+    def finished(self, dataset: str, variant: str) -> list[Line]:
         """Returns the lines of a cell's finished seeds."""
-        found = [self.lines.get(job.key, {}) for job in self.jobs.get((dataset, variant), ())]
-        return [line for line in found if line.get("status") == FINISHED]
+        return [line for _, line in self.runs.get((dataset, variant), ())]
 
     def values(self, dataset: str, variant: str, metric: str, protocol: str = POPULAR) -> list[float]:
         """Returns a metric of each finished seed; for SAMPLES the examples per second of the last training."""
@@ -65,8 +83,23 @@ class Findings:
         """Returns the published number; None where there is none."""
         return datasets.paper().get(self.name, {}).get(dataset, {}).get(variant, {}).get(metric)
 
+    def pair(self, dataset: str, first: str, second: str) -> tuple[Job, Job] | None:
+        """Returns the jobs of two cells with the first seed that both have finished; None where they share none."""
+        seconds = {job.run.seed: job for job, _ in self.runs.get((dataset, second), ())}
+        for job, _ in self.runs.get((dataset, first), ()):
+            if job.run.seed in seconds:
+                return job, seconds[job.run.seed]
+        return None
 
-def samples_per_second(line: Mapping[str, Any]) -> float | None:
+    def asked(self) -> dict[str, Job]:
+        """Returns the jobs that the plan asks for, at its own budget, by their keys."""
+        return {job.key: job for some in self.plan.jobs(self.name).values() for job in some}
+
+    def title(self, variant: str) -> str:
+        return TABLES[self.name].variants[variant]
+
+
+def samples_per_second(line: Line) -> float | None:
     """Returns the examples per second of a run's last training; where that was measured on the way, this included."""
     phase = line.get("final") or line.get("choose")
     if not phase or not phase["seconds"]:

@@ -13,7 +13,8 @@ from bert4rec_tf.metrics import FULL, METRICS, UNIFORM
 from experiments import markup, significance, statements
 from experiments.findings import SAMPLES, Findings
 from experiments.markup import Cell, Grid, Section, Text
-from experiments.tables import ABLATIONS, MODELS, TABLES
+from experiments.runs import about, all_runs
+from experiments.tables import MODELS, TABLES
 
 NOT_RUN = "not run"
 PAPER, DIFFERENCE = "- paper", "- difference"
@@ -28,7 +29,7 @@ class Report:
     Attributes:
         findings: table -> its runs and results.
         comparisons: as `significance.read` returns them.
-        statistics: data set -> its row of Table 1, of those whose file is there.
+        statistics: data set -> its row of Table 1, of those whose file is or was there.
         pictures: table -> file names and what they show.
     """
 
@@ -38,13 +39,14 @@ class Report:
     pictures: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
 
     def sections(self) -> list[Section]:
-        """Returns the sections of the tables that were asked for, in the paper's order."""
+        """Returns the sections of the tables that were asked for, in the paper's order, between two about the runs."""
         made = [SECTIONS[name](self, name) for name in TABLES if name in self.findings]
-        return [_about(self), *made]
+        return [about(self.findings), *made, all_runs(self.findings)]
 
     def write(self, folder: Path, title: str) -> list[Path]:
         """Writes `report.md` and `report.html`."""
         sections, paths = self.sections(), [folder / "report.md", folder / "report.html"]
+        files.make_folder(folder)
         files.write_text(paths[0], markup.markdown(title, sections))
         files.write_text(paths[1], markup.page(title, sections))
         return paths
@@ -56,41 +58,46 @@ def _shown(value: float | None, metric: str = "") -> str:
     return f"{value:,.0f}" if metric == SAMPLES else f"{value:.4f}"
 
 
-def _with_deviation(values: Sequence[float], metric: str = "") -> str:
+def _published(value: float | None, metric: str = "") -> str:
+    return "" if value is None else _shown(value, metric)
+
+
+def _with_deviation(values: Sequence[float]) -> str:
     if len(values) < 2:
-        return _shown(values[0] if values else None, metric)
-    return f"{_shown(float(np.mean(values)), metric)} ± {np.std(values, ddof=1):.4f}"
+        return _shown(values[0] if values else None)
+    return f"{_shown(float(np.mean(values)))} ± {np.std(values, ddof=1):.4f}"
+
+
+def _difference(value: float | None, published: float | None) -> str:
+    return "" if value is None or published is None else f"{value - published:+.4f}"
+
+
+def _beside(published: Sequence[float | None], values: Sequence[float | None]) -> list[list[Cell]]:
+    """Returns the two rows below one of ours: the paper's numbers, where it has any, and the differences."""
+    if all(value is None for value in published):
+        return []
+    return [[PAPER, *map(_published, published)], [DIFFERENCE, *map(_difference, values, published)]]
 
 
 def _title(dataset: str) -> str:
     return datasets.find(dataset).title
 
 
-def _about(report: Report) -> Section:
-    """What the results were made with: data files, versions, and how many runs there are."""
-    keys = {job.key for found in report.findings.values() for jobs in found.jobs.values() for job in jobs}
-    lines = next(iter(report.findings.values())).lines if report.findings else {}
-    finished = [line for key, line in lines.items() if key in keys and line["status"] == "finished"]
-    used = {line["run"]["dataset"]: line["data_file"] for line in finished if line["data_file"]}
-    paragraphs = [f"{len(finished)} of {len(keys)} runs are finished; a cell without one says “{NOT_RUN}”."]
-    paragraphs += [
-        f"{_title(name)}: file {file['name']}, SHA-256 {file['sha256'][:16]}." for name, file in sorted(used.items())
-    ]
-    versions = {str(line["environment"]["versions"]) for line in finished}
-    paragraphs += [f"Versions: {found}." for found in sorted(versions)]
-    failed = [line for key, line in lines.items() if key in keys and line["status"] == "failed"]
-    paragraphs += [f"Failed: run {line['key']} ({line['error']})." for line in failed]
-    return Section("About these results", paragraphs)
+def _budgets(found: Findings) -> list[str]:
+    """Says where runs had a share of their presets' steps."""
+    told = [f"{_title(data)} {budget:.0%}" for data, budget in found.budgets.items() if budget != 1]
+    return [f"Budget: of the steps of their presets these runs had: {', '.join(told)}."] if told else []
 
 
 def _table1(report: Report, name: str) -> Section:
     header = ("", "users", "items", "actions", "mean length", "density")
     rows = []
-    for dataset in TABLES[name].datasets:
-        found, published = report.statistics.get(dataset), datasets.paper()["table1"][dataset]
+    for dataset in dict.fromkeys((*TABLES[name].datasets, *report.statistics)):
+        found, published = report.statistics.get(dataset), datasets.paper()["table1"].get(dataset)
         rows.append([_title(dataset), *([found[key] for key in header[1:]] if found else [NOT_RUN] * 5)])
-        cells = (f"{published['users']:,}", f"{published['items']:,}", published["actions"])
-        rows.append([PAPER, *cells, f"{published['mean_length']:.1f}", published["density"]])
+        if published:
+            cells = (f"{published['users']:,}", f"{published['items']:,}", published["actions"])
+            rows.append([PAPER, *cells, f"{published['mean_length']:.1f}", published["density"]])
     return Section(f"Table 1: {TABLES[name].title}", grids=[Grid(header, rows)])
 
 
@@ -98,18 +105,40 @@ def _table2(report: Report, name: str) -> Section:
     found = report.findings[name]
     grids = [_models_grid(found, dataset) for dataset in found.datasets()]
     grids += [_protocols_grid(found, dataset) for dataset in found.datasets()]
+    titles = {dataset: _title(dataset) for dataset in found.datasets()}
     paragraphs = [
         "Targets are ranked among 100 items drawn by popularity. Best bold, second best underlined; the last column is "
         "what BERT4Rec gains over the best other model.",
+        *_budgets(found),
+        *_width_of_ours(found),
         *_mean_gains(found),
-        *_significance(report, found),
+        *significance.sentences(found, report.comparisons, titles),
     ]
     return Section(f"Table 2: {TABLES[name].title}", paragraphs, grids)
 
 
+def _width_of_ours(found: Findings) -> list[str]:
+    """Where BERT4Rec is as narrow as in Table 5, that number of the paper belongs beside it too."""
+    said = []
+    for dataset in found.datasets():
+        lines, published = found.finished(dataset, "bert4rec"), datasets.paper()["table5"].get(dataset)
+        if lines and published and lines[0]["run"]["architecture"]["hidden_dim"] == 64:
+            value, default = found.mean(dataset, "bert4rec", "ndcg@10"), published["default"]["ndcg@10"]
+            said.append(
+                f"{_title(dataset)} {value:.4f} (paper {default:.4f}, difference {_difference(value, default)})"
+            )
+    if not said:
+        return []
+    return [
+        "BERT4Rec has d = 64 here, and the paper's Table 2 its best width. At d = 64 (the paper: Table 5) NDCG@10: "
+        + "; ".join(said)
+        + "."
+    ]
+
+
 def _gain(ours: float | None, others: Sequence[float | None]) -> float | None:
-    """Returns by which share BERT4Rec beats the best other model; None where one of the cells is missing."""
-    if ours is None or any(value is None for value in others) or not others:
+    """Returns what BERT4Rec gains over the best other model; None where one of them is not known, or that is 0."""
+    if ours is None or None in others or not max(others):
         return None
     return ours / max(others) - 1
 
@@ -127,10 +156,6 @@ def _models_grid(found: Findings, dataset: str) -> Grid:
             rows.append([PAPER, *markup.ranked(published, list(map(_shown, published))), f"{of_paper:+.2%}"])
             rows.append([DIFFERENCE, *map(_difference, values, published), ""])
     return Grid(["", *MODELS.values(), "gain"], rows, _title(dataset))
-
-
-def _difference(value: float | None, published: float | None) -> str:
-    return "" if value is None or published is None else f"{value - published:+.4f}"
 
 
 def _protocols_grid(found: Findings, dataset: str) -> Grid:
@@ -157,43 +182,16 @@ def _mean_gains(found: Findings) -> list[str]:
     return ["Mean gain over the strongest other model (section 4.4): " + "; ".join(said) + "."]
 
 
-def _significance(report: Report, found: Findings) -> list[str]:
-    p_values, differences = {}, {}
-    for dataset in found.datasets():
-        for model in list(MODELS)[:-1]:
-            first, second = (found.jobs.get((dataset, one)) for one in (model, "bert4rec"))
-            compared = report.comparisons.get(f"{first[0].key} {second[0].key}") if first and second else None
-            for metric in METRICS if compared else ():
-                p_values[dataset, model, metric] = compared[metric]["p_value"]
-                differences[dataset, model, metric] = compared[metric]["mean"]
-    if not p_values:
-        return ["Significance: not known, for it needs the ranks of two runs, which stay in their work directories."]
-    corrected = significance.holm(p_values)
-    open_ones = [name for name, p in corrected.items() if p >= 0.01]
-    worse = [name for name, p in corrected.items() if p < 0.01 and differences[name] < 0]
-    lines = [
-        f"Significance (first seed; differences paired over users; p-values of all {len(corrected)} comparisons "
-        f"corrected by Holm's method): BERT4Rec is better with p < .01 in "
-        f"{len(corrected) - len(open_ones) - len(worse)} of them, worse in {len(worse)}."
-    ]
-    for title, names in (("Not significant", open_ones), ("Worse", worse)):
-        if names:
-            told = (f"{_title(data)} {MODELS[model]} {metric.upper()}" for data, model, metric in names)
-            lines.append(f"{title}: " + ", ".join(told) + ".")
-    return lines
-
-
 def _table3(report: Report, name: str) -> Section:
     found, table = report.findings[name], TABLES[name]
     columns = [(dataset, metric) for dataset in found.datasets() for metric in table.metrics]
     rows: list[list[Cell]] = []
     for variant, title in table.variants.items():
+        values = [found.mean(data, variant, metric) for data, metric in columns]
         rows.append([title, *(_with_deviation(found.values(data, variant, metric)) for data, metric in columns)])
-        published = [found.paper(data, variant, metric) for data, metric in columns]
-        if None not in published:
-            rows.append([PAPER, *map(_shown, published)])
+        rows += _beside([found.paper(data, variant, metric) for data, metric in columns], values)
     header = ["", *(f"{_title(dataset)} {metric.upper()}" for dataset, metric in columns)]
-    return Section(f"Table 3: {table.title}", grids=[Grid(header, rows)])
+    return Section(f"Table 3: {table.title}", _budgets(found), [Grid(header, rows)])
 
 
 def _table4(report: Report, name: str) -> Section:
@@ -206,26 +204,33 @@ def _table4(report: Report, name: str) -> Section:
             label = "samples/s" if metric == SAMPLES else metric.upper()
             rows.append([label, *(shown if metric == SAMPLES else markup.ranked(values, shown))])
             published = [found.paper(dataset, length, metric) for length in lengths]
-            if any(value is not None for value in published):
-                rows.append([PAPER, *("" if value is None else _shown(value, metric) for value in published)])
+            beside = _beside(published, values)
+            if metric == SAMPLES and beside:
+                beside = [[PAPER, *(_published(value, metric) for value in published)]]
+            rows += beside
         grids.append(Grid(["N", *lengths], rows, _title(dataset)))
     paragraph = (
-        "The paper's samples per second are those of a GPU; ours are this machine's, and count the last training."
+        "The paper's samples per second are those of a GPU; ours are this machine's, and count the last training with "
+        "its measurements."
     )
-    return Section(f"Table 4: {TABLES[name].title}", [paragraph], grids)
+    return Section(f"Table 4: {TABLES[name].title}", [paragraph, *_budgets(found)], grids)
 
 
 def _table5(report: Report, name: str) -> Section:
     found, rows = report.findings[name], []
-    for variant, (title, _) in ABLATIONS.items():
-        ours = [_beside_default(found, data, variant, found.mean) for data in found.datasets()]
-        published = [_beside_default(found, data, variant, found.paper) for data in found.datasets()]
-        if any((data, variant) in found.jobs for data in found.datasets()):
-            rows.append([title, *ours])
-            rows.append([PAPER, *published])
-    paragraph = "NDCG@10. Bold is better than the default, ↓ more than 10 % below it."
-    header = ["", *map(_title, found.datasets())]
-    return Section(f"Table 5: {TABLES[name].title}", [paragraph], [Grid(header, rows)])
+    names = found.datasets()
+    for variant, title in TABLES[name].variants.items():
+        if not any((data, variant) in found.runs for data in names):
+            continue
+        rows.append([title, *(_beside_default(found, data, variant, found.mean) for data in names)])
+        published = [found.paper(data, variant, "ndcg@10") for data in names]
+        if any(value is not None for value in published):
+            rows.append([PAPER, *(_beside_default(found, data, variant, found.paper) for data in names)])
+            values = [found.mean(data, variant, "ndcg@10") for data in names]
+            rows.append([DIFFERENCE, *map(_difference, values, published)])
+    paragraphs = ["NDCG@10. Bold is better than the default, ↓ more than 10 % below it.", *_budgets(found)]
+    said = statements.of(name, found)
+    return Section(f"Table 5: {TABLES[name].title}", [*paragraphs, *said], [Grid(["", *map(_title, names)], rows)])
 
 
 def _beside_default(
@@ -233,7 +238,7 @@ def _beside_default(
 ) -> Cell:
     value, default = (value_of(dataset, one, "ndcg@10") for one in (variant, "default"))
     if value is None:
-        return NOT_RUN if value_of == found.mean and (dataset, variant) in found.jobs else ""
+        return NOT_RUN if value_of == found.mean and (dataset, variant) in found.runs else ""
     if default is None or variant == "default":
         return _shown(value)
     return Text(_shown(value) + (" ↓" if value < LARGE_DROP * default else ""), bold=value > default)
@@ -248,9 +253,10 @@ def _figure(report: Report, name: str) -> Section:
             rows.append([TABLES[name].variants[variant], *map(_shown, means)])
         if rows and TABLES[name].metrics:
             grids.append(Grid(["", *(metric.upper() for metric in TABLES[name].metrics)], rows, _title(dataset)))
-    said = statements.of(name, found)
+    pictures = report.pictures.get(name, ())
+    said = [*_budgets(found), *statements.of(name, found), *([] if pictures else [f"The picture: {NOT_RUN}."])]
     title = f"Figure {name.removeprefix('figure')}: {TABLES[name].title}"
-    return Section(title, said, grids, report.pictures.get(name, ()))
+    return Section(title, said, grids, pictures)
 
 
 SECTIONS: dict[str, Callable[[Report, str], Section]] = {

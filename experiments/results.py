@@ -12,14 +12,18 @@ from bert4rec_tf.errors import UserError
 FILE = "results.jsonl"
 
 FINISHED, FAILED, STOPPED = "finished", "failed", "stopped"
-"""The `status` of a line: measured; ended with an error; out of its time budget, to be gone on with."""
+"""The `status` of a line: measured; ended with an error; out of its time, to be gone on with."""
+
+BUSY = "running elsewhere"
+"""What a job is that another sweep works on; no line says so."""
 
 
 class Results:
     """The file of results in a folder.
 
-    A line has `key` (the run's digest), `status` and `run`; a finished one what `metrics.json` holds, `peak_memory` in
-    bytes and `wall_seconds` of all sittings; a failed one its `error`.
+    A line has `key` (the run's digest), `status`, `run`, `budget` (the share of its preset's steps), `data_file`,
+    `peak_memory` in bytes and `wall_seconds` of all sittings; a finished one what `metrics.json` holds too, a failed
+    one its `error`.
 
     Attributes:
         folder: where the file lies, with whatever else a report is made of.
@@ -42,10 +46,14 @@ class Results:
                 raise UserError(f"{self.path}, line {number}: not the result of a run ({error})") from error
         return found
 
+    def held(self) -> filelock.FileLock:
+        """Returns the lock of what is kept in the folder, to be held while a file there is changed."""
+        files.make_folder(self.folder)
+        return filelock.FileLock(self.folder / f".{FILE}{files.LOCK}")
+
     def put(self, line: dict[str, Any]) -> None:
         """Adds a line in place of an older one of its key; the file is whole at any time."""
-        files.make_folder(self.folder)
-        with filelock.FileLock(self.folder / f".{FILE}{files.LOCK}"):
+        with self.held():
             found = {**self.read(), line["key"]: line}
             ordered = sorted(found.values(), key=lambda one: (one["run"]["dataset"], one["run"]["model"], one["key"]))
             files.write_text(self.path, "".join(f"{json.dumps(one, sort_keys=True)}\n" for one in ordered))

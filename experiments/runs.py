@@ -1,0 +1,99 @@
+"""The report's sections about the runs themselves: on which files, with which settings, at which budget and cost."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bert4rec_tf.data import datasets
+from bert4rec_tf.progress import clock
+from experiments import provenance
+from experiments.findings import Findings, Line
+from experiments.jobs import QUICK, QUICK_WIDTH
+from experiments.markup import Grid, Section
+from experiments.results import FAILED, STOPPED
+
+QUICK_REMARK = (
+    f"These are quick runs: {QUICK['steps']} steps and no model wider than d = {QUICK_WIDTH}, whatever a title says. "
+    "They show that everything works, and nothing about the models."
+)
+
+
+def about(findings: Mapping[str, Findings]) -> Section:
+    """What the results were made with: data files, versions, and how many runs there are."""
+    lines = _lines(findings)
+    asked = {key for found in findings.values() for key in found.asked()}
+    shown = {line["key"]: line for _, line in _shown(findings)}
+    known = asked | set(shown)
+    paragraphs = [f"{len(shown)} runs are shown here. Of the {len(asked)} that were asked for {_states(asked, lines)}."]
+    if any(found.plan.quick for found in findings.values()):
+        paragraphs.append(QUICK_REMARK)
+    used = {(line["run"]["dataset"], str(line["data_file"])): line["data_file"] for line in shown.values()}
+    paragraphs += [provenance.sentence(datasets.find(name).title, file) for (name, _), file in sorted(used.items())]
+    for versions in sorted({_versions(line) for line in shown.values()}):
+        paragraphs.append(f"Versions: {versions}.")
+    failed = [line for key, line in sorted(lines.items()) if key in known and line["status"] == FAILED]
+    paragraphs += [
+        f"Failed: {line['run']['model']} on {line['run']['dataset']}, run {line['key']} ({line['error']})."
+        for line in failed
+    ]
+    return Section("About these results", paragraphs)
+
+
+def _states(asked: set[str], lines: Mapping[str, Line]) -> str:
+    statuses = [lines.get(key, {}).get("status") for key in asked]
+    finished, failed, stopped = (statuses.count(status) for status in ("finished", FAILED, STOPPED))
+    rest = len(statuses) - finished - failed - stopped
+    return f"{finished} are finished, {failed} failed, {stopped} were stopped and {rest} were not begun"
+
+
+def _lines(findings: Mapping[str, Findings]) -> Mapping[str, Line]:
+    return next(iter(findings.values())).lines if findings else {}
+
+
+def _versions(line: Line) -> str:
+    environment = line["environment"]
+    told = ", ".join(f"{name} {version}" for name, version in sorted(environment["versions"].items()))
+    return f"{told}; {environment['threads']} threads on {', '.join(environment['devices'])}"
+
+
+def _shown(findings: Mapping[str, Findings]) -> list[tuple[str, Line]]:
+    """Returns each finished run that stands in a cell, with the cells where it stands."""
+    places: dict[str, list[str]] = {}
+    lines: dict[str, Line] = {}
+    for name, found in findings.items():
+        for (_, variant), some in found.runs.items():
+            for job, line in some:
+                number = name.replace("table", "T").replace("figure", "F")
+                places.setdefault(job.key, []).append(f"{number}: {found.title(variant)}")
+                lines[job.key] = line
+    return [("; ".join(cells), lines[key]) for key, cells in places.items()]
+
+
+def all_runs(findings: Mapping[str, Findings]) -> Section:
+    """A row per finished run: where it stands, its budget, and what it took."""
+    rows = [
+        [
+            line["key"],
+            datasets.find(line["run"]["dataset"]).title,
+            line["run"]["model"],
+            cells,
+            str(line["run"]["seed"]),
+            f"{line['budget']:.0%}",
+            _steps(line),
+            clock(line["wall_seconds"]),
+            f"{line['peak_memory'] / 1e6:,.0f} MB" if line["peak_memory"] else "unknown",
+        ]
+        for cells, line in _shown(findings)
+    ]
+    header = ["run", "data", "model", "cells", "seed", "budget", "steps", "wall time", "peak memory"]
+    said = (
+        "The budget is the share of the preset's steps; “steps” are those of each training, of which "
+        "the first of two has the validation item held out, with the examples of a step."
+    )
+    return Section("Runs", [said] if rows else ["No run is finished."], [Grid(header, rows)] if rows else [])
+
+
+def _steps(line: Mapping[str, Any]) -> str:
+    trainings = [line[phase]["steps"] for phase in ("choose", "final") if phase in line]
+    if not any(trainings):
+        return "none"
+    return " and ".join(f"{steps:,}" for steps in trainings) + f" of {line['run']['training']['batch_size']}"

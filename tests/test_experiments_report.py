@@ -1,0 +1,327 @@
+"""The report from invented results: every number in it is worked out here by hand."""
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+import scipy.stats
+from fake_worker import measured
+
+from bert4rec_tf import arrays, files
+from bert4rec_tf.metrics import METRICS, PROTOCOLS, difference, per_user
+from bert4rec_tf.workdir import WorkDirectory
+from experiments import figures, markup, material, significance
+from experiments.findings import Findings
+from experiments.jobs import Plan
+from experiments.report import Report
+from experiments.results import FINISHED, Results
+from experiments.sweep import Sweep
+from experiments.tables import DATASETS, MODELS, TABLES
+
+FILE = {"name": "beauty.txt", "sha256": "f480" * 16, "as_published": True}
+
+
+def line_of(job, value=0.5, seconds=120.0, **changes):
+    content = {**measured(job.run, value), "key": job.key, "run": job.run.to_dict(), "budget": job.budget}
+    return {
+        **content,
+        "status": FINISHED,
+        "wall_seconds": seconds,
+        "peak_memory": 2_000_000_000,
+        "data_file": FILE,
+        **changes,
+    }
+
+
+def findings(name, values, plan=None, others=()):
+    """Findings of a table whose cells have these values of every metric: variant -> value, on the first data set."""
+    plan = plan or Plan(("beauty",))
+    jobs = plan.jobs(name)
+    lines = [line_of(jobs[plan.datasets[0], variant][0], value) for variant, value in values.items()]
+    return Findings(name, plan, {line["key"]: line for line in (*lines, *others)})
+
+
+def text_of(name, found, **material):
+    sections = Report({name: found}, **material).sections()
+    return markup.markdown("Report", sections), markup.page("Report", sections)
+
+
+def rows_of(text):
+    """The rows of all Markdown tables, by their first cell in order of appearance."""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+    return [row for row in rows if not row[0].startswith("---")]
+
+
+def rows_after(text, first):
+    rows = rows_of(text)
+    place = next(number for number, row in enumerate(rows) if row[0] == first)
+    return [row[1:] for row in rows[place : place + 3]]
+
+
+TABLE2 = dict(zip(MODELS, (0.01, 0.10, 0.11, 0.12, 0.13, 0.16, 0.15, 0.16, 0.20)))
+
+
+def test_table_2_beside_the_paper():
+    text, _ = text_of("table2", findings("table2", TABLE2))
+    ours, paper, difference_ = rows_after(text, "NDCG@10")
+    assert ours == [
+        *("0.0100", "0.1000", "0.1100", "0.1200", "0.1300", "<u>0.1600</u>", "0.1500", "<u>0.1600</u>", "**0.2000**"),
+        "+25.00%",
+    ]
+    assert paper[-4:] == ["0.1360", "<u>0.1633</u>", "**0.1862**", "+14.02%"]
+    assert difference_[-4:] == ["+0.0140", "-0.0033", "+0.0138", ""]
+    assert difference_[0] == "-0.0249"
+    assert "HR@10 +25.00% over 1 complete data sets (paper: +7.24% over 4)" in text
+    assert "Beauty 0.2000 (paper 0.1832, difference +0.0168)" in text, "d = 64 belongs beside Table 5 too"
+    assert [row[0] for row in rows_of(text)].count("HR@10, all unseen items") == 1
+
+
+def test_what_is_not_there_is_not_run():
+    values = {model: value for model, value in TABLE2.items() if model != "caser"}
+    ours, _, difference_ = rows_after(text_of("table2", findings("table2", values))[0], "MRR")
+    assert ours[6] == "not run" and ours[-1] == "not run", "without one of the others there is no gain to speak of"
+    assert difference_[6] == ""
+    everything = Report({name: Findings(name, Plan(DATASETS), {}) for name in TABLES})
+    text = markup.markdown("Report", everything.sections())
+    for row in rows_of(text):
+        assert set(row[1:]) & {"not run"} or row[0].startswith(("-", "N")) or not row[0], row
+    assert text.count("The picture: not run.") == 3 and "No run is finished." in text
+
+
+def test_seeds_are_averaged_with_their_deviation():
+    plan = Plan(("beauty",), seeds=(1, 2, 3))
+    jobs = plan.jobs("table2")["beauty", "sasrec"]
+    lines = {job.key: line_of(job, value) for job, value in zip(jobs, (0.14, 0.16, 0.18))}
+    ours, _, _ = rows_after(text_of("table2", Findings("table2", Plan(("beauty",)), lines))[0], "MRR")
+    assert ours[7] == "0.1600 ± 0.0200", "finished seeds count, asked for or not"
+
+
+def test_table_3_has_differences():
+    found = findings("table3", {"one_mask": 0.1769})
+    ours, paper, difference_ = rows_after(text_of("table3", found)[0], "BERT4Rec (1 mask)")
+    assert ours == ["0.1769"] * 3
+    assert paper == ["0.2940", "0.1769", "0.1618"]
+    assert difference_ == ["-0.1171", "+0.0000", "+0.0151"]
+
+
+def test_table_4_has_the_speed():
+    text, _ = text_of("table4", findings("table4", {"20": 0.2, "30": 0.1}))
+    samples = rows_after(text, "samples/s")
+    batch, steps = 64, 24_000
+    assert samples[0] == ["not run", f"{batch * steps / 2:,.0f}", f"{batch * steps / 2:,.0f}", "not run", "not run"]
+    assert samples[1] == ["5,504", "3,256", "2,284", "1,776", "1,441"]
+    ours, paper, difference_ = rows_after(text, "NDCG@10")
+    assert ours[1:3] == ["**0.2000**", "<u>0.1000</u>"]
+    assert paper == ["0.1826", "0.1875", "0.1837", "0.1833", "0.1832"]
+    assert difference_ == ["", "+0.0125", "-0.0837", "", ""]
+
+
+def test_table_5_is_marked_as_in_the_paper():
+    values = {"default": 0.2, "no_positions": 0.179, "layers_3": 0.21, "heads_4": 0.2, "heads_8": 0.181}
+    text, _ = text_of("table5", findings("table5", values))
+    cells = {row[0]: row[1] for row in rows_of(text) if not row[0].startswith("-")}
+    assert cells["L = 2, h = 2"] == "0.2000"
+    assert cells["w/o PE"] == "0.1790 ↓"
+    assert cells["3 layers"] == "**0.2100**"
+    assert cells["4 heads"] == "0.2000" and cells["8 heads"] == "0.1810"
+    assert cells["4 layers"] == "not run"
+    assert rows_after(text, "w/o LN")[1] == ["0.1642 ↓"]
+    assert rows_after(text, "w/o PE")[2] == ["+0.0049"]
+    assert "4 layers w/o RC" not in cells, "the paper has it for ML-20m alone"
+
+
+def test_section_4_8_on_ml_20m():
+    found = findings("table5", {"layers_4": 0.5, "layers_4_no_residual": 0.44}, Plan(("ml-20m",)))
+    assert "falls by about 10 % without residual connections. Here: -12.0%." in text_of("table5", found)[0]
+
+
+def test_the_cells_of_a_data_set_are_of_one_budget_and_it_is_stated():
+    """The default is finished in full too, but an ablation is compared with the default that had its budget."""
+    short, full = Plan(("beauty",), budget=0.25), Plan(("beauty",))
+    names = ("default", "no_positions", "layers_1")
+    parts = [line_of(short.jobs("table5")["beauty", name][0], 0.1) for name in names]
+    whole = line_of(full.jobs("table5")["beauty", "default"][0], 0.3)
+    lines = {line["key"]: line for line in (*parts, whole)}
+    found = Findings("table5", full, lines)
+    text, _ = text_of("table5", found)
+    assert rows_after(text, "L = 2, h = 2")[0] == ["0.1000"]
+    assert "Budget: of the steps of their presets these runs had: Beauty 25%." in text
+    runs = [row for row in rows_of(text) if row[0] in lines]
+    assert [row[5:] for row in runs] == [["25%", "6,000 of 64", "0:02:00", "2,000 MB"]] * 3
+    assert Findings("table2", full, lines).budgets == {"beauty": 1.0}, "of equally many the largest"
+
+
+def test_figures_hold_the_papers_words_against_the_results():
+    values = {str(rho): 0.2 - abs(rho - 0.6) / 10 for rho in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)}
+    text, _ = text_of("figure4", findings("figure4", values))
+    assert "rho = .2 is better than .1. Here: true in 1 of 1 cases." in text
+    assert "Above rho = .6 results fall as rho rises. Here: true in 3 of 3 cases." in text
+    assert "Beauty 0.6 (the paper's 0.6)" in text
+    widths = {f"bert4rec@{width}": 0.2 for width in (16, 64, 256)} | {"sasrec@64": 0.3, "sasrec@16": 0.1}
+    text, _ = text_of("figure3", findings("figure3", widths))
+    assert "above every other model at every width. Here: true in 1 of 2 cases, 18 not run." in text
+    assert "true in 0 of 1 cases, 4 not run" in text
+    text, _ = text_of("figure2", findings("figure2", {}))
+    assert "Rows are renormalised" in text
+
+
+def test_the_data_file_is_named():
+    found = findings("table2", TABLE2)
+    assert (
+        f"Beauty: beauty.txt, SHA-256 of its content {FILE['sha256']}, the authors' own file."
+        in text_of("table2", found)[0]
+    )
+    other = {**FILE, "name": "ml-1m.txt.gz", "as_published": False}
+    job = Plan(("ml-1m",)).jobs("table2")["ml-1m", "pop"][0]
+    found = Findings("table2", Plan(("ml-1m",)), {job.key: line_of(job, data_file=other)})
+    assert (
+        "not the file that the authors published: the order of actions at equal times may be another"
+        in (text_of("table2", found)[0])
+    )
+
+
+def test_failures_are_told():
+    plan = Plan(("beauty",))
+    job = plan.jobs("table2")["beauty", "ncf"][0]
+    line = {"key": job.key, "run": job.run.to_dict(), "budget": 1.0, "status": "failed", "error": "<b>no luck</b>"}
+    text, page = text_of("table2", Findings("table2", plan, {job.key: line}))
+    assert f"Failed: ncf on beauty, run {job.key} (<b>no luck</b>)." in text
+    assert "&lt;b&gt;no luck&lt;/b&gt;" in page and "<b>no luck" not in page
+    assert "0 are finished, 1 failed, 0 were stopped and 8 were not begun" in text
+
+
+def test_the_page_says_the_same_as_the_markdown():
+    text, page = text_of("table2", findings("table2", TABLE2))
+    cells = [re.sub(r"</?[a-z]+>", "", cell) for cell in re.findall(r"<td>(.*?)</td>", page)]
+    plain = [re.sub(r"\*\*|</?u>", "", cell) for row in rows_of(text) if row[0] for cell in row]
+    assert [cell for cell in cells if cell in plain] == cells and "<b>0.2000</b>" in page and "<u>0.1600</u>" in page
+
+
+# Significance
+
+
+def ranks(seed, mean, users=400):
+    return np.random.default_rng(seed).poisson(mean, users)
+
+
+def test_a_difference_is_scipys():
+    first, second = per_user("ndcg@10", ranks(1, 9)), per_user("ndcg@10", ranks(2, 8.8))
+    made = difference(first, second)
+    gains = second - first
+    statistic = gains.mean() / scipy.stats.sem(gains)
+    assert made.p_value == pytest.approx(2 * scipy.stats.norm.sf(abs(statistic)))
+    assert made.p_value == pytest.approx(scipy.stats.ttest_rel(second, first).pvalue, rel=0.02), "of so many users"
+
+
+def test_holm_is_bonferroni_in_every_subset():
+    """Closed testing: a hypothesis falls once every subset with it falls, each by Bonferroni."""
+    for seed in range(5):
+        p_values = dict(enumerate(np.random.default_rng(seed).uniform(size=7) ** 4))
+        subsets = [some for size in range(1, 8) for some in itertools.combinations(p_values, size)]
+        expected = {
+            name: max(min(1.0, len(some) * min(p_values[one] for one in some)) for some in subsets if name in some)
+            for name in p_values
+        }
+        assert significance.holm(p_values) == pytest.approx(expected)
+
+
+def finished_with_ranks(folder, means):
+    """A sweep whose runs of Table 2 on Beauty have ranks in their work directories."""
+    plan = Plan(("beauty",))
+    sweep = Sweep(Results(folder / "results"), folder / "work")
+    for number, (model, mean) in enumerate(means.items()):
+        job = plan.jobs("table2")["beauty", model][0]
+        work = WorkDirectory(sweep.folder(job))
+        files.make_folder(work.path)
+        found = ranks(number, mean)
+        arrays.write(work.ranks("test"), {"users": np.arange(len(found)), **dict.fromkeys(PROTOCOLS, found)})
+        files.write_json(
+            work.config,
+            {
+                "format": 1,
+                "run": job.run.to_dict(),
+                "digest": job.key,
+                **dict.fromkeys(("data_fingerprint", "vocabulary_fingerprint", "users_fingerprint"), "x"),
+                "num_users": len(found),
+                "environment": {},
+            },
+        )
+        sweep.results.put(line_of(job))
+    return Findings("table2", plan, sweep.results.read()), sweep
+
+
+def test_significance_comes_from_the_saved_ranks(tmp_path):
+    means = {"pop": 30, "ncf": 6, "sasrec": 2, "bert4rec": 6}
+    found, sweep = finished_with_ranks(tmp_path, means)
+    material.write_report({"table2": found}, sweep)
+    all_ranks = {model: ranks(number, mean) for number, (model, mean) in enumerate(means.items())}
+    p_values, better = {}, {}
+    for model in ("pop", "ncf", "sasrec"):
+        for metric in METRICS:
+            gains = per_user(metric, all_ranks["bert4rec"]) - per_user(metric, all_ranks[model])
+            p_values[model, metric] = 2 * scipy.stats.norm.sf(abs(gains.mean() / scipy.stats.sem(gains)))
+            better[model, metric] = gains.mean() > 0
+    corrected = significance.holm(p_values)
+    counts = [sum(corrected[one] < 0.01 and better[one] == sign for one in corrected) for sign in (True, False)]
+    assert all(counts) and sum(counts) < 18, "the example has all three kinds"
+    text = (tmp_path / "results" / "report.md").read_text()
+    assert "all 18 comparisons here are corrected together by Holm's method" in text
+    assert f"better with p < 0.01 in {counts[0]} of them, worse in {counts[1]}." in text
+    open_ones = [
+        f"Beauty, {MODELS[model]}, {' '.join(metric.upper() for metric in METRICS if corrected[model, metric] >= 0.01)}"
+        for model in ("pop", "ncf", "sasrec")
+    ]
+    (said,) = [line for line in text.splitlines() if line.startswith("Not significant: ")]
+    listed = [one for one in open_ones if not one.endswith(", ")]
+    assert said == f"Not significant: {'; '.join(listed)}."
+
+
+def test_comparisons_outlive_the_work_directories(tmp_path):
+    found, sweep = finished_with_ranks(tmp_path, {"pop": 30, "bert4rec": 6})
+    material.write_report({"table2": found}, sweep)
+    before = (tmp_path / "results" / "report.md").read_text()
+    elsewhere = Sweep(sweep.results, tmp_path / "nowhere")
+    material.write_report({"table2": found}, elsewhere)
+    assert (tmp_path / "results" / "report.md").read_text() == before and "corrected" in before
+
+
+# Pictures and Table 1
+
+
+def test_table_1_is_kept_for_when_the_data_are_gone(tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "beauty.txt").write_text("1 2\n1 3\n1 4\n2 2\n2 3\n")
+    for folder in (data, tmp_path / "empty"):
+        sweep = Sweep(Results(tmp_path / "results"), tmp_path / "work", data_dir=folder)
+        material.write_report({"table1": Findings("table1", Plan(("beauty", "ml-20m")), {})}, sweep)
+        rows = rows_of((tmp_path / "results" / "report.md").read_text())
+        assert ["Beauty", "2", "3", "5", "2.50", "83.33%"] in rows
+        assert ["- paper", "40,226", "54,542", "0.35m", "8.8", "0.02%"] in rows
+        assert ["ML-20m", *["not run"] * 5] in rows
+
+
+def is_png(path):
+    return path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_the_pictures_are_drawn_from_what_is_there(tmp_path):
+    pytest.importorskip("matplotlib", reason="the extra [plots] is not installed")
+    maps = np.full((2, 2, 10, 10), 0.1).tolist()
+    sweep = Sweep(Results(tmp_path), tmp_path / "work", data_dir=tmp_path)
+    names = ("figure2", "figure3", "figure4")
+    plan = Plan(("beauty",))
+    variants = {"figure2": "default", "figure3": "sasrec@16", "figure4": "0.1"}
+    jobs = [plan.jobs(name)["beauty", variants[name]][0] for name in names]
+    for job in jobs:
+        sweep.results.put(line_of(job))
+    found = {name: Findings(name, plan, sweep.results.read()) for name in names}
+    files.write_json(tmp_path / f"attention-{jobs[0].key}.json", {"key": jobs[0].key, "users": 7, "attention": maps})
+    material.write_report(found, sweep)
+    text = (tmp_path / "report.md").read_text()
+    for name in ("figure2-beauty.png", "figure3.png", "figure4.png"):
+        assert f"]({name})" in text and is_png(tmp_path / name)
+    before = (tmp_path / "figure4.png").read_bytes()
+    figures.draw_proportions(found["figure4"], tmp_path)
+    assert (tmp_path / "figure4.png").read_bytes() == before, "the same results give the same bytes"
