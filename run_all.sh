@@ -2,5 +2,5 @@
 # Every table and figure of the paper: runs what is missing and writes experiments/results/report.md and .html.
 # --quick does it on the built-in data with tiny models; --list shows what is done; --help tells the rest.
 set -euo pipefail
-cd "$(dirname "$0")"
-exec python -m experiments "$@"
+home="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+PYTHONPATH="$home${PYTHONPATH:+:$PYTHONPATH}" exec python -m experiments "$@"

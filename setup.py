@@ -18,6 +18,7 @@ TEST = [
     "ruff>=0.9",
     "scipy>=1.13",
 ]
+TUNE = ["optuna>=4.1"]
 VERSION = re.search(r'__version__ = "(.+?)"', (HERE / "bert4rec_tf" / "__init__.py").read_text()).group(1)
 
 setup(
@@ -45,7 +46,8 @@ setup(
         "export": EXPORT,
         "plots": PLOTS,
         "serve": SERVE,
-        "test": [*TEST, *EXPORT, *PLOTS, *SERVE],
+        "test": [*TEST, *EXPORT, *PLOTS, *SERVE, *TUNE],
+        "tune": TUNE,
     },
     entry_points={"console_scripts": ["bert4rec=bert4rec_tf.cli:main"]},
     classifiers=[

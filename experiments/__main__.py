@@ -10,19 +10,18 @@ from typing import Any, NoReturn
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from bert4rec_tf import plots
-from bert4rec_tf.data import datasets
 from bert4rec_tf.errors import UserError, unknown_name
-from bert4rec_tf.progress import clock, warn
-from experiments import significance
-from experiments.findings import Findings, jobs_of
-from experiments.report import Report
-from experiments.results import FINISHED, Results
-from experiments.sweep import Sweep, distinct, states
-from experiments.tables import DATASETS, MODELS, QUICK_DATASETS, TABLES
+from experiments import listing
+from experiments.findings import Findings
+from experiments.jobs import Job, Plan, distinct
+from experiments.material import write_report
+from experiments.results import FAILED, Results
+from experiments.sweep import Sweep
+from experiments.tables import DATASETS, QUICK_DATASETS, TABLES
 
 HERE = Path(__file__).parent
-TITLE = "BERT4Rec: every table and figure, beside the paper"
+SECONDS = 60
+"""The budget of time is given in minutes."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -33,21 +32,30 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser() -> Parser:
-    made = Parser(prog="run_all.sh", description=__doc__)
+    made = Parser(prog="run_all.sh", description=__doc__, allow_abbrev=False)
     made.add_argument("--tables", help="numbers, as 2,5 (default: all; none where --figures is given)")
     made.add_argument("--figures", help="numbers, as 3,4 (default: all; none where --tables is given)")
     made.add_argument("--datasets", help=f"some of {','.join(DATASETS)} (default: all)")
     made.add_argument("--seeds", default="1", help="repeat every run with these (default: 1)")
     made.add_argument("--preset", default="fast", help="settings of BERT4Rec: fast, released or table2")
+    made.add_argument("--budget", type=float, default=1.0, help="share of the presets' steps, as 0.25 (default: 1)")
     made.add_argument("--quick", action="store_true", help="the whole path on the built-in data, tiny models")
     made.add_argument("--list", action="store_true", help="show what is done, running and missing, and run nothing")
     made.add_argument("--report", action="store_true", help="write the report from what is there, and run nothing")
+    made.add_argument("--tune", metavar="MODELS", help="search the paper's grid for these models in place of a sweep")
+    made.add_argument("--trials", type=int, default=30, help="settings that --tune tries (default: 30)")
     made.add_argument("--jobs", type=int, default=1, help="runs at once (default: 1)")
     made.add_argument("--threads", type=int, help="threads of each run (default: all)")
     made.add_argument("--time_budget", type=float, help="minutes after which a run is stopped; the next sweep goes on")
     made.add_argument("--data_dir", type=Path, help="folder of the data files, as for a run")
-    made.add_argument("--workdir", type=Path, default=Path("runs/experiments"), help="folder of the runs")
-    made.add_argument("--results", type=Path, help="folder of results and report (default: experiments/results)")
+    made.add_argument(
+        "--workdir", type=Path, help="folder of the runs (default: runs/experiments; --quick: runs/quick)"
+    )
+    made.add_argument(
+        "--results",
+        type=Path,
+        help="folder of results and report (default: experiments/results of the repository; --quick: the workdir)",
+    )
     return made
 
 
@@ -68,6 +76,8 @@ def numbered(kind: str, text: str | None, other: str | None) -> list[str]:
 
 def chosen_datasets(text: str | None, quick: bool) -> tuple[str, ...]:
     if quick:
+        if text is not None:
+            raise UserError(f"`datasets` goes without --quick, which has the built-in one. Received: datasets={text}")
         return QUICK_DATASETS
     names = tuple(DATASETS if text is None else (name.strip() for name in text.split(",")))
     for name in names:
@@ -84,129 +94,75 @@ def chosen_seeds(text: str) -> list[int]:
 
 
 def check(asked: argparse.Namespace) -> None:
-    if asked.jobs < 1:
-        raise UserError(f"`jobs` must be at least 1. Received: jobs={asked.jobs}")
-    if asked.time_budget is not None and asked.time_budget <= 0:
+    for name in ("jobs", "threads", "trials"):
+        value = getattr(asked, name)
+        if value is not None and value < 1:
+            raise UserError(f"`{name}` must be at least 1. Received: {name}={value}")
+    if asked.time_budget is not None and not asked.time_budget > 0:
         raise UserError(f"`time_budget` must be above 0 minutes. Received: time_budget={asked.time_budget}")
+    if not 0 < asked.budget <= 1:
+        raise UserError(f"`budget` must be above 0 and at most 1. Received: budget={asked.budget}")
+    if asked.tune is not None:
+        for name in ("list", "report"):
+            if getattr(asked, name):
+                raise UserError(f"--{name} and --tune exclude each other")
+        if asked.datasets is None and not asked.quick:
+            raise UserError(f"--tune goes with --datasets, or --quick. Known: {', '.join(DATASETS)}")
 
 
 def main(arguments: Sequence[str]) -> int:
     """Does what the command line says; returns the exit code: 1 where a run failed."""
     asked = parser().parse_args(arguments)
     check(asked)
-    names = [
-        *numbered("table", asked.tables, asked.figures),
-        *numbered("figure", asked.figures, asked.tables),
-    ]
-    chosen, seeds = chosen_datasets(asked.datasets, asked.quick), chosen_seeds(asked.seeds)
-    plan = {name: jobs_of(name, chosen, asked.preset, seeds, asked.quick) for name in names}
-    jobs = distinct(job for table in plan.values() for cell in table.values() for job in cell)
-    results = Results(asked.results or HERE / "results" if not asked.quick else asked.results or asked.workdir)
-    budget = asked.time_budget * 60 if asked.time_budget else None
-    sweep = Sweep(results, asked.workdir, asked.data_dir, asked.jobs, budget, asked.threads)
+    chosen = chosen_datasets(asked.datasets, asked.quick)
+    plan = Plan(chosen, asked.preset, chosen_seeds(asked.seeds), asked.budget, asked.quick)
+    workdir = asked.workdir or Path("runs") / ("quick" if asked.quick else "experiments")
+    if asked.tune is not None:
+        from experiments import tune
+
+        return tune.main(asked.tune.split(","), plan, workdir / "tuning", asked.trials, asked.data_dir, asked.threads)
+    names = [*numbered("table", asked.tables, asked.figures), *numbered("figure", asked.figures, asked.tables)]
+    results = Results(asked.results or (workdir if asked.quick else HERE / "results"))
+    budget = asked.time_budget * SECONDS if asked.time_budget else None
+    sweep = Sweep(results, workdir, asked.data_dir, asked.jobs, budget, asked.threads, shared=asked.quick)
+    jobs = jobs_of(names, plan)
     if asked.list:
-        show(sweep, jobs)
+        listing.show(jobs, sweep)
         return 0
     statuses = {} if asked.report else sweep.run(jobs)
-    for path in write_report(plan, sweep):
-        print(path)
-    return int("failed" in statuses.values())
-
-
-def show(sweep: Sweep, jobs: Sequence[Any]) -> None:
-    """Prints what is in which state, and how long the rest may take."""
-    total, unknown = 0.0, 0
-    for job, state, seconds in states(jobs, sweep):
-        told = "" if state == FINISHED else "unknown" if seconds is None else clock(seconds)
-        print(f"{state:<9} {told:>9}  {job.title}")
-        total, unknown = total + (seconds or 0.0), unknown + (seconds is None)
-    print(f"About {clock(total / sweep.jobs)} left, and {unknown} runs of which it is not known.")
-
-
-def write_report(plan: dict[str, dict], sweep: Sweep) -> list[Path]:
-    """Makes what the report needs beside the results, and writes it."""
-    results = sweep.results
     lines = results.read()
-    findings = {name: Findings(name, jobs, lines) for name, jobs in plan.items()}
-    if "table2" in plan:
-        compare(plan["table2"], sweep)
-    report = Report(findings, significance.read(results), statistics(plan, sweep), draw(findings, sweep))
-    return report.write(results.folder, TITLE)
+    for path in write_report({name: Findings(name, plan, lines) for name in names}, sweep):
+        print(path)
+    return int(FAILED in statuses.values())
 
 
-def compare(jobs: dict, sweep: Sweep) -> None:
-    """Compares BERT4Rec with each other model of Table 2, by the first seed."""
-    first = {cell: some[0] for cell, some in jobs.items()}
-    pairs = [
-        (first[dataset, model].key, first[dataset, "bert4rec"].key)
-        for dataset, model in first
-        if model != "bert4rec" and model in MODELS
-    ]
-    folders = {job.key: sweep.folder(job) for job in first.values()}
-    significance.compare_all(pairs, folders, sweep.results)
+def jobs_of(names: Sequence[str], plan: Plan) -> list[Job]:
+    """Returns every run of some tables once."""
+    return distinct(job for name in names for some in plan.jobs(name).values() for job in some)
 
 
-def statistics(plan: dict[str, dict], sweep: Sweep) -> dict[str, dict[str, str]]:
-    """Returns the rows of Table 1 of the data sets whose files are there."""
-    found = {}
-    for dataset in DATASETS if "table1" in plan else ():
-        try:
-            found[dataset] = datasets.table1_columns(datasets.load(dataset, sweep.data_dir))
-        except UserError as error:
-            warn(f"Table 1: {error}")
-    return found
-
-
-def draw(findings: dict[str, Findings], sweep: Sweep) -> dict[str, list[tuple[str, str]]]:
-    """Draws the figures that were asked for and have anything to show."""
-    if not plots.available():
-        warn("The figures need matplotlib: pip install '.[plots]'")
-        return {}
-    from experiments import figures
-
-    folder, drawn = sweep.results.folder, {}
-    if "figure2" in findings:
-        drawn["figure2"] = attention_of(findings["figure2"], sweep)
-    for name, make in (("figure3", figures.draw_widths), ("figure4", figures.draw_proportions)):
-        if name in findings and findings[name].datasets():
-            drawn[name] = make(findings[name], folder)
-    return drawn
-
-
-def attention_of(found: Findings, sweep: Sweep) -> list[tuple[str, str]]:
-    """Draws Figure 2 from the attention that is kept, or is measured now where its run is finished and at hand."""
-    from bert4rec_tf import files
-    from experiments import attention, figures
-
-    drawn = []
-    for (dataset, _), jobs in found.jobs.items():
-        job = jobs[0]
-        path = attention.path_of(sweep.results, job.key)
-        if path.exists():
-            content = files.read_json(path)
-        elif sweep.is_finished(job) and sweep.folder(job).exists():
-            content = attention.keep(sweep.results, job.key, sweep.folder(job), sweep.data_dir)
-        else:
-            continue
-        drawn += figures.draw_attention(content["attention"], sweep.results.folder / f"figure2-{dataset}.png")
-    return drawn
-
-
-def end(message: str) -> NoReturn:
+def end(message: str) -> int:
     print(f"error: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(2)
+    return 2
 
 
 def interrupted(*_: Any) -> NoReturn:
     raise KeyboardInterrupt
 
 
-if __name__ == "__main__":
+def command(arguments: Sequence[str]) -> int:
+    """Does the same, with mistakes told in one line, and Ctrl-C and SIGTERM alike."""
     signal.signal(signal.SIGTERM, interrupted)
     try:
-        sys.exit(main(sys.argv[1:]))
+        return main(arguments)
     except UserError as error:
-        end(str(error))
+        return end(str(error))
+    except OSError as error:
+        return end(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except KeyboardInterrupt:
         print("\nStopped. The same command goes on.", file=sys.stderr)
-        sys.exit(130)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(command(sys.argv[1:]))

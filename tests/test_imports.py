@@ -63,6 +63,34 @@ ALLOWED = {
     "__init__": set(),
 }
 
+EXPERIMENTS = PACKAGE.parent / "experiments"
+COMMON = {"results", "tables", "jobs"}
+ALLOWED_EXPERIMENTS = {
+    "__init__": set(),
+    "results": set(),
+    "tables": set(),
+    "markup": set(),
+    "provenance": set(),
+    "attention": set(),
+    "jobs": {"tables"},
+    "spaces": {"tables"},
+    "worker": {"results", "attention"},
+    "processes": {"results"},
+    "findings": COMMON,
+    "significance": COMMON | {"findings"},
+    "statements": COMMON | {"findings"},
+    "figures": COMMON | {"findings"},
+    "runs": COMMON | {"findings", "markup", "provenance"},
+    "report": COMMON | {"findings", "markup", "provenance", "runs", "significance", "statements"},
+    "sweep": COMMON | {"processes", "provenance"},
+    "listing": COMMON | {"sweep"},
+    "material": COMMON | {"findings", "report", "significance", "sweep", "figures"},
+    "tune": COMMON | {"spaces"},
+    "__main__": COMMON | {"findings", "listing", "material", "sweep", "tune"},
+}
+BEYOND = {"run", "cli", "serving"}
+"""Parts of the package that an experiment has no use for."""
+
 
 def part_of(path):
     relative = path.relative_to(PACKAGE)
@@ -105,3 +133,31 @@ def test_only_the_runner_has_flags():
     for path in FILES:
         if path.name != "run.py":
             assert not any(name.split(".")[0] == "absl" for name in imported(path)), path
+
+
+@pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.py")), ids=lambda path: path.name)
+def test_an_experiment_imports_only_what_it_may(path):
+    names = [name.split(".") for name in [*imported(path), *_of_experiments(path)]]
+    assert {name[1] for name in names if name[0] == "experiments" and len(name) > 1} <= ALLOWED_EXPERIMENTS[path.stem]
+    assert not {name[1] for name in names if name[0] == "bert4rec_tf" and len(name) > 1} & BEYOND
+
+
+def _of_experiments(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module == "experiments":
+            yield from (f"experiments.{alias.name}" for alias in node.names)
+
+
+def test_the_package_knows_no_experiment():
+    for path in FILES:
+        assert not any(name.split(".")[0] == "experiments" for name in imported(path)), path
+
+
+def test_a_sweep_starts_without_tensorflow():
+    """Its own process only waits for others; what needs TensorFlow is imported where it is used."""
+    for path in EXPERIMENTS.glob("*.py"):
+        if path.stem != "attention":
+            top = ast.parse(path.read_text()).body
+            names = {alias.name for node in top if isinstance(node, ast.Import) for alias in node.names}
+            names |= {node.module for node in top if isinstance(node, ast.ImportFrom)}
+            assert not names & {"tensorflow", "keras", "bert4rec_tf.pipeline", "bert4rec_tf.models"}, path

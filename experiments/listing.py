@@ -1,0 +1,70 @@
+"""What a sweep would do: the state of every run, and the time that the missing ones may take."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bert4rec_tf.config import Run
+from bert4rec_tf.progress import clock
+from experiments.jobs import Job
+from experiments.results import FINISHED
+from experiments.sweep import Sweep
+
+MISSING, RUNNING = "missing", "running"
+
+
+def states(jobs: Sequence[Job], sweep: Sweep) -> list[tuple[Job, str, float | None]]:
+    """Returns each job, what it is in, and the seconds that it may still take; None where nothing tells that.
+
+    Its states are finished, running, stopped, failed and missing.
+    """
+    lines = sweep.results.read()
+    rows = []
+    for job in jobs:
+        if sweep.is_finished(job):
+            rows.append((job, FINISHED, 0.0))
+            continue
+        status = lines.get(job.key, {}).get("status", MISSING)
+        state = RUNNING if sweep.is_running(job) else MISSING if status == FINISHED else status
+        rows.append((job, state, estimate(job.run, list(lines.values()))))
+    return rows
+
+
+def estimate(run: Run, lines: Sequence[Mapping[str, Any]]) -> float | None:
+    """Returns the seconds that a whole run may take: those per step of the finished ones most alike in their settings.
+
+    Only runs of the same model and data set count; None without any.
+    """
+    wanted = run.to_dict()
+    known = [
+        line
+        for line in lines
+        if line["status"] == FINISHED and (line["run"]["model"], line["run"]["dataset"]) == (run.model, run.dataset)
+    ]
+    if not known:
+        return None
+    alike = [_alike(line["run"], wanted) for line in known]
+    nearest = [line for line, count in zip(known, alike) if count == max(alike)]
+    rates = [line["wall_seconds"] / _steps(line["run"]) for line in nearest]
+    return sum(rates) / len(rates) * _steps(wanted)
+
+
+def _alike(first: Mapping[str, Any], second: Mapping[str, Any]) -> int:
+    groups = ("architecture", "masking", "training")
+    return sum(first[group].get(name) == value for group in groups for name, value in second[group].items())
+
+
+def _steps(run: Mapping[str, Any]) -> int:
+    """Returns the steps of all trainings of a run."""
+    training = run["training"]
+    return training["steps"] * (2 if training["retrain"] and not training["train_on_validation"] else 1)
+
+
+def show(jobs: Sequence[Job], sweep: Sweep) -> None:
+    """Prints the state of every run, and how long the rest may take."""
+    total, unknown = 0.0, 0
+    for job, state, seconds in states(jobs, sweep):
+        told = "" if state == FINISHED else "unknown" if seconds is None else clock(seconds)
+        print(f"{state:<9} {told:>9}  {job.title}")
+        total, unknown = total + (seconds or 0.0), unknown + (seconds is None)
+    rest = f", and {unknown} runs of which it is not known yet" if unknown else ""
+    print(f"At most {clock(total / sweep.jobs)} left by the finished runs{rest}.")

@@ -1,0 +1,222 @@
+"""`--tune`: searches a model's grid on the validation item with optuna (extra `tune`). The test item is never measured.
+
+A study lies in one file and goes on where it was stopped or killed: a trial that was under way is tried again, from
+its last checkpoint. Points that were trained before cost nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bert4rec_tf import files, presets
+from bert4rec_tf.config import MASKED_MODEL, Run
+from bert4rec_tf.data import datasets
+from bert4rec_tf.errors import UserError
+from bert4rec_tf.progress import clock
+from bert4rec_tf.startup import import_tensorflow
+from experiments import spaces
+from experiments.jobs import Plan
+from experiments.tables import Cell
+
+try:
+    import optuna
+except ImportError as error:
+    raise UserError("--tune needs optuna: pip install '.[tune]'") from error
+
+MEASURE = "ndcg@10"
+ERROR, GOES_ON_WITH = "error", "goes_on_with"
+"""Attributes of trials: why it failed by itself; the number of the stopped or killed one that it goes on with."""
+FIRST_TRIALS = 4
+"""So many are trained to the end before others are pruned by their median."""
+QUICK_DISTANCE = 5
+"""Steps between the measurements of a quick search, by which trials are pruned."""
+BUSY = "another search works in this folder; wait for it, or name another --workdir"
+
+
+@dataclass
+class Search:
+    """One study: a model on a data set.
+
+    Attributes:
+        model, dataset: what is tuned.
+        plan: preset, first seed, budget and whether it is a quick one.
+        folder: of the study's file and the trials' runs.
+        data_dir: where the data files lie.
+    """
+
+    model: str
+    dataset: str
+    plan: Plan
+    folder: Path
+    data_dir: Path | None = None
+
+    def __post_init__(self) -> None:
+        self.space = spaces.find(self.model)
+        self.base = self.run_of({})
+        self.sequences = datasets.load(self.dataset, self.data_dir)
+
+    def run_of(self, values: dict[str, Any]) -> Run:
+        """Returns the run of a point: trained once, with the validation item held out."""
+        often = {"evaluate_every": QUICK_DISTANCE} if self.plan.quick else {}
+        cell = Cell(self.dataset, self.model, "tuned", {"train_on_validation": False, "retrain": False, **often})
+        plain = self.plan.job(cell, self.plan.seeds[0]).run
+        if not values:
+            return plain
+        changes = spaces.settings_of(self.model, values, plain.flat().get("max_length"))
+        free = {**plain.flat(), **changes}
+        if self.model == MASKED_MODEL:  # both follow the width
+            del free["num_heads"], free["intermediate_dim"]
+        return Run.make(self.dataset, self.model, plain.seed, **free)
+
+    def study(self) -> "optuna.Study":
+        """Opens the study. Its sampler does not repeat, after a stop, what it drew before."""
+        backend = optuna.storages.journal.JournalFileBackend(str(self.folder / "study.jsonl"))
+        storage = optuna.storages.JournalStorage(backend)
+        study = optuna.create_study(
+            storage=storage,
+            study_name=f"{self.model} on {self.dataset}, {self.base.digest}",
+            direction="maximize",
+            pruner=optuna.pruners.MedianPruner(n_startup_trials=FIRST_TRIALS),
+            load_if_exists=True,
+        )
+        study.sampler = optuna.samplers.TPESampler(seed=self.plan.seeds[0] + len(study.trials))
+        return study
+
+    def go_on(self, trials: int) -> "optuna.Study":
+        """Searches until so many trials have ended, and returns the study."""
+        with files.FolderLock(self.folder, busy=BUSY).held():
+            study = self.study()
+            _take_up(study)
+            left = trials - len(ended(study))
+            while left > 0:
+                study.optimize(self.objective, n_trials=1, catch=(UserError,), callbacks=[self._tell])
+                left = trials - len(ended(study))
+            return study
+
+    def objective(self, trial: "optuna.Trial") -> float:
+        """Trains a trial's point and returns its best measurement."""
+        values = {name: trial.suggest_categorical(name, list(known)) for name, known in self.space.items()}
+        run, best = self.run_of(values), 0.0
+
+        def watch(row: dict[str, float]) -> None:
+            nonlocal best
+            best = max(best, row[MEASURE])
+            trial.report(best, int(row["step"]))
+            if trial.should_prune():
+                raise optuna.TrialPruned
+
+        try:
+            self.train(run, watch)
+        except UserError as error:
+            trial.set_user_attr(ERROR, str(error))
+            raise
+        return best
+
+    def train(self, run: Run, watch: Callable[[dict[str, float]], None]) -> None:
+        """Trains a point, or goes on with it, and has every measurement watched."""
+        import keras
+
+        from bert4rec_tf import pipeline
+
+        keras.backend.clear_session()
+        experiment = pipeline.open_experiment(
+            run,
+            self.sequences,
+            workdir=self.folder / run.digest,
+            prepared_dir=self.folder / "prepared",
+            silent=True,
+            watch=watch,
+        )
+        experiment.train()
+
+    def _tell(self, study: "optuna.Study", trial: "optuna.trial.FrozenTrial") -> None:
+        state, last = trial.state.name.lower(), trial.last_step
+        found = trial.user_attrs.get(ERROR) or f"NDCG@10 {trial.intermediate_values[last]:.4f} at step {last:,}"
+        spent = clock(trial.duration.total_seconds())
+        print(
+            f"{self.model} on {self.dataset}, trial {trial.number}: {state}, {found}, {spent}: {trial.params}",
+            flush=True,
+        )
+
+    def preset(self, study: "optuna.Study") -> str:
+        """Returns the best settings as an entry for `bert4rec_tf/presets.py`, and as a command."""
+        best, is_masked = study.best_trial, self.model == MASKED_MODEL
+        flat = self.run_of(best.params).flat()
+        found = {name: flat[name] for name in (*best.params, *(["max_predictions"] if is_masked else []))}
+        start = presets.find(self.plan.preset, self.dataset).settings if is_masked else {}
+        seconds = sum(trial.duration.total_seconds() for trial in study.trials if trial.duration)
+        place = f'PRESETS["{self.plan.preset}"]' if is_masked else "TUNED"
+        entry = f'"{self.dataset}"' if is_masked else f'("{self.model}", "{self.dataset}")'
+        flags = " ".join(f"--{name}={value}" for name, value in found.items())
+        lines = [
+            f"# An entry for {place}:",
+            f"{entry}: Preset(",
+            f'    "NDCG@10 {best.value:.4f} on the validation item (measured); the test item is not measured yet.",',
+            f'    "Not measured yet; the search, of {len(ended(study))} trials, took {clock(seconds)}.",',
+            "    {",
+            *(f"        {_quoted(name)}: {_quoted(value)}," for name, value in {**start, **found}.items()),
+            "    },",
+            "),",
+            "# Or by flags:",
+            f"python -m bert4rec_tf.run --dataset={self.dataset} --model={self.model} {flags}",
+        ]
+        return "\n".join(lines)
+
+
+def _quoted(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def ended(study: "optuna.Study") -> list["optuna.trial.FrozenTrial"]:
+    """Returns the trials that count: complete, pruned, or failed by themselves; not those stopped or killed."""
+    states = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
+    return [trial for trial in study.trials if trial.state in states or ERROR in trial.user_attrs]
+
+
+def _take_up(study: "optuna.Study") -> None:
+    """Puts each trial in the queue again that was stopped or killed, once."""
+    for trial in study.get_trials(states=[optuna.trial.TrialState.RUNNING]):  # of a dead process: the folder is ours
+        study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+    taken = {trial.user_attrs.get(GOES_ON_WITH) for trial in study.trials}
+    for trial in study.get_trials(states=[optuna.trial.TrialState.FAIL]):
+        if ERROR not in trial.user_attrs and trial.number not in taken:
+            study.enqueue_trial(trial.params, user_attrs={GOES_ON_WITH: trial.number})
+
+
+def main(
+    models: Sequence[str],
+    plan: Plan,
+    folder: Path,
+    trials: int,
+    data_dir: Path | None = None,
+    threads: int | None = None,
+) -> int:
+    """Searches for each model on each data set of the plan, and prints the best settings.
+
+    Returns:
+        The exit code: 1 where no trial of a search came to its end.
+    """
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    for model in models:
+        spaces.find(model)
+    _start(threads)
+    failed = 0
+    for dataset in plan.datasets:
+        for model in models:
+            search = Search(model, dataset, plan, folder / f"{dataset}-{model}", data_dir)
+            study = search.go_on(trials)
+            if study.get_trials(states=[optuna.trial.TrialState.COMPLETE]):
+                print(search.preset(study), flush=True)
+            else:
+                print(f"{model} on {dataset}: no trial came to its end", flush=True)
+                failed = 1
+    return failed
+
+
+def _start(threads: int | None) -> None:
+    import_tensorflow()
+    from bert4rec_tf import pipeline
+
+    if threads is not None:
+        pipeline.set_threads(threads)
