@@ -116,7 +116,7 @@ def main(arguments: Sequence[str]) -> int:
     check(asked)
     chosen = chosen_datasets(asked.datasets, asked.quick)
     plan = Plan(chosen, asked.preset, chosen_seeds(asked.seeds), asked.budget, asked.quick)
-    workdir = asked.workdir or Path("runs") / ("quick" if asked.quick else "experiments")
+    workdir = asked.workdir or HERE.parent / "runs" / ("quick" if asked.quick else "experiments")
     if asked.tune is not None:
         from experiments import tune
 
