@@ -59,7 +59,10 @@ ALLOWED = {
     "repeats": FOUNDATION | {"data", "metrics", "pipeline"},
     "summary": {"data", "metrics", "comparison", "origins"},
     "run": FOUNDATION | {"pipeline", "repeats", "summary", "presets", "workdir", "data", "origins", "startup"},
-    "cli": {"config", "errors", "data", "comparison", "progress", "serving", "startup", "summary", "workdir"},
+    "commands": {
+        *("commands", "comparison", "config", "data", "errors", "progress", "serving", "startup", "summary", "workdir")
+    },
+    "cli": {"errors"},
     "__init__": set(),
 }
 

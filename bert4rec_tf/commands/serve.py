@@ -1,0 +1,27 @@
+"""Serves an exported model over HTTP, with a page to try it."""
+
+from dataclasses import MISSING, fields
+
+from bert4rec_tf.commands.parser import Parser
+from bert4rec_tf.config import field_type
+from bert4rec_tf.errors import UserError
+from bert4rec_tf.serving.settings import ServerSettings
+from bert4rec_tf.startup import import_tensorflow
+
+
+def main(arguments: list[str]) -> None:
+    """Does what the command line says."""
+    parser = Parser(prog="bert4rec serve", description=__doc__, allow_abbrev=False)
+    for one in fields(ServerSettings):
+        given = {"required": True} if one.default is MISSING else {"default": one.default}
+        shown = "" if given.get("default") is None else " (default: %(default)s)"
+        parser.add_argument(f"--{one.name}", type=field_type(one), help=one.metadata["help"] + shown, **given)
+    settings = ServerSettings(**vars(parser.parse_args(arguments)))
+    import_tensorflow()
+    try:
+        from bert4rec_tf.serving import web
+    except ModuleNotFoundError as error:
+        if error.name != "aiohttp":
+            raise
+        raise UserError("The server needs aiohttp: pip install 'bert4rec-tf[serve]'") from error
+    web.serve(settings)
