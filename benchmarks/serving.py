@@ -24,8 +24,9 @@ from benchmarks import measuring
 from bert4rec_tf.models import BERT4Rec
 from bert4rec_tf.sequences import Vocabulary
 from bert4rec_tf.serving.catalogue import Catalogue, read_items
+from bert4rec_tf.serving.client import rectangle
 from bert4rec_tf.serving.saved_model import export
-from bert4rec_tf.serving.signatures import ServedModel
+from bert4rec_tf.serving.signatures import LoadedModel
 
 CATALOGUES = (10_000, 100_000, 1_000_000)
 REQUESTS = {"in process": 200, "over HTTP": 200, "saturated": 2_000}
@@ -57,12 +58,12 @@ def of_catalogue(number: int) -> dict[str, float]:
         folder = Path(scratch) / "model"
         export(model, vocabulary, folder, K)
         begin = time.perf_counter()
-        served = ServedModel(folder, 1)
+        served = LoadedModel(folder)
         served.warm_up()
         figures = {"load seconds": time.perf_counter() - begin}
         figures["load seconds, search"] = measuring.once(lambda: Catalogue(read_items(served.vocabulary), {}))
         figures |= in_process(served, Plain(model, vocabulary), histories)
-        expected = [served.call("serving_default", rectangle([one]))["scores"][0] for one in histories]
+        expected = [ask(served, [one])["scores"][0] for one in histories]
         with server(folder, max_batch_size=BATCH_SIZE) as (address, seconds):
             figures["seconds from command to listening"] = seconds
             figures |= named("over HTTP, one client", load(address, histories, expected, 1, REQUESTS["over HTTP"]))
@@ -81,10 +82,8 @@ def make_histories(num_items: int, number: int) -> list[History]:
     return [[f"item{n}" for n in rng.integers(num_items, size=rng.integers(5, 50))] for _ in range(number)]
 
 
-def rectangle(histories: Sequence[History]) -> dict[str, np.ndarray]:
-    width = max(map(len, histories))
-    rows = [[*(item.encode() for item in one), *[b""] * (width - len(one))] for one in histories]
-    return {"histories": np.array(rows, object)}
+def ask(served: LoadedModel, histories: Sequence[History]) -> dict[str, np.ndarray]:
+    return served.call("serving_default", {"histories": rectangle(histories)})
 
 
 class Plain:
@@ -106,11 +105,11 @@ class Plain:
         return [self._names[row] for row in best], scores[best]
 
 
-def in_process(served: ServedModel, plain: Plain, histories: Sequence[History]) -> dict[str, float]:
+def in_process(served: LoadedModel, plain: Plain, histories: Sequence[History]) -> dict[str, float]:
     """Latency of one user in alternating order, and users per second in batches."""
     seconds: dict[str, list[float]] = {"ours": [], "plain": []}
     calls: dict[str, Callable[[History], Any]] = {
-        "ours": lambda history: served.call("serving_default", rectangle([history])),
+        "ours": lambda history: ask(served, [history]),
         "plain": plain.recommend,
     }
     for turn in range(REQUESTS["in process"] + 10):
@@ -119,8 +118,8 @@ def in_process(served: ServedModel, plain: Plain, histories: Sequence[History]) 
             calls[name](histories[turn % len(histories)])
             if turn >= 10:
                 seconds[name].append(time.perf_counter() - begin)
-    batch = rectangle([histories[turn % len(histories)] for turn in range(BATCH_SIZE)])
-    found = measuring.alternate({"batch": lambda: served.call("serving_default", batch)}, rounds=9)
+    batch = [histories[turn % len(histories)] for turn in range(BATCH_SIZE)]
+    found = measuring.alternate({"batch": lambda: ask(served, batch)}, rounds=9)
     return {
         **named("in process", percentiles(seconds["ours"])),
         **named("plain", percentiles(seconds["plain"])),

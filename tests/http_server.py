@@ -14,6 +14,7 @@ import tensorflow as tf
 from aiohttp import web
 
 from bert4rec_tf.serving.catalogue import Catalogue
+from bert4rec_tf.serving.layout import CARD_OF_SAVED_MODEL
 from bert4rec_tf.serving.settings import ServerSettings
 from bert4rec_tf.serving.signatures import Signature, TensorInfo
 from bert4rec_tf.serving.web import Served, Service
@@ -21,6 +22,7 @@ from bert4rec_tf.serving.web import Served, Service
 ITEMS = ["a", "two words", "Ünïcödé", "日本語", "🎬", '<b onclick="alert(1)">', "'; --", *(f"i{n}" for n in range(23))]
 NUMBER = {item: row for row, item in enumerate(ITEMS)}
 K = 5
+MODEL_CARD = {"scores": "log-probabilities", "model": "Neighbours", "data": {"name": "letters"}}
 NONE = np.array([[b""]], object)
 
 
@@ -113,6 +115,9 @@ def export(folder, shift=1):
     model = Neighbours(vocabulary, shift)
     names = ("serving_default", "recommend", "score", "mixed")
     tf.saved_model.save(model, str(folder), signatures={name: getattr(model, name) for name in names})
+    card = folder / CARD_OF_SAVED_MODEL
+    card.parent.mkdir()
+    card.write_text(json.dumps(MODEL_CARD))
 
 
 class Fake:
@@ -122,9 +127,8 @@ class Fake:
     vocabulary = None
     card: dict = {}  # noqa: RUF012
 
-    def __init__(self, function, version=1):
+    def __init__(self, function):
         text = TensorInfo(tf.string, (None, None))
-        self.version = version
         outputs = {name: TensorInfo(tf.string, None) for name in ("items", "texts", "wide", "x")}
         outputs["one"] = TensorInfo(tf.int32, (3,))
         self.signatures = {"serving_default": Signature("serving_default", {"histories": text}, outputs)}
@@ -137,7 +141,7 @@ class Fake:
 def served(model, items=ITEMS):
     """Versions that never change."""
     return SimpleNamespace(
-        current=Served(model, Catalogue(items, {})), refresh=lambda: None, status=lambda: [{"version": "1"}]
+        current=Served(1, model, Catalogue(items, {})), refresh=lambda: None, status=lambda: [{"version": "1"}]
     )
 
 

@@ -20,7 +20,7 @@ from bert4rec_tf.metrics import POPULAR
 from bert4rec_tf.models import BERT4Rec
 from bert4rec_tf.sequences import LeaveOneOut, Vocabulary
 from bert4rec_tf.serving.saved_model import export
-from bert4rec_tf.serving.signatures import ServedModel
+from bert4rec_tf.serving.signatures import LoadedModel
 
 MASKING = MaskingSettings(mask_proportion=0.4, max_predictions=4, window_step=0.5, mask_copies=2)
 TINY = shapes.Shape(60, 300, 5, 8.0, 10, MASKING)
@@ -171,9 +171,9 @@ def test_the_plain_recommendation_is_that_of_the_saved_model(tmp_path):
     model = BERT4Rec(300, max_length=serving.LENGTH, hidden_dim=8, initializer_stddev=0.3)
     vocabulary = Vocabulary(np.array([f"item{number}" for number in range(300)], object), np.arange(300, 0, -1))
     export(model, vocabulary, tmp_path / "model", serving.K)
-    served, plain = ServedModel(tmp_path / "model", 1), serving.Plain(model, vocabulary)
+    served, plain = LoadedModel(tmp_path / "model"), serving.Plain(model, vocabulary)
     for history in serving.make_histories(300, 5):
-        found = served.call("serving_default", serving.rectangle([history]))
+        found = serving.ask(served, [history])
         items, scores = plain.recommend(history)
         assert [item.decode() for item in found["items"][0]] == items
         np.testing.assert_allclose(found["scores"][0], scores, atol=1e-4)

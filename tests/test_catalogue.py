@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert4rec_tf.errors import UserError
-from bert4rec_tf.serving.catalogue import MOST_LINES, Catalogue, read_items, read_titles
+from bert4rec_tf.serving.catalogue import MOST_LINES, Catalogue, read_items
 
 
 def words_of(text):
@@ -56,30 +56,6 @@ def test_a_search_looks_at_so_many_lines_and_no_more():
     catalogue = Catalogue([*items, "a last"], {})
     assert catalogue.search("last a", 2) == ["a last"]
     assert catalogue.search("a1 a1", 1) == ["a1"]
-
-
-def test_titles_are_read_with_commas_quotes_and_empty_ones(tmp_path):
-    path = tmp_path / "titles.csv"
-    path.write_text('title,year,id\n"A, ""B""",1999,1\n,2000,02\nNA,1,nan\n', encoding="utf-8-sig")
-    assert read_titles(path) == {"1": 'A, "B"', "02": "", "nan": "NA"}
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"id,name\n1,a\n", "columns id and title"),
-        (b"", "columns id and title"),
-        (b"id,title\n1,\xff\n", "UTF-8"),
-        (b'id,title\n1,"a\n', "must be a csv file"),
-        (None, "cannot be read"),
-    ],
-)
-def test_a_file_of_titles_that_is_none_is_a_users_mistake(tmp_path, content, words):
-    path = tmp_path / "titles.csv"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(UserError, match=words):
-        read_titles(path)
 
 
 def test_the_vocabulary_is_read_line_by_line(tmp_path):

@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 import pytest
-from http_server import ITEMS, Client, Fake, Server, best, export, log_probabilities, served
+from http_server import ITEMS, MODEL_CARD, Client, Fake, Server, best, export, log_probabilities, served
 
 from bert4rec_tf.serving.settings import ServerSettings
 from bert4rec_tf.serving.web import open_versions
@@ -125,6 +125,7 @@ def test_the_state_and_the_signatures_are_told_as_by_tensorflow_serving(client):
     assert [size["size"] for size in histories["tensor_shape"]["dim"]] == ["-1", "-1"]
     assert signatures["recommend"]["inputs"]["k"]["tensor_shape"] == {"dim": [], "unknown_rank": False}
     assert signatures["recommend"]["defaults"]["k"]["int_val"] == [5]
+    assert metadata["metadata"]["model_card"] == MODEL_CARD
     assert client.get("/v1/models/bert4rec/versions/1/metadata").json == metadata
 
 
@@ -249,6 +250,7 @@ def test_the_page_finds_items_by_id_and_title(client):
     ]
     about = client.get("/page/model").json
     assert about["items"] == len(ITEMS) and about["inputs"]["recommend"]["k"] is False
+    assert about["card"] == MODEL_CARD
 
 
 def test_the_page_forbids_itself_all_that_comes_from_elsewhere(client):

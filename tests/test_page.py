@@ -58,10 +58,11 @@ def name(item):
     return TITLES.get(item, item)
 
 
-def wait_for_recommendations(page, history):
+def wait_for_recommendations(page, history, k=10, keep_seen=False):
     """Waits until what the oracle gives is shown, and checks the probabilities."""
-    items, scores, _ = best(history, k=10, hidden=history)
+    items, scores, _ = best(history, k=k, hidden=() if keep_seen else history)
     names = page.locator("#recommendations .name")
+    sync_api.expect(names).to_have_count(len(items))
     for place, item in enumerate(items):
         text = f"{name(item)}{item}" if item in TITLES else item
         sync_api.expect(names.nth(place)).to_have_text(text)
@@ -84,6 +85,8 @@ def history_of(page):
 def test_find_add_reorder_remove_and_extend_by_click(page):
     wait_for_recommendations(page, [])
     assert page.locator("#model").text_content() == f"bert4rec, version 1, {len(ITEMS)} items"
+    assert page.locator("#card").text_content() == "Neighbours, trained on letters"
+    assert page.locator("#card a").get_attribute("href") == "v1/models/bert4rec/metadata"
     find(page, "ELEC star")
     page.locator("#found button").get_by_text("Électric Star").click()
     items = wait_for_recommendations(page, ["i2"])
@@ -100,6 +103,18 @@ def test_find_add_reorder_remove_and_extend_by_click(page):
     page.get_by_role("button", name="Clear").click()
     wait_for_recommendations(page, [])
     assert page.url.endswith("/")
+
+
+def test_how_many_are_shown_and_whether_the_history_comes_back_is_the_reader_s_choice(page):
+    page.goto(f"{page.url}#item=i1&item=i4")
+    page.reload()
+    wait_for_recommendations(page, ["i1", "i4"])
+    page.get_by_label("history too").check()
+    assert "i4" in wait_for_recommendations(page, ["i1", "i4"], keep_seen=True)
+    page.get_by_label("Show").select_option("20")
+    wait_for_recommendations(page, ["i1", "i4"], 20, keep_seen=True)
+    page.get_by_label("history too").uncheck()
+    wait_for_recommendations(page, ["i1", "i4"], 20)
 
 
 def test_all_of_it_by_keyboard(page):
@@ -156,7 +171,8 @@ def test_a_history_that_is_full_and_a_list_without_anything_are_told(page):
 
 def test_a_model_that_knows_users_is_asked_for_one(page, server):
     inputs = {"serving_default": {"histories": True, "users": True}}
-    about = {"name": "bert4rec", "version": "2", "items": 0, "titles": False, "inputs": inputs, "scores": "its own"}
+    about = {"name": "bert4rec", "version": "2", "items": 0, "titles": False, "inputs": inputs}
+    about["card"] = {"scores": "the model's own"}
     page.route("**/page/model", lambda route: route.fulfill(json={**about, "max_history": 9}))
     found = {"outputs": {"items": [["x", "y", ""]], "scores": [[2.5, -1, "-Infinity"]], "unknown": [1]}}
     asked = []

@@ -9,6 +9,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+from pyarrow import parquet
 
 from bert4rec_tf import cli
 from bert4rec_tf.models import BprMf, Pop
@@ -68,7 +69,7 @@ def test_one_history(command, popular):
 
 
 def test_choices_and_titles(command, popular, tmp_path):
-    (tmp_path / "titles.csv").write_text('"a,b","The first, of two"\n', encoding="utf-8")
+    (tmp_path / "titles.csv").write_text('id,title\n"a,b","The first, of two"\n', encoding="utf-8")
     code, out, _ = command(
         *(f"--model={popular}", '--history="a,b"', "--keep_seen", '--candidates="a,b",c,d,e', "--exclude=d"),
         f"--titles={tmp_path / 'titles.csv'}",
@@ -129,9 +130,8 @@ def test_a_file_of_histories_as_csv(command, popular, small_parts, tmp_path):
 
 
 def test_a_file_of_histories_as_parquet(command, popular, small_parts, tmp_path):
-    parquet = pytest.importorskip("pyarrow.parquet", reason="the extra [parquet] is not installed")
     source, target = write(tmp_path / "histories.csv", ROWS), tmp_path / "recommendations.parquet"
-    (tmp_path / "titles.csv").write_text("plain,Plain\n")
+    (tmp_path / "titles.csv").write_text("id,title\nplain,Plain\n")
     arguments = (f"--model={popular}", f"--input={source}", f"--titles={tmp_path / 'titles.csv'}")
     assert command(*arguments, f"--output={target}")[0] == 0
     table = parquet.read_table(target)
@@ -155,8 +155,6 @@ class Killed(BaseException):
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 @pytest.mark.parametrize("asks", [1, 7, 24])
 def test_a_killed_work_goes_on_and_ends_with_the_same_bytes(popular, small_parts, tmp_path, monkeypatch, ending, asks):
-    if ending == "parquet":
-        pytest.importorskip("pyarrow", reason="the extra [parquet] is not installed")
     model, source = client.SavedRecommender(popular), write(tmp_path / "histories.csv", ROWS)
     whole, target = tmp_path / f"whole.{ending}", tmp_path / f"killed.{ending}"
     choices = client.Choices(k=4)
@@ -204,14 +202,17 @@ MISTAKES = {
     "no output": (["--input=in.csv"], "Either --history, or --input"),
     "k": (["--history=a", "-k", "0"], "`k` must be at least 1 and less than 2^31. Received: k=0"),
     "no number": (["--history=a", "-k", "ten"], "argument -k: invalid int value: 'ten'"),
-    "no model": (["--history=a", "--model=none"], "none: holds no SavedModel that recommends"),
+    "no model": (["--history=a", "--model=none"], "none: has no saved_model.pb that can be read"),
     "ending": (["--input=in.csv", "--output=out.txt"], "--output must end in .csv or .parquet. Received: out.txt"),
     "no folder": (["--input=in.csv", "--output=no/out.csv"], "no: is not a folder"),
     "no input": (["--input=none.csv", "--output=out.csv"], "none.csv: cannot be read (No such file or directory)"),
     "no text": (["--input=bad.csv", "--output=out.csv"], "bad.csv:2: is no CSV in UTF-8"),
     "no CSV": (["--input=quote.csv", "--output=out.csv"], "quote.csv:2: is no CSV in UTF-8"),
     "no titles": (["--history=a", "--titles=none.csv"], "none.csv: cannot be read (No such file or directory)"),
-    "bad titles": (["--history=a", "--titles=in.csv"], "in.csv:1: must be `id,title`. Received: 'a'"),
+    "bad titles": (
+        ["--history=a", "--titles=in.csv"],
+        "in.csv: its first line must name the columns, `id` and `title`",
+    ),
 }
 
 

@@ -1,16 +1,15 @@
 """Versions of a model: which one is served, and that no request is lost when it changes."""
 
-import json
 import shutil
 import threading
 from types import SimpleNamespace
 
 import pytest
-from http_server import Server, best, export
+from http_server import MODEL_CARD, Server, best, export
 
 from bert4rec_tf.errors import UserError
 from bert4rec_tf.serving.settings import ServerSettings
-from bert4rec_tf.serving.signatures import ServedModel
+from bert4rec_tf.serving.signatures import LoadedModel
 from bert4rec_tf.serving.versions import Versions
 from bert4rec_tf.serving.web import open_versions
 
@@ -151,21 +150,21 @@ def test_a_damaged_saved_model_is_a_users_mistake(exported, tmp_path, file, dama
     else:
         (folder / file).write_bytes(b"" if damage == "empty" else content[: len(content) // 2])
     with pytest.raises(UserError) as caught:
-        ServedModel(folder, 1)
+        LoadedModel(folder)
     assert str(folder) in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_the_card_of_a_model_is_read(exported, tmp_path):
     folder = tmp_path / "copy"
     shutil.copytree(exported / "1", folder)
-    assert ServedModel(folder, 1).card == {}
-    (folder / "assets.extra").mkdir()
+    assert LoadedModel(folder).card == MODEL_CARD
     card = folder / "assets.extra" / "model_card.json"
-    card.write_text(json.dumps({"scores": "log-probabilities"}))
-    assert ServedModel(folder, 1).card["scores"] == "log-probabilities"
-    card.write_text("{")
-    with pytest.raises(UserError, match="must be a JSON file"):
-        ServedModel(folder, 1)
+    for content in ("{", '{"loss": NaN}', '{"loss": 1e999}', "[" * 5_000 + "]" * 5_000):
+        card.write_text(content)
+        with pytest.raises(UserError, match="must be a JSON file"):
+            LoadedModel(folder)
+    card.unlink()
+    assert LoadedModel(folder).card == {}
 
 
 def copy_slowly(source, target, pause):

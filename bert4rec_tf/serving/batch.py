@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow
+from pyarrow import parquet
 
 from bert4rec_tf import files
 from bert4rec_tf.errors import UserError
@@ -205,23 +207,17 @@ class ParquetWriter:
     """A Parquet file with a row group for each part."""
 
     def __init__(self, columns: Sequence[str]) -> None:
-        try:
-            import pyarrow
-            import pyarrow.parquet
-        except ImportError as error:
-            raise UserError("Parquet needs pyarrow: pip install 'bert4rec-tf[parquet]'") from error
         types = {"rank": pyarrow.int32(), "score": pyarrow.float32()}
-        self._arrow, self._parquet = pyarrow, pyarrow.parquet
         self._schema = pyarrow.schema([(name, types.get(name, pyarrow.string())) for name in columns])
 
     def write(self, lines: Sequence[Line], path: Path) -> None:
         """Writes a part."""
         columns = [list(column) for column in zip(*lines)] or [[] for _ in self._schema]
-        arrays = [self._arrow.array(column, field.type) for column, field in zip(columns, self._schema)]
-        self._parquet.write_table(self._arrow.Table.from_arrays(arrays, schema=self._schema), path)
+        arrays = [pyarrow.array(column, field.type) for column, field in zip(columns, self._schema)]
+        parquet.write_table(pyarrow.Table.from_arrays(arrays, schema=self._schema), path)
 
     def join(self, parts: Sequence[Path], path: Path) -> None:
         """Writes the whole of its parts."""
-        with self._parquet.ParquetWriter(path, self._schema) as whole:
+        with parquet.ParquetWriter(path, self._schema) as whole:
             for part in parts:
-                whole.write_table(self._parquet.read_table(part))
+                whole.write_table(parquet.read_table(part))

@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from bert4rec_tf.serving.signatures import Arrays, ModelError, ServedModel
+from bert4rec_tf.serving.signatures import Arrays, LoadedModel, ModelError
 
 PADDED = "histories"
 """The input that may be padded to join one more wide: an answer does not depend on a history's padding. It may well
@@ -35,7 +35,7 @@ class Call:
         shared: names of the inputs that all rows have in common.
     """
 
-    model: ServedModel
+    model: LoadedModel
     signature: str
     arrays: Arrays
     rows: int

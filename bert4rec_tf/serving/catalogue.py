@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from bert4rec_tf.errors import UserError
 
@@ -15,21 +14,6 @@ MOST_LINES = 50_000
 
 _NO_WORD = re.compile(r"[^\w\n]+")
 _ACCENTS = re.compile("[\u0300-\u036f]")
-
-
-def read_titles(path: Path) -> dict[str, str]:
-    """Reads a csv file with the columns `id` and `title`.
-
-    Raises:
-        UserError: where it cannot be read, or has no such columns.
-    """
-    try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False, usecols=["id", "title"], encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except (ValueError, pd.errors.ParserError) as error:
-        raise UserError(f"{path}: must be a csv file in UTF-8 with the columns id and title ({error})") from error
-    return dict(zip(table["id"], table["title"]))
 
 
 def read_items(path: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""A SavedModel asked by raw ids in ordinary Python lists, and the titles of its items."""
+"""A SavedModel asked by raw ids in ordinary Python lists."""
 
 import csv
 from collections.abc import Sequence
@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from bert4rec_tf.errors import UserError
+from bert4rec_tf.serving.signatures import LoadedModel, ModelError
+
+INPUTS = {"histories", "k", "exclude_seen", "exclude", "candidates"}
+OUTPUTS = {"items", "scores", "unknown"}
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,11 @@ class Choices:
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
-    def tensors(self) -> dict[str, tf.Tensor]:
+    def arrays(self) -> dict[str, np.ndarray]:
         """Returns the inputs of `recommend` for these choices."""
-        inputs = {"exclude_seen": tf.constant(self.exclude_seen)}
+        inputs = {"exclude_seen": np.array(self.exclude_seen)}
         if self.k is not None:
-            inputs["k"] = tf.constant(self.k, tf.int32)
+            inputs["k"] = np.array(self.k, np.int32)
         return {**inputs, "exclude": rectangle([self.exclude]), "candidates": rectangle([self.candidates])}
 
 
@@ -73,34 +76,38 @@ class SavedRecommender:
     """
 
     def __init__(self, folder: Path) -> None:
-        try:
-            self._service = tf.saved_model.load(str(folder))
-            inputs = self._service.signatures["recommend"].structured_input_signature[1]
-        except (OSError, ValueError, KeyError, AttributeError, tf.errors.OpError) as error:
-            why = " ".join(str(error).split())[:200]
-            raise UserError(f"{folder}: holds no SavedModel that recommends ({why})") from error
         self.folder = folder
-        self.knows_users = "users" in inputs
+        self._model = LoadedModel(folder)
+        signature = self._model.signatures.get("recommend")
+        if signature is None or not set(signature.inputs) >= INPUTS or set(signature.outputs) != OUTPUTS:
+            raise UserError(f"{folder}: its SavedModel has no signature `recommend` as this project exports it")
+        self.knows_users = "users" in signature.inputs
 
     def recommend(self, histories: Sequence[Sequence[str]], users: Sequence[str], choices: Choices) -> Found:
-        """Recommends to raw histories, oldest item first; `users` are read where the model knows them."""
-        whom = {"histories": rectangle(histories)}
+        """Recommends to raw histories, oldest item first; `users` are read where the model knows them.
+
+        Raises:
+            UserError: where the model cannot compute it, for want of memory.
+        """
+        asked = {"histories": rectangle(histories), **choices.arrays()}
         if self.knows_users:
-            whom["users"] = tf.constant([_bytes(user) for user in users], tf.string, [len(users)])
-        found = self._service.recommend(**whom, **choices.tensors())
-        scores = found["scores"].numpy()
-        lengths = np.isfinite(scores).sum(axis=1)
-        items = [
-            [item.decode() for item in row[:length]] for row, length in zip(found["items"].numpy().tolist(), lengths)
-        ]
-        return Found(items, [row[:length] for row, length in zip(scores, lengths)], found["unknown"].numpy())
+            asked["users"] = np.array([_bytes(user) for user in users], object)
+        try:
+            found = self._model.call("recommend", asked)
+        except ModelError as error:
+            raise UserError(f"{self.folder}: {error}") from error
+        lengths = np.isfinite(found["scores"]).sum(axis=1)
+        items = [[item.decode() for item in row[:length]] for row, length in zip(found["items"].tolist(), lengths)]
+        return Found(items, [row[:length] for row, length in zip(found["scores"], lengths)], found["unknown"])
 
 
-def rectangle(rows: Sequence[Sequence[str]]) -> tf.Tensor:
-    """Returns raw ids as string [rows, longest], filled with empty strings."""
+def rectangle(rows: Sequence[Sequence[str]]) -> np.ndarray:
+    """Returns raw ids as an array of bytes [rows, longest], filled with empty ones."""
     width = max(map(len, rows), default=0)
-    filled = [[_bytes(one) for one in row] + [b""] * (width - len(row)) for row in rows]
-    return tf.constant(filled, tf.string, [len(rows), width])
+    made = np.full([len(rows), width], b"", object)
+    for place, row in enumerate(rows):
+        made[place, : len(row)] = [_bytes(one) for one in row]
+    return made
 
 
 def _bytes(raw: str) -> bytes:
@@ -111,22 +118,3 @@ def _bytes(raw: str) -> bytes:
 def split_ids(line: str) -> list[str]:
     """Returns the ids of a line, separated by commas; one that holds a comma stands in double quotes."""
     return next(csv.reader([line], skipinitialspace=True), [])
-
-
-def read_titles(path: Path) -> dict[str, str]:
-    """Returns the titles of items: raw id -> title. The file has a line `id,title` (CSV) for each.
-
-    Raises:
-        UserError: for a file that cannot be read, or a line without both.
-    """
-    titles = {}
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            lines = csv.reader(file)
-            for fields in lines:
-                if len(fields) != 2:
-                    raise UserError(f"{path}:{lines.line_num}: must be `id,title`. Received: {','.join(fields)[:80]!r}")
-                titles[fields[0]] = fields[1]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
-    return titles

@@ -15,14 +15,14 @@ from bert4rec_tf import files
 from bert4rec_tf.errors import UserError, unknown_name
 from bert4rec_tf.models.recommender import Recommender
 from bert4rec_tf.sequences import Vocabulary
-from bert4rec_tf.serving.saved_model import USERS, VOCABULARY, facts, lines_of, refuse_other_content
+from bert4rec_tf.serving.layout import CARD, USERS, VOCABULARY
+from bert4rec_tf.serving.saved_model import facts, lines_of, refuse_other_content
 from bert4rec_tf.types import Tensor
 
 TOLERANCE = 1e-4
 """The most by which a file's numbers may differ from TensorFlow's, beside 1e-4 of their size."""
 
 OPSET = 18
-CARD = "model_card.json"
 NEEDED = {"onnx": ("onnx", "onnxruntime", "tf2onnx"), "litert": ("ai_edge_litert",)}
 SUFFIXES = {"onnx": ".onnx", "litert": ".tflite"}
 

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from bert4rec_tf.serving.batching import PADDED, Call, Outputs
 from bert4rec_tf.serving.settings import ServerSettings
-from bert4rec_tf.serving.signatures import ServedModel, Signature, TensorInfo
+from bert4rec_tf.serving.signatures import LoadedModel, Signature, TensorInfo
 
 DEFAULT_SIGNATURE = "serving_default"
 BINARY_SUFFIX = "_bytes"
@@ -51,7 +51,7 @@ class Question:
     by_rows: bool
 
 
-def parse(body: bytes, model: ServedModel, settings: ServerSettings) -> Question:
+def parse(body: bytes, model: LoadedModel, settings: ServerSettings) -> Question:
     """Returns what the body of a request asks.
 
     Raises:
@@ -91,7 +91,7 @@ def _json(body: bytes) -> Any:
         raise RequestError(f"The body must be JSON: {error}") from None
 
 
-def _signature(name: Any, model: ServedModel) -> Signature:
+def _signature(name: Any, model: LoadedModel) -> Signature:
     if not isinstance(name, str):
         raise RequestError(f"`{SIGNATURE}` must be a string. Received: {_shown(name)}")
     if name not in model.signatures:

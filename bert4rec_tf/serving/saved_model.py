@@ -12,14 +12,8 @@ from bert4rec_tf import files
 from bert4rec_tf.errors import UserError
 from bert4rec_tf.models.recommender import Recommender
 from bert4rec_tf.sequences import Vocabulary
+from bert4rec_tf.serving.layout import CARD_OF_SAVED_MODEL, MODEL, USERS, VOCABULARY
 from bert4rec_tf.serving.service import SIGNATURES, Service
-
-VOCABULARY, USERS = "vocabulary.txt", "users.txt"
-MODEL = "saved_model.pb"
-"""The file by which TensorFlow, and so `export`, knows the folder of a SavedModel."""
-
-CARD = Path("assets.extra", "model_card.json")
-"""Where in a SavedModel the model card lies; TensorFlow leaves that folder to the user."""
 
 
 def export(
@@ -76,8 +70,9 @@ def export(
             tf.saved_model.save(service, str(aside), signatures=functions)
         except tf.errors.OpError as error:
             raise UserError(f"{folder}: cannot be written ({error.message})") from error
-        (aside / CARD).parent.mkdir()
-        files.write_json(aside / CARD, {**facts(model, vocabulary, users), "k": service.k, **(card or {})})
+        told = {**facts(model, vocabulary, users), "k": service.k, **(card or {})}
+        (aside / CARD_OF_SAVED_MODEL).parent.mkdir()
+        files.write_json(aside / CARD_OF_SAVED_MODEL, told)
 
 
 def facts(model: Recommender, vocabulary: Vocabulary, users: Sequence[str] | None) -> dict[str, Any]:

@@ -17,7 +17,9 @@ class ServerSettings(Settings):
     name: str = setting("bert4rec", "name of the model in the addresses")
     host: str = setting("127.0.0.1", "address to listen on; 0.0.0.0 for all of this machine's")
     port: int = setting(8501, "port to listen on; 0 for any free one", at_least=0, at_most=65_535)
-    titles: str | None = setting(None, "csv file with the columns id and title, for the page")
+    titles: str | None = setting(
+        None, "for the page: CSV whose first line names the columns, `id` and `title` among them"
+    )
     max_batch_size: int = setting(64, "rows that are computed in one call of the model", at_least=1)
     batch_timeout_ms: float = setting(
         0.0, "how long a batch that is not full waits for more rows; 0: it takes what is there", at_least=0

@@ -14,10 +14,7 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bert4rec_tf.errors import UserError
-from bert4rec_tf.serving.saved_model import MODEL, VOCABULARY
-
-CARD = Path("assets.extra", "model_card.json")
-"""Where in the folder an export tells of itself."""
+from bert4rec_tf.serving.layout import ASSETS, CARD_OF_SAVED_MODEL, MODEL, VOCABULARY
 
 SERVE = "serve"
 """The tag of the graph that is for serving, as TensorFlow names it."""
@@ -66,12 +63,11 @@ class Signature:
     outputs: Mapping[str, TensorInfo]
 
 
-class ServedModel:
+class LoadedModel:
     """A SavedModel in memory.
 
     Args:
         folder: where it is.
-        version: the number that it is served under.
 
     Attributes:
         signatures: by name.
@@ -83,31 +79,32 @@ class ServedModel:
         UserError: where there is no SavedModel, or it cannot be read.
     """
 
-    def __init__(self, folder: Path, version: int) -> None:
-        self.folder = folder
-        self.version = version
+    def __init__(self, folder: Path) -> None:
         definitions = _definitions(folder)
         self.signatures = {
             name: _signature(name, one) for name, one in sorted(definitions.items()) if not name.startswith("__")
         }
         self.description = {name: _described(one) for name, one in definitions.items()}
-        file = folder / "assets" / VOCABULARY
+        file = folder / ASSETS / VOCABULARY
         self.vocabulary = file if file.is_file() else None
-        self.card = _card(folder / CARD)
+        self.card = _card(folder / CARD_OF_SAVED_MODEL)
         try:
             self._loaded = tf.saved_model.load(str(folder), tags=[SERVE])
         except (OSError, ValueError, KeyError, IndexError, tf.errors.OpError) as error:
             raise UserError(f"{folder}: cannot be loaded ({_reason(error)})") from error
 
     def call(self, signature: str, arrays: Arrays) -> dict[str, np.ndarray]:
-        """Returns the outputs of a signature for all of its inputs.
+        """Returns the outputs of a signature; its defaults stand for inputs that are not given.
 
         Raises:
             ModelError: where the model cannot compute that.
         """
         infos = self.signatures[signature].inputs
+        usual = {name: info.default for name, info in infos.items() if info.default is not None}
         try:
-            tensors = {name: tf.constant(array, infos[name].dtype, array.shape) for name, array in arrays.items()}
+            tensors = {
+                name: tf.constant(array, infos[name].dtype, array.shape) for name, array in {**usual, **arrays}.items()
+            }
             found = self._loaded.signatures[signature](**tensors)
             return {name: found[name].numpy() for name in sorted(found)}
         except tf.errors.OpError as error:
@@ -149,9 +146,10 @@ def _definitions(folder: Path) -> Mapping[str, Any]:
 def _card(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
+        json.dumps(content, allow_nan=False)  # It is told over HTTP, where NaN is no number.
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: must be a JSON file ({error})") from error
     return content if isinstance(content, dict) else {}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from bert4rec_tf.errors import UserError
-from bert4rec_tf.serving.saved_model import MODEL
+from bert4rec_tf.serving.layout import MODEL
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
 

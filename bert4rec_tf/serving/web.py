@@ -18,10 +18,11 @@ from bert4rec_tf.errors import UserError
 from bert4rec_tf.progress import warn
 from bert4rec_tf.serving import predict
 from bert4rec_tf.serving.batching import Batcher, Overloaded
-from bert4rec_tf.serving.catalogue import Catalogue, read_items, read_titles
+from bert4rec_tf.serving.catalogue import Catalogue, read_items
 from bert4rec_tf.serving.predict import RequestError
 from bert4rec_tf.serving.settings import ServerSettings
-from bert4rec_tf.serving.signatures import ModelError, ServedModel
+from bert4rec_tf.serving.signatures import LoadedModel, ModelError
+from bert4rec_tf.serving.titles import read_titles
 from bert4rec_tf.serving.versions import Versions
 
 LOG = logging.getLogger(__name__)
@@ -50,12 +51,9 @@ LONGEST_QUERY, MOST_FOUND = 200, 100
 class Served:
     """One version: the model, and its items for the page."""
 
-    model: ServedModel
+    version: int
+    model: LoadedModel
     catalogue: Catalogue
-
-    @property
-    def version(self) -> int:
-        return self.model.version
 
 
 def open_versions(settings: ServerSettings, tell: Callable[[str], None] = warn) -> Versions[Served]:
@@ -63,10 +61,10 @@ def open_versions(settings: ServerSettings, tell: Callable[[str], None] = warn) 
     titles = read_titles(Path(settings.titles)) if settings.titles else {}
 
     def load(folder: Path, number: int) -> Served:
-        model = ServedModel(folder, number)
+        model = LoadedModel(folder)
         model.warm_up()
         items = read_items(model.vocabulary) if model.vocabulary else list(titles)
-        return Served(model, Catalogue(items, titles))
+        return Served(number, model, Catalogue(items, titles))
 
     return Versions(Path(settings.model), load, tell)
 
@@ -163,7 +161,8 @@ class Service:
     async def metadata(self, request: web.Request) -> web.Response:
         served = self._served(request)
         spec = {"name": self._settings.name, "signature_name": "", "version": str(served.version)}
-        return _json({"model_spec": spec, "metadata": {"signature_def": {"signature_def": served.model.description}}})
+        told = {"signature_def": {"signature_def": served.model.description}, "model_card": served.model.card}
+        return _json({"model_spec": spec, "metadata": told})
 
     async def live(self, request: web.Request) -> web.Response:
         return _json({"status": "alive"})
@@ -190,7 +189,7 @@ class Service:
                 "items": len(served.catalogue.items),
                 "titles": bool(served.catalogue.titles),
                 "inputs": signatures,
-                "scores": served.model.card.get("scores"),
+                "card": served.model.card,
                 "max_history": self._settings.max_history,
             }
         )

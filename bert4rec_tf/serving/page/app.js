@@ -6,7 +6,7 @@ const RECOMMEND = "recommend";
 const byId = (id) => document.getElementById(id);
 const titles = new Map();
 
-let model = { inputs: {}, items: 0, titles: false, max_history: Infinity };
+let model = { inputs: {}, items: 0, titles: false, max_history: Infinity, card: {} };
 let history = [];
 let found = [];
 let searching = new AbortController();
@@ -161,11 +161,17 @@ function showHistory() {
 
 // Recommendations
 
+/** Tells whether the model takes an input of `recommend` that may be left out. */
+function offers(name) {
+  return model.inputs[RECOMMEND]?.[name] === false;
+}
+
 function question() {
-  const signature = model.inputs[RECOMMEND]?.k === false ? RECOMMEND : DEFAULT;
+  const signature = offers("k") ? RECOMMEND : DEFAULT;
   const inputs = { histories: [history] };
   if ("users" in model.inputs[signature]) inputs.users = [byId("user").value];
-  if (signature === RECOMMEND) inputs.k = Number(byId("number").value);
+  if (offers("k")) inputs.k = Number(byId("number").value);
+  if (offers("k") && offers("exclude_seen")) inputs.exclude_seen = !byId("seen").checked;
   return JSON.stringify({ signature_name: signature, inputs });
 }
 
@@ -183,14 +189,11 @@ async function recommend() {
   if (unknown) tell(`The model does not know ${unknown} of the items, and passed over them.`);
 }
 
-/**
- * Returns each row's bar, 0 to 1, and its number. Where no model card says what the scores are, those that add up as
- * logarithms of probabilities do are taken for such.
- */
+/** Returns each row's bar, 0 to 1, and its number: a probability where the model card says that scores are their logarithms. */
 function measured(rows) {
   const probabilities = rows.map((row) => Math.exp(row.score));
   const sum = probabilities.reduce((total, one) => total + one, 0);
-  const areProbabilities = model.scores ? model.scores === "log-probabilities" : sum <= 1.0001;
+  const areProbabilities = model.card.scores === "log-probabilities";
   const values = areProbabilities ? probabilities : rows.map((row) => row.score);
   const least = areProbabilities ? 0 : Math.min(...values, 0);
   const range = Math.max(...values) - least || 1;
@@ -223,12 +226,23 @@ function showRecommendations(rows) {
 
 // Beginning
 
+/** Says what the model card tells: which model it is, and what it learned from. */
+function showCard() {
+  const { model: kind, data } = model.card;
+  if (!kind) return;
+  const address = `v1/models/${encodeURIComponent(model.name)}/metadata`;
+  const words = data?.name ? `${kind}, trained on ${data.name}` : kind;
+  byId("card").replaceChildren(make("a", { href: address, title: "Model card and signatures" }, words));
+}
+
 async function begin() {
   model = await fetchJson("page/model");
   const items = new Intl.NumberFormat("en").format(model.items);
   byId("model").textContent = `${model.name}, version ${model.version}${model.items ? `, ${items} items` : ""}`;
   byId("query-label").textContent = model.titles ? "Title or id" : "Id";
-  byId("number-label").hidden = model.inputs[RECOMMEND]?.k !== false;
+  showCard();
+  byId("choices").hidden = !offers("k");
+  byId("seen-label").hidden = !offers("exclude_seen");
   byId("user-field").hidden = !("users" in (model.inputs[DEFAULT] ?? {}));
   history = new URLSearchParams(location.hash.slice(1)).getAll("item").slice(0, model.max_history);
   await learnTitles(history);
@@ -256,5 +270,6 @@ byId("clear").addEventListener("click", () => {
   byId("query").focus();
 });
 byId("number").addEventListener("change", () => attempt(recommend));
+byId("seen").addEventListener("change", () => attempt(recommend));
 byId("user").addEventListener("input", () => attempt(recommend));
 attempt(begin);
