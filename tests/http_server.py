@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import tensorflow as tf
-from aiohttp import web
 
 from bert4rec_tf.serving.catalogue import Catalogue
 from bert4rec_tf.serving.layout import CARD_OF_SAVED_MODEL
+from bert4rec_tf.serving.server import listening, run
 from bert4rec_tf.serving.settings import ServerSettings
 from bert4rec_tf.serving.signatures import Signature, TensorInfo
 from bert4rec_tf.serving.web import Served, Service
@@ -189,23 +189,17 @@ class Server:
     """A running server. `stop` ends it as a signal would: requests in flight are answered first."""
 
     def __init__(self, versions, **changes):
-        self.settings = ServerSettings(model="-", **changes)
+        self.settings = ServerSettings(model="-", port=0, **changes)
         self._versions = versions
         self._started = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
 
     async def _serve(self):
-        runner = web.AppRunner(
-            Service(self.settings, self._versions).application(), handler_cancellation=True, shutdown_timeout=30
-        )
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        self.port = site._server.sockets[0].getsockname()[1]
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        self._started.set()
-        await self._stop.wait()
-        await runner.cleanup()
+        with listening(self.settings) as listener:
+            self.port = listener.getsockname()[1]
+            service = Service(self.settings, self._versions)
+            await run(service, listener, self.settings.shutdown_seconds, self._started.set, self._stop)
 
     def stop(self):
         self._loop.call_soon_threadsafe(self._stop.set)

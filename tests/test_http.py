@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from http_server import ITEMS, MODEL_CARD, Client, Fake, Server, best, export, log_probabilities, served
 
+from bert4rec_tf.serving import server as lifetime
 from bert4rec_tf.serving.settings import ServerSettings
 from bert4rec_tf.serving.web import open_versions
 
@@ -350,6 +351,32 @@ def test_requests_in_flight_are_answered_when_the_server_stops():
         for thread in threads:
             thread.join()
     assert [answer.status for answer in answers] == [200] * 3
+
+
+def test_callers_on_open_connections_are_told_that_an_answer_is_the_last(monkeypatch):
+    monkeypatch.setattr(lifetime, "LEAVING_SECONDS", 60)
+    answers, failures = [], []
+
+    def ask(client, number):
+        try:
+            while True:
+                answer = client.post({"instances": [[f"{number}"]]})
+                answers.append((answer.status, answer.json["predictions"] == [[f"{number}"]]))
+                if answer.headers["Connection"] == "close":
+                    return
+        except Exception as error:
+            failures.append(error)
+
+    with Server(served(Fake(lambda arrays: {"items": arrays["histories"]}))) as server:
+        threads = [threading.Thread(target=ask, args=(server.client(), number)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        while len(answers) < 100 and not failures:
+            threading.Event().wait(0.01)
+        server.stop()
+        for thread in threads:
+            thread.join()
+    assert not failures and set(answers) == {(200, True)}
 
 
 def test_a_defect_is_answered_without_its_inside_and_the_server_lives_on(caplog):

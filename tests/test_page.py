@@ -109,11 +109,11 @@ def test_how_many_are_shown_and_whether_the_history_comes_back_is_the_reader_s_c
     page.goto(f"{page.url}#item=i1&item=i4")
     page.reload()
     wait_for_recommendations(page, ["i1", "i4"])
-    page.get_by_label("history too").check()
+    page.get_by_label("include history").check()
     assert "i4" in wait_for_recommendations(page, ["i1", "i4"], keep_seen=True)
     page.get_by_label("Show").select_option("20")
     wait_for_recommendations(page, ["i1", "i4"], 20, keep_seen=True)
-    page.get_by_label("history too").uncheck()
+    page.get_by_label("include history").uncheck()
     wait_for_recommendations(page, ["i1", "i4"], 20)
 
 

@@ -19,9 +19,9 @@ def main(arguments: list[str]) -> None:
     settings = ServerSettings(**vars(parser.parse_args(arguments)))
     import_tensorflow()
     try:
-        from bert4rec_tf.serving import web
+        from bert4rec_tf.serving import server
     except ModuleNotFoundError as error:
         if error.name != "aiohttp":
             raise
         raise UserError("The server needs aiohttp: pip install 'bert4rec-tf[serve]'") from error
-    web.serve(settings)
+    server.serve(settings)

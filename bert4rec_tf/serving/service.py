@@ -121,7 +121,7 @@ class Service(tf.Module):
         exclude, candidates = _rows("exclude", exclude, number), _rows("candidates", candidates, number)
         excluded, chosen = self._lists(exclude), self._lists(candidates)
         seen = tf.where(exclude_seen, asked.seen, PAD)
-        with tf.control_dependencies([tf.debugging.assert_positive(k, "`k` must be at least 1")]):
+        with tf.control_dependencies([tf.debugging.Assert(k > 0, ["`k` must be at least 1. Received:", k])]):
             k = tf.minimum(k, self._num_items)
 
         def hidden(rows: Tensor) -> tf.Tensor:

@@ -1,11 +1,9 @@
-"""The HTTP server: TensorFlow Serving's REST predict API, health checks, and the page."""
+"""What is answered over HTTP: TensorFlow Serving's REST predict API, health checks, and the page."""
 
 import asyncio
 import contextlib
-import ipaddress
 import json
 import logging
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,7 +12,6 @@ from typing import Any
 
 from aiohttp import web
 
-from bert4rec_tf.errors import UserError
 from bert4rec_tf.progress import warn
 from bert4rec_tf.serving import predict
 from bert4rec_tf.serving.batching import Batcher, Overloaded
@@ -46,6 +43,8 @@ HEAVY = 1 << 16
 
 LONGEST_QUERY, MOST_FOUND = 200, 100
 
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
 
 @dataclass(frozen=True)
 class Served:
@@ -75,16 +74,22 @@ class Service:
     Args:
         settings: its limits.
         versions: what is served.
+
+    Attributes:
+        is_leaving: whether every answer is to be the last one on its connection.
     """
 
     def __init__(self, settings: ServerSettings, versions: Versions[Served]) -> None:
+        self.is_leaving = False
         self._settings = settings
         self._versions = versions
         self._batcher: Batcher | None = None
         self._files = {path: (PAGE / name).read_bytes() for path, name in PAGE_FILES.items()}
 
     def application(self) -> web.Application:
-        app = web.Application(middlewares=[_errors_as_json], client_max_size=self._settings.max_body_bytes)
+        app = web.Application(
+            middlewares=[self._last_ones, _errors_as_json], client_max_size=self._settings.max_body_bytes
+        )
         model = "/v1/models/{name:[^/:]+}"
         for place in (model, model + "/versions/{version:[^/:]+}"):
             app.router.add_get(place, self.status)
@@ -98,6 +103,13 @@ class Service:
             app.router.add_get(f"/{path}", self.file)
         app.cleanup_ctx.append(self._at_work)
         return app
+
+    @web.middleware
+    async def _last_ones(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        response = await handler(request)
+        if self.is_leaving:
+            response.force_close()
+        return response
 
     async def _at_work(self, app: web.Application) -> AsyncIterator[None]:
         settings = self._settings
@@ -219,9 +231,7 @@ def _json(content: Any, status: int = 200, headers: Any = None) -> web.Response:
 
 
 @web.middleware
-async def _errors_as_json(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
+async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except RequestError as error:
@@ -253,55 +263,3 @@ _REASONS = {
 
 def _error(message: str, status: int, headers: Any = None) -> web.Response:
     return _json({"error": " ".join(message.split())}, status, headers)
-
-
-def serve(settings: ServerSettings) -> None:
-    """Serves until Ctrl-C or SIGTERM; requests in flight are answered first.
-
-    Raises:
-        UserError: where the address cannot be had, or the model cannot be loaded.
-    """
-    # It logs a traceback for all that is no HTTP; what fails in here is logged here.
-    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
-    # Ctrl-C while the model is loaded; later `run_app` catches it.
-    with _listening(settings) as listener, contextlib.suppress(KeyboardInterrupt):
-        versions = open_versions(settings)
-        host, port = listener.getsockname()[:2]
-        address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-
-        def tell(_: str) -> None:
-            """Called when it listens."""
-            print(f"version {versions.current.version} of {settings.model} at {address}/", flush=True)
-            print(f"predict with POST {address}/v1/models/{settings.name}:predict; Ctrl-C ends", flush=True)
-
-        web.run_app(
-            Service(settings, versions).application(),
-            sock=listener,
-            print=tell,
-            access_log=None,
-            backlog=1_024,
-            shutdown_timeout=settings.shutdown_seconds,
-            handler_cancellation=True,
-        )
-        print("stopped", flush=True)
-
-
-def _listening(settings: ServerSettings) -> socket.socket:
-    """Returns a socket that has its address; it listens when the model is loaded."""
-    try:
-        ((family, kind, protocol, _, place), *_) = socket.getaddrinfo(
-            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(place)
-    except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(
-            f"`host` and `port` cannot be listened on: {settings.host}:{settings.port} ({reason})"
-        ) from error
-    if not ipaddress.ip_address(place[0].split("%")[0]).is_loopback:
-        warn(
-            f"{settings.host} is not of this machine alone; whoever reaches it can ask, for nothing here asks who it is"
-        )
-    return listener
