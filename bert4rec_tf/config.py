@@ -297,7 +297,10 @@ def digest_of(record: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Run:
-    """Everything that decides a result, apart from the data themselves (whose fingerprint is stored beside it)."""
+    """Everything that decides a result, apart from the data themselves (whose fingerprint is stored beside it).
+
+    `initial_weights` is the fingerprint of the weights that a warm start begins with; None where the seed draws them.
+    """
 
     dataset: str
     model: str
@@ -306,6 +309,7 @@ class Run:
     masking: MaskingSettings
     training: TrainingSettings
     evaluation: EvaluationSettings
+    initial_weights: str | None = None
 
     def __post_init__(self) -> None:
         if type(self.seed) is not int or not 0 <= self.seed < 2**32:
@@ -320,7 +324,10 @@ class Run:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the record as JSON can hold it."""
-        return dataclasses.asdict(self)
+        record = dataclasses.asdict(self)
+        if self.initial_weights is None:
+            del record["initial_weights"]
+        return record
 
     def flat(self) -> dict[str, Any]:
         """Every setting that counts for the model by its own name, whatever its group."""

@@ -1,19 +1,18 @@
 """One run: prepare, train, evaluate, export. Ordinary functions, for the command line, a notebook or a sweep."""
 
-import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
-from bert4rec_tf import arrays, candidates, files, training
+from bert4rec_tf import arrays, candidates, files, training, warm_start
 from bert4rec_tf.config import Run
+from bert4rec_tf.construction import new_model
 from bert4rec_tf.data import datasets, preparation, sampled
 from bert4rec_tf.data.masking import mask_dynamically
 from bert4rec_tf.data.tfrecords import Shards
@@ -26,11 +25,9 @@ from bert4rec_tf.references import metrics_of, references
 from bert4rec_tf.sequences import LeaveOneOut, Sequences, Vocabulary
 from bert4rec_tf.serving import portable, saved_model
 from bert4rec_tf.steps import strategy_for
+from bert4rec_tf.transfer import Source
 from bert4rec_tf.types import Batch
-from bert4rec_tf.workdir import WorkDirectory, versions
-
-CHOOSE, FINAL = "choose", "final"
-"""The two trainings of a run: with the validation item held out, and with it."""
+from bert4rec_tf.workdir import CHOOSE, FINAL, WorkDirectory, initial_of, versions
 
 SAVED_MODEL = "saved_model"
 """The form of an export for TensorFlow, and its folder in a work directory."""
@@ -64,18 +61,6 @@ def phases(run: Run) -> list[str]:
     return [CHOOSE, FINAL] if settings.retrain else [CHOOSE]
 
 
-def new_model(run: Run, num_items: int, num_users: int, strategy: tf.distribute.Strategy | None = None) -> Recommender:
-    """Returns a run's model with its initial weights, which the seed decides."""
-    keras.utils.set_random_seed(run.seed)
-    kind, options = MODELS[run.model], asdict(run.architecture)
-    if kind.knows_users:
-        options["num_users"] = num_users
-    if run.training.mixed_precision:
-        options["dtype"] = "mixed_bfloat16"
-    with strategy.scope() if strategy else contextlib.nullcontext():
-        return kind(num_items, **options)
-
-
 def trained_model(run: Run, num_items: int, num_users: int, workdir: WorkDirectory) -> Recommender:
     """Returns the model to be measured from a finished training. Raises UserError where there is none."""
     model = new_model(run, num_items, num_users)
@@ -96,6 +81,7 @@ class Experiment:
         checkpoint_seconds: the most time that a killed training loses.
         interactions: the user's own file that the data came from, to be found again by `--mode=evaluate`.
         watch: called with each measurement of a training, as `training.Trainer` does; what it raises ends the training.
+        source: the weights that a warm start begins with; None for fresh ones, or where the folder holds them.
     """
 
     run: Run
@@ -106,6 +92,7 @@ class Experiment:
     checkpoint_seconds: float = training.CHECKPOINT_SECONDS
     interactions: Interactions | None = None
     watch: Callable[[dict[str, float]], None] | None = None
+    source: Source | None = None
     split: LeaveOneOut = field(init=False)
     _prepared: dict[str, Shards] = field(init=False, default_factory=dict)
 
@@ -114,7 +101,11 @@ class Experiment:
         useless = self._useless()
         if useless:
             raise UserError(f"{useless}. Received: dataset={self.run.dataset}")
-        self.workdir.claim(self.run, self.sequences, environment(), self.interactions)
+        initial = self._checked_source()
+        self.workdir.claim(self.run, self.sequences, environment(), self.interactions, initial)
+        if self.source is not None:
+            with self.workdir.held():
+                warm_start.keep(self.source, self.workdir)
         if MODELS[self.run.model].knows_users:
             self.workdir.keep_users(self.sequences.users)
 
@@ -128,6 +119,20 @@ class Experiment:
         if MODELS[self.run.model].examples is not None and first.lengths.max() < 2:
             return "No user has two items to train on, so no item can be masked with a context"
         return None
+
+    def _checked_source(self) -> dict[str, Any] | None:
+        """Returns what the folder shall keep of where its run starts from. Refuses what cannot be started from."""
+        if self.source is not None:
+            self.source.check(self.run)
+            return self.source.record(self.run, self.sequences)
+        if self.run.initial_weights is not None and not self.workdir.config.exists():
+            raise UserError(f"{self.workdir.path}: is a new folder; name the weights to start from with --init_from")
+        return None
+
+    @property
+    def initial(self) -> dict[str, Any] | None:
+        """What is known of the weights that a warm start began with (`Source.record`); None for fresh ones."""
+        return initial_of(self.workdir.read_config())
 
     def prepare(self) -> None:
         """Writes the training examples of all phases and draws the candidates, unless they are there."""
@@ -186,6 +191,7 @@ class Experiment:
                 "users_not_evaluated": self.split.num_not_evaluated,
                 "users_with_fewer_candidates": int((counts[POPULAR] < self.run.evaluation.num_negatives).sum()),
                 "test": metrics_of(ranks),
+                **({} if self.initial is None else {"initial": self.initial}),
                 **references(self.run, self.split, task),
                 **self._trainings(),
             }
@@ -244,7 +250,12 @@ class Experiment:
             checkpoint_seconds=self.checkpoint_seconds,
             strategy=strategy,
             watch=self.watch,
+            initialise=None if self.run.initial_weights is None else lambda: self._start_warm(model),
         )
+
+    def _start_warm(self, model: Recommender) -> None:
+        source = self.source or warm_start.kept(self.workdir, self.run)
+        source.give(model, self.sequences.vocabulary.items.tolist(), self.sequences.users.tolist())
 
     def _validation(self, model: Recommender) -> Callable[[], dict[str, float]]:
         task, ranker = self.task("validation"), Ranker(model.score, model.max_history)
@@ -268,6 +279,7 @@ def open_experiment(
     data_dir: Path | str | None = None,
     workdir: Path | str | None = None,
     prepared_dir: Path | str | None = None,
+    init_from: Path | str | Source | None = None,
     **options: Any,
 ) -> Experiment:
     """Loads a run's data, unless they are given, and opens its work directory.
@@ -278,11 +290,14 @@ def open_experiment(
         data_dir: where the data sets' files lie, and what is converted is kept.
         workdir: the run's folder; None for `runs/<dataset>-<model>-<digest>`.
         prepared_dir: the folder of training examples and candidates; None for one in the run's folder.
+        init_from: trained weights to start from, or where they lie (`warm_start.read`); None for fresh ones.
         **options: `processes`, `silent`, `checkpoint_seconds`, `interactions` and `watch` of `Experiment`.
 
     Raises:
-        UserError: where the data cannot be read, or the directory is another run's.
+        UserError: where the data or the weights cannot be read, or the directory is another run's.
     """
+    if init_from is not None:
+        run, options["source"] = warm_start.begin(run, init_from, workdir)
     if sequences is None:
         sequences = datasets.load(options.get("interactions") or run.dataset, data_dir)
     folder = WorkDirectory.of(run, Path(workdir) if workdir else None, Path(prepared_dir) if prepared_dir else None)

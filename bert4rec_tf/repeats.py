@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bert4rec_tf import files
+from bert4rec_tf import files, warm_start
 from bert4rec_tf.config import Run
 from bert4rec_tf.data import datasets
 from bert4rec_tf.errors import UserError
@@ -43,6 +43,8 @@ def repeat(run: Run, seeds: Sequence[int], workdir: Path | str | None = None, **
     """
     if len(seeds) < 2 or len(set(seeds)) < len(seeds):
         raise UserError(f"`seeds` must be at least two different numbers. Received: seeds={list(seeds)}")
+    if options.get("init_from") is not None:
+        run, options["init_from"] = warm_start.begin(run, options["init_from"])
     runs = [dataclasses.replace(run, seed=seed) for seed in seeds]
     folder = folder_of(run, Path(workdir) if workdir else None)
     _refuse_other_content(folder)

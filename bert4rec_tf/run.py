@@ -50,6 +50,9 @@ flags.DEFINE_integer("processes", 1, "processes that prepare examples; any numbe
 flags.DEFINE_integer("threads", None, "threads to compute with (default: all); the last bits depend on it")
 flags.DEFINE_float("checkpoint_seconds", 120.0, "seconds between checkpoints: the most that a killed training loses")
 flags.DEFINE_list("seeds", None, "repeat the run with these seeds (--seeds=1,2,3) and report mean and deviation")
+flags.DEFINE_string(
+    "init_from", None, "trained weights to start from: a workdir, a checkpoint in it, or the authors' checkpoint"
+)
 flags.DEFINE_integer("k", 10, "how many items the exported model recommends")
 flags.DEFINE_string("export_dir", None, "folder of the exported model (default: the format's name in the workdir)")
 flags.DEFINE_string("format", "saved_model", "what --mode=export writes: " + ", ".join(FORMATS))
@@ -89,7 +92,8 @@ def make_run() -> tuple[Run, Interactions | None]:
     if FLAGS.dataset is not None or interactions is not None:
         asked = (FLAGS.model, FLAGS.preset, FLAGS.seed, FLAGS.source)
         return presets.make_run(interactions or FLAGS.dataset, *asked, **settings), interactions
-    given = [name for name in ("source", "model", "preset", "seed") if FLAGS[name].present] + list(settings)
+    decisive = ("source", "model", "preset", "seed", "init_from")
+    given = [name for name in decisive if FLAGS[name].present] + list(settings)
     if FLAGS.workdir is None or given:
         why = f", for --{given[0]} is given" if given else ", or the --workdir of a run"
         raise UserError(f"--dataset must be named{why}. Try --dataset=synthetic, or --interactions=FILE")
@@ -129,6 +133,7 @@ def main(argv: list[str]) -> None:
     if FLAGS.seeds is not None:
         repeat(run, interactions)
         return
+    run, source = begin(run, folder("workdir"))
     workdir = WorkDirectory.of(run, folder("workdir"), folder("prepared_dir"))
     named = FLAGS.dataset is not None or FLAGS.interactions is not None
     if FLAGS.mode in ("evaluate", "export") and named:
@@ -141,7 +146,17 @@ def main(argv: list[str]) -> None:
     if named and run.model == "bert4rec" and not given_settings():
         preset = presets.find(FLAGS.preset, run.dataset)
         print(f"Preset {FLAGS.preset}. Expect: {preset.expect} Takes: {preset.takes}", flush=True)
-    carry_out(run, sequences, workdir, interactions)
+    carry_out(run, sequences, workdir, {**run_options(interactions), "source": source})
+
+
+def begin(run: Run, workdir: Path | None) -> tuple[Run, Any]:
+    """Returns the run that starts from --init_from, and these weights (`warm_start.begin`)."""
+    if FLAGS.init_from is None:
+        return run, None
+    start_pipeline()
+    from bert4rec_tf import warm_start
+
+    return warm_start.begin(run, FLAGS.init_from, workdir)
 
 
 def load(run: Run, interactions: Interactions | None) -> Sequences:
@@ -161,13 +176,14 @@ def start_pipeline() -> ModuleType:
     return pipeline
 
 
-def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, interactions: Interactions | None) -> None:
-    """Does what --mode names."""
+def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: dict[str, Any]) -> None:
+    """Does what --mode names. `options`: further ones of `pipeline.Experiment`."""
     pipeline = start_pipeline()
     if FLAGS.mode == "all":
         pipeline.check_export(folder("export_dir") or workdir.export)
-    options = run_options(interactions)
     experiment = pipeline.Experiment(run, sequences, workdir, **options)
+    if experiment.initial is not None:
+        print(summary.start(experiment.initial), flush=True)
     with workdir.held():
         if FLAGS.mode in ("all", "prepare"):
             experiment.prepare()
@@ -207,8 +223,9 @@ def repeat(run: Run, interactions: Interactions | None) -> None:
     start_pipeline()
     from bert4rec_tf import repeats
 
+    run, source = begin(run, None)
     parent = repeats.folder_of(run, folder("workdir"))
-    options = run_options(interactions)
+    options = {**run_options(interactions), "init_from": source}
     if FLAGS.prepared_dir:
         options["prepared_dir"] = folder("prepared_dir")
     content = repeats.repeat(run, seeds, parent, sequences=sequences, **options)

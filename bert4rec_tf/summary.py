@@ -80,9 +80,22 @@ def _notes(content: dict[str, Any]) -> list[str]:
     published = datasets.paper()["table5"].get(dataset, {}).get("default", {}).get("ndcg@10")
     if "paper" in content and published and content["run"]["model"] == "bert4rec":
         notes.append(f"The paper's column is its best width (Table 2); at d = 64 its NDCG@10 is {published} (Table 5).")
+    if "initial" in content:
+        notes.append(content["initial"]["leak"])
     if "ceiling" in content:
         notes.append("The ceiling ranks by the generator's own transition table.")
     return notes
+
+
+def start(initial: dict[str, Any]) -> str:
+    """Returns what a warm start begins with. `initial`: what `pipeline.Experiment.initial` returned."""
+    step = "" if initial.get("step") is None else f", step {initial['step']:,}"
+    found = [
+        f"{what}: {initial[what]['kept']:,} found, {initial[what]['new']:,} new, {initial[what]['gone']:,} gone"
+        for what in ("items", "users")
+        if what in initial
+    ]
+    return f"Starts from {initial['path']} ({initial['checkpoint']}{step}). {'; '.join(found)}.\n{initial['leak']}"
 
 
 def places(workdir: Path) -> str:
@@ -91,6 +104,7 @@ def places(workdir: Path) -> str:
         "metrics.json": "these results and all settings",
         "config.json": "the run",
         "vocabulary.txt": "raw item ids, line k for item k; counts.txt: how often each occurs",
+        "initial.npz": "the weights that it started from",
         "ranks-test.npz": "the rank of every user's target",
         "choose": "training with the validation item held out: checkpoints, curve.csv, curve.png, tensorboard",
         "final": "training with the validation item: the same",

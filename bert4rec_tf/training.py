@@ -69,6 +69,7 @@ class Trainer:
         strategy: the devices that share each batch, under whose scope the model was made; None for one.
         watch: called with each row of the curve once it is measured, and first with those of earlier sittings. What it
             raises ends the training, which can go on from the last checkpoint.
+        initialise: changes the model's weights where the training begins; not called where one goes on.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Trainer:
         checkpoint_seconds: float = CHECKPOINT_SECONDS,
         strategy: tf.distribute.Strategy | None = None,
         watch: Callable[[dict[str, float]], None] | None = None,
+        initialise: Callable[[], None] | None = None,
     ) -> None:
         self.model = model
         self.batches = batches
@@ -96,6 +98,7 @@ class Trainer:
         self.checkpoint_seconds = checkpoint_seconds
         self.strategy = strategy
         self.watch = watch or (lambda row: None)
+        self.initialise = initialise
         self.state = State()
         with strategy.scope() if strategy else contextlib.nullcontext():
             self.optimizer = optimizers.from_settings(settings)
@@ -112,6 +115,8 @@ class Trainer:
         files.make_folder(self.folder)
         saved = self._checkpoints.restore(self._variables)
         self.state = State(**saved) if saved else State()
+        if not saved and self.initialise is not None:
+            self.initialise()
         for row in self.state.curve:
             self.watch(row)
         if not self.state.finished:

@@ -21,6 +21,9 @@ CONFIG = "config.json"
 FORMAT = 1
 """The number of this layout of a work directory; one that cannot be read as before gets the next number."""
 
+CHOOSE, FINAL = "choose", "final"
+"""The two trainings of a run: with the validation item held out, and with it."""
+
 PACKAGES = ("tensorflow", "keras", "numpy")
 BUSY = "another process works in this folder; wait for it, or name another --workdir"
 ELSEWHERE = "name another --workdir"
@@ -66,11 +69,16 @@ class WorkDirectory:
         return self.path / "users.txt"
 
     @property
+    def initial(self) -> Path:
+        """The weights that a warm start began with."""
+        return self.path / "initial.npz"
+
+    @property
     def export(self) -> Path:
         return self.path / "saved_model"
 
     def phase(self, name: str) -> Path:
-        """The folder of one training: `choose` (validation item held out) or `final`."""
+        """The folder of one training: CHOOSE or FINAL."""
         return self.path / name
 
     def ranks(self, part: str) -> Path:
@@ -104,6 +112,7 @@ class WorkDirectory:
         sequences: Sequences,
         environment: dict[str, Any],
         interactions: Interactions | None = None,
+        initial: dict[str, Any] | None = None,
     ) -> None:
         """Makes the folder this run's on these data, or checks that it is.
 
@@ -112,6 +121,7 @@ class WorkDirectory:
             sequences: the data.
             environment: what else decides the bits of a result; another one than before is told.
             interactions: the user's own file that the data came from, kept so that it is found again.
+            initial: of a warm start, what is known of the weights that it begins with.
 
         Raises:
             UserError: where it holds another run, other data or something else, or cannot be written.
@@ -132,6 +142,8 @@ class WorkDirectory:
                 }
                 if interactions is not None:
                     content["interactions"] = interactions.to_dict()
+                if initial is not None:
+                    content["initial"] = initial
                 files.write_json(self.config, content)
             self._keep_vocabulary(sequences.vocabulary)
 
@@ -196,6 +208,7 @@ class WorkDirectory:
             content["data_fingerprint"], content["vocabulary_fingerprint"], {**content["environment"]}
             content["num_users"], content["users_fingerprint"]
             interactions_of(content)
+            initial_of(content)
             if content["digest"] != digest_of(content["run"]):
                 raise UserError("the settings were changed since the run began")
         except (UserError, KeyError, TypeError) as error:
@@ -253,6 +266,12 @@ class WorkDirectory:
 def interactions_of(config: dict[str, Any]) -> Interactions | None:
     """Returns the user's own file that a run of this configuration is on; None for a data set."""
     return Interactions(**config["interactions"]) if "interactions" in config else None
+
+
+def initial_of(config: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns what is known of the weights that a run of this configuration began with; None where they were fresh."""
+    initial = config.get("initial")
+    return None if initial is None else {**initial, "path": initial["path"], "leak": initial["leak"]}
 
 
 def versions() -> dict[str, str]:

@@ -41,6 +41,9 @@ ALLOWED = {
     "scalars": set(),
     "steps": {"config", "errors", "models", "optimizers", "types"},
     "training": FOUNDATION | {"optimizers", "steps", "scalars", "plots", "interrupts", "checkpoints", "models"},
+    "construction": {"config", "models"},
+    "transfer": FOUNDATION | {"models", "workdir"},
+    "warm_start": FOUNDATION | {"checkpoints", "construction", "models", "original", "training", "transfer", "workdir"},
     "references": FOUNDATION | {"data", "origins", "models", "evaluation", "metrics"},
     "pipeline": FOUNDATION
     | {
@@ -54,11 +57,15 @@ ALLOWED = {
         "origins",
         "references",
         "serving",
+        "construction",
+        "transfer",
+        "warm_start",
         "workdir",
     },
-    "repeats": FOUNDATION | {"data", "metrics", "pipeline"},
+    "repeats": FOUNDATION | {"data", "metrics", "pipeline", "warm_start"},
     "summary": {"data", "metrics", "comparison", "origins"},
-    "run": FOUNDATION | {"pipeline", "repeats", "summary", "presets", "workdir", "data", "origins", "startup"},
+    "run": FOUNDATION
+    | {"pipeline", "repeats", "summary", "presets", "workdir", "data", "origins", "startup", "warm_start"},
     "commands": {
         *("commands", "comparison", "config", "data", "errors", "progress", "serving", "startup", "summary", "workdir")
     },
@@ -91,7 +98,7 @@ ALLOWED_EXPERIMENTS = {
     "tune": COMMON | {"spaces"},
     "__main__": COMMON | {"findings", "listing", "material", "sweep", "tune"},
 }
-BEYOND = {"run", "cli", "serving"}
+BEYOND = {"run", "cli", "commands", "serving"}
 """Parts of the package that an experiment has no use for."""
 
 

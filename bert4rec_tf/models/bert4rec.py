@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras import ops
 
 from bert4rec_tf import layers, losses
-from bert4rec_tf.models.recommender import Recommender, last_items_in_order, scores_of
+from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, Recommender, last_items_in_order, scores_of
 from bert4rec_tf.types import Batch, Tensor
 
 LENGTH_GROUPS = (1 / 4, 1 / 2, 3 / 4, 7 / 8)
@@ -108,16 +108,14 @@ class BERT4Rec(Recommender):
             self.num_rows, use_layer_norm, initializer_stddev, dtype=self.dtype_policy, name="head"
         )
         self.head.build((None, hidden_dim))
+        self.mark_rows(self.head.bias, ITEMS)
         self.built = True
 
     def _make_embedding(self, hidden_dim: int) -> None:
         stddev = self.settings["initializer_stddev"]
         shape = (None, None, hidden_dim)
-        self.item_embeddings = self.add_weight(
-            name="item_embeddings",
-            shape=(self.num_rows, hidden_dim),
-            initializer=layers.truncated_normal(stddev),
-            autocast=False,
+        self.item_embeddings = self.add_table(
+            "item_embeddings", self.num_rows, hidden_dim, layers.truncated_normal(stddev), of=ITEMS
         )
         self.token_type = self.positions = self.embedding_norm = None
         if self.settings["use_token_type"]:
@@ -129,6 +127,7 @@ class BERT4Rec(Recommender):
                 self.max_length, stddev, dtype=self.dtype_policy, name="positions"
             )
             self.positions.build(shape)
+            self.mark_rows(self.positions.embeddings, FROM_FIRST)
         if self.settings["use_layer_norm"]:
             self.embedding_norm = layers.layer_norm("embedding_norm", self.dtype_policy)
             self.embedding_norm.build(shape)

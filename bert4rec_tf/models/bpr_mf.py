@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from bert4rec_tf import losses
-from bert4rec_tf.models.recommender import Recommender, scores_of
+from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender, scores_of
 from bert4rec_tf.types import Batch, Tensor
 
 
@@ -44,8 +44,8 @@ class BprMf(Recommender):
         }
         self.num_items = num_items
         self.l2 = l2
-        self.users = self.add_table("users", num_users, hidden_dim, initializer_stddev)
-        self.items = self.add_table("items", num_items + 1, hidden_dim, initializer_stddev)
+        self.users = self.add_table("users", num_users, hidden_dim, initializer_stddev, of=USERS)
+        self.items = self.add_table("items", num_items + 1, hidden_dim, initializer_stddev, of=ITEMS)
         self.bias = self.add_bias("bias", num_items + 1)
         self.built = True
 

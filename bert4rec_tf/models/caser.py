@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from bert4rec_tf.dropout import dropout_layer
-from bert4rec_tf.models.recommender import Recommender, last_items, scores_of
+from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender, last_items, scores_of
 from bert4rec_tf.types import Batch, Tensor
 
 
@@ -55,8 +55,8 @@ class Caser(Recommender):
         }
         self.num_items = num_items
         self.max_history = markov_order
-        self.items = self.add_table("items", num_items + 1, hidden_dim, 1 / hidden_dim)
-        self.users = self.add_table("users", num_users, hidden_dim, 1 / hidden_dim)
+        self.items = self.add_table("items", num_items + 1, hidden_dim, 1 / hidden_dim, of=ITEMS)
+        self.users = self.add_table("users", num_users, hidden_dim, 1 / hidden_dim, of=USERS)
         self.horizontal = [
             keras.layers.Conv1D(horizontal_filters, height, activation="relu", name=f"horizontal_{height}")
             for height in range(1, markov_order + 1)
@@ -69,7 +69,7 @@ class Caser(Recommender):
         self.dropout = dropout_layer("dropout", dropout, self.dtype_policy)
         self.joined = keras.layers.Dense(hidden_dim, activation="relu", name="joined")
         self.joined.build((None, vertical_filters * hidden_dim + horizontal_filters * markov_order))
-        self.output_rows = self.add_table("output_rows", num_items + 1, 2 * hidden_dim, 1 / (2 * hidden_dim))
+        self.output_rows = self.add_table("output_rows", num_items + 1, 2 * hidden_dim, 1 / (2 * hidden_dim), of=ITEMS)
         self.bias = self.add_bias("bias", num_items + 1)
         self.built = True
 

@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from bert4rec_tf import losses
-from bert4rec_tf.models.recommender import Recommender, last_items, scores_of
+from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender, last_items, scores_of
 from bert4rec_tf.types import Batch, Tensor
 
 
@@ -44,10 +44,10 @@ class Fpmc(Recommender):
             "initializer_stddev": initializer_stddev,
         }
         self.num_items, self.l2 = num_items, l2
-        self.users = self.add_table("users", num_users, hidden_dim, initializer_stddev)
-        self.of_users = self.add_table("of_users", num_items + 1, hidden_dim, initializer_stddev)
-        self.last = self.add_table("last", num_items + 1, hidden_dim, initializer_stddev)
-        self.of_last = self.add_table("of_last", num_items + 1, hidden_dim, initializer_stddev)
+        self.users = self.add_table("users", num_users, hidden_dim, initializer_stddev, of=USERS)
+        self.of_users = self.add_table("of_users", num_items + 1, hidden_dim, initializer_stddev, of=ITEMS)
+        self.last = self.add_table("last", num_items + 1, hidden_dim, initializer_stddev, of=ITEMS)
+        self.of_last = self.add_table("of_last", num_items + 1, hidden_dim, initializer_stddev, of=ITEMS)
         self.built = True
 
     def training_loss(self, batch: Batch) -> Tensor:

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from bert4rec_tf import losses
 from bert4rec_tf.dropout import dropout_layer
-from bert4rec_tf.models.recommender import Recommender, last_items_in_order, scores_of
+from bert4rec_tf.models.recommender import ITEMS, Recommender, last_items_in_order, scores_of
 from bert4rec_tf.types import Batch, Tensor
 
 ACTIVATIONS = {
@@ -65,8 +65,8 @@ class GRU4Rec(Recommender):
         }
         self.num_items = num_items
         self.max_history = max_length
-        self.items = self.add_table("items", num_items + 1, hidden_dim, "glorot_uniform")
-        self.output_rows = self.add_table("output_rows", num_items + 1, hidden_dim, "glorot_uniform")
+        self.items = self.add_table("items", num_items + 1, hidden_dim, "glorot_uniform", of=ITEMS)
+        self.output_rows = self.add_table("output_rows", num_items + 1, hidden_dim, "glorot_uniform", of=ITEMS)
         self.bias = self.add_bias("bias", num_items + 1)
         self.input_dropout = dropout_layer("input_dropout", dropout, self.dtype_policy)
         self.output_dropout = dropout_layer("output_dropout", dropout, self.dtype_policy)

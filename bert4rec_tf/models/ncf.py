@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from bert4rec_tf import layers, losses
-from bert4rec_tf.models.recommender import Recommender
+from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender
 from bert4rec_tf.types import Batch, Tensor
 
 NUM_LAYERS = 3
@@ -52,10 +52,10 @@ class Ncf(Recommender):
         self.num_items, self.l2 = num_items, l2
         widths = [hidden_dim // 2 ** (number + 1) for number in range(NUM_LAYERS)]
         factors = widths[-1]
-        self.gmf_users = self.add_table("gmf_users", num_users, factors, initializer_stddev)
-        self.gmf_items = self.add_table("gmf_items", num_items + 1, factors, initializer_stddev)
-        self.mlp_users = self.add_table("mlp_users", num_users, hidden_dim // 2, initializer_stddev)
-        self.mlp_items = self.add_table("mlp_items", num_items + 1, hidden_dim // 2, initializer_stddev)
+        self.gmf_users = self.add_table("gmf_users", num_users, factors, initializer_stddev, of=USERS)
+        self.gmf_items = self.add_table("gmf_items", num_items + 1, factors, initializer_stddev, of=ITEMS)
+        self.mlp_users = self.add_table("mlp_users", num_users, hidden_dim // 2, initializer_stddev, of=USERS)
+        self.mlp_items = self.add_table("mlp_items", num_items + 1, hidden_dim // 2, initializer_stddev, of=ITEMS)
         self.tower = [keras.layers.Dense(width, "relu", name=f"tower_{number}") for number, width in enumerate(widths)]
         for dense, width in zip(self.tower, [hidden_dim, *widths]):
             dense.build((None, width))

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from bert4rec_tf.models.recommender import Recommender
+from bert4rec_tf.models.recommender import ITEMS, Recommender
 from bert4rec_tf.sequences import Sequences
 from bert4rec_tf.types import Batch, Tensor
 
@@ -26,6 +26,7 @@ class Pop(Recommender):
         self.counts = self.add_weight(
             name="counts", shape=(num_items + 1,), initializer="zeros", trainable=False, autocast=False
         )
+        self.mark_rows(self.counts, ITEMS)
         self.built = True
 
     def adapt(self, sequences: Sequences) -> None:

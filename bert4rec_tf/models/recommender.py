@@ -8,6 +8,11 @@ import tensorflow as tf
 from bert4rec_tf.sequences import Sequences
 from bert4rec_tf.types import Batch, Shape, Tensor
 
+ITEMS, USERS = "items", "users"
+FROM_FIRST, FROM_LAST = "positions from the first", "positions from the last"
+"""What the rows of a weight stand for: row i for item i (row 0 is padding, rows past n are special tokens), row u for
+user u, row p for the item with p others before it, or the last row for the newest item and so on."""
+
 
 class Recommender(keras.Model):
     """What training, evaluation and export ask of a model.
@@ -36,6 +41,10 @@ class Recommender(keras.Model):
     max_history: int | None = None
     scores_are_logits: bool = False
     static_shapes: bool = False
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._row_kinds: dict[str, str] = {}
 
     def build(self, input_shape: Shape | None = None) -> None:
         """The constructor has made the variables already."""
@@ -87,15 +96,34 @@ class Recommender(keras.Model):
         """Scores all items, as `score` does."""
         return self.score(batch)
 
-    def add_table(self, name: str, rows: int, width: int, initializer: float | str) -> keras.Variable:
-        """Makes embeddings [rows, width]: normal with the deviation `initializer`, or by an initializer of Keras."""
+    def add_table(
+        self, name: str, rows: int, width: int, initializer: float | str | keras.initializers.Initializer, of: str
+    ) -> keras.Variable:
+        """Makes embeddings [rows, width], and notes `of` what (`mark_rows`).
+
+        Normal with the deviation `initializer`, or by an initializer of Keras.
+        """
         if isinstance(initializer, float):
             initializer = keras.initializers.RandomNormal(stddev=initializer)
-        return self.add_weight(name=name, shape=(rows, width), initializer=initializer, autocast=False)
+        table = self.add_weight(name=name, shape=(rows, width), initializer=initializer, autocast=False)
+        return self.mark_rows(table, of)
 
     def add_bias(self, name: str, rows: int) -> keras.Variable:
-        """Makes a number for each row, 0 at first."""
-        return self.add_weight(name=name, shape=(rows,), initializer="zeros", autocast=False)
+        """Makes a number for each item, 0 at first."""
+        bias = self.add_weight(name=name, shape=(rows,), initializer="zeros", autocast=False)
+        return self.mark_rows(bias, ITEMS)
+
+    def mark_rows(self, variable: keras.Variable, of: str) -> keras.Variable:
+        """Notes what the rows of a weight stand for: ITEMS, USERS, FROM_FIRST or FROM_LAST. Returns the weight.
+
+        Every weight that grows with the items, the users or `max_length` must be noted: a warm start moves its rows.
+        """
+        self._row_kinds[variable.path] = of
+        return variable
+
+    def rows_of(self, variable: keras.Variable) -> str | None:
+        """Returns what `mark_rows` noted of a weight; None where its rows stand for nothing that may change."""
+        return self._row_kinds.get(variable.path)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "num_items": self.num_items, **self.settings}

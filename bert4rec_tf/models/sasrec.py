@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from bert4rec_tf import kernels, losses
 from bert4rec_tf.dropout import dropout_layer
-from bert4rec_tf.models.recommender import Recommender, last_items_in_order, scores_of
+from bert4rec_tf.models.recommender import FROM_LAST, ITEMS, Recommender, last_items_in_order, scores_of
 from bert4rec_tf.types import Batch, Tensor
 
 EPSILON = 1e-8
@@ -60,8 +60,8 @@ class SASRec(Recommender):
         self.num_items = num_items
         self.max_history = max_length
         self.scores_are_logits = loss == "cross_entropy"
-        self.items = self.add_table("items", num_items + 1, hidden_dim, "glorot_uniform")
-        self.positions = self.add_table("positions", max_length, hidden_dim, "glorot_uniform")
+        self.items = self.add_table("items", num_items + 1, hidden_dim, "glorot_uniform", of=ITEMS)
+        self.positions = self.add_table("positions", max_length, hidden_dim, "glorot_uniform", of=FROM_LAST)
         self.embedding_dropout = dropout_layer("embedding_dropout", dropout, self.dtype_policy)
         self.blocks = [
             CausalBlock(num_heads, dropout, dtype=self.dtype_policy, name=f"block_{number}")
