@@ -59,7 +59,7 @@ class Source:
         """Copies the weights of a model, whose name in MODELS is `name`."""
         fixed = [field.name for field in dataclasses.fields(MODEL_SETTINGS[name]) if field.name not in CHANGEABLE]
         settings = {name: model.settings[name] for name in fixed}
-        return cls(name, settings, items, users, [np.array(weight) for weight in model.weights], origin)
+        return cls(name, settings, items, users, [np.asarray(weight).copy() for weight in model.weights], origin)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -104,7 +104,7 @@ class Source:
         for weight, value in zip(model.weights, self.weights, strict=True):
             kind = model.rows_of(weight)
             if kind is not None:
-                moved = np.array(weight)
+                moved = np.asarray(weight).copy()
                 theirs, ours = _rows(kind, (len(value), len(moved)), shared.get(kind), numbers.get(kind))
                 moved[ours] = value[theirs]
                 value = moved
