@@ -94,10 +94,10 @@ def read_weights(checkpoint: str | Path) -> dict[str, np.ndarray]:
     """Returns the weights in a TensorFlow 1 checkpoint by their names, the optimizer's left out."""
     try:
         reader = tf.train.load_checkpoint(str(checkpoint))
+        names = [name for name in reader.get_variable_to_shape_map() if name.startswith(("bert/", "cls/"))]
+        return {name: reader.get_tensor(name) for name in names if not name.endswith(("/adam_m", "/adam_v"))}
     except (ValueError, tf.errors.OpError) as error:
         raise UserError(f"{checkpoint}: no TensorFlow checkpoint ({str(error).splitlines()[0]})") from error
-    names = [name for name in reader.get_variable_to_shape_map() if name.startswith(("bert/", "cls/"))]
-    return {name: reader.get_tensor(name) for name in names if not name.endswith(("/adam_m", "/adam_v"))}
 
 
 def row_order(tokens: list[str]) -> np.ndarray:

@@ -10,6 +10,7 @@ from bert4rec_tf.construction import new_model
 from bert4rec_tf.errors import UserError
 from bert4rec_tf.models import Recommender
 from bert4rec_tf.progress import warn
+from bert4rec_tf.steps import strategy_for
 from bert4rec_tf.transfer import Source, load
 from bert4rec_tf.workdir import CHOOSE, FINAL, WorkDirectory, initial_of
 
@@ -46,7 +47,7 @@ def begin(run: Run, init_from: str | Path | Source, workdir: Path | str | None =
             that they may be gone; then None is returned for them.
 
     Raises:
-        UserError: as `read` does.
+        UserError: as `read` does, or where there are fewer devices than replicas.
     """
     if isinstance(init_from, Source):
         return dataclasses.replace(run, initial_weights=init_from.fingerprint), init_from
@@ -56,6 +57,7 @@ def begin(run: Run, init_from: str | Path | Source, workdir: Path | str | None =
         began = config.read_config() if config.config.exists() else {}
         if (initial_of(began) or {}).get("path") == str(path.resolve()):
             return dataclasses.replace(run, initial_weights=began["run"]["initial_weights"]), None
+    strategy_for(run.training.replicas)  # virtual devices can be made only before anything is computed, as reading does
     source = read(path)
     return dataclasses.replace(run, initial_weights=source.fingerprint), source
 

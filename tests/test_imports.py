@@ -43,7 +43,9 @@ ALLOWED = {
     "training": FOUNDATION | {"optimizers", "steps", "scalars", "plots", "interrupts", "checkpoints", "models"},
     "construction": {"config", "models"},
     "transfer": FOUNDATION | {"models", "workdir"},
-    "warm_start": FOUNDATION | {"checkpoints", "construction", "models", "original", "training", "transfer", "workdir"},
+    "warm_start": FOUNDATION
+    | {"checkpoints", "construction", "models", "original", "steps"}
+    | {"training", "transfer", "workdir"},
     "references": FOUNDATION | {"data", "origins", "models", "evaluation", "metrics"},
     "pipeline": FOUNDATION
     | {
