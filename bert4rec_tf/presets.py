@@ -173,8 +173,18 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 """Model -> what its authors set, for every data set."""
 
-TUNED: dict[tuple[str, str], Preset] = {}
-"""(Model, data set) -> what a search on the validation item found, over what the model's authors set."""
+_CASER_ON_A_CHAIN = Preset(
+    "NDCG@10 .53 on the validation item of the Markov catalogue, .24 with its authors' three targets (measured).",
+    "A minute on two cores.",
+    {"num_targets": 1},
+)
+
+TUNED: dict[tuple[str, str], Preset] = {
+    ("caser", "synthetic"): _CASER_ON_A_CHAIN,
+    ("caser", "synthetic-orderless"): _CASER_ON_A_CHAIN,
+}
+"""(Model, data set) -> what a search on the validation item found, over what the model's authors set. The built-in
+chain is of first order: asked for the next three items at once, Caser's scores must spread over the third as well."""
 
 OWN = Preset(
     "Not known of these data.",
