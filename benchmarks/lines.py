@@ -265,7 +265,8 @@ def converting() -> Iterator[Row]:
             calls = {"peak GB": conversion.ours, "their peak GB": conversion.plain}
             memory = {key: measuring.peak_memory(call, source, target)[1] / 1e9 for key, call in calls.items()}
         ours, theirs = rows / found["ours"].median, rows / found["theirs"].median
-        yield Row(f"conversion, {name}", "rows/s", ours, theirs, memory)
+        computed = {"processor ratio": found["theirs"].processor / found["ours"].processor}
+        yield Row(f"conversion, {name}", "rows/s", ours, theirs, {**computed, **memory})
 
 
 LINES: dict[str, Callable[[], Iterable[Row]]] = {

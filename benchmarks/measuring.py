@@ -18,23 +18,30 @@ class Timing:
 
     Attributes:
         median, best: over the rounds.
+        processor: the median of what all threads of this process computed.
     """
 
     median: float
     best: float
+    processor: float
 
 
 def alternate(formulations: Mapping[str, Callable[[], Any]], rounds: int = 5, warm_up: int = 1) -> dict[str, Timing]:
     """Times every formulation once per round, each round in the other direction, after calls that do not count."""
     names = list(formulations)
     seconds: dict[str, list[float]] = {name: [] for name in names}
+    processor: dict[str, list[float]] = {name: [] for name in names}
     for number in range(warm_up + rounds):
         for name in names if number % 2 else reversed(names):
-            begin = time.perf_counter()
+            begin, computed = time.perf_counter(), time.process_time()
             formulations[name]()
             if number >= warm_up:
                 seconds[name].append(time.perf_counter() - begin)
-    return {name: Timing(statistics.median(found), min(found)) for name, found in seconds.items()}
+                processor[name].append(time.process_time() - computed)
+    return {
+        name: Timing(statistics.median(found), min(found), statistics.median(processor[name]))
+        for name, found in seconds.items()
+    }
 
 
 def once(function: Callable[[], Any]) -> float:

@@ -112,10 +112,11 @@ class Sequences:
         order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
         ids = np.zeros(len(items), np.int32)
         ids[order] = np.arange(1, len(order) + 1, dtype=np.int32)
-        by_user = np.argsort(user_codes, kind="stable")
+        if (user_codes[1:] < user_codes[:-1]).any():
+            item_codes = item_codes[np.argsort(user_codes, kind="stable")]
         splits = np.concatenate([[0], np.cumsum(lengths[kept])]).astype(np.int64)
         vocabulary = Vocabulary(np.asarray(items)[order], counts[order].astype(np.int64))
-        return cls(ids[item_codes[by_user]], splits, np.asarray(users)[kept], vocabulary, int((~kept).sum()))
+        return cls(ids[item_codes], splits, np.asarray(users)[kept], vocabulary, int((~kept).sum()))
 
     @property
     def num_users(self) -> int:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bert4rec_tf.data import blocks, conversion, delimited, layouts, records
+from bert4rec_tf.data import blocks, conversion, delimited, layouts, records, whole_numbers
 from bert4rec_tf.errors import UserError
 from bert4rec_tf.origins import Interactions
 
@@ -272,6 +272,32 @@ def test_ids_are_texts(tmp_path):
         ("a b", "\u65e5", 6),
     ]
     assert histories(read(write(tmp_path, "ratings.csv", as_csv(rows)))[0]) == plainly(rows)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(-30, 300).map(str) | st.integers(-(2**63), 2**63 - 1).map(str), max_size=30),
+    st.sampled_from([None, None, "007", "-0", "+5", "", " 5", "5.0", "1e3", "x", "9" * 20]),
+    st.integers(1, 3),
+)
+def test_whole_numbers_are_coded_by_first_appearance_and_nothing_else_is(texts, odd, chunks):
+    texts = [*texts, odd] if odd is not None else texts
+    column = pa.chunked_array([texts[place::chunks] for place in range(chunks)], pa.string())
+    found = whole_numbers.coded(column)
+    if odd is not None:
+        assert found is None
+    elif found is not None:
+        expected = column.dictionary_encode().combine_chunks()
+        assert found.to_pylist() == column.to_pylist()
+        assert found.dictionary.to_pylist() == expected.dictionary.to_pylist()
+    else:
+        assert not texts or max(map(int, texts)) - min(map(int, texts)) > len(texts)
+
+
+@pytest.mark.parametrize("rows", [["0xf4240", "1000000"], ["07", "7"], ["7", "70"]])
+def test_ids_that_look_like_one_number_are_two(tmp_path, rows):
+    table = [("u", row, time) for time, row in enumerate(rows)]
+    assert histories(read(write(tmp_path, "a.csv", as_csv(table)))[0]) == {"u": rows}
 
 
 def test_repeated_rows_are_repeated_actions(tmp_path):

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.csv
 
-from bert4rec_tf.data import actions, bad_rows, times
-from bert4rec_tf.data.actions import BLANKS, ID
+from bert4rec_tf.data import actions, bad_rows, times, whole_numbers
+from bert4rec_tf.data.actions import BLANKS
 from bert4rec_tf.data.bad_rows import BadRows
 from bert4rec_tf.data.blocks import LONGEST_LINE, Block
 from bert4rec_tf.data.layouts import BLANKS as ANY_BLANKS
@@ -61,7 +61,7 @@ class Reader:
         kept = {name: str(number) for name, number in numbers.items() if number is not None}
         quotes = layout.quoted and b'"' in content
         skipped = 1 if layout.header and block.first == 1 else 0
-        kinds = {"user": ID, "item": ID, "time": time_type}
+        kinds = {"user": pa.string(), "item": pa.string(), "time": time_type}
         try:
             found = pyarrow.csv.read_csv(
                 pa.BufferReader(content),
@@ -87,8 +87,11 @@ class Reader:
         if quotes and found.num_rows + skipped != block.num_lines:
             return None  # a quote may be open to the end, which Arrow does not tell
         found = found.rename_columns(list(kept))
+        hexadecimal = b"x" in content or b"X" in content
         for name in ("user", "item"):
-            good = actions.good_ids(found[name], trim=True)
+            good = None if hexadecimal else whole_numbers.coded(found[name])
+            if good is None:
+                good = actions.good_ids(found[name].dictionary_encode(), trim=True)
             if good is None:
                 return None
             found = found.set_column(found.column_names.index(name), name, good)
