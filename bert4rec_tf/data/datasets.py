@@ -246,9 +246,8 @@ def obtain(name: str, folder: Path | None = None) -> tuple[File, Path] | None:
     found = present(name, folder)
     if found is None:
         file = source.fetched
-        if source.terms and not os.environ.get(download.OFFLINE):
+        if download.fetch(file.remote, folder / file.name) and source.terms:
             print(source.terms, flush=True)
-        download.fetch(file.remote, folder / file.name)
         return file, folder / file.name
     _tell_if_another(source, *found)
     return found

@@ -71,8 +71,10 @@ def digest(path: Path, checksum: str) -> str:
     return f"{manner}:{found.hexdigest()}"
 
 
-def fetch(remote: Remote, path: Path) -> None:
+def fetch(remote: Remote, path: Path) -> bool:
     """Brings a file to `path`, unless it is there; it appears whole and verified, or not at all.
+
+    Returns whether this process fetched it.
 
     What a cut connection or a killed process left is gone on with, where the server allows it. Another process that
     fetches the same file is waited for.
@@ -86,12 +88,12 @@ def fetch(remote: Remote, path: Path) -> None:
     files.make_folder(path.parent)
     with _alone(path):
         if path.exists():
-            return
+            return False
         reasons = []
         for url in remote.urls:
             try:
                 _fetch_from(url, remote, path)
-                return
+                return True
             except Unreachable as error:
                 reasons.append(str(error))
         raise UserError(by_hand(remote, path, "; ".join(reasons)))
