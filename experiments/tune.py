@@ -1,9 +1,10 @@
 """`--tune`: searches a model's grid on the validation item with optuna (extra `tune`). The test item is never measured.
 
 A study lies in one file and goes on where it was stopped or killed: a trial that was under way is tried again, from
-its last checkpoint. Points that were trained before cost nothing.
+its last checkpoint. A point that was trained before is not trained again. What an ended trial trained is deleted.
 """
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,6 +98,12 @@ class Search:
     def objective(self, trial: "optuna.Trial") -> float:
         """Trains a trial's point and returns its best measurement."""
         values = {name: trial.suggest_categorical(name, list(known)) for name, known in self.space.items()}
+        known = _same(trial)
+        if known is not None:
+            trial.report(known.intermediate_values[known.last_step], known.last_step)
+            if known.state == optuna.trial.TrialState.PRUNED:
+                raise optuna.TrialPruned
+            return known.value
         run, best = self.run_of(values), 0.0
 
         def watch(row: dict[str, float]) -> None:
@@ -111,7 +118,15 @@ class Search:
         except UserError as error:
             trial.set_user_attr(ERROR, str(error))
             raise
+        except optuna.TrialPruned:
+            self._clear(run)
+            raise
+        self._clear(run)
         return best
+
+    def _clear(self, run: Run) -> None:
+        """Deletes what a trial trained, which nobody goes on with."""
+        shutil.rmtree(self.folder / run.digest, ignore_errors=True)
 
     def train(self, run: Run, watch: Callable[[dict[str, float]], None]) -> None:
         """Trains a point, or goes on with it, and has every measurement watched."""
@@ -172,6 +187,13 @@ def ended(study: "optuna.Study") -> list["optuna.trial.FrozenTrial"]:
     """Returns the trials that count: complete, pruned, or failed by themselves; not those stopped or killed."""
     states = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
     return [trial for trial in study.trials if trial.state in states or ERROR in trial.user_attrs]
+
+
+def _same(trial: "optuna.Trial") -> "optuna.trial.FrozenTrial | None":
+    """Returns an ended trial of the same point, whose training would end alike."""
+    states = [optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED]
+    others = trial.study.get_trials(states=states)
+    return next((other for other in others if other.params == trial.params), None)
 
 
 def _take_up(study: "optuna.Study") -> None:

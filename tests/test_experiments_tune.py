@@ -16,7 +16,6 @@ pytest.importorskip("optuna", reason="the extra [tune] is not installed")
 import optuna
 
 from bert4rec_tf import files, presets
-from bert4rec_tf.config import Run
 from bert4rec_tf.data import datasets
 from bert4rec_tf.errors import UserError
 from bert4rec_tf.evaluation import RankingTask
@@ -61,9 +60,8 @@ def test_a_search_goes_on_after_a_kill(tmp_path):
     try:
         first = process.stdout.readline().decode()
         assert "bpr_mf on synthetic, trial 0: complete, NDCG@10 0." in first, first
-        before = list(folder.glob("*/config.json"))
         end = time.monotonic() + 120
-        while len(list(folder.glob("*/config.json"))) == len(before) and time.monotonic() < end:
+        while not list(folder.glob("*/config.json")) and time.monotonic() < end:
             time.sleep(0.01)
     finally:
         process.send_signal(signal.SIGKILL)
@@ -102,7 +100,8 @@ def test_only_the_validation_item_is_measured(tmp_path, monkeypatch, small_grid)
     study = search(tmp_path).go_on(1)
     assert set(parts) == {"validation"} and len(tune.ended(study)) == 1
     assert not list(tmp_path.glob("*/ranks-test.npz")) and not list(tmp_path.glob("*/metrics.json"))
-    (run,) = [Run.from_dict(files.read_json(path)["run"]) for path in tmp_path.glob("*/config.json")]
+    assert not list(tmp_path.glob("*/config.json")), "the disk does not fill with ended trials"
+    run = search(tmp_path).run_of(study.best_params)
     assert run.training.retrain is False and run.training.train_on_validation is False
 
 
@@ -129,6 +128,14 @@ def test_the_best_of_the_grid_is_found_and_bad_ones_are_pruned(tmp_path, monkeyp
     pruned = [trial for trial in study.trials if trial.state == STATES.PRUNED]
     assert pruned and any(len(steps) < 4 for _, steps in trained)
     assert all(trial.number >= tune.FIRST_TRIALS for trial in pruned)
+
+
+def test_a_point_is_trained_once(tmp_path, monkeypatch, small_grid):
+    trained = invented(monkeypatch, lambda run: run.architecture.l2)
+    study = search(tmp_path).go_on(12)
+    assert len(study.trials) == 12
+    assert len(trained) == len({run.digest for run, _ in trained}) <= 4
+    assert study.best_value == 0.1
 
 
 def test_a_trial_that_fails_is_told_and_the_others_go_on(tmp_path, monkeypatch, small_grid, capsys):
