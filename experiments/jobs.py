@@ -10,9 +10,9 @@ from bert4rec_tf.config import MASKED_MODEL, Run
 from experiments.tables import TABLES, Cell
 
 QUICK = {"steps": 20, "warmup_steps": 5, "evaluate_every": 20, "retrain": False, "batch_size": 64}
-QUICK_MASKING = {"mask_copies": 1}
+QUICK_MASKED = {"mask_copies": 1, "num_layers": 1}
 QUICK_WIDTH = 32
-"""What makes a run one of some seconds: few steps, few examples, and no model wider than this."""
+"""What makes a run one of some seconds: few steps, few examples, one block, and no model wider than this."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Job:
 
     @property
     def title(self) -> str:
-        share = "" if self.budget == 1 else f", {self.budget:.0%} of the steps"
+        share = "" if self.budget == 1 else f", {100 * self.budget:.3g} % of the steps"
         return f"{self.run.model} on {self.run.dataset}, seed {self.run.seed}{share}, run {self.key}"
 
 
@@ -76,7 +76,7 @@ class Plan:
         """Returns the job of a cell."""
         changes = dict(cell.changes)
         if self.quick:
-            changes = {**QUICK, **(QUICK_MASKING if cell.model == MASKED_MODEL else {}), **changes}
+            changes = {**QUICK, **(QUICK_MASKED if cell.model == MASKED_MODEL else {}), **changes}
         run = presets.make_run(cell.dataset, cell.model, self.preset_of(cell), seed, **changes)
         if self.quick and run.flat().get("hidden_dim", 0) > QUICK_WIDTH:
             changes["hidden_dim"] = QUICK_WIDTH

@@ -54,6 +54,11 @@ class Section:
     pictures: Sequence[tuple[str, str]] = field(default_factory=tuple)
 
 
+def percent(share: float) -> str:
+    """Returns a share as three digits of percent, without zeros that say nothing."""
+    return f"{100 * share:.3g} %"
+
+
 def ranked(values: Sequence[float | None], shown: Sequence[str]) -> list[Cell]:
     """Returns the cells of a row: the best bold, the second best underlined; equal ones alike."""
     known = sorted({value for value in values if value is not None}, reverse=True)

@@ -85,7 +85,7 @@ def _title(dataset: str) -> str:
 
 def _budgets(found: Findings) -> list[str]:
     """Says where runs had a share of their presets' steps."""
-    told = [f"{_title(data)} {budget:.0%}" for data, budget in found.budgets.items() if budget != 1]
+    told = [f"{_title(data)} {markup.percent(budget)}" for data, budget in found.budgets.items() if budget != 1]
     return [f"Budget: of the steps of their presets these runs had: {', '.join(told)}."] if told else []
 
 

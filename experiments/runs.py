@@ -8,12 +8,12 @@ from bert4rec_tf.progress import clock
 from experiments import provenance
 from experiments.findings import Findings, Line
 from experiments.jobs import QUICK, QUICK_WIDTH
-from experiments.markup import Grid, Section
+from experiments.markup import Grid, Section, percent
 from experiments.results import FAILED, STOPPED
 
 QUICK_REMARK = (
-    f"These are quick runs: {QUICK['steps']} steps and no model wider than d = {QUICK_WIDTH}, whatever a title says. "
-    "They show that everything works, and nothing about the models."
+    f"These are quick runs: {QUICK['steps']} steps, no model wider than d = {QUICK_WIDTH} and BERT4Rec of one "
+    "block, whatever a title says. They show that everything works, and nothing about the models."
 )
 
 
@@ -23,7 +23,9 @@ def about(findings: Mapping[str, Findings]) -> Section:
     asked = {key for found in findings.values() for key in found.asked()}
     shown = {line["key"]: line for _, line in _shown(findings)}
     known = asked | set(shown)
-    paragraphs = [f"{len(shown)} runs are shown here. Of the {len(asked)} that were asked for {_states(asked, lines)}."]
+    paragraphs = [
+        f"Runs shown here: {len(shown)}. Of those asked for, which are {len(asked)}, {_states(asked, lines)}."
+    ]
     if any(found.plan.quick for found in findings.values()):
         paragraphs.append(QUICK_REMARK)
     used = {(line["run"]["dataset"], str(line["data_file"])): line["data_file"] for line in shown.values()}
@@ -42,7 +44,7 @@ def _states(asked: set[str], lines: Mapping[str, Line]) -> str:
     statuses = [lines.get(key, {}).get("status") for key in asked]
     finished, failed, stopped = (statuses.count(status) for status in ("finished", FAILED, STOPPED))
     rest = len(statuses) - finished - failed - stopped
-    return f"{finished} are finished, {failed} failed, {stopped} were stopped and {rest} were not begun"
+    return f"finished: {finished}, failed: {failed}, stopped: {stopped}, not begun: {rest}"
 
 
 def _lines(findings: Mapping[str, Findings]) -> Mapping[str, Line]:
@@ -77,7 +79,7 @@ def all_runs(findings: Mapping[str, Findings]) -> Section:
             line["run"]["model"],
             cells,
             str(line["run"]["seed"]),
-            f"{line['budget']:.0%}",
+            percent(line["budget"]),
             _steps(line),
             clock(line["wall_seconds"]),
             f"{line['peak_memory'] / 1e6:,.0f} MB" if line["peak_memory"] else "unknown",

@@ -40,7 +40,7 @@ def test_every_table_and_figure_from_one_command(tmp_path):
     for picture in ("figure2-synthetic.png", "figure3.png", "figure4.png"):
         assert f"]({picture})" in text and (folder / picture).stat().st_size > 10_000
     attention = json.loads(next(folder.glob("attention-*.json")).read_text())
-    assert attention["users"] > 1000 and len(attention["attention"]) == 2
+    assert attention["users"] > 1000 and len(attention["attention"]) == 1
     before = (folder / "results.jsonl").read_bytes(), (folder / "report.html").read_bytes()
     again = quick(tmp_path, "--jobs=2", "--threads=1")
     assert again.returncode == 0 and "15 of 15 runs are finished already." in again.stdout

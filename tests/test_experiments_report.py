@@ -146,9 +146,9 @@ def test_the_cells_of_a_data_set_are_of_one_budget_and_it_is_stated():
     found = Findings("table5", full, lines)
     text, _ = text_of("table5", found)
     assert rows_after(text, "L = 2, h = 2")[0] == ["0.1000"]
-    assert "Budget: of the steps of their presets these runs had: Beauty 25%." in text
+    assert "Budget: of the steps of their presets these runs had: Beauty 25 %." in text
     runs = [row for row in rows_of(text) if row[0] in lines]
-    assert [row[5:] for row in runs] == [["25%", "6,000 of 64", "0:02:00", "2,000 MB"]] * 3
+    assert [row[5:] for row in runs] == [["25 %", "6,000 of 64", "0:02:00", "2,000 MB"]] * 3
     assert Findings("table2", full, lines).budgets == {"beauty": 1.0}, "of equally many the largest"
 
 
@@ -188,7 +188,7 @@ def test_failures_are_told():
     text, page = text_of("table2", Findings("table2", plan, {job.key: line}))
     assert f"Failed: ncf on beauty, run {job.key} (<b>no luck</b>)." in text
     assert "&lt;b&gt;no luck&lt;/b&gt;" in page and "<b>no luck" not in page
-    assert "0 are finished, 1 failed, 0 were stopped and 8 were not begun" in text
+    assert "which are 9, finished: 0, failed: 1, stopped: 0, not begun: 8." in text
 
 
 def test_the_page_says_the_same_as_the_markdown():

@@ -189,6 +189,7 @@ def test_quick_runs_are_small_and_reach_every_table():
     every = distinct(job for some in jobs.values() for job in some)
     assert len(every) <= 15 and {job.run.model for job in every} == set(MODELS)
     assert all(job.run.training.steps <= 20 and job.run.flat().get("hidden_dim", 0) <= 32 for job in every)
+    assert {job.run.architecture.num_layers for job in every if job.run.model == "bert4rec"} == {1}
     assert sum(job.attention for job in every) == 1
 
 

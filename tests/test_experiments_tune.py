@@ -94,6 +94,22 @@ def test_ctrl_c_leaves_a_study_that_goes_on(tmp_path, small_grid, monkeypatch):
     assert study.trials[0].params == study.trials[1].params
 
 
+def test_a_stopped_training_shows_its_earlier_measurements_again(tmp_path, small_grid):
+    """What is pruned by its curve is pruned alike, stopped or not."""
+    one, seen = search(tmp_path), []
+    run = one.run_of({"hidden_dim": 8, "l2": 0.001})
+
+    def watch(row):
+        seen.append(row["step"])
+        if seen == [5, 10]:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        one.train(run, watch)
+    one.train(run, watch)
+    assert seen == [5, 10, 5, 10, 15, 20]
+
+
 def test_only_the_validation_item_is_measured(tmp_path, monkeypatch, small_grid):
     parts, make = [], RankingTask.of
     monkeypatch.setattr(RankingTask, "of", lambda split, part, *rest: parts.append(part) or make(split, part, *rest))
