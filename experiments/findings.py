@@ -10,7 +10,6 @@ from bert4rec_tf.data import datasets
 from bert4rec_tf.metrics import POPULAR
 from experiments.jobs import Job, Plan
 from experiments.results import FINISHED
-from experiments.tables import TABLES
 
 SAMPLES = "samples_per_second"
 
@@ -94,9 +93,6 @@ class Findings:
     def asked(self) -> dict[str, Job]:
         """Returns the jobs that the plan asks for, at its own budget, by their keys."""
         return {job.key: job for some in self.plan.jobs(self.name).values() for job in some}
-
-    def title(self, variant: str) -> str:
-        return TABLES[self.name].variants[variant]
 
 
 def samples_per_second(line: Line) -> float | None:

@@ -23,11 +23,13 @@ class Job:
         run: the record, whose digest is the job's key.
         budget: share of its preset's steps.
         attention: whether its mean attention is kept too.
+        cells: where it stands, for the reader.
     """
 
     run: Run
     budget: float = 1.0
     attention: bool = False
+    cells: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -36,7 +38,8 @@ class Job:
     @property
     def title(self) -> str:
         share = "" if self.budget == 1 else f", {100 * self.budget:.3g} % of the steps"
-        return f"{self.run.model} on {self.run.dataset}, seed {self.run.seed}{share}, run {self.key}"
+        cells = f" ({'; '.join(self.cells)})" if self.cells else ""
+        return f"{self.run.model} on {self.run.dataset}, seed {self.run.seed}{share}, run {self.key}{cells}"
 
 
 Jobs = dict[tuple[str, str], list[Job]]
@@ -67,12 +70,21 @@ class Plan:
 
     def jobs(self, name: str) -> Jobs:
         """Returns the jobs of a table."""
-        attention = TABLES[name].keeps_attention
+        table = TABLES[name]
+        label = name.replace("table", "T").replace("figure", "F")
         return {
-            place: [self.job(cell, seed, attention) for seed in self.seeds] for place, cell in self.cells(name).items()
+            (dataset, variant): [
+                dataclasses.replace(
+                    self.job(cell, seed),
+                    attention=table.keeps_attention,
+                    cells=(f"{label}: {table.variants[variant]}",),
+                )
+                for seed in self.seeds
+            ]
+            for (dataset, variant), cell in self.cells(name).items()
         }
 
-    def job(self, cell: Cell, seed: int, attention: bool = False) -> Job:
+    def job(self, cell: Cell, seed: int) -> Job:
         """Returns the job of a cell."""
         changes = dict(cell.changes)
         if self.quick:
@@ -81,7 +93,7 @@ class Plan:
         if self.quick and run.flat().get("hidden_dim", 0) > QUICK_WIDTH:
             changes["hidden_dim"] = QUICK_WIDTH
             run = presets.make_run(cell.dataset, cell.model, self.preset_of(cell), seed, **changes)
-        return Job(shortened(run, self.budget), self.budget, attention)
+        return Job(shortened(run, self.budget), self.budget)
 
     def preset_of(self, cell: Cell) -> str:
         return self.preset if cell.model == MASKED_MODEL else "fast"
@@ -106,5 +118,6 @@ def distinct(jobs: Iterable[Job]) -> list[Job]:
     found: dict[str, Job] = {}
     for job in jobs:
         known = found.get(job.key, job)
-        found[job.key] = dataclasses.replace(known, attention=known.attention or job.attention)
+        cells = tuple(dict.fromkeys((*known.cells, *job.cells)))
+        found[job.key] = dataclasses.replace(known, attention=known.attention or job.attention, cells=cells)
     return list(found.values())

@@ -30,9 +30,10 @@ def states(jobs: Sequence[Job], sweep: Sweep) -> list[tuple[Job, str, float | No
 
 
 def estimate(run: Run, lines: Sequence[Mapping[str, Any]]) -> float | None:
-    """Returns the seconds that a whole run may take: those per step of the finished ones most alike in their settings.
+    """Returns the seconds that a whole run may take, by the finished ones most alike in their settings.
 
-    Only runs of the same model and data set count; None without any.
+    Their seconds per step count, and once what they took beside their trainings. Only runs of the same model and data
+    set count; None without any.
     """
     wanted = run.to_dict()
     known = [
@@ -44,8 +45,15 @@ def estimate(run: Run, lines: Sequence[Mapping[str, Any]]) -> float | None:
         return None
     alike = [_alike(line["run"], wanted) for line in known]
     nearest = [line for line, count in zip(known, alike) if count == max(alike)]
-    rates = [line["wall_seconds"] / _steps(line["run"]) for line in nearest]
-    return sum(rates) / len(rates) * _steps(wanted)
+    return sum(_seconds(line, _steps(wanted)) for line in nearest) / len(nearest)
+
+
+def _seconds(line: Mapping[str, Any], steps: int) -> float:
+    trainings = [line[phase] for phase in ("choose", "final") if phase in line and line[phase]["steps"]]
+    if not trainings:
+        return line["wall_seconds"]
+    spent = sum(training["seconds"] for training in trainings)
+    return max(0.0, line["wall_seconds"] - spent) + spent / sum(training["steps"] for training in trainings) * steps
 
 
 def _alike(first: Mapping[str, Any], second: Mapping[str, Any]) -> int:

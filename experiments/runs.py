@@ -61,11 +61,10 @@ def _shown(findings: Mapping[str, Findings]) -> list[tuple[str, Line]]:
     """Returns each finished run that stands in a cell, with the cells where it stands."""
     places: dict[str, list[str]] = {}
     lines: dict[str, Line] = {}
-    for name, found in findings.items():
-        for (_, variant), some in found.runs.items():
+    for found in findings.values():
+        for some in found.runs.values():
             for job, line in some:
-                number = name.replace("table", "T").replace("figure", "F")
-                places.setdefault(job.key, []).append(f"{number}: {found.title(variant)}")
+                places.setdefault(job.key, []).extend(job.cells)
                 lines[job.key] = line
     return [("; ".join(cells), lines[key]) for key, cells in places.items()]
 

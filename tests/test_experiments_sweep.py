@@ -215,12 +215,19 @@ def test_listing_never_fetches_data(tmp_path, monkeypatch, capsys):
 
 def test_the_estimate_is_that_of_the_most_alike(tmp_path):
     def line(one, seconds):
-        return {"key": one.key, "run": one.run.to_dict(), "status": FINISHED, "wall_seconds": seconds}
+        training = {"steps": one.run.training.steps, "seconds": seconds - 10}
+        return {
+            "key": one.key,
+            "run": one.run.to_dict(),
+            "status": FINISHED,
+            "wall_seconds": seconds,
+            "final": training,
+        }
 
     narrow, wide = job(hidden_dim=16), job(hidden_dim=32)
     known = [line(narrow, 100.0), line(wide, 200.0), line(job(model="fpmc"), 1.0)]
-    assert listing.estimate(job(seed=2, hidden_dim=16, steps=40).run, known) == pytest.approx(200.0)
-    assert listing.estimate(job(seed=2, hidden_dim=32, steps=10).run, known) == pytest.approx(100.0)
+    assert listing.estimate(job(seed=2, hidden_dim=16, steps=40).run, known) == pytest.approx(10 + 180)
+    assert listing.estimate(job(seed=2, hidden_dim=32, steps=10).run, known) == pytest.approx(10 + 95)
     assert listing.estimate(job(model="ncf").run, known) is None
 
 
