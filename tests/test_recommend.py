@@ -1,6 +1,7 @@
 """`bert4rec recommend`: one history, and files of them, killed and resumed."""
 
 import csv
+import functools
 import gzip
 import json
 import os
@@ -21,6 +22,14 @@ NAMES = ["a,b", 'say "x"', "Ünï", "plain", "c", "d", "e", "f"]
 COUNTS = np.arange(len(NAMES), 0, -1)
 VOCABULARY = Vocabulary(np.array(NAMES, object), COUNTS)
 USERS = ["ann", "bob, jr"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded_once():
+    """Every command would load the model anew."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(client, "LoadedModel", functools.cache(client.LoadedModel))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -152,8 +161,7 @@ class Killed(BaseException):
     """Ends the work as a kill does; no part of the package knows it."""
 
 
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
-@pytest.mark.parametrize("asks", [1, 7, 24])
+@pytest.mark.parametrize(("ending", "asks"), [("csv", 1), ("csv", 7), ("csv", 24), ("parquet", 7)])
 def test_a_killed_work_goes_on_and_ends_with_the_same_bytes(popular, small_parts, tmp_path, monkeypatch, ending, asks):
     model, source = client.SavedRecommender(popular), write(tmp_path / "histories.csv", ROWS)
     whole, target = tmp_path / f"whole.{ending}", tmp_path / f"killed.{ending}"
