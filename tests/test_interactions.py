@@ -226,6 +226,37 @@ def test_any_bytes_are_read_or_refused_in_one_line(folder, content, name, packed
 
 @settings(deadline=None, max_examples=300)
 @given(
+    name=st.sampled_from(["ratings.csv", "reviews.json", "steam.json", "ratings.parquet"]),
+    edits=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 3), st.binary(max_size=3)), min_size=1, max_size=4),
+    policy=st.sampled_from(["refuse", "skip"]),
+)
+@example(name="ratings.parquet", edits=[(0.02, 1, b"\xfd")], policy="skip")
+@example(name="reviews.json", edits=[(0.01, 1, b"\xe3")], policy="skip")
+def test_a_good_file_with_other_bytes_here_and_there_is_read_or_refused_in_one_line(folder, name, edits, policy):
+    content = LAYOUTS[name](ROWS)
+    for share, removed, put in edits:
+        place = int(share * len(content))
+        content = content[:place] + put + content[place + removed :]
+    outcome = read_or_refuse(write(folder, f"damaged-{name}", content), policy)
+    assert outcome is None or "\n" not in outcome
+
+
+def read_or_refuse(path, policy):
+    try:
+        read(path, bad_rows=policy)
+    except UserError as error:
+        return str(error)
+
+
+def test_text_that_is_not_utf_8_is_refused_in_parquet_and_no_matter_in_the_name_of_a_json_key(tmp_path):
+    for damage in ((b"lamp", b"la\xfdp"), (b"user_id", b"us\xe3r_id")):
+        assert "damaged" in refusal(write(tmp_path, "a.parquet", as_parquet(ROWS).replace(*damage)))
+    path = write(tmp_path, "a.json", as_json(ROWS).replace(b"user_id", b"us\xe3r_id"))
+    assert histories(read(path, user_column="1")[0]) == plainly(ROWS)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
     st.dictionaries(
         st.text(max_size=5),
         st.text(max_size=12)

@@ -13,18 +13,20 @@ from bert4rec_tf.data.layouts import Layout
 from bert4rec_tf.errors import UserError
 
 ROWS = 1 << 20
+UNREADABLE = (pa.ArrowException, OSError, UnicodeError)
+"""What reading a damaged file ends in."""
 
 
 def names(path: Path) -> list[str]:
     """Returns the names of a file's columns. Raises UserError where it is damaged."""
     try:
         return pyarrow.parquet.read_schema(path).names
-    except (pa.ArrowException, OSError) as error:
+    except UNREADABLE as error:
         raise damaged(path, error) from error
 
 
 def damaged(path: Path, error: Exception) -> UserError:
-    return UserError(f"{path}: cut short or damaged ({str(error)[:200]})")
+    return UserError(f"{path}: cut short or damaged ({' '.join(str(error).split())[:200]})")
 
 
 def read(path: Path, layout: Layout, bad: BadRows) -> Iterator[pa.Table]:
@@ -38,7 +40,7 @@ def read(path: Path, layout: Layout, bad: BadRows) -> Iterator[pa.Table]:
                 columns = {role: batch.column(name) for role, name in wanted.items()}
                 yield _actions(path, columns, first, bad)
                 first += batch.num_rows
-    except (pa.ArrowException, OSError) as error:
+    except UNREADABLE as error:
         raise damaged(path, error) from error
 
 
@@ -72,7 +74,9 @@ def _text_ids(path: Path, column: pa.Array) -> pa.Array:
     kind = column.type
     if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         raise UserError(f"{path}: ids must be texts or whole numbers. Found: {kind}")
-    return column.cast(pa.string())
+    texts = column.cast(pa.string())
+    texts.validate(full=True)  # Arrow takes it on trust that they are UTF-8
+    return texts
 
 
 def _times(path: Path, column: pa.Array) -> pa.Array:

@@ -136,7 +136,7 @@ class Reader:
             columns = {"user": self._ids(found[self.layout.user]), "item": self._ids(found[self.layout.item])}
             if self.layout.time is not None:
                 columns["time"] = self._times(found[self.layout.time])
-        except pa.ArrowException:
+        except (pa.ArrowException, UnicodeError):
             return None
         return None if any(column is None for column in columns.values()) else pa.table(columns)
 
