@@ -2,6 +2,7 @@
 
 import functools
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from bert4rec_tf.data import datasets, preparation
 from bert4rec_tf.data.preparation import prepare
 
 os.environ["BERT4REC_OFFLINE"] = "1"  # no test depends on a network; those of downloads have a server of their own
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a shell's background, and so in all children
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.append(str(Path(__file__).parents[1]))  # for benchmarks, which is not installed; last, for the package is
 
 
