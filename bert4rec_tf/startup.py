@@ -1,8 +1,19 @@
-"""How a command begins: TensorFlow without the notes that nobody asked for."""
+"""How a command begins: its arguments, and TensorFlow without the notes that nobody asked for."""
 
+import argparse
 import importlib
 import os
 import tempfile
+from typing import NoReturn
+
+from bert4rec_tf.errors import UserError
+
+
+class Parser(argparse.ArgumentParser):
+    """A mistake is a UserError, as all mistakes of the user are."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(message)
 
 
 def import_tensorflow() -> None:

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from bert4rec_tf.errors import UserError, unknown_name
+from bert4rec_tf.startup import Parser
 from experiments import listing
 from experiments.findings import Findings
 from experiments.jobs import Job, Plan, distinct
@@ -22,13 +23,6 @@ from experiments.tables import DATASETS, QUICK_DATASETS, TABLES
 HERE = Path(__file__).parent
 SECONDS = 60
 """The budget of time is given in minutes."""
-
-
-class Parser(argparse.ArgumentParser):
-    """A mistake ends in one line and exit code 2."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(message)
 
 
 def parser() -> Parser:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from bert4rec_tf import comparison, summary
-from bert4rec_tf.commands.parser import Parser
+from bert4rec_tf.startup import Parser
 from bert4rec_tf.workdir import WorkDirectory
 
 

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert4rec_tf.commands.parser import Parser
 from bert4rec_tf.errors import UserError
 from bert4rec_tf.progress import warn
-from bert4rec_tf.startup import import_tensorflow
+from bert4rec_tf.startup import Parser, import_tensorflow
 
 if TYPE_CHECKING:
     from bert4rec_tf.serving.client import Choices, SavedRecommender

@@ -2,11 +2,10 @@
 
 from dataclasses import MISSING, fields
 
-from bert4rec_tf.commands.parser import Parser
 from bert4rec_tf.config import field_type
 from bert4rec_tf.errors import UserError
 from bert4rec_tf.serving.settings import ServerSettings
-from bert4rec_tf.startup import import_tensorflow
+from bert4rec_tf.startup import Parser, import_tensorflow
 
 
 def main(arguments: list[str]) -> None:

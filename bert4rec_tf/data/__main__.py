@@ -4,24 +4,16 @@ python -m bert4rec_tf.data --dataset=beauty
 python -m bert4rec_tf.data --interactions=ratings.csv --plot=ratings.png
 """
 
-import argparse
 import os
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 from bert4rec_tf import plots
 from bert4rec_tf.config import field_type
 from bert4rec_tf.data import datasets, statistics
 from bert4rec_tf.errors import UserError
 from bert4rec_tf.origins import SOURCES, Interactions, column_options, named
-
-
-class Parser(argparse.ArgumentParser):
-    """A mistake ends in one line and exit code 2, as all mistakes of the user do."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(message)
+from bert4rec_tf.startup import Parser
 
 
 def parser() -> Parser:
