@@ -163,6 +163,7 @@ class CaserSettings(Settings):
     vertical_filters: int = setting(4, "vertical filters", at_least=1)
     dropout: float = setting(0.5, "dropout of what the convolutions give", at_least=0, below=1)
     train_negatives: int = setting(3, "unseen items per example, drawn anew in every epoch", at_least=1)
+    l2: float = setting(1e-6, "weight of half the squared norm of all weights", at_least=0)
 
 
 @dataclass(frozen=True)

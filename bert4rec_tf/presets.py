@@ -178,7 +178,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "fpmc": {**_ADAM, "batch_size": 256},
     "gru4rec": {**_GRU, "learning_rate": 0.05},
     "gru4rec_plus": {**_GRU, "learning_rate": 0.05, "momentum": 0.1},
-    "caser": {**_ADAM, "batch_size": 512, "weight_decay": 1e-6},
+    "caser": {**_ADAM, "batch_size": 512},
     "sasrec": {**_ADAM, "batch_size": 128, "beta_2": 0.98},
 }
 """Model -> what its authors set, for every data set."""

@@ -30,7 +30,7 @@ SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
     },
     "caser": {
         "hidden_dim": WIDTHS,
-        "weight_decay": (*L2, 1e-6),
+        "l2": (*L2, 1e-6),
         "dropout": DROPOUT,
         "markov_order": tuple(range(1, 10)),
         "num_targets": (1, 2, 3),
@@ -44,9 +44,9 @@ SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
         "mask_proportion": PROPORTIONS,
     },
 }
-"""Model -> setting -> its values. What the paper calls l2 is `weight_decay` where only the optimizer knows it (and the
-authors' own value is one more there); Adagrad has none. NCF's negatives, Caser's L and T, SASRec's blocks and the rest
-of the GRUs' are what their papers and programs vary. POP has nothing to search."""
+"""Model -> setting -> its values. What the paper calls l2 is `weight_decay` where only the optimizer knows it; Adagrad
+has none. The values that Caser's and SASRec's authors have are one more there. NCF's negatives, Caser's L and T,
+SASRec's blocks and the rest of the GRUs' are what their papers and programs vary. POP has nothing to search."""
 
 
 def find(model: str) -> dict[str, tuple[Any, ...]]:

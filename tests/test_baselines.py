@@ -135,11 +135,11 @@ def test_caser_s_convolutions_see_the_last_items_as_an_image():
         np.testing.assert_allclose(scores[row], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_caser_s_loss_adds_the_means_over_targets_and_negatives():
-    model = randomized("caser", dropout=0.0)
+def test_caser_s_loss_adds_the_means_over_targets_and_negatives_and_the_norm_of_all_weights():
+    model = randomized("caser", dropout=0.0, l2=0.02)
     batch = next(batches(model, 8))
     scores = np.asarray(model.score(batch), np.float64)
-    expected = 0.0
+    expected = 0.02 / 2 * sum((array(variable) ** 2).sum() for variable in model.trainable_variables)
     for items, sign in ((batch["targets"], 1), (batch["negatives"], -1)):
         logits = np.take_along_axis(scores, np.maximum(items - 1, 0), axis=1)[items > 0]
         expected -= np.log(sigmoid(sign * logits)).mean()

@@ -24,6 +24,7 @@ class Caser(Recommender):
         vertical_filters: (equations 7 and 8).
         dropout: of the convolutions' output.
         train_negatives: unseen items per example.
+        l2: weight of half the squared norm of all weights, which the authors' optimizer adds to the gradients.
     """
 
     examples: ClassVar[str] = "contexts"
@@ -40,6 +41,7 @@ class Caser(Recommender):
         vertical_filters: int = 4,
         dropout: float = 0.5,
         train_negatives: int = 3,
+        l2: float = 1e-6,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -52,8 +54,9 @@ class Caser(Recommender):
             "vertical_filters": vertical_filters,
             "dropout": dropout,
             "train_negatives": train_negatives,
+            "l2": l2,
         }
-        self.num_items = num_items
+        self.num_items, self.l2 = num_items, l2
         self.max_history = markov_order
         self.items = self.add_table("items", num_items + 1, hidden_dim, 1 / hidden_dim, of=ITEMS)
         self.users = self.add_table("users", num_users, hidden_dim, 1 / hidden_dim, of=USERS)
@@ -79,12 +82,12 @@ class Caser(Recommender):
         return {option: self.settings[name] for option, name in names.items()}
 
     def training_loss(self, batch: Batch) -> Tensor:
-        """Binary cross-entropy (equation 12), the means over targets and over negatives added.
+        """Binary cross-entropy (equation 12), the means over targets and over negatives added, and l2.
 
         `batch`: `users [b]`, `items [b, L]`, `lengths [b]`, `targets [b, T]` and `negatives [b, c]`.
         """
         state = self._state(batch, training=True)
-        total = 0.0
+        total = self.l2 * tf.add_n([tf.nn.l2_loss(weights) for weights in self.trainable_variables])
         for items, sign in ((batch["targets"], -1.0), (batch["negatives"], 1.0)):
             weights = tf.cast(items > 0, state.dtype)
             terms = tf.nn.softplus(sign * scores_of(state, self.output_rows, items, self.bias))
