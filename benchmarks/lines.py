@@ -162,11 +162,11 @@ def step_of(shape: shapes.Shape, num_items: int, kind: str) -> Callable[[Batch],
     return _step_of_model(model)
 
 
-def _step_of_model(model: Recommender) -> Callable[[Batch], dict[str, Any]]:
+def _step_of_model(model: Recommender, signature: steps.Signature | None = None) -> steps.Step:
     settings = TrainingSettings(steps=1_000, batch_size=BATCH_SIZE)
     optimizer = optimizers.from_settings(settings)
     optimizer.build(model.trainable_variables)
-    return steps.make_step(model, optimizer, settings)
+    return steps.make_step(model, optimizer, settings, signature=signature)
 
 
 def one_step(name: str, kind: str) -> None:
@@ -195,7 +195,8 @@ def other_models() -> Iterator[Row]:
             model = kind(sequences.num_items, hidden_dim=WIDTH, **options)
             examples = sampled.KINDS[kind.examples](training, **model.example_options)
             batches = iter(sampled.dataset_of(examples, BATCH_SIZE, 1))
-            calls[model_name] = partial(_make_steps, _step_of_model(model), batches, OUR_STEPS)
+            step = _step_of_model(model, batches.element_spec)
+            calls[model_name] = partial(_make_steps, step, batches, OUR_STEPS)
         for model_name, timing in measuring.alternate(calls, rounds=3).items():
             yield Row(f"training step, {model_name}, {name}", "samples/s", OUR_STEPS * BATCH_SIZE / timing.median)
 

@@ -13,6 +13,7 @@ from bert4rec_tf.models.recommender import Recommender
 from bert4rec_tf.types import Batch, Tensor
 
 Step = Callable[[Batch], dict[str, Tensor]]
+Signature = dict[str, tf.TypeSpec]
 
 SEED_STATE = "seed_generator_state"
 """Keras' name of the state of a random generator: its seed, and how often it was used."""
@@ -62,6 +63,7 @@ def make_step(
     optimizer: optimizers.BertAdam,
     settings: TrainingSettings,
     strategy: tf.distribute.Strategy | None = None,
+    signature: Signature | None = None,
 ) -> Step:
     """Returns the compiled training step: batch -> loss, gradient norm (before clipping) and learning rate.
 
@@ -71,6 +73,7 @@ def make_step(
         settings: of which `clip_norm` and `jit_compile` count here. XLA makes other noise of the same seeds.
         strategy: as `strategy_for` makes it, with model and optimizer made under its scope; None for one device. Each
             replica gets a part of the rows of each batch, and the step is that of one device with the whole batch.
+        signature: `element_spec` of the batches, for one graph whatever their widths are; None for one of each shape.
 
     Raises:
         UserError: for batches with fewer rows than there are replicas.
@@ -78,7 +81,7 @@ def make_step(
     """
     model.static_shapes = settings.jit_compile
     if strategy is None:
-        return _single_step(model, optimizer, settings)
+        return _single_step(model, optimizer, settings, signature)
     if settings.batch_size < strategy.num_replicas_in_sync:
         raise UserError(
             f"`batch_size` must be at least the number of replicas, {strategy.num_replicas_in_sync}. "
@@ -87,11 +90,13 @@ def make_step(
     for name, variables in (("model", model.variables), ("optimizer", optimizer.variables)):
         if not all(strategy.extended.variable_created_in_scope(variable.value) for variable in variables):
             raise ValueError(f"`{name}` must be made under `strategy.scope()`, all its variables")
-    return _shared_step(model, optimizer, settings, strategy)
+    return _shared_step(model, optimizer, settings, strategy, signature)
 
 
-def _single_step(model: Recommender, optimizer: optimizers.BertAdam, settings: TrainingSettings) -> Step:
-    @tf.function(jit_compile=settings.jit_compile)
+def _single_step(
+    model: Recommender, optimizer: optimizers.BertAdam, settings: TrainingSettings, signature: Signature | None
+) -> Step:
+    @tf.function(input_signature=signature and [signature], jit_compile=settings.jit_compile)
     def step(batch: Batch) -> dict[str, Tensor]:
         rate = tf.convert_to_tensor(optimizer.learning_rate)
         loss, gradients = _loss_and_gradients(model, batch)
@@ -103,7 +108,11 @@ def _single_step(model: Recommender, optimizer: optimizers.BertAdam, settings: T
 
 
 def _shared_step(
-    model: Recommender, optimizer: optimizers.BertAdam, settings: TrainingSettings, strategy: tf.distribute.Strategy
+    model: Recommender,
+    optimizer: optimizers.BertAdam,
+    settings: TrainingSettings,
+    strategy: tf.distribute.Strategy,
+    signature: Signature | None,
 ) -> Step:
     """The step of several replicas.
 
@@ -124,7 +133,7 @@ def _shared_step(
         gradients, norm = optimizers.clip(gradients, settings.clip_norm)
         return loss, norm, gradients
 
-    @tf.function
+    @tf.function(input_signature=signature and [signature])
     def step(batch: Batch) -> dict[str, Tensor]:
         with strategy.scope():
             rate = tf.convert_to_tensor(optimizer.learning_rate)

@@ -126,12 +126,13 @@ class Trainer:
         return self.state
 
     def _loop(self) -> None:
-        step = make_step(self.model, self.optimizer, self.settings, self.strategy)
+        batches = self.batches(self.state.step)
+        step = make_step(self.model, self.optimizer, self.settings, self.strategy, batches.element_spec)
         progress = Progress(self.title, self.last_step, self.state.step, self.settings.batch_size, silent=self.silent)
         scalars = Scalars(self.folder / "tensorboard", self.state.step, self.settings.clip_norm)
         clock = _Clock(self.state.seconds)
         with contextlib.closing(progress), contextlib.closing(scalars), interrupts_wait() as interrupted:
-            for batch in self.batches(self.state.step):
+            for batch in batches:
                 made = {name: float(value) for name, value in step(batch).items()}
                 self._count(made)
                 scalars.add(self.state.step, made)

@@ -207,6 +207,32 @@ def test_the_loss_falls_and_the_same_steps_give_the_same_bits(name):
         np.testing.assert_array_equal(one, other)
 
 
+def of_some_widths(model, batch_size=8):
+    """Batches as a training reads them, until three widths have come, and what is known of their shapes."""
+    examples = sampled.KINDS[model.examples](SEQUENCES, **model.example_options)
+    dataset, found = sampled.dataset_of(examples, batch_size, seed=1), {}
+    for batch in dataset:
+        found.setdefault(batch["items"].shape[1], batch)
+        if len(found) == 3:
+            return list(found.values()), dataset.element_spec
+
+
+@pytest.mark.parametrize("name", ["sasrec", "gru4rec", "gru4rec_plus"])
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_one_graph_serves_batches_of_all_widths(name, jit_compile):
+    model = make(name, dropout=0.0)
+    settings = TrainingSettings(steps=40, warmup_steps=0, learning_rate=1e-9, jit_compile=jit_compile)
+    optimizer = optimizers.from_settings(settings)
+    optimizer.build(model.trainable_variables)
+    found, signature = of_some_widths(model)
+    step = steps.make_step(model, optimizer, settings, signature=signature)
+    for batch in found:
+        made = step(batch)
+        assert float(made["loss"]) == pytest.approx(float(model.training_loss(batch)), rel=1e-5)
+        assert float(made["gradient_norm"]) > 0
+    assert step.experimental_get_tracing_count() == 1
+
+
 class Killed(BaseException):
     """Ends a training as a kill does: nothing is saved after it."""
 

@@ -126,7 +126,21 @@ def test_every_epoch_holds_each_example_once_in_another_order_with_other_negativ
 @pytest.mark.parametrize("name", KINDS)
 def test_tensorflow_reads_the_same_batches(name):
     examples = {"contexts": MADE["windows"], "shifted": MADE["shifted"]}[name]
-    for read, made in zip(dataset_of(examples, 3, 1, 2).take(4), examples.batches(3, 1, 2)):
-        assert set(read) == set(made)
+    dataset = dataset_of(examples, 3, 1, 2)
+    for read, made in zip(dataset.take(4), examples.batches(3, 1, 2)):
+        assert set(read) == set(made) == set(dataset.element_spec)
         for column in made:
             np.testing.assert_array_equal(read[column], made[column])
+
+
+def test_only_the_width_of_a_batch_is_not_known_beforehand():
+    def shapes(examples):
+        return {name: tuple(spec.shape) for name, spec in dataset_of(examples, 7, 1).element_spec.items()}
+
+    windows = shapes(Contexts(HISTORIES, context=4, num_targets=2, num_negatives=3))
+    assert windows == {"users": (7,), "items": (7, 4), "lengths": (7,), "targets": (7, 2), "negatives": (7, 3)}
+    histories = shapes(Shifted(HISTORIES, 10, num_negatives=1, num_shared=5))
+    assert histories == {
+        **{"users": (7,), "lengths": (7,), "shared": (7, 5)},
+        **{"items": (7, None), "targets": (7, None), "negatives": (7, None, 1)},
+    }

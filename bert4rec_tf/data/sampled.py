@@ -5,6 +5,7 @@ What a batch holds is a function of the seed and the batch's number alone, so a 
 
 import abc
 from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -67,9 +68,11 @@ class Examples(abc.ABC):
 
     Attributes:
         num_examples: in one epoch.
+        varying: columns that are as wide as the longest row of their batch.
     """
 
     num_examples: int
+    varying: ClassVar[tuple[str, ...]] = ()
 
     @abc.abstractmethod
     def batch(self, chosen: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -149,6 +152,8 @@ class Shifted(Examples):
         alpha: those are drawn in proportion to count^alpha.
     """
 
+    varying: ClassVar[tuple[str, ...]] = ("items", "targets", "negatives")
+
     def __init__(
         self, sequences: Sequences, max_length: int, num_negatives: int = 0, num_shared: int = 0, alpha: float = 0.0
     ) -> None:
@@ -187,8 +192,15 @@ KINDS: dict[str, type[Examples]] = {"contexts": Contexts, "shifted": Shifted}
 
 def dataset_of(examples: Examples, batch_size: int, seed: int, start_step: int = 0) -> tf.data.Dataset:
     """Returns the batches of `examples.batches` as TensorFlow reads them, made while a step computes."""
+
+    def spec(name: str, column: np.ndarray) -> tf.TensorSpec:
+        shape = [batch_size, *column.shape[1:]]
+        if name in examples.varying:
+            shape[1] = None
+        return tf.TensorSpec(shape, column.dtype)
+
     first = examples.batch(np.zeros(1, np.int64), np.random.default_rng(0))
-    signature = {name: tf.TensorSpec([None] * column.ndim, column.dtype) for name, column in first.items()}
     return tf.data.Dataset.from_generator(
-        lambda: examples.batches(batch_size, seed, start_step), output_signature=signature
+        lambda: examples.batches(batch_size, seed, start_step),
+        output_signature={name: spec(name, column) for name, column in first.items()},
     ).prefetch(4)
