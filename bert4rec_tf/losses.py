@@ -1,6 +1,7 @@
 """Losses: over a large table, and of positive items' scores against those of negative ones."""
 
 import math
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -101,7 +102,7 @@ def _with_gradients(
     scaled = tf.cast(hidden, table.dtype) * weights[:, None]
     of_table = tf.tensor_scatter_nd_sub(tf.transpose(of_table), targets[:, None], scaled)
     of_bias = tf.tensor_scatter_nd_sub(of_bias, targets[:, None], weights)
-    return value, tf.reshape(of_hidden.stack(), [-1, width])[:number], of_table, of_bias
+    return value, _joined(of_hidden.stack(), hidden), of_table, of_bias
 
 
 def _pieces(number: int | tf.Tensor, piece: int) -> tuple[int | tf.Tensor, int | tf.Tensor]:
@@ -115,7 +116,13 @@ def _cut(column: tf.Tensor, count: int | tf.Tensor, size: int | tf.Tensor) -> tf
     """Returns [count, size, ...], filled with zeros: what they add has the weight 0."""
     missing = count * size - tf.shape(column)[0]
     filled = tf.pad(column, [[0, missing], *([0, 0] for _ in column.shape[1:])])
-    return tf.reshape(filled, [count, size, *column.shape[1:]])
+    return tf.reshape(filled, tf.concat([[count, size], tf.shape(column)[1:]], axis=0))
+
+
+def _joined(pieces: tf.Tensor, column: tf.Tensor) -> tf.Tensor:
+    """Returns pieces [count, size, ...] as one column again, without what filled it."""
+    shape = tf.shape(column)
+    return tf.reshape(pieces, tf.concat([[-1], shape[1:]], axis=0))[: shape[0]]
 
 
 def _negative_log_likelihoods(logits: tf.Tensor, probabilities: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
@@ -126,6 +133,62 @@ def _negative_log_likelihoods(logits: tf.Tensor, probabilities: tf.Tensor, targe
         lambda: tf.reduce_logsumexp(logits, axis=1) - tf.gather(logits, targets, batch_dims=1),
         lambda: -tf.math.log(of_targets),
     )
+
+
+def sum_in_pieces(
+    loss: Callable[..., tf.Tensor], columns: Sequence[tf.Tensor], constants: Sequence[tf.Tensor], piece: int | Tensor
+) -> tf.Tensor:
+    """The sum of `loss(*columns, *constants)` over pieces of the columns.
+
+    Makes each piece's share of the gradients at once, so that what the loss needs between lives for one piece alone.
+
+    Args:
+        loss: returns [], and 0 for rows of zeros.
+        columns: [n, ...], cut along their first axis and filled with zeros. Integers have no gradient.
+        constants: [...], the same for every piece.
+        piece: rows per piece, one at least.
+
+    Returns:
+        [], of the type that the constants have.
+    """
+    columns, constants = [tf.convert_to_tensor(part) for part in columns], list(constants)
+    number = tf.shape(columns[0])[0]
+    count, size = _pieces(number, tf.maximum(1, piece))
+    learnt = [place for place, column in enumerate(columns) if column.dtype.is_floating]
+
+    @tf.custom_gradient
+    def total(*parts: tf.Tensor):
+        of_columns, of_constants = parts[: len(learnt)], parts[len(learnt) :]
+        cut = [_cut(column, count, size) for column in columns]
+        for place, column in zip(learnt, of_columns):
+            cut[place] = _cut(column, count, size)
+
+        def add_piece(index: tf.Tensor, value: tf.Tensor, stacks: list[tf.TensorArray], sums: list[tf.Tensor]):
+            here = [column[index] for column in cut]
+            sources = [*(here[place] for place in learnt), *of_constants]
+            with tf.GradientTape() as tape:
+                tape.watch(sources)
+                found = loss(*here, *of_constants)
+            gradients = tape.gradient(found, sources, unconnected_gradients="zero")
+            stacks = [stack.write(index, gradient) for stack, gradient in zip(stacks, gradients)]
+            sums = [whole + gradient for whole, gradient in zip(sums, gradients[len(learnt) :])]
+            return index + 1, value + found, stacks, sums
+
+        stacks = [tf.TensorArray(column.dtype, size=count) for column in of_columns]
+        sums = [tf.zeros_like(constant) for constant in of_constants]
+        value = tf.zeros([], of_constants[0].dtype)
+        _, value, stacks, sums = tf.while_loop(
+            lambda index, *_: index < count, add_piece, (0, value, stacks, sums), parallel_iterations=1
+        )
+
+        def scaled_gradients(upstream: tf.Tensor):
+            joined = [_joined(stack.stack(), column) for stack, column in zip(stacks, of_columns)]
+            whole = [*joined, *sums]
+            return [gradient * tf.cast(upstream, gradient.dtype) for gradient in whole]
+
+        return value, scaled_gradients
+
+    return total(*(columns[place] for place in learnt), *constants)
 
 
 # The losses below work element by element: positives [...], negatives [..., c], result [...]. Means over a batch and

@@ -17,6 +17,9 @@ ACTIVATIONS = {
 }
 """What the loss sees of the scores. All rise, so ranks do not depend on them."""
 
+PIECE_SCORES = 1 << 20
+"""About how many scores the loss works on at a time, so that they stay in the cache."""
+
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
 class GRU4Rec(Recommender):
@@ -85,28 +88,36 @@ class GRU4Rec(Recommender):
         return self.output_dropout(self.gru(hidden), training=training)
 
     def training_loss(self, batch: Batch) -> Tensor:
-        """The mean of the loss over all steps. `batch`: `items` and `targets` [b, n], and `shared [b, s]`."""
+        """The mean of the loss over all steps. `batch`: `items` and `targets` [b, n] and, with extra negatives,
+        `shared [b, s]`."""
         states = tf.transpose(self.states(batch["items"], training=True), [1, 0, 2])
-        targets, rows = tf.transpose(batch["targets"]), tf.shape(batch["targets"])[0]
-        # [n, b, b] of each step; what is padding is left out before the loss, which costs more than the products.
-        valid = targets > 0
-        others = tf.broadcast_to(valid[:, None, :] & ~tf.eye(rows, dtype=tf.bool), [tf.shape(targets)[0], rows, rows])
-        scores = self._scores(states, targets)
+        targets = tf.transpose(batch["targets"])
+        shared = tf.reshape(batch["shared"], [-1]) if self.settings["extra_negatives"] else tf.zeros([0], tf.int32)
+        rows, negatives = tf.shape(targets)[1], tf.size(shared)
+        of_steps = (targets, states, tf.gather(self.output_rows, targets), tf.gather(self.bias, targets))
+        of_all = (tf.gather(self.output_rows, shared), tf.gather(self.bias, shared))
+        total = losses.sum_in_pieces(self._loss_of_steps, of_steps, of_all, PIECE_SCORES // (rows * (rows + negatives)))
+        return tf.math.divide_no_nan(total, self.loss_weight(batch))
+
+    def _loss_of_steps(
+        self, targets: Tensor, states: Tensor, outputs: Tensor, biases: Tensor, shared: Tensor, shared_biases: Tensor
+    ) -> Tensor:
+        """Returns the sum of the loss over some steps: targets [n, b], states and output rows of the targets [n, b, d]
+        with biases [n, b], and rows [s, d] with biases [s] of the negatives that all of them share."""
+        activate = ACTIVATIONS[self.settings["final_activation"]]
+        valid, rows = targets > 0, tf.shape(targets)[1]
+        scores = activate(tf.matmul(states, outputs, transpose_b=True) + biases[:, None, :])
+        # What is padding is left out before the loss, which costs more than the products.
         positives = tf.boolean_mask(tf.linalg.diag_part(scores), valid)
+        others = tf.broadcast_to(valid[:, None, :] & ~tf.eye(rows, dtype=tf.bool), tf.shape(scores))
         scores, others = tf.boolean_mask(scores, valid), tf.boolean_mask(others, valid)
-        if self.settings["extra_negatives"]:
-            shared = self._scores(tf.boolean_mask(states, valid), tf.reshape(batch["shared"], [-1]))
-            scores = tf.concat([scores, shared], axis=1)
-            others = tf.concat([others, tf.ones_like(shared, tf.bool)], axis=1)
-        return tf.reduce_mean(self._loss(positives, scores, others))
+        of_shared = tf.matmul(tf.boolean_mask(states, valid), shared, transpose_b=True)
+        scores = tf.concat([scores, activate(of_shared + shared_biases)], axis=1)
+        others = tf.concat([others, tf.ones_like(of_shared, tf.bool)], axis=1)
+        return tf.reduce_sum(self._loss(positives, scores, others))
 
     def loss_weight(self, batch: Batch) -> Tensor:
         return tf.reduce_sum(tf.cast(batch["targets"] > 0, tf.float32))
-
-    def _scores(self, states: Tensor, items: Tensor) -> Tensor:
-        """Returns [..., m, c] for states [..., m, d] and items [..., c], as the loss sees them."""
-        scores = tf.matmul(states, tf.gather(self.output_rows, items), transpose_b=True)
-        return ACTIVATIONS[self.settings["final_activation"]](scores + tf.gather(self.bias, items)[..., None, :])
 
     def _loss(self, positives: Tensor, scores: Tensor, others: Tensor) -> Tensor:
         if self.settings["loss"] == "bpr_max":
