@@ -1,6 +1,7 @@
 """The compiled training step: gradients, clipping, update, on one device or on several that share each batch."""
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 
 import keras
@@ -14,6 +15,9 @@ from bert4rec_tf.types import Batch, Tensor
 
 Step = Callable[[Batch], dict[str, Tensor]]
 Signature = dict[str, tf.TypeSpec]
+
+LARGE = 1 << 20
+"""Numbers in a variable from which on compiling its update pays."""
 
 SEED_STATE = "seed_generator_state"
 """Keras' name of the state of a random generator: its seed, and how often it was used."""
@@ -101,10 +105,30 @@ def _single_step(
         rate = tf.convert_to_tensor(optimizer.learning_rate)
         loss, gradients = _loss_and_gradients(model, batch)
         gradients, norm = optimizers.clip(gradients, settings.clip_norm)
-        optimizer.apply(gradients, model.trainable_variables)
+        _update_alone(optimizer, gradients, model.trainable_variables)
         return {"loss": loss, "gradient_norm": norm, "learning_rate": rate}
 
     return step
+
+
+def _update_alone(optimizer: optimizers.BertAdam, gradients: list[Tensor], variables: list[keras.Variable]) -> None:
+    """Updates the variables of a single device, the large ones by XLA.
+
+    It goes through such a table once, where one operation after the other goes through it a dozen times.
+    """
+    rate = optimizer.learning_rate
+    large = [place for place, variable in enumerate(variables) if math.prod(variable.shape) >= LARGE]
+
+    @tf.function(jit_compile=True)
+    def update_large(gradients: list[Tensor]) -> None:
+        for place, gradient in zip(large, gradients, strict=True):
+            optimizer.update_step(gradient, variables[place], rate)
+
+    if large:
+        update_large([gradients[place] for place in large])
+    for place in sorted({*range(len(variables))} - {*large}):
+        optimizer.update_step(gradients[place], variables[place], rate)
+    optimizer.iterations.assign_add(1)
 
 
 def _shared_step(

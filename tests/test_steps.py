@@ -90,6 +90,24 @@ def test_the_compiled_step_is_the_ordinary_one():
     assert plain[0][0]["gradient_norm"] > 0.5
 
 
+@pytest.mark.parametrize("optimizer", ["adam", "adagrad"])
+def test_large_tables_are_updated_as_small_ones_are(monkeypatch, optimizer):
+    how = {**CALM, "bias_correction": True, "optimizer": optimizer, "momentum": 0.2}
+    batches = [batch(16, seed) for seed in range(3)]
+    plain, expected = train(batches, **how)
+    compiled, counted = [], steps.tf.function
+
+    def counting(*arguments, **options):
+        compiled.append(options.get("jit_compile"))
+        return counted(*arguments, **options)
+
+    monkeypatch.setattr(steps, "LARGE", 60)
+    monkeypatch.setattr(steps.tf, "function", counting)
+    made, weights = train(batches, **how)
+    assert compiled == [False, True]
+    assert_same_training((made, weights), (plain, expected))
+
+
 def test_the_compiled_step_learns_with_dropout():
     assert learns(jit_compile=True)
 
