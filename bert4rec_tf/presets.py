@@ -189,12 +189,33 @@ _CASER_ON_A_CHAIN = Preset(
     {"num_targets": 1},
 )
 
+
+def _chosen(expect: str, takes: str, steps: int, **settings: Any) -> Preset:
+    """Steps that were chosen before on the validation item, so that one training with that item is enough."""
+    return Preset(expect, takes, {**settings, "steps": steps, "train_on_validation": True, "patience": 0})
+
+
+def _at_most(steps: int, evaluate_every: int, **settings: Any) -> Preset:
+    return Preset(_NOT_MEASURED, _NOT_MEASURED, {**settings, "steps": steps, "evaluate_every": evaluate_every})
+
+
 TUNED: dict[tuple[str, str], Preset] = {
     ("caser", "synthetic"): _CASER_ON_A_CHAIN,
     ("caser", "synthetic-orderless"): _CASER_ON_A_CHAIN,
+    ("bpr_mf", "beauty"): _chosen(_NOT_MEASURED, _NOT_MEASURED, 40_000),
+    ("ncf", "beauty"): _at_most(40_000, 2_000, l2=1e-3),
+    ("gru4rec", "beauty"): _chosen(_NOT_MEASURED, _NOT_MEASURED, 29_000),
+    ("sasrec", "beauty"): _chosen(_NOT_MEASURED, _NOT_MEASURED, 38_000),
+    ("bpr_mf", "ml-1m"): _chosen(_NOT_MEASURED, _NOT_MEASURED, 40_000, batch_size=1_024, learning_rate=2e-3, l2=1e-4),
+    ("ncf", "ml-1m"): _chosen(_NOT_MEASURED, _NOT_MEASURED, 40_000),
+    ("fpmc", "ml-1m"): _at_most(80_000, 2_000),
+    ("gru4rec", "ml-1m"): _at_most(6_000, 250),
+    ("gru4rec_plus", "ml-1m"): _at_most(2_000, 100),
+    ("sasrec", "ml-1m"): _at_most(12_000, 500),
 }
 """(Model, data set) -> what a search on the validation item found, over what the model's authors set. The built-in
-chain is of first order: asked for the next three items at once, Caser's scores must spread over the third as well."""
+chain is of first order: asked for the next three items at once, Caser's scores must spread over the third as well.
+ML-1m has 47 batches of 128 histories, so 40,000 of them would be 850 epochs."""
 
 OWN = Preset(
     "Not known of these data.",
