@@ -64,16 +64,27 @@ def scripted(values):
     return lambda: {"hr@10": 0.0, "ndcg@10": next(values)}
 
 
+class Watched:
+    """The batches from a step on, each made after a call with its number."""
+
+    def __init__(self, start_step, before):
+        self.start_step, self.before, self.dataset = start_step, before, batches(start_step)
+        self.element_spec = self.dataset.element_spec
+
+    def __iter__(self):
+        for number, batch in enumerate(self.dataset, start=self.start_step):
+            self.before(number)
+            yield batch
+
+
 def interrupted_during(step):
     """Batches during which Ctrl-C is pressed: the signal comes while step number `step` is made."""
 
-    def make(start_step):
-        for number, batch in enumerate(batches(start_step), start=start_step):
-            if number == step - 1:
-                signal.raise_signal(signal.SIGINT)
-            yield batch
+    def press(number):
+        if number == step - 1:
+            signal.raise_signal(signal.SIGINT)
 
-    return make
+    return lambda start_step: Watched(start_step, press)
 
 
 class Killed(BaseException):
@@ -83,13 +94,11 @@ class Killed(BaseException):
 def killed_after(steps):
     """Batches which end after so many steps of the whole training as if the process was killed."""
 
-    def make(start_step):
-        for number, batch in enumerate(batches(start_step), start=start_step):
-            if number == steps:
-                raise Killed
-            yield batch
+    def kill(number):
+        if number == steps:
+            raise Killed
 
-    return make
+    return lambda start_step: Watched(start_step, kill)
 
 
 def curve_without_time(state):
