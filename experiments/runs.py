@@ -54,7 +54,8 @@ def _lines(findings: Mapping[str, Findings]) -> Mapping[str, Line]:
 def _versions(line: Line) -> str:
     environment = line["environment"]
     told = ", ".join(f"{name} {version}" for name, version in sorted(environment["versions"].items()))
-    return f"{told}; {environment['threads']} threads on {', '.join(environment['devices'])}"
+    threads = "1 thread" if environment["threads"] == 1 else f"{environment['threads']} threads"
+    return f"{told}; {threads} on {', '.join(environment['devices'])}"
 
 
 def _shown(findings: Mapping[str, Findings]) -> list[tuple[str, Line]]:
