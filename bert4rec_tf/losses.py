@@ -152,16 +152,16 @@ def sum_in_pieces(
         [], of the type that the constants have.
     """
     columns, constants = [tf.convert_to_tensor(part) for part in columns], list(constants)
-    number = tf.shape(columns[0])[0]
-    count, size = _pieces(number, tf.maximum(1, piece))
+    count, size = _pieces(tf.shape(columns[0])[0], tf.maximum(1, piece))
     learnt = [place for place, column in enumerate(columns) if column.dtype.is_floating]
 
     @tf.custom_gradient
     def total(*parts: tf.Tensor):
         of_columns, of_constants = parts[: len(learnt)], parts[len(learnt) :]
-        cut = [_cut(column, count, size) for column in columns]
+        whole = list(columns)
         for place, column in zip(learnt, of_columns):
-            cut[place] = _cut(column, count, size)
+            whole[place] = column
+        cut = [_cut(column, count, size) for column in whole]
 
         def add_piece(index: tf.Tensor, value: tf.Tensor, stacks: list[tf.TensorArray], sums: list[tf.Tensor]):
             here = [column[index] for column in cut]
@@ -171,7 +171,7 @@ def sum_in_pieces(
                 found = loss(*here, *of_constants)
             gradients = tape.gradient(found, sources, unconnected_gradients="zero")
             stacks = [stack.write(index, gradient) for stack, gradient in zip(stacks, gradients)]
-            sums = [whole + gradient for whole, gradient in zip(sums, gradients[len(learnt) :])]
+            sums = [so_far + gradient for so_far, gradient in zip(sums, gradients[len(learnt) :])]
             return index + 1, value + found, stacks, sums
 
         stacks = [tf.TensorArray(column.dtype, size=count) for column in of_columns]
@@ -183,8 +183,7 @@ def sum_in_pieces(
 
         def scaled_gradients(upstream: tf.Tensor):
             joined = [_joined(stack.stack(), column) for stack, column in zip(stacks, of_columns)]
-            whole = [*joined, *sums]
-            return [gradient * tf.cast(upstream, gradient.dtype) for gradient in whole]
+            return [gradient * tf.cast(upstream, gradient.dtype) for gradient in (*joined, *sums)]
 
         return value, scaled_gradients
 

@@ -126,8 +126,9 @@ def _update_alone(optimizer: optimizers.BertAdam, gradients: list[Tensor], varia
 
     if large:
         update_large([gradients[place] for place in large])
-    for place in sorted({*range(len(variables))} - {*large}):
-        optimizer.update_step(gradients[place], variables[place], rate)
+    for place, variable in enumerate(variables):
+        if place not in large:
+            optimizer.update_step(gradients[place], variable, rate)
     optimizer.iterations.assign_add(1)
 
 
