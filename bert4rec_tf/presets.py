@@ -209,6 +209,7 @@ TUNED: dict[tuple[str, str], Preset] = {
     ),
     ("ncf", "beauty"): _at_most(40_000, 2_000, l2=1e-3),
     ("gru4rec", "beauty"): _chosen(_NOT_MEASURED, _NOT_MEASURED, 29_000),
+    ("gru4rec_plus", "beauty"): _at_most(16_000, 1_000),
     ("sasrec", "beauty"): _chosen(_NOT_MEASURED, _NOT_MEASURED, 38_000),
     ("bpr_mf", "ml-1m"): _chosen(
         "NDCG@10 .208 on the test item (measured).",
