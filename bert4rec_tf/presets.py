@@ -190,7 +190,7 @@ _CASER_ON_A_CHAIN = Preset(
 )
 
 
-def _chosen(expect: str, takes: str, steps: int, **settings: Any) -> Preset:
+def _chosen(steps: int, expect: str = _NOT_MEASURED, takes: str = _NOT_MEASURED, **settings: Any) -> Preset:
     """Steps that were chosen before on the validation item, so that one training with that item is enough."""
     return Preset(expect, takes, {**settings, "steps": steps, "train_on_validation": True, "patience": 0})
 
@@ -205,22 +205,22 @@ TUNED: dict[tuple[str, str], Preset] = {
     ("caser", "synthetic"): _CASER_ON_A_CHAIN,
     ("caser", "synthetic-orderless"): _CASER_ON_A_CHAIN,
     ("bpr_mf", "beauty"): _chosen(
-        "NDCG@10 .137 on the test item (measured).", "14 minutes of one thread (measured).", 40_000
+        40_000, "NDCG@10 .137 on the test item (measured).", "14 minutes of one thread (measured)."
     ),
     ("ncf", "beauty"): _at_most(40_000, 2_000, l2=1e-3),
-    ("gru4rec", "beauty"): _chosen(_NOT_MEASURED, _NOT_MEASURED, 29_000),
+    ("gru4rec", "beauty"): _chosen(29_000),
     ("gru4rec_plus", "beauty"): _at_most(16_000, 1_000),
-    ("sasrec", "beauty"): _chosen(_NOT_MEASURED, _NOT_MEASURED, 38_000),
+    ("sasrec", "beauty"): _chosen(38_000),
     ("bpr_mf", "ml-1m"): _chosen(
+        40_000,
         "NDCG@10 .208 on the test item (measured).",
         "6 minutes of one thread (measured).",
-        40_000,
         batch_size=1_024,
         learning_rate=2e-3,
         l2=1e-4,
     ),
     ("ncf", "ml-1m"): _chosen(
-        "NDCG@10 .186 on the test item (measured).", "About 8 minutes of one thread (measured).", 40_000
+        40_000, "NDCG@10 .186 on the test item (measured).", "About 8 minutes of one thread (measured)."
     ),
     ("fpmc", "ml-1m"): _at_most(
         80_000, 2_000, "NDCG@10 .344 on the test item (measured).", "17 minutes of one thread (measured)."
