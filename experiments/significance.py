@@ -37,7 +37,7 @@ def compare_all(found: Findings, folders: Mapping[str, Path], results: Results) 
     Args:
         found: Table 2.
         folders: the work directory of each key.
-        results: in whose folder the comparisons are kept, with older ones.
+        results: in whose folder the comparisons are kept, with older ones of runs whose results are there.
     """
     made = {}
     for name in pairs(found).values():
@@ -52,7 +52,9 @@ def compare_all(found: Findings, folders: Mapping[str, Path], results: Results) 
         made[name] = {metric: asdict(compared[metric]) for metric in METRICS}
     if made:
         with results.held():
-            files.write_json(results.folder / FILE, {**read(results), **made})
+            lines = results.read()
+            kept = {name: one for name, one in read(results).items() if all(key in lines for key in name.split())}
+            files.write_json(results.folder / FILE, {**kept, **made})
 
 
 def read(results: Results) -> dict[str, dict[str, dict[str, float]]]:

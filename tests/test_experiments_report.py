@@ -1,6 +1,7 @@
 """The report from invented results: every number in it is worked out here by hand."""
 
 import itertools
+import json
 import re
 
 import numpy as np
@@ -284,6 +285,18 @@ def test_comparisons_outlive_the_work_directories(tmp_path):
     elsewhere = Sweep(sweep.results, tmp_path / "nowhere")
     material.write_report({"table2": found}, elsewhere)
     assert (tmp_path / "results" / "report.md").read_text() == before and "corrected" in before
+
+
+def test_comparisons_of_removed_results_are_dropped(tmp_path):
+    found, sweep = finished_with_ranks(tmp_path, {"pop": 30, "ncf": 8, "bert4rec": 6})
+    material.write_report({"table2": found}, sweep)
+    pairs = significance.pairs(found)
+    assert set(significance.read(sweep.results)) == set(pairs.values())
+    lines = sweep.results.path.read_text().splitlines(keepends=True)
+    files.write_text(sweep.results.path, "".join(line for line in lines if json.loads(line)["run"]["model"] != "ncf"))
+    fewer = Findings("table2", found.plan, sweep.results.read())
+    material.write_report({"table2": fewer}, sweep)
+    assert set(significance.read(sweep.results)) == {pairs["beauty", "pop"]}
 
 
 # Pictures and Table 1
