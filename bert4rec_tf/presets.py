@@ -1,8 +1,8 @@
 """Presets: settings worth having a name, as data, each with what to expect and how long it takes.
 
 `fast` is the default. Where it trains on the validation item, its number of steps was chosen beforehand, on that item
-or (ML-1m) by the time they take, so that one training is enough; `--notrain_on_validation` chooses anew. `released` is what the authors' scripts run,
-`table2` the paper's best rows (d = 256).
+or (ML-1m) by the time they take, so that one training is enough; `--notrain_on_validation` chooses anew. `released` is
+what the authors' scripts run, `table2` the paper's best rows (d = 256).
 """
 
 import dataclasses
