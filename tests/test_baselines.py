@@ -82,7 +82,7 @@ def test_ncf_s_loss_is_binary_cross_entropy_over_positives_and_negatives():
     np.testing.assert_allclose(model.training_loss(tensors(batch)), expected, rtol=1e-5)
 
 
-ACTIVATIONS = {"tanh": np.tanh, "elu-0.5": lambda x: np.where(x > 0, x, 0.5 * (np.exp(x / 0.5) - 1)), "linear": float}
+ACTIVATIONS = {"tanh": np.tanh, "elu-0.5": lambda x: np.where(x > 0, x, 0.5 * (np.exp(x) - 1)), "linear": float}
 
 
 @pytest.mark.parametrize(
@@ -109,6 +109,26 @@ def test_gru4rec_s_negatives_are_the_other_targets_of_the_step_and_the_shared_on
         scores = np.array([ACTIVATIONS[activation](states[user, step] @ rows[item] + bias[item]) for item in items])
         values.append(oracle(scores[0], scores[1:]))
     np.testing.assert_allclose(model.training_loss(tensors(batch)), np.mean(values), rtol=1e-4)
+
+
+def test_gru4rec_s_reset_gate_acts_before_the_recurrent_product():
+    model = randomized("gru4rec")
+    history, width = [5, 6, 8], model.settings["hidden_dim"]
+    kernel, recurrent, bias = (array(weights) for weights in model.gru.get_weights())
+    state = np.zeros(width)
+    for item in history:
+        of_input = np.split(array(model.items)[item] @ kernel + bias, 3)
+        of_state = np.split(recurrent, 3, axis=1)
+        keep, reset = (sigmoid(of_input[gate] + state @ of_state[gate]) for gate in (0, 1))
+        state = keep * state + (1 - keep) * np.tanh(of_input[2] + (reset * state) @ of_state[2])
+    np.testing.assert_allclose(model.states(np.array([history], np.int32))[0, 2], state, rtol=1e-4, atol=1e-5)
+
+
+def test_gru4rec_s_gates_begin_in_glorot_s_bound_of_their_own_matrix():
+    model = make("gru4rec", hidden_dim=48)
+    for weights in model.gru.get_weights()[:2]:
+        for gate in np.split(weights, 3, axis=1):
+            assert 0.95 * (6 / 96) ** 0.5 < np.abs(gate).max() <= (6 / 96) ** 0.5
 
 
 def test_gru4rec_scores_from_the_state_after_the_last_item():

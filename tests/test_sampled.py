@@ -84,6 +84,28 @@ def test_shifted_histories_are_their_own_answers():
     assert batch["lengths"].tolist() == [4, 1, 2, 3] and batch["negatives"].shape == (4, 4, 2)
 
 
+def test_long_histories_are_cut_from_their_end():
+    batch = everything(Shifted(HISTORIES, max_length=3, whole=True))
+    assert batch["items"].tolist() == [[6, 7, 8], [3, 4, 5], [1, 2, 0], [3, 0, 0], [5, 6, 0], [2, 4, 6]]
+    assert batch["targets"].tolist() == [[7, 8, 9], [4, 5, 6], [2, 3, 0], [1, 0, 0], [6, 7, 0], [4, 6, 8]]
+    assert batch["users"].tolist() == [0, 0, 0, 1, 2, 3]
+
+
+@FEW
+@given(any_histories(), st.integers(1, 6))
+def test_whole_histories_have_every_target_once(sequences, max_length):
+    examples = Shifted(sequences, max_length, whole=True)
+    batch = everything(examples) if examples.num_examples else {"users": [], "items": [], "targets": [], "lengths": []}
+    found = [
+        (user, items[place], targets[place])
+        for user, items, targets, length in zip(*(batch[name] for name in ("users", "items", "targets", "lengths")))
+        for place in range(length)
+    ]
+    histories = [sequences[user].tolist() for user in range(sequences.num_users)]
+    pairs = [(user, *pair) for user, history in enumerate(histories) for pair in zip(history, history[1:])]
+    assert sorted(found) == sorted(pairs)
+
+
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
 def test_shared_negatives_follow_the_power_of_their_counts(alpha):
     examples = Shifted(HISTORIES, 4, num_shared=2_000, alpha=alpha)
@@ -98,7 +120,7 @@ def test_shared_negatives_follow_the_power_of_their_counts(alpha):
 MADE = {
     "pairs": Contexts(HISTORIES, 0, num_negatives=2),
     "windows": Contexts(HISTORIES, 3, 2),
-    "shifted": Shifted(HISTORIES, 4, 1, num_shared=3),
+    "shifted": Shifted(HISTORIES, 4, 1, num_shared=3, whole=True),
 }
 
 

@@ -142,11 +142,13 @@ class Contexts(Examples):
 
 
 class Shifted(Examples):
-    """Histories and the item that follows each place of them, one example per user, the last items of longer ones.
+    """Histories and the item that follows each place of them.
 
     Args:
         sequences: what to train on; users with one item are passed over.
         max_length: inputs per example at most.
+        whole: whether longer histories are cut into as many examples as all their targets need, from the end; or have
+            one, of their last items.
         num_negatives: unseen items per place.
         num_shared: further items per example, for all examples of a batch to share; a user may have met some of them.
         alpha: those are drawn in proportion to count^alpha.
@@ -155,22 +157,33 @@ class Shifted(Examples):
     varying: ClassVar[tuple[str, ...]] = ("items", "targets", "negatives")
 
     def __init__(
-        self, sequences: Sequences, max_length: int, num_negatives: int = 0, num_shared: int = 0, alpha: float = 0.0
+        self,
+        sequences: Sequences,
+        max_length: int,
+        num_negatives: int = 0,
+        num_shared: int = 0,
+        alpha: float = 0.0,
+        whole: bool = False,
     ) -> None:
         self.sequences, self.max_length = sequences, max_length
         self.num_negatives, self.num_shared = num_negatives, num_shared
-        counts = sequences.counts()[1:].astype(float)
-        self.rising = np.cumsum(np.where(counts > 0, counts, 1.0) ** alpha * (counts > 0))
+        support = sequences.counts()[1:].astype(float)
+        self.rising = np.cumsum(np.where(support > 0, support, 1.0) ** alpha * (support > 0))
         self.unseen = UnseenItems(sequences) if num_negatives else None
-        self.users = np.flatnonzero(sequences.lengths >= 2)
+        users = np.flatnonzero(sequences.lengths >= 2)
+        lengths = sequences.lengths[users]
+        counts = -(-(lengths - 1) // max_length) if whole else np.ones_like(lengths)
+        numbers = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        self.users = np.repeat(users, counts)
+        self.ends = np.repeat(lengths, counts) - max_length * numbers
         self.num_examples = len(self.users)
 
     def batch(self, chosen: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Returns `users [b]`, `items` and `targets [b, n]`, right-padded to the longest, `lengths [b]` and, where they
         are asked for, `negatives [b, n, num_negatives]` and `shared [b, num_shared]`."""
-        users = self.users[chosen]
-        lengths = np.minimum(self.sequences.lengths[users] - 1, self.max_length)
-        width, begins = int(lengths.max()), self.sequences.splits[users + 1] - 1 - lengths
+        users, ends = self.users[chosen], self.ends[chosen]
+        lengths = np.minimum(ends - 1, self.max_length)
+        width, begins = int(lengths.max()), self.sequences.splits[users] + ends - 1 - lengths
         batch = {
             "users": users.astype(np.int32),
             "items": take_rows(self.sequences.items, begins, lengths, width),

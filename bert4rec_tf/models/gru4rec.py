@@ -1,5 +1,6 @@
 """GRU4Rec: a recurrent network over the history (Hidasi et al., ICLR 2016)."""
 
+import math
 from typing import Any, ClassVar
 
 import keras
@@ -13,7 +14,7 @@ from bert4rec_tf.types import Batch, Tensor
 ACTIVATIONS = {
     "linear": lambda scores: scores,
     "tanh": tf.tanh,
-    "elu-0.5": lambda scores: tf.where(scores > 0, scores, 0.5 * tf.math.expm1(tf.minimum(scores, 0.0) / 0.5)),
+    "elu-0.5": lambda scores: tf.where(scores > 0, scores, 0.5 * tf.math.expm1(tf.minimum(scores, 0.0))),
 }
 """What the loss sees of the scores. All rise, so ranks do not depend on them."""
 
@@ -25,12 +26,13 @@ PIECE_SCORES = 1 << 20
 class GRU4Rec(Recommender):
     """Item embedding, GRU, and a table of output rows; TOP1 on the other targets of the batch.
 
-    Trained on whole histories with back-propagation through all of their steps, as the authors advise for long ones,
-    and not on session-parallel batches: the negatives of a step are the other users' targets at the same step.
+    Trained with back-propagation through up to `max_length` steps, as the authors advise for long histories, and not on
+    session-parallel batches: the negatives of a step are the other users' targets at the same step. Longer histories
+    are several examples. The reset gate acts before the recurrent product, as in the authors' program.
 
     Args:
         num_items: n.
-        max_length: how many of the last items it reads.
+        max_length: how many items an example has, and how many of the last ones are read to recommend.
         hidden_dim: width of the GRU, and of its input.
         dropout: of the GRU's input and of its output.
         loss: "top1", "top1_max" or "bpr_max".
@@ -73,14 +75,24 @@ class GRU4Rec(Recommender):
         self.bias = self.add_bias("bias", num_items + 1)
         self.input_dropout = dropout_layer("input_dropout", dropout, self.dtype_policy)
         self.output_dropout = dropout_layer("output_dropout", dropout, self.dtype_policy)
-        self.gru = keras.layers.GRU(hidden_dim, return_sequences=True, name="gru")
+        # Glorot's bound of each gate's own matrix; Keras' initializer would take the three gates for one wide matrix.
+        bound = math.sqrt(6 / (hidden_dim + hidden_dim))
+        kernels = keras.initializers.RandomUniform(-bound, bound)
+        self.gru = keras.layers.GRU(
+            hidden_dim,
+            return_sequences=True,
+            reset_after=False,
+            kernel_initializer=kernels,
+            recurrent_initializer=kernels,
+            name="gru",
+        )
         self.gru.build((None, None, hidden_dim))
         self.built = True
 
     @property
-    def example_options(self) -> dict[str, float]:
+    def example_options(self) -> dict[str, float | bool]:
         names = {"max_length": "max_length", "num_shared": "extra_negatives", "alpha": "alpha"}
-        return {option: self.settings[name] for option, name in names.items()}
+        return {option: self.settings[name] for option, name in names.items()} | {"whole": True}
 
     def states(self, items: Tensor, training: bool = False) -> Tensor:
         """Returns [b, n, d]: the state after each item of `items [b, n]`. Padding is on the right and read last."""
