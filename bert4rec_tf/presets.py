@@ -182,7 +182,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     "caser": {**_ADAM, "batch_size": 512},
     "sasrec": {**_ADAM, "batch_size": 128, "beta_2": 0.98},
 }
-"""Model -> what its authors set, for every data set."""
+"""Model -> what its authors set, for every data set. Where that is plain SGD (BPR-MF, FPMC) or another for each of their
+own data sets (the GRUs), what serves for all of these."""
 
 _CASER_ON_A_CHAIN = Preset(
     "NDCG@10 .53 on the validation item of the Markov catalogue, .24 with its authors' three targets (measured).",
@@ -239,7 +240,8 @@ TUNED: dict[tuple[str, str], Preset] = {
         6_000, 250, "NDCG@10 .426 on the test item (measured).", "49 minutes of one thread (measured)."
     ),
     ("gru4rec_plus", "ml-1m"): _at_most(2_000, 100),
-    ("sasrec", "ml-1m"): _at_most(12_000, 500),
+    ("sasrec", "ml-1m"): _at_most(12_000, 500, dropout=0.2),
+    ("sasrec", "ml-20m"): _at_most(40_000, 1_000, dropout=0.2),
 }
 """(Model, data set) -> what a search on the validation item found, over what the model's authors set. The built-in
 chain is of first order: asked for the next three items at once, Caser's scores must spread over the third as well.

@@ -97,13 +97,19 @@ class SASRec(Recommender):
         states = self.states(batch["items"], training=True)
         weights = tf.cast(batch["targets"] > 0, states.dtype) / self.loss_weight(batch)
         if self.settings["loss"] == "cross_entropy":
-            flat = tf.reshape(states, [-1, states.shape[2]])
-            return losses.table_cross_entropy(
-                flat, self.items, self._no_item(), tf.reshape(batch["targets"], [-1]), tf.reshape(weights, [-1])
-            )
+            return self._cross_entropy(states, batch["targets"], weights)
         positives = tf.einsum("bnd,bnd->bn", states, tf.gather(self.items, batch["targets"]))
         negatives = tf.einsum("bnd,bncd->bnc", states, tf.gather(self.items, batch["negatives"]))
         return tf.reduce_sum(weights * losses.binary_cross_entropy(positives, negatives))
+
+    def _cross_entropy(self, states: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Returns the weighted softmax loss. Only real targets go through the table, but where shapes must be known."""
+        if self.static_shapes:
+            states = tf.reshape(states, [-1, states.shape[2]])
+            targets, weights = tf.reshape(targets, [-1]), tf.reshape(weights, [-1])
+        else:
+            states, targets, weights = (tf.boolean_mask(values, targets > 0) for values in (states, targets, weights))
+        return losses.table_cross_entropy(states, self.items, self._no_item(), targets, weights)
 
     def loss_weight(self, batch: Batch) -> Tensor:
         return tf.reduce_sum(tf.cast(batch["targets"] > 0, tf.float32))
