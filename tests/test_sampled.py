@@ -1,6 +1,6 @@
 """Examples made in memory: what they hold, what is never drawn, and that a batch depends on its number alone."""
 
-from itertools import islice
+from itertools import islice, pairwise
 
 import numpy as np
 import pytest
@@ -102,7 +102,7 @@ def test_whole_histories_have_every_target_once(sequences, max_length):
         for place in range(length)
     ]
     histories = [sequences[user].tolist() for user in range(sequences.num_users)]
-    pairs = [(user, *pair) for user, history in enumerate(histories) for pair in zip(history, history[1:])]
+    pairs = [(user, *pair) for user, history in enumerate(histories) for pair in pairwise(history)]
     assert sorted(found) == sorted(pairs)
 
 
