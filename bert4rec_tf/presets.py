@@ -182,8 +182,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     "caser": {**_ADAM, "batch_size": 512},
     "sasrec": {**_ADAM, "batch_size": 128, "beta_2": 0.98},
 }
-"""Model -> what its authors set, for every data set. Where that is plain SGD (BPR-MF, FPMC) or differs between data sets
-of their own (the GRUs), what serves for all of these."""
+"""Model -> what its authors set, for every data set. Where that is plain SGD (BPR-MF, FPMC), or differs from one of
+their data sets to the next (the GRUs), what serves for all of these."""
 
 _CASER_ON_A_CHAIN = Preset(
     "NDCG@10 .53 on the validation item of the Markov catalogue, .24 with its authors' three targets (measured).",
