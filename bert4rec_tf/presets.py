@@ -160,6 +160,9 @@ PRESETS: dict[str, dict[str, Preset]] = {
 """Name -> data set -> preset. The expectations of `released` and `table2` are the paper's own results."""
 
 
+PATIENCE = 5
+"""Measurements without a better one after which a training of another model ends, where its steps are chosen."""
+
 _ADAM = {
     "bias_correction": True,
     "epsilon": 1e-8,
@@ -168,7 +171,7 @@ _ADAM = {
     "schedule": "constant",
     "warmup_steps": 0,
     "learning_rate": 1e-3,
-    "patience": 5,
+    "patience": PATIENCE,
 }
 _GRU = {**_ADAM, "optimizer": "adagrad", "batch_size": 128}
 
@@ -274,7 +277,7 @@ It stops where six measurements bring nothing, so a small data set takes minutes
 take ML-1m's `--max_length=200 --mask_proportion=0.2 --max_predictions=40`."""
 
 _STEPS = {"synthetic": (1_500, 300), "synthetic-orderless": (1_500, 300)}
-"""Data set -> the most steps of the other models, and how many lie between two measurements."""
+"""Data set -> `_steps`, where they are others."""
 
 _LONG = {"ml-1m": 200, "ml-20m": 200}
 """Where the models that read whole histories read more than 50 items."""
@@ -291,9 +294,7 @@ def find(name: str, dataset: str, model: str = "bert4rec") -> Preset:
     if model in OTHERS:
         if name != "fast":
             raise UserError(f"Preset {name!r} is of bert4rec; {model} has `fast` alone")
-        steps, evaluate_every = _STEPS.get(dataset, (10_000, 500) if is_own(dataset) else (40_000, 1_000))
-        settings = {**OTHERS[model], "steps": steps, "evaluate_every": evaluate_every}
-        settings["max_length"] = _LONG.get(dataset, 50)
+        settings = {**OTHERS[model], **_steps(dataset), "max_length": _LONG.get(dataset, 50)}
         tuned = TUNED.get((model, dataset), Preset(_NOT_MEASURED, _NOT_MEASURED, {}))
         return dataclasses.replace(tuned, settings={**settings, **tuned.settings})
     if is_own(dataset) and name == "fast":
@@ -301,6 +302,12 @@ def find(name: str, dataset: str, model: str = "bert4rec") -> Preset:
     if dataset not in PRESETS[name]:
         raise UserError(f"Preset {name!r} has no settings for {dataset!r}. It has: {', '.join(PRESETS[name])}")
     return PRESETS[name][dataset]
+
+
+def _steps(dataset: str) -> dict[str, int]:
+    """Returns the most steps of the other models, and how many lie between two measurements."""
+    steps, evaluate_every = _STEPS.get(dataset, (10_000, 500) if is_own(dataset) else (40_000, 1_000))
+    return {"steps": steps, "evaluate_every": evaluate_every}
 
 
 def make_run(
@@ -312,6 +319,9 @@ def make_run(
     **settings: Any,
 ) -> Run:
     """Makes the run of a preset, with single settings changed.
+
+    The other models' numbers of steps that were chosen before hold for the preset's architecture alone; with another
+    they are chosen anew.
 
     Args:
         dataset: a name in `data.datasets.DATASETS`, or a file of one's own (or its `name`): the preset is then OWN.
@@ -328,4 +338,8 @@ def make_run(
     base = dict(find(preset, dataset, model).settings)
     known = set(Run.make(dataset, model).flat())
     chosen = {name: value for name, value in base.items() if name in known}
+    if model in OTHERS and chosen.get("train_on_validation") and "train_on_validation" not in settings:
+        architecture = Run.make(dataset, model, seed, **chosen).architecture
+        if any(getattr(architecture, name, value) != value for name, value in settings.items()):
+            chosen |= {**_steps(family(dataset)), "train_on_validation": False, "patience": PATIENCE}
     return Run.make(dataset, model, seed, **{**chosen, **settings})

@@ -206,3 +206,23 @@ def test_a_single_setting_goes_over_the_preset_s():
 
 def test_pop_takes_a_preset_without_the_settings_it_does_not_have():
     assert presets.make_run("beauty", model="pop").model == "pop"
+
+
+def test_steps_chosen_for_one_architecture_are_chosen_anew_for_another():
+    def training(**settings):
+        made = presets.make_run("beauty", "sasrec", **settings).training
+        return made.train_on_validation, made.patience, made.steps
+
+    chosen = training()
+    assert chosen[:2] == (True, 0)
+    assert training(hidden_dim=50) == training(learning_rate=2e-3) == chosen
+    assert training(loss="cross_entropy") == training(hidden_dim=64) == (False, 5, 40_000)
+    assert training(hidden_dim=64, steps=7) == (False, 5, 7)
+    assert training(hidden_dim=64, train_on_validation=True) == chosen
+
+
+def test_sasrec_s_dropout_is_its_authors():
+    found = {
+        name: presets.make_run(name, "sasrec").architecture.dropout for name in ("beauty", "steam", "ml-1m", "ml-20m")
+    }
+    assert found == {"beauty": 0.5, "steam": 0.5, "ml-1m": 0.2, "ml-20m": 0.2}
