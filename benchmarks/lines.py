@@ -183,22 +183,32 @@ def useful_operations(shape: shapes.Shape, num_items: int, tokens: int, masked: 
     return 3 * 2 * (masked * (num_items + 2) * WIDTH + layers * tokens * 12 * WIDTH**2)
 
 
+OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "sasrec": ("sasrec", {}),
+    "sasrec by softmax": ("sasrec", {"loss": "cross_entropy"}),
+    "gru4rec": ("gru4rec", {}),
+    "gru4rec_plus": ("gru4rec_plus", {}),
+    "caser": ("caser", {}),
+}
+"""Line -> model and settings."""
+
+
 def other_models() -> Iterator[Row]:
     """Steps of the other models that read histories, samples per second, their examples made on the way."""
     for name in shapes.SHAPES:
         shape, sequences = shapes.of(name)
         training = LeaveOneOut(sequences).training(True)
         calls = {}
-        for model_name in ("sasrec", "gru4rec", "gru4rec_plus", "caser"):
+        for line, (model_name, settings) in OTHERS.items():
             kind = MODELS[model_name]
             options = {"num_users": sequences.num_users} if kind.knows_users else {"max_length": shape.max_length}
-            model = kind(sequences.num_items, hidden_dim=WIDTH, **options)
+            model = kind(sequences.num_items, hidden_dim=WIDTH, **options, **settings)
             examples = sampled.KINDS[kind.examples](training, **model.example_options)
             batches = iter(sampled.dataset_of(examples, BATCH_SIZE, 1))
             step = _step_of_model(model, batches.element_spec)
-            calls[model_name] = partial(_make_steps, step, batches, OUR_STEPS)
-        for model_name, timing in measuring.alternate(calls, rounds=3).items():
-            yield Row(f"training step, {model_name}, {name}", "samples/s", OUR_STEPS * BATCH_SIZE / timing.median)
+            calls[line] = partial(_make_steps, step, batches, OUR_STEPS)
+        for line, timing in measuring.alternate(calls, rounds=3).items():
+            yield Row(f"training step, {line}, {name}", "samples/s", OUR_STEPS * BATCH_SIZE / timing.median)
 
 
 def evaluating() -> Iterator[Row]:
