@@ -20,8 +20,9 @@ Line = Mapping[str, Any]
 class Findings:
     """A table's runs and what they ended with.
 
-    The cells of a data set are compared with each other, so they are all of one budget: the one with the most finished
-    runs, the largest of several. Seeds count that are asked for or finished.
+    The cells of a data set are compared with each other, so they are all of one data file and one budget: those with
+    the most finished runs, the largest of several budgets. All tables have the same file. Seeds count that are asked
+    for or finished.
 
     Attributes:
         name: of the table.
@@ -29,6 +30,7 @@ class Findings:
         lines: the newest line of each key.
         budgets: data set -> the share of the presets' steps that its runs had.
         runs: (data set, variant) -> the jobs and lines of its finished runs, by falling age of the seed.
+        left_out: the finished lines of other data files.
     """
 
     name: str
@@ -36,8 +38,10 @@ class Findings:
     lines: Mapping[str, Line]
     budgets: dict[str, float] = field(init=False, default_factory=dict)
     runs: dict[tuple[str, str], list[tuple[Job, Line]]] = field(init=False, default_factory=dict)
+    left_out: dict[str, Line] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.left_out.update(of_other_files(self.lines))
         seeds = sorted({*self.plan.seeds, *(line["run"]["seed"] for line in self.lines.values())})
         budgets = sorted({self.plan.budget, *(line["budget"] for line in self.lines.values())}, reverse=True)
         plans = {budget: replace(self.plan, budget=budget, seeds=seeds).jobs(self.name) for budget in budgets}
@@ -49,12 +53,13 @@ class Findings:
 
     def _finished(self, jobs: Mapping[tuple[str, str], Sequence[Job]], dataset: str) -> dict[str, Any]:
         return {
-            variant: [
-                (job, self.lines[job.key]) for job in some if self.lines.get(job.key, {}).get("status") == FINISHED
-            ]
+            variant: [(job, self.lines[job.key]) for job in some if self._counts(job.key)]
             for (of, variant), some in jobs.items()
             if of == dataset
         }
+
+    def _counts(self, key: str) -> bool:
+        return self.lines.get(key, {}).get("status") == FINISHED and key not in self.left_out
 
     def datasets(self) -> list[str]:
         return list(self.budgets)
@@ -93,6 +98,20 @@ class Findings:
     def asked(self) -> dict[str, Job]:
         """Returns the jobs that the plan asks for, at its own budget, by their keys."""
         return {job.key: job for some in self.plan.jobs(self.name).values() for job in some}
+
+
+def of_other_files(lines: Mapping[str, Line]) -> dict[str, Line]:
+    """Returns the finished lines that were not measured on the data file of most of their data set, by their keys."""
+    of_files: dict[str, dict[str | None, dict[str, Line]]] = {}
+    for key, line in lines.items():
+        if line["status"] == FINISHED:
+            content = (line["data_file"] or {}).get("sha256")
+            of_files.setdefault(line["run"]["dataset"], {}).setdefault(content, {})[key] = line
+    others = {}
+    for of_file in of_files.values():
+        most = max(of_file.values(), key=len)
+        others.update({key: line for some in of_file.values() if some is not most for key, line in some.items()})
+    return others
 
 
 def samples_per_second(line: Line) -> float | None:

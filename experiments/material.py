@@ -22,7 +22,7 @@ def write_report(findings: Mapping[str, Findings], sweep: Sweep) -> list[Path]:
     results = sweep.results
     if "table2" in findings:
         found = findings["table2"]
-        folders = {job.key: sweep.folder(job) for some in found.runs.values() for job, _ in some}
+        folders = {job.key: sweep.folder_of(job, line) for some in found.runs.values() for job, line in some}
         significance.compare_all(found, folders, results)
     statistics = statistics_of(findings["table1"], sweep) if "table1" in findings else {}
     report = Report(findings, significance.read(results), statistics, draw(findings, results))

@@ -29,16 +29,16 @@ def _as_published(source: Source, path: Path) -> bool:
     return download.digest(path, checksum) == checksum
 
 
-def is_same(kept: dict[str, Any] | None, found: dict[str, Any] | None) -> bool:
-    """Tells whether a result's file is the one that is there; it counts as that where there is none."""
-    return kept is None or found is None or kept["sha256"] == found["sha256"]
+def named(file: dict[str, Any] | None) -> str:
+    """Names a file and its content."""
+    return "an unknown file" if file is None else f"{file['name']}, SHA-256 of its content {file['sha256']}"
 
 
 def sentence(title: str, file: dict[str, Any] | None) -> str:
     """Says which file the results of a data set were measured on."""
     if file is None:
         return f"{title}: built in."
-    known = f"{title}: {file['name']}, SHA-256 of its content {file['sha256']}"
+    known = f"{title}: {named(file)}"
     if file["as_published"]:
         return f"{known}, the authors' own file."
     return (

@@ -1,6 +1,7 @@
 """What the runs of a sweep ended with: one JSON line per run in one file, which several sweeps may write to."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import filelock
 
 from bert4rec_tf import files
 from bert4rec_tf.errors import UserError
+from bert4rec_tf.workdir import WorkDirectory
 
 FILE = "results.jsonl"
 
@@ -18,12 +20,29 @@ BUSY = "running elsewhere"
 """What a job is that another sweep works on; no line says so."""
 
 
+def same_file(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> bool:
+    """Tells whether two `data_file`s have the same content; what is not known counts as that."""
+    return first is None or second is None or first["sha256"] == second["sha256"]
+
+
+def folder_of_data(folder: Path, fingerprint: str) -> Path:
+    """Returns the work directory of a run on data of this fingerprint.
+
+    That is `folder` where it is new or made from these data. Where it was made from others, which stay there, it is one
+    beside it, whose name ends in the fingerprint's first digits.
+    """
+    work = WorkDirectory(folder)
+    if not work.config.exists() or work.read_config()["data_fingerprint"] == fingerprint:
+        return folder
+    return folder.with_name(f"{folder.name}-{fingerprint[:8]}")
+
+
 class Results:
     """The file of results in a folder.
 
     A line has `key` (the run's digest), `status`, `run`, `budget` (the share of its preset's steps), `data_file`,
-    `peak_memory` in bytes and `wall_seconds` of all sittings; a finished one what `metrics.json` holds too, a failed
-    one its `error`.
+    `peak_memory` in bytes and `wall_seconds` of all sittings on that file; a finished one what `metrics.json` holds
+    too, a failed one its `error`.
 
     Attributes:
         folder: where the file lies, with whatever else a report is made of.
@@ -51,9 +70,39 @@ class Results:
         files.make_folder(self.folder)
         return filelock.FileLock(self.folder / f".{FILE}{files.LOCK}")
 
-    def put(self, line: dict[str, Any]) -> None:
-        """Adds a line in place of an older one of its key; the file is whole at any time."""
+    def put(self, sitting: dict[str, Any]) -> dict[str, Any]:
+        """Adds what a sitting of a run ended with; the file is whole at any time.
+
+        It takes the place of the older line of its key, and has the time of both where that is of the same data file. A
+        finished line stays, unless a finished one of another data file comes.
+
+        Args:
+            sitting: a line whose `wall_seconds` and `peak_memory` are those of this sitting alone.
+
+        Returns:
+            The finished line that stays, where it is of the same data file; else the new line, kept or not.
+        """
         with self.held():
-            found = {**self.read(), line["key"]: line}
-            ordered = sorted(found.values(), key=lambda one: (one["run"]["dataset"], one["run"]["model"], one["key"]))
-            files.write_text(self.path, "".join(f"{json.dumps(one, sort_keys=True)}\n" for one in ordered))
+            found = self.read()
+            older = found.get(sitting["key"])
+            if older is not None and same_file(older.get("data_file"), sitting.get("data_file")):
+                if older["status"] == FINISHED:
+                    return older
+                sitting = _together(older, sitting)
+            elif older is not None and older["status"] == FINISHED != sitting["status"]:
+                return sitting
+            self._write({**found, sitting["key"]: sitting})
+            return sitting
+
+    def _write(self, found: Mapping[str, dict[str, Any]]) -> None:
+        ordered = sorted(found.values(), key=lambda one: (one["run"]["dataset"], one["run"]["model"], one["key"]))
+        files.write_text(self.path, "".join(f"{json.dumps(one, sort_keys=True)}\n" for one in ordered))
+
+
+def _together(older: Mapping[str, Any], newer: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the newer line of a run, with the time and the memory of both."""
+    return {
+        **newer,
+        "wall_seconds": round(older.get("wall_seconds", 0.0) + newer["wall_seconds"], 1),
+        "peak_memory": max(older.get("peak_memory") or 0, newer.get("peak_memory") or 0) or None,
+    }

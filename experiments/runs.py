@@ -30,6 +30,7 @@ def about(findings: Mapping[str, Findings]) -> Section:
         paragraphs.append(QUICK_REMARK)
     used = {(line["run"]["dataset"], str(line["data_file"])): line["data_file"] for line in shown.values()}
     paragraphs += [provenance.sentence(datasets.find(name).title, file) for (name, _), file in sorted(used.items())]
+    paragraphs += _left_out(findings)
     for versions in sorted({_versions(line) for line in shown.values()}):
         paragraphs.append(f"Versions: {versions}.")
     failed = [line for key, line in sorted(lines.items()) if key in known and line["status"] == FAILED]
@@ -38,6 +39,19 @@ def about(findings: Mapping[str, Findings]) -> Section:
         for line in failed
     ]
     return Section("About these results", paragraphs)
+
+
+def _left_out(findings: Mapping[str, Findings]) -> list[str]:
+    """Says which finished runs are of another data file than the others of their data set."""
+    lines = {key: line for found in findings.values() for key, line in found.left_out.items()}
+    places: dict[tuple[str, str], list[str]] = {}
+    for key, line in sorted(lines.items()):
+        place = datasets.find(line["run"]["dataset"]).title, provenance.named(line["data_file"])
+        places.setdefault(place, []).append(key)
+    return [
+        f"Left out, for most runs on {title} are of another file: those on {file}, which are {', '.join(keys)}."
+        for (title, file), keys in sorted(places.items())
+    ]
 
 
 def _states(asked: set[str], lines: Mapping[str, Line]) -> str:

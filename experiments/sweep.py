@@ -3,7 +3,7 @@
 import queue
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from bert4rec_tf.workdir import WorkDirectory
 from experiments import provenance
 from experiments.jobs import Job
 from experiments.processes import WORKER, Process
-from experiments.results import BUSY, FAILED, FINISHED, STOPPED, Results
+from experiments.results import BUSY, FAILED, FINISHED, STOPPED, Results, folder_of_data, same_file
 
 
 def attention_path(results: Results, key: str) -> Path:
@@ -81,7 +81,7 @@ class Sweep:
             return False
         if job.attention and not attention_path(self.results, job.key).exists():
             return False
-        return provenance.is_same(line["data_file"], self.data_file(job.run.dataset))
+        return same_file(line["data_file"], self.data_file(job.run.dataset))
 
     def is_running(self, job: Job) -> bool:
         """Tells whether a process works on the job."""
@@ -98,8 +98,12 @@ class Sweep:
         return self._files[dataset]
 
     def folder(self, job: Job) -> Path:
-        """The work directory of a job."""
+        """The work directory of a job, on the data that it was begun with first."""
         return self.workdir / f"{job.run.dataset}-{job.run.model}-{job.key}"
+
+    def folder_of(self, job: Job, line: Mapping[str, Any]) -> Path:
+        """The work directory that a finished line of the job was measured in, if that was here."""
+        return folder_of_data(self.folder(job), line["data_fingerprint"])
 
     def claim(self, job: Job) -> Path:
         """The lock of a job, which its process holds; the system frees that of a dead one."""
@@ -154,25 +158,27 @@ class Sweep:
     def _run_one(self, job: Job, fresh: Any) -> str:
         if self.is_finished(job):
             return FINISHED
-        before = self.results.read().get(job.key, {})
         begin = time.monotonic()
         answer = fresh().ask(self._request(job), lambda: self._is_due(begin))
         if answer["status"] == BUSY:
             return BUSY
-        line = {
+        line = self.results.put(self._sitting(job, answer, time.monotonic() - begin))
+        self._tell(job, line)
+        return line["status"]
+
+    def _sitting(self, job: Job, answer: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        """Returns the line of one sitting."""
+        found = {
             "key": job.key,
             "run": job.run.to_dict(),
             "budget": job.budget,
             "data_file": self.data_file(job.run.dataset),
-            "wall_seconds": round(before.get("wall_seconds", 0.0) + time.monotonic() - begin, 1),
+            "wall_seconds": round(seconds, 1),
+            "peak_memory": None,
             **answer,
-            "peak_memory": max(answer.get("peak_memory") or 0, before.get("peak_memory") or 0) or None,
         }
-        if line["status"] == FINISHED:
-            line = {**files.read_json(WorkDirectory(self.folder(job)).metrics), **line}
-        self.results.put(line)
-        self._tell(job, line)
-        return line["status"]
+        folder = found.pop("folder", None)
+        return {**files.read_json(WorkDirectory(Path(folder)).metrics), **found} if folder else found
 
     def _is_due(self, begin: float) -> bool:
         late = self.time_budget is not None and time.monotonic() - begin > self.time_budget

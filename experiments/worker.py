@@ -3,8 +3,9 @@
     python -m experiments.worker [threads]
 
 A request has `run`, the folders and files to work with, and `attention`: where to keep the mean attention, or null. An
-answer has `status`, `peak_memory` in bytes and, of a failed job, `error`. SIGTERM, and the end of the requests in the
-middle of a job, stop that job after its step, with a checkpoint. What is printed on the way goes to the job's log.
+answer has `status`, `peak_memory` in bytes and, of a finished job, the `folder` that it worked in, of a failed one its
+`error`. SIGTERM, and the end of the requests in the middle of a job, stop that job after its step, with a checkpoint.
+What is printed on the way goes to the job's log.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ from bert4rec_tf.config import Run
 from bert4rec_tf.data import datasets
 from bert4rec_tf.errors import UserError
 from bert4rec_tf.sequences import Sequences
-from experiments.results import BUSY, FAILED, FINISHED, STOPPED
+from experiments.results import BUSY, FAILED, FINISHED, STOPPED, folder_of_data
 
 STOPPED_CODE = 130
 
@@ -65,8 +66,8 @@ class Worker:
         self._is_busy.set()
         try:
             with filelock.FileLock(request["claim"], timeout=0):
-                self.carry_out(request)
-            answer = {"status": FINISHED}
+                folder = self.carry_out(request)
+            answer = {"status": FINISHED, "folder": str(folder)}
         except filelock.Timeout:
             answer = {"status": BUSY}
         except KeyboardInterrupt:
@@ -82,17 +83,18 @@ class Worker:
             answer = {"status": STOPPED}
         return {**answer, "peak_memory": _peak_memory()}
 
-    def carry_out(self, request: dict[str, Any]) -> None:
+    def carry_out(self, request: dict[str, Any]) -> Path:
+        """Does a request's run, and returns the folder that it was done in."""
         run = Run.from_dict(request["run"])
         sequences = _sequences(run.dataset, request["data_dir"])
         pipeline = _pipeline(self.threads)
-        result = pipeline.execute(
-            run, sequences=sequences, workdir=request["workdir"], prepared_dir=request["prepared_dir"]
-        )
+        folder = folder_of_data(Path(request["workdir"]), sequences.fingerprint)
+        result = pipeline.execute(run, sequences=sequences, workdir=folder, prepared_dir=request["prepared_dir"])
         if request["attention"]:
             from experiments import attention
 
             attention.keep(Path(request["attention"]), run, result.model, sequences)
+        return folder
 
     def _listen(self) -> None:
         for text in sys.stdin:

@@ -182,6 +182,24 @@ def test_the_data_file_is_named():
     )
 
 
+def test_cells_are_of_one_data_file():
+    """Gains over models that learnt from other data mean nothing; what is left out is said."""
+    jobs = Plan(("beauty",)).jobs("table2")
+    other = {**FILE, "name": "other.txt", "sha256": "0123" * 16, "as_published": False}
+    of = {"bert4rec": FILE, "pop": FILE, "sasrec": other, "ncf": FILE, "fpmc": other}
+    lines = [line_of(jobs["beauty", model][0], TABLE2[model], data_file=file) for model, file in of.items()]
+    found = Findings("table2", Plan(("beauty",)), {line["key"]: line for line in lines})
+    text, _ = text_of("table2", found)
+    ours = rows_after(text, "NDCG@10")[0]
+    assert ours[0] == "0.0100" and ours[3] == ours[7] == "not run"
+    left = sorted(jobs["beauty", model][0].key for model in ("sasrec", "fpmc"))
+    said = f"those on other.txt, SHA-256 of its content {other['sha256']}, which are {', '.join(left)}."
+    assert f"Left out, for most runs on Beauty are of another file: {said}" in text
+    assert "Runs shown here: 3." in text and "Beauty: other.txt" not in text
+    one = Findings("figure4", Plan(("beauty",)), {line["key"]: line for line in lines})
+    assert set(one.left_out) == set(left), "all tables have the same file"
+
+
 def test_failures_are_told():
     plan = Plan(("beauty",))
     job = plan.jobs("table2")["beauty", "ncf"][0]

@@ -13,6 +13,7 @@ import filelock
 import pytest
 from fake_worker import DIES, LOSES, RAISES, WAITS
 
+from bert4rec_tf import files
 from bert4rec_tf.data import datasets
 from bert4rec_tf.errors import UserError
 from experiments import listing
@@ -34,6 +35,12 @@ def sweep(folder, **options):
 
 def lines(folder):
     return [json.loads(line) for line in (folder / "results" / "results.jsonl").read_text().splitlines()]
+
+
+def line_of(one, **changes):
+    """A finished line."""
+    content = {**fake_worker.measured(one.run), "key": one.key, "run": one.run.to_dict(), "budget": one.budget}
+    return {**content, "status": FINISHED, "wall_seconds": 100.0, "peak_memory": 10**9, "data_file": None, **changes}
 
 
 def start(folder, *flags):
@@ -190,10 +197,20 @@ def test_what_another_sweep_runs_is_left_to_it(tmp_path, capsys):
     assert "another sweep runs it" in capsys.readouterr().out
 
 
-def test_other_data_make_a_finished_run_missing(tmp_path, monkeypatch):
-    data = tmp_path / "data"
-    data.mkdir()
-    (data / "beauty.txt").write_text("1 2\n1 3\n1 4\n")
+@pytest.fixture
+def data(tmp_path):
+    """A folder with a file of Beauty."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "beauty.txt").write_text("1 2\n1 3\n1 4\n")
+    return folder
+
+
+def with_other_data(data):
+    (data / "beauty.txt").write_text("1 2\n1 3\n1 5\n")
+
+
+def test_other_data_make_a_finished_run_missing(tmp_path, data):
     one = Job(job(dataset="beauty").run)
     made = sweep(tmp_path, data_dir=data)
     made.run([one])
@@ -203,8 +220,47 @@ def test_other_data_make_a_finished_run_missing(tmp_path, monkeypatch):
     assert sweep(tmp_path, data_dir=tmp_path / "none").is_finished(one), (
         "a result counts where the data are not at hand"
     )
-    (data / "beauty.txt").write_text("1 2\n1 3\n1 5\n")
-    assert not sweep(tmp_path, data_dir=data).is_finished(one)
+    with_other_data(data)
+    again = sweep(tmp_path, data_dir=data)
+    assert not again.is_finished(one)
+    assert again.run([one]) == {one.key: FINISHED}
+    (line,) = lines(tmp_path)
+    assert line["data_file"]["sha256"] != kept["sha256"] and again.is_finished(one)
+
+
+@pytest.mark.parametrize("seed", [LOSES, WAITS])
+def test_only_a_finished_run_takes_the_place_of_a_finished_one(tmp_path, data, seed):
+    """A run that fails or is stopped on other data destroys nothing, and no file's time is added to another's."""
+    one = Job(job(seed, dataset="beauty").run)
+    made = sweep(tmp_path, data_dir=data)
+    known = made.results.put(line_of(one, data_file=made.data_file("beauty"), wall_seconds=5_000.0, peak_memory=10**12))
+    before = made.results.path.read_bytes()
+    with_other_data(data)
+    status, seconds = (FAILED, None) if seed == LOSES else (STOPPED, 1.0)
+    assert sweep(tmp_path, data_dir=data, time_budget=seconds).run([one]) == {one.key: status}
+    assert made.results.path.read_bytes() == before
+    if seed == WAITS:
+        files.make_folder(made.folder(one))
+        (made.folder(one) / "go").touch()
+        assert sweep(tmp_path, data_dir=data).run([one]) == {one.key: FINISHED}
+        (line,) = lines(tmp_path)
+        assert line["data_file"]["sha256"] != known["data_file"]["sha256"]
+        assert line["wall_seconds"] < 1_000 and line["peak_memory"] < 10**12
+
+
+def test_the_time_of_a_finished_run_is_that_of_who_did_it(tmp_path, monkeypatch):
+    """Another sweep ends the run after this one has looked, and before this one's process has started."""
+    one, first, second = job(), sweep(tmp_path), sweep(tmp_path)
+    request_of, known = second._request, []
+
+    def late(of):
+        first.run([of])
+        known.extend(lines(tmp_path))
+        return request_of(of)
+
+    monkeypatch.setattr(second, "_request", late)
+    assert second.run([one]) == {one.key: FINISHED}
+    assert known[0]["status"] == FINISHED and lines(tmp_path) == known
 
 
 def test_listing_never_fetches_data(tmp_path, monkeypatch, capsys):
