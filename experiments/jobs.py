@@ -66,7 +66,8 @@ class Plan:
 
     def cells(self, name: str) -> dict[tuple[str, str], Cell]:
         """Returns the cells of a table by data set and variant."""
-        return {(cell.dataset, cell.variant): cell for cell in TABLES[name].cells(self.datasets, self.quick)}
+        cells = TABLES[name].cells(self.datasets, self.preset, self.quick)
+        return {(cell.dataset, cell.variant): cell for cell in cells}
 
     def jobs(self, name: str) -> Jobs:
         """Returns the jobs of a table."""

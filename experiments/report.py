@@ -228,9 +228,18 @@ def _table5(report: Report, name: str) -> Section:
             rows.append([PAPER, *(_beside_default(found, data, variant, found.paper) for data in names)])
             values = [found.mean(data, variant, "ndcg@10") for data in names]
             rows.append([DIFFERENCE, *map(_difference, values, published)])
-    paragraphs = ["NDCG@10. Bold is better than the default, ↓ more than 10 % below it.", *_budgets(found)]
+    explained = "NDCG@10. Bold is better than the default, ↓ more than 10 % below it."
+    paragraphs = [explained, *_without_dropout(found), *_budgets(found)]
     said = statements.of(name, found)
     return Section(f"Table 5: {TABLES[name].title}", [*paragraphs, *said], [Grid(["", *map(_title, names)], rows)])
+
+
+def _without_dropout(found: Findings) -> list[str]:
+    """Says where “w/o dropout” changes nothing, for the preset has none."""
+    runs = {place: jobs[0].run for place, jobs in found.plan.jobs(found.name).items()}
+    same = [data for data in found.datasets() if runs[data, "default"] == runs.get((data, "no_dropout"))]
+    named = " and ".join(map(_title, same))
+    return [f"On {named} the default has no dropout, so “w/o dropout” is the same run."] if same else []
 
 
 def _beside_default(

@@ -58,7 +58,7 @@ class Table:
         title: above it.
         datasets: those it has in the paper.
         variants: what the runs of a data set are called, key -> title, in the paper's order.
-        cell: (data set, key) -> its run; None where nothing is trained.
+        cell: (data set, key, preset of BERT4Rec) -> its run; None where nothing is trained.
         metrics: what it shows.
         quick: the variants that stand for all in a quick run.
         keeps_attention: whether the mean attention of its runs is kept too.
@@ -67,57 +67,63 @@ class Table:
     title: str
     datasets: tuple[str, ...]
     variants: Mapping[str, str]
-    cell: Callable[[str, str], Cell] | None
+    cell: Callable[[str, str, str], Cell | None] | None
     metrics: tuple[str, ...] = ("hr@10", "ndcg@10")
     quick: tuple[str, ...] = ()
     keeps_attention: bool = False
 
-    def cells(self, datasets: Sequence[str], quick: bool = False) -> list[Cell]:
-        """Returns the runs of some of its data sets."""
+    def cells(self, datasets: Sequence[str], preset: str = "fast", quick: bool = False) -> list[Cell]:
+        """Returns the runs of some of its data sets, with a preset of BERT4Rec to start from."""
         if self.cell is None:
             return []
         keys = self.quick if quick else tuple(self.variants)
         known = (*self.datasets, *QUICK_DATASETS) if quick else self.datasets
-        found = [self.cell(dataset, key) for dataset in datasets if dataset in known for key in keys]
+        found = [self.cell(dataset, key, preset) for dataset in datasets if dataset in known for key in keys]
         return [cell for cell in found if cell is not None]
 
 
-def _of_width(dataset: str, hidden_dim: int) -> dict[str, Any]:
-    """What goes with a width of BERT4Rec: heads of 32, and the released dropout."""
-    return {"hidden_dim": hidden_dim, **presets.dropout_of(dataset, hidden_dim)}
+def _of_width(dataset: str, hidden_dim: int, preset: str) -> dict[str, Any]:
+    """What goes with a width of BERT4Rec: heads of 32, and in the authors' presets their dropout for it.
+
+    `fast` keeps its own, which was chosen for other steps than theirs.
+    """
+    dropout = {} if preset == "fast" else presets.dropout_of(dataset, hidden_dim)
+    return {"hidden_dim": hidden_dim, **dropout}
 
 
-def _model(dataset: str, key: str) -> Cell:
+def _predictions(settings: Mapping[str, Any], changed: str, value: float) -> dict[str, Any]:
+    """Changes rho or N of a preset, and with it the most predictions, which would else cap a large one."""
+    most = round(settings["max_predictions"] * value / settings[changed])
+    return {changed: value, "max_predictions": max(1, most)}
+
+
+def _model(dataset: str, key: str, preset: str) -> Cell:
     return Cell(dataset, key, key)
 
 
-def _bidirection(dataset: str, key: str) -> Cell:
+def _bidirection(dataset: str, key: str, preset: str) -> Cell:
     if key == "sasrec":
         return Cell(dataset, "sasrec", key, {"hidden_dim": 256})
-    changes = _of_width(dataset, 256)
+    changes = _of_width(dataset, 256, preset)
     return Cell(dataset, "bert4rec", key, {**changes, "max_predictions": 1} if key == "one_mask" else changes)
 
 
-def _width(dataset: str, key: str) -> Cell:
+def _width(dataset: str, key: str, preset: str) -> Cell:
     model, width = key.split("@")
-    changes = _of_width(dataset, int(width)) if model == "bert4rec" else {"hidden_dim": int(width)}
+    changes = _of_width(dataset, int(width), preset) if model == "bert4rec" else {"hidden_dim": int(width)}
     return Cell(dataset, model, key, changes)
 
 
-def _proportion(dataset: str, key: str) -> Cell:
-    """Predictions rise with rho, for with the released most of them rho above .6 would change nothing on Beauty."""
-    base = _of_width(dataset, 64)
-    length = presets.find("fast", dataset).settings["max_length"]
-    changes = {"mask_proportion": float(key), "max_predictions": round(float(key) * length)}
-    return Cell(dataset, "bert4rec", key, {**base, **changes})
+def _proportion(dataset: str, key: str, preset: str) -> Cell:
+    changes = _predictions(presets.find(preset, dataset).settings, "mask_proportion", float(key))
+    return Cell(dataset, "bert4rec", key, {**_of_width(dataset, 64, preset), **changes})
 
 
-def _length(dataset: str, key: str) -> Cell | None:
+def _length(dataset: str, key: str, preset: str) -> Cell | None:
     if int(key) not in LENGTHS[dataset]:
         return None
-    proportion = presets.find("fast", dataset).settings["mask_proportion"]
-    changes = {"max_length": int(key), "max_predictions": max(1, round(proportion * int(key)))}
-    return Cell(dataset, "bert4rec", key, {**_of_width(dataset, 64), **changes})
+    changes = _predictions(presets.find(preset, dataset).settings, "max_length", int(key))
+    return Cell(dataset, "bert4rec", key, {**_of_width(dataset, 64, preset), **changes})
 
 
 ABLATIONS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -138,10 +144,10 @@ ABLATIONS: dict[str, tuple[str, dict[str, Any]]] = {
 """The rows of Table 5, and section 4.8's last one, which the paper has for ML-20m alone."""
 
 
-def _ablation(dataset: str, key: str) -> Cell | None:
+def _ablation(dataset: str, key: str, preset: str) -> Cell | None:
     if key == "layers_4_no_residual" and dataset != "ml-20m":
         return None
-    return Cell(dataset, "bert4rec", key, {**_of_width(dataset, 64), **ABLATIONS[key][1]})
+    return Cell(dataset, "bert4rec", key, {**_of_width(dataset, 64, preset), **ABLATIONS[key][1]})
 
 
 TABLES: dict[str, Table] = {

@@ -1,5 +1,6 @@
 """The report from invented results: every number in it is worked out here by hand."""
 
+import dataclasses
 import itertools
 import json
 import re
@@ -9,7 +10,7 @@ import pytest
 import scipy.stats
 from fake_worker import measured
 
-from bert4rec_tf import arrays, files
+from bert4rec_tf import arrays, files, presets
 from bert4rec_tf.metrics import METRICS, PROTOCOLS, difference, per_user
 from bert4rec_tf.workdir import WorkDirectory
 from experiments import figures, markup, material, significance
@@ -130,6 +131,21 @@ def test_table_5_is_marked_as_in_the_paper():
     assert rows_after(text, "w/o LN")[1] == ["0.1642 ↓"]
     assert rows_after(text, "w/o PE")[2] == ["+0.0049"]
     assert "4 layers w/o RC" not in cells, "the paper has it for ML-20m alone"
+
+
+def test_a_default_without_dropout_is_told(monkeypatch):
+    default = presets.find("fast", "ml-1m")
+    for dropout, count in ((0.0, 1), (0.1, 0)):
+        settings = {**default.settings, "dropout": dropout, "attention_dropout": 0.0}
+        monkeypatch.setitem(presets.PRESETS["fast"], "ml-1m", dataclasses.replace(default, settings=settings))
+        text, _ = text_of("table5", findings("table5", {"default": 0.4}, Plan(("ml-1m",))))
+        assert text.count("On ML-1m the default has no dropout, so “w/o dropout” is the same run.") == count
+        assert rows_after(text, "w/o dropout")[0] == ["0.4000" if count else "not run"]
+
+
+def test_quick_runs_have_a_table_5_too():
+    found = findings("table5", {"default": 0.4}, Plan(("synthetic",), quick=True))
+    assert rows_after(text_of("table5", found)[0], "L = 2, h = 2")[0] == ["0.4000"]
 
 
 def test_section_4_8_on_ml_20m():

@@ -142,6 +142,48 @@ def test_lengths_and_widths():
     }
 
 
+@pytest.mark.parametrize("dataset", DATASETS)
+@pytest.mark.parametrize("preset", ["fast", "released", "table2"])
+def test_what_changes_nothing_is_the_presets_own_run(preset, dataset):
+    """Tables that repeat a run of the paper share it: the default, the preset's N, and its rho."""
+    whole = presets.make_run(dataset, preset=preset)
+    own = {
+        "table2": "bert4rec",
+        "table4": str(whole.architecture.max_length),
+        "table5": "default",
+        "figure2": "default",
+        "figure3": "bert4rec@64",
+        "figure4": str(whole.masking.mask_proportion),
+    }
+    runs = {name: of(name, dataset, preset).get(key) for name, key in own.items()}
+    assert runs["table2"].digest == whole.digest
+    narrow = {runs[name].digest for name in own if name != "table2" and dataset in TABLES[name].datasets}
+    assert len(narrow) == 1
+    assert (whole.digest in narrow) == (whole.architecture.hidden_dim == 64)
+    widest = [of("figure3", dataset, preset)["bert4rec@256"]]
+    if dataset in TABLES["table3"].datasets:
+        widest.append(of("table3", dataset, preset)["bert4rec"])
+    assert len({run.digest for run in widest}) == 1
+    assert (whole.digest == widest[0].digest) == (whole.architecture.hidden_dim == 256)
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_dropout_is_the_presets_own_or_the_authors(dataset):
+    def dropouts(preset):
+        names = [name for name in ("table3", "table4", "figure3", "figure4") if dataset in TABLES[name].datasets]
+        runs = [run for name in names for run in of(name, dataset, preset).values() if run.model == "bert4rec"]
+        return {
+            (run.architecture.hidden_dim, run.architecture.dropout, run.architecture.attention_dropout) for run in runs
+        }
+
+    own = presets.make_run(dataset).architecture
+    assert {one[1:] for one in dropouts("fast")} == {(own.dropout, own.attention_dropout)}
+    for preset in ("released", "table2"):
+        assert dropouts(preset) == {
+            (width, *presets.dropout_of(dataset, width).values()) for width in (16, 32, 64, 128, 256)
+        }
+
+
 def test_an_ablation_changes_what_it_names():
     runs = of("table5", "beauty")
     default = runs["default"]
