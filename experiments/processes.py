@@ -31,6 +31,7 @@ class Process:
     def __init__(self, command: Sequence[str], log: Path) -> None:
         home = str(Path(__file__).parents[1])
         paths = [home, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        self._is_ending = False
         with open(log, "ab") as errors:
             self._process = subprocess.Popen(
                 command,
@@ -57,11 +58,14 @@ class Process:
         while not select.select([self._process.stdout], [], [], POLL_SECONDS)[0]:
             if told is None and should_stop():
                 told = time.monotonic()
+                self._is_ending = True
                 self._process.send_signal(signal.SIGTERM)
             elif told is not None and time.monotonic() - told > PATIENCE_SECONDS:
                 self._process.kill()
-        answer = self._process.stdout.readline()
-        return json.loads(answer) if answer.endswith(b"\n") else self._death(stopped=told is not None)
+        text = self._process.stdout.readline()
+        answer = json.loads(text) if text.endswith(b"\n") else self._death(stopped=told is not None)
+        self._is_ending |= answer["status"] == STOPPED
+        return answer
 
     def _death(self, stopped: bool) -> dict[str, Any]:
         code = self._process.wait()
@@ -70,8 +74,9 @@ class Process:
         how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
         return {"status": FAILED, "error": f"its process ended {how}"}
 
-    def is_alive(self) -> bool:
-        return self._process.poll() is None
+    def takes_more(self) -> bool:
+        """Tells whether it can be asked again. A worker ends after a job that is stopped, though not at once."""
+        return not self._is_ending and self._process.poll() is None
 
     def close(self) -> None:
         """Ends the process, which has no job any more or loses the one that it has."""

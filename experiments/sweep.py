@@ -142,7 +142,7 @@ class Sweep:
         held: list[Process] = []
 
         def fresh() -> Process:
-            if held and not (self.shared and held[-1].is_alive()):
+            if held and not (self.shared and held[-1].takes_more()):
                 held.pop().close()
             if not held:
                 command = (*self.worker, *([] if self.threads is None else [str(self.threads)]))

@@ -30,7 +30,7 @@ def job(seed=1, model="bpr_mf", dataset="synthetic", **changes):
 
 
 def sweep(folder, **options):
-    return Sweep(Results(folder / "results"), folder / "work", worker=fake_worker.COMMAND, **options)
+    return Sweep(Results(folder / "results"), folder / "work", **{"worker": fake_worker.COMMAND, **options})
 
 
 def lines(folder):
@@ -153,6 +153,14 @@ def test_a_run_out_of_its_time_goes_on_in_the_next_sweep(tmp_path):
     assert sweep(tmp_path).run([one]) == {one.key: FINISHED}
     assert traces(tmp_path) == [[str(step) for step in range(20)]]
     assert lines(tmp_path)[0]["wall_seconds"] > spent
+
+
+def test_a_stopped_run_takes_no_other_with_it(tmp_path):
+    """Its process ends, but is still there when the next job is given out."""
+    jobs = [job(WAITS), job(2), job(WAITS, model="fpmc"), job(3)]
+    made = sweep(tmp_path, shared=True, time_budget=8.0, worker=(*fake_worker.COMMAND, "slow"))
+    statuses = made.run(jobs)
+    assert [statuses[one.key] for one in jobs] == [STOPPED, FINISHED, STOPPED, FINISHED]
 
 
 def test_two_at_once_share_the_work(tmp_path):
