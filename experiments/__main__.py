@@ -107,6 +107,9 @@ def check(asked: argparse.Namespace) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Does what the command line says; returns the exit code: 1 where a run failed."""
     asked = parser().parse_args(arguments)
+    for name in ("data_dir", "workdir", "results"):
+        if getattr(asked, name) is not None:  # a shell leaves the ~ of --data_dir=~/data as it is
+            setattr(asked, name, getattr(asked, name).expanduser())
     check(asked)
     chosen = chosen_datasets(asked.datasets, asked.quick)
     plan = Plan(chosen, asked.preset, chosen_seeds(asked.seeds), asked.budget, asked.quick)

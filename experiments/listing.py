@@ -69,10 +69,12 @@ def _steps(run: Mapping[str, Any]) -> int:
 
 def show(jobs: Sequence[Job], sweep: Sweep) -> None:
     """Prints the state of every run, and how long the rest may take."""
-    total, unknown = 0.0, 0
+    known, unknown = [], 0
     for job, state, seconds in states(jobs, sweep):
         told = "" if state == FINISHED else "unknown" if seconds is None else clock(seconds)
         print(f"{state:<9} {told:>9}  {job.title}")
-        total, unknown = total + (seconds or 0.0), unknown + (seconds is None)
+        known.append(seconds or 0.0)
+        unknown += seconds is None
     rest = f", and {unknown} runs of which it is not known yet" if unknown else ""
-    print(f"At most {clock(total / sweep.jobs)} left by the finished runs{rest}.")
+    left = max(sum(known) / sweep.jobs, max(known, default=0.0))
+    print(f"About {clock(left)} left by the finished runs{rest}.")

@@ -4,29 +4,34 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf import files
-from bert4rec_tf.data import datasets, download
-from bert4rec_tf.data.datasets import Source
+from bert4rec_tf.data import archives, datasets, download
+from bert4rec_tf.data.datasets import File, Source
 
 
 def data_file(dataset: str, folder: Path | None) -> dict[str, Any] | None:
     """Returns what is known of a data set's file; None where it is built in or not there.
 
     Returns:
-        `name`; `sha256` of its content, unpacked; `as_published`, whether that is the authors' file.
+        `name`; `sha256` of its content, that is of what is packed in it; `as_published`, whether it is the authors'
+        file, None where nothing tells that: their checksum is that of what they put up, which may be an archive.
+
+    Raises:
+        UserError: where the file cannot be read.
     """
     found = datasets.present(dataset, folder)
     if found is None:
         return None
-    path = found[1]
-    with files.open_binary(path) as file:
-        content = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"name": path.name, "sha256": content, "as_published": _as_published(datasets.source_of(dataset), path)}
+    file, path = found
+    with archives.opened(path, file.member) as content:
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
+    return {"name": path.name, "sha256": digest, "as_published": _as_published(datasets.source_of(dataset), file, path)}
 
 
-def _as_published(source: Source, path: Path) -> bool:
+def _as_published(source: Source, file: File, path: Path) -> bool | None:
     checksum = source.fetched.remote.checksum
-    return download.digest(path, checksum) == checksum
+    if download.digest(path, checksum) == checksum:
+        return True
+    return False if file == source.fetched else None
 
 
 def named(file: dict[str, Any] | None) -> str:
@@ -34,14 +39,16 @@ def named(file: dict[str, Any] | None) -> str:
     return "an unknown file" if file is None else f"{file['name']}, SHA-256 of its content {file['sha256']}"
 
 
-def sentence(title: str, file: dict[str, Any] | None) -> str:
+def sentence(dataset: str, file: dict[str, Any] | None) -> str:
     """Says which file the results of a data set were measured on."""
-    if file is None:
+    title = datasets.find(dataset).title
+    if datasets.source_of(dataset) is None:
         return f"{title}: built in."
-    known = f"{title}: {named(file)}"
+    if file is None or file["as_published"] is None:
+        return f"{title}: {named(file)}. Whether it is the authors' own file is not known."
     if file["as_published"]:
-        return f"{known}, the authors' own file."
+        return f"{title}: {named(file)}, the authors' own file."
     return (
-        f"{known}. This is not the file that the authors published: the order of actions at equal times may be "
-        "another, and with it the items that are held out."
+        f"{title}: {named(file)}. This is not the file that the authors published: the order of actions at equal times "
+        "may be another, and with it the items that are held out."
     )

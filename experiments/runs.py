@@ -29,7 +29,7 @@ def about(findings: Mapping[str, Findings]) -> Section:
     if any(found.plan.quick for found in findings.values()):
         paragraphs.append(QUICK_REMARK)
     used = {(line["run"]["dataset"], str(line["data_file"])): line["data_file"] for line in shown.values()}
-    paragraphs += [provenance.sentence(datasets.find(name).title, file) for (name, _), file in sorted(used.items())]
+    paragraphs += [provenance.sentence(name, file) for (name, _), file in sorted(used.items())]
     paragraphs += _left_out(findings)
     for versions in sorted({_versions(line) for line in shown.values()}):
         paragraphs.append(f"Versions: {versions}.")

@@ -13,6 +13,7 @@ from typing import Any
 import filelock
 
 from bert4rec_tf import files
+from bert4rec_tf.data import datasets
 from bert4rec_tf.metrics import POPULAR
 from bert4rec_tf.progress import clock
 from bert4rec_tf.workdir import WorkDirectory
@@ -167,12 +168,16 @@ class Sweep:
         return line["status"]
 
     def _sitting(self, job: Job, answer: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """Returns the line of one sitting."""
+        """Returns the line of one sitting, a failed one where nobody could tell which data it is of."""
+        file = self.data_file(job.run.dataset)
+        if answer["status"] == FINISHED and file is None and datasets.source_of(job.run.dataset) is not None:
+            gone = f"the file of {job.run.dataset} is gone, so the result is not kept; with it the same command goes on"
+            answer = {"status": FAILED, "error": gone}
         found = {
             "key": job.key,
             "run": job.run.to_dict(),
             "budget": job.budget,
-            "data_file": self.data_file(job.run.dataset),
+            "data_file": file,
             "wall_seconds": round(seconds, 1),
             "peak_memory": None,
             **answer,
