@@ -127,8 +127,8 @@ def main(arguments: Sequence[str]) -> int:
         listing.show(jobs, sweep)
         return 0
     statuses = {} if asked.report else sweep.run(jobs)
-    lines = results.read()
-    for path in write_report({name: Findings(name, plan, lines) for name in names}, sweep):
+    lines, attentions = results.read(), results.attentions()
+    for path in write_report({name: Findings(name, plan, lines, attentions) for name in names}, sweep):
         print(path)
     return int(FAILED in statuses.values())
 

@@ -1,6 +1,6 @@
 """What is known of a table's cells: the means over seeds of the finished runs, beside the paper's numbers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ from bert4rec_tf.data import datasets
 from bert4rec_tf.metrics import POPULAR
 from experiments.jobs import Job, Plan
 from experiments.results import FINISHED
+from experiments.tables import TABLES
 
 SAMPLES = "samples_per_second"
 
@@ -28,6 +29,7 @@ class Findings:
         name: of the table.
         plan: what is asked for.
         lines: the newest line of each key.
+        attentions: the keys of the runs whose mean attention is kept; no others count where a table shows that.
         budgets: data set -> the share of the presets' steps that its runs had.
         runs: (data set, variant) -> the jobs and lines of its finished runs, by falling age of the seed.
         left_out: the finished lines of other data files.
@@ -36,6 +38,7 @@ class Findings:
     name: str
     plan: Plan
     lines: Mapping[str, Line]
+    attentions: Collection[str] = ()
     budgets: dict[str, float] = field(init=False, default_factory=dict)
     runs: dict[tuple[str, str], list[tuple[Job, Line]]] = field(init=False, default_factory=dict)
     left_out: dict[str, Line] = field(init=False, default_factory=dict)
@@ -59,6 +62,8 @@ class Findings:
         }
 
     def _counts(self, key: str) -> bool:
+        if TABLES[self.name].keeps_attention and key not in self.attentions:
+            return False
         return self.lines.get(key, {}).get("status") == FINISHED and key not in self.left_out
 
     def datasets(self) -> list[str]:

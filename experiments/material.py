@@ -11,7 +11,7 @@ from experiments import significance
 from experiments.findings import Findings
 from experiments.report import Report
 from experiments.results import Results
-from experiments.sweep import Sweep, attention_path
+from experiments.sweep import Sweep
 
 TITLE = "BERT4Rec: every table and figure, beside the paper"
 STATISTICS = "statistics.json"
@@ -25,7 +25,8 @@ def write_report(findings: Mapping[str, Findings], sweep: Sweep) -> list[Path]:
         folders = {job.key: sweep.folder_of(job, line) for some in found.runs.values() for job, line in some}
         significance.compare_all(found, folders, results)
     statistics = statistics_of(findings["table1"], sweep) if "table1" in findings else {}
-    report = Report(findings, significance.read(results), statistics, draw(findings, results))
+    pictures = draw(findings, results)
+    report = Report(findings, significance.read(results), statistics, pictures, can_draw=plots.available())
     return report.write(results.folder, TITLE)
 
 
@@ -70,7 +71,7 @@ def _attention(found: Findings, results: Results) -> list[tuple[str, str]]:
 
     drawn = []
     for (dataset, _), some in found.runs.items():
-        paths = [attention_path(results, job.key) for job, _ in some]
+        paths = [results.attention_path(job.key) for job, _ in some]
         path = next((path for path in paths if path.exists()), None)
         if path is not None:
             content = files.read_json(path)

@@ -31,12 +31,14 @@ class Report:
         comparisons: as `significance.read` returns them.
         statistics: data set -> its row of Table 1, of those whose file is or was there.
         pictures: table -> file names and what they show.
+        can_draw: whether there is what draws them.
     """
 
     findings: Mapping[str, Findings]
     comparisons: Mapping[str, Any] = field(default_factory=dict)
     statistics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     pictures: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
+    can_draw: bool = True
 
     def sections(self) -> list[Section]:
         """Returns the sections of the tables that were asked for, in the paper's order, between two about the runs."""
@@ -263,7 +265,10 @@ def _figure(report: Report, name: str) -> Section:
         if rows and TABLES[name].metrics:
             grids.append(Grid(["", *(metric.upper() for metric in TABLES[name].metrics)], rows, _title(dataset)))
     pictures = report.pictures.get(name, ())
-    said = [*_budgets(found), *statements.of(name, found), *([] if pictures else [f"The picture: {NOT_RUN}."])]
+    said = [*_budgets(found), *statements.of(name, found)]
+    if not pictures:
+        drawn = NOT_RUN if report.can_draw or not any(found.runs.values()) else "not drawn: needs the extra [plots]"
+        said.append(f"The picture: {drawn}.")
     title = f"Figure {name.removeprefix('figure')}: {TABLES[name].title}"
     return Section(title, said, grids, pictures)
 

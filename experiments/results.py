@@ -12,6 +12,7 @@ from bert4rec_tf.errors import UserError
 from bert4rec_tf.workdir import WorkDirectory
 
 FILE = "results.jsonl"
+ATTENTION = "attention-"
 
 FINISHED, FAILED, STOPPED = "finished", "failed", "stopped"
 """The `status` of a line: measured; ended with an error; out of its time, to be gone on with."""
@@ -64,6 +65,14 @@ class Results:
             except (ValueError, KeyError, TypeError) as error:
                 raise UserError(f"{self.path}, line {number}: not the result of a run ({error})") from error
         return found
+
+    def attention_path(self, key: str) -> Path:
+        """Returns where the mean attention of a run is kept."""
+        return self.folder / f"{ATTENTION}{key}.json"
+
+    def attentions(self) -> set[str]:
+        """Returns the keys of the runs whose mean attention is kept."""
+        return {path.stem.removeprefix(ATTENTION) for path in self.folder.glob(f"{ATTENTION}*.json")}
 
     def held(self) -> filelock.FileLock:
         """Returns the lock of what is kept in the folder, to be held while a file there is changed."""

@@ -23,11 +23,6 @@ from experiments.processes import WORKER, Process
 from experiments.results import BUSY, FAILED, FINISHED, STOPPED, Results, folder_of_data, same_file
 
 
-def attention_path(results: Results, key: str) -> Path:
-    """Returns where the mean attention of a run is kept."""
-    return results.folder / f"attention-{key}.json"
-
-
 @dataclass
 class Sweep:
     """Runs jobs and keeps their results.
@@ -80,7 +75,7 @@ class Sweep:
         line = self.results.read().get(job.key)
         if line is None or line["status"] != FINISHED:
             return False
-        if job.attention and not attention_path(self.results, job.key).exists():
+        if job.attention and not self.results.attention_path(job.key).exists():
             return False
         return same_file(line["data_file"], self.data_file(job.run.dataset))
 
@@ -198,7 +193,7 @@ class Sweep:
             "workdir": str(self.folder(job)),
             "prepared_dir": str(self.workdir / "prepared"),
             "data_dir": None if self.data_dir is None else str(self.data_dir),
-            "attention": str(attention_path(self.results, job.key)) if job.attention else None,
+            "attention": str(self.results.attention_path(job.key)) if job.attention else None,
         }
 
     def log(self, job: Job) -> Path:

@@ -363,8 +363,9 @@ def test_the_pictures_are_drawn_from_what_is_there(tmp_path):
     jobs = [plan.jobs(name)["beauty", variants[name]][0] for name in names]
     for job in jobs:
         sweep.results.put(line_of(job))
-    found = {name: Findings(name, plan, sweep.results.read()) for name in names}
     files.write_json(tmp_path / f"attention-{jobs[0].key}.json", {"key": jobs[0].key, "users": 7, "attention": maps})
+    known = sweep.results.read(), sweep.results.attentions()
+    found = {name: Findings(name, plan, *known) for name in names}
     material.write_report(found, sweep)
     text = (tmp_path / "report.md").read_text()
     for name in ("figure2-beauty.png", "figure3.png", "figure4.png"):
@@ -372,3 +373,34 @@ def test_the_pictures_are_drawn_from_what_is_there(tmp_path):
     before = (tmp_path / "figure4.png").read_bytes()
     figures.draw_proportions(found["figure4"], tmp_path)
     assert (tmp_path / "figure4.png").read_bytes() == before, "the same results give the same bytes"
+
+
+def with_both_budgets(folder):
+    """BERT4Rec on Beauty in full without its attention, for Table 2, and with a quarter of the steps, for Figure 2."""
+    sweep = Sweep(Results(folder), folder / "work", data_dir=folder)
+    for budget, kept in ((1.0, False), (0.25, True)):
+        (job,) = Plan(("beauty",), budget=budget).jobs("figure2")["beauty", "default"]
+        sweep.results.put(line_of(job))
+        if kept:
+            maps = np.full((2, 2, 10, 10), 0.1).tolist()
+            files.write_json(sweep.results.attention_path(job.key), {"key": job.key, "users": 7, "attention": maps})
+    found = Findings("figure2", Plan(("beauty",)), sweep.results.read(), sweep.results.attentions())
+    return found, sweep
+
+
+def test_figure_2_is_of_a_run_whose_attention_is_kept(tmp_path):
+    pytest.importorskip("matplotlib", reason="the extra [plots] is not installed")
+    found, sweep = with_both_budgets(tmp_path)
+    material.write_report({"figure2": found}, sweep)
+    text = (tmp_path / "report.md").read_text()
+    assert "](figure2-beauty.png)" in text and "Beauty 25 %" in text and "The picture" not in text
+
+
+def test_without_matplotlib_pictures_are_not_drawn(tmp_path, monkeypatch):
+    monkeypatch.setattr(material.plots, "available", lambda: False)
+    found, sweep = with_both_budgets(tmp_path)
+    empty = Findings("figure3", Plan(("beauty",)), {})
+    material.write_report({"figure2": found, "figure3": empty}, sweep)
+    text = (tmp_path / "report.md").read_text()
+    assert text.count("The picture: not drawn: needs the extra [plots].") == 1
+    assert text.count("The picture: not run.") == 1
