@@ -1,6 +1,7 @@
 """`python -m experiments`: runs what is missing of the paper's tables and figures, and writes the report."""
 
 import argparse
+import dataclasses
 import os
 import signal
 import sys
@@ -10,17 +11,21 @@ from typing import Any, NoReturn
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+from bert4rec_tf.data import datasets
 from bert4rec_tf.errors import UserError, unknown_name
 from bert4rec_tf.startup import Parser
 from experiments import listing
 from experiments.findings import Findings
-from experiments.jobs import Job, Plan, distinct
-from experiments.material import write_report
+from experiments.jobs import Asked, Job, Plan, distinct
+from experiments.material import fetch, write_report
 from experiments.results import FAILED, Results
 from experiments.sweep import Sweep
 from experiments.tables import DATASETS, QUICK_DATASETS, TABLES
 
 HERE = Path(__file__).parent
+NOT_TUNED = ("list", "report", "tables", "figures", "jobs", "time_budget", "results")
+"""What a search has no use for."""
+
 SECONDS = 60
 """The budget of time is given in minutes."""
 
@@ -97,9 +102,11 @@ def check(asked: argparse.Namespace) -> None:
     if not 0 < asked.budget <= 1:
         raise UserError(f"`budget` must be above 0 and at most 1. Received: budget={asked.budget}")
     if asked.tune is not None:
-        for name in ("list", "report"):
-            if getattr(asked, name):
+        for name in NOT_TUNED:
+            if getattr(asked, name) != parser().get_default(name):
                 raise UserError(f"--{name} and --tune exclude each other")
+        if len(chosen_seeds(asked.seeds)) > 1:
+            raise UserError(f"`seeds` must be one number for --tune. Received: seeds={asked.seeds}")
         if asked.datasets is None and not asked.quick:
             raise UserError(f"--tune goes with --datasets, or --quick. Known: {', '.join(DATASETS)}")
 
@@ -119,6 +126,7 @@ def main(arguments: Sequence[str]) -> int:
 
         return tune.main(asked.tune.split(","), plan, workdir / "tuning", asked.trials, asked.data_dir, asked.threads)
     names = [*numbered("table", asked.tables, asked.figures), *numbered("figure", asked.figures, asked.tables)]
+    unknown = unknown_parts(names, plan)
     results = Results(asked.results or (workdir if asked.quick else HERE / "results"))
     budget = asked.time_budget * SECONDS if asked.time_budget else None
     sweep = Sweep(results, workdir, asked.data_dir, asked.jobs, budget, asked.threads, shared=asked.quick)
@@ -127,10 +135,35 @@ def main(arguments: Sequence[str]) -> int:
         listing.show(jobs, sweep)
         return 0
     statuses = {} if asked.report else sweep.run(jobs)
+    has_data = asked.report or "table1" not in names or fetch(plan.datasets, sweep)
+    whole = dataclasses.replace(plan, datasets=QUICK_DATASETS if asked.quick else DATASETS)
     lines, attentions = results.read(), results.attentions()
-    for path in write_report({name: Findings(name, plan, lines, attentions) for name in names}, sweep):
+    findings = {name: Findings(name, whole, lines, attentions) for name in TABLES}
+    for path in write_report(findings, sweep, Asked([job.key for job in jobs], unknown)):
         print(path)
-    return int(FAILED in statuses.values())
+    return int(FAILED in statuses.values() or not has_data)
+
+
+def unknown_parts(names: Sequence[str], plan: Plan) -> list[str]:
+    """Returns the tables of which the paper has none of the data sets asked for, as "Table 3 of Steam".
+
+    Raises:
+        UserError: where these are all that was asked for.
+    """
+    if plan.quick:
+        return []
+    none = [name for name in names if not set(plan.datasets) & set(TABLES[name].datasets)]
+    said = [
+        f"{name[:-1].capitalize()} {name[-1]} of {' or '.join(datasets.find(data).title for data in plan.datasets)}"
+        for name in none
+    ]
+    if len(none) == len(names):
+        known = sorted({data for name in none for data in TABLES[name].datasets}, key=DATASETS.index)
+        raise UserError(
+            f"`datasets` must have one of {', '.join(known)}, for the paper has no {' and no '.join(said)}. "
+            f"Received: datasets={','.join(plan.datasets)}"
+        )
+    return said
 
 
 def jobs_of(names: Sequence[str], plan: Plan) -> list[Job]:

@@ -47,7 +47,7 @@ def _curve(axes: Any, values: dict[float, float | None], label: str) -> None:
 def _grid(found: Findings, path: Path, curves: Callable[[Any, str, str], None], shown: str) -> list[tuple[str, str]]:
     from matplotlib.figure import Figure
 
-    names = found.datasets()
+    names = found.run_on()
     figure = Figure(figsize=(4 * len(names), 6), layout="constrained")
     for row, metric in enumerate(METRICS):
         for column, dataset in enumerate(names):

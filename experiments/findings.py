@@ -69,6 +69,10 @@ class Findings:
     def datasets(self) -> list[str]:
         return list(self.budgets)
 
+    def run_on(self) -> list[str]:
+        """Returns the data sets of which a run is finished."""
+        return [name for name in self.budgets if any(self.runs[name, variant] for variant in self.variants(name))]
+
     def variants(self, dataset: str) -> list[str]:
         return [variant for of, variant in self.runs if of == dataset]
 

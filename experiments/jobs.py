@@ -1,7 +1,7 @@
 """A cell as a run: its settings at a budget and with a seed, and its key."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,6 +98,19 @@ class Plan:
 
     def preset_of(self, cell: Cell) -> str:
         return self.preset if cell.model == MASKED_MODEL else "fast"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The part of the paper that a sweep was asked for.
+
+    Attributes:
+        keys: of its runs.
+        unknown: what the paper does not have of it, as "Table 3 of Steam".
+    """
+
+    keys: Collection[str]
+    unknown: Sequence[str] = ()
 
 
 def shortened(run: Run, budget: float) -> Run:

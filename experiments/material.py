@@ -1,14 +1,16 @@
 """What a report is made of beside the results: comparisons, statistics of the data and pictures; and the report."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bert4rec_tf import files, plots
 from bert4rec_tf.data import datasets
+from bert4rec_tf.errors import UserError
 from bert4rec_tf.progress import warn
 from experiments import significance
 from experiments.findings import Findings
+from experiments.jobs import Asked
 from experiments.report import Report
 from experiments.results import Results
 from experiments.sweep import Sweep
@@ -17,8 +19,14 @@ TITLE = "BERT4Rec: every table and figure, beside the paper"
 STATISTICS = "statistics.json"
 
 
-def write_report(findings: Mapping[str, Findings], sweep: Sweep) -> list[Path]:
-    """Makes what is missing of a report's material, as far as data and ranks are at hand, and writes it."""
+def write_report(findings: Mapping[str, Findings], sweep: Sweep, asked: Asked | None = None) -> list[Path]:
+    """Makes what is missing of a report's material, as far as data and ranks are at hand, and writes it.
+
+    Args:
+        findings: of what the report shows.
+        sweep: knows where everything lies.
+        asked: the part that was asked for; None for all of it.
+    """
     results = sweep.results
     if "table2" in findings:
         found = findings["table2"]
@@ -26,8 +34,21 @@ def write_report(findings: Mapping[str, Findings], sweep: Sweep) -> list[Path]:
         significance.compare_all(found, folders, results)
     statistics = statistics_of(findings["table1"], sweep) if "table1" in findings else {}
     pictures = draw(findings, results)
-    report = Report(findings, significance.read(results), statistics, pictures, can_draw=plots.available())
+    report = Report(findings, significance.read(results), statistics, pictures, plots.available(), asked)
     return report.write(results.folder, TITLE)
+
+
+def fetch(names: Sequence[str], sweep: Sweep) -> bool:
+    """Fetches the data that are not at hand, and tells of those that cannot be had; returns whether all are there."""
+    are_there = True
+    for name in names:
+        try:
+            if datasets.present(name, sweep.data_dir) is None:
+                datasets.obtain(name, sweep.data_dir)
+        except UserError as error:
+            warn(str(error))
+            are_there = False
+    return are_there
 
 
 def statistics_of(found: Findings, sweep: Sweep) -> dict[str, dict[str, str]]:
@@ -39,14 +60,18 @@ def statistics_of(found: Findings, sweep: Sweep) -> dict[str, dict[str, str]]:
         file = sweep.data_file(name)
         is_built_in = datasets.source_of(name) is None
         if (file or is_built_in) and kept.get(name, {}).get("data_file", ...) != file:
-            columns = datasets.table1_columns(datasets.load(name, sweep.data_dir))
+            try:
+                columns = datasets.table1_columns(datasets.load(name, sweep.data_dir))
+            except UserError as error:
+                warn(str(error))
+                continue
             made[name] = {"data_file": file, "columns": columns}
     if made:
         with sweep.results.held():
             now = files.read_json(path) if path.exists() else {}
             kept = {**now, **made}
             files.write_json(path, kept)
-    return {name: row["columns"] for name, row in kept.items() if name in found.plan.datasets}
+    return {name: row["columns"] for name, row in kept.items()}
 
 
 def draw(findings: Mapping[str, Findings], results: Results) -> dict[str, list[tuple[str, str]]]:

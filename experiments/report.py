@@ -12,6 +12,7 @@ from bert4rec_tf.data import datasets
 from bert4rec_tf.metrics import FULL, METRICS, UNIFORM
 from experiments import markup, significance, statements
 from experiments.findings import SAMPLES, Findings
+from experiments.jobs import Asked
 from experiments.markup import Cell, Grid, Section, Text
 from experiments.runs import about, all_runs
 from experiments.tables import MODELS, TABLES
@@ -32,6 +33,7 @@ class Report:
         statistics: data set -> its row of Table 1, of those whose file is or was there.
         pictures: table -> file names and what they show.
         can_draw: whether there is what draws them.
+        asked: the part that was asked for; None for all of `findings`.
     """
 
     findings: Mapping[str, Findings]
@@ -39,11 +41,12 @@ class Report:
     statistics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     pictures: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
     can_draw: bool = True
+    asked: Asked | None = None
 
     def sections(self) -> list[Section]:
-        """Returns the sections of the tables that were asked for, in the paper's order, between two about the runs."""
+        """Returns the sections of the tables, in the paper's order, between two about the runs."""
         made = [SECTIONS[name](self, name) for name in TABLES if name in self.findings]
-        return [about(self.findings), *made, all_runs(self.findings)]
+        return [about(self.findings, self.asked), *made, all_runs(self.findings)]
 
     def write(self, folder: Path, title: str) -> list[Path]:
         """Writes `report.md` and `report.html`."""
@@ -87,8 +90,15 @@ def _title(dataset: str) -> str:
 
 def _budgets(found: Findings) -> list[str]:
     """Says where runs had a share of their presets' steps."""
-    told = [f"{_title(data)} {markup.percent(budget)}" for data, budget in found.budgets.items() if budget != 1]
+    budgets = {data: found.budgets[data] for data in found.run_on()}
+    told = [f"{_title(data)} {markup.percent(budget)}" for data, budget in budgets.items() if budget != 1]
     return [f"Budget: of the steps of their presets these runs had: {', '.join(told)}."] if told else []
+
+
+def _missing(found: Findings) -> list[str]:
+    """Names the data sets that a section has nothing of, in place of a grid of cells that say so."""
+    named = [_title(data) for data in found.datasets() if data not in found.run_on()]
+    return [f"{', '.join(named)}: {NOT_RUN}."] if named else []
 
 
 def _table1(report: Report, name: str) -> Section:
@@ -105,8 +115,8 @@ def _table1(report: Report, name: str) -> Section:
 
 def _table2(report: Report, name: str) -> Section:
     found = report.findings[name]
-    grids = [_models_grid(found, dataset) for dataset in found.datasets()]
-    grids += [_protocols_grid(found, dataset) for dataset in found.datasets()]
+    grids = [_models_grid(found, dataset) for dataset in found.run_on()]
+    grids += [_protocols_grid(found, dataset) for dataset in found.run_on()]
     titles = {dataset: _title(dataset) for dataset in found.datasets()}
     paragraphs = [
         "Targets are ranked among 100 items drawn by popularity. Best bold, second best underlined; the last column is "
@@ -115,6 +125,7 @@ def _table2(report: Report, name: str) -> Section:
         *_width_of_ours(found),
         *_mean_gains(found),
         *significance.sentences(found, report.comparisons, titles),
+        *_missing(found),
     ]
     return Section(f"Table 2: {TABLES[name].title}", paragraphs, grids)
 
@@ -186,19 +197,20 @@ def _mean_gains(found: Findings) -> list[str]:
 
 def _table3(report: Report, name: str) -> Section:
     found, table = report.findings[name], TABLES[name]
-    columns = [(dataset, metric) for dataset in found.datasets() for metric in table.metrics]
+    columns = [(dataset, metric) for dataset in found.run_on() for metric in table.metrics]
     rows: list[list[Cell]] = []
     for variant, title in table.variants.items():
         values = [found.mean(data, variant, metric) for data, metric in columns]
         rows.append([title, *(_with_deviation(found.values(data, variant, metric)) for data, metric in columns)])
         rows += _beside([found.paper(data, variant, metric) for data, metric in columns], values)
     header = ["", *(f"{_title(dataset)} {metric.upper()}" for dataset, metric in columns)]
-    return Section(f"Table 3: {table.title}", _budgets(found), [Grid(header, rows)])
+    grids = [Grid(header, rows)] if columns else []
+    return Section(f"Table 3: {table.title}", [*_budgets(found), *_missing(found)], grids)
 
 
 def _table4(report: Report, name: str) -> Section:
     found, grids = report.findings[name], []
-    for dataset in found.datasets():
+    for dataset in found.run_on():
         lengths, rows = found.variants(dataset), []
         for metric in (SAMPLES, *TABLES[name].metrics):
             values = [found.mean(dataset, length, metric) for length in lengths]
@@ -215,12 +227,12 @@ def _table4(report: Report, name: str) -> Section:
         "The paper's samples per second are those of a GPU; ours are this machine's, and count the last training with "
         "its measurements."
     )
-    return Section(f"Table 4: {TABLES[name].title}", [paragraph, *_budgets(found)], grids)
+    return Section(f"Table 4: {TABLES[name].title}", [paragraph, *_budgets(found), *_missing(found)], grids)
 
 
 def _table5(report: Report, name: str) -> Section:
     found, rows = report.findings[name], []
-    names = found.datasets()
+    names = found.run_on()
     for variant, title in TABLES[name].variants.items():
         if not any((data, variant) in found.runs for data in names):
             continue
@@ -232,8 +244,9 @@ def _table5(report: Report, name: str) -> Section:
             rows.append([DIFFERENCE, *map(_difference, values, published)])
     explained = "NDCG@10. Bold is better than the default, ↓ more than 10 % below it."
     paragraphs = [explained, *_without_dropout(found), *_budgets(found)]
-    said = statements.of(name, found)
-    return Section(f"Table 5: {TABLES[name].title}", [*paragraphs, *said], [Grid(["", *map(_title, names)], rows)])
+    said = [*statements.of(name, found), *_missing(found)]
+    grids = [Grid(["", *map(_title, names)], rows)] if names else []
+    return Section(f"Table 5: {TABLES[name].title}", [*paragraphs, *said], grids)
 
 
 def _without_dropout(found: Findings) -> list[str]:
@@ -257,7 +270,7 @@ def _beside_default(
 
 def _figure(report: Report, name: str) -> Section:
     found, grids = report.findings[name], []
-    for dataset in found.datasets():
+    for dataset in found.run_on():
         rows = []
         for variant in found.variants(dataset):
             means = [found.mean(dataset, variant, metric) for metric in TABLES[name].metrics]
@@ -265,7 +278,7 @@ def _figure(report: Report, name: str) -> Section:
         if rows and TABLES[name].metrics:
             grids.append(Grid(["", *(metric.upper() for metric in TABLES[name].metrics)], rows, _title(dataset)))
     pictures = report.pictures.get(name, ())
-    said = [*_budgets(found), *statements.of(name, found)]
+    said = [*_budgets(found), *statements.of(name, found), *_missing(found)]
     if not pictures:
         drawn = NOT_RUN if report.can_draw or not any(found.runs.values()) else "not drawn: needs the extra [plots]"
         said.append(f"The picture: {drawn}.")

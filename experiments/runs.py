@@ -7,7 +7,7 @@ from bert4rec_tf.data import datasets
 from bert4rec_tf.progress import clock
 from experiments import provenance
 from experiments.findings import Findings, Line
-from experiments.jobs import QUICK, QUICK_WIDTH
+from experiments.jobs import QUICK, QUICK_WIDTH, Asked
 from experiments.markup import Grid, Section, percent
 from experiments.results import FAILED, STOPPED
 
@@ -17,15 +17,21 @@ QUICK_REMARK = (
 )
 
 
-def about(findings: Mapping[str, Findings]) -> Section:
-    """What the results were made with: data files, versions, and how many runs there are."""
+def about(findings: Mapping[str, Findings], asked: Asked | None = None) -> Section:
+    """What the results were made with: data files, versions, and how many runs there are.
+
+    Args:
+        findings: all that the report shows.
+        asked: the part that was asked for; None for all that is shown.
+    """
     lines = _lines(findings)
-    asked = {key for found in findings.values() for key in found.asked()}
+    every = {key for found in findings.values() for key in found.asked()}
+    part = every if asked is None else set(asked.keys)
     shown = {line["key"]: line for _, line in _shown(findings)}
-    known = asked | set(shown)
-    paragraphs = [
-        f"Runs shown here: {len(shown)}. Of those asked for, which are {len(asked)}, {_states(asked, lines)}."
-    ]
+    known = every | part | set(shown)
+    paragraphs = [f"Runs shown here: {len(shown)}. Of those asked for, which are {len(part)}, {_states(part, lines)}."]
+    if asked is not None and asked.unknown:
+        paragraphs.append(f"The paper has no {' and no '.join(asked.unknown)}.")
     if any(found.plan.quick for found in findings.values()):
         paragraphs.append(QUICK_REMARK)
     used = {(line["run"]["dataset"], str(line["data_file"])): line["data_file"] for line in shown.values()}

@@ -11,9 +11,11 @@ import scipy.stats
 from fake_worker import measured
 
 from bert4rec_tf import arrays, files, presets
+from bert4rec_tf.errors import UserError
 from bert4rec_tf.metrics import METRICS, PROTOCOLS, difference, per_user
 from bert4rec_tf.workdir import WorkDirectory
 from experiments import figures, markup, material, significance
+from experiments.__main__ import command
 from experiments.findings import Findings
 from experiments.jobs import Plan
 from experiments.report import Report
@@ -347,6 +349,55 @@ def test_table_1_is_kept_for_when_the_data_are_gone(tmp_path):
         assert ["Beauty", "2", "3", "5", "2.50", "83.33%"] in rows
         assert ["- paper", "40,226", "54,542", "0.35m", "8.8", "0.02%"] in rows
         assert ["ML-20m", *["not run"] * 5] in rows
+
+
+def written(folder, *flags):
+    """What the command makes of the results in a folder, without running anything."""
+    code = command(["--report", f"--results={folder}", f"--workdir={folder / 'work'}", f"--data_dir={folder}", *flags])
+    assert code == 0
+    return (folder / "report.md").read_text()
+
+
+def test_a_part_does_not_take_the_place_of_the_whole_report(tmp_path):
+    """Whatever is asked for, the report has everything that is known; what it says of the runs asked for, differs."""
+    for dataset, table, variant in (
+        ("ml-1m", "table2", "ncf"),
+        ("beauty", "table5", "default"),
+        ("steam", "table2", "pop"),
+    ):
+        Results(tmp_path).put(line_of(Plan((dataset,)).jobs(table)[dataset, variant][0], data_file=None))
+    kept = {"data_file": None, "columns": dict.fromkeys(("users", "items", "actions", "mean length", "density"), "7")}
+    files.write_json(tmp_path / "statistics.json", {"ml-20m": kept})
+    whole, part = written(tmp_path), written(tmp_path, "--tables=2,3", "--datasets=steam")
+    assert "Of those asked for, which are 9, finished: 1, failed: 0, stopped: 0, not begun: 8." in part
+    assert "The paper has no Table 3 of Steam." in part and "The paper has no" not in whole
+    assert whole.split("\n## ")[2:] == part.split("\n## ")[2:]
+    titles = [line for line in part.splitlines() if line.startswith("## ")]
+    assert len(titles) == 2 + len(TABLES) and ["ML-20m", *["7"] * 5] in rows_of(part)
+    of_section = {text.split(":")[0]: text.splitlines() for text in part.split("\n## ")}
+    assert "ML-20m: not run." in of_section["Table 2"] and "Steam, ML-1m, ML-20m: not run." in of_section["Figure 3"]
+    assert "Beauty, ML-1m: not run." in of_section["Table 3"], "in place of a grid that says nothing else"
+
+
+def test_table_1_has_its_data_fetched(tmp_path, monkeypatch, capsys):
+    """What cannot be had is told, and the other data sets go on. A report alone fetches nothing."""
+
+    present = material.datasets.obtain
+
+    def obtain(name, folder):
+        if name == "beauty":
+            raise UserError("beauty.txt: cannot be had")
+        files.write_text(folder / "steam.txt", "1 2\n1 3\n1 4\n2 2\n2 3\n")
+        return present(name, folder)
+
+    monkeypatch.setattr(material.datasets, "obtain", obtain)
+    flags = ["--tables=1", "--datasets=beauty,steam", f"--results={tmp_path}", f"--data_dir={tmp_path}"]
+    assert command([*flags, "--report", f"--workdir={tmp_path}"]) == 0
+    assert not (tmp_path / "steam.txt").exists()
+    assert command([*flags, f"--workdir={tmp_path}"]) == 1
+    assert "beauty.txt: cannot be had" in capsys.readouterr().err
+    rows = rows_of((tmp_path / "report.md").read_text())
+    assert ["Steam", "2", "3", "5", "2.50", "83.33%"] in rows and ["Beauty", *["not run"] * 5] in rows
 
 
 def is_png(path):

@@ -316,13 +316,29 @@ def test_a_damaged_line_of_results_is_told_with_its_number(tmp_path):
         (["--preset=fats", "--tables=2"], "Unknown preset: 'fats'. Did you mean 'fast'?"),
         (["--tune=pop", "--quick"], "Unknown model to tune: 'pop'"),
         (["--tune=sasrec"], "--tune goes with --datasets"),
+        (["--tune=sasrec", "--quick", "--jobs=2"], "--jobs and --tune exclude each other"),
+        (["--tune=sasrec", "--quick", "--time_budget=5"], "--time_budget and --tune exclude each other"),
+        (["--tune=sasrec", "--quick", "--results=there"], "--results and --tune exclude each other"),
+        (["--tune=sasrec", "--quick", "--tables=2"], "--tables and --tune exclude each other"),
+        (["--tune=sasrec", "--quick", "--seeds=1,2"], "`seeds` must be one number for --tune. Received: seeds=1,2"),
+        (
+            ["--tables=3", "--datasets=steam"],
+            "`datasets` must have one of beauty, ml-1m, for the paper has no Table 3 of Steam. "
+            "Received: datasets=steam",
+        ),
+        (
+            ["--figures=2", "--tables=4", "--datasets=ml-20m,steam", "--report"],
+            "`datasets` must have one of beauty, ml-1m, for the paper has no Table 4 of ML-20m or Steam "
+            "and no Figure 2 of ML-20m or Steam. Received: datasets=ml-20m,steam",
+        ),
         (["--nonsense"], "unrecognized arguments: --nonsense"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, capsys, flags, message):
     from experiments.__main__ import command
 
-    assert command([*flags, f"--workdir={tmp_path}", f"--results={tmp_path}"]) == 2
+    kept = [] if flags[0].startswith("--tune") else [f"--results={tmp_path}"]
+    assert command([*flags, f"--workdir={tmp_path}", *kept]) == 2
     printed = capsys.readouterr()
     assert printed.err.startswith(f"error: {message}") and printed.err.count("\n") == 1
     assert not list(tmp_path.iterdir())
