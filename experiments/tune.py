@@ -1,7 +1,8 @@
 """`--tune`: searches a model's grid on the validation item with optuna (extra `tune`). The test item is never measured.
 
 A study lies in one file and goes on where it was stopped or killed: a trial that was under way is tried again, from
-its last checkpoint. A point that was trained before is not trained again. What an ended trial trained is deleted.
+its last checkpoint, unless it is killed time and again. A point that was trained before, or failed, is not trained
+again. What an ended trial trained is deleted.
 """
 
 import shutil
@@ -26,8 +27,15 @@ except ImportError as error:
     raise UserError("--tune needs optuna: pip install '.[tune]'") from error
 
 MEASURE = "ndcg@10"
-ERROR, GOES_ON_WITH = "error", "goes_on_with"
-"""Attributes of trials: why it failed by itself; the number of the stopped or killed one that it goes on with."""
+ERROR, GOES_ON_WITH, KILLED = "error", "goes_on_with", "killed"
+"""Attributes of trials: why it failed by itself; the number of the stopped or killed one that it goes on with; how
+often the process was killed in the middle of its point."""
+MOST_KILLED = 3
+"""A point whose process was killed so often, as one that needs too much memory is, has failed."""
+PROTOCOL = ("train_on_validation", "retrain", "evaluate_every")
+"""Settings of a search's trainings that are no part of what it finds."""
+SHORTENED = ("steps", "warmup_steps")
+"""Settings that a budget scales."""
 FIRST_TRIALS = 4
 """So many are trained to the end before others are pruned by their median."""
 QUICK_DISTANCE = 5
@@ -88,10 +96,10 @@ class Search:
         """Searches until so many trials have ended, and returns the study."""
         with files.FolderLock(self.folder, busy=BUSY).held():
             study = self.study()
-            _take_up(study)
+            self._take_up(study)
             left = trials - len(ended(study))
             while left > 0:
-                study.optimize(self.objective, n_trials=1, catch=(UserError,), callbacks=[self._tell])
+                study.optimize(self.objective, n_trials=1, catch=(Exception,), callbacks=[self._tell])
                 left = trials - len(ended(study))
             return study
 
@@ -99,11 +107,17 @@ class Search:
         """Trains a trial's point and returns its best measurement."""
         values = {name: trial.suggest_categorical(name, list(known)) for name, known in self.space.items()}
         known = _same(trial)
-        if known is not None:
-            trial.report(known.intermediate_values[known.last_step], known.last_step)
-            if known.state == optuna.trial.TrialState.PRUNED:
-                raise optuna.TrialPruned
-            return known.value
+        try:
+            return self._measured(trial, values) if known is None else _repeated(trial, known)
+        except optuna.TrialPruned:
+            raise
+        except Exception as error:
+            told = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            trial.set_user_attr(ERROR, " ".join(told.split())[:300])
+            raise
+
+    def _measured(self, trial: "optuna.Trial", values: dict[str, Any]) -> float:
+        """Trains a point; what was trained stays for the next search only where this one is stopped."""
         run, best = self.run_of(values), 0.0
 
         def watch(row: dict[str, float]) -> None:
@@ -115,10 +129,7 @@ class Search:
 
         try:
             self.train(run, watch)
-        except UserError as error:
-            trial.set_user_attr(ERROR, str(error))
-            raise
-        except optuna.TrialPruned:
+        except Exception:
             self._clear(run)
             raise
         self._clear(run)
@@ -155,28 +166,83 @@ class Search:
         )
 
     def preset(self, study: "optuna.Study") -> str:
-        """Returns the best settings as an entry for `bert4rec_tf/presets.py`, and as a command."""
-        best, is_masked = study.best_trial, self.model == MASKED_MODEL
-        flat = self.run_of(best.params).flat()
-        found = {name: flat[name] for name in (*best.params, *(["max_predictions"] if is_masked else []))}
-        start = presets.find(self.plan.preset, self.dataset).settings if is_masked else {}
-        seconds = sum(trial.duration.total_seconds() for trial in study.trials if trial.duration)
-        place = f'PRESETS["{self.plan.preset}"]' if is_masked else "TUNED"
+        """Returns the best settings as an entry for `bert4rec_tf/presets.py`, and as a command.
+
+        Both give the run that was measured, apart from PROTOCOL; under a budget with all steps of the preset.
+        """
+        is_masked, name = self.model == MASKED_MODEL, self.plan.preset
+        changed = self._changes(study.best_trial.params)
+        start = presets.PRESETS[name][self.dataset] if is_masked else presets.TUNED.get((self.model, self.dataset))
+        place = f'PRESETS["{name}"]' if is_masked else "TUNED"
         entry = f'"{self.dataset}"' if is_masked else f'("{self.model}", "{self.dataset}")'
-        flags = " ".join(f"--{name}={value}" for name, value in found.items())
+        flags = " ".join(f"--{setting}={value}" for setting, value in changed.items())
+        asked = f"--dataset={self.dataset} --model={self.model}{f' --preset={name}' if is_masked else ''}"
+        settings = {**(start.settings if start else {}), **changed}
         lines = [
             f"# An entry for {place}:",
             f"{entry}: Preset(",
-            f'    "NDCG@10 {best.value:.4f} on the validation item (measured); the test item is not measured yet.",',
-            f'    "Not measured yet; the search, of {len(ended(study))} trials, took {clock(seconds)}.",',
+            *(f'    "{sentence}",' for sentence in self._known(study)),
             "    {",
-            *(f"        {_quoted(name)}: {_quoted(value)}," for name, value in {**start, **found}.items()),
+            *(f"        {_quoted(setting)}: {_quoted(value)}," for setting, value in settings.items()),
             "    },",
             "),",
             "# Or by flags:",
-            f"python -m bert4rec_tf.run --dataset={self.dataset} --model={self.model} {flags}",
+            f"python -m bert4rec_tf.run {asked} {flags}",
         ]
         return "\n".join(lines)
+
+    def _changes(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Returns the settings of a point, and whatever else its run has that its preset has not."""
+        flat = self.run_of(values).flat()
+        found = {name: flat[name] for name in (*values, *(["max_predictions"] if self.model == MASKED_MODEL else []))}
+        name = self.plan.preset if self.model == MASKED_MODEL else "fast"
+        given = presets.make_run(self.dataset, self.model, name, self.plan.seeds[0], **found).flat()
+        left = {*PROTOCOL, *(SHORTENED if self.plan.budget != 1 else ())}
+        rest = {name: value for name, value in flat.items() if name not in left and value != given.get(name)}
+        return {**found, **rest}
+
+    def _known(self, study: "optuna.Study") -> list[str]:
+        """Says of the best settings what to expect, and how long the search took."""
+        budget = self.plan.budget
+        share = "" if budget == 1 else f", with {100 * budget:.3g} % of the steps"
+        seconds = sum(trial.duration.total_seconds() for trial in study.trials if trial.duration)
+        return [
+            f"NDCG@10 {study.best_value:.4f} on the validation item (measured{share}); "
+            "the test item is not measured yet.",
+            f"Not measured yet; the search, of {len(ended(study))} trials, took {clock(seconds)}.",
+        ]
+
+    def _take_up(self, study: "optuna.Study") -> None:
+        """Puts each trial in the queue again that was stopped or killed, once; not what is killed time and again."""
+        killed = set()
+        for trial in study.get_trials(
+            states=[optuna.trial.TrialState.RUNNING]
+        ):  # of a dead process: the folder is ours
+            study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+            killed.add(trial.number)
+        taken = {trial.user_attrs.get(GOES_ON_WITH) for trial in study.trials}
+        for trial in study.get_trials(states=[optuna.trial.TrialState.FAIL]):
+            if ERROR in trial.user_attrs or trial.number in taken:
+                continue
+            times = trial.user_attrs.get(KILLED, 0) + (trial.number in killed)
+            attributes = {GOES_ON_WITH: trial.number, KILLED: times}
+            if times < MOST_KILLED:
+                study.enqueue_trial(trial.params, user_attrs=attributes)
+            else:
+                self._give_up(study, trial, {**attributes, ERROR: f"its process was killed {times} times"})
+
+    def _give_up(self, study: "optuna.Study", trial: "optuna.trial.FrozenTrial", attributes: dict[str, Any]) -> None:
+        """Counts the point of a killed trial as failed, by a trial of its own, for what has ended cannot be changed."""
+        failed = optuna.trial.create_trial(
+            state=optuna.trial.TrialState.FAIL,
+            params=trial.params,
+            distributions=trial.distributions,
+            user_attrs=attributes,
+        )
+        study.add_trial(failed)
+        print(f"{self.model} on {self.dataset}, trial {trial.number}: {attributes[ERROR]}: {trial.params}", flush=True)
+        if set(trial.params) == set(self.space):
+            self._clear(self.run_of(trial.params))
 
 
 def _quoted(value: Any) -> str:
@@ -191,19 +257,17 @@ def ended(study: "optuna.Study") -> list["optuna.trial.FrozenTrial"]:
 
 def _same(trial: "optuna.Trial") -> "optuna.trial.FrozenTrial | None":
     """Returns an ended trial of the same point, whose training would end alike."""
-    states = [optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED]
-    others = trial.study.get_trials(states=states)
-    return next((other for other in others if other.params == trial.params), None)
+    return next((other for other in ended(trial.study) if other.params == trial.params), None)
 
 
-def _take_up(study: "optuna.Study") -> None:
-    """Puts each trial in the queue again that was stopped or killed, once."""
-    for trial in study.get_trials(states=[optuna.trial.TrialState.RUNNING]):  # of a dead process: the folder is ours
-        study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
-    taken = {trial.user_attrs.get(GOES_ON_WITH) for trial in study.trials}
-    for trial in study.get_trials(states=[optuna.trial.TrialState.FAIL]):
-        if ERROR not in trial.user_attrs and trial.number not in taken:
-            study.enqueue_trial(trial.params, user_attrs={GOES_ON_WITH: trial.number})
+def _repeated(trial: "optuna.Trial", known: "optuna.trial.FrozenTrial") -> float:
+    """Ends a trial as the ended one of its point did."""
+    if ERROR in known.user_attrs:
+        raise UserError(known.user_attrs[ERROR])
+    trial.report(known.intermediate_values[known.last_step], known.last_step)
+    if known.state == optuna.trial.TrialState.PRUNED:
+        raise optuna.TrialPruned
+    return known.value
 
 
 def main(

@@ -194,6 +194,103 @@ def test_the_best_settings_can_be_pasted(tmp_path, monkeypatch, model):
         assert f"--{name}={value}" in command
 
 
+def entered(text, monkeypatch):
+    """Puts a printed entry where it says, and returns the printed flags by their names."""
+    place, pasted, command = re.search(r"# An entry for (\S+):\n(.*)\n# Or by flags:\n(.*)", text, re.DOTALL).groups()
+    table = eval(place, {"PRESETS": presets.PRESETS, "TUNED": presets.TUNED})
+    for name, added in eval("{" + pasted + "}", {"Preset": Preset}).items():
+        monkeypatch.setitem(table, name, added)
+    return dict(re.findall(r"--(\w+)=(\S+)", command))
+
+
+@pytest.mark.parametrize("budget", [1.0, 0.5])
+@pytest.mark.parametrize(
+    ("model", "dataset", "preset"),
+    [("bpr_mf", "ml-1m", "fast"), ("sasrec", "steam", "fast"), ("bert4rec", "beauty", "released")],
+)
+def test_what_is_printed_gives_the_run_that_was_measured(tmp_path, monkeypatch, model, dataset, preset, budget):
+    """With every setting that the search did not vary, as ML-1m's larger batches."""
+    if model == "bpr_mf":
+        known = presets.TUNED[model, dataset]
+        other = {"batch_size": 1_024, "learning_rate": 2e-3}
+        changed = Preset(known.expect, known.takes, {**known.settings, **other})
+        monkeypatch.setitem(presets.TUNED, (model, dataset), changed)
+    invented(monkeypatch, lambda run: run.flat()["hidden_dim"] / 1e4)
+    one = tune.Search(model, dataset, Plan((dataset,), preset, budget=budget), tmp_path)
+    study = one.go_on(3)
+    protocol = {"train_on_validation", "retrain", "evaluate_every"} | (
+        {"steps", "warmup_steps"} if budget != 1 else set()
+    )
+
+    def compared(run):
+        return {name: value for name, value in run.flat().items() if name not in protocol}
+
+    expected = compared(one.run_of(study.best_params))
+    before = presets.make_run(dataset, model, preset).flat()
+    text = one.preset(study)
+    with monkeypatch.context() as patch:
+        flags = entered(text, patch)
+        pasted = presets.make_run(dataset, model, preset)
+        assert compared(pasted) == expected
+        assert (pasted.training.steps, pasted.flat()["warmup_steps"]) == (before["steps"], before["warmup_steps"])
+        told = presets.find(preset, dataset, model).expect
+        assert ("with 50 % of the steps" in told) == (budget == 0.5)
+    assert (flags.pop("dataset"), flags.pop("model"), flags.pop("preset", "fast")) == (dataset, model, preset)
+    values = {name: type(before[name])(value) for name, value in flags.items()}
+    assert compared(presets.make_run(dataset, model, preset, **values)) == expected
+
+
+def test_a_point_that_crashes_is_told_and_the_search_goes_on(tmp_path, monkeypatch, small_grid, capsys):
+    def value_of(run):
+        if run.architecture.l2 == 0.1:
+            raise MemoryError("a large table")
+        return 0.2
+
+    invented(monkeypatch, value_of)
+    study = search(tmp_path).go_on(8)
+    assert len(study.trials) == 8 and study.best_params["l2"] == 0.001
+    assert "fail, MemoryError: a large table" in capsys.readouterr().out
+    assert search(tmp_path).go_on(8).trials == study.trials, "it is not tried again by the next search"
+
+
+def killed_in(folder, value_of, monkeypatch):
+    """A search whose process ends in the middle of a trial, which then still counts as running."""
+    one = search(folder)
+    invented(monkeypatch, value_of)
+    with files.FolderLock(folder).held():
+        study = one.study()
+        one._take_up(study)
+        trial = study.ask()
+        values = {name: trial.suggest_categorical(name, list(known)) for name, known in one.space.items()}
+        files.make_folder(folder / one.run_of(values).digest)
+        return values
+
+
+def test_a_point_that_is_killed_time_and_again_has_failed(tmp_path, monkeypatch, small_grid, capsys):
+    values = [killed_in(tmp_path, lambda run: 0.2, monkeypatch) for _ in range(tune.MOST_KILLED)]
+    assert values == values[:1] * tune.MOST_KILLED, "it is tried again"
+    trained = invented(monkeypatch, lambda run: 0.2)
+    one = search(tmp_path)
+    study = one.go_on(3)
+    assert all(run != one.run_of(values[0]) for run, _ in trained) and trained
+    assert len(tune.ended(study)) == 3
+    assert f"its process was killed {tune.MOST_KILLED} times" in capsys.readouterr().out
+    assert not (tmp_path / one.run_of(values[0]).digest).exists()
+
+
+def test_stopping_a_search_often_fails_no_point(tmp_path, monkeypatch, small_grid):
+    def stopped(run):
+        raise KeyboardInterrupt
+
+    invented(monkeypatch, stopped)
+    for _ in range(tune.MOST_KILLED + 2):
+        with pytest.raises(KeyboardInterrupt):
+            search(tmp_path).go_on(1)
+    invented(monkeypatch, lambda run: 0.2)
+    study = search(tmp_path).go_on(1)
+    assert study.trials[0].params == study.trials[-1].params and study.best_value == 0.2
+
+
 def test_another_search_in_the_folder_is_refused(tmp_path):
     one = search(tmp_path)
     with files.FolderLock(tmp_path).held(), pytest.raises(UserError, match="another search works in this folder"):
