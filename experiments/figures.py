@@ -32,16 +32,21 @@ def draw_proportions(found: Findings, folder: Path) -> list[tuple[str, str]]:
     """Draws Figure 4: a column per data set, HR@10 above NDCG@10, over rho."""
 
     def curves(axes: Any, dataset: str, metric: str) -> None:
-        _curve(axes, {rho: found.mean(dataset, str(rho), metric) for rho in PROPORTIONS}, "BERT4Rec")
+        _curve(axes, {rho: found.mean(dataset, str(rho), metric) for rho in PROPORTIONS}, "BERT4Rec", marks_best=True)
         axes.set_xlabel("rho")
 
-    return _grid(found, folder / "figure4.png", curves, "HR@10 and NDCG@10 over the mask proportion")
+    shown = "HR@10 and NDCG@10 over the mask proportion; the large symbol is the best of its line"
+    return _grid(found, folder / "figure4.png", curves, shown)
 
 
-def _curve(axes: Any, values: dict[float, float | None], label: str) -> None:
+def _curve(axes: Any, values: dict[float, float | None], label: str, marks_best: bool = False) -> None:
     known = {x: value for x, value in values.items() if value is not None}
-    if known:
-        axes.plot(list(known), list(known.values()), marker="o", label=label)
+    if not known:
+        return
+    (line,) = axes.plot(list(known), list(known.values()), marker="o", label=label)
+    if marks_best and len(known) > 1:
+        best = max(known, key=known.__getitem__)
+        axes.plot([best], [known[best]], marker="o", markersize=2 * line.get_markersize(), color=line.get_color())
 
 
 def _grid(found: Findings, path: Path, curves: Callable[[Any, str, str], None], shown: str) -> list[tuple[str, str]]:

@@ -19,6 +19,8 @@ from experiments.tables import MODELS, TABLES
 
 NOT_RUN = "not run"
 PAPER, DIFFERENCE = "- paper", "- difference"
+MARKS_BEST = ("figure4",)
+"""Figures whose best scores are marked, as in the paper."""
 LARGE_DROP = 0.9
 """Table 5 marks what falls below this share of the default."""
 
@@ -73,15 +75,18 @@ def _with_deviation(values: Sequence[float]) -> str:
     return f"{_shown(float(np.mean(values)))} ± {np.std(values, ddof=1):.4f}"
 
 
-def _difference(value: float | None, published: float | None) -> str:
-    return "" if value is None or published is None else f"{value - published:+.4f}"
+def _difference(value: float | None, published: float | None, metric: str = "") -> str:
+    if value is None or published is None:
+        return ""
+    return f"{value - published:+,.0f}" if metric == SAMPLES else f"{value - published:+.4f}"
 
 
-def _beside(published: Sequence[float | None], values: Sequence[float | None]) -> list[list[Cell]]:
+def _beside(published: Sequence[float | None], values: Sequence[float | None], metric: str = "") -> list[list[Cell]]:
     """Returns the two rows below one of ours: the paper's numbers, where it has any, and the differences."""
     if all(value is None for value in published):
         return []
-    return [[PAPER, *map(_published, published)], [DIFFERENCE, *map(_difference, values, published)]]
+    theirs = [_published(value, metric) for value in published]
+    return [[PAPER, *theirs], [DIFFERENCE, *(_difference(*pair, metric) for pair in zip(values, published))]]
 
 
 def _title(dataset: str) -> str:
@@ -110,7 +115,26 @@ def _table1(report: Report, name: str) -> Section:
         if published:
             cells = (f"{published['users']:,}", f"{published['items']:,}", published["actions"])
             rows.append([PAPER, *cells, f"{published['mean_length']:.1f}", published["density"]])
-    return Section(f"Table 1: {TABLES[name].title}", grids=[Grid(header, rows)])
+        if published and found:
+            rows.append([DIFFERENCE, *_from_table1(found, published)])
+    remarks = [datasets.find(dataset).remark for dataset in report.statistics]
+    said = [remark for remark in remarks if remark is not None]
+    return Section(f"Table 1: {TABLES[name].title}", said, [Grid(header, rows)])
+
+
+def _from_table1(found: Mapping[str, str], published: Mapping[str, Any]) -> list[str]:
+    """Returns the differences of a row, each to the digits that the paper prints."""
+    users, items, actions = (int(found[key].replace(",", "")) for key in ("users", "items", "actions"))
+    millions = published["actions"].removesuffix("m")
+    digits = len(millions.partition(".")[2])
+    density, of_paper = (float(text.removesuffix("%")) for text in (found["density"], published["density"]))
+    return [
+        f"{users - published['users']:+,}",
+        f"{items - published['items']:+,}",
+        f"{round(actions / 1e6, digits) - float(millions):+.{digits}f}m",
+        f"{float(found['mean length']) - published['mean_length']:+.1f}",
+        f"{density - of_paper:+.2f}%",
+    ]
 
 
 def _table2(report: Report, name: str) -> Section:
@@ -120,7 +144,7 @@ def _table2(report: Report, name: str) -> Section:
     titles = {dataset: _title(dataset) for dataset in found.datasets()}
     paragraphs = [
         "Targets are ranked among 100 items drawn by popularity. Best bold, second best underlined; the last column is "
-        "what BERT4Rec gains over the best other model.",
+        "what BERT4Rec gains over the best other model, for the paper as it prints it.",
         *_budgets(found),
         *_width_of_ours(found),
         *_mean_gains(found),
@@ -165,8 +189,8 @@ def _models_grid(found: Findings, dataset: str) -> Grid:
         gain = _gain(values[-1], values[:-1])
         rows.append([metric.upper(), *markup.ranked(values, shown), NOT_RUN if gain is None else f"{gain:+.2%}"])
         if None not in published:
-            of_paper = _gain(published[-1], published[:-1])
-            rows.append([PAPER, *markup.ranked(published, list(map(_shown, published))), f"{of_paper:+.2%}"])
+            printed = datasets.paper()["improvements"][dataset][metric]
+            rows.append([PAPER, *markup.ranked(published, list(map(_shown, published))), f"{printed:+.2%}"])
             rows.append([DIFFERENCE, *map(_difference, values, published), ""])
     return Grid(["", *MODELS.values(), "gain"], rows, _title(dataset))
 
@@ -217,11 +241,7 @@ def _table4(report: Report, name: str) -> Section:
             shown = [_shown(value, metric) for value in values]
             label = "samples/s" if metric == SAMPLES else metric.upper()
             rows.append([label, *(shown if metric == SAMPLES else markup.ranked(values, shown))])
-            published = [found.paper(dataset, length, metric) for length in lengths]
-            beside = _beside(published, values)
-            if metric == SAMPLES and beside:
-                beside = [[PAPER, *(_published(value, metric) for value in published)]]
-            rows += beside
+            rows += _beside([found.paper(dataset, length, metric) for length in lengths], values, metric)
         grids.append(Grid(["N", *lengths], rows, _title(dataset)))
     paragraph = (
         "The paper's samples per second are those of a GPU; ours are this machine's, and count the last training with "
@@ -270,13 +290,12 @@ def _beside_default(
 
 def _figure(report: Report, name: str) -> Section:
     found, grids = report.findings[name], []
-    for dataset in found.run_on():
-        rows = []
-        for variant in found.variants(dataset):
-            means = [found.mean(dataset, variant, metric) for metric in TABLES[name].metrics]
-            rows.append([TABLES[name].variants[variant], *map(_shown, means)])
-        if rows and TABLES[name].metrics:
-            grids.append(Grid(["", *(metric.upper() for metric in TABLES[name].metrics)], rows, _title(dataset)))
+    metrics = TABLES[name].metrics
+    for dataset in found.run_on() if metrics else ():
+        variants = found.variants(dataset)
+        columns = [_column(found, dataset, variants, metric, name in MARKS_BEST) for metric in metrics]
+        rows = [[TABLES[name].variants[variant], *row] for variant, row in zip(variants, zip(*columns))]
+        grids.append(Grid(["", *(metric.upper() for metric in metrics)], rows, _title(dataset)))
     pictures = report.pictures.get(name, ())
     said = [*_budgets(found), *statements.of(name, found), *_missing(found)]
     if not pictures:
@@ -284,6 +303,14 @@ def _figure(report: Report, name: str) -> Section:
         said.append(f"The picture: {drawn}.")
     title = f"Figure {name.removeprefix('figure')}: {TABLES[name].title}"
     return Section(title, said, grids, pictures)
+
+
+def _column(found: Findings, dataset: str, variants: Sequence[str], metric: str, marks_best: bool) -> list[Cell]:
+    """Returns the cells of a metric, one for each variant; the best bold, where that is marked and there are others."""
+    values = [found.mean(dataset, variant, metric) for variant in variants]
+    known = [value for value in values if value is not None]
+    best = max(known) if marks_best and len(known) > 1 else None
+    return [Text(_shown(value), bold=value is not None and value == best) for value in values]
 
 
 SECTIONS: dict[str, Callable[[Report, str], Section]] = {

@@ -1,7 +1,7 @@
 """What the paper says in words of what it has no numbers of, held against the results."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from bert4rec_tf.data import datasets
 from experiments.findings import Findings
@@ -13,7 +13,13 @@ ATTENTION = (
     "inputs (the mask token counts), on the test input."
 )
 
+METRICS = ("hr@10", "ndcg@10")
+ATTENTIVE = ("sasrec", "bert4rec")
+SPARSE = ("beauty", "steam")
+
 Claim = tuple[str, str]
+Curve = Sequence[float | None]
+"""A result for each of WIDTHS."""
 
 
 def of(name: str, found: Findings) -> list[str]:
@@ -35,29 +41,72 @@ def _beats(first: float | None, second: float | None) -> bool | None:
 
 
 def _of_width(found: Findings) -> list[Claim]:
-    def ndcg(dataset: str, model: str, width: int) -> float | None:
-        return found.mean(dataset, f"{model}@{width}", "ndcg@10")
-
-    best = [
-        _beats(ndcg(dataset, "bert4rec", width), ndcg(dataset, other, width))
+    """Section 4.5, over the two metrics of Figure 3."""
+    curves = {
+        (dataset, metric, model): [found.mean(dataset, f"{model}@{width}", metric) for width in WIDTHS]
         for dataset in found.datasets()
-        for width in WIDTHS
-        for other in SEQUENTIAL[:-1]
-    ]
-    flatter = [
-        _beats(_growth(found, dataset, model, 16, 64), _growth(found, dataset, model, 64, 256))
-        for dataset in found.datasets()
+        for metric in METRICS
         for model in SEQUENTIAL
+    }
+    panels = [(dataset, metric) for dataset in found.datasets() for metric in METRICS]
+    flatter = [_flattens(curve) for curve in curves.values()]
+    wider = {place: _falls_somewhere(curve) for place, curve in curves.items()}
+    sparse = [value for (dataset, *_), value in wider.items() if dataset in SPARSE]
+    dense = [value for (dataset, *_), value in wider.items() if dataset not in SPARSE]
+    unstable = [_turns_most(panel, "caser", curves) for panel in panels]
+    attentive = [
+        _beats(ours, other)
+        for panel in panels
+        for model in ATTENTIVE
+        for rival in SEQUENTIAL
+        if rival not in ATTENTIVE
+        for ours, other in zip(curves[*panel, model], curves[*panel, rival])
+    ]
+    best = [
+        _beats(ours, other)
+        for panel in panels
+        for rival in SEQUENTIAL[:-1]
+        for ours, other in zip(curves[*panel, "bert4rec"], curves[*panel, rival])
     ]
     return [
-        ("BERT4Rec is above every other model at every width.", _answer(best)),
         ("Results converge as the width grows (here: d = 16 to 64 brings more than 64 to 256).", _answer(flatter)),
+        (
+            "A larger d is not necessarily better, especially on Beauty and Steam (here: a smaller one beats 256).",
+            f"on Beauty and Steam {_answer(sparse)}, on MovieLens {_answer(dense)}",
+        ),
+        ("Caser is unstable (here: its curve turns more often than every other one).", _answer(unstable)),
+        ("SASRec and BERT4Rec are above the three other models at every width.", _answer(attentive)),
+        ("BERT4Rec is above every other model at every width.", _answer(best)),
     ]
 
 
-def _growth(found: Findings, dataset: str, model: str, low: int, high: int) -> float | None:
-    first, second = (found.mean(dataset, f"{model}@{width}", "ndcg@10") for width in (low, high))
-    return None if first is None or second is None else second - first
+def _flattens(curve: Curve) -> bool | None:
+    low, middle, high = (curve[WIDTHS.index(width)] for width in (16, 64, 256))
+    return None if None in (low, middle, high) else middle - low > high - middle
+
+
+def _falls_somewhere(curve: Curve) -> bool | None:
+    """Tells whether something narrower is better than the widest."""
+    *narrower, widest = curve
+    if widest is None:
+        return None
+    if any(value is not None and value > widest for value in narrower):
+        return True
+    return None if None in narrower else False
+
+
+def _turns_most(panel: tuple[str, str], model: str, curves: Mapping[tuple[str, str, str], Curve]) -> bool | None:
+    turns = {one: _turns(curves[*panel, one]) for one in SEQUENTIAL}
+    own = turns.pop(model)
+    return None if own is None or None in turns.values() else own > max(turns.values())
+
+
+def _turns(curve: Curve) -> int | None:
+    """Returns how often a curve goes from rising to falling or back."""
+    if None in curve:
+        return None
+    steps = [second > first for first, second in itertools.pairwise(curve) if first != second]
+    return sum(first != second for first, second in itertools.pairwise(steps))
 
 
 def _of_proportion(found: Findings) -> list[Claim]:
