@@ -33,6 +33,7 @@ def draw_proportions(found: Findings, folder: Path) -> list[tuple[str, str]]:
 
     def curves(axes: Any, dataset: str, metric: str) -> None:
         _curve(axes, {rho: found.mean(dataset, str(rho), metric) for rho in PROPORTIONS}, "BERT4Rec", marks_best=True)
+        axes.set_xticks(PROPORTIONS)
         axes.set_xlabel("rho")
 
     shown = "HR@10 and NDCG@10 over the mask proportion; the large symbol is the best of its line"
@@ -50,6 +51,7 @@ def _curve(axes: Any, values: dict[float, float | None], label: str, marks_best:
 
 
 def _grid(found: Findings, path: Path, curves: Callable[[Any, str, str], None], shown: str) -> list[tuple[str, str]]:
+    """Draws a panel per data set and metric; nothing where no line has two points."""
     from matplotlib.figure import Figure
 
     names = found.run_on()
@@ -62,6 +64,8 @@ def _grid(found: Findings, path: Path, curves: Callable[[Any, str, str], None], 
             axes.grid(alpha=0.3)
             if axes.lines and row == column == 0:
                 axes.legend(fontsize="small")
+    if all(len(line.get_xdata()) < 2 for axes in figure.axes for line in axes.lines):
+        return []
     _save(figure, path)
     return [(path.name, shown)]
 

@@ -299,10 +299,15 @@ def _figure(report: Report, name: str) -> Section:
     pictures = report.pictures.get(name, ())
     said = [*_budgets(found), *statements.of(name, found), *_missing(found)]
     if not pictures:
-        drawn = NOT_RUN if report.can_draw or not any(found.runs.values()) else "not drawn: needs the extra [plots]"
-        said.append(f"The picture: {drawn}.")
+        said.append(f"The picture: {_why_not_drawn(found, report.can_draw)}.")
     title = f"Figure {name.removeprefix('figure')}: {TABLES[name].title}"
     return Section(title, said, grids, pictures)
+
+
+def _why_not_drawn(found: Findings, can_draw: bool) -> str:
+    if not any(found.runs.values()):
+        return NOT_RUN
+    return "not drawn: no line has two points" if can_draw else "not drawn: needs the extra [plots]"
 
 
 def _column(found: Findings, dataset: str, variants: Sequence[str], metric: str, marks_best: bool) -> list[Cell]:

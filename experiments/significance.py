@@ -10,12 +10,13 @@ from bert4rec_tf.errors import UserError
 from bert4rec_tf.metrics import METRICS, POPULAR
 from bert4rec_tf.progress import warn
 from bert4rec_tf.workdir import WorkDirectory
-from experiments.findings import Findings
+from experiments.findings import Findings, Line
 from experiments.results import Results
 from experiments.tables import MODELS
 
 FILE = "comparisons.json"
 OURS = "bert4rec"
+ROUNDING = 1e-9
 LEVEL = 0.01
 """Below it a difference is called significant, as in the paper."""
 
@@ -81,7 +82,11 @@ def sentences(found: Findings, comparisons: Mapping[str, Any], titles: Mapping[s
         comparisons: as `read` returns them.
         titles: data set -> what it is called.
     """
-    known = {place: comparisons[name] for place, name in pairs(found).items() if name in comparisons}
+    known = {
+        place: comparisons[name]
+        for place, name in pairs(found).items()
+        if name in comparisons and _is_of(comparisons[name], *(found.lines[key] for key in name.split()))
+    }
     p_values = {(*place, metric): known[place][metric]["p_value"] for place in known for metric in METRICS}
     if not p_values:
         return ["Significance: not known, for it needs the ranks of two runs, which stay in their work directories."]
@@ -101,6 +106,12 @@ def sentences(found: Findings, comparisons: Mapping[str, Any], titles: Mapping[s
         if verdicts[verdict]:
             lines.append(f"{verdict.capitalize()}: {_listed(verdicts[verdict], titles)}.")
     return lines
+
+
+def _is_of(compared: Mapping[str, Any], first: Line, second: Line) -> bool:
+    """Tells whether a comparison is of these results, and not of those of the same runs on other data."""
+    means = [results["test"][POPULAR] for results in (first, second)]
+    return all(abs(compared[metric]["mean"] - (means[1][metric] - means[0][metric])) < ROUNDING for metric in METRICS)
 
 
 def _listed(places: Sequence[tuple[str, str, str]], titles: Mapping[str, str]) -> str:

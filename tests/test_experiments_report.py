@@ -12,7 +12,7 @@ from fake_worker import measured
 
 from bert4rec_tf import arrays, files, presets
 from bert4rec_tf.errors import UserError
-from bert4rec_tf.metrics import METRICS, PROTOCOLS, difference, per_user
+from bert4rec_tf.metrics import METRICS, PROTOCOLS, difference, metrics, per_user
 from bert4rec_tf.workdir import WorkDirectory
 from experiments import figures, markup, material, significance
 from experiments.__main__ import command
@@ -359,7 +359,7 @@ def finished_with_ranks(folder, means):
                 "environment": {},
             },
         )
-        sweep.results.put(line_of(job))
+        sweep.results.put(line_of(job, test=dict.fromkeys(PROTOCOLS, metrics(found))))
     return Findings("table2", plan, sweep.results.read()), sweep
 
 
@@ -396,6 +396,18 @@ def test_comparisons_outlive_the_work_directories(tmp_path):
     elsewhere = Sweep(sweep.results, tmp_path / "nowhere")
     material.write_report({"table2": found}, elsewhere)
     assert (tmp_path / "results" / "report.md").read_text() == before and "corrected" in before
+
+
+def test_comparisons_of_other_data_do_not_count(tmp_path):
+    """The same two runs were compared on the file of before, whose ranks are gone."""
+    found, sweep = finished_with_ranks(tmp_path, {"pop": 30, "bert4rec": 6})
+    material.write_report({"table2": found}, sweep)
+    lines = {key: {**line, "test": {**line["test"]}} for key, line in found.lines.items()}
+    other = next(line for line in lines.values() if line["run"]["model"] == "bert4rec")
+    other["test"]["popular"] = {name: value + 0.01 for name, value in other["test"]["popular"].items()}
+    elsewhere = Sweep(sweep.results, tmp_path / "nowhere")
+    material.write_report({"table2": Findings("table2", found.plan, lines)}, elsewhere)
+    assert "Significance: not known" in (tmp_path / "results" / "report.md").read_text()
 
 
 def test_comparisons_of_removed_results_are_dropped(tmp_path):
@@ -485,8 +497,8 @@ def test_the_pictures_are_drawn_from_what_is_there(tmp_path):
     sweep = Sweep(Results(tmp_path), tmp_path / "work", data_dir=tmp_path)
     names = ("figure2", "figure3", "figure4")
     plan = Plan(("beauty",))
-    variants = {"figure2": "default", "figure3": "sasrec@16", "figure4": "0.1"}
-    jobs = [plan.jobs(name)["beauty", variants[name]][0] for name in names]
+    variants = [("figure2", "default"), ("figure3", "sasrec@16"), ("figure3", "sasrec@32"), ("figure4", "0.1")]
+    jobs = [plan.jobs(name)["beauty", variant][0] for name, variant in variants]
     for job in jobs:
         sweep.results.put(line_of(job))
     files.write_json(tmp_path / f"attention-{jobs[0].key}.json", {"key": jobs[0].key, "users": 7, "attention": maps})
@@ -530,6 +542,14 @@ def test_without_matplotlib_pictures_are_not_drawn(tmp_path, monkeypatch):
     text = (tmp_path / "report.md").read_text()
     assert text.count("The picture: not drawn: needs the extra [plots].") == 1
     assert text.count("The picture: not run.") == 1
+
+
+def test_a_single_point_is_no_picture(tmp_path):
+    pytest.importorskip("matplotlib", reason="the extra [plots] is not installed")
+    sweep = Sweep(Results(tmp_path), tmp_path / "work", data_dir=tmp_path)
+    material.write_report({"figure4": findings("figure4", {"0.6": 0.2})}, sweep)
+    assert "The picture: not drawn: no line has two points." in (tmp_path / "report.md").read_text()
+    assert not (tmp_path / "figure4.png").exists()
 
 
 def test_figure_4_marks_the_best_of_each_line(tmp_path, monkeypatch):
