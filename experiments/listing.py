@@ -6,7 +6,7 @@ from typing import Any
 from bert4rec_tf.config import Run
 from bert4rec_tf.progress import clock
 from experiments.jobs import Job
-from experiments.results import FINISHED
+from experiments.results import FINISHED, newest
 from experiments.sweep import Sweep
 
 MISSING, RUNNING = "missing", "running"
@@ -23,7 +23,7 @@ def states(jobs: Sequence[Job], sweep: Sweep) -> list[tuple[Job, str, float | No
         if sweep.is_finished(job):
             rows.append((job, FINISHED, 0.0))
             continue
-        status = lines.get(job.key, {}).get("status", MISSING)
+        status = newest(lines.get(job.key, {})).get("status", MISSING)
         state = RUNNING if sweep.is_running(job) else MISSING if status == FINISHED else status
         rows.append((job, state, estimate(job.run, list(lines.values()))))
     return rows

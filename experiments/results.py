@@ -13,6 +13,7 @@ from bert4rec_tf.workdir import WorkDirectory
 
 FILE = "results.jsonl"
 ATTENTION = "attention-"
+BEGUN = "begun"
 
 FINISHED, FAILED, STOPPED = "finished", "failed", "stopped"
 """The `status` of a line: measured; ended with an error; out of its time, to be gone on with."""
@@ -43,7 +44,8 @@ class Results:
 
     A line has `key` (the run's digest), `status`, `run`, `budget` (the share of its preset's steps), `data_file`,
     `peak_memory` in bytes and `wall_seconds` of all sittings on that file; a finished one what `metrics.json` holds
-    too, a failed one its `error`.
+    too, a failed one its `error`. A finished line has in `begun` the line of the same run on another data file, where
+    that is stopped or failed.
 
     Attributes:
         folder: where the file lies, with whatever else a report is made of.
@@ -83,29 +85,38 @@ class Results:
         """Adds what a sitting of a run ended with; the file is whole at any time.
 
         It takes the place of the older line of its key, and has the time of both where that is of the same data file. A
-        finished line stays, unless a finished one of another data file comes.
+        finished line stays until a finished one of another data file comes; until then it holds what is begun there.
 
         Args:
             sitting: a line whose `wall_seconds` and `peak_memory` are those of this sitting alone.
 
         Returns:
-            The finished line that stays, where it is of the same data file; else the new line, kept or not.
+            The finished line that stays, where it is of the same data file; else the new line.
         """
         with self.held():
             found = self.read()
-            older = found.get(sitting["key"])
-            if older is not None and same_file(older.get("data_file"), sitting.get("data_file")):
-                if older["status"] == FINISHED:
-                    return older
-                sitting = _together(older, sitting)
-            elif older is not None and older["status"] == FINISHED != sitting["status"]:
-                return sitting
-            self._write({**found, sitting["key"]: sitting})
-            return sitting
+            older = found.get(sitting["key"], {})
+            is_finished = older.get("status") == FINISHED
+            if is_finished and _of_same_file(older, sitting):
+                return older
+            begun = older.get(BEGUN) if is_finished else older
+            line = _together(begun, sitting) if begun and _of_same_file(begun, sitting) else sitting
+            stays = is_finished and line["status"] != FINISHED
+            self._write({**found, line["key"]: {**older, BEGUN: line} if stays else line})
+            return line
 
     def _write(self, found: Mapping[str, dict[str, Any]]) -> None:
         ordered = sorted(found.values(), key=lambda one: (one["run"]["dataset"], one["run"]["model"], one["key"]))
         files.write_text(self.path, "".join(f"{json.dumps(one, sort_keys=True)}\n" for one in ordered))
+
+
+def newest(line: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns what a run ended with last, be it on another data file than its finished line."""
+    return line.get(BEGUN, line)
+
+
+def _of_same_file(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    return same_file(first.get("data_file"), second.get("data_file"))
 
 
 def _together(older: Mapping[str, Any], newer: Mapping[str, Any]) -> dict[str, Any]:

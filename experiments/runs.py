@@ -9,7 +9,7 @@ from experiments import provenance
 from experiments.findings import Findings, Line
 from experiments.jobs import QUICK, QUICK_WIDTH, Asked
 from experiments.markup import Grid, Section, percent
-from experiments.results import FAILED, STOPPED
+from experiments.results import FAILED, STOPPED, newest
 
 QUICK_REMARK = (
     f"These are quick runs: {QUICK['steps']} steps, no model wider than d = {QUICK_WIDTH} and BERT4Rec of one "
@@ -39,7 +39,8 @@ def about(findings: Mapping[str, Findings], asked: Asked | None = None) -> Secti
     paragraphs += _left_out(findings)
     for versions in sorted({_versions(line) for line in shown.values()}):
         paragraphs.append(f"Versions: {versions}.")
-    failed = [line for key, line in sorted(lines.items()) if key in known and line["status"] == FAILED]
+    ended = [newest(line) for key, line in sorted(lines.items()) if key in known]
+    failed = [line for line in ended if line["status"] == FAILED]
     paragraphs += [
         f"Failed: {line['run']['model']} on {line['run']['dataset']}, run {line['key']} ({line['error']})."
         for line in failed

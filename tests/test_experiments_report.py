@@ -301,6 +301,9 @@ def test_failures_are_told():
     assert f"Failed: ncf on beauty, run {job.key} (<b>no luck</b>)." in text
     assert "&lt;b&gt;no luck&lt;/b&gt;" in page and "<b>no luck" not in page
     assert "which are 9, finished: 0, failed: 1, stopped: 0, not begun: 8." in text
+    on_other_data = {**line_of(job), "begun": line}
+    text, _ = text_of("table2", Findings("table2", plan, {job.key: on_other_data}))
+    assert f"Failed: ncf on beauty, run {job.key} (<b>no luck</b>)." in text and "finished: 1, failed: 0" in text
 
 
 def test_the_page_says_the_same_as_the_markdown():

@@ -242,18 +242,21 @@ def test_only_a_finished_run_takes_the_place_of_a_finished_one(tmp_path, data, s
     one = Job(job(seed, dataset="beauty").run)
     made = sweep(tmp_path, data_dir=data)
     known = made.results.put(line_of(one, data_file=made.data_file("beauty"), wall_seconds=5_000.0, peak_memory=10**12))
-    before = made.results.path.read_bytes()
     with_other_data(data)
     status, seconds = (FAILED, None) if seed == LOSES else (STOPPED, 1.0)
-    assert sweep(tmp_path, data_dir=data, time_budget=seconds).run([one]) == {one.key: status}
-    assert made.results.path.read_bytes() == before
+    again = sweep(tmp_path, data_dir=data, time_budget=seconds)
+    assert again.run([one]) == {one.key: status}
+    (line,) = lines(tmp_path)
+    begun = line.pop("begun")
+    assert line == known and begun["status"] == status and begun["wall_seconds"] < 1_000
+    assert [row[1] for row in listing.states([one], again)] == [status]
     if seed == WAITS:
         files.make_folder(made.folder(one))
         (made.folder(one) / "go").touch()
         assert sweep(tmp_path, data_dir=data).run([one]) == {one.key: FINISHED}
         (line,) = lines(tmp_path)
-        assert line["data_file"]["sha256"] != known["data_file"]["sha256"]
-        assert line["wall_seconds"] < 1_000 and line["peak_memory"] < 10**12
+        assert line["data_file"]["sha256"] != known["data_file"]["sha256"] and "begun" not in line
+        assert begun["wall_seconds"] < line["wall_seconds"] < 1_000 and line["peak_memory"] < 10**12
 
 
 def test_the_time_of_a_finished_run_is_that_of_who_did_it(tmp_path, monkeypatch):
