@@ -289,13 +289,8 @@ def _beside_default(
 
 
 def _figure(report: Report, name: str) -> Section:
-    found, grids = report.findings[name], []
-    metrics = TABLES[name].metrics
-    for dataset in found.run_on() if metrics else ():
-        variants = found.variants(dataset)
-        columns = [_column(found, dataset, variants, metric, name in MARKS_BEST) for metric in metrics]
-        rows = [[TABLES[name].variants[variant], *row] for variant, row in zip(variants, zip(*columns))]
-        grids.append(Grid(["", *(metric.upper() for metric in metrics)], rows, _title(dataset)))
+    found, grid_of = report.findings[name], _widths_grid if name == "figure3" else _variants_grid
+    grids = [grid_of(found, dataset) for dataset in found.run_on()] if TABLES[name].metrics else []
     pictures = report.pictures.get(name, ())
     said = [*_budgets(found), *statements.of(name, found), *_missing(found)]
     if not pictures:
@@ -308,6 +303,29 @@ def _why_not_drawn(found: Findings, can_draw: bool) -> str:
     if not any(found.runs.values()):
         return NOT_RUN
     return "not drawn: no line has two points" if can_draw else "not drawn: needs the extra [plots]"
+
+
+def _variants_grid(found: Findings, dataset: str) -> Grid:
+    """A row per variant, a column per metric."""
+    table, variants = TABLES[found.name], found.variants(dataset)
+    columns = [_column(found, dataset, variants, metric, found.name in MARKS_BEST) for metric in table.metrics]
+    rows = [[table.variants[variant], *row] for variant, row in zip(variants, zip(*columns))]
+    return Grid(["", *(metric.upper() for metric in table.metrics)], rows, _title(dataset))
+
+
+def _widths_grid(found: Findings, dataset: str) -> Grid:
+    """Figure 3: a row per metric and model, a column per width."""
+    asked = [variant.split("@") for variant in found.variants(dataset)]
+    models, widths = (list(dict.fromkeys(part)) for part in zip(*asked))
+    rows = [
+        [
+            f"{metric.upper()} {MODELS[model]}",
+            *(_shown(found.mean(dataset, f"{model}@{width}", metric)) for width in widths),
+        ]
+        for metric in TABLES[found.name].metrics
+        for model in models
+    ]
+    return Grid(["", *(f"d = {width}" for width in widths)], rows, _title(dataset))
 
 
 def _column(found: Findings, dataset: str, variants: Sequence[str], metric: str, marks_best: bool) -> list[Cell]:
