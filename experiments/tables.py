@@ -91,10 +91,10 @@ def _of_width(dataset: str, hidden_dim: int, preset: str) -> dict[str, Any]:
     return {"hidden_dim": hidden_dim, **dropout}
 
 
-def _predictions(settings: Mapping[str, Any], changed: str, value: float) -> dict[str, Any]:
-    """Changes rho or N of a preset, and with it the most predictions, which would else cap a large one."""
-    most = round(settings["max_predictions"] * value / settings[changed])
-    return {changed: value, "max_predictions": max(1, most)}
+def _masks(settings: Mapping[str, Any], **changed: float) -> dict[str, Any]:
+    """Changes rho or N of a preset, and has as many predictions as that masks: the preset's would cap a large rho."""
+    masked = {**settings, **changed}
+    return {**changed, "max_predictions": max(1, round(masked["mask_proportion"] * masked["max_length"]))}
 
 
 def _model(dataset: str, key: str, preset: str) -> Cell:
@@ -115,14 +115,14 @@ def _width(dataset: str, key: str, preset: str) -> Cell:
 
 
 def _proportion(dataset: str, key: str, preset: str) -> Cell:
-    changes = _predictions(presets.find(preset, dataset).settings, "mask_proportion", float(key))
+    changes = _masks(presets.find(preset, dataset).settings, mask_proportion=float(key))
     return Cell(dataset, "bert4rec", key, {**_of_width(dataset, 64, preset), **changes})
 
 
 def _length(dataset: str, key: str, preset: str) -> Cell | None:
     if int(key) not in LENGTHS[dataset]:
         return None
-    changes = _predictions(presets.find(preset, dataset).settings, "max_length", int(key))
+    changes = _masks(presets.find(preset, dataset).settings, max_length=int(key))
     return Cell(dataset, "bert4rec", key, {**_of_width(dataset, 64, preset), **changes})
 
 

@@ -160,6 +160,9 @@ def test_what_changes_nothing_is_the_presets_own_run(preset, dataset):
         "figure4": str(whole.masking.mask_proportion),
     }
     runs = {name: of(name, dataset, preset).get(key) for name, key in own.items()}
+    if dataset == "ml-20m":  # whose presets predict half of what they could mask
+        assert runs["table5"].masking.max_predictions == 20 and runs["figure4"].masking.max_predictions == 40
+        del own["figure4"]
     assert runs["table2"].digest == whole.digest
     narrow = {runs[name].digest for name in own if name != "table2" and dataset in TABLES[name].datasets}
     assert len(narrow) == 1
