@@ -112,7 +112,18 @@ def all_runs(findings: Mapping[str, Findings]) -> Section:
         "The budget is the share of the preset's steps; “steps” are those of each training, of which "
         "the first of two has the validation item held out, with the examples of a step."
     )
-    return Section("Runs", [said] if rows else ["No run is finished."], [Grid(header, rows)] if rows else [])
+    paragraphs = [said, *_capped(findings)] if rows else ["No run is finished."]
+    return Section("Runs", paragraphs, [Grid(header, rows)] if rows else [])
+
+
+def _capped(findings: Mapping[str, Findings]) -> list[str]:
+    """Says which runs chose the last step that they were allowed."""
+    keys = [
+        line["key"]
+        for _, line in _shown(findings)
+        if line.get("choose", {}).get("best_step") == line["run"]["training"]["steps"]
+    ]
+    return [f"Best at the last step that was allowed, so more steps may do better: {', '.join(keys)}."] if keys else []
 
 
 def _steps(line: Mapping[str, Any]) -> str:

@@ -295,6 +295,19 @@ def test_cells_are_of_one_data_file():
     assert set(one.left_out) == set(left), "all tables have the same file"
 
 
+def test_runs_that_were_best_at_their_last_step_are_told():
+    plan = Plan(("beauty",))
+    fpmc, ncf = (plan.jobs("table2")["beauty", name][0] for name in ("fpmc", "ncf"))
+    most = fpmc.run.training.steps
+    others = [
+        line_of(job, choose={"steps": most, "seconds": 9.0, "best_step": best})
+        for job, best in ((fpmc, most), (ncf, most - 1_000))
+    ]
+    text, _ = text_of("table2", findings("table2", {}, others=others))
+    assert f"more steps may do better: {fpmc.key}." in text
+    assert "more steps" not in text_of("table2", findings("table2", TABLE2))[0]
+
+
 def test_failures_are_told():
     plan = Plan(("beauty",))
     job = plan.jobs("table2")["beauty", "ncf"][0]
