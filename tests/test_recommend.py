@@ -212,6 +212,7 @@ MISTAKES = {
     "no number": (["--history=a", "-k", "ten"], "argument -k: invalid int value: 'ten'"),
     "no model": (["--history=a", "--model=none"], "none: has no saved_model.pb that can be read"),
     "ending": (["--input=in.csv", "--output=out.txt"], "--output must end in .csv or .parquet. Received: out.txt"),
+    "ending before the model": (["--model=none", "--input=in.csv", "--output=out.txt"], "--output must end in .csv"),
     "no folder": (["--input=in.csv", "--output=no/out.csv"], "no: is not a folder"),
     "no input": (["--input=none.csv", "--output=out.csv"], "none.csv: cannot be read (No such file or directory)"),
     "no text": (["--input=bad.csv", "--output=out.csv"], "bad.csv:2: is no CSV in UTF-8"),

@@ -38,6 +38,8 @@ def main(arguments: list[str]) -> None:
     from bert4rec_tf.serving.client import Choices, SavedRecommender, split_ids
     from bert4rec_tf.serving.titles import read_titles
 
+    if named.output is not None:
+        batch.check_target(named.output)
     listed = {name: tuple(split_ids(getattr(named, name))) for name in ("exclude", "candidates")}
     choices = Choices(k=named.k, exclude_seen=not named.keep_seen, **listed)
     titles = read_titles(named.titles) if named.titles else None

@@ -60,7 +60,8 @@ def recommend_file(
     Raises:
         UserError: for a file that cannot be read or written, a line that is no CSV, or another ending.
     """
-    writer = _writer(target, titles is not None)
+    check_target(target)
+    writer = WRITERS[target.suffix]((*COLUMNS, "title") if titles is not None else COLUMNS)
     checksum, lines = _scan(source)
     job = {
         "source": checksum,
@@ -174,13 +175,12 @@ def _checksum_of_folder(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _writer(target: Path, with_titles: bool) -> "CsvWriter | ParquetWriter":
-    kinds = {".csv": CsvWriter, ".parquet": ParquetWriter}
-    if target.suffix not in kinds:
-        raise UserError(f"--output must end in {' or '.join(kinds)}. Received: {target}")
+def check_target(target: Path) -> None:
+    """Raises UserError for a file that `recommend_file` could not write."""
+    if target.suffix not in WRITERS:
+        raise UserError(f"--output must end in {' or '.join(WRITERS)}. Received: {target}")
     if not target.parent.is_dir():
         raise UserError(f"{target.parent}: is not a folder")
-    return kinds[target.suffix]((*COLUMNS, "title") if with_titles else COLUMNS)
 
 
 class CsvWriter:
@@ -221,3 +221,7 @@ class ParquetWriter:
         with parquet.ParquetWriter(path, self._schema) as whole:
             for part in parts:
                 whole.write_table(parquet.read_table(part))
+
+
+WRITERS: dict[str, type[CsvWriter] | type[ParquetWriter]] = {".csv": CsvWriter, ".parquet": ParquetWriter}
+"""Ending -> what writes such a file."""
