@@ -8,6 +8,12 @@ class UserError(ValueError):
     """A mistake in a flag, a file or a folder. The command line prints it as one line and exits with code 2."""
 
 
+def in_one_line(error: Exception) -> str:
+    """Returns what an error says, at most 300 characters of it: a user's mistake as it is, a defect with its type."""
+    text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())[:300]
+
+
 def unknown_name(what: str, name: str, known: Iterable[str]) -> UserError:
     """Returns the error for a `name` that is none of the `known` ones, with the nearest of them."""
     known = sorted(known)

@@ -14,7 +14,7 @@ from typing import Any
 from bert4rec_tf import files, presets
 from bert4rec_tf.config import MASKED_MODEL, Run
 from bert4rec_tf.data import datasets
-from bert4rec_tf.errors import UserError
+from bert4rec_tf.errors import UserError, in_one_line
 from bert4rec_tf.progress import clock
 from bert4rec_tf.startup import import_tensorflow
 from experiments import spaces
@@ -112,8 +112,7 @@ class Search:
         except optuna.TrialPruned:
             raise
         except Exception as error:
-            told = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-            trial.set_user_attr(ERROR, " ".join(told.split())[:300])
+            trial.set_user_attr(ERROR, in_one_line(error))
             raise
 
     def _measured(self, trial: "optuna.Trial", values: dict[str, Any]) -> float:
@@ -214,12 +213,10 @@ class Search:
 
     def _take_up(self, study: "optuna.Study") -> None:
         """Puts each trial in the queue again that was stopped or killed, once; not what is killed time and again."""
-        killed = set()
-        for trial in study.get_trials(
-            states=[optuna.trial.TrialState.RUNNING]
-        ):  # of a dead process: the folder is ours
-            study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
-            killed.add(trial.number)
+        of_dead_processes = study.get_trials(states=[optuna.trial.TrialState.RUNNING])
+        killed = {trial.number for trial in of_dead_processes}
+        for number in killed:
+            study.tell(number, state=optuna.trial.TrialState.FAIL)
         taken = {trial.user_attrs.get(GOES_ON_WITH) for trial in study.trials}
         for trial in study.get_trials(states=[optuna.trial.TrialState.FAIL]):
             if ERROR in trial.user_attrs or trial.number in taken:

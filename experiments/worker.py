@@ -27,7 +27,7 @@ import filelock
 
 from bert4rec_tf.config import Run
 from bert4rec_tf.data import datasets
-from bert4rec_tf.errors import UserError
+from bert4rec_tf.errors import UserError, in_one_line
 from bert4rec_tf.sequences import Sequences
 from experiments.results import BUSY, FAILED, FINISHED, STOPPED, folder_of_data
 
@@ -72,11 +72,10 @@ class Worker:
             answer = {"status": BUSY}
         except KeyboardInterrupt:
             answer = {"status": STOPPED}
-        except UserError as error:
-            answer = {"status": FAILED, "error": str(error)}
         except Exception as error:
-            traceback.print_exc()
-            answer = {"status": FAILED, "error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
+            if not isinstance(error, UserError):
+                traceback.print_exc()
+            answer = {"status": FAILED, "error": in_one_line(error)}
         finally:
             self._is_busy.clear()
         if answer["status"] == FAILED and self._is_stopping.is_set():
