@@ -30,6 +30,11 @@ SECONDS = 60
 """The budget of time is given in minutes."""
 
 
+def folder(text: str) -> Path:
+    """Returns a folder that was named; a shell leaves the ~ of --data_dir=~/data as it is."""
+    return Path(os.path.expanduser(text))
+
+
 def parser() -> Parser:
     made = Parser(prog="run_all.sh", description=__doc__, allow_abbrev=False)
     made.add_argument("--tables", help="numbers, as 2,5 (default: all; none where --figures is given)")
@@ -46,13 +51,13 @@ def parser() -> Parser:
     made.add_argument("--jobs", type=int, default=1, help="runs at once (default: 1)")
     made.add_argument("--threads", type=int, help="threads of each run (default: all)")
     made.add_argument("--time_budget", type=float, help="minutes after which a run is stopped; the next sweep goes on")
-    made.add_argument("--data_dir", type=Path, help="folder of the data files, as for a run")
+    made.add_argument("--data_dir", type=folder, help="folder of the data files, as for a run")
     made.add_argument(
-        "--workdir", type=Path, help="folder of the runs (default: runs/experiments; --quick: runs/quick)"
+        "--workdir", type=folder, help="folder of the runs (default: runs/experiments; --quick: runs/quick)"
     )
     made.add_argument(
         "--results",
-        type=Path,
+        type=folder,
         help="folder of results and report (default: experiments/results of the repository; --quick: the workdir)",
     )
     return made
@@ -102,8 +107,9 @@ def check(asked: argparse.Namespace) -> None:
     if not 0 < asked.budget <= 1:
         raise UserError(f"`budget` must be above 0 and at most 1. Received: budget={asked.budget}")
     if asked.tune is not None:
+        defaults = parser()
         for name in NOT_TUNED:
-            if getattr(asked, name) != parser().get_default(name):
+            if getattr(asked, name) != defaults.get_default(name):
                 raise UserError(f"--{name} and --tune exclude each other")
         if len(chosen_seeds(asked.seeds)) > 1:
             raise UserError(f"`seeds` must be one number for --tune. Received: seeds={asked.seeds}")
@@ -114,9 +120,6 @@ def check(asked: argparse.Namespace) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Does what the command line says; returns the exit code: 1 where a run failed."""
     asked = parser().parse_args(arguments)
-    for name in ("data_dir", "workdir", "results"):
-        if getattr(asked, name) is not None:  # a shell leaves the ~ of --data_dir=~/data as it is
-            setattr(asked, name, getattr(asked, name).expanduser())
     check(asked)
     chosen = chosen_datasets(asked.datasets, asked.quick)
     plan = Plan(chosen, asked.preset, chosen_seeds(asked.seeds), asked.budget, asked.quick)

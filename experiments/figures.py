@@ -9,9 +9,7 @@ import numpy as np
 from bert4rec_tf import files
 from bert4rec_tf.data import datasets
 from experiments.findings import Findings
-from experiments.tables import MODELS, PROPORTIONS, SEQUENTIAL, WIDTHS
-
-METRICS = ("hr@10", "ndcg@10")
+from experiments.tables import MODELS, PROPORTIONS, SEQUENTIAL, TABLES, WIDTHS
 
 
 def draw_widths(found: Findings, folder: Path) -> list[tuple[str, str]]:
@@ -54,11 +52,11 @@ def _grid(found: Findings, path: Path, curves: Callable[[Any, str, str], None], 
     """Draws a panel per data set and metric; nothing where no line has two points."""
     from matplotlib.figure import Figure
 
-    names = found.run_on()
+    names, metrics = found.run_on(), TABLES[found.name].metrics
     figure = Figure(figsize=(4 * len(names), 6), layout="constrained")
-    for row, metric in enumerate(METRICS):
+    for row, metric in enumerate(metrics):
         for column, dataset in enumerate(names):
-            axes = figure.add_subplot(len(METRICS), len(names), row * len(names) + column + 1)
+            axes = figure.add_subplot(len(metrics), len(names), row * len(names) + column + 1)
             curves(axes, dataset, metric)
             axes.set(title=datasets.find(dataset).title, ylabel=metric.upper())
             axes.grid(alpha=0.3)

@@ -125,13 +125,12 @@ def _table1(report: Report, name: str) -> Section:
 def _from_table1(found: Mapping[str, str], published: Mapping[str, Any]) -> list[str]:
     """Returns the differences of a row, each to the digits that the paper prints."""
     users, items, actions = (int(found[key].replace(",", "")) for key in ("users", "items", "actions"))
-    millions = published["actions"].removesuffix("m")
-    digits = len(millions.partition(".")[2])
+    millions, digits = datasets.in_millions(published["actions"])
     density, of_paper = (float(text.removesuffix("%")) for text in (found["density"], published["density"]))
     return [
         f"{users - published['users']:+,}",
         f"{items - published['items']:+,}",
-        f"{round(actions / 1e6, digits) - float(millions):+.{digits}f}m",
+        f"{round(actions / 1e6, digits) - millions:+.{digits}f}m",
         f"{float(found['mean length']) - published['mean_length']:+.1f}",
         f"{density - of_paper:+.2f}%",
     ]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from bert4rec_tf.data import datasets
 from experiments.findings import Findings
-from experiments.tables import PROPORTIONS, SEQUENTIAL, WIDTHS
+from experiments.tables import PROPORTIONS, SEQUENTIAL, TABLES, WIDTHS
 
 ATTENTION = (
     "Rows are renormalised: each shows how a position divides its attention among the last ten, of which the very last "
@@ -13,7 +13,6 @@ ATTENTION = (
     "inputs (the mask token counts), on the test input."
 )
 
-METRICS = ("hr@10", "ndcg@10")
 ATTENTIVE = ("sasrec", "bert4rec")
 SPARSE = ("beauty", "steam")
 
@@ -45,10 +44,10 @@ def _of_width(found: Findings) -> list[Claim]:
     curves = {
         (dataset, metric, model): [found.mean(dataset, f"{model}@{width}", metric) for width in WIDTHS]
         for dataset in found.datasets()
-        for metric in METRICS
+        for metric in TABLES[found.name].metrics
         for model in SEQUENTIAL
     }
-    panels = [(dataset, metric) for dataset in found.datasets() for metric in METRICS]
+    panels = [(dataset, metric) for dataset in found.datasets() for metric in TABLES[found.name].metrics]
     flatter = [_flattens(curve) for curve in curves.values()]
     wider = {place: _falls_somewhere(curve) for place, curve in curves.items()}
     sparse = [value for (dataset, *_), value in wider.items() if dataset in SPARSE]

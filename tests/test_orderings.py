@@ -21,32 +21,44 @@ def chain():
     return MarkovCatalogue(num_users=1_500, num_items=60, num_communities=1, successors=2).sequences()
 
 
-@pytest.mark.parametrize("model", SEQUENTIAL)
-def test_a_sequential_model_soon_beats_those_without_order_on_a_small_chain(chain, model, tmp_path):
-    def ndcg(name, **settings):
-        run = presets.make_run("synthetic", name, retrain=False, **settings)
-        result = execute(run, sequences=chain, workdir=tmp_path / name, silent=True)
-        return result.metrics["test"]["full"]["ndcg@10"]
+@pytest.fixture(scope="module")
+def on_the_test_item(tmp_path_factory):
+    """Trains a model by its preset, with single settings changed, and returns its metrics on the test item."""
 
-    def steps(number):
-        return {"steps": number, "evaluate_every": number}
+    def measured(dataset, model, sequences=None, **settings):
+        run = presets.make_run(dataset, model, retrain=False, **settings)
+        workdir = tmp_path_factory.mktemp(model)
+        return execute(run, sequences=sequences, workdir=workdir, silent=True).metrics["test"]
 
-    warm_up = {"warmup_steps": 100} if model == "bert4rec" else {}
-    without_order = max(ndcg("pop"), ndcg("bpr_mf", **steps(150)))
-    assert ndcg(model, **steps(STEPS[model]), **warm_up) > 1.3 * without_order
+    return measured
 
 
 @pytest.fixture(scope="module")
-def ndcg(tmp_path_factory):
-    """Trains a model by its preset and returns its NDCG@10 on the test item, once for every model and data set."""
+def soon(chain, on_the_test_item):
+    """Returns NDCG@10 among all items of a small chain after a few steps, if any."""
 
-    @functools.cache
-    def measured(dataset, model):
-        run = presets.make_run(dataset, model, retrain=False)
-        metrics = execute(run, workdir=tmp_path_factory.mktemp(model), silent=True).metrics
-        return metrics["test"]["popular"]["ndcg@10"]
+    def ndcg(model, steps=None, **settings):
+        few = {} if steps is None else {"steps": steps, "evaluate_every": steps}
+        return on_the_test_item("synthetic", model, chain, **few, **settings)["full"]["ndcg@10"]
 
-    return measured
+    return ndcg
+
+
+@pytest.fixture(scope="module")
+def without_order(soon):
+    return max(soon("pop"), soon("bpr_mf", 150))
+
+
+@pytest.mark.parametrize("model", SEQUENTIAL)
+def test_a_sequential_model_soon_beats_those_without_order_on_a_small_chain(soon, without_order, model):
+    warm_up = {"warmup_steps": 100} if model == "bert4rec" else {}
+    assert soon(model, STEPS[model], **warm_up) > 1.3 * without_order
+
+
+@pytest.fixture(scope="module")
+def ndcg(on_the_test_item):
+    """Returns the NDCG@10 of a model's preset, trained once for every model and data set."""
+    return functools.cache(lambda dataset, model: on_the_test_item(dataset, model)["popular"]["ndcg@10"])
 
 
 @pytest.mark.slow

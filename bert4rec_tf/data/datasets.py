@@ -336,14 +336,19 @@ def describe(name: str, sequences: Sequences, report: Report | None = None) -> s
     return "\n".join([*([str(report)] if report else []), *lines])
 
 
+def in_millions(printed: str) -> tuple[float, int]:
+    """Returns the number of a text as "0.35m", and how many digits it has after the point."""
+    number = printed.removesuffix("m")
+    return float(number), len(number.partition(".")[2])
+
+
 def _mismatch(name: str, sequences: Sequences, published: Mapping[str, Any]) -> list[str]:
     """Says which of Table 1's numbers the data do not have, each to the digits that are printed there."""
-    actions = published["actions"].removesuffix("m")
-    digits = len(actions.partition(".")[2])
+    actions, digits = in_millions(published["actions"])
     same = {
         "users": sequences.num_users == published["users"],
         "items": sequences.num_items == published["items"],
-        "actions": f"{sequences.num_actions / 1e6:.{digits}f}" == actions,
+        "actions": round(sequences.num_actions / 1e6, digits) == actions,
         "mean length": f"{sequences.num_actions / sequences.num_users:.1f}" == f"{published['mean_length']:.1f}",
         "density": f"{sequences.density:.2%}" == published["density"],
     }

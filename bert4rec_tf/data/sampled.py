@@ -99,6 +99,11 @@ class Examples(abc.ABC):
             step += 1
 
 
+def _numbered(counts: np.ndarray) -> np.ndarray:
+    """Returns 0, 1, ... anew for each of successive groups of so many members."""
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
 class Contexts(Examples):
     """Targets with the items before them and with negatives: pairs, transitions and windows.
 
@@ -123,7 +128,7 @@ class Contexts(Examples):
         first = np.minimum(context, last)
         counts = np.where(lengths > least, last - first + 1, 0)
         self.users = np.repeat(np.arange(sequences.num_users), counts)
-        self.places = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts - first, counts)
+        self.places = np.repeat(first, counts) + _numbered(counts)
         self.num_examples = len(self.users)
 
     def batch(self, chosen: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -173,9 +178,8 @@ class Shifted(Examples):
         users = np.flatnonzero(sequences.lengths >= 2)
         lengths = sequences.lengths[users]
         counts = -(-(lengths - 1) // max_length) if whole else np.ones_like(lengths)
-        numbers = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         self.users = np.repeat(users, counts)
-        self.ends = np.repeat(lengths, counts) - max_length * numbers
+        self.ends = np.repeat(lengths, counts) - max_length * _numbered(counts)
         self.num_examples = len(self.users)
 
     def batch(self, chosen: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
