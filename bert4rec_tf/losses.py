@@ -1,6 +1,5 @@
 """Losses: over a large table, and of positive items' scores against those of negative ones."""
 
-import math
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
@@ -16,7 +15,7 @@ LEAST_PIECE = 128
 LEAST_PROBABILITY = 1e-20
 """Below it a target's probability is too close to what float32 can hold for its logarithm to be exact."""
 
-LEAST_LIKELIHOOD = math.log(1e-24)
+LEAST_LIKELIHOOD = 1e-24
 """What GRU4Rec's authors add within the logarithm of BPR-max, so that it has a bottom."""
 
 NEVER, LARGEST_SCORE = -1e30, 1e15
@@ -136,24 +135,33 @@ def _negative_log_likelihoods(logits: tf.Tensor, probabilities: tf.Tensor, targe
 
 
 def sum_in_pieces(
-    loss: Callable[..., tf.Tensor], columns: Sequence[tf.Tensor], constants: Sequence[tf.Tensor], piece: int | Tensor
+    loss: Callable[..., tf.Tensor], columns: Sequence[tf.Tensor], constants: Sequence[tf.Tensor], piece: int
 ) -> tf.Tensor:
     """The sum of `loss(*columns, *constants)` over pieces of the columns.
 
     Makes each piece's share of the gradients at once, so that what the loss needs between lives for one piece alone.
+    XLA compiles that: all pieces have the same shape, and what goes element by element is done in few passes.
 
     Args:
         loss: returns [], and 0 for rows of zeros.
-        columns: [n, ...], cut along their first axis and filled with zeros. Integers have no gradient.
+        columns: [n, ...], cut along their first axis and filled with zeros. Only floats have a gradient.
         constants: [...], the same for every piece.
-        piece: rows per piece, one at least.
+        piece: rows per piece, 1 at least.
 
     Returns:
         [], of the type that the constants have.
     """
     columns, constants = [tf.convert_to_tensor(part) for part in columns], list(constants)
-    count, size = _pieces(tf.shape(columns[0])[0], tf.maximum(1, piece))
+    count = tf.maximum(1, -(-tf.shape(columns[0])[0] // piece))
     learnt = [place for place, column in enumerate(columns) if column.dtype.is_floating]
+
+    @tf.function(jit_compile=True)
+    def with_gradients(here: list[tf.Tensor], of_constants: list[tf.Tensor]):
+        sources = [*(here[place] for place in learnt), *of_constants]
+        with tf.GradientTape() as tape:
+            tape.watch(sources)
+            found = loss(*here, *of_constants)
+        return found, tape.gradient(found, sources, unconnected_gradients="zero")
 
     @tf.custom_gradient
     def total(*parts: tf.Tensor):
@@ -161,15 +169,10 @@ def sum_in_pieces(
         whole = list(columns)
         for place, column in zip(learnt, of_columns):
             whole[place] = column
-        cut = [_cut(column, count, size) for column in whole]
+        cut = [_cut(column, count, piece) for column in whole]
 
         def add_piece(index: tf.Tensor, value: tf.Tensor, stacks: list[tf.TensorArray], sums: list[tf.Tensor]):
-            here = [column[index] for column in cut]
-            sources = [*(here[place] for place in learnt), *of_constants]
-            with tf.GradientTape() as tape:
-                tape.watch(sources)
-                found = loss(*here, *of_constants)
-            gradients = tape.gradient(found, sources, unconnected_gradients="zero")
+            found, gradients = with_gradients([column[index] for column in cut], list(of_constants))
             stacks = [stack.write(index, gradient) for stack, gradient in zip(stacks, gradients)]
             sums = [so_far + gradient for so_far, gradient in zip(sums, gradients[len(learnt) :])]
             return index + 1, value + found, stacks, sums
@@ -233,16 +236,35 @@ def bpr_max(
 ) -> tf.Tensor:
     """BPR-max (Hidasi & Karatzoglou 2018): -log(sum_j s_j sigmoid(r_i - r_j) + 1e-24) + regularization sum_j s_j r_j^2.
 
-    s is the softmax over the negatives alone.
+    s is the softmax over the negatives alone. The gradients are written out: they are made of the numbers that the
+    value is made of, where automatic ones would exponentiate everything anew.
 
     Args:
         positives, negatives, valid: as for `top1`.
         regularization: what holds the negatives' scores near 0 (the authors' bpreg).
     """
-    shares = _log_softmax(negatives, valid)
-    likelihood = tf.reduce_logsumexp(shares - tf.nn.softplus(negatives - positives[..., None]), axis=-1)
-    bounded = tf.reduce_logsumexp(tf.stack([likelihood, tf.ones_like(likelihood) * LEAST_LIKELIHOOD]), axis=0)
-    return regularization * tf.reduce_sum(tf.exp(shares) * _square(negatives), axis=-1) - bounded
+
+    @tf.custom_gradient
+    def loss(positives: tf.Tensor, negatives: tf.Tensor):
+        shares = tf.exp(_log_softmax(negatives, valid))
+        below = tf.sigmoid(positives[..., None] - negatives)
+        likely = shares * below
+        likelihood = tf.reduce_sum(likely, axis=-1, keepdims=True)
+        squares = _square(negatives)
+        square = tf.reduce_sum(shares * squares, axis=-1, keepdims=True)
+        value = regularization * square - tf.math.log(likelihood + LEAST_LIKELIHOOD)
+
+        def gradients(upstream: tf.Tensor):
+            scale = 1.0 / (likelihood + LEAST_LIKELIHOOD)
+            falling = likely * (1.0 - below) * scale
+            of_shares = (likelihood - below) * scale + regularization * (squares - square)
+            doubled = tf.where(tf.abs(negatives) <= LARGEST_SCORE, 2.0 * negatives, 0.0)
+            of_negatives = falling + shares * (of_shares + regularization * doubled)
+            return -upstream * tf.reduce_sum(falling, axis=-1), upstream[..., None] * of_negatives
+
+        return value[..., 0], gradients
+
+    return loss(tf.convert_to_tensor(positives), tf.convert_to_tensor(negatives))
 
 
 def _weights(negatives: Tensor, valid: Tensor | None) -> tf.Tensor:

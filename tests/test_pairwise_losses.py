@@ -90,6 +90,26 @@ def test_what_is_no_negative_does_not_count(name):
 
 
 @pytest.mark.parametrize("name", MASKED)
+def test_gradients_are_those_of_the_negatives_alone(name):
+    """Weighted, as a batch weights its rows."""
+    positives, negatives = (tf.constant(part) for part in drawn(3, 6, seed=7))
+    valid = tf.constant([[True, False, True, True, False, True]] * 3)
+    weights = tf.constant([1.0, 0.0, -2.5], tf.float64)
+
+    def gradients(negatives, valid):
+        with tf.GradientTape() as tape:
+            tape.watch([positives, negatives])
+            total = tf.reduce_sum(weights * ORACLES[name][0](positives, negatives, valid))
+        return tape.gradient(total, [positives, negatives])
+
+    found, kept = gradients(negatives, valid), tf.where(valid[0])[:, 0]
+    expected = gradients(tf.gather(negatives, kept, axis=1), None)
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-10)
+    np.testing.assert_allclose(tf.gather(found[1], kept, axis=1), expected[1], rtol=1e-10, atol=1e-15)
+    np.testing.assert_array_equal(tf.boolean_mask(found[1], ~valid), 0)
+
+
+@pytest.mark.parametrize("name", MASKED)
 def test_without_any_negative_there_is_no_gradient(name):
     scores = tf.Variable([[3.0, -2.0]])
     with tf.GradientTape() as tape:

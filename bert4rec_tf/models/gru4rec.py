@@ -11,15 +11,23 @@ from bert4rec_tf.dropout import dropout_layer
 from bert4rec_tf.models.recommender import ITEMS, Recommender, last_items_in_order, scores_of
 from bert4rec_tf.types import Batch, Tensor
 
+
+@tf.custom_gradient
+def elu_of_half(scores: Tensor):
+    """Returns r, and .5 (e^r - 1) below 0: elu with alpha = .5, as the authors' program has it."""
+    activated = tf.maximum(scores, 0.0) + 0.5 * (tf.exp(tf.minimum(scores, 0.0)) - 1.0)
+    return activated, lambda upstream: upstream * tf.where(scores > 0, tf.ones_like(scores), activated + 0.5)
+
+
 ACTIVATIONS = {
     "linear": lambda scores: scores,
     "tanh": tf.tanh,
-    "elu-0.5": lambda scores: tf.where(scores > 0, scores, 0.5 * tf.math.expm1(tf.minimum(scores, 0.0))),
+    "elu-0.5": elu_of_half,
 }
 """What the loss sees of the scores. All rise, so ranks do not depend on them."""
 
-PIECE_SCORES = 1 << 20
-"""About how many scores the loss works on at a time, so that they stay in the cache."""
+PIECE = 128
+"""Targets that the loss works on at a time; more of them gain nothing, and leave a larger last piece half empty."""
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
@@ -104,29 +112,43 @@ class GRU4Rec(Recommender):
         `shared [b, s]`."""
         states = tf.transpose(self.states(batch["items"], training=True), [1, 0, 2])
         targets = tf.transpose(batch["targets"])
+        outputs, biases = tf.gather(self.output_rows, targets), tf.gather(self.bias, targets)
+        scores = tf.matmul(states, outputs, transpose_b=True) + biases[:, None, :]
+        others = (targets > 0)[:, None, :] & ~tf.eye(tf.shape(targets)[1], dtype=tf.bool)
+        columns = self._of_targets(targets, states, tf.linalg.diag_part(scores), scores, others)
         shared = tf.reshape(batch["shared"], [-1]) if self.settings["extra_negatives"] else tf.zeros([0], tf.int32)
-        rows, negatives = tf.shape(targets)[1], tf.size(shared)
-        of_steps = (targets, states, tf.gather(self.output_rows, targets), tf.gather(self.bias, targets))
         of_all = (tf.gather(self.output_rows, shared), tf.gather(self.bias, shared))
-        total = losses.sum_in_pieces(self._loss_of_steps, of_steps, of_all, PIECE_SCORES // (rows * (rows + negatives)))
+        total = losses.sum_in_pieces(self._loss_of_targets, columns, of_all, PIECE)
         return tf.math.divide_no_nan(total, self.loss_weight(batch))
 
-    def _loss_of_steps(
-        self, targets: Tensor, states: Tensor, outputs: Tensor, biases: Tensor, shared: Tensor, shared_biases: Tensor
+    def _of_targets(self, targets: Tensor, *columns: Tensor) -> list[Tensor]:
+        """Returns targets [n, b] and columns [n, b, ...] as [t, ...], without padding where shapes may depend on it:
+        the loss costs more than all else."""
+        rows = (targets, *columns)
+        flat = [tf.reshape(column, tf.concat([[-1], tf.shape(column)[2:]], axis=0)) for column in rows]
+        if self.static_shapes:
+            return flat
+        return [tf.boolean_mask(column, flat[0] > 0) for column in flat]
+
+    def _loss_of_targets(
+        self,
+        targets: Tensor,
+        states: Tensor,
+        positives: Tensor,
+        scores: Tensor,
+        others: Tensor,
+        shared: Tensor,
+        shared_biases: Tensor,
     ) -> Tensor:
-        """Returns the sum of the loss over some steps: targets [n, b], states and output rows of the targets [n, b, d]
-        with biases [n, b], and rows [s, d] with biases [s] of the negatives that all of them share."""
+        """Returns the sum of the loss over targets [t] that are no padding: states [t, d], own scores [t], scores of
+        the batch's targets at the same step [t, b] and which of them are negatives, and rows [s, d] with biases [s] of
+        the negatives that all of them share."""
         activate = ACTIVATIONS[self.settings["final_activation"]]
-        valid, rows = targets > 0, tf.shape(targets)[1]
-        scores = activate(tf.matmul(states, outputs, transpose_b=True) + biases[:, None, :])
-        # What is padding is left out before the loss, which costs more than the products.
-        positives = tf.boolean_mask(tf.linalg.diag_part(scores), valid)
-        others = tf.broadcast_to(valid[:, None, :] & ~tf.eye(rows, dtype=tf.bool), tf.shape(scores))
-        scores, others = tf.boolean_mask(scores, valid), tf.boolean_mask(others, valid)
-        of_shared = tf.matmul(tf.boolean_mask(states, valid), shared, transpose_b=True)
-        scores = tf.concat([scores, activate(of_shared + shared_biases)], axis=1)
+        of_shared = tf.matmul(states, shared, transpose_b=True) + shared_biases
+        scores = activate(tf.concat([scores, of_shared], axis=1))
         others = tf.concat([others, tf.ones_like(of_shared, tf.bool)], axis=1)
-        return tf.reduce_sum(self._loss(positives, scores, others))
+        weights = tf.cast(targets > 0, states.dtype)
+        return tf.reduce_sum(weights * self._loss(activate(positives), scores, others))
 
     def loss_weight(self, batch: Batch) -> Tensor:
         return tf.reduce_sum(tf.cast(batch["targets"] > 0, tf.float32))
