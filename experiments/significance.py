@@ -75,16 +75,17 @@ def holm(p_values: Mapping[Any, float]) -> dict[Any, float]:
 
 
 def sentences(found: Findings, comparisons: Mapping[str, Any], titles: Mapping[str, str]) -> list[str]:
-    """Says in how many cells of Table 2 BERT4Rec is better or worse, and which are open.
+    """Says in how many cells of Table 2 BERT4Rec is better or worse, which are open, and what was not compared.
 
     Args:
         found: Table 2.
         comparisons: as `read` returns them.
         titles: data set -> what it is called.
     """
+    names = pairs(found)
     known = {
         place: comparisons[name]
-        for place, name in pairs(found).items()
+        for place, name in names.items()
         if name in comparisons and _is_of(comparisons[name], *(found.lines[key] for key in name.split()))
     }
     p_values = {(*place, metric): known[place][metric]["p_value"] for place in known for metric in METRICS}
@@ -105,6 +106,9 @@ def sentences(found: Findings, comparisons: Mapping[str, Any], titles: Mapping[s
     for verdict in ("worse", "not significant"):
         if verdicts[verdict]:
             lines.append(f"{verdict.capitalize()}: {_listed(verdicts[verdict], titles)}.")
+    open_ones = [f"{titles[dataset]}, {MODELS[model]}" for dataset, model in names if (dataset, model) not in known]
+    if open_ones:
+        lines.append(f"Not compared, for the ranks of both runs were not at hand together: {'; '.join(open_ones)}.")
     return lines
 
 

@@ -416,6 +416,17 @@ def test_comparisons_outlive_the_work_directories(tmp_path):
     assert (tmp_path / "results" / "report.md").read_text() == before and "corrected" in before
 
 
+def test_what_was_not_compared_is_named(tmp_path):
+    found, sweep = finished_with_ranks(tmp_path, {"pop": 30, "ncf": 8, "sasrec": 6, "bert4rec": 6})
+    for model in ("ncf", "sasrec"):
+        WorkDirectory(sweep.folder(found.plan.jobs("table2")["beauty", model][0])).ranks("test").unlink()
+    material.write_report({"table2": found}, sweep)
+    text = (tmp_path / "results" / "report.md").read_text()
+    assert "all 6 comparisons" in text
+    assert text.count("Not compared, for the ranks of both runs were not at hand together: ") == 1
+    assert "together: Beauty, NCF; Beauty, SASRec." in text
+
+
 def test_comparisons_of_other_data_do_not_count(tmp_path):
     """The same two runs were compared on the file of before, whose ranks are gone."""
     found, sweep = finished_with_ranks(tmp_path, {"pop": 30, "bert4rec": 6})
