@@ -244,7 +244,12 @@ TUNED: dict[tuple[str, str], Preset] = {
     ("fpmc", "ml-1m"): _at_most(
         80_000, 2_000, "NDCG@10 .344 on the test item (measured).", "17 minutes of one thread (measured)."
     ),
-    ("gru4rec", "ml-1m"): _at_most(6_000, 250),
+    ("gru4rec", "ml-1m"): _at_most(
+        6_000,
+        250,
+        "NDCG@10 .430 on the test item (measured).",
+        "89 minutes of one thread beside other work (measured).",
+    ),
     ("gru4rec_plus", "ml-1m"): _at_most(
         2_000,
         100,
