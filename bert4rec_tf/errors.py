@@ -9,9 +9,9 @@ class UserError(ValueError):
 
 
 def in_one_line(error: Exception) -> str:
-    """Returns what an error says, at most 300 characters of it: a user's mistake as it is, a defect with its type."""
-    text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-    return " ".join(text.split())[:300]
+    """Returns what an error says: a user's mistake whole, of a defect its type and 300 characters at most."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, UserError) else f"{type(error).__name__}: {text[:300]}"
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> UserError:

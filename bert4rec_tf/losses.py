@@ -152,7 +152,7 @@ def sum_in_pieces(
         [], of the type that the constants have.
     """
     columns, constants = [tf.convert_to_tensor(part) for part in columns], list(constants)
-    count = tf.maximum(1, -(-tf.shape(columns[0])[0] // piece))
+    count, _ = _pieces(tf.shape(columns[0])[0], piece)
     learnt = [place for place, column in enumerate(columns) if column.dtype.is_floating]
 
     @tf.function(jit_compile=True)

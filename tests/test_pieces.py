@@ -56,4 +56,4 @@ def test_the_loss_sees_no_more_than_a_piece():
 
     chosen, rows, factors, *constants = inputs(13)
     sum_in_pieces(spying, (chosen, rows, factors), constants, 5)
-    assert set(seen) == {5}
+    assert seen == [5]

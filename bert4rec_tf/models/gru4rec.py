@@ -115,20 +115,11 @@ class GRU4Rec(Recommender):
         outputs, biases = tf.gather(self.output_rows, targets), tf.gather(self.bias, targets)
         scores = tf.matmul(states, outputs, transpose_b=True) + biases[:, None, :]
         others = (targets > 0)[:, None, :] & ~tf.eye(tf.shape(targets)[1], dtype=tf.bool)
-        columns = self._of_targets(targets, states, tf.linalg.diag_part(scores), scores, others)
+        columns = self.of_targets(targets, states, tf.linalg.diag_part(scores), scores, others)
         shared = tf.reshape(batch["shared"], [-1]) if self.settings["extra_negatives"] else tf.zeros([0], tf.int32)
         of_all = (tf.gather(self.output_rows, shared), tf.gather(self.bias, shared))
         total = losses.sum_in_pieces(self._loss_of_targets, columns, of_all, PIECE)
         return tf.math.divide_no_nan(total, self.loss_weight(batch))
-
-    def _of_targets(self, targets: Tensor, *columns: Tensor) -> list[Tensor]:
-        """Returns targets [n, b] and columns [n, b, ...] as [t, ...], without padding where shapes may depend on it:
-        the loss costs more than all else."""
-        rows = (targets, *columns)
-        flat = [tf.reshape(column, tf.concat([[-1], tf.shape(column)[2:]], axis=0)) for column in rows]
-        if self.static_shapes:
-            return flat
-        return [tf.boolean_mask(column, flat[0] > 0) for column in flat]
 
     def _loss_of_targets(
         self,

@@ -53,6 +53,14 @@ class Recommender(keras.Model):
         """Returns the loss of a training batch, float32 []. What the batch holds depends on `examples`."""
         raise TypeError(f"{type(self).__name__} is not trained by steps")
 
+    def of_targets(self, targets: Tensor, *columns: Tensor) -> list[Tensor]:
+        """Returns `targets [b, n]` and `columns [b, n, ...]` as [t] and [t, ...]: those of the targets that are no
+        padding, or with `static_shapes` of all."""
+        rows = (targets, *columns)
+        if self.static_shapes:
+            return [tf.reshape(row, tf.concat([[-1], tf.shape(row)[2:]], axis=0)) for row in rows]
+        return [tf.boolean_mask(row, targets > 0) for row in rows]
+
     def loss_weight(self, batch: Batch) -> Tensor:
         """Returns what `training_loss` divides a sum by, float32 []; the rows, unless a model's loss has other terms.
 

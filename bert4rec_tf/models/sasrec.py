@@ -103,12 +103,8 @@ class SASRec(Recommender):
         return tf.reduce_sum(weights * losses.binary_cross_entropy(positives, negatives))
 
     def _cross_entropy(self, states: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Returns the weighted softmax loss. Only real targets go through the table, but where shapes must be known."""
-        if self.static_shapes:
-            states = tf.reshape(states, [-1, states.shape[2]])
-            targets, weights = tf.reshape(targets, [-1]), tf.reshape(weights, [-1])
-        else:
-            states, targets, weights = (tf.boolean_mask(values, targets > 0) for values in (states, targets, weights))
+        """Returns the weighted softmax loss."""
+        targets, states, weights = self.of_targets(targets, states, weights)
         return losses.table_cross_entropy(states, self.items, self._no_item(), targets, weights)
 
     def loss_weight(self, batch: Batch) -> Tensor:
