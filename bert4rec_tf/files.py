@@ -18,6 +18,18 @@ LOCK = ".lock"
 PARTIAL = ".partial"
 
 
+def expanded_path(path: Path | str) -> Path:
+    """Returns a path that was named, with its leading `~` expanded: a shell leaves that of `--data_dir=~/data`.
+
+    Raises:
+        UserError: where it names a user without a home folder.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise UserError(f"{path}: there is no home folder of that user") from error
+
+
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """Yields a path beside `path` to write to; it takes the place of `path` when the block ends without an error.

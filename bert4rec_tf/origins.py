@@ -10,6 +10,7 @@ from typing import Any
 
 from bert4rec_tf.config import Settings, setting
 from bert4rec_tf.errors import UserError, unknown_name
+from bert4rec_tf.files import expanded_path
 
 SOURCES = ("processed", "raw")
 RAW = "-raw"
@@ -57,7 +58,7 @@ class Interactions(Settings):
 
     @property
     def file(self) -> Path:
-        return Path(self.path).expanduser()
+        return expanded_path(self.path)
 
     @property
     def options(self) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from bert4rec_tf import origins, presets, summary
 from bert4rec_tf.config import MODEL_SETTINGS, Run, all_settings, field_type
 from bert4rec_tf.data import datasets
 from bert4rec_tf.errors import UserError, unknown_name
+from bert4rec_tf.files import expanded_path
 from bert4rec_tf.origins import Interactions
 from bert4rec_tf.sequences import Sequences
 from bert4rec_tf.startup import import_tensorflow
@@ -67,7 +68,7 @@ def given_settings() -> dict[str, Any]:
 
 
 def folder(flag: str) -> Path | None:
-    return Path(FLAGS[flag].value).expanduser() if FLAGS[flag].value else None
+    return expanded_path(FLAGS[flag].value) if FLAGS[flag].value else None
 
 
 def given_interactions() -> Interactions | None:

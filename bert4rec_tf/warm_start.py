@@ -8,6 +8,7 @@ from bert4rec_tf.arrays import Damaged
 from bert4rec_tf.config import Run
 from bert4rec_tf.construction import new_model
 from bert4rec_tf.errors import UserError
+from bert4rec_tf.files import expanded_path
 from bert4rec_tf.models import Recommender
 from bert4rec_tf.progress import warn
 from bert4rec_tf.steps import strategy_for
@@ -51,7 +52,7 @@ def begin(run: Run, init_from: str | Path | Source, workdir: Path | str | None =
     """
     if isinstance(init_from, Source):
         return dataclasses.replace(run, initial_weights=init_from.fingerprint), init_from
-    path = Path(init_from).expanduser()
+    path = expanded_path(init_from)
     if workdir is not None and not path.exists() and not _index(path).exists():
         config = WorkDirectory(Path(workdir))
         began = config.read_config() if config.config.exists() else {}

@@ -13,6 +13,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from bert4rec_tf.data import datasets
 from bert4rec_tf.errors import UserError, unknown_name
+from bert4rec_tf.files import expanded_path
 from bert4rec_tf.startup import Parser
 from experiments import listing
 from experiments.findings import Findings
@@ -28,11 +29,6 @@ NOT_TUNED = ("list", "report", "tables", "figures", "jobs", "time_budget", "resu
 
 SECONDS = 60
 """The budget of time is given in minutes."""
-
-
-def folder(text: str) -> Path:
-    """Returns a folder that was named; a shell leaves the ~ of --data_dir=~/data as it is."""
-    return Path(os.path.expanduser(text))
 
 
 def parser() -> Parser:
@@ -51,13 +47,13 @@ def parser() -> Parser:
     made.add_argument("--jobs", type=int, default=1, help="runs at once (default: 1)")
     made.add_argument("--threads", type=int, help="threads of each run (default: all)")
     made.add_argument("--time_budget", type=float, help="minutes after which a run is stopped; the next sweep goes on")
-    made.add_argument("--data_dir", type=folder, help="folder of the data files, as for a run")
+    made.add_argument("--data_dir", type=expanded_path, help="folder of the data files, as for a run")
     made.add_argument(
-        "--workdir", type=folder, help="folder of the runs (default: runs/experiments; --quick: runs/quick)"
+        "--workdir", type=expanded_path, help="folder of the runs (default: runs/experiments; --quick: runs/quick)"
     )
     made.add_argument(
         "--results",
-        type=folder,
+        type=expanded_path,
         help="folder of results and report (default: experiments/results of the repository; --quick: the workdir)",
     )
     return made

@@ -21,7 +21,7 @@ ALLOWED = {
     "arrays": {"errors", "files"},
     "plots": {"files"},
     "config": {"errors"},
-    "origins": {"config", "errors"},
+    "origins": {"config", "errors", "files"},
     "presets": {"config", "errors", "origins"},
     "metrics": {"errors"},
     "candidates": FOUNDATION | {"metrics"},
@@ -69,7 +69,8 @@ ALLOWED = {
     "run": FOUNDATION
     | {"pipeline", "repeats", "summary", "presets", "workdir", "data", "origins", "startup", "warm_start"},
     "commands": {
-        *("commands", "comparison", "config", "data", "errors", "progress", "serving", "startup", "summary", "workdir")
+        *("commands", "comparison", "config", "data", "errors", "files", "progress", "serving", "startup", "summary"),
+        "workdir",
     },
     "cli": {"errors"},
     "__init__": set(),

@@ -77,6 +77,13 @@ def test_one_history(command, popular):
     ]
 
 
+def test_a_home_folder_is_found(command, popular, monkeypatch):
+    """A shell leaves the ~ in --model=~/model as it is."""
+    monkeypatch.setenv("HOME", str(popular.parent))
+    code, out, err = command(f"--model=~/{popular.name}", "--history=c")
+    assert (code, err) == (0, "") and out
+
+
 def test_choices_and_titles(command, popular, tmp_path):
     (tmp_path / "titles.csv").write_text('id,title\n"a,b","The first, of two"\n', encoding="utf-8")
     code, out, _ = command(
@@ -211,6 +218,7 @@ MISTAKES = {
     "k": (["--history=a", "-k", "0"], "`k` must be at least 1 and less than 2^31. Received: k=0"),
     "no number": (["--history=a", "-k", "ten"], "argument -k: invalid int value: 'ten'"),
     "no model": (["--history=a", "--model=none"], "none: has no saved_model.pb that can be read"),
+    "model of nobody": (["--history=a", "--model=~nobody-at-all/x"], "argument --model: invalid expanded_path value"),
     "ending": (["--input=in.csv", "--output=out.txt"], "--output must end in .csv or .parquet. Received: out.txt"),
     "ending before the model": (["--model=none", "--input=in.csv", "--output=out.txt"], "--output must end in .csv"),
     "no folder": (["--input=in.csv", "--output=no/out.csv"], "no: is not a folder"),

@@ -12,6 +12,7 @@ from bert4rec_tf import plots
 from bert4rec_tf.config import field_type
 from bert4rec_tf.data import datasets, statistics
 from bert4rec_tf.errors import UserError
+from bert4rec_tf.files import expanded_path
 from bert4rec_tf.origins import SOURCES, Interactions, column_options, named
 from bert4rec_tf.startup import Parser
 
@@ -23,8 +24,8 @@ def parser() -> Parser:
     data.add_argument("--dataset", help=f"a data set: {', '.join(datasets.DATASETS)}")
     data.add_argument("--interactions", metavar="FILE", help="a file of your own, one action per row")
     made.add_argument("--source", choices=SOURCES, default="processed", help="where a data set comes from")
-    made.add_argument("--data_dir", type=Path, help="folder of data files and what is made of them")
-    made.add_argument("--plot", type=Path, metavar="FILE.png", help="also draw the distributions")
+    made.add_argument("--data_dir", type=expanded_path, help="folder of data files and what is made of them")
+    made.add_argument("--plot", type=expanded_path, metavar="FILE.png", help="also draw the distributions")
     for name, option in column_options().items():
         kind, choices = field_type(option), option.metadata["limits"].get("choices")
         made.add_argument(f"--{name}", type=kind, choices=choices, help=option.metadata["help"])

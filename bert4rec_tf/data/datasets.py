@@ -15,6 +15,7 @@ from bert4rec_tf.data.download import Remote
 from bert4rec_tf.data.readers import read_pairs
 from bert4rec_tf.data.synthetic import MarkovCatalogue, OrderlessCatalogue
 from bert4rec_tf.errors import UserError, unknown_name
+from bert4rec_tf.files import expanded_path
 from bert4rec_tf.origins import RAW, Interactions, family, is_own, named
 from bert4rec_tf.progress import warn
 from bert4rec_tf.sequences import Sequences
@@ -286,7 +287,7 @@ def load_with_report(
     data: str | Interactions, folder: Path | str | None = None, source: str = "processed"
 ) -> tuple[Sequences, Report | None]:
     """The same, with what the conversion met; None where nothing was converted."""
-    folder = Path(folder).expanduser() if folder else default_folder()
+    folder = expanded_path(folder) if folder else default_folder()
     if isinstance(data, Interactions):
         return conversion.converted(data, folder)
     name = named(data, source)

@@ -12,6 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
+from bert4rec_tf.files import expanded_path
 from bert4rec_tf.progress import warn
 from bert4rec_tf.serving import predict
 from bert4rec_tf.serving.batching import Batcher, Overloaded
@@ -57,7 +58,7 @@ class Served:
 
 def open_versions(settings: ServerSettings, tell: Callable[[str], None] = warn) -> Versions[Served]:
     """Loads the newest version. Raises UserError where there is none, or the titles cannot be read."""
-    titles = read_titles(Path(settings.titles)) if settings.titles else {}
+    titles = read_titles(expanded_path(settings.titles)) if settings.titles else {}
 
     def load(folder: Path, number: int) -> Served:
         model = LoadedModel(folder)
@@ -65,7 +66,7 @@ def open_versions(settings: ServerSettings, tell: Callable[[str], None] = warn) 
         items = read_items(model.vocabulary) if model.vocabulary else list(titles)
         return Served(number, model, Catalogue(items, titles))
 
-    return Versions(Path(settings.model), load, tell)
+    return Versions(expanded_path(settings.model), load, tell)
 
 
 class Service:
