@@ -224,6 +224,7 @@ def test_a_compressed_body_is_read_and_its_limit_is_that_of_what_is_inside(clien
         ("POST", "/v1/models/bert4rec/versions/x:predict", 404),
         ("POST", "/v1/models/bert4rec:classify", 404),
         ("GET", "/v1/models/other", 404),
+        ("GET", "/v1/models/other/versions/1", 404),
         ("GET", "/v1/models/bert4rec/versions/2", 404),
         ("GET", "/v1/models/bert4rec/versions/2/metadata", 404),
         ("GET", "/page/../../setup.py", 404),

@@ -132,14 +132,19 @@ class Service:
                 except Exception:
                     LOG.exception("the folder of versions could not be looked through")
 
-    def _served(self, request: web.Request) -> Served:
-        """Returns the version that a request names, or else the current one."""
-        name, version = request.match_info["name"], request.match_info.get("version")
+    def _name(self, request: web.Request) -> str:
+        """Returns the name of the model, which is the only one that may be asked for."""
+        name = request.match_info["name"]
         if name != self._settings.name:
             raise RequestError(f"There is no model {name!r} here, but {self._settings.name!r}", 404)
+        return name
+
+    def _served(self, request: web.Request) -> Served:
+        """Returns the version that a request names, or else the current one."""
+        name, version = self._name(request), request.match_info.get("version")
         served = self._versions.current
         if version is not None and version != str(served.version):
-            raise RequestError(f"There is no version {version!r} of {name!r} here, but {served.version}", 404)
+            raise _no_version(name, version, served)
         return served
 
     async def predict(self, request: web.Request) -> web.Response:
@@ -161,14 +166,10 @@ class Service:
             raise RequestError(f"No answer within {self._settings.timeout:g} seconds", 504) from None
 
     async def status(self, request: web.Request) -> web.Response:
-        named = request.match_info.get("version")
-        states = self._versions.status()
-        if named is None:
-            self._served(request)
-        else:
-            states = [state for state in states if state["version"] == named]
-            if not states:
-                self._served(request)
+        name, named = self._name(request), request.match_info.get("version")
+        states = [state for state in self._versions.status() if named in (None, state["version"])]
+        if not states:
+            raise _no_version(name, named, self._versions.current)
         return _json({"model_version_status": states})
 
     async def metadata(self, request: web.Request) -> web.Response:
@@ -220,6 +221,10 @@ class Service:
 
 def _answer(question: predict.Question, outputs: Any) -> web.Response:
     return _json(predict.answer(question, outputs))
+
+
+def _no_version(name: str, version: str, served: Served) -> RequestError:
+    return RequestError(f"There is no version {version!r} of {name!r} here, but {served.version}", 404)
 
 
 async def _translated(size: int, function: Callable[..., Any], *arguments: Any) -> Any:
