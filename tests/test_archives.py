@@ -30,7 +30,7 @@ def test_a_member_is_read_wherever_it_lies(tmp_path):
     path = archive(tmp_path, {"ml-1m/README": b"read me", "ml-1m/ratings.dat": b"1::2::3::4\n"})
     with archives.opened(path, "ratings.dat") as file:
         assert file.read() == b"1::2::3::4\n"
-    assert archives.has_member(path, "ratings.dat") and not archives.has_member(path, "movies.dat")
+    assert archives.members(path) == {"README", "ratings.dat"}
 
 
 @pytest.mark.parametrize("name", ["plain", "packed.gz", "data.zip"])
@@ -96,7 +96,7 @@ def test_what_is_no_archive_is_told(tmp_path, content):
     path = tmp_path / "data.zip"
     path.write_bytes(content)
     assert "damaged" in refusal(path)
-    assert not archives.has_member(path, "ratings.dat")
+    assert archives.members(path) is None
 
 
 def test_a_member_that_is_not_there_or_twice_is_told(tmp_path):

@@ -76,13 +76,13 @@ def _opened(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Bina
         raise UserError(f"{path}: {info.filename!r} cannot be unpacked ({error})") from error
 
 
-def has_member(path: Path, member: str) -> bool:
-    """Tells whether a file is an archive with a member of this name."""
+def members(path: Path) -> set[str] | None:
+    """Returns the names in an archive, without their folders; None where a file is no archive that can be read."""
     try:
         with zipfile.ZipFile(path) as archive:
-            return any(_base(info) == member for info in archive.infolist())
+            return {_base(info) for info in archive.infolist()}
     except (OSError, *UNREADABLE):
-        return False
+        return None
 
 
 def _base(info: zipfile.ZipInfo) -> str:

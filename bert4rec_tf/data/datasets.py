@@ -226,7 +226,7 @@ def default_folder() -> Path:
     """Returns the environment's BERT4REC_DATA, else a folder in the user's cache."""
     folder = os.environ.get("BERT4REC_DATA")
     cache_folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(folder) if folder else Path(cache_folder) / "bert4rec_tf"
+    return expanded_path(folder) if folder else Path(cache_folder) / "bert4rec_tf"
 
 
 def present(name: str, folder: Path | None = None) -> tuple[File, Path] | None:
@@ -234,9 +234,18 @@ def present(name: str, folder: Path | None = None) -> tuple[File, Path] | None:
     source, folder = source_of(name), folder or default_folder()
     for file in source.files if source else ():
         for path in (folder / file.name, folder / f"{file.name}.gz"):
-            if path.exists() and (file.member is None or file.remote or archives.has_member(path, file.member)):
+            if path.exists() and _may_be(file, path):
                 return file, path
     return None
+
+
+def _may_be(file: File, path: Path) -> bool:
+    """Tells whether what lies at `path` is meant to be `file`: two archives of ML-20m have one name, and a damaged one
+    is taken for that which is fetched."""
+    if file.member is None:
+        return True
+    held = archives.members(path)
+    return file.remote is not None if held is None else file.member in held
 
 
 def obtain(name: str, folder: Path | None = None) -> tuple[File, Path] | None:
@@ -247,9 +256,15 @@ def obtain(name: str, folder: Path | None = None) -> tuple[File, Path] | None:
     found = present(name, folder)
     if found is None:
         file = source.fetched
-        if download.fetch(file.remote, folder / file.name) and source.terms:
+        target = folder / file.name
+        if target.exists() and not _may_be(file, target):
+            raise UserError(
+                f"{target}: has no {file.member!r}; rename it (the authors' archive to ml-20m-processed.zip), for the "
+                "publisher's is kept under this name"
+            )
+        if download.fetch(file.remote, target) and source.terms:
             print(source.terms, flush=True)
-        return file, folder / file.name
+        return file, target
     _tell_if_another(source, *found)
     return found
 
