@@ -5,7 +5,7 @@ import os
 import sys
 from typing import NoReturn
 
-from bert4rec_tf.errors import UserError, unknown_name
+from bert4rec_tf.errors import UserError, of_system, unknown_name
 
 COMMANDS = {
     "run": "prepare, train, evaluate and export a model (the same as python -m bert4rec_tf.run)",
@@ -37,6 +37,8 @@ def main() -> None:
     except BrokenPipeError:
         # Whoever read the output has enough; nothing is to be told when the interpreter closes it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        end(of_system(error))
     except KeyboardInterrupt:
         print("\nStopped. The same command goes on where it was.", file=sys.stderr)
         sys.exit(130)

@@ -14,6 +14,11 @@ def in_one_line(error: Exception) -> str:
     return text if isinstance(error, UserError) else f"{type(error).__name__}: {text[:300]}"
 
 
+def of_system(error: OSError) -> str:
+    """Returns what the operating system refused, and of which file."""
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+
+
 def unknown_name(what: str, name: str, known: Iterable[str]) -> UserError:
     """Returns the error for a `name` that is none of the `known` ones, with the nearest of them."""
     known = sorted(known)

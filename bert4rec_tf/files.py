@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import shutil
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,6 +17,9 @@ from bert4rec_tf.progress import warn
 
 LOCK = ".lock"
 PARTIAL = ".partial"
+
+UNREADABLE = (OSError, EOFError, zlib.error)
+"""What reading a file, plain or `.gz`, ends in where that is not possible."""
 
 
 def expanded_path(path: Path | str) -> Path:
@@ -117,6 +121,11 @@ def read_json(path: Path) -> Any:
 def open_binary(path: Path) -> BinaryIO:
     """Opens `path` for reading, unpacking it on the way where its name ends in `.gz`."""
     return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")
+
+
+def unreadable(path: Path, error: Exception) -> UserError:
+    """Returns what a user is told of one of UNREADABLE."""
+    return UserError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})")
 
 
 def make_folder(folder: Path) -> None:

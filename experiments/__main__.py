@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from bert4rec_tf.data import datasets
-from bert4rec_tf.errors import UserError, unknown_name
+from bert4rec_tf.errors import UserError, of_system, unknown_name
 from bert4rec_tf.files import expanded_path
 from bert4rec_tf.startup import Parser
 from experiments import listing
@@ -187,7 +187,7 @@ def command(arguments: Sequence[str]) -> int:
     except UserError as error:
         return end(str(error))
     except OSError as error:
-        return end(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        return end(of_system(error))
     except KeyboardInterrupt:
         print("\nStopped. The same command goes on.", file=sys.stderr)
         return 130

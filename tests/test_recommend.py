@@ -1,6 +1,7 @@
 """`bert4rec recommend`: one history, and files of them, killed and resumed."""
 
 import csv
+import errno
 import functools
 import gzip
 import json
@@ -13,6 +14,7 @@ import pytest
 from pyarrow import parquet
 
 from bert4rec_tf import cli
+from bert4rec_tf.errors import UserError
 from bert4rec_tf.models import BprMf, Pop
 from bert4rec_tf.sequences import Vocabulary
 from bert4rec_tf.serving import batch, client
@@ -145,6 +147,33 @@ def test_a_file_of_histories_as_csv(command, popular, small_parts, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [source.name, target.name]
 
 
+def test_the_mark_of_the_byte_order_is_no_part_of_the_first_user(command, popular, tmp_path):
+    (tmp_path / "histories.csv").write_text("ann,c\nbob,d\n", encoding="utf-8-sig")
+    target = tmp_path / "out.csv"
+    assert command(f"--model={popular}", f"--input={tmp_path / 'histories.csv'}", f"--output={target}")[0] == 0
+    assert [line.split(",")[0] for line in target.read_text().splitlines()[1::3]] == ["ann", "bob"]
+
+
+def test_a_damaged_packed_file_is_told(tmp_path):
+    whole = gzip.compress(b"".join(b"user%d,c,d\n" % number for number in range(99)))
+    told = set()
+    for place in range(10, len(whole)):
+        (tmp_path / "in.csv.gz").write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:
+            batch._scan(tmp_path / "in.csv.gz")
+        except UserError as error:
+            told.add(type(error.__cause__).__name__)
+    assert {"error", "BadGzipFile"} <= told, "zlib's error is of no other kind"
+
+
+def test_what_the_system_refuses_is_told_in_one_line(command, popular, monkeypatch):
+    def refused(folder):
+        raise PermissionError(errno.EACCES, "Permission denied", "model/saved_model.pb")
+
+    monkeypatch.setattr(client, "SavedRecommender", refused)
+    assert command("--history=c", f"--model={popular}") == (2, "", "error: model/saved_model.pb: Permission denied\n")
+
+
 def test_a_file_of_histories_as_parquet(command, popular, small_parts, tmp_path):
     source, target = write(tmp_path / "histories.csv", ROWS), tmp_path / "recommendations.parquet"
     (tmp_path / "titles.csv").write_text("id,title\nplain,Plain\n")
@@ -224,6 +253,7 @@ MISTAKES = {
     "no folder": (["--input=in.csv", "--output=no/out.csv"], "no: is not a folder"),
     "no input": (["--input=none.csv", "--output=out.csv"], "none.csv: cannot be read (No such file or directory)"),
     "no text": (["--input=bad.csv", "--output=out.csv"], "bad.csv:2: is no CSV in UTF-8"),
+    "two lines": (["--history=a\r1"], "Ids are separated by commas on one line"),
     "no CSV": (["--input=quote.csv", "--output=out.csv"], "quote.csv:2: is no CSV in UTF-8"),
     "no titles": (["--history=a", "--titles=none.csv"], "none.csv: cannot be read (No such file or directory)"),
     "bad titles": (

@@ -21,6 +21,8 @@ def test_columns_in_any_order_commas_quotes_lines_and_empty_titles(tmp_path):
     assert read_titles(tmp_path / "titles.csv.gz") == expected
 
 
+PACKED = gzip.compress(b"id,title\n" + b"".join(b"%d,Title %d\n" % (number, number) for number in range(9)))
+
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 
 
@@ -43,6 +45,14 @@ def test_any_bytes_are_titles_or_a_users_mistake(tmp_path_factory, content, name
         read_titles(path)
     except UserError as error:
         assert str(error).startswith(str(path))
+
+
+@pytest.mark.parametrize("place", range(10, len(PACKED)))
+def test_a_damaged_packed_file_is_told(tmp_path, place):
+    path = tmp_path / "titles.csv.gz"
+    path.write_bytes(PACKED[:place] + bytes([PACKED[place] ^ 0xFF]) + PACKED[place + 1 :])
+    with pytest.raises(UserError, match=r"titles\.csv\.gz"):
+        read_titles(path)
 
 
 @pytest.mark.parametrize(

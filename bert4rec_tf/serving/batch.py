@@ -142,7 +142,9 @@ def _recommended(
 def _rows(source: Path) -> Iterator[Row]:
     """Reads the users and histories of a file; empty lines are passed over."""
     with files.open_binary(source) as file:
-        lines = csv.reader((line.decode("utf-8") for line in file), strict=True)
+        # Of the first line the mark of the byte order is no part.
+        encodings = itertools.chain(["utf-8-sig"], itertools.repeat("utf-8"))
+        lines = csv.reader((line.decode(encoding) for encoding, line in zip(encodings, file)), strict=True)
         try:
             for fields in lines:
                 if fields:
@@ -161,8 +163,8 @@ def _scan(source: Path) -> tuple[str, int]:
             while block := file.read(1 << 20):
                 digest.update(block)
                 lines += block.count(b"\n")
-    except (OSError, EOFError) as error:
-        raise UserError(f"{source}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+    except files.UNREADABLE as error:
+        raise files.unreadable(source, error) from error
     return digest.hexdigest(), lines
 
 

@@ -116,5 +116,12 @@ def _bytes(raw: str) -> bytes:
 
 
 def split_ids(line: str) -> list[str]:
-    """Returns the ids of a line, separated by commas; one that holds a comma stands in double quotes."""
-    return next(csv.reader([line], skipinitialspace=True), [])
+    """Returns the ids of a line, separated by commas; one that holds a comma stands in double quotes.
+
+    Raises:
+        UserError: where it is more than one line.
+    """
+    try:
+        return next(csv.reader([line], skipinitialspace=True), [])
+    except csv.Error as error:
+        raise UserError(f"Ids are separated by commas on one line ({error}). Received: {line!r}") from error

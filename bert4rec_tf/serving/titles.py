@@ -39,6 +39,6 @@ def read_titles(path: Path) -> dict[str, str]:
         raise UserError(f"{path}:{lines.line_num}: is no CSV ({error})") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: must be in UTF-8 ({error.reason})") from error
-    except (OSError, EOFError) as error:
-        raise UserError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+    except files.UNREADABLE as error:
+        raise files.unreadable(path, error) from error
     return titles
