@@ -6,7 +6,7 @@ from typing import Any
 from bert4rec_tf.config import Run
 from bert4rec_tf.progress import clock
 from experiments.jobs import Job
-from experiments.results import FINISHED, newest
+from experiments.results import FINISHED, newest, trainings
 from experiments.sweep import Sweep
 
 MISSING, RUNNING = "missing", "running"
@@ -14,6 +14,8 @@ MISSING, RUNNING = "missing", "running"
 
 def states(jobs: Sequence[Job], sweep: Sweep) -> list[tuple[Job, str, float | None]]:
     """Returns each job, what it is in, and the seconds that it may still take; None where nothing tells that.
+
+    Of a running job the sittings before this one count as done.
 
     Its states are finished, running, stopped, failed and missing.
     """
@@ -23,9 +25,12 @@ def states(jobs: Sequence[Job], sweep: Sweep) -> list[tuple[Job, str, float | No
         if sweep.is_finished(job):
             rows.append((job, FINISHED, 0.0))
             continue
-        status = newest(lines.get(job.key, {})).get("status", MISSING)
+        line = newest(lines.get(job.key, {}))
+        status = line.get("status", MISSING)
         state = RUNNING if sweep.is_running(job) else MISSING if status == FINISHED else status
-        rows.append((job, state, estimate(job.run, list(lines.values()))))
+        whole = estimate(job.run, list(lines.values()))
+        spent = 0.0 if status == FINISHED else line.get("wall_seconds", 0.0)
+        rows.append((job, state, None if whole is None else max(0.0, whole - spent)))
     return rows
 
 
@@ -49,11 +54,11 @@ def estimate(run: Run, lines: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _seconds(line: Mapping[str, Any], steps: int) -> float:
-    trainings = [line[phase] for phase in ("choose", "final") if phase in line and line[phase]["steps"]]
-    if not trainings:
+    known = trainings(line)
+    if not known:
         return line["wall_seconds"]
-    spent = sum(training["seconds"] for training in trainings)
-    return max(0.0, line["wall_seconds"] - spent) + spent / sum(training["steps"] for training in trainings) * steps
+    spent = sum(training["seconds"] for training in known)
+    return max(0.0, line["wall_seconds"] - spent) + spent / sum(training["steps"] for training in known) * steps
 
 
 def _alike(first: Mapping[str, Any], second: Mapping[str, Any]) -> int:

@@ -9,7 +9,7 @@ import filelock
 
 from bert4rec_tf import files
 from bert4rec_tf.errors import UserError
-from bert4rec_tf.workdir import WorkDirectory
+from bert4rec_tf.workdir import CHOOSE, FINAL, WorkDirectory
 
 FILE = "results.jsonl"
 ATTENTION = "attention-"
@@ -43,7 +43,8 @@ class Results:
     """The file of results in a folder.
 
     A line has `key` (the run's digest), `status`, `run`, `budget` (the share of its preset's steps), `data_file`,
-    `peak_memory` in bytes and `wall_seconds` of all sittings on that file; a finished one what `metrics.json` holds
+    `peak_memory` in bytes and `wall_seconds` of all sittings on that file (of one that was killed, what its last
+    checkpoint knew of the training counts); a finished one what `metrics.json` holds
     too, a failed one its `error`. A finished line has in `begun` the line of the same run on another data file, where
     that is stopped or failed.
 
@@ -100,7 +101,7 @@ class Results:
             if is_finished and _of_same_file(older, sitting):
                 return older
             begun = older.get(BEGUN) if is_finished else older
-            line = _together(begun, sitting) if begun and _of_same_file(begun, sitting) else sitting
+            line = _with_lost_time(_together(begun, sitting) if begun and _of_same_file(begun, sitting) else sitting)
             stays = is_finished and line["status"] != FINISHED
             self._write({**found, line["key"]: {**older, BEGUN: line} if stays else line})
             return line
@@ -113,6 +114,17 @@ class Results:
 def newest(line: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns what a run ended with last, be it on another data file than its finished line."""
     return line.get(BEGUN, line)
+
+
+def trainings(line: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Returns what a line says of its trainings that took steps."""
+    return [line[phase] for phase in (CHOOSE, FINAL) if phase in line and line[phase]["steps"]]
+
+
+def _with_lost_time(line: dict[str, Any]) -> dict[str, Any]:
+    """Returns a line with at least the time of its trainings: checkpoints know of sittings that nobody wrote down."""
+    spent = sum(training["seconds"] for training in trainings(line))
+    return {**line, "wall_seconds": max(line["wall_seconds"], round(spent, 1))}
 
 
 def _of_same_file(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:

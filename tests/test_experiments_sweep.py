@@ -259,6 +259,26 @@ def test_only_a_finished_run_takes_the_place_of_a_finished_one(tmp_path, data, s
         assert begun["wall_seconds"] < line["wall_seconds"] < 1_000 and line["peak_memory"] < 10**12
 
 
+def test_a_sitting_that_nobody_wrote_down_counts_by_its_training(tmp_path):
+    """Its process was killed with the sweep; the checkpoint knew how long it had trained."""
+    one = job()
+    trained = {"choose": {"steps": 10, "seconds": 30.0}, "final": {"steps": 5, "seconds": 20.0}}
+    line = Results(tmp_path).put(line_of(one, wall_seconds=25.0, **trained))
+    assert line["wall_seconds"] == 50.0 and Results(tmp_path).read()[one.key] == line
+    other = job(2)
+    assert Results(tmp_path).put(line_of(other, wall_seconds=75.0, **trained))["wall_seconds"] == 75.0
+
+
+def test_what_is_done_of_a_stopped_run_is_not_left(tmp_path):
+    known, stopped, late, new = job(1), job(2), job(3), job(4)
+    made = sweep(tmp_path)
+    made.results.put(line_of(known, wall_seconds=100.0))
+    for one, seconds in ((stopped, 30.0), (late, 130.0)):
+        made.results.put(line_of(one, status=STOPPED, wall_seconds=seconds))
+    rows = listing.states([known, stopped, late, new], made)
+    assert [row[2] for row in rows] == [0.0, pytest.approx(70.0), 0.0, pytest.approx(100.0)]
+
+
 def test_the_time_of_a_finished_run_is_that_of_who_did_it(tmp_path, monkeypatch):
     """Another sweep ends the run after this one has looked, and before this one's process has started."""
     one, first, second = job(), sweep(tmp_path), sweep(tmp_path)
