@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import typing
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -201,6 +202,15 @@ MODEL_SETTINGS: dict[str, type[Settings]] = {
 MASKED_MODEL = "bert4rec"
 """The model that is trained on masked histories; `MaskingSettings` are of no use to the others."""
 
+MIXED_MODELS = ("bert4rec", "sasrec")
+"""The models that can compute in bfloat16: those of attention. The others have little to multiply."""
+
+OPTIMIZER_SETTINGS = {
+    "adam": ("weight_decay", "beta_1", "beta_2", "epsilon", "bias_correction"),
+    "adagrad": ("momentum",),
+}
+"""Optimizer -> the settings that are of no use to the other one."""
+
 
 @dataclass(frozen=True)
 class MaskingSettings(Settings):
@@ -242,16 +252,16 @@ def window_stride(window_step: float, max_length: int) -> int:
 class TrainingSettings(Settings):
     """The optimizer, the schedule and the protocol."""
 
-    steps: int = setting(10_000, "training steps, at the last of which the rate is 0", at_least=1)
+    steps: int = setting(10_000, "training steps", at_least=1)
     batch_size: int = setting(256, "examples per step", at_least=1, at_most=1_000_000)
     learning_rate: float = setting(1e-4, "the highest learning rate", above=0)
     warmup_steps: int = setting(100, "steps over which the rate rises from 0", at_least=0)
     optimizer: str = setting("adam", "how gradients become updates", choices=("adam", "adagrad"))
     schedule: str = setting(
-        "linear", "after the warm-up the rate falls to 0 at the last step, or stays", choices=("linear", "constant")
+        "linear", "after the warm-up the rate falls in a line that ends in 0, or stays", choices=("linear", "constant")
     )
     momentum: float = setting(0.0, "momentum of Adagrad", at_least=0, below=1)
-    weight_decay: float = setting(0.01, "decoupled decay of all weights but biases and layer norms", at_least=0)
+    weight_decay: float = setting(0.01, "Adam's decoupled decay of all weights but biases and layer norms", at_least=0)
     clip_norm: float = setting(5.0, "global norm at which gradients are clipped (0: never)", at_least=0)
     beta_1: float = setting(0.9, "decay of Adam's first moment", at_least=0, below=1)
     beta_2: float = setting(0.999, "decay of Adam's second moment", at_least=0, below=1)
@@ -261,7 +271,9 @@ class TrainingSettings(Settings):
     patience: int = setting(0, "measurements without a better one after which training stops (0: never)", at_least=0)
     train_on_validation: bool = setting(False, "the authors' way: fixed steps, with the validation item in training")
     retrain: bool = setting(True, "train again with the validation item for the number of steps chosen on it")
-    mixed_precision: bool = setting(False, "compute in bfloat16 and keep the weights in float32")
+    mixed_precision: bool = setting(
+        False, f"compute {' and '.join(MIXED_MODELS)} in bfloat16 and keep the weights in float32"
+    )
     jit_compile: bool = setting(False, "compile the training step with XLA")
     replicas: int = setting(1, "devices that share each batch", at_least=1)
 
@@ -317,6 +329,11 @@ class Run:
             raise UserError(f"`seed` must be a whole number from 0 to 2^32 - 1. Received: seed={self.seed}")
         if self.model == MASKED_MODEL:
             window_stride(self.masking.window_step, self.architecture.max_length)
+        if self.training.mixed_precision and self.model not in MIXED_MODELS:
+            raise UserError(
+                f"`mixed_precision` goes with {' and '.join(MIXED_MODELS)}. "
+                f"Received: mixed_precision=True, model={self.model}"
+            )
 
     @property
     def digest(self) -> str:
@@ -335,6 +352,14 @@ class Run:
         masking = (self.masking,) if self.model == MASKED_MODEL else ()
         groups = (self.architecture, *masking, self.training, self.evaluation)
         return {name: value for group in groups for name, value in dataclasses.asdict(group).items()}
+
+    def check_named(self, names: Iterable[str]) -> None:
+        """Raises UserError where one of the settings that were named is of no use to the optimizer."""
+        used = self.training.optimizer
+        for optimizer, settings in OPTIMIZER_SETTINGS.items():
+            for name in settings:
+                if name in names and optimizer != used:
+                    raise UserError(f"`{name}` goes with optimizer={optimizer}. Received: optimizer={used}")
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "Run":
@@ -388,8 +413,31 @@ def _group_types(model: str) -> dict[str, type[Settings]]:
 
 def all_settings() -> dict[str, dataclasses.Field]:
     """Every field of every model's settings by its name: what the command line offers as flags."""
-    fields: dict[str, dataclasses.Field] = {}
+    return {field.name: field for model in MODEL_SETTINGS for _, field in _fields(model)}
+
+
+def help_texts() -> dict[str, str]:
+    """Returns what each of `all_settings` means, and for which models where not for all of them."""
+    models: dict[str, dict[str, list[str]]] = {}
     for model in MODEL_SETTINGS:
-        for group in _group_types(model).values():
-            fields.update({field.name: field for field in dataclasses.fields(group)})
-    return fields
+        for group, field in _fields(model):
+            if group != "masking" or model == MASKED_MODEL:
+                models.setdefault(field.name, {}).setdefault(described(field), []).append(model)
+    return {
+        name: "; ".join(
+            text if len(some) == len(MODEL_SETTINGS) else f"{text} ({', '.join(some)})" for text, some in texts.items()
+        )
+        for name, texts in models.items()
+    }
+
+
+def _fields(model: str) -> Iterator[tuple[str, dataclasses.Field]]:
+    for name, group in _group_types(model).items():
+        for field in dataclasses.fields(group):
+            yield name, field
+
+
+def described(field: dataclasses.Field) -> str:
+    """Returns what a setting means, and its values where there are few."""
+    text, choices = field.metadata["help"], field.metadata["limits"].get("choices", ())
+    return text if all(choice in text for choice in choices) else f"{text}: {', '.join(choices)}"

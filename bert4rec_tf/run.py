@@ -19,9 +19,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from absl import app, flags, logging
 
 from bert4rec_tf import origins, presets, summary
-from bert4rec_tf.config import MODEL_SETTINGS, Run, all_settings, field_type
+from bert4rec_tf.config import MODEL_SETTINGS, Run, all_settings, described, field_type, help_texts
 from bert4rec_tf.data import datasets
-from bert4rec_tf.errors import UserError, unknown_name
+from bert4rec_tf.errors import UserError, of_system, unknown_name
 from bert4rec_tf.files import expanded_path
 from bert4rec_tf.origins import Interactions
 from bert4rec_tf.sequences import Sequences
@@ -58,9 +58,10 @@ flags.DEFINE_integer("k", 10, "how many items the exported model recommends")
 flags.DEFINE_string("export_dir", None, "folder of the exported model (default: the format's name in the workdir)")
 flags.DEFINE_string("format", "saved_model", "what --mode=export writes: " + ", ".join(FORMATS))
 flags.DEFINE_string("mode", "all", "what to do: all, prepare, train, evaluate or export")
-for name, field in {**origins.column_options(), **all_settings()}.items():
-    default = "" if name in origins.column_options() else " (default: the preset's)"
-    DEFINE[field_type(field)](name, None, field.metadata["help"] + default)
+for name, field in origins.column_options().items():
+    DEFINE[field_type(field)](name, None, described(field))
+for name, text in help_texts().items():
+    DEFINE[field_type(all_settings()[name])](name, None, f"{text} (default: the preset's)")
 
 
 def given_settings() -> dict[str, Any]:
@@ -144,8 +145,8 @@ def main(argv: list[str]) -> None:
         return
     sequences = load(run, interactions)
     print(f"\nModel {run.model}, run {run.digest} in {workdir.path}", flush=True)
-    if named and run.model == "bert4rec" and not given_settings():
-        preset = presets.find(FLAGS.preset, run.dataset)
+    if named and not given_settings():
+        preset = presets.find(FLAGS.preset, run.dataset, run.model)
         print(f"Preset {FLAGS.preset}. Expect: {preset.expect} Takes: {preset.takes}", flush=True)
     carry_out(run, sequences, workdir, {**run_options(interactions), "source": source})
 
@@ -194,7 +195,7 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: d
             model = experiment.trained_model()
         if FLAGS.mode in ("all", "evaluate"):
             print("\n" + summary.table(experiment.evaluate(model)))
-        if FLAGS.mode == "all" and (FLAGS.export_dir or not workdir.export.exists()):
+        if FLAGS.mode == "all" and (FLAGS.export_dir or FLAGS["k"].present or not workdir.export.exists()):
             pipeline.export(workdir, folder("export_dir"), FLAGS.k)
     print("\n" + summary.places(workdir.path))
 
@@ -250,7 +251,7 @@ def guarded(argv: list[str]) -> None:
     except UserError as error:
         end(str(error))
     except OSError as error:
-        end(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        end(of_system(error))
     except KeyboardInterrupt:
         print("\nStopped. The same command goes on from the last checkpoint.", file=sys.stderr)
         sys.exit(130)

@@ -7,7 +7,7 @@ import tensorflow as tf
 import whole_runs
 from ranking import make_sequences
 
-from bert4rec_tf import optimizers, pipeline, presets, steps, training
+from bert4rec_tf import config, optimizers, pipeline, presets, steps, training
 from bert4rec_tf.config import MaskingSettings, Run, TrainingSettings
 from bert4rec_tf.data import sampled
 from bert4rec_tf.data.examples import cut_windows, mask_windows
@@ -264,10 +264,14 @@ def test_a_run_that_is_killed_and_started_again_equals_one_that_is_not(tmp_path,
     whole_runs.assert_same_runs(expected, go(tmp_path / "other"))
 
 
-@pytest.mark.parametrize("name", [name for name in TRAINED if name != "bert4rec"])
-@pytest.mark.parametrize("way", ["mixed_precision", "jit_compile"])
-def test_the_ways_to_compute_are_open_to_every_model(name, way):
+WAYS = [(name, "jit_compile") for name in TRAINED] + [(name, "mixed_precision") for name in config.MIXED_MODELS]
+
+
+@pytest.mark.parametrize(("name", "way"), [one for one in WAYS if one[0] != "bert4rec"])
+def test_the_ways_to_compute_are_open_to_the_models_that_have_them(name, way):
     model = make(name, **({"dtype": "mixed_bfloat16"} if way == "mixed_precision" else {}))
+    kinds = {layer.compute_dtype for layer in model._flatten_layers(include_self=False)}
+    assert ("bfloat16" in kinds) == (way == "mixed_precision")
     settings = TrainingSettings(steps=40, warmup_steps=0, learning_rate=0.02, jit_compile=way == "jit_compile")
     optimizer = optimizers.from_settings(settings)
     optimizer.build(model.trainable_variables)

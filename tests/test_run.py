@@ -187,6 +187,15 @@ def test_a_finished_work_directory_is_exported_without_its_data(finished):
     assert [len(set(row)) for row in rows] == [3, 3] and not {b"item3", b"item14"} & set(rows[0])
 
 
+def test_another_number_of_items_is_exported_from_a_finished_run(tmp_path):
+    pop, numbers = ("--dataset=synthetic", "--model=pop", "--workdir=pop"), []
+    for flags in ((), ("--k=3",), ()):
+        process = run(*pop, *flags, cwd=tmp_path)
+        assert process.returncode == 0, process.stderr
+        numbers.append(json.loads((tmp_path / "pop/saved_model/assets.extra/model_card.json").read_text())["k"])
+    assert numbers == [10, 3, 3]
+
+
 def test_seeds_are_repeated_and_summed_up(tmp_path):
     tiny = [*TINY, "--noretrain", "--evaluate_every=30"]
     process = run("--dataset=synthetic", "--workdir=many", "--seeds=1,2", *tiny, cwd=tmp_path)
