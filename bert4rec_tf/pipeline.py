@@ -117,7 +117,7 @@ class Experiment:
             return "Every user has met every item, so there is nothing to rank a target among"
         first = self.split.training(phases(self.run)[0] == FINAL)
         if MODELS[self.run.model].examples is not None and first.lengths.max() < 2:
-            return "No user has two items to train on, so no item can be masked with a context"
+            return "No user has two items to train on, so no item can be predicted from another"
         return None
 
     def _checked_source(self) -> dict[str, Any] | None:
@@ -300,8 +300,8 @@ def open_experiment(
         run, options["source"] = warm_start.begin(run, init_from, workdir)
     if sequences is None:
         sequences = datasets.load(options.get("interactions") or run.dataset, data_dir)
-    folder = WorkDirectory.of(run, Path(workdir) if workdir else None, Path(prepared_dir) if prepared_dir else None)
-    return Experiment(run, sequences, folder, **options)
+    folders = (files.expanded_path(folder) if folder else None for folder in (workdir, prepared_dir))
+    return Experiment(run, sequences, WorkDirectory.of(run, *folders), **options)
 
 
 def execute(run: Run, **options: Any) -> Result:

@@ -46,7 +46,7 @@ def repeat(run: Run, seeds: Sequence[int], workdir: Path | str | None = None, **
     if options.get("init_from") is not None:
         run, options["init_from"] = warm_start.begin(run, options["init_from"])
     runs = [dataclasses.replace(run, seed=seed) for seed in seeds]
-    folder = folder_of(run, Path(workdir) if workdir else None)
+    folder = folder_of(run, files.expanded_path(workdir) if workdir else None)
     _refuse_other_content(folder)
     if options.get("sequences") is None:
         options["sequences"] = datasets.load(options.get("interactions") or run.dataset, options.pop("data_dir", None))

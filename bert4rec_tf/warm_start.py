@@ -54,7 +54,7 @@ def begin(run: Run, init_from: str | Path | Source, workdir: Path | str | None =
         return dataclasses.replace(run, initial_weights=init_from.fingerprint), init_from
     path = expanded_path(init_from)
     if workdir is not None and not path.exists() and not _index(path).exists():
-        config = WorkDirectory(Path(workdir))
+        config = WorkDirectory(expanded_path(workdir))
         began = config.read_config() if config.config.exists() else {}
         if (initial_of(began) or {}).get("path") == str(path.resolve()):
             return dataclasses.replace(run, initial_weights=began["run"]["initial_weights"]), None
