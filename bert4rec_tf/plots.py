@@ -32,7 +32,7 @@ def plot_curve(path: Path, curve: Sequence[dict[str, float]], title: str) -> Non
     axes.set(title=title, xlabel="step", ylabel="training loss")
     if metrics:
         right = axes.twinx()
-        right.set(ylabel="validation item, 100 popular negatives", ylim=(0, None))
+        right.set(ylabel="validation item, popular negatives", ylim=(0, None))
         for name in metrics:
             lines += right.plot(steps, [row[name] for row in curve], marker=".", label=name)
         right.set_ylim(bottom=0)

@@ -31,7 +31,7 @@ class Findings:
         lines: the newest line of each key.
         attentions: the keys of the runs whose mean attention is kept; no others count where a table shows that.
         budgets: data set -> the share of the presets' steps that its runs had.
-        runs: (data set, variant) -> the jobs and lines of its finished runs, by falling age of the seed.
+        runs: (data set, variant) -> the jobs and lines of its finished runs, by the seed.
         left_out: the finished lines of other data files.
     """
 
