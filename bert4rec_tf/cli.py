@@ -1,11 +1,10 @@
 """The `bert4rec` command: its first word names what to do, the rest is that thing's own."""
 
 import importlib
-import os
 import sys
-from typing import NoReturn
 
-from bert4rec_tf.errors import UserError, of_system, unknown_name
+from bert4rec_tf.errors import unknown_name
+from bert4rec_tf.startup import guarded
 
 COMMANDS = {
     "run": "prepare, train, evaluate and export a model (the same as python -m bert4rec_tf.run)",
@@ -28,22 +27,10 @@ def main() -> None:
     if name in ("help", "--help", "-h"):
         print(usage())
         return
-    try:
-        if name not in COMMANDS:
-            raise unknown_name("command", name, COMMANDS)
-        importlib.import_module(f"bert4rec_tf.commands.{name}").main(arguments)
-    except UserError as error:
-        end(str(error))
-    except BrokenPipeError:
-        # Whoever read the output has enough; nothing is to be told when the interpreter closes it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except OSError as error:
-        end(of_system(error))
-    except KeyboardInterrupt:
-        print("\nStopped. The same command goes on where it was.", file=sys.stderr)
-        sys.exit(130)
+    guarded(lambda: _command(name, arguments), stopped="Stopped. The same command goes on where it was.")
 
 
-def end(message: str) -> NoReturn:
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(2)
+def _command(name: str, arguments: list[str]) -> None:
+    if name not in COMMANDS:
+        raise unknown_name("command", name, COMMANDS)
+    importlib.import_module(f"bert4rec_tf.commands.{name}").main(arguments)

@@ -28,10 +28,10 @@ def expanded_path(path: Path | str) -> Path:
     Raises:
         UserError: where it names a user without a home folder.
     """
-    try:
-        return Path(path).expanduser()
-    except RuntimeError as error:
-        raise UserError(f"{path}: there is no home folder of that user") from error
+    expanded = os.path.expanduser(path)
+    if expanded == str(path) and expanded.startswith("~"):
+        raise UserError(f"{path}: there is no home folder of that user (a name that begins with ~ needs ./ before it)")
+    return Path(expanded)
 
 
 @contextlib.contextmanager

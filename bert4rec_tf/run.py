@@ -18,14 +18,14 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from absl import app, flags, logging
 
-from bert4rec_tf import origins, presets, summary
+from bert4rec_tf import origins, presets, startup, summary
 from bert4rec_tf.config import MODEL_SETTINGS, Run, all_settings, described, field_type, help_texts
 from bert4rec_tf.data import datasets
-from bert4rec_tf.errors import UserError, of_system, unknown_name
+from bert4rec_tf.errors import UserError, unknown_name
 from bert4rec_tf.files import expanded_path
 from bert4rec_tf.origins import Interactions
 from bert4rec_tf.sequences import Sequences
-from bert4rec_tf.startup import import_tensorflow
+from bert4rec_tf.startup import end, import_tensorflow
 from bert4rec_tf.workdir import WorkDirectory, interactions_of
 
 FLAGS = flags.FLAGS
@@ -247,14 +247,7 @@ def parse(argv: list[str]) -> list[str]:
 
 def guarded(argv: list[str]) -> None:
     try:
-        main(argv)
-    except UserError as error:
-        end(str(error))
-    except OSError as error:
-        end(of_system(error))
-    except KeyboardInterrupt:
-        print("\nStopped. The same command goes on from the last checkpoint.", file=sys.stderr)
-        sys.exit(130)
+        startup.guarded(lambda: main(argv), stopped="Stopped. The same command goes on from the last checkpoint.")
     except Exception as error:
         if not lacks_memory(error):
             raise
@@ -264,11 +257,6 @@ def guarded(argv: list[str]) -> None:
 def lacks_memory(error: Exception) -> bool:
     errors = getattr(sys.modules.get("tensorflow"), "errors", None)
     return isinstance(error, (MemoryError, errors.ResourceExhaustedError) if errors else MemoryError)
-
-
-def end(message: str) -> None:
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(2)
 
 
 if __name__ == "__main__":

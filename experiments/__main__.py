@@ -13,8 +13,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from bert4rec_tf.data import datasets
 from bert4rec_tf.errors import UserError, of_system, unknown_name
-from bert4rec_tf.files import expanded_path
-from bert4rec_tf.startup import Parser
+from bert4rec_tf.startup import Parser, path_argument
 from experiments import listing
 from experiments.findings import Findings
 from experiments.jobs import Asked, Job, Plan, distinct
@@ -47,13 +46,13 @@ def parser() -> Parser:
     made.add_argument("--jobs", type=int, default=1, help="runs at once (default: 1)")
     made.add_argument("--threads", type=int, help="threads of each run (default: all)")
     made.add_argument("--time_budget", type=float, help="minutes after which a run is stopped; the next sweep goes on")
-    made.add_argument("--data_dir", type=expanded_path, help="folder of the data files, as for a run")
+    made.add_argument("--data_dir", type=path_argument, help="folder of the data files, as for a run")
     made.add_argument(
-        "--workdir", type=expanded_path, help="folder of the runs (default: runs/experiments; --quick: runs/quick)"
+        "--workdir", type=path_argument, help="folder of the runs (default: runs/experiments; --quick: runs/quick)"
     )
     made.add_argument(
         "--results",
-        type=expanded_path,
+        type=path_argument,
         help="folder of results and report (default: experiments/results of the repository; --quick: the workdir)",
     )
     return made

@@ -183,7 +183,7 @@ def test_the_authors_archive_of_ml_20m_and_its_publishers_have_one_name(tmp_path
     put_archive(tmp_path, "ml-20m.zip", "ml-20m.txt", b"1 2\n1 3\n2 3\n2 2\n")
     assert histories(datasets.load("ml-20m", tmp_path)) == {"1": ["2", "3"], "2": ["3", "2"]}
     assert datasets.present("ml-20m-raw", tmp_path) is None
-    with pytest.raises(UserError, match=r"ml-20m\.zip: has no 'ratings.csv'; rename it"):
+    with pytest.raises(UserError, match=r"ml-20m\.zip: has no 'ratings.csv'; name it otherwise"):
         datasets.load("ml-20m", tmp_path, source="raw")
     put(tmp_path, "ml-20m/ratings.csv", content)
     assert histories(datasets.load("ml-20m", tmp_path, source="raw")) == plainly(ROWS, 5, 1)

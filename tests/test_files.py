@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import whole_runs as runs
@@ -19,6 +20,27 @@ from bert4rec_tf.files import FolderLock, whole_file, whole_folder
 
 def names(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("named", "found"),
+    [
+        ("~/a/b", "{home}/a/b"),
+        ("~", "{home}"),
+        ("./~a", "./~a"),
+        ("a/~", "a/~"),
+        ("/x", "/x"),
+        (Path("~/a"), "{home}/a"),
+    ],
+)
+def test_a_path_is_expanded(named, found, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert files.expanded_path(named) == Path(found.format(home=tmp_path))
+
+
+def test_a_home_folder_that_is_not_there_is_told():
+    with pytest.raises(UserError, match=r"^~nobody-at-all/x: there is no home folder"):
+        files.expanded_path("~nobody-at-all/x")
 
 
 class Stop(BaseException):

@@ -15,7 +15,7 @@ ALLOWED = {
     "types": set(),
     "sequences": set(),
     "progress": set(),
-    "startup": {"errors"},
+    "startup": {"errors", "files"},
     "interrupts": set(),
     "files": {"errors", "progress"},
     "arrays": {"errors", "files"},
@@ -68,11 +68,9 @@ ALLOWED = {
     "summary": {"data", "metrics", "comparison", "origins"},
     "run": FOUNDATION
     | {"pipeline", "repeats", "summary", "presets", "workdir", "data", "origins", "startup", "warm_start"},
-    "commands": {
-        *("commands", "comparison", "config", "data", "errors", "files", "progress", "serving", "startup", "summary"),
-        "workdir",
-    },
-    "cli": {"errors"},
+    "commands": {"commands", "comparison", "config", "data", "errors", "progress", "serving", "startup", "summary"}
+    | {"workdir"},
+    "cli": {"errors", "startup"},
     "__init__": set(),
 }
 

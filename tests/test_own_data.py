@@ -3,13 +3,17 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 from mistakes import TINY
+from ranking import make_sequences
 from test_interactions import as_csv
 from test_mistakes import start
 
 import bert4rec_tf as b4r
+from bert4rec_tf.data import datasets
 from bert4rec_tf.pipeline import export
+from bert4rec_tf.repeats import repeat
 from bert4rec_tf.workdir import WorkDirectory
 
 ROWS = [
@@ -112,3 +116,19 @@ def test_the_same_from_python(finished, tmp_path):
     export(WorkDirectory(tmp_path / "work"))
     with pytest.raises(b4r.UserError, match="name their file"):
         b4r.execute(run, workdir=tmp_path / "other")
+
+
+def test_home_folders_are_found_from_python(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("BERT4REC_DATA", "~/data")
+    monkeypatch.chdir(tmp_path)
+    histories = make_sequences([1 + (np.arange(6) + user) % 9 for user in range(20)], 9)
+    run = b4r.make_run("synthetic", "pop")
+    opened = b4r.open_experiment(run, sequences=histories, workdir="~/work", prepared_dir="~/prepared")
+    assert (opened.workdir.path, opened.workdir.prepared) == (tmp_path / "work", tmp_path / "prepared")
+    repeat(run, [1, 2], "~/many", sequences=histories, silent=True)
+    assert (tmp_path / "many" / "seeds.json").exists() and not (tmp_path / "~").exists()
+    assert datasets.default_folder() == tmp_path / "data"
+    monkeypatch.delenv("BERT4REC_DATA")
+    monkeypatch.setenv("XDG_CACHE_HOME", "~/cache")
+    assert datasets.default_folder() == tmp_path / "cache" / "bert4rec_tf"

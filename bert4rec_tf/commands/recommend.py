@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from bert4rec_tf.errors import UserError
-from bert4rec_tf.files import expanded_path
 from bert4rec_tf.progress import warn
-from bert4rec_tf.startup import Parser, import_tensorflow
+from bert4rec_tf.startup import Parser, import_tensorflow, path_argument
 
 if TYPE_CHECKING:
     from bert4rec_tf.serving.client import Choices, SavedRecommender
@@ -16,18 +15,18 @@ def parser() -> Parser:
     """Returns the parser of the command line."""
     made = Parser(prog="bert4rec recommend", description=__doc__, allow_abbrev=False)
     made.add_argument(
-        "--model", type=expanded_path, required=True, help="folder of a SavedModel (saved_model in a workdir)"
+        "--model", type=path_argument, required=True, help="folder of a SavedModel (saved_model in a workdir)"
     )
     made.add_argument("--history", help="raw item ids, oldest first, separated by commas")
     made.add_argument("--user", default="", help="raw user id, for models that know users")
-    made.add_argument("--input", type=expanded_path, help="CSV without a header: a user, then the items, oldest first")
-    made.add_argument("--output", type=expanded_path, help="file to write for --input; ends in .csv or .parquet")
+    made.add_argument("--input", type=path_argument, help="CSV without a header: a user, then the items, oldest first")
+    made.add_argument("--output", type=path_argument, help="file to write for --input; ends in .csv or .parquet")
     made.add_argument("-k", type=int, help="how many items (default: as many as the export says)")
     made.add_argument("--keep_seen", action="store_true", help="recommend items of the history too")
     made.add_argument("--exclude", default="", help="raw item ids to leave out, separated by commas")
     made.add_argument("--candidates", default="", help="raw item ids to rank alone, separated by commas")
     made.add_argument(
-        "--titles", type=expanded_path, help="CSV whose first line names the columns, `id` and `title` among them"
+        "--titles", type=path_argument, help="CSV whose first line names the columns, `id` and `title` among them"
     )
     return made
 

@@ -4,17 +4,14 @@ python -m bert4rec_tf.data --dataset=beauty
 python -m bert4rec_tf.data --interactions=ratings.csv --plot=ratings.png
 """
 
-import os
-import sys
 from pathlib import Path
 
 from bert4rec_tf import plots
 from bert4rec_tf.config import field_type
 from bert4rec_tf.data import datasets, statistics
 from bert4rec_tf.errors import UserError
-from bert4rec_tf.files import expanded_path
 from bert4rec_tf.origins import SOURCES, Interactions, column_options, named
-from bert4rec_tf.startup import Parser
+from bert4rec_tf.startup import Parser, guarded, path_argument
 
 
 def parser() -> Parser:
@@ -24,8 +21,8 @@ def parser() -> Parser:
     data.add_argument("--dataset", help=f"a data set: {', '.join(datasets.DATASETS)}")
     data.add_argument("--interactions", metavar="FILE", help="a file of your own, one action per row")
     made.add_argument("--source", choices=SOURCES, default="processed", help="where a data set comes from")
-    made.add_argument("--data_dir", type=expanded_path, help="folder of data files and what is made of them")
-    made.add_argument("--plot", type=expanded_path, metavar="FILE.png", help="also draw the distributions")
+    made.add_argument("--data_dir", type=path_argument, help="folder of data files and what is made of them")
+    made.add_argument("--plot", type=path_argument, metavar="FILE.png", help="also draw the distributions")
     for name, option in column_options().items():
         kind, choices = field_type(option), option.metadata["limits"].get("choices")
         made.add_argument(f"--{name}", type=kind, choices=choices, help=option.metadata["help"])
@@ -60,18 +57,5 @@ def check_plot(path: Path) -> None:
         raise UserError("--plot needs matplotlib: pip install 'bert4rec-tf[plots]'")
 
 
-def guarded() -> None:
-    """`main`, with a mistake in one line and exit code 2."""
-    try:
-        main()
-    except UserError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(2)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt:
-        sys.exit(130)
-
-
 if __name__ == "__main__":
-    guarded()
+    guarded(main)

@@ -18,7 +18,7 @@ LIMIT = 8 << 30
 MOST_PACKED = 200
 """Nor larger than so many times its packed size. Deflate packs ratings into a quarter, and nothing below 1/1032."""
 
-UNREADABLE = (EOFError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error)
+DAMAGED = (EOFError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error)
 """What reading a damaged file ends in."""
 
 PIECE = 1 << 20
@@ -63,7 +63,7 @@ def opened(
                 yield stack.enter_context(_opened(path, archive, _checked(path, archive, member, limit)))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except UNREADABLE as error:
+    except DAMAGED as error:
         raise UserError(f"{path}: cut short or damaged ({error})") from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error
@@ -81,7 +81,7 @@ def members(path: Path) -> set[str] | None:
     try:
         with zipfile.ZipFile(path) as archive:
             return {_base(info) for info in archive.infolist()}
-    except (OSError, *UNREADABLE):
+    except (OSError, *DAMAGED):
         return None
 
 

@@ -224,9 +224,9 @@ def source_of(name: str) -> Source | None:
 
 def default_folder() -> Path:
     """Returns the environment's BERT4REC_DATA, else a folder in the user's cache."""
-    folder = os.environ.get("BERT4REC_DATA")
-    cache_folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return expanded_path(folder) if folder else Path(cache_folder) / "bert4rec_tf"
+    if folder := os.environ.get("BERT4REC_DATA"):
+        return expanded_path(folder)
+    return expanded_path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "bert4rec_tf"
 
 
 def present(name: str, folder: Path | None = None) -> tuple[File, Path] | None:
@@ -259,8 +259,8 @@ def obtain(name: str, folder: Path | None = None) -> tuple[File, Path] | None:
         target = folder / file.name
         if target.exists() and not _may_be(file, target):
             raise UserError(
-                f"{target}: has no {file.member!r}; rename it (the authors' archive to ml-20m-processed.zip), for the "
-                "publisher's is kept under this name"
+                f"{target}: has no {file.member!r}; name it otherwise, for what is fetched from {file.remote.urls[0]} "
+                "is kept under this name"
             )
         if download.fetch(file.remote, target) and source.terms:
             print(source.terms, flush=True)
@@ -279,7 +279,7 @@ def _tell_if_another(source: Source, file: File, path: Path) -> None:
 def _readable(path: Path, checksum: str) -> str | None:
     try:
         return download.digest(path, checksum)
-    except (OSError, *archives.UNREADABLE):
+    except (OSError, *archives.DAMAGED):
         return None
 
 

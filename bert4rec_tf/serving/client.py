@@ -119,9 +119,9 @@ def split_ids(line: str) -> list[str]:
     """Returns the ids of a line, separated by commas; one that holds a comma stands in double quotes.
 
     Raises:
-        UserError: where it is more than one line.
+        UserError: where it is more than one line, or an id is longer than 131,072 characters.
     """
     try:
         return next(csv.reader([line], skipinitialspace=True), [])
     except csv.Error as error:
-        raise UserError(f"Ids are separated by commas on one line ({error}). Received: {line!r}") from error
+        raise UserError(f"Ids must be separated by commas on one line. Received: {line[:100]!r}") from error
