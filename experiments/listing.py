@@ -6,7 +6,7 @@ from typing import Any
 from bert4rec_tf.config import Run
 from bert4rec_tf.progress import clock
 from experiments.jobs import Job
-from experiments.results import FINISHED, newest, trainings
+from experiments.results import FINISHED, STOPPED, newest, same_file, trainings
 from experiments.sweep import Sweep
 
 MISSING, RUNNING = "missing", "running"
@@ -29,9 +29,15 @@ def states(jobs: Sequence[Job], sweep: Sweep) -> list[tuple[Job, str, float | No
         status = line.get("status", MISSING)
         state = RUNNING if sweep.is_running(job) else MISSING if status == FINISHED else status
         whole = estimate(job.run, list(lines.values()))
-        spent = 0.0 if status == FINISHED else line.get("wall_seconds", 0.0)
-        rows.append((job, state, None if whole is None else max(0.0, whole - spent)))
+        rows.append((job, state, None if whole is None else max(0.0, whole - _done(job, line, sweep))))
     return rows
+
+
+def _done(job: Job, line: Mapping[str, Any], sweep: Sweep) -> float:
+    """Returns the seconds of the sittings of a stopped job that can be gone on with here."""
+    if line.get("status") != STOPPED or not sweep.folder(job).exists():
+        return 0.0
+    return line["wall_seconds"] if same_file(line["data_file"], sweep.data_file(job.run.dataset)) else 0.0
 
 
 def estimate(run: Run, lines: Sequence[Mapping[str, Any]]) -> float | None:

@@ -43,8 +43,8 @@ class Results:
     """The file of results in a folder.
 
     A line has `key` (the run's digest), `status`, `run`, `budget` (the share of its preset's steps), `data_file`,
-    `peak_memory` in bytes and `wall_seconds` of all sittings on that file (of one that was killed, what its last
-    checkpoint knew of the training counts); a finished one what `metrics.json` holds
+    `peak_memory` in bytes and `wall_seconds` of all sittings on that file, but at least of its trainings, for one that
+    was killed left no line; a finished one what `metrics.json` holds
     too, a failed one its `error`. A finished line has in `begun` the line of the same run on another data file, where
     that is stopped or failed.
 

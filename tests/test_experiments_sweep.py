@@ -275,8 +275,23 @@ def test_what_is_done_of_a_stopped_run_is_not_left(tmp_path):
     made.results.put(line_of(known, wall_seconds=100.0))
     for one, seconds in ((stopped, 30.0), (late, 130.0)):
         made.results.put(line_of(one, status=STOPPED, wall_seconds=seconds))
+        made.folder(one).mkdir(parents=True)
     rows = listing.states([known, stopped, late, new], made)
     assert [row[2] for row in rows] == [0.0, pytest.approx(70.0), 0.0, pytest.approx(100.0)]
+    made.folder(stopped).rmdir()
+    assert listing.states([stopped], made)[0][2] == pytest.approx(100.0), "there is nothing to go on with"
+
+
+def test_what_was_done_on_another_file_is_left_on_this(tmp_path, data):
+    known, stopped = (Job(job(seed, dataset="beauty").run) for seed in (1, 2))
+    made = sweep(tmp_path, data_dir=data)
+    file = made.data_file("beauty")
+    made.results.put(line_of(known, data_file=file, wall_seconds=100.0))
+    made.results.put(line_of(stopped, status=STOPPED, data_file=file, wall_seconds=30.0))
+    made.folder(stopped).mkdir(parents=True)
+    assert listing.states([stopped], made)[0][2] == pytest.approx(70.0)
+    with_other_data(data)
+    assert listing.states([stopped], sweep(tmp_path, data_dir=data))[0][2] == pytest.approx(100.0)
 
 
 def test_the_time_of_a_finished_run_is_that_of_who_did_it(tmp_path, monkeypatch):
