@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -258,7 +258,9 @@ class TrainingSettings(Settings):
     warmup_steps: int = setting(100, "steps over which the rate rises from 0", at_least=0)
     optimizer: str = setting("adam", "how gradients become updates", choices=("adam", "adagrad"))
     schedule: str = setting(
-        "linear", "after the warm-up the rate falls in a line that ends in 0, or stays", choices=("linear", "constant")
+        "linear",
+        "after the warm-up the rate falls evenly, to 0 at the end of the last step, or stays",
+        choices=("linear", "constant"),
     )
     momentum: float = setting(0.0, "momentum of Adagrad", at_least=0, below=1)
     weight_decay: float = setting(0.01, "Adam's decoupled decay of all weights but biases and layer norms", at_least=0)
@@ -329,11 +331,6 @@ class Run:
             raise UserError(f"`seed` must be a whole number from 0 to 2^32 - 1. Received: seed={self.seed}")
         if self.model == MASKED_MODEL:
             window_stride(self.masking.window_step, self.architecture.max_length)
-        if self.training.mixed_precision and self.model not in MIXED_MODELS:
-            raise UserError(
-                f"`mixed_precision` goes with {' and '.join(MIXED_MODELS)}. "
-                f"Received: mixed_precision=True, model={self.model}"
-            )
 
     @property
     def digest(self) -> str:
@@ -353,8 +350,13 @@ class Run:
         groups = (self.architecture, *masking, self.training, self.evaluation)
         return {name: value for group in groups for name, value in dataclasses.asdict(group).items()}
 
-    def check_named(self, names: Iterable[str]) -> None:
-        """Raises UserError where one of the settings that were named is of no use to the optimizer."""
+    def check_named(self, names: Collection[str]) -> None:
+        """Raises UserError where one of the settings that were named is of no use to the model or the optimizer."""
+        if self.training.mixed_precision and self.model not in MIXED_MODELS:
+            raise UserError(
+                f"`mixed_precision` goes with {' and '.join(MIXED_MODELS)}. "
+                f"Received: mixed_precision=True, model={self.model}"
+            )
         used = self.training.optimizer
         for optimizer, settings in OPTIMIZER_SETTINGS.items():
             for name in settings:

@@ -185,6 +185,27 @@ def test_a_setting_that_nothing_would_come_of_is_refused(model, settings, words)
         presets.make_run("beauty", model, **settings)
 
 
+def test_a_run_that_was_made_with_such_a_setting_can_be_read():
+    record = Run.make("beauty", "caser", mixed_precision=True).to_dict()
+    assert Run.from_dict(record).to_dict() == record
+
+
+@pytest.mark.parametrize(
+    ("dataset", "model", "words"),
+    [
+        ("beauty", "bert4rec", "NDCG@10 .184 on the test item"),
+        ("beauty", "pop", "NDCG@10 .030"),
+        ("steam", "sasrec", "Not measured yet."),
+        ("synthetic", "caser", "NDCG@10 .53"),
+        ("synthetic-orderless", "caser", "there is no order"),
+        ("own-shop", "caser", "Not known of these data."),
+        ("own-shop", "bert4rec", "Not known of these data."),
+    ],
+)
+def test_what_to_expect_is_of_the_model_and_the_data(dataset, model, words):
+    assert words in presets.find("fast", dataset, model).expect
+
+
 def test_settings_of_the_optimizer_in_use_are_taken():
     assert presets.make_run("beauty", "gru4rec", momentum=0.2).training.momentum == 0.2
     changed = presets.make_run("beauty", "gru4rec", optimizer="adam", weight_decay=0.1)
