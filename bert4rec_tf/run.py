@@ -60,8 +60,9 @@ flags.DEFINE_string("format", "saved_model", "what --mode=export writes: " + ", 
 flags.DEFINE_string("mode", "all", "what to do: all, prepare, train, evaluate or export")
 for name, field in origins.column_options().items():
     DEFINE[field_type(field)](name, None, described(field))
-for name, text in help_texts().items():
-    DEFINE[field_type(all_settings()[name])](name, None, f"{text} (default: the preset's)")
+HELP = help_texts()
+for name, field in all_settings().items():
+    DEFINE[field_type(field)](name, None, f"{HELP[name]} (default: the preset's)")
 
 
 def given_settings() -> dict[str, Any]:
