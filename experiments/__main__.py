@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from bert4rec_tf.data import datasets
-from bert4rec_tf.errors import UserError, of_system, unknown_name
-from bert4rec_tf.startup import Parser, path_argument
+from bert4rec_tf.errors import UserError, unknown_name
+from bert4rec_tf.startup import Parser, guarded, path_argument
 from experiments import listing
 from experiments.findings import Findings
 from experiments.jobs import Asked, Job, Plan, distinct
@@ -169,28 +169,16 @@ def jobs_of(names: Sequence[str], plan: Plan) -> list[Job]:
     return distinct(job for name in names for some in plan.jobs(name).values() for job in some)
 
 
-def end(message: str) -> int:
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
-    return 2
-
-
 def interrupted(*_: Any) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def command(arguments: Sequence[str]) -> int:
-    """Does the same, with mistakes told in one line, and Ctrl-C and SIGTERM alike."""
+def command(arguments: Sequence[str]) -> None:
+    """Does the same as a process: it ends with the exit code, with mistakes told in one line, and Ctrl-C and SIGTERM
+    alike."""
     signal.signal(signal.SIGTERM, interrupted)
-    try:
-        return main(arguments)
-    except UserError as error:
-        return end(str(error))
-    except OSError as error:
-        return end(of_system(error))
-    except KeyboardInterrupt:
-        print("\nStopped. The same command goes on.", file=sys.stderr)
-        return 130
+    guarded(lambda: sys.exit(main(arguments)), stopped="Stopped. The same command goes on.")
 
 
 if __name__ == "__main__":
-    sys.exit(command(sys.argv[1:]))
+    command(sys.argv[1:])

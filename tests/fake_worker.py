@@ -68,4 +68,4 @@ if __name__ == "__main__":
     from experiments import __main__ as program
 
     program.Sweep = functools.partial(program.Sweep, worker=COMMAND)
-    sys.exit(program.command(sys.argv[1:]))
+    program.command(sys.argv[1:])

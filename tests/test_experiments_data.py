@@ -11,7 +11,7 @@ from bert4rec_tf import files
 from bert4rec_tf.data import datasets, download
 from bert4rec_tf.workdir import WorkDirectory
 from experiments import listing, provenance, worker
-from experiments.__main__ import command
+from experiments.__main__ import main
 from experiments.jobs import Job, Plan
 from experiments.results import FAILED, FINISHED, Results
 from experiments.sweep import Sweep
@@ -77,7 +77,7 @@ def test_a_home_folder_is_found(tmp_path, here, monkeypatch):
     write(tmp_path / "data", 1)
     monkeypatch.setattr("experiments.__main__.jobs_of", lambda *_: [pop()])
     flags = ["--tables=2", "--datasets=beauty", "--data_dir=~/data", "--workdir=~/work", "--results=~/results"]
-    assert command(flags) == 0
+    assert main(flags) == 0
     assert not (tmp_path / "~").exists()
     (line,) = Results(tmp_path / "results").read().values()
     assert line["data_file"] == provenance.data_file("beauty", tmp_path / "data")

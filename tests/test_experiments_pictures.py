@@ -7,7 +7,7 @@ from invented_results import findings, line_of, rows_of
 from bert4rec_tf import files
 from bert4rec_tf.errors import UserError
 from experiments import figures, material
-from experiments.__main__ import command
+from experiments.__main__ import main
 from experiments.findings import Findings
 from experiments.jobs import Plan
 from experiments.results import Results
@@ -30,7 +30,7 @@ def test_table_1_is_kept_for_when_the_data_are_gone(tmp_path):
 
 def written(folder, *flags):
     """What the command makes of the results in a folder, without running anything."""
-    code = command(["--report", f"--results={folder}", f"--workdir={folder / 'work'}", f"--data_dir={folder}", *flags])
+    code = main(["--report", f"--results={folder}", f"--workdir={folder / 'work'}", f"--data_dir={folder}", *flags])
     assert code == 0
     return (folder / "report.md").read_text()
 
@@ -69,9 +69,9 @@ def test_table_1_has_its_data_fetched(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(material.datasets, "obtain", obtain)
     flags = ["--tables=1", "--datasets=beauty,steam", f"--results={tmp_path}", f"--data_dir={tmp_path}"]
-    assert command([*flags, "--report", f"--workdir={tmp_path}"]) == 0
+    assert main([*flags, "--report", f"--workdir={tmp_path}"]) == 0
     assert not (tmp_path / "steam.txt").exists()
-    assert command([*flags, f"--workdir={tmp_path}"]) == 1
+    assert main([*flags, f"--workdir={tmp_path}"]) == 1
     assert "beauty.txt: cannot be had" in capsys.readouterr().err
     rows = rows_of((tmp_path / "report.md").read_text())
     assert ["Steam", "2", "3", "5", "2.50", "83.33%"] in rows and ["Beauty", *["not run"] * 5] in rows

@@ -376,7 +376,8 @@ def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, capsys, flags, message)
     from experiments.__main__ import command
 
     kept = [] if flags[0].startswith("--tune") else [f"--results={tmp_path}"]
-    assert command([*flags, f"--workdir={tmp_path}", *kept]) == 2
+    with pytest.raises(SystemExit, match=r"^2$"):
+        command([*flags, f"--workdir={tmp_path}", *kept])
     printed = capsys.readouterr()
     assert printed.err.startswith(f"error: {message}") and printed.err.count("\n") == 1
     assert not list(tmp_path.iterdir())
