@@ -1,4 +1,4 @@
-"""The schedule, BERT's Adam against NumPy and Keras' AdamW, what is decayed, and clipping by the global norm."""
+"""The schedule, BERT's Adam and Adagrad against NumPy and Keras' own, what is decayed, and clipping."""
 
 import keras
 import numpy as np
@@ -8,7 +8,7 @@ import tensorflow as tf
 from bert4rec_tf import optimizers
 from bert4rec_tf.config import TrainingSettings
 from bert4rec_tf.models.bert4rec import BERT4Rec
-from bert4rec_tf.optimizers import BertAdam, WarmUpLinearDecay, clip
+from bert4rec_tf.optimizers import Adagrad, BertAdam, WarmUpLinearDecay, clip
 
 # Schedule
 
@@ -179,26 +179,62 @@ def test_uncorrected_steps_are_larger_by_the_known_ratios():
     assert ratios[[0, 9, 999]].tolist() == pytest.approx([3.16, 6.53, 1.258], rel=2e-3)
 
 
-ALL_OTHERS = {"decay": 0.2, "beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-3, "bias_correction": True, "name": "mine"}
+ADAM = {"decay": 0.2, "beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-3, "bias_correction": True, "name": "mine"}
+ADAGRAD = {"momentum": 0.3, "epsilon": 1e-3, "name": "mine"}
 
 
+@pytest.mark.parametrize(("kind", "others"), [(BertAdam, ADAM), (Adagrad, ADAGRAD)])
 @pytest.mark.parametrize(
     "copied",
     [
-        lambda made: BertAdam.from_config(made.get_config()),
+        lambda made: type(made).from_config(made.get_config()),
         lambda made: keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(made)),
     ],
     ids=["from_config", "keras.saving"],
 )
-def test_optimizer_comes_back_from_its_configuration(copied):
-    made = BertAdam(WarmUpLinearDecay(3e-4, steps=77, warmup_steps=5), **ALL_OTHERS)
+def test_optimizer_comes_back_from_its_configuration(copied, kind, others):
+    made = kind(WarmUpLinearDecay(3e-4, steps=77, warmup_steps=5), **others)
     copy = copied(made)
-    assert isinstance(copy, BertAdam) and copy.get_config() == made.get_config()
-    assert {name: getattr(copy, name) for name in ALL_OTHERS} == ALL_OTHERS
+    assert isinstance(copy, kind) and copy.get_config() == made.get_config()
+    assert {name: getattr(copy, name) for name in others} == others
     one, other = (keras.Variable([1.0, -2.0], name="kernel") for _ in range(2))
     gradients = [([0.3, -0.1],), ([0.5, 2.0],), ([0.5, 1.0],)]
     np.testing.assert_array_equal(run(copy, [one], gradients), run(made, [other], gradients))
     assert (one.numpy() != [1.0, -2.0]).all()
+
+
+# Adagrad
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.6])
+@pytest.mark.parametrize("epsilon", [1e-6, 0.5])
+def test_adagrad_s_steps_are_the_oracle_s(momentum, epsilon):
+    """In float64: a velocity that falls by the momentum, moved by the gradient over the root of all squares so far."""
+    rng = np.random.default_rng(5)
+    schedule = WarmUpLinearDecay(0.3, steps=40, warmup_steps=4)
+    variables = make_variables(rng)
+    gradients = [(rng.normal(size=(3, 4)) * 10.0 ** rng.integers(-3, 3), rng.normal(size=4)) for _ in range(30)]
+    expected = [variable.numpy().astype(np.float64) for variable in variables]
+    squares, velocities = ([np.zeros_like(weights) for weights in expected] for _ in range(2))
+    got = run(Adagrad(schedule, momentum, epsilon), variables, gradients)
+    for step, row in enumerate(gradients):
+        for place, gradient in enumerate(row):
+            squares[place] += gradient**2
+            moved = float(schedule(step)) * gradient / np.sqrt(squares[place] + epsilon)
+            velocities[place] = momentum * velocities[place] - moved
+            expected[place] += velocities[place]
+    for weights, oracle in zip(got, expected, strict=True):
+        np.testing.assert_allclose(weights, oracle, rtol=2e-5, atol=2e-6)
+
+
+def test_without_momentum_it_is_keras_adagrad_from_zero():
+    rng = np.random.default_rng(6)
+    start = rng.normal(size=(5, 3))
+    gradients = [(rng.normal(size=(5, 3)),) for _ in range(20)]
+    ours, keras_own = (keras.Variable(start, name="kernel") for _ in range(2))
+    run(Adagrad(0.05, epsilon=1e-4), [ours], gradients)
+    run(keras.optimizers.Adagrad(0.05, initial_accumulator_value=0.0, epsilon=1e-4), [keras_own], gradients)
+    np.testing.assert_allclose(ours.numpy(), keras_own.numpy(), rtol=1e-5, atol=2e-6)
 
 
 def test_settings_reach_the_optimizer():
