@@ -72,14 +72,18 @@ def test_ncf_joins_gmf_and_the_tower():
             assert scores[row, item - 1] == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
-def test_ncf_s_loss_is_binary_cross_entropy_over_positives_and_negatives():
-    model = randomized("ncf")
+@pytest.mark.parametrize("l2", [0.0, 0.3])
+def test_ncf_s_loss_is_binary_cross_entropy_over_positives_and_negatives_with_the_norms_of_the_rows_used(l2):
+    model = randomized("ncf", l2=l2)
     batch = next(batches(model, 5))
     scores = np.asarray(model.score(batch), np.float64)
-    logits = np.take_along_axis(scores, np.concatenate([batch["targets"], batch["negatives"]], axis=1) - 1, axis=1)
+    items = np.concatenate([batch["targets"], batch["negatives"]], axis=1)
+    logits = np.take_along_axis(scores, items - 1, axis=1)
     labels = np.array([1, 0, 0, 0, 0])
-    expected = -(labels * np.log(sigmoid(logits)) + (1 - labels) * np.log(1 - sigmoid(logits))).mean()
-    np.testing.assert_allclose(model.training_loss(tensors(batch)), expected, rtol=1e-5)
+    terms = -(labels * np.log(sigmoid(logits)) + (1 - labels) * np.log(1 - sigmoid(logits)))
+    norms = sum((array(table)[batch["users"]] ** 2).sum(axis=1) for table in (model.gmf_users, model.mlp_users))
+    norms += sum((array(table)[items] ** 2).sum(axis=(1, 2)) for table in (model.gmf_items, model.mlp_items))
+    np.testing.assert_allclose(model.training_loss(tensors(batch)), (terms.mean(axis=1) + l2 * norms).mean(), rtol=1e-5)
 
 
 ACTIVATIONS = {"tanh": np.tanh, "elu-0.5": lambda x: np.where(x > 0, x, 0.5 * (np.exp(x) - 1)), "linear": float}
@@ -153,6 +157,12 @@ def test_caser_s_convolutions_see_the_last_items_as_an_image():
         state = np.concatenate([joined, array(model.users)[HISTORIES["users"][row]]])
         expected = array(model.output_rows)[1:] @ state + array(model.bias)[1:]
         np.testing.assert_allclose(scores[row], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_caser_s_rows_begin_with_the_deviations_of_its_program():
+    model = make("caser", hidden_dim=50)
+    for rows, deviation in ((model.items, 1 / 50), (model.users, 1 / 50), (model.output_rows, 1 / 100)):
+        assert array(rows).std() == pytest.approx(deviation, rel=0.05)
 
 
 def test_caser_s_loss_adds_the_means_over_targets_and_negatives_and_the_norm_of_all_weights():

@@ -11,6 +11,7 @@ from bert4rec_tf import config, optimizers, pipeline, presets, steps, training
 from bert4rec_tf.config import MaskingSettings, Run, TrainingSettings
 from bert4rec_tf.data import sampled
 from bert4rec_tf.data.examples import cut_windows, mask_windows
+from bert4rec_tf.dropout import Dropout
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.sequences import Vocabulary
 from bert4rec_tf.serving import saved_model
@@ -205,6 +206,32 @@ def test_the_loss_falls_and_the_same_steps_give_the_same_bits(name):
     assert losses == again
     for one, other in zip(weights, same, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+DROPOUTS = {"gru4rec": 2, "gru4rec_plus": 2, "caser": 1, "sasrec": 1 + 3 * 2, "bert4rec": 1 + 3 * 2}
+"""How many each model has, with two blocks."""
+
+
+def dropouts(layer):
+    inner = [one for part in layer._layers for one in dropouts(part)]
+    return [layer] if isinstance(layer, Dropout) else inner
+
+
+@pytest.mark.parametrize("name", DROPOUTS)
+def test_every_dropout_acts_by_itself_in_training_and_never_in_scoring(name):
+    rates = {"dropout": 0.5, **({"attention_dropout": 0.5} if name == "bert4rec" else {})}
+    model = make(name, **rates)
+    batch, found = tensors(next(batches(model))), dropouts(model)
+    scores = model.score(HISTORIES)
+    assert len(found) == DROPOUTS[name] and all(layer.rate == 0.5 for layer in found)
+    for layer in found:
+        layer.rate = 0.0
+    assert float(model.training_loss(batch)) == float(model.training_loss(batch))
+    np.testing.assert_array_equal(model.score(HISTORIES), scores)
+    for layer in found:
+        layer.rate = 0.5
+        assert float(model.training_loss(batch)) != float(model.training_loss(batch)), layer.name
+        layer.rate = 0.0
 
 
 def of_some_widths(model, batch_size=8):

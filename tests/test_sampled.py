@@ -135,14 +135,26 @@ def test_a_batch_is_a_function_of_its_number(examples, batch_size):
 
 
 def test_every_epoch_holds_each_example_once_in_another_order_with_other_negatives():
-    examples = MADE["pairs"]
-    users = [batch["users"] for batch in islice(examples.batches(5, seed=1), 2 * 18 // 5 + 1)]
-    targets = [batch["targets"][:, 0] for batch in islice(examples.batches(5, seed=1), 2 * 18 // 5 + 1)]
-    pairs = list(zip(np.concatenate(users).tolist(), np.concatenate(targets).tolist()))
-    first, second = pairs[:18], pairs[18:36]
-    assert sorted(first) == sorted(second) and len(set(first)) == 18 and first != second
+    examples, size = MADE["pairs"], MADE["pairs"].num_examples
+    batches = list(islice(examples.batches(5, seed=1), 2 * size // 5 + 1))
+    users, targets, negatives = (
+        np.concatenate([batch[name] for batch in batches])[: 2 * size] for name in ("users", "targets", "negatives")
+    )
+    pairs = list(zip(users.tolist(), targets[:, 0].tolist()))
+    first, second = pairs[:size], pairs[size:]
+    assert sorted(first) == sorted(second) and len(set(first)) == size and first != second
+    drawn = [dict(zip(pairs[epoch], negatives[epoch].tolist())) for epoch in (slice(None, size), slice(size, None))]
+    others = [pair for pair in drawn[0] if drawn[0][pair] != drawn[1][pair]]
+    assert len(others) > size / 2
     other = next(examples.batches(18, seed=2))["targets"]
     assert (other != next(examples.batches(18, seed=1))["targets"]).any()
+
+
+def test_every_batch_has_negatives_of_its_own():
+    """Of users whose unseen items are the same."""
+    examples = Contexts(make_sequences([[1, 2]] * 50, 2_000), 0, num_negatives=10)
+    one, other = (batch["negatives"] for batch in islice(examples.batches(50, seed=1), 2))
+    assert not (one == other).any(axis=1).all() and (one == other).mean() < 0.1
 
 
 @pytest.mark.parametrize("name", KINDS)
