@@ -357,6 +357,11 @@ class Run:
                 f"`mixed_precision` goes with {' and '.join(MIXED_MODELS)}. "
                 f"Received: mixed_precision=True, model={self.model}"
             )
+        if self.training.train_on_validation and "retrain" in names:
+            raise UserError(
+                "`retrain` goes with train_on_validation=False, which holds the validation item out. "
+                "Received: train_on_validation=True"
+            )
         used = self.training.optimizer
         for optimizer, settings in OPTIMIZER_SETTINGS.items():
             for name in settings:

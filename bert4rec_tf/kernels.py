@@ -39,7 +39,7 @@ def attend(
     kept: Tensor | None = None,
     scale: float = 1,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Scaled dot-product attention (equation 1), the scaling left to the caller: softmax(Q K^T + penalty) V.
+    """Scaled dot-product attention (equation 2), the scaling left to the caller: softmax(Q K^T + penalty) V.
 
     The backward pass needs no sum over the products of probabilities and their gradients: it equals the sum over the
     products of output and its gradient, which are far fewer.

@@ -24,7 +24,13 @@ PADDING_SCORE = -10_000.0
 
 
 def truncated_normal(stddev: float) -> keras.initializers.Initializer:
-    """Returns a new initializer, cut at two deviations. Every weight needs one of its own: one used twice repeats."""
+    """Returns a new initializer, cut at two deviations. Every weight needs one of its own: one used twice repeats.
+
+    Raises:
+        ValueError: for a deviation below 0.
+    """
+    if stddev < 0:
+        raise ValueError(f"`initializer_stddev` must be at least 0. Received: initializer_stddev={stddev}")
     return keras.initializers.TruncatedNormal(stddev=stddev)
 
 
@@ -37,9 +43,10 @@ def dense_layer(name: str, units: int, stddev: float, dtype: keras.DTypePolicy) 
     return keras.layers.Dense(units, kernel_initializer=truncated_normal(stddev), dtype=dtype, name=name)
 
 
-def _check_size(name: str, size: int) -> int:
-    if size < 1:
-        raise ValueError(f"`{name}` must be at least 1. Received: {name}={size}")
+def check_size(name: str, size: int, least: int = 1) -> int:
+    """Returns the size. Raises ValueError where it is below its least."""
+    if size < least:
+        raise ValueError(f"`{name}` must be at least {least}. Received: {name}={size}")
     return size
 
 
@@ -58,12 +65,12 @@ class PositionEmbedding(keras.layers.Layer):
         [b, n, d].
 
     Raises:
-        ValueError: where n is known and above N.
+        ValueError: where n is known and above N, or N is below 1.
     """
 
     def __init__(self, max_length: int, initializer_stddev: float = 0.02, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.max_length = _check_size("max_length", max_length)
+        self.max_length = check_size("max_length", max_length)
         self.initializer_stddev = initializer_stddev
         self.supports_masking = True
 
@@ -117,7 +124,7 @@ class MultiHeadAttention(keras.layers.Layer):
 
     def __init__(self, num_heads: int, dropout: float = 0.0, initializer_stddev: float = 0.02, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.num_heads = _check_size("num_heads", num_heads)
+        self.num_heads = check_size("num_heads", num_heads)
         self.dropout = check_rate("dropout", dropout)
         self.initializer_stddev = initializer_stddev
         self.dropout_layer = dropout_layer("dropout", dropout, self.dtype_policy)
@@ -180,11 +187,14 @@ class FeedForward(keras.layers.Layer):
 
     Returns:
         [..., d].
+
+    Raises:
+        ValueError: for an inner width below 1.
     """
 
     def __init__(self, intermediate_dim: int, initializer_stddev: float = 0.02, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.intermediate_dim = _check_size("intermediate_dim", intermediate_dim)
+        self.intermediate_dim = check_size("intermediate_dim", intermediate_dim)
         self.initializer_stddev = initializer_stddev
 
     def build(self, input_shape: Shape) -> None:
@@ -280,6 +290,9 @@ class TransformerBlock(keras.layers.Layer):
 
     Returns:
         The new hidden states [b, n, d] and the attention probabilities [b, h, n, n].
+
+    Raises:
+        ValueError: for a rate outside [0, 1), a size below 1, or heads which do not divide d.
     """
 
     def __init__(
@@ -363,13 +376,16 @@ class MaskedItemHead(keras.layers.Layer):
 
     Returns:
         Logits [..., v].
+
+    Raises:
+        ValueError: for a table without rows.
     """
 
     def __init__(
         self, num_rows: int, use_layer_norm: bool = True, initializer_stddev: float = 0.02, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        self.num_rows = _check_size("num_rows", num_rows)
+        self.num_rows = check_size("num_rows", num_rows)
         self.use_layer_norm = use_layer_norm
         self.initializer_stddev = initializer_stddev
         self.norm = layer_norm("norm", self.dtype_policy) if use_layer_norm else None

@@ -1,5 +1,6 @@
 """Import of the authors' TensorFlow 1 checkpoints, every row of their softmax included."""
 
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -8,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from bert4rec_tf.config import BERT4RecSettings
 from bert4rec_tf.errors import UserError
 from bert4rec_tf.models.bert4rec import BERT4Rec
 from bert4rec_tf.sequences import Vocabulary
@@ -64,30 +66,42 @@ def read_tokens(path: Path) -> list[str]:
     return tokens
 
 
+CONFIG = {
+    "max_position_embeddings": "max_length",
+    "hidden_size": "hidden_dim",
+    "num_hidden_layers": "num_layers",
+    "num_attention_heads": "num_heads",
+    "intermediate_size": "intermediate_dim",
+    "hidden_dropout_prob": "dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+    "initializer_range": "initializer_stddev",
+}
+"""The setting that each number of the program's configuration is."""
+
+
 def read_config(path: Path) -> dict[str, int | float | bool]:
-    """Returns the constructor arguments that a configuration of the program stands for."""
+    """Returns the constructor arguments that a configuration of the program stands for.
+
+    Raises:
+        UserError: where it cannot be read, lacks a number, or has one that no model can have.
+    """
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
         config = config.get("config", config)
         if config["hidden_act"] != "gelu":
             raise UserError(f"{path}: `hidden_act` must be 'gelu'. Received: {config['hidden_act']!r}")
-        return {
-            "max_length": config["max_position_embeddings"],
-            "hidden_dim": config["hidden_size"],
-            "num_layers": config["num_hidden_layers"],
-            "num_heads": config["num_attention_heads"],
-            "intermediate_dim": config["intermediate_size"],
-            "dropout": config["hidden_dropout_prob"],
-            "attention_dropout": config["attention_probs_dropout_prob"],
-            "initializer_stddev": config["initializer_range"],
-            "use_token_type": True,
-        }
+        settings = {name: config[theirs] for theirs, name in CONFIG.items()}
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-    except UserError:
-        raise
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise UserError(f"{path}: not a configuration of the program ({error!r})") from error
+    for theirs, name in CONFIG.items():
+        if settings[name] is None:
+            raise UserError(f"{path}: `{theirs}` must be a number. Received: null")
+    try:
+        return dataclasses.asdict(BERT4RecSettings(**settings, use_token_type=True))
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
 
 
 def read_weights(checkpoint: str | Path) -> dict[str, np.ndarray]:
@@ -116,8 +130,9 @@ def assign(model: BERT4Rec, weights: Mapping[str, np.ndarray], order: np.ndarray
         order: the program's row of each of the model's rows, as `row_order` gives it.
 
     Raises:
-        UserError: for a weight that is missing or has another shape.
+        UserError: for a weight that is missing, has another shape, or has no place in the model.
     """
+    unused = set(weights)
     for name, variable in variables(model):
         if name not in weights:
             raise UserError(f"The checkpoint has no {name}")
@@ -125,6 +140,9 @@ def assign(model: BERT4Rec, weights: Mapping[str, np.ndarray], order: np.ndarray
         if tuple(value.shape) != tuple(variable.shape):
             raise UserError(f"{name} must have the shape {tuple(variable.shape)}. Received: {value.shape}")
         variable.assign(value)
+        unused.remove(name)
+    if unused:
+        raise UserError(f"The checkpoint has {min(unused)}, which a model of this configuration has not")
 
 
 def to_ours(name: str, value: np.ndarray, order: np.ndarray) -> np.ndarray:

@@ -332,6 +332,12 @@ def _steps(dataset: str) -> dict[str, int]:
     return {"steps": steps, "evaluate_every": evaluate_every}
 
 
+def _has_other_sizes(dataset: str, model: str, chosen: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
+    """Tells whether settings give another architecture than the preset's."""
+    architecture = Run.make(dataset, model, **chosen).architecture
+    return any(getattr(architecture, name, value) != value for name, value in settings.items())
+
+
 def make_run(
     dataset: str | Interactions,
     model: str = "bert4rec",
@@ -343,7 +349,7 @@ def make_run(
     """Makes the run of a preset, with single settings changed.
 
     The other models' numbers of steps that were chosen before hold for the preset's architecture alone; with another
-    they are chosen anew.
+    they are chosen anew. Whoever names `retrain` holds the validation item out, whatever the preset does.
 
     Args:
         dataset: a name in `data.datasets.DATASETS`, or a file of one's own (or its `name`): the preset is then OWN.
@@ -360,10 +366,12 @@ def make_run(
     base = dict(find(preset, dataset, model).settings)
     known = set(Run.make(dataset, model).flat())
     chosen = {name: value for name, value in base.items() if name in known}
-    if model in OTHERS and chosen.get("train_on_validation") and "train_on_validation" not in settings:
-        architecture = Run.make(dataset, model, seed, **chosen).architecture
-        if any(getattr(architecture, name, value) != value for name, value in settings.items()):
+    if chosen.get("train_on_validation") and "train_on_validation" not in settings:
+        held_out = "retrain" in settings
+        if model in OTHERS and (held_out or _has_other_sizes(dataset, model, chosen, settings)):
             chosen |= {**_steps(family(dataset)), "train_on_validation": False, "patience": PATIENCE}
+        elif held_out:
+            chosen["train_on_validation"] = False
     run = Run.make(dataset, model, seed, **{**chosen, **settings})
     run.check_named(settings)
     return run

@@ -344,6 +344,19 @@ def test_popularity_is_counted_exactly_whatever_the_policy():
     np.testing.assert_array_equal(model(BATCH), [[100_001, 100_002]] * 3)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "least"),
+    [
+        *(("num_layers", 0, 1), ("num_layers", -3, 1), ("num_heads", 0, 1), ("hidden_dim", 0, 1)),
+        *(("intermediate_dim", 0, 1), ("num_extra_rows", -2, 0), ("max_length", 1, 2), ("num_items", 0, 1)),
+        ("initializer_stddev", -1.0, 0),
+    ],
+)
+def test_a_size_below_its_least_is_an_error(name, value, least):
+    with pytest.raises(ValueError, match=f"`{name}` must be at least {least}. Received: {name}={value}"):
+        BERT4Rec(**{"num_items": NUM_ITEMS, "hidden_dim": 8, name: value})
+
+
 def test_heads_that_do_not_divide_the_width_are_an_error():
     with pytest.raises(ValueError, match="`num_heads` must divide"):
         make(hidden_dim=9, num_heads=2)

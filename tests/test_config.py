@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from bert4rec_tf import config, presets
+from bert4rec_tf import config, pipeline, presets
 from bert4rec_tf.config import Run
 from bert4rec_tf.data.datasets import DATASETS, paper
 from bert4rec_tf.errors import UserError
@@ -177,6 +177,7 @@ def test_the_help_says_what_a_setting_is_in_each_model():
         ("gru4rec", {"epsilon": 1e-6}, "`epsilon` goes with optimizer=adam"),
         ("gru4rec", {"optimizer": "adam", "momentum": 0.1}, "`momentum` goes with optimizer=adagrad"),
         ("sasrec", {"momentum": 0.1}, "`momentum` goes with optimizer=adagrad. Received: optimizer=adam"),
+        ("bert4rec", {"retrain": False, "train_on_validation": True}, "`retrain` goes with train_on_validation=False"),
         ("caser", {"mixed_precision": True}, "`mixed_precision` goes with bert4rec and sasrec. Received: .*caser"),
     ],
 )
@@ -273,6 +274,14 @@ def test_steps_chosen_for_one_architecture_are_chosen_anew_for_another():
     assert training(loss="cross_entropy") == training(hidden_dim=64) == (False, 5, 40_000)
     assert training(hidden_dim=64, steps=7) == (False, 5, 7)
     assert training(hidden_dim=64, train_on_validation=True) == chosen
+
+
+@pytest.mark.parametrize("model", ["bert4rec", "ncf", "sasrec"])
+@pytest.mark.parametrize("dataset", ["beauty", "ml-1m", "synthetic"])
+def test_whoever_does_not_train_again_holds_the_validation_item_out(dataset, model):
+    """Also where the preset's steps were chosen before, so that it is in the only training."""
+    assert pipeline.phases(presets.make_run(dataset, model, retrain=False)) == ["choose"]
+    assert pipeline.phases(presets.make_run(dataset, model, retrain=True)) == ["choose", "final"]
 
 
 def test_sasrec_s_dropout_is_its_authors():

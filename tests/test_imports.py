@@ -34,7 +34,7 @@ ALLOWED = {
     "layers": {"types", "kernels", "dropout"},
     "losses": {"types"},
     "models": {"layers", "kernels", "dropout", "losses", "types", "sequences", "models"},
-    "original": {"models", "sequences", "types", "errors"},
+    "original": {"config", "models", "sequences", "types", "errors"},
     "serving": {"config", "errors", "files", "models", "progress", "sequences", "serving", "types"},
     "optimizers": {"config", "types", "sequences"},
     "evaluation": {"config", "errors", "types", "sequences", "metrics"},

@@ -49,6 +49,13 @@ def test_special_tokens_may_stand_anywhere(tmp_path):
         ({"config": ["gelu"]}, "not a configuration of the program"),
         ({"config": {**CONFIG, "max_position_embeddings": 13}}, "position_embeddings must have the shape (13, 16)"),
         ({"config": {**CONFIG, "num_hidden_layers": 3}}, "The checkpoint has no bert/encoder/layer_2"),
+        ({"config": {**CONFIG, "num_hidden_layers": 1}}, "The checkpoint has bert/encoder/layer_1/attention/output"),
+        ({"config": {**CONFIG, "num_hidden_layers": 0}}, "`num_layers` must be at least 1. Received: num_layers=0"),
+        ({"config": {**CONFIG, "num_attention_heads": 3}}, "`num_heads` must divide `hidden_dim`"),
+        ({"config": {**CONFIG, "num_attention_heads": None}}, "`num_attention_heads` must be a number"),
+        ({"config": {**CONFIG, "intermediate_size": 0}}, "`intermediate_dim` must be at least 1"),
+        ({"config": {**CONFIG, "hidden_size": "16"}}, "`hidden_dim` must be"),
+        ({"config": {**CONFIG, "hidden_dropout_prob": 1.5}}, "`dropout` must be"),
         ({"checkpoint": "nowhere/model.ckpt-1"}, "nowhere/model.ckpt-1: no TensorFlow checkpoint"),
     ],
 )

@@ -73,18 +73,20 @@ class BERT4Rec(Recommender):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if num_items < 1 or max_length < 2:
-            raise ValueError(
-                "`num_items` must be at least 1 and `max_length` at least 2. "
-                f"Received: num_items={num_items}, max_length={max_length}"
-            )
+        intermediate_dim = 4 * hidden_dim if intermediate_dim is None else intermediate_dim
+        layers.check_size("num_items", num_items)
+        layers.check_size("max_length", max_length, least=2)
+        layers.check_size("hidden_dim", hidden_dim)
+        layers.check_size("num_layers", num_layers)
+        layers.check_size("intermediate_dim", intermediate_dim)
+        layers.check_size("num_extra_rows", num_extra_rows, least=0)
         self.settings = {
             "num_items": num_items,
             "max_length": max_length,
             "hidden_dim": hidden_dim,
             "num_layers": num_layers,
             "num_heads": num_heads,
-            "intermediate_dim": intermediate_dim or 4 * hidden_dim,
+            "intermediate_dim": intermediate_dim,
             "dropout": dropout,
             "attention_dropout": attention_dropout,
             "initializer_stddev": initializer_stddev,
