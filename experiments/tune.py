@@ -32,7 +32,10 @@ ERROR, GOES_ON_WITH, KILLED = "error", "goes_on_with", "killed"
 often the process was killed in the middle of its point."""
 MOST_KILLED = 3
 """A point whose process was killed so often, as one that needs too much memory is, has failed."""
-PROTOCOL = ("train_on_validation", "retrain", "evaluate_every")
+FIXED = "train_on_validation"
+"""With it a run has the preset's number of steps; another model's settings have it only once steps were chosen."""
+
+PROTOCOL = (FIXED, "retrain", "evaluate_every")
 """Settings of a search's trainings that are no part of what it finds."""
 SHORTENED = ("steps", "warmup_steps")
 """Settings that a budget scales."""
@@ -167,7 +170,8 @@ class Search:
     def preset(self, study: "optuna.Study") -> str:
         """Returns the best settings as an entry for `bert4rec_tf/presets.py`, and as a command.
 
-        Both give the run that was measured, apart from PROTOCOL; under a budget with all steps of the preset.
+        Both give the run that was measured, apart from PROTOCOL; under a budget with all steps of the preset. That of
+        another model than BERT4Rec chooses its number of steps.
         """
         is_masked, name = self.model == MASKED_MODEL, self.plan.preset
         changed = self._changes(study.best_trial.params)
@@ -176,7 +180,9 @@ class Search:
         entry = f'"{self.dataset}"' if is_masked else f'("{self.model}", "{self.dataset}")'
         flags = " ".join(f"--{setting}={value}" for setting, value in changed.items())
         asked = f"--dataset={self.dataset} --model={self.model}{f' --preset={name}' if is_masked else ''}"
-        settings = {**(start.settings if start else {}), **changed}
+        # Steps that were chosen before are not those of these settings.
+        known = {name: value for name, value in (start.settings if start else {}).items() if is_masked or name != FIXED}
+        settings = {**known, **changed}
         lines = [
             f"# An entry for {place}:",
             f"{entry}: Preset(",

@@ -146,6 +146,15 @@ def test_the_best_of_the_grid_is_found_and_bad_ones_are_pruned(tmp_path, monkeyp
     assert all(trial.number >= tune.FIRST_TRIALS for trial in pruned)
 
 
+def test_a_trial_is_worth_its_best_measurement(tmp_path, monkeypatch, small_grid):
+    def train(self, run, watch):
+        for step, value in ((5, 0.1), (10, 0.3), (15, 0.2)):
+            watch({"step": step, tune.MEASURE: value})
+
+    monkeypatch.setattr(tune.Search, "train", train)
+    assert search(tmp_path).go_on(1).best_value == 0.3
+
+
 def test_a_point_is_trained_once(tmp_path, monkeypatch, small_grid):
     trained = invented(monkeypatch, lambda run: run.architecture.l2)
     study = search(tmp_path).go_on(12)
@@ -232,6 +241,7 @@ def test_what_is_printed_gives_the_run_that_was_measured(tmp_path, monkeypatch, 
         _, flags = entered(text, patch)
         pasted = presets.make_run(dataset, model, preset)
         assert compared(pasted) == expected
+        assert pasted.training.train_on_validation == (model == "bert4rec" and preset == "released")
         assert (pasted.training.steps, pasted.flat()["warmup_steps"]) == (before["steps"], before["warmup_steps"])
         told = presets.find(preset, dataset, model).expect
         assert ("with 50 % of the steps" in told) == (budget == 0.5)

@@ -256,7 +256,7 @@ def test_a_folder_is_refused(tmp_path):
 @pytest.mark.parametrize("name", ["empty.txt", "empty.txt.gz"])
 @pytest.mark.parametrize("content", [b"", b"\n\n"])
 def test_an_empty_file_is_refused(tmp_path, name, content):
-    assert "empty" in refusal(write(tmp_path, content, name))
+    assert "the file is empty" in refusal(write(tmp_path, content, name))
 
 
 def packed_noise():

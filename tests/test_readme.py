@@ -1,7 +1,9 @@
 """What the README shows works as it stands."""
 
 import json
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -54,9 +56,25 @@ def test_the_recommendations_come_from_a_saved_model(text, tmp_path, capsys):
     assert capsys.readouterr().out.count("b'item") == 20
 
 
-def test_the_continuous_integration_runs_the_readme_s_test_command(text):
+FAKE = {"python3": 'mkdir -p "$3/bin" && touch "$3/bin/activate"\n'}
+
+
+def test_the_continuous_integration_runs_the_readme_s_test_command(text, tmp_path):
+    """With programs that only note what they are asked for in place of those that it installs."""
     assert "    pip install '.[test]' && pytest\n" in text
     assert "    pip install . && python -m bert4rec_tf.run --dataset=synthetic\n" in text
+    script = README.parent / ".ci" / "run"
+    if not script.exists():
+        pytest.skip("not a checkout of the repository")
+    (tmp_path / "bin").mkdir()
+    for name in ("pip", "pytest", "ruff", "python3", "apt-get"):
+        (tmp_path / "bin" / name).write_text(f'#!/bin/sh\necho "{name} $*" >> {tmp_path}/asked\n{FAKE.get(name, "")}')
+        (tmp_path / "bin" / name).chmod(0o755)
+    path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run([script], env={**os.environ, "PATH": path}, check=True)
+    asked = [line for line in (tmp_path / "asked").read_text().splitlines() if not line.startswith("apt-get")]
+    assert asked[0].startswith("python3 -m venv ")
+    assert asked[1:] == ["pip install .[test]", "pytest ", "ruff check .", "ruff format --check ."]
 
 
 def test_links_lead_to_files(text):
