@@ -65,8 +65,9 @@ def frozen(
         sequences, users, num_negatives, seed: as for `draw_popular`.
 
     Returns:
-        Law -> int32 [k, num_negatives].
+        Law -> int32 [k, c], c being `num_negatives`, or the number of items where that is less.
     """
+    num_negatives = min(num_negatives, sequences.num_items)
     path = folder / f"candidates-{FORMAT}-{sequences.fingerprint[:16]}-{num_negatives}-{seed}.npz"
     with files.FolderLock(folder).held():
         if path.exists():

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from bert4rec_tf.errors import UserError
 from bert4rec_tf.metrics import FULL
+from bert4rec_tf.progress import Progress
 from bert4rec_tf.sequences import PAD, LeaveOneOut, Sequences, take_rows
 from bert4rec_tf.types import Batch, Tensor
 
@@ -107,8 +108,12 @@ class Ranker:
         self._score_candidates = tf.function(score, input_signature=[batch, rows])
         self._beaten_by = tf.function(self._beaten_by_items, input_signature=[batch, singles, rows, rows])
 
-    def ranks(self, task: RankingTask) -> dict[str, np.ndarray]:
+    def ranks(self, task: RankingTask, title: str | None = None) -> dict[str, np.ndarray]:
         """Ranks each target by every protocol of a task, in one pass over the model.
+
+        Args:
+            task: what to rank.
+            title: of the progress that is shown; None for a measurement in the midst of other work.
 
         Returns:
             Protocol -> int32 [k], 0 for the best.
@@ -118,15 +123,21 @@ class Ranker:
         """
         ranks = {protocol: np.empty(len(task.users), np.int32) for protocol in task.protocols}
         rank = self._rank_among_all if task.all_items else self._rank_among_candidates
-        for rows, batch in self._batches(task):
+        size = self._users_at_once(task)
+        progress = Progress(title or "", -(-len(task.users) // size), examples_per_step=size, silent=title is None)
+        for rows, batch in self._batches(task, size):
             for protocol, found in rank(task, rows, batch).items():
                 ranks[protocol][rows] = found
+            progress.advance()
+        progress.close()
         return ranks
 
-    def _batches(self, task: RankingTask) -> Iterator[tuple[np.ndarray, Batch]]:
-        """Users of similar lengths together."""
+    def _users_at_once(self, task: RankingTask) -> int:
         most = max(1, BLOCK_ELEMENTS // task.histories.num_items) if task.all_items else self.batch_size
-        size = min(self.batch_size, most)
+        return min(self.batch_size, most)
+
+    def _batches(self, task: RankingTask, size: int) -> Iterator[tuple[np.ndarray, Batch]]:
+        """Users of similar lengths together."""
         lengths = task.histories.lengths[task.users]
         by_length = np.argsort(lengths, kind="stable")
         for start in range(0, len(by_length), size):

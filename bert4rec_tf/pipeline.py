@@ -178,7 +178,8 @@ class Experiment:
         """Measures a model on the test items, once, and writes the ranks and `metrics.json`."""
         with self.workdir.held():
             task = self.task("test", all_items=True)
-            ranks = Ranker(model.score, model.max_history).ranks(task)
+            title = None if self.silent else "measuring on test"
+            ranks = Ranker(model.score, model.max_history).ranks(task, title)
             counts = {protocol: task.num_candidates(protocol) for protocol in task.protocols}
             kept = {f"{protocol}_candidates": found.astype(np.int32) for protocol, found in counts.items()}
             arrays.write(self.workdir.ranks("test"), {"users": task.users, **ranks, **kept})
@@ -186,7 +187,8 @@ class Experiment:
                 "run": self.run.to_dict(),
                 "digest": self.run.digest,
                 "data_fingerprint": self.sequences.fingerprint,
-                "environment": environment(),
+                "environment": self.workdir.read_config()["environment"],
+                "evaluated_with": environment(),
                 "users": len(task.users),
                 "users_not_evaluated": self.split.num_not_evaluated,
                 "users_with_fewer_candidates": int((counts[POPULAR] < self.run.evaluation.num_negatives).sum()),
@@ -305,7 +307,7 @@ def open_experiment(
 
 
 def execute(run: Run, **options: Any) -> Result:
-    """Prepares, trains and evaluates; what is finished already is not done again.
+    """Prepares, trains and evaluates; what is prepared and trained already is not done again.
 
     Seeds the global generators of Python, NumPy and TensorFlow with the run's seed.
 

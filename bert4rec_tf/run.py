@@ -4,8 +4,8 @@
     python -m bert4rec_tf.run --dataset=beauty --workdir=runs/beauty
     python -m bert4rec_tf.run --interactions=ratings.csv --workdir=runs/own
 
-Settings come from a preset (--preset=fast, released or table2); every single one is also a flag. What is finished is
-not done again: the same command goes on where it was stopped.
+Settings come from a preset (--preset=fast, released or table2); every single one is also a flag. What is prepared and
+trained is not done again: the same command goes on where it was stopped. The test items are measured each time.
 """
 
 import os

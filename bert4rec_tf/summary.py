@@ -100,13 +100,15 @@ def start(initial: dict[str, Any]) -> str:
 
 def places(workdir: Path) -> str:
     """Returns what lies where in a work directory."""
+    has_picture = any((workdir / phase / "curve.png").exists() for phase in ("choose", "final"))
+    curves = "curve.csv, curve.png" if has_picture else "curve.csv"
     known = {
         "metrics.json": "these results and all settings",
         "config.json": "the run",
         "vocabulary.txt": "raw item ids, line k for item k; counts.txt: how often each occurs",
         "initial.npz": "the weights that it started from",
         "ranks-test.npz": "the rank of every user's target",
-        "choose": "training with the validation item held out: checkpoints, curve.csv, curve.png, tensorboard",
+        "choose": f"training with the validation item held out: checkpoints, {curves}, tensorboard",
         "final": "training with the validation item: the same",
         "prepared": "training examples and candidates",
         "saved_model": "the model for TensorFlow: raw ids in, raw ids out, and its card in assets.extra",

@@ -257,6 +257,11 @@ def test_candidates_of_all_laws_are_drawn_together(kept):
     assert_equal(kept, {law: draw(SEQUENCES, USERS, 10, 5) for law, draw in LAWS.items()})
 
 
+def test_nobody_has_more_candidates_than_there_are_items(tmp_path):
+    found = frozen(tmp_path, SEQUENCES, USERS, 10**9, 5)
+    assert_equal(found, {law: draw(SEQUENCES, USERS, SEQUENCES.num_items, 5) for law, draw in LAWS.items()})
+
+
 def test_candidates_are_drawn_once(tmp_path, kept, monkeypatch, capsys):
     before = the_file(tmp_path).read_bytes()
     for law in LAWS:

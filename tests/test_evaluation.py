@@ -302,6 +302,32 @@ def test_ranks_do_not_depend_on_the_batch_size(batch_size, all_items):
     assert_equal(Ranker(toy_score, 9, batch_size).ranks(task), Ranker(toy_score, 9, 16).ranks(task))
 
 
+class Shown:
+    """Progress that is only counted."""
+
+    def __init__(self, title, total, examples_per_step, silent):
+        self.title, self.total, self.silent, self.done = title, total, silent, 0
+        SHOWN.append(self)
+
+    def advance(self):
+        self.done += 1
+
+    def close(self):
+        assert self.done == self.total
+
+
+SHOWN = []
+
+
+@pytest.mark.parametrize("title", ["measuring", None])
+def test_progress_counts_every_batch(title, monkeypatch):
+    monkeypatch.setattr(evaluation, "Progress", Shown)
+    SHOWN.clear()
+    task = random_task(all_items=True)
+    Ranker(toy_score, batch_size=3).ranks(task, title)
+    assert [(shown.total, shown.silent) for shown in SHOWN] == [(-(-len(task.users) // 3), title is None)]
+
+
 @pytest.mark.parametrize("block_elements", [1, 5 * NUM_ITEMS, 1 << 25])
 def test_ranks_do_not_depend_on_how_many_scores_are_held_at_a_time(block_elements, monkeypatch):
     task = random_task(all_items=True)

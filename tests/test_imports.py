@@ -37,7 +37,7 @@ ALLOWED = {
     "original": {"config", "models", "sequences", "types", "errors"},
     "serving": {"config", "errors", "files", "models", "progress", "sequences", "serving", "types"},
     "optimizers": {"config", "types", "sequences"},
-    "evaluation": {"config", "errors", "types", "sequences", "metrics"},
+    "evaluation": {"config", "errors", "types", "sequences", "metrics", "progress"},
     "scalars": set(),
     "steps": {"config", "errors", "models", "optimizers", "types"},
     "training": FOUNDATION | {"optimizers", "steps", "scalars", "plots", "interrupts", "checkpoints", "models"},
