@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert4rec_tf.data import datasets
+from bert4rec_tf.metrics import POPULAR
 from bert4rec_tf.progress import clock
 from experiments import provenance
 from experiments.findings import Findings, Line
@@ -102,18 +103,36 @@ def all_runs(findings: Mapping[str, Findings]) -> Section:
             str(line["run"]["seed"]),
             percent(line["budget"]),
             _steps(line),
+            *(_ndcg(line, part) for part in ("validation", "test")),
             clock(line["wall_seconds"]),
             f"{line['peak_memory'] / 1e6:,.0f} MB" if line["peak_memory"] else "unknown",
         ]
         for cells, line in _shown(findings)
     ]
-    header = ["run", "data", "model", "cells", "seed", "budget", "steps", "wall time", "peak memory"]
+    header = [
+        "run",
+        "data",
+        "model",
+        "cells",
+        "seed",
+        "budget",
+        "steps",
+        "validation",
+        "test",
+        "wall time",
+        "peak memory",
+    ]
     said = (
         "The budget is the share of the preset's steps; “steps” are those of each training, of which "
-        "the first of two has the validation item held out, with the examples of a step."
+        "the first of two has the validation item held out, with the examples of a step. “validation” and “test” "
+        "are NDCG@10 on those items; the former is of the first of two trainings, and none where there is only one."
     )
     paragraphs = [said, *_capped(findings)] if rows else ["No run is finished."]
     return Section("Runs", paragraphs, [Grid(header, rows)] if rows else [])
+
+
+def _ndcg(line: Mapping[str, Any], part: str) -> str:
+    return f"{line[part][POPULAR]['ndcg@10']:.4f}" if part in line else "none"
 
 
 def _capped(findings: Mapping[str, Findings]) -> list[str]:

@@ -6,6 +6,7 @@ import re
 from invented_results import FILE, findings, line_of, rows_after, rows_of, text_of
 
 from bert4rec_tf import presets
+from bert4rec_tf.metrics import POPULAR
 from experiments import markup
 from experiments.findings import Findings
 from experiments.jobs import Plan
@@ -69,6 +70,9 @@ def test_table_3_has_differences():
     assert ours == ["0.1769"] * 3
     assert paper == ["0.2940", "0.1769", "0.1618"]
     assert difference_ == ["-0.1171", "+0.0000", "+0.0151"]
+    text, _ = text_of("table3", findings("table3", {"sasrec": 0.1, "one_mask": 0.1769, "bert4rec": 0.18}))
+    marked = [rows_after(text, title)[0] for title in ("SASRec", "BERT4Rec (1 mask)", "BERT4Rec")]
+    assert marked == [["0.1000"] * 3, ["<u>0.1769</u>"] * 3, ["**0.1800**"] * 3]
 
 
 def test_table_4_has_the_speed():
@@ -130,7 +134,7 @@ def test_the_cells_of_a_data_set_are_of_one_budget_and_it_is_stated():
     assert rows_after(text, "L = 2, h = 2")[0] == ["0.1000"]
     assert "Budget: of the steps of their presets these runs had: Beauty 25 %." in text
     runs = [row for row in rows_of(text) if row[0] in lines]
-    assert [row[5:] for row in runs] == [["25 %", "6,000 of 64", "0:02:00", "2,000 MB"]] * 3
+    assert [row[5:] for row in runs] == [["25 %", "6,000 of 64", "none", "0.1000", "0:02:00", "2,000 MB"]] * 3
     assert Findings("table2", full, lines).budgets == {"beauty": 1.0}, "of equally many the largest"
 
 
@@ -242,6 +246,14 @@ def test_cells_are_of_one_data_file():
     assert "Runs shown here: 3." in text and "Beauty: other.txt" not in text
     one = Findings("figure4", Plan(("beauty",)), {line["key"]: line for line in lines})
     assert set(one.left_out) == set(left), "all tables have the same file"
+
+
+def test_a_run_is_shown_with_what_it_reached_on_both_items():
+    job = Plan(("beauty",)).jobs("table2")["beauty", "ncf"][0]
+    for both, shown in (({"validation": {POPULAR: {"ndcg@10": 0.3}}}, "0.3000"), ({}, "none")):
+        text, _ = text_of("table2", findings("table2", {}, others=[line_of(job, 0.2, **both)]))
+        (row,) = [row for row in rows_of(text) if row[0] == job.key]
+        assert row[7:9] == [shown, "0.2000"]
 
 
 def test_runs_that_were_best_at_their_last_step_are_told():
