@@ -99,11 +99,14 @@ def test_choices_and_titles(command, popular, tmp_path):
 
 def test_a_model_that_knows_users_is_told_whom_for(command, factors):
     folder, scores = factors
-    _, out, _ = command(f"--model={folder}", "--history=", "--user=bob, jr")
+    _, out, err = command(f"--model={folder}", "--history=", "--user=bob, jr")
+    assert err == ""
     best = np.argsort(-scores[1])[:3]
     assert [line.split(maxsplit=2)[2] for line in out.splitlines()] == [NAMES[item] for item in best]
-    _, out, _ = command(f"--model={folder}", "--history=c", "--user=stranger")
-    assert [line.split(maxsplit=2)[2] for line in out.splitlines()] == NAMES[:3]
+    for user in ("stranger", ""):
+        _, out, err = command(f"--model={folder}", "--history=c", f"--user={user}")
+        assert [line.split(maxsplit=2)[2] for line in out.splitlines()] == NAMES[:3]
+        assert ("none is named with --user" in err) == (user == "")
 
 
 ROWS = [[f"user {number}", *NAMES[: number % 9], *["nobody"] * (number % 3)] for number in range(100)]
