@@ -106,6 +106,9 @@ def test_large_tables_are_updated_as_small_ones_are(monkeypatch, optimizer):
     made, weights = train(batches, **how)
     assert compiled == [False, True]
     assert_same_training((made, weights), (plain, expected))
+    _, again = train(batches, **how)
+    for one, other in zip(weights, again, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_the_compiled_step_learns_with_dropout():
