@@ -1,11 +1,34 @@
-"""Which file of a data set results were measured on."""
+"""What results were measured on and with: the file of the data set, and the commit of the code."""
 
+import functools
 import hashlib
+import subprocess
 from pathlib import Path
 from typing import Any
 
 from bert4rec_tf.data import archives, datasets, download
 from bert4rec_tf.data.datasets import File, Source
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+@functools.cache
+def commit(repository: Path = REPOSITORY) -> str | None:
+    """Returns the commit of a checkout, with "+" where the package differs from it; None where there is no checkout."""
+    try:
+        root, head = _git(repository, "rev-parse", "--show-toplevel", "HEAD").splitlines()
+        changed = _git(repository, "status", "--porcelain", "--", "bert4rec_tf")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    if not repository.samefile(root):
+        return None
+    return f"{head}+" if changed else head
+
+
+def _git(repository: Path, *arguments: str) -> str:
+    return subprocess.run(
+        ["git", "-C", repository, *arguments], capture_output=True, check=True, encoding="utf-8"
+    ).stdout
 
 
 def data_file(dataset: str, folder: Path | None) -> dict[str, Any] | None:

@@ -43,9 +43,10 @@ class Results:
     """The file of results in a folder.
 
     A line has `key` (the run's digest), `status`, `run`, `budget` (the share of its preset's steps), `data_file`,
-    `peak_memory` in bytes and `wall_seconds` of all sittings on that file, but at least of its trainings, for one that
-    was killed left no line; a finished one what `metrics.json` holds too, a failed one its `error`. A finished line has
-    in `begun` the line of the same run on another data file, where that is stopped or failed.
+    `commit` (of the code of its last sitting), `peak_memory` in bytes and `wall_seconds` of all sittings on that file,
+    but at least of its trainings, for one that was killed left no line; a finished one what `metrics.json` holds too, a
+    failed one its `error`. A finished line has in `begun` the line of the same run on another data file, where that is
+    stopped or failed.
 
     Attributes:
         folder: where the file lies, with whatever else a report is made of.

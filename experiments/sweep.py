@@ -173,6 +173,7 @@ class Sweep:
             "run": job.run.to_dict(),
             "budget": job.budget,
             "data_file": file,
+            "commit": provenance.commit(),
             "wall_seconds": round(seconds, 1),
             "peak_memory": None,
             **answer,

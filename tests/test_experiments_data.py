@@ -2,6 +2,8 @@
 
 import dataclasses
 import gzip
+import re
+import subprocess
 import sys
 import zipfile
 
@@ -159,3 +161,29 @@ def test_the_time_left_is_at_least_that_of_the_longest_run(tmp_path, capsys, mon
     monkeypatch.setattr(listing, "estimate", lambda run, _: 3_600.0 if run.model == "pop" else 60.0)
     listing.show([pop(), *Plan(("beauty",)).jobs("table2")["beauty", "ncf"]], sweep)
     assert "About 1:00:00 left by the finished runs." in capsys.readouterr().out
+
+
+def git(folder, *arguments):
+    identity = ("-c", "user.name=a", "-c", "user.email=a@example.com")
+    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def test_the_commit_is_that_of_the_package_s_code(tmp_path):
+    """With a sign where the code has changed since; results beside it may."""
+    for folder in ("repository/bert4rec_tf", "repository/experiments", "unpacked"):
+        (tmp_path / folder).mkdir(parents=True)
+    repository = tmp_path / "repository"
+    (repository / "bert4rec_tf" / "code.py").write_text("one")
+    git(repository, "init")
+    git(repository, "add", ".")
+    git(repository, "commit", "-m", "first")
+    provenance.commit.cache_clear()
+    found = provenance.commit(repository)
+    assert re.fullmatch("[0-9a-f]{40}", found)
+    (repository / "experiments" / "results.jsonl").write_text("{}")
+    provenance.commit.cache_clear()
+    assert provenance.commit(repository) == found
+    (repository / "bert4rec_tf" / "code.py").write_text("two")
+    provenance.commit.cache_clear()
+    assert provenance.commit(repository) == f"{found}+"
+    assert provenance.commit(tmp_path / "unpacked") is provenance.commit(repository / "experiments") is None

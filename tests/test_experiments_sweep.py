@@ -16,7 +16,7 @@ from fake_worker import DIES, LOSES, RAISES, WAITS
 from bert4rec_tf import files
 from bert4rec_tf.data import datasets
 from bert4rec_tf.errors import UserError
-from experiments import listing
+from experiments import listing, provenance
 from experiments.jobs import Job, Plan, distinct
 from experiments.results import BUSY, FAILED, FINISHED, STOPPED, Results
 from experiments.sweep import Sweep
@@ -106,7 +106,7 @@ def test_a_line_tells_everything_of_its_run(tmp_path):
     assert set(line["test"]) == {"popular", "uniform", "full"}
     assert line["final"]["steps"] == one.run.training.steps and line["budget"] == 1
     assert line["peak_memory"] > 10e6 and line["wall_seconds"] > 0.3 and line["data_file"] is None
-    assert "versions" in line["environment"]
+    assert "versions" in line["environment"] and line["commit"] == provenance.commit()
 
 
 def test_a_finished_run_is_not_run_again(tmp_path):
