@@ -124,6 +124,7 @@ BAD_RECORDS = {
     "a truth value for a time": (b'{"user": "a", "item": "1", "time": true}\n', bad_rows.NO_TIME),
     "an end of line in an id": (b'{"user": "a\\n", "item": "1", "time": 1}\n', bad_rows.MANY_LINES),
     "half a character": (b'{"user": "\\ud800", "item": "1", "time": 1}\n', bad_rows.NO_UTF8),
+    "half a character for a time": (b'{"user": "a", "item": "1", "time": "\\ud800"}\n', bad_rows.NO_TIME),
 }
 
 

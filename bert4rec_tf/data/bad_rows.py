@@ -56,7 +56,12 @@ def told(found: dict[str, tuple[int, int]], unit: str) -> list[str]:
 
 def printable(text: str) -> str:
     """Returns the beginning of a text, with what is no character replaced."""
-    return text[:60].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return "".join("\ufffd" if _is_no_character(letter) else letter for letter in text[:60])
+
+
+def _is_no_character(letter: str) -> bool:
+    """A lone surrogate is a byte that is not UTF-8, or what a JSON file may name though there is no such character."""
+    return "\ud800" <= letter <= "\udfff"
 
 
 def id_problem(raw: str, missing: str) -> str | None:
@@ -70,6 +75,6 @@ def id_problem(raw: str, missing: str) -> str | None:
         return missing
     if "\n" in raw or "\r" in raw:
         return MANY_LINES
-    if not raw.isascii() and any("\ud800" <= letter <= "\udfff" for letter in raw):
+    if not raw.isascii() and any(map(_is_no_character, raw)):
         return NO_UTF8
     return None

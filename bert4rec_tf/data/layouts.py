@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bert4rec_tf.data.bad_rows import printable
 from bert4rec_tf.errors import UserError, unknown_name
 from bert4rec_tf.origins import Interactions
 
@@ -122,8 +123,7 @@ def _separator(path: Path, name: str, line: str) -> str:
     known = {".csv": (",", ";", "\t"), ".tsv": ("\t",)}.get(suffix, ("\t", "::", ",", ";", BLANKS))
     found = next((separator for separator in known if separator in line.strip()), None)
     if found is None:
-        shown = line[:60].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-        raise UserError(f"{path}, line 1: expected at least two columns, found {shown!r}")
+        raise UserError(f"{path}, line 1: expected at least two columns, found {printable(line)!r}")
     return found
 
 
