@@ -29,7 +29,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     packages=find_packages(include=["bert4rec_tf", "bert4rec_tf.*"]),
-    package_data={"bert4rec_tf": ["paper.json", "serving/page/*"]},
+    package_data={"bert4rec_tf": ["config/paper.json", "serving/http/page/*"]},
     python_requires=">=3.11",
     install_requires=[
         "absl-py>=2.1",
@@ -49,7 +49,7 @@ setup(
         "test": [*TEST, *EXPORT, *PLOTS, *SERVE, *TUNE],
         "tune": TUNE,
     },
-    entry_points={"console_scripts": ["bert4rec=bert4rec_tf.cli:main"]},
+    entry_points={"console_scripts": ["bert4rec=bert4rec_tf.commands.main:main"]},
     classifiers=[
         "License :: OSI Approved :: Apache Software License",
         "Programming Language :: Python :: 3.11",

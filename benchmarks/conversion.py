@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.csv
 
 from benchmarks import shapes
-from bert4rec_tf.data import conversion
-from bert4rec_tf.origins import Interactions
+from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.data.reading import conversion
 
 LEAST = 5
 LARGE = {"ml-20m": (138_493, 26_744, 20, 144.4)}

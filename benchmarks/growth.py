@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import lines, measuring, shapes
-from bert4rec_tf import candidates, files
-from bert4rec_tf.config import MaskingSettings
-from bert4rec_tf.data import preparation
-from bert4rec_tf.sequences import LeaveOneOut
+from bert4rec_tf.config.run import MaskingSettings
+from bert4rec_tf.data.examples import preparation
+from bert4rec_tf.data.sequences import LeaveOneOut
+from bert4rec_tf.evaluation import candidates
+from bert4rec_tf.foundation import files
 
 CATALOGUES = (10_000, 100_000, 1_000_000)
 LENGTHS = (50, 100, 200, 400)

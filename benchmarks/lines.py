@@ -12,15 +12,17 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import conversion, measuring, original, shapes
-from bert4rec_tf import candidates, optimizers, steps
-from bert4rec_tf.config import TrainingSettings
-from bert4rec_tf.data import preparation, sampled
-from bert4rec_tf.data.examples import cut_windows, mask_windows
-from bert4rec_tf.evaluation import Ranker, RankingTask
-from bert4rec_tf.metrics import POPULAR, UNIFORM
+from bert4rec_tf.config.run import TrainingSettings
+from bert4rec_tf.data.examples import in_memory, preparation
+from bert4rec_tf.data.examples.cloze import cut_windows, mask_windows
+from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
+from bert4rec_tf.evaluation import candidates
+from bert4rec_tf.evaluation.metrics import POPULAR, UNIFORM
+from bert4rec_tf.evaluation.ranking import Ranker, RankingTask
+from bert4rec_tf.foundation.types import Batch
 from bert4rec_tf.models import MODELS, BERT4Rec, Recommender
-from bert4rec_tf.sequences import LeaveOneOut, Sequences
-from bert4rec_tf.types import Batch
+from bert4rec_tf.training import steps
+from bert4rec_tf.training.optimizer import optimizer_of
 
 SAMPLE_USERS = 400
 """Users of the authors' formulation where it works through one after the other."""
@@ -164,7 +166,7 @@ def step_of(shape: shapes.Shape, num_items: int, kind: str) -> Callable[[Batch],
 
 def _step_of_model(model: Recommender, signature: steps.Signature | None = None) -> steps.Step:
     settings = TrainingSettings(steps=1_000, batch_size=BATCH_SIZE)
-    optimizer = optimizers.from_settings(settings)
+    optimizer = optimizer_of(settings)
     optimizer.build(model.trainable_variables)
     return steps.make_step(model, optimizer, settings, signature=signature)
 
@@ -203,8 +205,8 @@ def other_models() -> Iterator[Row]:
             kind = MODELS[model_name]
             options = {"num_users": sequences.num_users} if kind.knows_users else {"max_length": shape.max_length}
             model = kind(sequences.num_items, hidden_dim=WIDTH, **options, **settings)
-            examples = sampled.KINDS[kind.examples](training, **model.example_options)
-            batches = iter(sampled.dataset_of(examples, BATCH_SIZE, 1))
+            examples = in_memory.KINDS[kind.examples](training, **model.example_options)
+            batches = iter(in_memory.dataset_of(examples, BATCH_SIZE, 1))
             step = _step_of_model(model, batches.element_spec)
             calls[line] = partial(_make_steps, step, batches, OUR_STEPS)
         for line, timing in measuring.alternate(calls, rounds=3).items():
@@ -227,7 +229,7 @@ def evaluating() -> Iterator[Row]:
             {
                 "sampled": lambda ranker=ranker, sampled=sampled: ranker.ranks(sampled),
                 "full": lambda ranker=ranker, full=full: ranker.ranks(full),
-                "theirs": lambda model=model, task=sampled, users=users, targets=targets, full=sequences: (
+                "theirs": lambda model=model, task=in_memory, users=users, targets=targets, full=sequences: (
                     original.evaluate(model, task.histories, users, targets, full, BATCH_SIZE)
                 ),
             },

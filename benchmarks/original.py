@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from bert4rec_tf.config import MaskingSettings
+from bert4rec_tf.config.run import MaskingSettings
+from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.models import BERT4Rec
-from bert4rec_tf.sequences import Sequences
 
 
 def windows_of(history: list[str], max_length: int, window_step: float) -> list[list[str]]:

@@ -21,11 +21,11 @@ import aiohttp
 import numpy as np
 
 from benchmarks import measuring
+from bert4rec_tf.data.sequences import Vocabulary
+from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.models import BERT4Rec
-from bert4rec_tf.sequences import Vocabulary
-from bert4rec_tf.serving.catalogue import Catalogue, read_items
 from bert4rec_tf.serving.client import rectangle
-from bert4rec_tf.serving.saved_model import export
+from bert4rec_tf.serving.http.catalogue import Catalogue, read_items
 from bert4rec_tf.serving.signatures import LoadedModel
 
 CATALOGUES = (10_000, 100_000, 1_000_000)

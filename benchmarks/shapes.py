@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from bert4rec_tf.config import MaskingSettings
-from bert4rec_tf.sequences import Sequences
+from bert4rec_tf.config.run import MaskingSettings
+from bert4rec_tf.data.sequences import Sequences
 
 
 @dataclass(frozen=True)

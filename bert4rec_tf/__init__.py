@@ -9,16 +9,16 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "BERT4Rec": "bert4rec_tf.models",
-    "Interactions": "bert4rec_tf.origins",
+    "Interactions": "bert4rec_tf.config.data_names",
     "MODELS": "bert4rec_tf.models",
-    "Run": "bert4rec_tf.config",
-    "Sequences": "bert4rec_tf.sequences",
-    "UserError": "bert4rec_tf.errors",
-    "Vocabulary": "bert4rec_tf.sequences",
-    "execute": "bert4rec_tf.pipeline",
-    "load": "bert4rec_tf.data.datasets",
-    "make_run": "bert4rec_tf.presets",
-    "open_experiment": "bert4rec_tf.pipeline",
+    "Run": "bert4rec_tf.config.run",
+    "Sequences": "bert4rec_tf.data.sequences",
+    "UserError": "bert4rec_tf.foundation.errors",
+    "Vocabulary": "bert4rec_tf.data.sequences",
+    "execute": "bert4rec_tf.runs.pipeline",
+    "load": "bert4rec_tf.data.sources.datasets",
+    "make_run": "bert4rec_tf.config.presets",
+    "open_experiment": "bert4rec_tf.runs.pipeline",
 }
 
 __all__ = sorted(_PUBLIC)

@@ -18,15 +18,19 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from absl import app, flags, logging
 
-from bert4rec_tf import origins, presets, startup, summary
-from bert4rec_tf.config import MODEL_SETTINGS, Run, all_settings, described, field_type, help_texts
-from bert4rec_tf.data import datasets
-from bert4rec_tf.errors import UserError, unknown_name
-from bert4rec_tf.files import expanded_path
-from bert4rec_tf.origins import Interactions
-from bert4rec_tf.sequences import Sequences
-from bert4rec_tf.startup import end, import_tensorflow
-from bert4rec_tf.workdir import WorkDirectory, interactions_of
+from bert4rec_tf.config import data_names, presets
+from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.config.model_settings import MODEL_SETTINGS
+from bert4rec_tf.config.run import Run, all_settings, help_texts
+from bert4rec_tf.config.settings import described, field_type
+from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.foundation import startup
+from bert4rec_tf.foundation.errors import UserError, unknown_name
+from bert4rec_tf.foundation.files import expanded_path
+from bert4rec_tf.foundation.startup import end, import_tensorflow
+from bert4rec_tf.runs import summary
+from bert4rec_tf.runs.workdir import WorkDirectory, interactions_of
 
 FLAGS = flags.FLAGS
 MODES = ("all", "prepare", "train", "evaluate", "export")
@@ -58,7 +62,7 @@ flags.DEFINE_integer("k", 10, "how many items the exported model recommends")
 flags.DEFINE_string("export_dir", None, "folder of the exported model (default: the format's name in the workdir)")
 flags.DEFINE_string("format", "saved_model", "what --mode=export writes: " + ", ".join(FORMATS))
 flags.DEFINE_string("mode", "all", "what to do: all, prepare, train, evaluate or export")
-for name, field in origins.column_options().items():
+for name, field in data_names.column_options().items():
     DEFINE[field_type(field)](name, None, described(field))
 HELP = help_texts()
 for name, field in all_settings().items():
@@ -75,7 +79,7 @@ def folder(flag: str) -> Path | None:
 
 def given_interactions() -> Interactions | None:
     """Returns the user's own file that the flags name, None where they name none."""
-    options = {name: FLAGS[name].value for name in origins.column_options() if FLAGS[name].value is not None}
+    options = {name: FLAGS[name].value for name in data_names.column_options() if FLAGS[name].value is not None}
     if FLAGS.interactions is not None:
         for name in ("dataset", "source"):
             if FLAGS[name].present:
@@ -134,7 +138,7 @@ def main(argv: list[str]) -> None:
     check_flags(argv)
     run, interactions = make_run()
     if FLAGS.seeds is not None:
-        repeat(run, interactions)
+        repeat_with_seeds(run, interactions)
         return
     run, source = begin(run, folder("workdir"))
     workdir = WorkDirectory.of(run, folder("workdir"), folder("prepared_dir"))
@@ -157,7 +161,7 @@ def begin(run: Run, workdir: Path | None) -> tuple[Run, Any]:
     if FLAGS.init_from is None:
         return run, None
     start_pipeline()
-    from bert4rec_tf import warm_start
+    from bert4rec_tf.runs import warm_start
 
     return warm_start.begin(run, FLAGS.init_from, workdir)
 
@@ -172,7 +176,7 @@ def start_pipeline() -> ModuleType:
     """Everything that needs TensorFlow begins here, after all that can be refused before."""
     import_tensorflow()
     logging.set_verbosity(logging.WARNING)
-    from bert4rec_tf import pipeline
+    from bert4rec_tf.runs import pipeline
 
     if FLAGS.threads is not None:
         pipeline.set_threads(FLAGS.threads)
@@ -216,7 +220,7 @@ def export(workdir: WorkDirectory) -> None:
     print(f"{path}: {what[FLAGS.format]}")
 
 
-def repeat(run: Run, interactions: Interactions | None) -> None:
+def repeat_with_seeds(run: Run, interactions: Interactions | None) -> None:
     """Does the run once with each of --seeds."""
     try:
         seeds = [int(seed) for seed in FLAGS.seeds]
@@ -224,14 +228,14 @@ def repeat(run: Run, interactions: Interactions | None) -> None:
         raise UserError(f"`seeds` must be whole numbers. Received: seeds={','.join(FLAGS.seeds)}") from None
     sequences = load(run, interactions)
     start_pipeline()
-    from bert4rec_tf import repeats
+    from bert4rec_tf.runs.seeds import folder_of, repeat
 
     run, source = begin(run, None)
-    parent = repeats.folder_of(run, folder("workdir"))
+    parent = folder_of(run, folder("workdir"))
     options = {**run_options(interactions), "init_from": source}
     if FLAGS.prepared_dir:
         options["prepared_dir"] = folder("prepared_dir")
-    content = repeats.repeat(run, seeds, parent, sequences=sequences, **options)
+    content = repeat(run, seeds, parent, sequences=sequences, **options)
     print("\n" + summary.seeds_table(content, run.evaluation.num_negatives))
     print("\n" + summary.places(parent))
 

@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from bert4rec_tf.data import datasets
-from bert4rec_tf.errors import UserError, unknown_name
-from bert4rec_tf.startup import Parser, guarded, path_argument
+from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.foundation.errors import UserError, unknown_name
+from bert4rec_tf.foundation.startup import Parser, guarded, path_argument
 from experiments import listing
 from experiments.findings import Findings
 from experiments.jobs import Asked, Job, Plan, distinct

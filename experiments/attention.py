@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from bert4rec_tf import files
-from bert4rec_tf.config import Run
-from bert4rec_tf.errors import UserError
+from bert4rec_tf.config.run import Run
+from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
+from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import BERT4Rec
-from bert4rec_tf.sequences import LeaveOneOut, Sequences
 
 POSITIONS = 10
 """The last ones of an input, the mask token among them."""

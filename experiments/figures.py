@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from bert4rec_tf import files
-from bert4rec_tf.data import datasets
+from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.foundation import files
 from experiments.findings import Findings
 from experiments.tables import MODELS, PROPORTIONS, SEQUENTIAL, TABLES, WIDTHS
 

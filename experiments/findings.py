@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from bert4rec_tf.data import datasets
-from bert4rec_tf.metrics import POPULAR
+from bert4rec_tf.config.paper import paper
+from bert4rec_tf.evaluation.metrics import POPULAR
 from experiments.jobs import Job, Plan
 from experiments.results import FINISHED
 from experiments.tables import TABLES
@@ -94,7 +94,7 @@ class Findings:
 
     def paper(self, dataset: str, variant: str, metric: str) -> float | None:
         """Returns the published number; None where there is none."""
-        return datasets.paper().get(self.name, {}).get(dataset, {}).get(variant, {}).get(metric)
+        return paper().get(self.name, {}).get(dataset, {}).get(variant, {}).get(metric)
 
     def pair(self, dataset: str, first: str, second: str) -> tuple[Job, Job] | None:
         """Returns the jobs of two cells with the first seed that both have finished; None where they share none."""

@@ -5,8 +5,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bert4rec_tf import presets
-from bert4rec_tf.config import MASKED_MODEL, Run
+from bert4rec_tf.config import presets
+from bert4rec_tf.config.model_settings import MASKED_MODEL
+from bert4rec_tf.config.run import Run
 from experiments.tables import TABLES, Cell
 
 QUICK = {"steps": 20, "warmup_steps": 5, "evaluate_every": 20, "retrain": False, "batch_size": 64}

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bert4rec_tf.config import Run
-from bert4rec_tf.progress import clock
+from bert4rec_tf.config.run import Run
+from bert4rec_tf.foundation.progress import clock
 from experiments.jobs import Job
 from experiments.results import FINISHED, STOPPED, newest, same_file, trainings
 from experiments.sweep import Sweep

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf import files, plots
-from bert4rec_tf.data import datasets
-from bert4rec_tf.errors import UserError
-from bert4rec_tf.progress import warn
+from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.foundation import files, plots
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.progress import warn
 from experiments import significance
 from experiments.findings import Findings
 from experiments.jobs import Asked

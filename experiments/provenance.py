@@ -6,8 +6,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf.data import archives, datasets, download
-from bert4rec_tf.data.datasets import File, Source
+from bert4rec_tf.data.reading import archives
+from bert4rec_tf.data.sources import datasets, download
+from bert4rec_tf.data.sources.datasets import File, Source
 
 REPOSITORY = Path(__file__).parents[1]
 

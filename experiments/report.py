@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from bert4rec_tf import files
-from bert4rec_tf.data import datasets
-from bert4rec_tf.metrics import FULL, METRICS, UNIFORM
+from bert4rec_tf.config.paper import paper
+from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.evaluation.metrics import FULL, METRICS, UNIFORM
+from bert4rec_tf.foundation import files
 from experiments import markup, significance, statements
 from experiments.findings import SAMPLES, Findings
 from experiments.jobs import Asked
@@ -114,7 +115,7 @@ def _table1(report: Report, name: str) -> Section:
     header = ("", "users", "items", "actions", "mean length", "density")
     rows = []
     for dataset in dict.fromkeys((*TABLES[name].datasets, *report.statistics)):
-        found, published = report.statistics.get(dataset), datasets.paper()["table1"].get(dataset)
+        found, published = report.statistics.get(dataset), paper()["table1"].get(dataset)
         rows.append([_title(dataset), *([found[key] for key in header[1:]] if found else [NOT_RUN] * 5)])
         if published:
             cells = (f"{published['users']:,}", f"{published['items']:,}", published["actions"])
@@ -161,7 +162,7 @@ def _width_of_ours(found: Findings) -> list[str]:
     """Where BERT4Rec is as narrow as in Table 5, that number of the paper belongs beside it too."""
     said = []
     for dataset in found.datasets():
-        lines, published = found.finished(dataset, "bert4rec"), datasets.paper()["table5"].get(dataset)
+        lines, published = found.finished(dataset, "bert4rec"), paper()["table5"].get(dataset)
         if lines and published and lines[0]["run"]["architecture"]["hidden_dim"] == 64:
             value, default = found.mean(dataset, "bert4rec", "ndcg@10"), published["default"]["ndcg@10"]
             said.append(
@@ -192,7 +193,7 @@ def _models_grid(found: Findings, dataset: str) -> Grid:
         gain = _gain(values[-1], values[:-1])
         rows.append([metric.upper(), *markup.ranked(values, shown), NOT_RUN if gain is None else f"{gain:+.2%}"])
         if None not in published:
-            printed = datasets.paper()["improvements"][dataset][metric]
+            printed = paper()["improvements"][dataset][metric]
             rows.append([PAPER, *markup.ranked(published, list(map(_shown, published))), f"{printed:+.2%}"])
             rows.append([DIFFERENCE, *map(_difference, values, published), ""])
     return Grid(["", *MODELS.values(), "gain"], rows, _title(dataset))
@@ -211,7 +212,7 @@ def _protocols_grid(found: Findings, dataset: str) -> Grid:
 def _mean_gains(found: Findings) -> list[str]:
     """Section 4.4's mean gains over the strongest other model, over the data sets that are complete."""
     said = []
-    for metric, published in datasets.paper()["gains"].items():
+    for metric, published in paper()["gains"].items():
         gains = []
         for dataset in found.datasets():
             values = [found.mean(dataset, model, metric) for model in MODELS]

@@ -7,9 +7,9 @@ from typing import Any
 
 import filelock
 
-from bert4rec_tf import files
-from bert4rec_tf.errors import UserError
-from bert4rec_tf.workdir import CHOOSE, FINAL, WorkDirectory
+from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.runs.workdir import CHOOSE, FINAL, WorkDirectory
 
 FILE = "results.jsonl"
 ATTENTION = "attention-"

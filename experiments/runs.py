@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bert4rec_tf.data import datasets
-from bert4rec_tf.metrics import POPULAR
-from bert4rec_tf.progress import clock
+from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.evaluation.metrics import POPULAR
+from bert4rec_tf.foundation.progress import clock
 from experiments import provenance
 from experiments.findings import Findings, Line
 from experiments.jobs import QUICK, QUICK_WIDTH, Asked

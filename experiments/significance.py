@@ -5,11 +5,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf import comparison, files
-from bert4rec_tf.errors import UserError
-from bert4rec_tf.metrics import METRICS, POPULAR
-from bert4rec_tf.progress import warn
-from bert4rec_tf.workdir import WorkDirectory
+from bert4rec_tf.evaluation.metrics import METRICS, POPULAR
+from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.runs import comparison
+from bert4rec_tf.runs.workdir import WorkDirectory
 from experiments.findings import Findings, Line
 from experiments.results import Results
 from experiments.tables import MODELS

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bert4rec_tf.errors import unknown_name
+from bert4rec_tf.foundation.errors import unknown_name
 from experiments.tables import PROPORTIONS, WIDTHS
 
 L2 = (1.0, 0.1, 0.01, 0.001, 0.0001)

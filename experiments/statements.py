@@ -3,7 +3,8 @@
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 
-from bert4rec_tf.data import datasets
+from bert4rec_tf.config.paper import paper
+from bert4rec_tf.data.sources import datasets
 from experiments.findings import Findings
 from experiments.tables import PROPORTIONS, SEQUENTIAL, TABLES, WIDTHS
 
@@ -119,7 +120,7 @@ def _of_proportion(found: Findings) -> list[Claim]:
     for dataset in found.datasets():
         values = {rho: ndcg(dataset, rho) for rho in PROPORTIONS}
         if None not in values.values():
-            published = datasets.paper()["best_mask_proportion"][dataset]
+            published = paper()["best_mask_proportion"][dataset]
             title = datasets.find(dataset).title
             bests.append(f"{title} {max(values, key=values.__getitem__)} (the paper's {published})")
     return [

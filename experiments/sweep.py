@@ -12,11 +12,11 @@ from typing import Any
 
 import filelock
 
-from bert4rec_tf import files
-from bert4rec_tf.data import datasets
-from bert4rec_tf.metrics import POPULAR
-from bert4rec_tf.progress import clock
-from bert4rec_tf.workdir import WorkDirectory
+from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.evaluation.metrics import POPULAR
+from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation.progress import clock
+from bert4rec_tf.runs.workdir import WorkDirectory
 from experiments import provenance
 from experiments.jobs import Job
 from experiments.processes import WORKER, Process

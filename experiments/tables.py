@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bert4rec_tf import presets
+from bert4rec_tf.config import presets
 
 DATASETS = ("beauty", "steam", "ml-1m", "ml-20m")
 QUICK_DATASETS = ("synthetic",)

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf import files, presets
-from bert4rec_tf.config import MASKED_MODEL, Run
-from bert4rec_tf.data import datasets
-from bert4rec_tf.errors import UserError, in_one_line
-from bert4rec_tf.progress import clock
-from bert4rec_tf.startup import import_tensorflow
+from bert4rec_tf.config import presets
+from bert4rec_tf.config.model_settings import MASKED_MODEL
+from bert4rec_tf.config.run import Run
+from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation.errors import UserError, in_one_line
+from bert4rec_tf.foundation.progress import clock
+from bert4rec_tf.foundation.startup import import_tensorflow
 from experiments import spaces
 from experiments.jobs import Plan
 from experiments.tables import Cell
@@ -145,7 +147,7 @@ class Search:
         """Trains a point, or goes on with it, and has every measurement watched."""
         import keras
 
-        from bert4rec_tf import pipeline
+        from bert4rec_tf.runs import pipeline
 
         keras.backend.clear_session()
         experiment = pipeline.open_experiment(
@@ -168,7 +170,7 @@ class Search:
         )
 
     def preset(self, study: "optuna.Study") -> str:
-        """Returns the best settings as an entry for `bert4rec_tf/presets.py`, and as a command.
+        """Returns the best settings as an entry for `bert4rec_tf/config/presets.py`, and as a command.
 
         Both give the run that was measured, apart from PROTOCOL; under a budget with all steps of the preset. That of
         another model than BERT4Rec chooses its number of steps.
@@ -305,7 +307,7 @@ def main(
 
 def _start(threads: int | None) -> None:
     import_tensorflow()
-    from bert4rec_tf import pipeline
+    from bert4rec_tf.runs import pipeline
 
     if threads is not None:
         pipeline.set_threads(threads)

@@ -25,10 +25,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import filelock
 
-from bert4rec_tf.config import Run
-from bert4rec_tf.data import datasets
-from bert4rec_tf.errors import UserError, in_one_line
-from bert4rec_tf.sequences import Sequences
+from bert4rec_tf.config.run import Run
+from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.foundation.errors import UserError, in_one_line
 from experiments.results import BUSY, FAILED, FINISHED, STOPPED, folder_of_data
 
 STOPPED_CODE = 130
@@ -117,10 +117,10 @@ def _sequences(dataset: str, data_dir: str | None) -> Sequences:
 
 @lru_cache(maxsize=1)
 def _import_pipeline(threads: int | None) -> Any:
-    from bert4rec_tf.startup import import_tensorflow
+    from bert4rec_tf.foundation.startup import import_tensorflow
 
     import_tensorflow()
-    from bert4rec_tf import pipeline
+    from bert4rec_tf.runs import pipeline
 
     if threads is not None:
         pipeline.set_threads(threads)

@@ -7,15 +7,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from shards import DYNAMIC, MAX_LENGTH, SEQUENCES, STATIC
+from support.paths import ROOT
+from support.shards import DYNAMIC, MAX_LENGTH, SEQUENCES, STATIC
 
-from bert4rec_tf.data import datasets, preparation
-from bert4rec_tf.data.preparation import prepare
+from bert4rec_tf.data.examples import preparation
+from bert4rec_tf.data.examples.preparation import prepare
+from bert4rec_tf.data.sources import datasets
 
 os.environ["BERT4REC_OFFLINE"] = "1"  # no test depends on a network; those of downloads have a server of their own
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a shell's background, and so in all children
     signal.signal(signal.SIGINT, signal.default_int_handler)
-sys.path.append(str(Path(__file__).parents[1]))  # for benchmarks, which is not installed; last, for the package is
+sys.path.append(str(ROOT))  # for benchmarks, which is not installed; last, for the package is
 
 
 @pytest.fixture(scope="session")

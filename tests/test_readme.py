@@ -4,17 +4,17 @@ import json
 import os
 import re
 import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
+from support.paths import ROOT
 
-from bert4rec_tf import presets
-from bert4rec_tf.data import datasets
-from bert4rec_tf.pipeline import execute, export
-from bert4rec_tf.workdir import WorkDirectory
+from bert4rec_tf.config import presets
+from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.runs.pipeline import execute, export
+from bert4rec_tf.runs.workdir import WorkDirectory
 
-README = Path(__file__).parents[1] / "README.md"
+README = ROOT / "README.md"
 
 
 @pytest.fixture(scope="module")

@@ -1,1 +1,1 @@
-"""What the `bert4rec` command can do: a module for each, whose `main` takes the rest of the command line."""
+"""The subcommands of the bert4rec command, one module each."""

@@ -1,8 +1,8 @@
 """Compares two evaluated work directories user by user."""
 
-from bert4rec_tf import comparison, summary
-from bert4rec_tf.startup import Parser, path_argument
-from bert4rec_tf.workdir import WorkDirectory
+from bert4rec_tf.foundation.startup import Parser, path_argument
+from bert4rec_tf.runs import comparison, summary
+from bert4rec_tf.runs.workdir import WorkDirectory
 
 
 def main(arguments: list[str]) -> None:

@@ -1,8 +1,58 @@
-"""Prints the statistics of data (the same as python -m bert4rec_tf.data)."""
+"""Prints the statistics of data.
 
-from bert4rec_tf.data import __main__ as statistics
+bert4rec data --dataset=beauty
+bert4rec data --interactions=ratings.csv --plot=ratings.png
+"""
+
+from pathlib import Path
+
+from bert4rec_tf.config.data_names import SOURCES, Interactions, column_options, named
+from bert4rec_tf.config.settings import field_type
+from bert4rec_tf.data import statistics
+from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.foundation import plots
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.startup import Parser, path_argument
 
 
-def main(arguments: list[str]) -> None:
-    """Does what the command line says."""
-    statistics.main(arguments)
+def parser() -> Parser:
+    """Returns the parser of the command line."""
+    made = Parser(prog="python -m bert4rec_tf.data", description=__doc__.splitlines()[0], allow_abbrev=False)
+    data = made.add_mutually_exclusive_group(required=True)
+    data.add_argument("--dataset", help=f"a data set: {', '.join(datasets.DATASETS)}")
+    data.add_argument("--interactions", metavar="FILE", help="a file of your own, one action per row")
+    made.add_argument("--source", choices=SOURCES, default="processed", help="where a data set comes from")
+    made.add_argument("--data_dir", type=path_argument, help="folder of data files and what is made of them")
+    made.add_argument("--plot", type=path_argument, metavar="FILE.png", help="also draw the distributions")
+    for name, option in column_options().items():
+        kind, choices = field_type(option), option.metadata["limits"].get("choices")
+        made.add_argument(f"--{name}", type=kind, choices=choices, help=option.metadata["help"])
+    return made
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Does what the command line says. Raises UserError for a mistake in it."""
+    given = parser().parse_args(arguments)
+    options = {name: value for name in column_options() if (value := getattr(given, name)) is not None}
+    if given.plot is not None:
+        check_plot(given.plot)
+    if given.dataset is not None and options:
+        raise UserError(f"--{next(iter(options))} goes with --interactions=FILE")
+    data = Interactions(given.interactions, **options) if given.dataset is None else named(given.dataset, given.source)
+    sequences, report = datasets.load_with_report(data, given.data_dir)
+    name = data if isinstance(data, str) else data.name
+    print(datasets.describe(name, sequences, report))
+    print("\n" + statistics.table(statistics.of(sequences)))
+    if given.plot is not None:
+        statistics.plot(given.plot, sequences, name)
+        print(f"\n{given.plot}: the distributions")
+
+
+def check_plot(path: Path) -> None:
+    """Raises UserError where no picture can be made there."""
+    if path.suffix.lower() != ".png":
+        raise UserError(f"`plot` must end in .png. Received: plot={path}")
+    if not path.absolute().parent.is_dir():
+        raise UserError(f"{path.parent}: no such folder")
+    if not plots.available():
+        raise UserError("--plot needs matplotlib: pip install 'bert4rec-tf[plots]'")

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from bert4rec_tf.errors import UserError
-from bert4rec_tf.progress import warn
-from bert4rec_tf.startup import Parser, import_tensorflow, path_argument
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.foundation.startup import Parser, import_tensorflow, path_argument
 
 if TYPE_CHECKING:
     from bert4rec_tf.serving.client import Choices, SavedRecommender

@@ -2,10 +2,10 @@
 
 from dataclasses import MISSING, fields
 
-from bert4rec_tf.config import field_type
-from bert4rec_tf.errors import UserError
-from bert4rec_tf.serving.settings import ServerSettings
-from bert4rec_tf.startup import Parser, import_tensorflow
+from bert4rec_tf.config.settings import field_type
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.startup import Parser, import_tensorflow
+from bert4rec_tf.serving.http.settings import ServerSettings
 
 
 def main(arguments: list[str]) -> None:
@@ -18,7 +18,7 @@ def main(arguments: list[str]) -> None:
     settings = ServerSettings(**vars(parser.parse_args(arguments)))
     import_tensorflow()
     try:
-        from bert4rec_tf.serving import server
+        from bert4rec_tf.serving.http import server
     except ModuleNotFoundError as error:
         if error.name != "aiohttp":
             raise

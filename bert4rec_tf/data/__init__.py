@@ -1,1 +1,1 @@
-"""From files to batches: readers, data sets, training examples and their TFRecords."""
+"""From files to training batches: sequences, sources, reading, examples."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bert4rec_tf.sequences import LeaveOneOut, Sequences
+from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 
 PERCENTILES = (0, 5, 25, 50, 75, 95, 100)
 SHARES = (0.001, 0.01, 0.1, 0.2, 0.5)
@@ -73,7 +73,7 @@ def table(found: dict[str, Any]) -> str:
 
 def plot(path: Path, sequences: Sequences, title: str) -> None:
     """Draws the distributions of lengths and popularity on logarithmic axes. `path` ends in `.png`."""
-    from bert4rec_tf import plots
+    from bert4rec_tf.foundation import plots
 
     lengths = np.sort(sequences.lengths)[::-1]
     plots.plot_ranked(path, {"users": lengths, "items": np.sort(sequences.vocabulary.counts)[::-1]}, title)

@@ -6,9 +6,9 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from bert4rec_tf import layers, losses
+from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, Recommender, last_items_in_order, scores_of
-from bert4rec_tf.types import Batch, Tensor
+from bert4rec_tf.nn import layers, losses
 
 LENGTH_GROUPS = (1 / 4, 1 / 2, 3 / 4, 7 / 8)
 """A training batch is worked through in groups of rows sorted by length, which end at these shares of it.

@@ -5,9 +5,9 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from bert4rec_tf import losses
+from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender, scores_of
-from bert4rec_tf.types import Batch, Tensor
+from bert4rec_tf.nn import losses
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")

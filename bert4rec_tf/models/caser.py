@@ -5,9 +5,9 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from bert4rec_tf.dropout import dropout_layer
+from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender, last_items, scores_of
-from bert4rec_tf.types import Batch, Tensor
+from bert4rec_tf.nn.dropout import dropout_layer
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")

@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from bert4rec_tf import losses
-from bert4rec_tf.dropout import dropout_layer
+from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.recommender import ITEMS, Recommender, last_items_in_order, scores_of
-from bert4rec_tf.types import Batch, Tensor
+from bert4rec_tf.nn import losses
+from bert4rec_tf.nn.dropout import dropout_layer
 
 
 @tf.custom_gradient

@@ -5,9 +5,9 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from bert4rec_tf import layers, losses
+from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender
-from bert4rec_tf.types import Batch, Tensor
+from bert4rec_tf.nn import layers, losses
 
 NUM_LAYERS = 3
 """Layers of the tower above the embeddings, each half as wide as the one below (section 4.1: 64 - 32 - 16 - 8)."""

@@ -6,9 +6,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.recommender import ITEMS, Recommender
-from bert4rec_tf.sequences import Sequences
-from bert4rec_tf.types import Batch, Tensor
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")

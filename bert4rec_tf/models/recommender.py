@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from bert4rec_tf.sequences import Sequences
-from bert4rec_tf.types import Batch, Shape, Tensor
+from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.foundation.types import Batch, Shape, Tensor
 
 ITEMS, USERS = "items", "users"
 FROM_FIRST, FROM_LAST = "positions from the first", "positions from the last"

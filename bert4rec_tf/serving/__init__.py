@@ -1,1 +1,1 @@
-"""What a trained model becomes outside this package."""
+"""An exported model at work: a client, batch recommendation, an HTTP server."""

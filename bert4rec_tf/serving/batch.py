@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow
 from pyarrow import parquet
 
-from bert4rec_tf import files
-from bert4rec_tf.errors import UserError
-from bert4rec_tf.progress import Progress, warn
+from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.progress import Progress, warn
 from bert4rec_tf.serving.client import Choices, SavedRecommender
 
 BATCH_USERS = 256

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bert4rec_tf.errors import UserError
+from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.serving.signatures import LoadedModel, ModelError
 
 INPUTS = {"histories", "k", "exclude_seen", "exclude", "candidates"}

@@ -13,8 +13,8 @@ from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2
 
-from bert4rec_tf.errors import UserError
-from bert4rec_tf.serving.layout import ASSETS, CARD_OF_SAVED_MODEL, MODEL, VOCABULARY
+from bert4rec_tf.export.layout import ASSETS, CARD_OF_SAVED_MODEL, MODEL, VOCABULARY
+from bert4rec_tf.foundation.errors import UserError
 
 SERVE = "serve"
 """The tag of the graph that is for serving, as TensorFlow names it."""

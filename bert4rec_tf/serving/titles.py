@@ -4,8 +4,8 @@ import csv
 import io
 from pathlib import Path
 
-from bert4rec_tf import files
-from bert4rec_tf.errors import UserError
+from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation.errors import UserError
 
 COLUMNS = ("id", "title")
 

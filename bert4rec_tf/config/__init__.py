@@ -1,0 +1,1 @@
+"""Settings, runs and presets: dataclasses and data, no work."""

@@ -1,0 +1,146 @@
+"""The settings of every model, one frozen dataclass each. Their fields are the keyword arguments of the models."""
+
+from dataclasses import dataclass
+
+from bert4rec_tf.config.settings import Settings, setting
+from bert4rec_tf.foundation.errors import UserError
+
+
+@dataclass(frozen=True)
+class BERT4RecSettings(Settings):
+    """The architecture of section 3; the fields are the keyword arguments of `models.bert4rec.BERT4Rec`."""
+
+    max_length: int = setting(50, "N: the longest input, the mask token included", at_least=2)
+    hidden_dim: int = setting(64, "d: width of the hidden states", at_least=1)
+    num_layers: int = setting(2, "L: number of Transformer blocks", at_least=1)
+    num_heads: int | None = setting(None, "h: attention heads (default: d / 32, one below d = 32)", at_least=1)
+    intermediate_dim: int | None = setting(None, "inner width of the feed-forward network (default: 4 d)", at_least=1)
+    dropout: float = setting(0.1, "dropout of the embeddings and of each sub-layer", at_least=0, below=1)
+    attention_dropout: float = setting(0.1, "dropout of the attention probabilities", at_least=0, below=1)
+    initializer_stddev: float = setting(0.02, "deviation of the truncated normal initial weights", above=0)
+    use_positions: bool = setting(True, "add position embeddings (Table 5: PE)")
+    use_feed_forward: bool = setting(True, "have feed-forward sub-layers (Table 5: PFFN)")
+    use_layer_norm: bool = setting(True, "have layer norms, all of them (Table 5: LN)")
+    use_residual: bool = setting(True, "have residual connections (Table 5: RC)")
+    use_token_type: bool = setting(False, "add the original program's constant token type row")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._derive("num_heads", max(1, self.hidden_dim // 32))
+        self._derive("intermediate_dim", 4 * self.hidden_dim)
+        if self.hidden_dim % self.num_heads:
+            raise UserError(
+                "`num_heads` must divide `hidden_dim`. "
+                f"Received: num_heads={self.num_heads}, hidden_dim={self.hidden_dim}"
+            )
+
+
+@dataclass(frozen=True)
+class PopSettings(Settings):
+    """POP has nothing to set."""
+
+
+@dataclass(frozen=True)
+class BprMfSettings(Settings):
+    """The keyword arguments of `models.bpr_mf.BprMf`."""
+
+    hidden_dim: int = setting(64, "d: length of the users' and items' rows", at_least=1)
+    l2: float = setting(1e-3, "weight of the squared norms of the rows that an example uses", at_least=0)
+    initializer_stddev: float = setting(0.01, "deviation of the initial weights", above=0)
+
+
+@dataclass(frozen=True)
+class FpmcSettings(BprMfSettings):
+    """The keyword arguments of `models.fpmc.Fpmc`."""
+
+
+@dataclass(frozen=True)
+class NcfSettings(Settings):
+    """The keyword arguments of `models.ncf.Ncf`."""
+
+    hidden_dim: int = setting(64, "width of the tower's input, a multiple of 8", at_least=8)
+    l2: float = setting(0.0, "weight of the squared norms of the rows that an example uses", at_least=0)
+    initializer_stddev: float = setting(0.01, "deviation of the initial weights", above=0)
+    train_negatives: int = setting(4, "unseen items per example, drawn anew in every epoch", at_least=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.hidden_dim % 8:
+            raise UserError(f"`hidden_dim` must be a multiple of 8. Received: hidden_dim={self.hidden_dim}")
+
+
+@dataclass(frozen=True)
+class GRU4RecSettings(Settings):
+    """The keyword arguments of `models.gru4rec.GRU4Rec`."""
+
+    max_length: int = setting(50, "how many of the last items of a history are read", at_least=1)
+    hidden_dim: int = setting(100, "width of the GRU and of the item embeddings", at_least=1)
+    dropout: float = setting(0.0, "dropout of the GRU's input and output", at_least=0, below=1)
+    loss: str = setting("top1", "what is learnt by", choices=("top1", "top1_max", "bpr_max"))
+    final_activation: str = setting("tanh", "of the scores in the loss", choices=("linear", "tanh", "elu-0.5"))
+    regularization: float = setting(0.0, "weight of the negatives' squared scores in bpr_max", at_least=0)
+    extra_negatives: int = setting(0, "negatives per row that the whole batch shares", at_least=0)
+    alpha: float = setting(0.75, "the shared ones are drawn in proportion to count^alpha", at_least=0)
+
+
+@dataclass(frozen=True)
+class GRU4RecPlusSettings(GRU4RecSettings):
+    """The keyword arguments of `models.gru4rec_plus.GRU4RecPlus`."""
+
+    loss: str = setting("bpr_max", "what is learnt by", choices=("top1", "top1_max", "bpr_max"))
+    final_activation: str = setting("elu-0.5", "of the scores in the loss", choices=("linear", "tanh", "elu-0.5"))
+    regularization: float = setting(1.0, "weight of the negatives' squared scores in bpr_max", at_least=0)
+    extra_negatives: int = setting(16, "negatives per row that the whole batch shares", at_least=0)
+
+
+@dataclass(frozen=True)
+class CaserSettings(Settings):
+    """The keyword arguments of `models.caser.Caser`."""
+
+    markov_order: int = setting(5, "L: how many of the last items are read", at_least=1)
+    num_targets: int = setting(3, "T: the next items that an example predicts", at_least=1)
+    hidden_dim: int = setting(50, "d: length of the users' and items' rows", at_least=1)
+    horizontal_filters: int = setting(16, "horizontal filters of each height", at_least=1)
+    vertical_filters: int = setting(4, "vertical filters", at_least=1)
+    dropout: float = setting(0.5, "dropout of what the convolutions give", at_least=0, below=1)
+    train_negatives: int = setting(3, "unseen items per example, drawn anew in every epoch", at_least=1)
+    l2: float = setting(1e-6, "weight of half the squared norm of all weights", at_least=0)
+
+
+@dataclass(frozen=True)
+class SASRecSettings(Settings):
+    """The keyword arguments of `models.sasrec.SASRec`."""
+
+    max_length: int = setting(50, "how many of the last items of a history are read", at_least=1)
+    hidden_dim: int = setting(50, "d: width of the hidden states", at_least=1)
+    num_layers: int = setting(2, "number of blocks", at_least=1)
+    num_heads: int = setting(1, "attention heads", at_least=1)
+    dropout: float = setting(0.5, "dropout of embeddings, attention and networks", at_least=0, below=1)
+    loss: str = setting("binary", "what is learnt by", choices=("binary", "cross_entropy"))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.hidden_dim % self.num_heads:
+            raise UserError(
+                "`num_heads` must divide `hidden_dim`. "
+                f"Received: num_heads={self.num_heads}, hidden_dim={self.hidden_dim}"
+            )
+
+
+MODEL_SETTINGS: dict[str, type[Settings]] = {
+    "pop": PopSettings,
+    "bpr_mf": BprMfSettings,
+    "ncf": NcfSettings,
+    "fpmc": FpmcSettings,
+    "gru4rec": GRU4RecSettings,
+    "gru4rec_plus": GRU4RecPlusSettings,
+    "caser": CaserSettings,
+    "sasrec": SASRecSettings,
+    "bert4rec": BERT4RecSettings,
+}
+
+MASKED_MODEL = "bert4rec"
+"""The model that is trained on masked histories; `MaskingSettings` are of no use to the others."""
+
+MIXED_MODELS = ("bert4rec", "sasrec")
+"""The models that can compute in bfloat16: those of attention. The others have little to multiply."""

@@ -1,0 +1,250 @@
+"""A run: the whole record of what decides a result; `Run.digest` names it."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from bert4rec_tf.config.model_settings import MASKED_MODEL, MIXED_MODELS, MODEL_SETTINGS
+from bert4rec_tf.config.settings import Settings, described, setting
+from bert4rec_tf.foundation.errors import UserError, unknown_name
+
+OPTIMIZER_SETTINGS = {
+    "adam": ("weight_decay", "beta_1", "beta_2", "epsilon", "bias_correction"),
+    "adagrad": ("momentum",),
+}
+"""Optimizer -> the settings that are of no use to the other one."""
+
+
+@dataclass(frozen=True)
+class MaskingSettings(Settings):
+    """How Cloze examples are made (section 3.6 and the original's preparation)."""
+
+    masking: str = setting(
+        "static",
+        "static: masks written once, the same in every epoch, as the original; dynamic: new masks in every epoch",
+        choices=("static", "dynamic"),
+    )
+    mask_proportion: float = setting(0.2, "rho: share of the items to predict", above=0, at_most=1)
+    max_predictions: int = setting(20, "most items to predict in one example", at_least=1)
+    mask_prob: float = setting(
+        1.0, "share of them shown as the mask token; of the rest half stay, half become random", at_least=0, at_most=1
+    )
+    mask_copies: int = setting(
+        10, "randomly masked copies of each window for one with its last item masked", at_least=0, at_most=10_000
+    )
+    window_step: float = setting(0.5, "share of N by which windows slide over long sequences (-1: by N)", at_most=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.window_step != -1 and self.window_step <= 0:
+            raise UserError(f"`window_step` must be above 0, or -1. Received: window_step={self.window_step}")
+
+
+def window_stride(window_step: float, max_length: int) -> int:
+    """Returns by how many items windows slide: int(window_step x N), or N for -1. Raises UserError for none."""
+    stride = max_length if window_step == -1 else int(window_step * max_length)
+    if stride < 1:
+        raise UserError(
+            "`window_step` x `max_length` must be at least 1. "
+            f"Received: window_step={window_step}, max_length={max_length}"
+        )
+    return stride
+
+
+@dataclass(frozen=True)
+class TrainingSettings(Settings):
+    """The optimizer, the schedule and the protocol."""
+
+    steps: int = setting(10_000, "training steps", at_least=1)
+    batch_size: int = setting(256, "examples per step", at_least=1, at_most=1_000_000)
+    learning_rate: float = setting(1e-4, "the highest learning rate", above=0)
+    warmup_steps: int = setting(100, "steps over which the rate rises from 0", at_least=0)
+    optimizer: str = setting("adam", "how gradients become updates", choices=("adam", "adagrad"))
+    schedule: str = setting(
+        "linear",
+        "after the warm-up the rate falls evenly, to 0 at the end of the last step, or stays",
+        choices=("linear", "constant"),
+    )
+    momentum: float = setting(0.0, "momentum of Adagrad", at_least=0, below=1)
+    weight_decay: float = setting(0.01, "Adam's decoupled decay of all weights but biases and layer norms", at_least=0)
+    clip_norm: float = setting(5.0, "global norm at which gradients are clipped (0: never)", at_least=0)
+    beta_1: float = setting(0.9, "decay of Adam's first moment", at_least=0, below=1)
+    beta_2: float = setting(0.999, "decay of Adam's second moment", at_least=0, below=1)
+    epsilon: float = setting(1e-6, "added to the root of Adam's second moment", above=0)
+    bias_correction: bool = setting(False, "correct Adam's moments for their start at 0, which the original does not")
+    evaluate_every: int = setting(1_000, "steps between two measurements on the validation item", at_least=1)
+    patience: int = setting(0, "measurements without a better one after which training stops (0: never)", at_least=0)
+    train_on_validation: bool = setting(False, "the authors' way: fixed steps, with the validation item in training")
+    retrain: bool = setting(True, "train again with the validation item for the number of steps chosen on it")
+    mixed_precision: bool = setting(
+        False, f"compute {' and '.join(MIXED_MODELS)} in bfloat16 and keep the weights in float32"
+    )
+    jit_compile: bool = setting(False, "compile the training step with XLA")
+    replicas: int = setting(1, "devices that share each batch", at_least=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.train_on_validation and self.patience:
+            raise UserError(
+                "`patience` must be 0 with `train_on_validation`: early stopping would look at items it trains on. "
+                f"Received: patience={self.patience}"
+            )
+        if self.warmup_steps >= self.steps:
+            raise UserError(
+                f"`warmup_steps` must be below `steps`. Received: warmup_steps={self.warmup_steps}, steps={self.steps}"
+            )
+        if self.batch_size < self.replicas:
+            raise UserError(
+                "`batch_size` must be at least `replicas`. "
+                f"Received: batch_size={self.batch_size}, replicas={self.replicas}"
+            )
+
+
+@dataclass(frozen=True)
+class EvaluationSettings(Settings):
+    """The candidates that a target is ranked among (section 4.2)."""
+
+    num_negatives: int = setting(100, "candidates beside the target", at_least=1)
+    candidates_seed: int = setting(0, "seed of the candidates, apart from the run's own", at_least=0)
+
+
+def digest_of(record: dict[str, Any]) -> str:
+    """Returns twelve hexadecimal digits that depend on every field of a run's record."""
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that decides a result, apart from the data themselves (whose fingerprint is stored beside it).
+
+    `initial_weights` is the fingerprint of the weights that a warm start begins with; None where the seed draws them.
+    """
+
+    dataset: str
+    model: str
+    seed: int
+    architecture: Settings
+    masking: MaskingSettings
+    training: TrainingSettings
+    evaluation: EvaluationSettings
+    initial_weights: str | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.seed) is not int or not 0 <= self.seed < 2**32:
+            raise UserError(f"`seed` must be a whole number from 0 to 2^32 - 1. Received: seed={self.seed}")
+        if self.model == MASKED_MODEL:
+            window_stride(self.masking.window_step, self.architecture.max_length)
+
+    @property
+    def digest(self) -> str:
+        """Twelve hexadecimal digits that depend on every field."""
+        return digest_of(self.to_dict())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the record as JSON can hold it."""
+        record = dataclasses.asdict(self)
+        if self.initial_weights is None:
+            del record["initial_weights"]
+        return record
+
+    def flat(self) -> dict[str, Any]:
+        """Every setting that counts for the model by its own name, whatever its group."""
+        masking = (self.masking,) if self.model == MASKED_MODEL else ()
+        groups = (self.architecture, *masking, self.training, self.evaluation)
+        return {name: value for group in groups for name, value in dataclasses.asdict(group).items()}
+
+    def check_named(self, names: Collection[str]) -> None:
+        """Raises UserError where one of the settings that were named is of no use to the model or the optimizer."""
+        if self.training.mixed_precision and self.model not in MIXED_MODELS:
+            raise UserError(
+                f"`mixed_precision` goes with {' and '.join(MIXED_MODELS)}. "
+                f"Received: mixed_precision=True, model={self.model}"
+            )
+        if self.training.train_on_validation and "retrain" in names:
+            raise UserError(
+                "`retrain` goes with train_on_validation=False, which holds the validation item out. "
+                "Received: train_on_validation=True"
+            )
+        used = self.training.optimizer
+        for optimizer, settings in OPTIMIZER_SETTINGS.items():
+            for name in settings:
+                if name in names and optimizer != used:
+                    raise UserError(f"`{name}` goes with optimizer={optimizer}. Received: optimizer={used}")
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> "Run":
+        """Rebuilds a run from `to_dict`. Raises UserError for a model or a field this version does not know."""
+        try:
+            if content["model"] not in MODEL_SETTINGS:
+                raise unknown_name("model", str(content["model"]), MODEL_SETTINGS)
+            groups = _group_types(content["model"])
+            for group, settings in groups.items():
+                known = [field.name for field in dataclasses.fields(settings)]
+                for name in content[group]:
+                    if name not in known:
+                        raise unknown_name(f"setting of {group}", name, known)
+            parts = {name: settings(**content[name]) for name, settings in groups.items()}
+            return cls(**{**content, **parts})
+        except (KeyError, TypeError) as error:
+            raise UserError(f"Not the record of a run of this version: {error}") from error
+
+    @classmethod
+    def make(cls, dataset: str, model: str = "bert4rec", seed: int = 1, **settings: Any) -> "Run":
+        """Makes a run from flat settings, each put into the group that declares it.
+
+        Raises:
+            UserError: for an unknown name, with the nearest one, or a value out of its range.
+        """
+        if model not in MODEL_SETTINGS:
+            raise unknown_name("model", model, MODEL_SETTINGS)
+        groups = _group_types(model)
+        fields = {name: [field.name for field in dataclasses.fields(group)] for name, group in groups.items()}
+        known = [
+            name for group, names in fields.items() for name in names if group != "masking" or model == MASKED_MODEL
+        ]
+        for name in settings:
+            if name not in known:
+                raise unknown_name(f"setting of model {model!r}", name, known)
+        parts = {
+            group: groups[group](**{name: settings[name] for name in names if name in settings})
+            for group, names in fields.items()
+        }
+        return cls(dataset=dataset, model=model, seed=seed, **parts)
+
+
+def _group_types(model: str) -> dict[str, type[Settings]]:
+    return {
+        "architecture": MODEL_SETTINGS[model],
+        "masking": MaskingSettings,
+        "training": TrainingSettings,
+        "evaluation": EvaluationSettings,
+    }
+
+
+def all_settings() -> dict[str, dataclasses.Field]:
+    """Every field of every model's settings by its name: what the command line offers as flags."""
+    return {field.name: field for model in MODEL_SETTINGS for _, field in _fields(model)}
+
+
+def help_texts() -> dict[str, str]:
+    """Returns what each of `all_settings` means, and for which models where not for all of them."""
+    models: dict[str, dict[str, list[str]]] = {}
+    for model in MODEL_SETTINGS:
+        for group, field in _fields(model):
+            if group != "masking" or model == MASKED_MODEL:
+                models.setdefault(field.name, {}).setdefault(described(field), []).append(model)
+    return {
+        name: "; ".join(
+            text if len(some) == len(MODEL_SETTINGS) else f"{text} ({', '.join(some)})" for text, some in texts.items()
+        )
+        for name, texts in models.items()
+    }
+
+
+def _fields(model: str) -> Iterator[tuple[str, dataclasses.Field]]:
+    for name, group in _group_types(model).items():
+        for field in dataclasses.fields(group):
+            yield name, field

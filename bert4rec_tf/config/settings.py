@@ -1,0 +1,65 @@
+"""Settings: frozen dataclasses whose fields carry their meaning and their range. Every field is also a flag."""
+
+import dataclasses
+import math
+import typing
+from typing import Any
+
+from bert4rec_tf.foundation.errors import UserError
+
+
+def setting(default: Any, help: str, **limits: Any) -> Any:
+    """Declares a field. `limits` are any of `at_least`, `above`, `at_most`, `below` and `choices`."""
+    return dataclasses.field(default=default, metadata={"help": help, "limits": limits})
+
+
+_LIMITS = {
+    "at_least": (lambda value, limit: value >= limit, "at least {}"),
+    "above": (lambda value, limit: value > limit, "above {}"),
+    "at_most": (lambda value, limit: value <= limit, "at most {}"),
+    "below": (lambda value, limit: value < limit, "below {}"),
+    "choices": (lambda value, limit: value in limit, "one of {}"),
+}
+
+
+def field_type(field: dataclasses.Field) -> type:
+    """The type of a field's values, without the `None` of an optional one."""
+    return next(kind for kind in (typing.get_args(field.type) or (field.type,)) if kind is not type(None))
+
+
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+class Settings:
+    """Base of the settings: checks every field against its declared limits."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            limits = field.metadata.get("limits", {})
+            value = self._converted(field)
+            if value is None:
+                continue
+            if not all(_LIMITS[kind][0](value, limit) for kind, limit in limits.items()):
+                wanted = " and ".join(_LIMITS[kind][1].format(limit) for kind, limit in limits.items())
+                raise UserError(f"`{field.name}` must be {wanted}. Received: {field.name}={value}")
+
+    def _converted(self, field: dataclasses.Field) -> Any:
+        value, kind = getattr(self, field.name), field_type(field)
+        if value is None and type(None) in typing.get_args(field.type):
+            return None
+        if kind is float and type(value) is int:
+            value = float(value)
+            object.__setattr__(self, field.name, value)
+        if type(value) is not kind or (kind is float and not math.isfinite(value)):
+            raise UserError(f"`{field.name}` must be {_KINDS[kind]}. Received: {field.name}={value!r}")
+        return value
+
+    def _derive(self, name: str, value: Any) -> None:
+        if getattr(self, name) is None:
+            object.__setattr__(self, name, value)
+
+
+def described(field: dataclasses.Field) -> str:
+    """Returns what a setting means, and its values where there are few."""
+    text, choices = field.metadata["help"], field.metadata["limits"].get("choices", ())
+    return text if all(choice in text for choice in choices) else f"{text}: {', '.join(choices)}"

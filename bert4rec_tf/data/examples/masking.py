@@ -1,0 +1,70 @@
+"""Cloze masks drawn inside tf.data, anew in every epoch, by ops whose only state is the step."""
+
+import tensorflow as tf
+
+from bert4rec_tf.config.run import MaskingSettings
+
+
+def mask_dynamically(
+    batches: tf.data.Dataset, masking: MaskingSettings, num_items: int, seed: int, start_step: int = 0
+) -> tf.data.Dataset:
+    """Masks batches of windows as `examples.mask_windows` masks them on disk.
+
+    In `mask_copies` + 1 epochs each window is once masked at its last item only, and in the others at random: the
+    original's proportion.
+
+    Args:
+        batches: dictionaries of `user`, `window`, `epoch` [b] and `items` [b, N].
+        masking: how many positions are masked and what is shown there.
+        num_items: n; the mask token is n + 1.
+        seed: decides the masks together with the number of the step.
+        start_step: the number of the first batch.
+
+    Returns:
+        Dictionaries with `items` masked, and `mask_positions` and `mask_targets`, int32 [b, P].
+    """
+
+    def mask(step: tf.Tensor, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        items = batch["items"]
+        width = items.shape[1]
+        lengths = tf.math.count_nonzero(items, axis=1, dtype=tf.int32)
+        due = (tf.cast(batch["window"], tf.int64) + batch["epoch"]) % (masking.mask_copies + 1)
+        last_only = due == masking.mask_copies
+        num_masked = tf.where(last_only, 1, _num_predictions(lengths, masking))
+        keys = tf.random.stateless_uniform(tf.shape(items), seed=tf.stack([seed, 2 * step]))
+        columns = tf.range(width)[None, :]
+        keys = tf.where(columns < lengths[:, None], keys, 2.0)
+        keys = tf.where(last_only[:, None] & (columns == lengths[:, None] - 1), -1.0, keys)
+        predictions = min(masking.max_predictions, width)
+        _, positions = tf.math.top_k(-keys, k=predictions)
+        slots = tf.range(predictions)[None, :] < num_masked[:, None]
+        positions = tf.sort(tf.where(slots, positions, width), axis=1)
+        positions = tf.where(slots, positions, 0)
+        targets = tf.where(slots, tf.gather(items, positions, batch_dims=1), 0)
+        shown = _shown(targets, last_only, masking, num_items, tf.stack([seed, 2 * step + 1]))
+        where = tf.where(slots)
+        indices = tf.stack([where[:, 0], tf.cast(tf.gather_nd(positions, where), tf.int64)], axis=1)
+        masked = tf.tensor_scatter_nd_update(items, indices, tf.gather_nd(shown, where))
+        return {"user": batch["user"], "items": masked, "mask_positions": positions, "mask_targets": targets}
+
+    return batches.enumerate(start_step).map(mask, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+
+
+def _num_predictions(lengths: tf.Tensor, masking: MaskingSettings) -> tf.Tensor:
+    exact = tf.cast(lengths, tf.float64) * masking.mask_proportion
+    rounded = tf.floor(exact) + tf.cast(exact - tf.floor(exact) >= 0.5, tf.float64)
+    return tf.clip_by_value(tf.cast(rounded, tf.int32), 1, masking.max_predictions)
+
+
+def _shown(
+    targets: tf.Tensor, last_only: tf.Tensor, masking: MaskingSettings, num_items: int, seed: tf.Tensor
+) -> tf.Tensor:
+    mask_token = tf.fill(tf.shape(targets), num_items + 1)
+    if masking.mask_prob == 1:
+        return mask_token
+    draw = tf.random.stateless_uniform(tf.shape(targets), seed=seed)
+    random_items = tf.random.stateless_uniform(
+        tf.shape(targets), seed + tf.constant([1, 0], seed.dtype), 1, num_items + 1, tf.int32
+    )
+    other = tf.where(draw < masking.mask_prob + (1 - masking.mask_prob) / 2, targets, random_items)
+    return tf.where((draw < masking.mask_prob) | last_only[:, None], mask_token, other)

@@ -1,0 +1,200 @@
+"""Training examples as TFRecord shards: one feature per column, written whole, read back in batches.
+
+A record is a `tf.train.Example` that holds a block of BLOCK rows: a feature `name` with their values one after the
+other, and where rows differ in length a feature `name_lengths`. One record per row would cost ten times the time.
+
+The order of examples is a function of seed and epoch alone, so reading can start at any step without a state.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.progress import warn
+
+MANIFEST = "manifest.json"
+LENGTHS = "_lengths"
+FORMAT = 2
+BLOCK = 256
+"""Rows per record."""
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """One feature of all rows of a shard.
+
+    Attributes:
+        values: int [rows], or [rows, width] with `lengths`.
+        lengths: int [rows], how many values of each row are real.
+    """
+
+    values: np.ndarray
+    lengths: np.ndarray | None = None
+
+    def features(self, name: str, rows: slice) -> dict[str, tf.train.Feature]:
+        """Returns these rows as features of one record."""
+        values = self.values[rows]
+        if self.lengths is None:
+            return {name: _integers(values)}
+        lengths = self.lengths[rows]
+        real = np.arange(values.shape[1]) < lengths[:, None]
+        return {name: _integers(values[real]), f"{name}{LENGTHS}": _integers(lengths)}
+
+
+def _integers(values: np.ndarray) -> tf.train.Feature:
+    return tf.train.Feature(int64_list=tf.train.Int64List(value=values.tolist()))
+
+
+def write_shard(path: Path, columns: Mapping[str, Column]) -> None:
+    """Writes one `tf.train.Example` per block of rows; the file appears whole or not at all.
+
+    Raises:
+        UserError: where it cannot be written.
+        ValueError: for columns of unequal length.
+    """
+    rows = {len(column.values) for column in columns.values()}
+    if len(rows) != 1:
+        raise ValueError(f"`columns` must have the same number of rows. Received: {sorted(rows)}")
+    try:
+        _write_examples(path, columns)
+    except tf.errors.OpError as error:
+        raise UserError(f"{path}: cannot be written ({error.message})") from error
+
+
+def _write_examples(path: Path, columns: Mapping[str, Column]) -> None:
+    rows = len(next(iter(columns.values())).values)
+    with files.whole_file(path) as aside, tf.io.TFRecordWriter(str(aside)) as writer:
+        for start in range(0, rows, BLOCK):
+            block, features = slice(start, start + BLOCK), {}
+            for name, column in columns.items():
+                features.update(column.features(name, block))
+            example = tf.train.Example(features=tf.train.Features(feature=features))
+            writer.write(example.SerializeToString(deterministic=True))
+
+
+@dataclass(frozen=True)
+class Shards:
+    """A folder of shards.
+
+    Attributes:
+        folder: where they lie.
+        names: their file names, in order.
+        sizes: how many examples each holds.
+        widths: feature -> the width to which its rows are padded, or None for one value per row.
+    """
+
+    folder: Path
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    widths: Mapping[str, int | None]
+
+    @property
+    def num_examples(self) -> int:
+        return sum(self.sizes)
+
+    def write_manifest(self, fingerprint: str) -> None:
+        """Writes the manifest, after which the folder counts as prepared."""
+        manifest = self._manifest(fingerprint)
+        for row in manifest["shards"]:
+            row["sha256"] = _checksum(self.folder / row["name"])
+        files.write_json(self.folder / MANIFEST, manifest)
+
+    def missing(self, fingerprint: str) -> list[int]:
+        """Returns the numbers of the shards that must be written: all, unless there is a manifest of this fingerprint.
+
+        Then only those whose bytes are not the manifest's any more, and the user is told which.
+        """
+        everything = list(range(len(self.names)))
+        try:
+            manifest = json.loads((self.folder / MANIFEST).read_text())
+            checksums = [row.pop("sha256") for row in manifest["shards"]]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return everything
+        if manifest != self._manifest(fingerprint):
+            return everything
+        damaged = [n for n in everything if _checksum(self.folder / self.names[n]) != checksums[n]]
+        for number in damaged:
+            warn(f"{self.folder / self.names[number]}: damaged; written again")
+        return damaged
+
+    def _manifest(self, fingerprint: str) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "fingerprint": fingerprint,
+            "widths": dict(self.widths),
+            "shards": [{"name": name, "examples": size} for name, size in zip(self.names, self.sizes)],
+        }
+
+    def read(self, batch_size: int, seed: int, start_step: int = 0) -> tf.data.Dataset:
+        """Reads batches without end, each epoch in an order of its own.
+
+        Args:
+            batch_size: examples per batch; a batch may hold the end of one epoch and the start of the next.
+            seed: decides the order of shards in each epoch and of the examples in each shard.
+            start_step: how many batches to pass over (nothing of passed shards is read).
+
+        Returns:
+            A dataset of dictionaries: a feature's values, int32 [batch_size] or [batch_size, width] padded with 0, and
+            `epoch`, int64 [batch_size].
+        """
+        paths = tf.constant([str(self.folder / name) for name in self.names])
+        sizes = tf.constant(self.sizes, tf.int64)
+        first_epoch, passed = divmod(start_step * batch_size, self.num_examples)
+
+        def shards_of(epoch: tf.Tensor) -> tf.data.Dataset:
+            order = tf.random.experimental.stateless_shuffle(tf.range(len(self.names)), seed=tf.stack([seed, epoch]))
+            ordered = tf.gather(sizes, order)
+            begins = tf.cumsum(ordered, exclusive=True)
+            passed_here = tf.where(epoch == first_epoch, tf.constant(passed, tf.int64), 0)
+            skipped = tf.clip_by_value(passed_here - begins, 0, ordered)
+            rows = (tf.fill(tf.shape(order), epoch), order, skipped)
+            return tf.data.Dataset.from_tensor_slices(rows).filter(
+                lambda epoch, shard, skipped: skipped < tf.gather(sizes, shard)
+            )
+
+        def examples_of(epoch: tf.Tensor, shard: tf.Tensor, skipped: tf.Tensor) -> tf.data.Dataset:
+            size = tf.gather(sizes, shard)
+            shard_seed = tf.stack([seed + 1, epoch * len(self.names) + tf.cast(shard, tf.int64)])
+            order = tf.random.experimental.stateless_shuffle(tf.range(size), seed=shard_seed)[skipped:]
+
+            def arrange(records: tf.Tensor) -> dict[str, tf.Tensor]:
+                columns = {name: tf.gather(values, order) for name, values in self._parse(records).items()}
+                return {**columns, "epoch": tf.fill(tf.shape(order), epoch)}
+
+            stored = tf.data.TFRecordDataset(tf.gather(paths, shard))
+            blocks = -(-size // BLOCK)
+            return stored.apply(tf.data.experimental.assert_cardinality(blocks)).batch(blocks).map(arrange)
+
+        epochs = tf.data.Dataset.range(first_epoch, tf.int64.max)
+        return epochs.flat_map(shards_of).flat_map(examples_of).rebatch(batch_size, drop_remainder=True)
+
+    def _parse(self, records: tf.Tensor) -> dict[str, tf.Tensor]:
+        spec = {
+            name: tf.io.RaggedFeature(
+                tf.int64, name, () if width is None else (tf.io.RaggedFeature.RowLengths(f"{name}{LENGTHS}"),)
+            )
+            for name, width in self.widths.items()
+        }
+        rows = {name: column.values for name, column in tf.io.parse_example(records, spec).items()}
+        dense = {
+            name: column if self.widths[name] is None else column.to_tensor(shape=[None, self.widths[name]])
+            for name, column in rows.items()
+        }
+        return {name: tf.cast(column, tf.int32) for name, column in dense.items()}
+
+
+def _checksum(path: Path) -> str | None:
+    """Returns the SHA-256 of a file; None where it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None

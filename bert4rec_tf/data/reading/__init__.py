@@ -1,0 +1,1 @@
+"""From files of interactions to one table, and from that to Sequences."""

@@ -1,0 +1,106 @@
+"""Files to read, plain or packed: `.gz`, and single members of `.zip` archives that are looked at with suspicion."""
+
+import contextlib
+import gzip
+import io
+import stat
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+from bert4rec_tf.foundation.errors import UserError
+
+LIMIT = 8 << 30
+"""No member of an archive may be larger unpacked, in bytes."""
+
+MOST_PACKED = 200
+"""Nor larger than so many times its packed size. Deflate packs ratings into a quarter, and nothing below 1/1032."""
+
+DAMAGED = (EOFError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error)
+"""What reading a damaged file ends in."""
+
+PIECE = 1 << 20
+
+
+class _Watched(io.FileIO):
+    """A file that tells how many bytes are read from it, whatever unpacks them."""
+
+    def __init__(self, path: Path, watch: Callable[[int], None]) -> None:
+        super().__init__(path)
+        self._watch = watch
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:
+        count = super().readinto(buffer)
+        self._watch(count)
+        return count
+
+
+@contextlib.contextmanager
+def opened(
+    path: Path, member: str | None = None, limit: int = LIMIT, watch: Callable[[int], None] = lambda count: None
+) -> Iterator[BinaryIO]:
+    """Opens a file for reading, unpacked on the way.
+
+    Args:
+        path: a plain file, `.gz`, or an archive of which `member` is to be read.
+        member: the name of a file in the archive, without its folders.
+        limit: bytes that it may have unpacked.
+        watch: is told every time how many bytes, as they lie on the disk, have been read.
+
+    Raises:
+        UserError: where the file is missing, cut short or damaged (also while the block reads it), the archive has no
+            such member, or it is one that nobody should unpack.
+    """
+    try:
+        with contextlib.ExitStack() as stack:
+            packed = stack.enter_context(io.BufferedReader(_Watched(path, watch), PIECE))
+            if member is None:
+                yield stack.enter_context(gzip.GzipFile(fileobj=packed)) if path.suffix == ".gz" else packed
+            else:
+                archive = stack.enter_context(zipfile.ZipFile(packed))
+                yield stack.enter_context(_opened(path, archive, _checked(path, archive, member, limit)))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except DAMAGED as error:
+        raise UserError(f"{path}: cut short or damaged ({error})") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error
+
+
+def _opened(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> BinaryIO:
+    try:
+        return archive.open(info)
+    except (RuntimeError, NotImplementedError) as error:  # encrypted, or packed in a way that Python does not know
+        raise UserError(f"{path}: {info.filename!r} cannot be unpacked ({error})") from error
+
+
+def members(path: Path) -> set[str] | None:
+    """Returns the names in an archive, without their folders; None where a file is no archive that can be read."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {_base(info) for info in archive.infolist()}
+    except (OSError, *DAMAGED):
+        return None
+
+
+def _base(info: zipfile.ZipInfo) -> str:
+    return PurePosixPath(info.filename.replace("\\", "/")).name
+
+
+def _checked(path: Path, archive: zipfile.ZipFile, member: str, limit: int) -> zipfile.ZipInfo:
+    """Returns the member to read. One bad member spoils the archive, though it were not read: nobody packs it so."""
+    for info in archive.infolist():
+        name = PurePosixPath(info.filename.replace("\\", "/"))
+        if name.is_absolute() or ".." in name.parts or ":" in info.filename or stat.S_ISLNK(info.external_attr >> 16):
+            raise UserError(f"{path}: refused, for its member {info.filename!r} leads out of the archive")
+        if info.file_size > limit or info.file_size > max(info.compress_size, 1 << 10) * MOST_PACKED:
+            raise UserError(
+                f"{path}: refused, for its member {info.filename!r} would unpack from {info.compress_size:,} to "
+                f"{info.file_size:,} bytes (at most {limit:,}, and {MOST_PACKED} times as much)"
+            )
+    found = [info for info in archive.infolist() if _base(info) == member]
+    if len(found) != 1:
+        raise UserError(f"{path}: expected one member {member!r}, found {len(found)}")
+    return found[0]

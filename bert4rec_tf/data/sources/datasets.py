@@ -1,0 +1,368 @@
+"""DATASETS: name -> where a data set comes from, how it is read, and what the paper says of it."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bert4rec_tf.config.data_names import RAW, Interactions, family, is_own, named
+from bert4rec_tf.config.paper import paper
+from bert4rec_tf.data.reading import archives, conversion
+from bert4rec_tf.data.reading.conversion import Report
+from bert4rec_tf.data.reading.pairs import read_pairs
+from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.data.sources import download
+from bert4rec_tf.data.sources.download import Remote
+from bert4rec_tf.data.sources.synthetic import MarkovCatalogue, OrderlessCatalogue
+from bert4rec_tf.foundation.errors import UserError, unknown_name
+from bert4rec_tf.foundation.files import expanded_path
+from bert4rec_tf.foundation.progress import warn
+
+AUTHORS = "https://raw.githubusercontent.com/FeiSun/BERT4Rec/615eaf2004abecda487a38d5b0c72f3dcfcae5b3/data/"
+GROUPLENS = "https://files.grouplens.org/datasets/movielens/"
+SNAP = "https://snap.stanford.edu/data/amazon/productGraph/categoryFiles/"
+MEGABYTE = 1 << 20
+
+MOVIELENS_TERMS = (
+    "MovieLens data are GroupLens': for research, to be acknowledged; not to be passed on, nor used commercially, "
+    "without their permission (https://files.grouplens.org/datasets/movielens/)."
+)
+
+
+@dataclass(frozen=True)
+class File:
+    """A file that can hold a data set.
+
+    Attributes:
+        name: its path in the data folder; it is also looked for with `.gz`.
+        remote: where it is fetched from, None where it is only taken if it is there.
+        member: the file in it, where it is an archive.
+        columns: those of user, item and time in a raw file.
+    """
+
+    name: str
+    remote: Remote | None = None
+    member: str | None = None
+    columns: tuple[str, str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a data set comes from.
+
+    Attributes:
+        files: any of these will do; the first that is there is taken, else the one that can be is fetched.
+        min_item_actions: the filter of a raw file, beside at least five actions per user; None for the authors'
+            processed file, which holds the sequences as they are.
+        terms: what is told when it is fetched.
+    """
+
+    files: tuple[File, ...]
+    min_item_actions: int | None = None
+    terms: str | None = None
+
+    @property
+    def fetched(self) -> File:
+        return next(file for file in self.files if file.remote)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One data set.
+
+    Attributes:
+        title: its name in the paper's tables.
+        sources: `processed` and `raw`; none for a built-in one.
+        generator: makes a built-in one.
+        remark: what is known of a difference from Table 1.
+    """
+
+    title: str
+    sources: Mapping[str, Source] = field(default_factory=dict)
+    generator: MarkovCatalogue | OrderlessCatalogue | None = None
+    remark: str | None = None
+
+
+def _authors(file: str, blob: str, megabytes: int) -> Remote:
+    return Remote((AUTHORS + file,), f"git:{blob}", megabytes * MEGABYTE)
+
+
+def _grouplens(file: str, sha256: str, megabytes: int) -> Remote:
+    return Remote((GROUPLENS + file,), f"sha256:{sha256}", megabytes * MEGABYTE)
+
+
+_RATINGS_BEAUTY = Remote(
+    (SNAP + "ratings_Beauty.csv",),
+    "sha256:17d5232b90444beecfe758ce1446e5300230491f3a88ac802992ca95fc4c150f",
+    256 * MEGABYTE,
+)
+_STEAM_REVIEWS = Remote(
+    (
+        "https://cseweb.ucsd.edu/~wckang/steam_reviews.json.gz",
+        "https://mcauleylab.ucsd.edu/public_datasets/data/steam/steam_reviews.json.gz",
+    ),
+    "sha256:40c6343deedf488689987749c5f8435233da48c163fbaa2a7766c215d584bc61",
+)
+_RATINGS = ("1", "2", "4")
+_REVIEWS = ("reviewerID", "asin", "unixReviewTime")
+_STEAM = ("username", "product_id", "date")
+_MOVIES = ("userId", "movieId", "timestamp")
+
+DATASETS: dict[str, Dataset] = {
+    "beauty": Dataset(
+        "Beauty",
+        {
+            "processed": Source(
+                (File("beauty.txt", _authors("beauty.txt", "16718a33ebdb33504f257421b18ae8bf3ddfe327", 16)),)
+            ),
+            "raw": Source(
+                (
+                    File("ratings_Beauty.csv", _RATINGS_BEAUTY, columns=_RATINGS),
+                    File("reviews_Beauty.json", columns=_REVIEWS),
+                ),
+                5,
+            ),
+        },
+    ),
+    "steam": Dataset(
+        "Steam",
+        {
+            "processed": Source(
+                (File("steam.txt", _authors("steam.txt", "d277c3a119f12764dc2822eca9684949a516b244", 128)),)
+            ),
+            "raw": Source(
+                (
+                    File("steam_reviews.json.gz", _STEAM_REVIEWS, columns=_STEAM),
+                    File("steam_reviews.json", columns=_STEAM),
+                ),
+                5,
+            ),
+        },
+    ),
+    "ml-1m": Dataset(
+        "ML-1m",
+        {
+            "processed": Source(
+                (File("ml-1m.txt", _authors("ml-1m.txt", "9ab8e3edb8742f8d8cc4911e3dee25e82a6fcc24", 32)),),
+                terms=MOVIELENS_TERMS,
+            ),
+            "raw": Source(
+                (
+                    File(
+                        "ml-1m.zip",
+                        _grouplens("ml-1m.zip", "a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20", 32),
+                        "ratings.dat",
+                        _RATINGS,
+                    ),
+                    File("ml-1m/ratings.dat", columns=_RATINGS),
+                ),
+                5,
+                MOVIELENS_TERMS,
+            ),
+        },
+        remark="Table 1's mean length and density of ML-1m are those without the two held-out actions of every user.",
+    ),
+    "ml-20m": Dataset(
+        "ML-20m",
+        {
+            "processed": Source(
+                (
+                    File("ml-20m.txt"),
+                    File("ml-20m.zip", member="ml-20m.txt"),
+                    File(
+                        "ml-20m-processed.zip",
+                        _authors("ml-20m.zip", "94df4e7735d9776c21561168b6ee437bf969335a", 512),
+                        "ml-20m.txt",
+                    ),
+                ),
+                terms=MOVIELENS_TERMS,
+            ),
+            "raw": Source(
+                (
+                    File(
+                        "ml-20m.zip",
+                        _grouplens(
+                            "ml-20m.zip", "96f243c338a8665f6bcc89c53edf6ee39162a846940de6b7c8c48aeada765ff3", 512
+                        ),
+                        "ratings.csv",
+                        _MOVIES,
+                    ),
+                    File("ml-20m/ratings.csv", columns=_MOVIES),
+                ),
+                1,
+                MOVIELENS_TERMS,
+            ),
+        },
+    ),
+    "synthetic": Dataset("Synthetic", generator=MarkovCatalogue()),
+    "synthetic-orderless": Dataset("Synthetic, orderless", generator=OrderlessCatalogue()),
+}
+
+
+def find(name: str) -> Dataset:
+    """Returns the data set `name`, which may end in `-raw`.
+
+    Raises:
+        UserError: with the nearest name for an unknown one, and for a source that the data set does not have.
+    """
+    if is_own(name):
+        raise UserError(f"{name!r} are data of your own: name their file (--interactions=FILE, or `interactions`)")
+    if family(name) not in DATASETS:
+        raise unknown_name("dataset", name, DATASETS)
+    dataset = DATASETS[family(name)]
+    if name.endswith(RAW) and not dataset.sources:
+        raise UserError(f"{family(name)!r} is built in and has no source. Received: source=raw")
+    return dataset
+
+
+def source_of(name: str) -> Source | None:
+    """Returns where the data set of this name comes from; None for a built-in one."""
+    return find(name).sources.get("raw" if name.endswith(RAW) else "processed")
+
+
+def default_folder() -> Path:
+    """Returns the environment's BERT4REC_DATA, else a folder in the user's cache."""
+    if folder := os.environ.get("BERT4REC_DATA"):
+        return expanded_path(folder)
+    return expanded_path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "bert4rec_tf"
+
+
+def present(name: str, folder: Path | None = None) -> tuple[File, Path] | None:
+    """Returns the file of a data set in `folder`, plain or `.gz`; None where there is none, or it is built in."""
+    source, folder = source_of(name), folder or default_folder()
+    for file in source.files if source else ():
+        for path in (folder / file.name, folder / f"{file.name}.gz"):
+            if path.exists() and _may_be(file, path):
+                return file, path
+    return None
+
+
+def _may_be(file: File, path: Path) -> bool:
+    """Tells whether what lies at `path` is meant to be `file`: two archives of ML-20m have one name, and a damaged one
+    is taken for that which is fetched."""
+    if file.member is None:
+        return True
+    held = archives.members(path)
+    return file.remote is not None if held is None else file.member in held
+
+
+def obtain(name: str, folder: Path | None = None) -> tuple[File, Path] | None:
+    """The same, but a file that is not there is fetched. Raises UserError where that is not possible."""
+    source, folder = source_of(name), folder or default_folder()
+    if source is None:
+        return None
+    found = present(name, folder)
+    if found is None:
+        file = source.fetched
+        target = folder / file.name
+        if target.exists() and not _may_be(file, target):
+            raise UserError(
+                f"{target}: has no {file.member!r}; name it otherwise, for what is fetched from {file.remote.urls[0]} "
+                "is kept under this name"
+            )
+        if download.fetch(file.remote, target) and source.terms:
+            print(source.terms, flush=True)
+        return file, target
+    _tell_if_another(source, *found)
+    return found
+
+
+def _tell_if_another(source: Source, file: File, path: Path) -> None:
+    """Says where an authors' file is not the one they published, for results may then be others."""
+    checksum = source.fetched.remote.checksum
+    if source.min_item_actions is None and file == source.fetched and _readable(path, checksum) not in (None, checksum):
+        warn(f"{path}: is not the file that the authors published ({checksum}); results may differ from theirs")
+
+
+def _readable(path: Path, checksum: str) -> str | None:
+    try:
+        return download.digest(path, checksum)
+    except (OSError, *archives.DAMAGED):
+        return None
+
+
+def load(data: str | Interactions, folder: Path | str | None = None, source: str = "processed") -> Sequences:
+    """Reads or makes data.
+
+    Args:
+        data: a name in DATASETS, or a file of one's own.
+        folder: where the data sets' files lie or are put, and what is converted is kept; `default_folder()` where none
+            is named.
+        source: `processed` (the authors' file) or `raw` (the publisher's).
+
+    Raises:
+        UserError: for an unknown name, a file that cannot be had, and one that is empty or malformed.
+    """
+    return load_with_report(data, folder, source)[0]
+
+
+def load_with_report(
+    data: str | Interactions, folder: Path | str | None = None, source: str = "processed"
+) -> tuple[Sequences, Report | None]:
+    """The same, with what the conversion met; None where nothing was converted."""
+    folder = expanded_path(folder) if folder else default_folder()
+    if isinstance(data, Interactions):
+        return conversion.converted(data, folder)
+    name = named(data, source)
+    dataset, found = find(name), obtain(name, folder)
+    if found is None:
+        return dataset.generator.sequences(), None
+    file, path = found
+    least = source_of(name).min_item_actions
+    if least is None:
+        return read_pairs(path, file.member), None
+    columns = dict(zip(("user_column", "item_column", "time_column"), file.columns))
+    asked = Interactions(str(path), **columns, min_user_actions=5, min_item_actions=least, bad_rows="skip")
+    return conversion.converted(asked, folder, file.member)
+
+
+def table1_columns(sequences: Sequences) -> dict[str, str]:
+    """Returns the columns of Table 1, as they are shown."""
+    return {
+        "users": f"{sequences.num_users:,}",
+        "items": f"{sequences.num_items:,}",
+        "actions": f"{sequences.num_actions:,}",
+        "mean length": f"{sequences.num_actions / sequences.num_users:.2f}",
+        "density": f"{sequences.density:.2%}",
+    }
+
+
+def describe(name: str, sequences: Sequences, report: Report | None = None) -> str:
+    """Returns what was converted, the data's row of Table 1, and the paper's below it where it has one."""
+    ours = table1_columns(sequences)
+    rows = [("", *ours), (name if is_own(name) else find(name).title, *ours.values())]
+    published = paper()["table1"].get(family(name))
+    lines = []
+    if published:
+        theirs = [f"{published['users']:,}", f"{published['items']:,}", published["actions"]]
+        rows.append(("the paper's Table 1", *theirs, f"{published['mean_length']:.1f}", published["density"]))
+        lines = _mismatch(name, sequences, published)
+    width = max(20, *(len(row[0]) + 1 for row in rows))
+    lines = [f"{row[0]:<{width}}" + "".join(f"{cell:>13}" for cell in row[1:]) for row in rows] + lines
+    if sequences.num_left_out:
+        lines.append(f"{sequences.num_left_out:,} users with a single action are left out.")
+    return "\n".join([*([str(report)] if report else []), *lines])
+
+
+def in_millions(printed: str) -> tuple[float, int]:
+    """Returns the number of a text as "0.35m", and how many digits it has after the point."""
+    number = printed.removesuffix("m")
+    return float(number), len(number.partition(".")[2])
+
+
+def _mismatch(name: str, sequences: Sequences, published: Mapping[str, Any]) -> list[str]:
+    """Says which of Table 1's numbers the data do not have, each to the digits that are printed there."""
+    actions, digits = in_millions(published["actions"])
+    same = {
+        "users": sequences.num_users == published["users"],
+        "items": sequences.num_items == published["items"],
+        "actions": round(sequences.num_actions / 1e6, digits) == actions,
+        "mean length": f"{sequences.num_actions / sequences.num_users:.1f}" == f"{published['mean_length']:.1f}",
+        "density": f"{sequences.density:.2%}" == published["density"],
+    }
+    others = [what for what, equal in same.items() if not equal]
+    if not others:
+        return ["As in Table 1."]
+    known = find(name).remark if set(others) <= {"mean length", "density"} else None
+    return [f"Not as in Table 1: {', '.join(others)}.{' ' + known if known else ''}"]

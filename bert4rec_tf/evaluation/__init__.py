@@ -1,0 +1,1 @@
+"""Evaluation: candidates, ranks, metrics, and the baselines beside them."""

@@ -1,0 +1,87 @@
+"""From ranks to metrics: HR, NDCG and MRR, and the comparison of two models user by user. Only NumPy."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from bert4rec_tf.foundation.errors import UserError
+
+POPULAR, UNIFORM, FULL = "popular", "uniform", "full"
+PROTOCOLS = (POPULAR, UNIFORM, FULL)
+"""What a target is ranked among: 100 items drawn by popularity (the paper), 100 drawn uniformly, or all items but
+those of the history before it."""
+
+METRICS = ("hr@1", "hr@5", "hr@10", "ndcg@5", "ndcg@10", "mrr")
+LEAST_USERS = 30
+"""Below so many users the mean of their differences is not normal enough for an interval."""
+
+
+def per_user(name: str, ranks: np.ndarray) -> np.ndarray:
+    """Returns one metric for each user (section 4.2), float64 [users]. NDCG@1 equals HR@1.
+
+    Args:
+        name: one of METRICS.
+        ranks: int [users], 0 for the best.
+    """
+    if name == "mrr":
+        return 1 / (ranks + 1.0)
+    kind, cutoff = name.split("@")
+    gains = np.ones(len(ranks)) if kind == "hr" else 1 / np.log2(ranks + 2.0)
+    return np.where(ranks < int(cutoff), gains, 0.0)
+
+
+def metrics(ranks: np.ndarray) -> dict[str, float]:
+    """Returns the mean over users of every metric. `ranks`: int [users], 0 for the best."""
+    return {name: float(per_user(name, ranks).mean()) for name in METRICS}
+
+
+def random_metrics(num_candidates: np.ndarray) -> dict[str, float]:
+    """Returns the expected metrics of random scores.
+
+    Args:
+        num_candidates: int [users], how many candidates each user has beside the target.
+    """
+    every_rank = np.arange(num_candidates.max() + 1)
+    sums = {name: np.cumsum(per_user(name, every_rank)) for name in METRICS}
+    return {name: float((sums[name][num_candidates] / (num_candidates + 1)).mean()) for name in METRICS}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What the second of two models gains over the first, over the same users.
+
+    Attributes:
+        first, second: their means.
+        mean: second - first.
+        low, high: the 95 % confidence interval of `mean`.
+        p_value: of no difference, two-sided.
+    """
+
+    first: float
+    second: float
+    mean: float
+    low: float
+    high: float
+    p_value: float
+
+
+def difference(first: np.ndarray, second: np.ndarray) -> Difference:
+    """Compares one metric of two models by the paired differences, whose mean over many users is normal.
+
+    Args:
+        first, second: float [users], the metric of each user, in the same order.
+
+    Raises:
+        UserError: for fewer than LEAST_USERS users, or other users in the second.
+    """
+    if len(first) != len(second):
+        raise UserError(f"Both runs must have measured the same users. Received: {len(first)} and {len(second)}")
+    if len(first) < LEAST_USERS:
+        raise UserError(f"At least {LEAST_USERS} users are needed to compare two runs. Received: {len(first)}")
+    gains = second - first
+    mean, error = float(gains.mean()), float(gains.std(ddof=1) / math.sqrt(len(gains)))
+    p_value = math.erfc(abs(mean) / error / math.sqrt(2)) if error else float(mean == 0)
+    return Difference(
+        float(first.mean()), float(second.mean()), mean, mean - 1.96 * error, mean + 1.96 * error, p_value
+    )

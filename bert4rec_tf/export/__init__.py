@@ -1,0 +1,1 @@
+"""A trained model becomes files: SavedModel, ONNX, LiteRT."""

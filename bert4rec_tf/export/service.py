@@ -1,0 +1,274 @@
+"""What a SavedModel holds: raw ids in, raw ids and scores out, as four functions of TensorFlow alone."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from bert4rec_tf.data.sequences import PAD
+from bert4rec_tf.export import ranking
+from bert4rec_tf.foundation.types import Tensor
+from bert4rec_tf.models.recommender import Recommender
+
+SIGNATURES = ("serving_default", "recommend", "score", "encode")
+
+HISTORIES = tf.TensorSpec([None, None], tf.string, name="histories")
+USERS = tf.TensorSpec([None], tf.string, name="users")
+CANDIDATES = tf.TensorSpec([None, None], tf.string, name="candidates")
+CHOICES = [
+    tf.TensorSpec([], tf.int32, name="k"),
+    tf.TensorSpec([], tf.bool, name="exclude_seen"),
+    tf.TensorSpec([None, None], tf.string, name="exclude"),
+    CANDIDATES,
+]
+
+_LINE = tf.lookup.TextFileIndex.WHOLE_LINE
+_NUMBER = tf.lookup.TextFileIndex.LINE_NUMBER
+
+
+class Asked(NamedTuple):
+    """Whom something is asked for.
+
+    Attributes:
+        vectors: float32 [b, d], zeros where `popular`.
+        popular: bool [b], of whom the model knows nothing.
+        seen: int32 [b, s], the items of the histories, with 0 between them.
+        unknown: int32 [b], how many raw ids of each history are no item's.
+    """
+
+    vectors: Tensor
+    popular: Tensor
+    seen: Tensor
+    unknown: Tensor
+
+
+class Service(tf.Module):
+    """What is exported. The functions named in SIGNATURES are its attributes.
+
+    Args:
+        model: what scores.
+        items: file of raw ids, line i for item i.
+        log_shares: float32 [n], the scores for those of whom the model knows nothing.
+        k: how many items to return where the caller does not say, at most n.
+        users: file of raw ids, line u for user u - 1, where the model knows its users.
+    """
+
+    def __init__(
+        self, model: Recommender, items: Path, log_shares: np.ndarray, k: int, users: Path | None = None
+    ) -> None:
+        super().__init__()
+        # The bare variables: a Keras model kept here would be exported with all its layers as objects.
+        self._user_vectors, self._score_vectors = model.user_vectors, model.score_vectors
+        self._scores_are_logits = model.scores_are_logits
+        self._weights = [weight.value for weight in model.weights]
+        self._log_shares = tf.Variable(log_shares, trainable=False, name="log_shares")
+        self._num_items = len(log_shares)
+        self.k = k
+        asset = tf.saved_model.Asset(str(items))
+        self._numbers = _numbers_of_lines(asset)
+        names = tf.lookup.TextFileInitializer(asset, tf.int64, _NUMBER, tf.string, _LINE)
+        self._names = tf.lookup.StaticHashTable(names, default_value="")
+        self._users = _numbers_of_lines(tf.saved_model.Asset(str(users))) if users else None
+        # Traced once, and called by all signatures.
+        self._ask = tf.function(self._read, input_signature=[HISTORIES, USERS] if users else [HISTORIES])
+        functions = _with_users(self, k) if users else _without_users(self, k)
+        for name, function in zip(SIGNATURES, functions, strict=True):
+            setattr(self, name, function)
+
+    def _read(self, histories: Tensor, users: Tensor | None = None) -> Asked:
+        """Reads raw histories, string [b, any], and raw users, string [b], where the model knows users."""
+        numbers = self._items_of(histories)
+        known = tf.ragged.boolean_mask(numbers, numbers != PAD)
+        lengths = tf.cast(known.row_lengths(), tf.int32)
+        if users is None:
+            rows, popular = tf.zeros_like(lengths), lengths == 0
+        else:
+            message = "`users` must have as many rows as `histories`"
+            with tf.control_dependencies([tf.debugging.assert_equal(tf.size(users), tf.size(lengths), message)]):
+                found = tf.cast(self._users.lookup(users), tf.int32)
+            rows, popular = tf.maximum(found, 0), found < 0
+        # One column more than the longest row, for models which cannot read a width of 0.
+        items = tf.pad(known.to_tensor(PAD), [[0, 0], [0, 1]])
+        vectors = self._user_vectors({"users": rows, "items": items, "lengths": lengths})
+        unknown = tf.math.count_nonzero((numbers == PAD) & (histories != ""), axis=1, dtype=tf.int32)
+        return Asked(tf.where(popular[:, None], tf.zeros_like(vectors), vectors), popular, items, unknown)
+
+    def _items_of(self, raw: Tensor) -> tf.Tensor:
+        """Returns the numbers of raw ids, int32 of their shape, 0 for what is no item's."""
+        return tf.cast(self._numbers.lookup(raw), tf.int32) + 1
+
+    def encode_for(self, *whom: Tensor) -> dict[str, Tensor]:
+        """Returns the `vectors`, float32 [b, d]."""
+        asked = self._ask(*whom)
+        return {"vectors": tf.cast(asked.vectors, tf.float32), "unknown": asked.unknown}
+
+    def recommend_to(
+        self, *whom: Tensor, k: Tensor, exclude_seen: Tensor, exclude: Tensor, candidates: Tensor
+    ) -> dict[str, Tensor]:
+        """Returns the best `items`, string [b, k], and their `scores`, float32 [b, k].
+
+        Args:
+            *whom: raw histories, string [b, any], and raw users, string [b], where the model knows users.
+            k: [] int32, at least 1.
+            exclude_seen: [] bool, whether to leave out the items of the histories.
+            exclude: string [b or 1, any], what else to leave out.
+            candidates: string [b or 1, any], what to rank; everything for a row without any.
+        """
+        asked = self._ask(*whom)
+        number = tf.shape(asked.vectors)[0]
+        exclude, candidates = _rows("exclude", exclude, number), _rows("candidates", candidates, number)
+        excluded, chosen = self._lists(exclude), self._lists(candidates)
+        seen = tf.where(exclude_seen, asked.seen, PAD)
+        with tf.control_dependencies([tf.debugging.Assert(k > 0, ["`k` must be at least 1. Received:", k])]):
+            k = tf.minimum(k, self._num_items)
+
+        def hidden(rows: Tensor) -> tf.Tensor:
+            return tf.concat([tf.gather(seen, rows), excluded(rows)], axis=1)
+
+        def among_all(rows: Tensor) -> tuple[Tensor, Tensor]:
+            scores, normalisers = self._all_scores(asked, rows)
+            items, found = ranking.best(ranking.hide(scores, hidden(rows)), None, k)
+            return items, found - normalisers
+
+        def among_candidates(rows: Tensor) -> tuple[Tensor, Tensor]:
+            items = ranking.once(chosen(rows))
+            scores = self._scores_of(asked, rows, items)
+            scores = tf.where(ranking.contained(items, hidden(rows), self._num_items), ranking.HIDDEN, scores)
+            return ranking.best(scores, items, k)
+
+        chooses = tf.broadcast_to(tf.reduce_any(candidates != "", axis=1), [number])
+        parts = [tf.cast(tf.where(which)[:, 0], tf.int32) for which in (~chooses, chooses)]
+        widths = [self._num_items, self._width(asked, candidates)]
+        pairs = [
+            ranking.in_blocks(function, rows, width, (tf.int32, tf.float32))
+            for function, rows, width in zip((among_all, among_candidates), parts, widths)
+        ]
+        items, scores = (tf.dynamic_stitch(parts, pair) for pair in zip(*pairs))
+        return {"items": self._names.lookup(tf.cast(items, tf.int64) - 1), "scores": scores, "unknown": asked.unknown}
+
+    def score_for(self, *whom: Tensor, candidates: Tensor) -> dict[str, Tensor]:
+        """Returns the `scores` of raw candidates, string [b or 1, c]: float32 [b, c], HIDDEN where they are no item."""
+        asked = self._ask(*whom)
+        number = tf.shape(asked.vectors)[0]
+        chosen = self._lists(_rows("candidates", candidates, number))
+        (scores,) = ranking.in_blocks(
+            lambda rows: (self._scores_of(asked, rows, chosen(rows)),),
+            tf.range(number),
+            self._width(asked, candidates),
+            (tf.float32,),
+        )
+        return {"scores": scores, "unknown": asked.unknown}
+
+    def _lists(self, raw: Tensor) -> Callable[[Tensor], Tensor]:
+        """Returns which items, int32 [r, any], the rows of raw ids [b or 1, any] hold; one row stands for all."""
+        items = self._items_of(raw)
+        return lambda rows: tf.gather(items, tf.minimum(rows, tf.shape(items)[0] - 1))
+
+    def _width(self, asked: Asked, candidates: Tensor) -> Tensor:
+        """Returns how many numbers the scoring of candidates makes for one row."""
+        rows_of_table = tf.shape(candidates)[1] * asked.vectors.shape[1]
+        return tf.maximum(rows_of_table, self._num_items) if self._scores_are_logits else rows_of_table
+
+    def _all_scores(self, asked: Asked, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the scores of all items, float32 [r, n], and what to take off them, [r, 1]."""
+        scores = tf.cast(self._score_vectors(tf.gather(asked.vectors, rows)), tf.float32)
+        popular = tf.gather(asked.popular, rows)[:, None]
+        normalisers = tf.zeros_like(scores[:, :1])
+        if self._scores_are_logits:
+            normalisers = tf.where(popular, 0.0, tf.reduce_logsumexp(scores, axis=1, keepdims=True))
+        scores = tf.cond(
+            tf.reduce_any(popular), lambda: tf.where(popular, self._log_shares[None, :], scores), lambda: scores
+        )
+        return scores, normalisers
+
+    def _scores_of(self, asked: Asked, rows: Tensor, items: Tensor) -> tf.Tensor:
+        """Returns the scores of some items, int32 [r, c], HIDDEN for 0: float32 [r, c]."""
+        vectors = tf.gather(asked.vectors, rows)
+        scores = tf.cast(self._score_vectors(vectors, items), tf.float32)
+        if self._scores_are_logits:
+            scores -= tf.reduce_logsumexp(tf.cast(self._score_vectors(vectors), tf.float32), axis=1, keepdims=True)
+        shares = tf.gather(self._log_shares, tf.maximum(items - 1, 0))
+        scores = tf.where(tf.gather(asked.popular, rows)[:, None], shares, scores)
+        return tf.where(items == PAD, ranking.HIDDEN, scores)
+
+
+def _rows(name: str, raw: Tensor, number: Tensor) -> tf.Tensor:
+    """Returns raw ids [b or 1, any], checked to have one row or as many as there are histories."""
+    height = tf.shape(raw)[0]
+    message = f"`{name}` must have 1 row, or as many as `histories`. Rows received:"
+    with tf.control_dependencies([tf.debugging.Assert((height == 1) | (height == number), [message, height])]):
+        return tf.identity(raw)
+
+
+def _numbers_of_lines(asset: tf.saved_model.Asset) -> tf.lookup.StaticHashTable:
+    lines = tf.lookup.TextFileInitializer(asset, tf.string, _LINE, tf.int64, _NUMBER)
+    return tf.lookup.StaticHashTable(lines, default_value=-1)
+
+
+def _usual(k: int) -> dict[str, tf.Tensor]:
+    """Returns what `recommend` takes for what is not given."""
+    nothing = tf.zeros([1, 0], tf.string)
+    return {"k": tf.constant(k), "exclude_seen": tf.constant(True), "exclude": nothing, "candidates": nothing}
+
+
+def _without_users(service: Service, k: int) -> tuple[Callable, ...]:
+    """The functions of SIGNATURES for a model that reads histories alone."""
+    usual = _usual(k)
+
+    @tf.function(input_signature=[HISTORIES, *CHOICES])
+    def recommend(
+        histories,
+        k=usual["k"],
+        exclude_seen=usual["exclude_seen"],
+        exclude=usual["exclude"],
+        candidates=usual["candidates"],
+    ):
+        return service.recommend_to(histories, k=k, exclude_seen=exclude_seen, exclude=exclude, candidates=candidates)
+
+    @tf.function(input_signature=[HISTORIES])
+    def serving_default(histories):
+        return recommend(histories, **usual)
+
+    @tf.function(input_signature=[HISTORIES, CANDIDATES])
+    def score(histories, candidates):
+        return service.score_for(histories, candidates=candidates)
+
+    @tf.function(input_signature=[HISTORIES])
+    def encode(histories):
+        return service.encode_for(histories)
+
+    return serving_default, recommend, score, encode
+
+
+def _with_users(service: Service, k: int) -> tuple[Callable, ...]:
+    """The same for a model that knows its users."""
+    usual = _usual(k)
+
+    @tf.function(input_signature=[HISTORIES, USERS, *CHOICES])
+    def recommend(
+        histories,
+        users,
+        k=usual["k"],
+        exclude_seen=usual["exclude_seen"],
+        exclude=usual["exclude"],
+        candidates=usual["candidates"],
+    ):
+        return service.recommend_to(
+            histories, users, k=k, exclude_seen=exclude_seen, exclude=exclude, candidates=candidates
+        )
+
+    @tf.function(input_signature=[HISTORIES, USERS])
+    def serving_default(histories, users):
+        return recommend(histories, users, **usual)
+
+    @tf.function(input_signature=[HISTORIES, USERS, CANDIDATES])
+    def score(histories, users, candidates):
+        return service.score_for(histories, users, candidates=candidates)
+
+    @tf.function(input_signature=[HISTORIES, USERS])
+    def encode(histories, users):
+        return service.encode_for(histories, users)
+
+    return serving_default, recommend, score, encode

@@ -1,0 +1,182 @@
+"""Import of the authors' TensorFlow 1 checkpoints, every row of their softmax included."""
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bert4rec_tf.config.model_settings import BERT4RecSettings
+from bert4rec_tf.data.sequences import Vocabulary
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.models.bert4rec import BERT4Rec
+
+MASK_TOKEN = "[MASK]"
+SPECIAL_TOKENS = ("[pad]", MASK_TOKEN, "[NO_USE]")
+ITEM_PREFIX = "item_"
+TABLE = "bert/embeddings/word_embeddings"
+OUTPUT_BIAS = "cls/predictions/output_bias"
+
+
+def load(checkpoint: str | Path, config: str | Path, vocabulary: str | Path) -> tuple[BERT4Rec, Vocabulary]:
+    """Loads a model that the authors' program trained.
+
+    Args:
+        checkpoint: the prefix of the checkpoint's files, as `.../model.ckpt-400000`.
+        config: the model's configuration (`bert_config_*.json`).
+        vocabulary: a text file of the program's tokens, one per line in the order of their ids from 1
+            (docs/fidelity.md shows how to write one from the program's pickle).
+
+    Returns:
+        The model, and its vocabulary: raw ids without the program's prefix `item_`. Its counts are 0, for the
+        checkpoint does not hold them.
+
+    Raises:
+        UserError: for missing files, or files that do not fit each other.
+    """
+    tokens = read_tokens(Path(vocabulary))
+    weights = read_weights(checkpoint)
+    settings = read_config(Path(config))
+    rows = len(weights.get(TABLE, ()))
+    if rows != len(tokens) + 1:
+        raise UserError(
+            f"{vocabulary}: has {len(tokens)} tokens, but the checkpoint's table has {rows} rows; "
+            "it needs one token less than rows, for row 0 is padding"
+        )
+    order = row_order(tokens)
+    items = [tokens[row - 1].removeprefix(ITEM_PREFIX) for row in order[1:] if tokens[row - 1] not in SPECIAL_TOKENS]
+    model = BERT4Rec(len(items), num_extra_rows=rows - len(items) - 2, **settings)
+    assign(model, weights, order)
+    return model, Vocabulary(np.array(items, object), np.zeros(len(items), np.int64))
+
+
+def read_tokens(path: Path) -> list[str]:
+    """Returns the tokens of a text vocabulary; token k (from 0) has id k + 1. Raises UserError without one `[MASK]`."""
+    try:
+        tokens = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not text; docs/fidelity.md shows how to turn the pickle into text") from error
+    if tokens.count(MASK_TOKEN) != 1 or len(set(tokens)) != len(tokens):
+        raise UserError(f"{path}: must hold every token once, and {MASK_TOKEN} among them")
+    return tokens
+
+
+CONFIG = {
+    "max_position_embeddings": "max_length",
+    "hidden_size": "hidden_dim",
+    "num_hidden_layers": "num_layers",
+    "num_attention_heads": "num_heads",
+    "intermediate_size": "intermediate_dim",
+    "hidden_dropout_prob": "dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+    "initializer_range": "initializer_stddev",
+}
+"""The setting that each number of the program's configuration is."""
+
+
+def read_config(path: Path) -> dict[str, int | float | bool]:
+    """Returns the constructor arguments that a configuration of the program stands for.
+
+    Raises:
+        UserError: where it cannot be read, lacks a number, or has one that no model can have.
+    """
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        config = config.get("config", config)
+        if config["hidden_act"] != "gelu":
+            raise UserError(f"{path}: `hidden_act` must be 'gelu'. Received: {config['hidden_act']!r}")
+        settings = {name: config[theirs] for theirs, name in CONFIG.items()}
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise UserError(f"{path}: not a configuration of the program ({error!r})") from error
+    for theirs, name in CONFIG.items():
+        if settings[name] is None:
+            raise UserError(f"{path}: `{theirs}` must be a number. Received: null")
+    try:
+        return dataclasses.asdict(BERT4RecSettings(**settings, use_token_type=True))
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def read_weights(checkpoint: str | Path) -> dict[str, np.ndarray]:
+    """Returns the weights in a TensorFlow 1 checkpoint by their names, the optimizer's left out."""
+    try:
+        reader = tf.train.load_checkpoint(str(checkpoint))
+        names = [name for name in reader.get_variable_to_shape_map() if name.startswith(("bert/", "cls/"))]
+        return {name: reader.get_tensor(name) for name in names if not name.endswith(("/adam_m", "/adam_v"))}
+    except (ValueError, tf.errors.OpError) as error:
+        raise UserError(f"{checkpoint}: no TensorFlow checkpoint ({str(error).splitlines()[0]})") from error
+
+
+def row_order(tokens: list[str]) -> np.ndarray:
+    """Returns the program's row of each of our rows: padding, the items in their order, the mask token, the rest."""
+    rows = np.arange(1, len(tokens) + 1)
+    kind = np.array([1 if token == MASK_TOKEN else 2 if token in SPECIAL_TOKENS else 0 for token in tokens])
+    return np.concatenate([[0], rows[np.argsort(kind, kind="stable")]])
+
+
+def assign(model: BERT4Rec, weights: Mapping[str, np.ndarray], order: np.ndarray) -> None:
+    """Puts the program's weights into a model.
+
+    Args:
+        model: of the same sizes, with `use_token_type`.
+        weights: by the program's names.
+        order: the program's row of each of the model's rows, as `row_order` gives it.
+
+    Raises:
+        UserError: for a weight that is missing, has another shape, or has no place in the model.
+    """
+    unused = set(weights)
+    for name, variable in variables(model):
+        if name not in weights:
+            raise UserError(f"The checkpoint has no {name}")
+        value = to_ours(name, weights[name], order)
+        if tuple(value.shape) != tuple(variable.shape):
+            raise UserError(f"{name} must have the shape {tuple(variable.shape)}. Received: {value.shape}")
+        variable.assign(value)
+        unused.remove(name)
+    if unused:
+        raise UserError(f"The checkpoint has {min(unused)}, which a model of this configuration has not")
+
+
+def to_ours(name: str, value: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Returns a tensor of the program in this model's layout: rows moved, of the token types only row 0."""
+    if name in (TABLE, OUTPUT_BIAS):
+        return value[order]
+    return value[0] if name == "bert/embeddings/token_type_embeddings" else value
+
+
+def variables(model: BERT4Rec) -> Iterator[tuple[str, keras.Variable]]:
+    """Yields the program's name of each variable, and the variable."""
+    yield TABLE, model.item_embeddings
+    yield "bert/embeddings/token_type_embeddings", model.token_type
+    yield "bert/embeddings/position_embeddings", model.positions.embeddings
+    yield from _norm("bert/embeddings", model.embedding_norm)
+    for number, block in enumerate(model.blocks):
+        prefix = f"bert/encoder/layer_{number}"
+        for part in ("query", "key", "value"):
+            yield from _dense(f"{prefix}/attention/self/{part}", getattr(block.attention, part))
+        yield from _dense(f"{prefix}/attention/output/dense", block.attention.output_dense)
+        yield from _norm(f"{prefix}/attention/output", block.attention_residual.norm)
+        yield from _dense(f"{prefix}/intermediate/dense", block.feed_forward.inner)
+        yield from _dense(f"{prefix}/output/dense", block.feed_forward.outer)
+        yield from _norm(f"{prefix}/output", block.feed_forward_residual.norm)
+    yield from _dense("cls/predictions/transform/dense", model.head.dense)
+    yield from _norm("cls/predictions/transform", model.head.norm)
+    yield OUTPUT_BIAS, model.head.bias
+
+
+def _dense(name: str, layer: keras.layers.Dense) -> Iterator[tuple[str, keras.Variable]]:
+    yield f"{name}/kernel", layer.kernel
+    yield f"{name}/bias", layer.bias
+
+
+def _norm(name: str, layer: keras.layers.LayerNormalization) -> Iterator[tuple[str, keras.Variable]]:
+    yield f"{name}/LayerNorm/gamma", layer.gamma
+    yield f"{name}/LayerNorm/beta", layer.beta

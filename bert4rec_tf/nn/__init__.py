@@ -1,0 +1,1 @@
+"""What models are made of: layers, kernels, dropout, losses, optimizers. Knows no data."""

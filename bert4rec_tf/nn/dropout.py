@@ -1,0 +1,104 @@
+"""Dropout whose noise costs half of what Keras' own does."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from bert4rec_tf.foundation.types import Shape, Tensor
+
+NOISE_LEVELS = 1 << 16
+"""Numbers of 16 bits decide what is dropped: half of what 32 cost, and a rate that is right to 1e-5."""
+
+
+@keras.saving.register_keras_serializable(package="bert4rec_tf")
+class Dropout(keras.layers.Layer):
+    """Drops a share of the inputs and scales up the rest; Keras' own draws twice as many random bits.
+
+    Args:
+        rate: the share that is dropped, rounded to 1 / 65536.
+        seed: of the noise; None to draw one from Keras' global generator.
+
+    Call arguments:
+        inputs: [...].
+        training: whether anything is dropped.
+
+    Returns:
+        Of the shape of the inputs.
+
+    Raises:
+        ValueError: for a rate outside [0, 1).
+    """
+
+    def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.rate = check_rate("rate", rate)
+        self.seed = seed
+        self.supports_masking = True
+        if rate > 0:
+            self.seed_generator = keras.random.SeedGenerator(seed)
+
+    def build(self, input_shape: Shape) -> None:
+        self.built = True
+
+    def draw_kept(self, shape: Tensor, training: bool | None = None) -> Tensor | None:
+        """Returns 1 for what is kept this time and 0 for what is dropped; None where nothing is."""
+        if not (training and self.rate):
+            return None
+        return draw_kept(shape, self.rate, self.seed_generator.next(), self.compute_dtype)
+
+    @property
+    def scale(self) -> float:
+        """What the kept ones are multiplied with."""
+        return 1.0 / kept_share(self.rate)
+
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
+        kept = self.draw_kept(tf.shape(inputs), training)
+        return inputs if kept is None else inputs * (kept * self.scale)
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "rate": self.rate, "seed": self.seed}
+
+
+def dropout_layer(name: str, rate: float, dtype: keras.DTypePolicy) -> Dropout:
+    """Returns a dropout in the variables' type, for what is scaled up should be rounded once."""
+    return Dropout(rate, dtype=dtype.variable_dtype, name=name)
+
+
+def check_rate(name: str, rate: float) -> float:
+    """Returns the rate. Raises ValueError where it is outside [0, 1)."""
+    if not 0 <= rate < 1:
+        raise ValueError(f"`{name}` must be in [0, 1). Received: {name}={rate}")
+    return rate
+
+
+def draw_kept(shape: Tensor, rate: float, seed: Tensor, dtype: str = "float32") -> tf.Tensor:
+    """Draws what dropout keeps.
+
+    Args:
+        shape: [r] int32.
+        rate: in [0, 1), the share that is dropped; rounded to 1 / NOISE_LEVELS.
+        seed: [2] integers.
+        dtype: of the result.
+
+    Returns:
+        `dtype` of that shape, 1 where something is kept and 0 where it is dropped.
+    """
+    size = tf.reduce_prod(shape)
+    pairs = tf.random.stateless_uniform(
+        [(size + 1) // 2], tf.cast(seed, tf.int32), minval=None, maxval=None, dtype=tf.uint32, alg="philox"
+    )
+    numbers = tf.reshape(tf.bitcast(pairs, tf.uint16), [-1])[:size]
+    return tf.cast(tf.reshape(numbers, shape) >= tf.constant(_dropped_levels(rate), tf.uint16), dtype)
+
+
+def kept_share(rate: float) -> float:
+    """Returns which share `draw_kept` keeps, and so what is kept must be divided by."""
+    return 1.0 - _dropped_levels(rate) / NOISE_LEVELS
+
+
+def _dropped_levels(rate: float) -> int:
+    return min(round(rate * NOISE_LEVELS), NOISE_LEVELS - 1)

@@ -1,0 +1,418 @@
+"""The Keras layers of BERT4Rec (section 3 of the paper), as the authors' program computes them.
+
+Letters of the paper in the shapes below: batch b, length n, width d, heads h, table rows v.
+
+Every layer hands its dtype policy down. Under a mixed one the products and GELU run in the narrower type, and softmax,
+dropout, residual sums and layer norms in that of the variables.
+"""
+
+import math
+from typing import Any
+
+import keras
+from keras import ops
+
+from bert4rec_tf.foundation.types import Shape, Tensor
+from bert4rec_tf.nn import kernels
+from bert4rec_tf.nn.dropout import check_rate, dropout_layer
+
+LAYER_NORM_EPSILON = 1e-12
+"""The original's; Keras' own default of 1e-3 changes the results."""
+
+PADDING_SCORE = -10_000.0
+"""Added to the attention scores of padding, as in the original."""
+
+
+def truncated_normal(stddev: float) -> keras.initializers.Initializer:
+    """Returns a new initializer, cut at two deviations. Every weight needs one of its own: one used twice repeats.
+
+    Raises:
+        ValueError: for a deviation below 0.
+    """
+    if stddev < 0:
+        raise ValueError(f"`initializer_stddev` must be at least 0. Received: initializer_stddev={stddev}")
+    return keras.initializers.TruncatedNormal(stddev=stddev)
+
+
+def layer_norm(name: str, dtype: keras.DTypePolicy | None = None) -> keras.layers.LayerNormalization:
+    """Returns a layer norm with the original's epsilon. Keras computes at least in float32, whatever the policy."""
+    return keras.layers.LayerNormalization(epsilon=LAYER_NORM_EPSILON, dtype=dtype, name=name)
+
+
+def dense_layer(name: str, units: int, stddev: float, dtype: keras.DTypePolicy) -> keras.layers.Dense:
+    return keras.layers.Dense(units, kernel_initializer=truncated_normal(stddev), dtype=dtype, name=name)
+
+
+def check_size(name: str, size: int, least: int = 1) -> int:
+    """Returns the size. Raises ValueError where it is below its least."""
+    if size < least:
+        raise ValueError(f"`{name}` must be at least {least}. Received: {name}={size}")
+    return size
+
+
+@keras.saving.register_keras_serializable(package="bert4rec_tf")
+class PositionEmbedding(keras.layers.Layer):
+    """Adds a learnable vector per position, h_i = v_i + p_i (section 3.4).
+
+    Args:
+        max_length: N, the number of positions.
+        initializer_stddev: deviation of the truncated normal initial weights.
+
+    Call arguments:
+        inputs: [b, n, d] with n <= N.
+
+    Returns:
+        [b, n, d].
+
+    Raises:
+        ValueError: where n is known and above N, or N is below 1.
+    """
+
+    def __init__(self, max_length: int, initializer_stddev: float = 0.02, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.max_length = check_size("max_length", max_length)
+        self.initializer_stddev = initializer_stddev
+        self.supports_masking = True
+
+    def build(self, input_shape: Shape) -> None:
+        self.embeddings = self.add_weight(
+            name="embeddings",
+            shape=(self.max_length, input_shape[-1]),
+            initializer=truncated_normal(self.initializer_stddev),
+        )
+
+    def call(self, inputs: Tensor) -> Tensor:
+        length = inputs.shape[1]
+        if length is not None and length > self.max_length:
+            raise ValueError(f"`inputs` must have at most {self.max_length} positions. Received: {inputs.shape}")
+        return inputs + self.embeddings[: ops.shape(inputs)[1]]
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "max_length": self.max_length,
+            "initializer_stddev": self.initializer_stddev,
+        }
+
+
+@keras.saving.register_keras_serializable(package="bert4rec_tf")
+class MultiHeadAttention(keras.layers.Layer):
+    """Multi-head self-attention in both directions (equations 1 and 2).
+
+    Queries, keys, values and the output each pass a dense layer with a bias. Scores are divided by sqrt(d / h), and
+    -10000 is added to those of padded keys; dropout acts on the probabilities.
+
+    Args:
+        num_heads: h, a divisor of d.
+        dropout: rate on the probabilities.
+        initializer_stddev: deviation of the truncated normal initial weights.
+
+    Call arguments:
+        inputs: [b, n, d].
+        padding_mask: [b, n], True where a real item is; None where all are.
+        training: whether dropout acts.
+
+    Returns:
+        The outputs [b, n, d] and the probabilities before dropout [b, h, n, n] (query, key).
+
+    Raises:
+        ValueError: for a rate outside [0, 1), or heads which do not divide the width.
+    """
+
+    def __init__(self, num_heads: int, dropout: float = 0.0, initializer_stddev: float = 0.02, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.num_heads = check_size("num_heads", num_heads)
+        self.dropout = check_rate("dropout", dropout)
+        self.initializer_stddev = initializer_stddev
+        self.dropout_layer = dropout_layer("dropout", dropout, self.dtype_policy)
+
+    def build(self, input_shape: Shape) -> None:
+        width = input_shape[-1]
+        if width % self.num_heads:
+            raise ValueError(
+                f"`num_heads` must divide the width of the inputs, {width}. Received: num_heads={self.num_heads}"
+            )
+        self.query, self.key, self.value, self.output_dense = (
+            dense_layer(name, width, self.initializer_stddev, self.dtype_policy)
+            for name in ("query", "key", "value", "output")
+        )
+        for dense in (self.query, self.key, self.value, self.output_dense):
+            dense.build(input_shape)
+        self.dropout_layer.build((input_shape[0], self.num_heads, input_shape[1], input_shape[1]))
+
+    def call(
+        self, inputs: Tensor, padding_mask: Tensor | None = None, training: bool | None = None
+    ) -> tuple[Tensor, Tensor]:
+        batch, length = ops.shape(inputs)[:2]
+        query, key, value = (self._split(dense(inputs), batch, length) for dense in (self.query, self.key, self.value))
+        scale = 1.0 / math.sqrt(query.shape[-1])
+        penalty = None
+        if padding_mask is not None:
+            penalty = PADDING_SCORE * (1.0 - ops.cast(padding_mask, self.variable_dtype)[:, None, None, :])
+        kept = self.dropout_layer.draw_kept((batch, self.num_heads, length, length), training)
+        factor = 1.0 if kept is None else self.dropout_layer.scale
+        mixed, probabilities = kernels.attend(query * scale, key, value, penalty, kept, factor)
+        joined = ops.reshape(ops.transpose(mixed, (0, 2, 1, 3)), (batch, length, inputs.shape[-1]))
+        return self.output_dense(joined), probabilities
+
+    def _split(self, inputs: Tensor, batch: Tensor, length: Tensor) -> Tensor:
+        heads = ops.reshape(inputs, (batch, length, self.num_heads, inputs.shape[-1] // self.num_heads))
+        return ops.transpose(heads, (0, 2, 1, 3))
+
+    def compute_output_shape(self, input_shape: Shape) -> tuple[Shape, Shape]:
+        return input_shape, (input_shape[0], self.num_heads, input_shape[1], input_shape[1])
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "dropout": self.dropout,
+            "initializer_stddev": self.initializer_stddev,
+        }
+
+
+@keras.saving.register_keras_serializable(package="bert4rec_tf")
+class FeedForward(keras.layers.Layer):
+    """The position-wise feed-forward network, GELU(x W1 + b1) W2 + b2 (equation 3).
+
+    Args:
+        intermediate_dim: its inner width, 4 d in the paper.
+        initializer_stddev: deviation of the truncated normal initial weights.
+
+    Call arguments:
+        inputs: [..., d].
+
+    Returns:
+        [..., d].
+
+    Raises:
+        ValueError: for an inner width below 1.
+    """
+
+    def __init__(self, intermediate_dim: int, initializer_stddev: float = 0.02, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.intermediate_dim = check_size("intermediate_dim", intermediate_dim)
+        self.initializer_stddev = initializer_stddev
+
+    def build(self, input_shape: Shape) -> None:
+        self.inner = dense_layer("inner", self.intermediate_dim, self.initializer_stddev, self.dtype_policy)
+        self.outer = dense_layer("outer", input_shape[-1], self.initializer_stddev, self.dtype_policy)
+        self.inner.build(input_shape)
+        self.outer.build((*input_shape[:-1], self.intermediate_dim))
+
+    def call(self, inputs: Tensor) -> Tensor:
+        return self.outer(kernels.gelu(self.inner(inputs)))
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "intermediate_dim": self.intermediate_dim,
+            "initializer_stddev": self.initializer_stddev,
+        }
+
+
+@keras.saving.register_keras_serializable(package="bert4rec_tf")
+class Residual(keras.layers.Layer):
+    """What follows a sub-layer: LN(x + Dropout(sublayer(x))) (section 3.3).
+
+    Args:
+        dropout: rate on the sub-layer's output.
+        use_layer_norm: without it, x + Dropout(sublayer(x)).
+        use_residual: without it, LN(Dropout(sublayer(x))).
+
+    Call arguments:
+        inputs: [..., d], what went into the sub-layer.
+        outputs: [..., d], what came out.
+        training: whether dropout acts.
+
+    Returns:
+        [..., d].
+
+    Raises:
+        ValueError: for a rate outside [0, 1).
+    """
+
+    def __init__(
+        self, dropout: float = 0.0, use_layer_norm: bool = True, use_residual: bool = True, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.dropout = check_rate("dropout", dropout)
+        self.use_layer_norm = use_layer_norm
+        self.use_residual = use_residual
+        self.dropout_layer = dropout_layer("dropout", dropout, self.dtype_policy)
+        self.norm = layer_norm("norm", self.dtype_policy) if use_layer_norm else None
+
+    def build(self, inputs_shape: Shape, outputs_shape: Shape | None = None) -> None:
+        self.dropout_layer.build(inputs_shape)
+        if self.norm is not None:
+            self.norm.build(inputs_shape)
+
+    def call(self, inputs: Tensor, outputs: Tensor, training: bool | None = None) -> Tensor:
+        result = self.dropout_layer(outputs, training=training)
+        if self.use_residual:
+            result = ops.cast(inputs, result.dtype) + result
+        return ops.cast(result, self.compute_dtype) if self.norm is None else self.norm(result)
+
+    def compute_output_shape(self, inputs_shape: Shape, outputs_shape: Shape | None = None) -> Shape:
+        return inputs_shape
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "dropout": self.dropout,
+            "use_layer_norm": self.use_layer_norm,
+            "use_residual": self.use_residual,
+        }
+
+
+@keras.saving.register_keras_serializable(package="bert4rec_tf")
+class TransformerBlock(keras.layers.Layer):
+    """One Transformer layer, attention and feed-forward network each followed by `Residual` (equations 4 to 6).
+
+    Args:
+        num_heads: h.
+        intermediate_dim: inner width of the feed-forward network.
+        dropout: rate after each sub-layer.
+        attention_dropout: rate on the attention probabilities.
+        use_feed_forward, use_layer_norm, use_residual: the ablations of Table 5.
+        initializer_stddev: deviation of the truncated normal initial weights.
+
+    Call arguments:
+        inputs: [b, n, d].
+        padding_mask: [b, n], True where a real item is; None where all are.
+        training: whether dropout acts.
+
+    Returns:
+        The new hidden states [b, n, d] and the attention probabilities [b, h, n, n].
+
+    Raises:
+        ValueError: for a rate outside [0, 1), a size below 1, or heads which do not divide d.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        intermediate_dim: int,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        use_feed_forward: bool = True,
+        use_layer_norm: bool = True,
+        use_residual: bool = True,
+        initializer_stddev: float = 0.02,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+        self.intermediate_dim = intermediate_dim
+        self.dropout = dropout
+        self.attention_dropout = attention_dropout
+        self.use_feed_forward = use_feed_forward
+        self.use_layer_norm = use_layer_norm
+        self.use_residual = use_residual
+        self.initializer_stddev = initializer_stddev
+        policy, switches = self.dtype_policy, (dropout, use_layer_norm, use_residual)
+        self.attention = MultiHeadAttention(
+            num_heads, attention_dropout, initializer_stddev, dtype=policy, name="attention"
+        )
+        self.attention_residual = Residual(*switches, dtype=policy, name="attention_residual")
+        if use_feed_forward:
+            self.feed_forward = FeedForward(intermediate_dim, initializer_stddev, dtype=policy, name="feed_forward")
+            self.feed_forward_residual = Residual(*switches, dtype=policy, name="feed_forward_residual")
+
+    def build(self, input_shape: Shape) -> None:
+        self.attention.build(input_shape)
+        self.attention_residual.build(input_shape)
+        if self.use_feed_forward:
+            self.feed_forward.build(input_shape)
+            self.feed_forward_residual.build(input_shape)
+
+    def call(
+        self, inputs: Tensor, padding_mask: Tensor | None = None, training: bool | None = None
+    ) -> tuple[Tensor, Tensor]:
+        attended, probabilities = self.attention(inputs, padding_mask=padding_mask, training=training)
+        hidden = self.attention_residual(inputs, attended, training=training)
+        if self.use_feed_forward:
+            hidden = self.feed_forward_residual(hidden, self.feed_forward(hidden), training=training)
+        return hidden, probabilities
+
+    def compute_output_shape(self, input_shape: Shape) -> tuple[Shape, Shape]:
+        return input_shape, (input_shape[0], self.num_heads, input_shape[1], input_shape[1])
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "intermediate_dim": self.intermediate_dim,
+            "dropout": self.dropout,
+            "attention_dropout": self.attention_dropout,
+            "use_feed_forward": self.use_feed_forward,
+            "use_layer_norm": self.use_layer_norm,
+            "use_residual": self.use_residual,
+            "initializer_stddev": self.initializer_stddev,
+        }
+
+
+@keras.saving.register_keras_serializable(package="bert4rec_tf")
+class MaskedItemHead(keras.layers.Layer):
+    """The output layer: GELU(h W + b), layer norm, then the item table and a bias per row (equation 7).
+
+    The layer norm is the original program's; equation 7 has none. The table is the one of the input (tied weights),
+    so it comes with each call.
+
+    Args:
+        num_rows: v, the rows of the table.
+        use_layer_norm: whether the norm is there.
+        initializer_stddev: deviation of the truncated normal initial weights.
+
+    Call arguments:
+        hidden: [..., d], hidden states at masked positions.
+        table: [v, d], the item embeddings.
+
+    Returns:
+        Logits [..., v].
+
+    Raises:
+        ValueError: for a table without rows.
+    """
+
+    def __init__(
+        self, num_rows: int, use_layer_norm: bool = True, initializer_stddev: float = 0.02, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.num_rows = check_size("num_rows", num_rows)
+        self.use_layer_norm = use_layer_norm
+        self.initializer_stddev = initializer_stddev
+        self.norm = layer_norm("norm", self.dtype_policy) if use_layer_norm else None
+
+    def build(self, hidden_shape: Shape, table_shape: Shape | None = None) -> None:
+        self.dense = dense_layer("dense", hidden_shape[-1], self.initializer_stddev, self.dtype_policy)
+        self.dense.build(hidden_shape)
+        if self.norm is not None:
+            self.norm.build(hidden_shape)
+        self.bias = self.add_weight(name="bias", shape=(self.num_rows,), initializer="zeros", autocast=False)
+
+    def transform(self, hidden: Tensor) -> Tensor:
+        """Returns [..., d]: what is multiplied with the table."""
+        transformed = kernels.gelu(self.dense(hidden))
+        return transformed if self.norm is None else self.norm(transformed)
+
+    def call(self, hidden: Tensor, table: Tensor) -> Tensor:
+        logits = ops.matmul(self.transform(hidden), ops.transpose(table))
+        return ops.cast(logits, self.variable_dtype) + self.bias
+
+    def compute_output_shape(self, hidden_shape: Shape, table_shape: Shape | None = None) -> Shape:
+        return (*hidden_shape[:-1], self.num_rows)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "num_rows": self.num_rows,
+            "use_layer_norm": self.use_layer_norm,
+            "initializer_stddev": self.initializer_stddev,
+        }

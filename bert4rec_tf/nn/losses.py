@@ -1,0 +1,284 @@
+"""Losses: over a large table, and of positive items' scores against those of negative ones."""
+
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from bert4rec_tf.foundation.types import Tensor
+
+PIECE_ELEMENTS = 1 << 24
+"""About how many probabilities a piece has: large enough for the products to be quick, small beside all targets'."""
+
+LEAST_PIECE = 128
+"""Targets per piece however many rows the table has: fewer would read the table once more too often."""
+
+LEAST_PROBABILITY = 1e-20
+"""Below it a target's probability is too close to what float32 can hold for its logarithm to be exact."""
+
+LEAST_LIKELIHOOD = 1e-24
+"""What GRU4Rec's authors add within the logarithm of BPR-max, so that it has a bottom."""
+
+NEVER, LARGEST_SCORE = -1e30, 1e15
+"""The log-probability of what is no negative, and where scores are cut before they are squared."""
+
+
+def table_cross_entropy(
+    hidden: Tensor, table: Tensor, bias: Tensor, targets: Tensor, weights: Tensor, piece: int | None = None
+) -> tf.Tensor:
+    """The weighted sum of the targets' negative log-likelihoods under softmax(hidden table^T + bias).
+
+    Works through the targets in pieces, and makes each piece's share of the gradients while its probabilities are
+    there: three products and one softmax in all, and a memory that does not grow with targets x rows. So the gradients
+    cost their time even where nobody asks for them.
+
+    In mixed precision, `hidden` in bfloat16 and the rest in float32, the two products of the gradients run in bfloat16.
+    That of the logits does not: its result would be bfloat16 as well, and 8 bits are few for what is exponentiated.
+
+    Args:
+        hidden: float [targets, d], of the table's type or a narrower one.
+        table: float [rows, d].
+        bias: float [rows], of the table's type.
+        targets: int32 [targets], row numbers.
+        weights: float [targets], of the table's type. No gradient flows to them.
+        piece: targets per piece; None for about PIECE_ELEMENTS probabilities.
+
+    Returns:
+        [], of the type of the table.
+    """
+    table, bias = tf.convert_to_tensor(table), tf.convert_to_tensor(bias)
+    hidden, targets, weights = (tf.convert_to_tensor(part) for part in (hidden, targets, weights))
+    piece = piece or max(LEAST_PIECE, PIECE_ELEMENTS // table.shape[0])
+
+    @tf.custom_gradient
+    def loss(hidden: tf.Tensor, table: tf.Tensor, bias: tf.Tensor):
+        value, *gradients = _with_gradients(hidden, table, bias, targets, weights, piece)
+
+        def scaled_gradients(upstream: tf.Tensor):
+            return [gradient * tf.cast(upstream, gradient.dtype) for gradient in gradients]
+
+        return value, scaled_gradients
+
+    return loss(hidden, table, bias)
+
+
+def _with_gradients(
+    hidden: tf.Tensor, table: tf.Tensor, bias: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, piece: int
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns the value and the gradients of `hidden`, `table` and `bias`.
+
+    The table's gradient is summed transposed, [d, rows]: that product is the quicker one. The targets' own part, which
+    has one row each, is put right at the end.
+    """
+    narrow, number, (rows, width) = hidden.dtype, hidden.shape[0] or tf.shape(hidden)[0], table.shape
+    count, size = _pieces(number, piece)
+    columns = [_cut(part, count, size) for part in (hidden, targets, weights)]
+    narrow_table = tf.cast(table, narrow)
+
+    def add_piece(
+        index: tf.Tensor, value: tf.Tensor, of_hidden: tf.TensorArray, of_table: tf.Tensor, of_bias: tf.Tensor
+    ):
+        part, aims, shares = (column[index] for column in columns)
+        wide = tf.cast(part, table.dtype)
+        logits = tf.nn.bias_add(tf.matmul(wide, table, transpose_b=True), bias)
+        probabilities = tf.nn.softmax(logits)
+        value += tf.reduce_sum(_negative_log_likelihoods(logits, probabilities, aims) * shares)
+        of_bias += tf.matmul(shares[None, :], probabilities)[0]
+        probabilities = tf.cast(probabilities, narrow)
+        mean_rows = tf.cast(tf.matmul(probabilities, narrow_table), table.dtype)
+        of_part = (mean_rows - tf.gather(table, aims)) * shares[:, None]
+        factors = tf.cast(wide * shares[:, None], narrow)
+        of_table += tf.cast(tf.matmul(factors, probabilities, transpose_a=True), table.dtype)
+        return index + 1, value, of_hidden.write(index, tf.cast(of_part, narrow)), of_table, of_bias
+
+    zero = tf.zeros([], table.dtype)
+    pieces = tf.TensorArray(narrow, size=count, element_shape=[size if isinstance(size, int) else None, width])
+    _, value, of_hidden, of_table, of_bias = tf.while_loop(
+        lambda index, *_: index < count,
+        add_piece,
+        (0, zero, pieces, tf.zeros([width, rows], table.dtype), tf.zeros([rows], table.dtype)),
+        parallel_iterations=1,
+    )
+    scaled = tf.cast(hidden, table.dtype) * weights[:, None]
+    of_table = tf.tensor_scatter_nd_sub(tf.transpose(of_table), targets[:, None], scaled)
+    of_bias = tf.tensor_scatter_nd_sub(of_bias, targets[:, None], weights)
+    return value, _joined(of_hidden.stack(), hidden), of_table, of_bias
+
+
+def _pieces(number: int | tf.Tensor, piece: int) -> tuple[int | tf.Tensor, int | tf.Tensor]:
+    """Returns how many pieces there are and their size, all the same as XLA wants it: numbers where `number` is one."""
+    largest = max if isinstance(number, int) else tf.maximum
+    count = largest(1, -(-number // piece))
+    return count, -(-number // count)
+
+
+def _cut(column: tf.Tensor, count: int | tf.Tensor, size: int | tf.Tensor) -> tf.Tensor:
+    """Returns [count, size, ...], filled with zeros: what they add has the weight 0."""
+    missing = count * size - tf.shape(column)[0]
+    filled = tf.pad(column, [[0, missing], *([0, 0] for _ in column.shape[1:])])
+    return tf.reshape(filled, tf.concat([[count, size], tf.shape(column)[1:]], axis=0))
+
+
+def _joined(pieces: tf.Tensor, column: tf.Tensor) -> tf.Tensor:
+    """Returns pieces [count, size, ...] as one column again, without what filled it."""
+    shape = tf.shape(column)
+    return tf.reshape(pieces, tf.concat([[-1], shape[1:]], axis=0))[: shape[0]]
+
+
+def _negative_log_likelihoods(logits: tf.Tensor, probabilities: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+    """Reads them off the probabilities, unless one is so small that only the logits tell it."""
+    of_targets = tf.gather(probabilities, targets, batch_dims=1)
+    return tf.cond(
+        tf.reduce_any(of_targets < LEAST_PROBABILITY),
+        lambda: tf.reduce_logsumexp(logits, axis=1) - tf.gather(logits, targets, batch_dims=1),
+        lambda: -tf.math.log(of_targets),
+    )
+
+
+def sum_in_pieces(
+    loss: Callable[..., tf.Tensor], columns: Sequence[tf.Tensor], constants: Sequence[tf.Tensor], piece: int
+) -> tf.Tensor:
+    """The sum of `loss(*columns, *constants)` over pieces of the columns.
+
+    Makes each piece's share of the gradients at once, so that what the loss needs between lives for one piece alone.
+    XLA compiles that: all pieces have the same shape, and what goes element by element is done in few passes.
+
+    Args:
+        loss: returns [], and 0 for rows of zeros.
+        columns: [n, ...], cut along their first axis and filled with zeros. Only floats have a gradient.
+        constants: [...], the same for every piece.
+        piece: rows per piece, 1 at least.
+
+    Returns:
+        [], of the type that the constants have.
+    """
+    columns, constants = [tf.convert_to_tensor(part) for part in columns], list(constants)
+    count, _ = _pieces(tf.shape(columns[0])[0], piece)
+    learnt = [place for place, column in enumerate(columns) if column.dtype.is_floating]
+
+    @tf.function(jit_compile=True)
+    def with_gradients(here: list[tf.Tensor], of_constants: list[tf.Tensor]):
+        sources = [*(here[place] for place in learnt), *of_constants]
+        with tf.GradientTape() as tape:
+            tape.watch(sources)
+            found = loss(*here, *of_constants)
+        return found, tape.gradient(found, sources, unconnected_gradients="zero")
+
+    @tf.custom_gradient
+    def total(*parts: tf.Tensor):
+        of_columns, of_constants = parts[: len(learnt)], parts[len(learnt) :]
+        whole = list(columns)
+        for place, column in zip(learnt, of_columns):
+            whole[place] = column
+        cut = [_cut(column, count, piece) for column in whole]
+
+        def add_piece(index: tf.Tensor, value: tf.Tensor, stacks: list[tf.TensorArray], sums: list[tf.Tensor]):
+            found, gradients = with_gradients([column[index] for column in cut], list(of_constants))
+            stacks = [stack.write(index, gradient) for stack, gradient in zip(stacks, gradients)]
+            sums = [so_far + gradient for so_far, gradient in zip(sums, gradients[len(learnt) :])]
+            return index + 1, value + found, stacks, sums
+
+        stacks = [tf.TensorArray(column.dtype, size=count) for column in of_columns]
+        sums = [tf.zeros_like(constant) for constant in of_constants]
+        value = tf.zeros([], of_constants[0].dtype)
+        _, value, stacks, sums = tf.while_loop(
+            lambda index, *_: index < count, add_piece, (0, value, stacks, sums), parallel_iterations=1
+        )
+
+        def scaled_gradients(upstream: tf.Tensor):
+            joined = [_joined(stack.stack(), column) for stack, column in zip(stacks, of_columns)]
+            return [gradient * tf.cast(upstream, gradient.dtype) for gradient in (*joined, *sums)]
+
+        return value, scaled_gradients
+
+    return total(*(columns[place] for place in learnt), *constants)
+
+
+# The losses below work element by element: positives [...], negatives [..., c], result [...]. Means over a batch and
+# what is padding are the caller's. They are finite, with finite gradients, for scores of any size.
+
+
+def bpr(positives: Tensor, negatives: Tensor) -> tf.Tensor:
+    """-log sigmoid(r_i - r_j), the mean over the negatives (Rendle et al. 2009, BPR-Opt)."""
+    return tf.reduce_mean(tf.nn.softplus(negatives - positives[..., None]), axis=-1)
+
+
+def binary_cross_entropy(positives: Tensor, negatives: Tensor) -> tf.Tensor:
+    """-log sigmoid(r_i) - sum over j of log(1 - sigmoid(r_j)) (He et al. 2017; Kang & McAuley 2018, equation 6)."""
+    return tf.nn.softplus(-positives) + tf.reduce_sum(tf.nn.softplus(negatives), axis=-1)
+
+
+def top1(positives: Tensor, negatives: Tensor, valid: Tensor | None = None) -> tf.Tensor:
+    """TOP1 (Hidasi et al. 2016): the mean of sigmoid(r_j - r_i) + sigmoid(r_j^2).
+
+    The authors take the mean over the negatives and the positive itself, whose own second term they subtract again;
+    what is left of the positive is sigmoid(0) = 1/2 in the sum.
+
+    Args:
+        positives: [...].
+        negatives: [..., c].
+        valid: bool, broadcast to [..., c]; False for what is no negative. None: all are.
+    """
+    weights = _weights(negatives, valid)
+    terms = tf.nn.sigmoid(negatives - positives[..., None]) + tf.nn.sigmoid(_square(negatives))
+    count = tf.reduce_sum(weights, axis=-1) + 1.0
+    return (tf.reduce_sum(weights * terms, axis=-1) + 0.5) / count
+
+
+def top1_max(positives: Tensor, negatives: Tensor, valid: Tensor | None = None) -> tf.Tensor:
+    """TOP1-max (Hidasi & Karatzoglou 2018): TOP1's terms weighted by the softmax over the negatives."""
+    shares = tf.exp(_log_softmax(negatives, valid))
+    terms = tf.nn.sigmoid(negatives - positives[..., None]) + tf.nn.sigmoid(_square(negatives))
+    return tf.reduce_sum(shares * terms, axis=-1)
+
+
+def bpr_max(
+    positives: Tensor, negatives: Tensor, valid: Tensor | None = None, regularization: float = 0.0
+) -> tf.Tensor:
+    """BPR-max (Hidasi & Karatzoglou 2018): -log(sum_j s_j sigmoid(r_i - r_j) + 1e-24) + regularization sum_j s_j r_j^2.
+
+    s is the softmax over the negatives alone. The gradients are written out: they are made of the numbers that the
+    value is made of, where automatic ones would exponentiate everything anew.
+
+    Args:
+        positives, negatives, valid: as for `top1`.
+        regularization: what holds the negatives' scores near 0 (the authors' bpreg).
+    """
+
+    @tf.custom_gradient
+    def loss(positives: tf.Tensor, negatives: tf.Tensor):
+        shares = tf.exp(_log_softmax(negatives, valid))
+        below = tf.sigmoid(positives[..., None] - negatives)
+        likely = shares * below
+        likelihood = tf.reduce_sum(likely, axis=-1, keepdims=True)
+        squares = _square(negatives)
+        square = tf.reduce_sum(shares * squares, axis=-1, keepdims=True)
+        value = regularization * square - tf.math.log(likelihood + LEAST_LIKELIHOOD)
+
+        def gradients(upstream: tf.Tensor):
+            scale = 1.0 / (likelihood + LEAST_LIKELIHOOD)
+            falling = likely * (1.0 - below) * scale
+            of_shares = (likelihood - below) * scale + regularization * (squares - square)
+            doubled = tf.where(tf.abs(negatives) <= LARGEST_SCORE, 2.0 * negatives, 0.0)
+            of_negatives = falling + shares * (of_shares + regularization * doubled)
+            return -upstream * tf.reduce_sum(falling, axis=-1), upstream[..., None] * of_negatives
+
+        return value[..., 0], gradients
+
+    return loss(tf.convert_to_tensor(positives), tf.convert_to_tensor(negatives))
+
+
+def _weights(negatives: Tensor, valid: Tensor | None) -> tf.Tensor:
+    return tf.ones_like(negatives) if valid is None else tf.cast(valid, negatives.dtype) * tf.ones_like(negatives)
+
+
+def _log_softmax(negatives: Tensor, valid: Tensor | None) -> tf.Tensor:
+    """Returns the log of the softmax over the valid ones; of the others, and where there are none, NEVER."""
+    if valid is None:
+        return tf.nn.log_softmax(negatives)
+    never = tf.fill(tf.shape(negatives), tf.cast(NEVER, negatives.dtype))
+    return tf.where(valid, tf.nn.log_softmax(tf.where(valid, negatives, never)), never)
+
+
+def _square(scores: Tensor) -> tf.Tensor:
+    """Returns r^2, and for scores beyond all reason a number that is still finite."""
+    return tf.square(tf.clip_by_value(scores, -LARGEST_SCORE, LARGEST_SCORE))

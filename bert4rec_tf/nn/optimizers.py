@@ -1,0 +1,167 @@
+"""The original's optimizer: Adam with decoupled decay, its schedule, and clipping by the global norm."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+from bert4rec_tf.foundation.types import Tensor
+
+NOT_DECAYED = ("bias", "gamma", "beta")
+"""Variables with these names are not decayed: the original's LayerNorm, layer_norm and bias."""
+
+
+@keras.saving.register_keras_serializable(package="bert4rec_tf")
+class WarmUpLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
+    """Rises linearly from 0 over the warm-up, and falls linearly to 0 at the last step.
+
+    The fall counts from step 0, not from the end of the warm-up, so the rate drops a little where they meet. With a
+    warm-up step 0 has rate 0.
+
+    Args:
+        learning_rate: the rate that the two lines are shares of.
+        steps: the step at which the rate reaches 0; infinity for never.
+        warmup_steps: steps of the warm-up.
+    """
+
+    def __init__(self, learning_rate: float, steps: float, warmup_steps: int) -> None:
+        self.learning_rate = learning_rate
+        self.steps = steps
+        self.warmup_steps = warmup_steps
+
+    def __call__(self, step: Tensor) -> Tensor:
+        step = ops.cast(step, "float32")
+        rising = step / max(1, self.warmup_steps)
+        falling = 1.0 - ops.minimum(step, self.steps) / self.steps
+        return self.learning_rate * ops.where(step < self.warmup_steps, rising, falling)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"learning_rate": self.learning_rate, "steps": self.steps, "warmup_steps": self.warmup_steps}
+
+
+@keras.saving.register_keras_serializable(package="bert4rec_tf")
+class BertAdam(keras.optimizers.Optimizer):
+    """w -= rate x (m / (sqrt(v) + epsilon) + decay x w), m and v without bias correction unless asked for.
+
+    Keras' own AdamW corrects the bias, and so makes the first steps about three times smaller than the original's.
+
+    Args:
+        learning_rate: a number or a schedule.
+        decay: of every variable whose name is none of NOT_DECAYED.
+        beta_1, beta_2: decay of the moments.
+        epsilon: added outside the root.
+        bias_correction: divide the moments by 1 - beta^t, as Adam's paper does and the original does not.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 1e-4,
+        decay: float = 0.01,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-6,
+        bias_correction: bool = False,
+        name: str = "bert_adam",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(learning_rate=learning_rate, name=name, **kwargs)
+        self.decay = decay
+        self.beta_1 = beta_1
+        self.beta_2 = beta_2
+        self.epsilon = epsilon
+        self.bias_correction = bias_correction
+
+    def build(self, variables: list[keras.Variable]) -> None:
+        if self.built:
+            return
+        super().build(variables)
+        self._first = [self.add_variable_from_reference(variable, "first") for variable in variables]
+        self._second = [self.add_variable_from_reference(variable, "second") for variable in variables]
+        self._decayed = [variable.name not in NOT_DECAYED for variable in variables]
+
+    def update_step(self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor) -> None:
+        index = self._get_variable_index(variable)
+        first, second = self._first[index], self._second[index]
+        rate = ops.cast(learning_rate, variable.dtype)
+        gradient = ops.cast(gradient, variable.dtype)
+        self.assign_add(first, (gradient - first) * (1 - self.beta_1))
+        self.assign_add(second, (ops.square(gradient) - second) * (1 - self.beta_2))
+        step = first / (ops.sqrt(second) + self.epsilon)
+        if self.bias_correction:
+            time = ops.cast(self.iterations + 1, variable.dtype)
+            first_scale, second_scale = 1 - ops.power(self.beta_1, time), 1 - ops.power(self.beta_2, time)
+            step = (first / first_scale) / (ops.sqrt(second / second_scale) + self.epsilon)
+        if self.decay and self._decayed[index]:
+            step = step + self.decay * variable
+        self.assign_sub(variable, rate * step)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "decay": self.decay,
+            "beta_1": self.beta_1,
+            "beta_2": self.beta_2,
+            "epsilon": self.epsilon,
+            "bias_correction": self.bias_correction,
+        }
+
+
+@keras.saving.register_keras_serializable(package="bert4rec_tf")
+class Adagrad(keras.optimizers.Optimizer):
+    """Adagrad with momentum, as GRU4Rec's authors have it and Keras has not.
+
+    v = momentum x v - rate x g / sqrt(sum of g^2 + epsilon); w += v.
+
+    Args:
+        learning_rate: a number or a schedule.
+        momentum: in [0, 1).
+        epsilon: within the root.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 0.05,
+        momentum: float = 0.0,
+        epsilon: float = 1e-6,
+        name: str = "adagrad",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(learning_rate=learning_rate, name=name, **kwargs)
+        self.momentum = momentum
+        self.epsilon = epsilon
+
+    def build(self, variables: list[keras.Variable]) -> None:
+        if self.built:
+            return
+        super().build(variables)
+        self._sums = [self.add_variable_from_reference(variable, "sum") for variable in variables]
+        self._velocities = [self.add_variable_from_reference(variable, "velocity") for variable in variables]
+
+    def update_step(self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor) -> None:
+        index = self._get_variable_index(variable)
+        total, velocity = self._sums[index], self._velocities[index]
+        gradient = ops.cast(gradient, variable.dtype)
+        self.assign_add(total, ops.square(gradient))
+        step = ops.cast(learning_rate, variable.dtype) * gradient / ops.sqrt(total + self.epsilon)
+        self.assign(velocity, self.momentum * velocity - step)
+        self.assign_add(variable, velocity)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "momentum": self.momentum, "epsilon": self.epsilon}
+
+
+def clip(gradients: list[Tensor], clip_norm: float) -> tuple[list[Tensor], Tensor]:
+    """Scales gradients to a global norm of at most `clip_norm` (0: leaves them).
+
+    The norm is that of the summed gradient of each variable. TensorFlow 1 measured a tied table's gradient before its
+    parts were added; see docs/fidelity.md.
+
+    Returns:
+        The gradients and their norm before, float32 [].
+    """
+    norm = tf.linalg.global_norm(gradients)
+    if clip_norm:
+        scale = tf.where(norm > clip_norm, clip_norm / norm, 1.0)
+        gradients = [gradient * scale for gradient in gradients]
+    return gradients, norm

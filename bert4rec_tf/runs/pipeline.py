@@ -1,0 +1,417 @@
+"""One run: prepare, train, evaluate, export. Ordinary functions, for the command line, a notebook or a sweep."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bert4rec_tf.evaluation import candidates
+from bert4rec_tf.foundation import files, npz
+from bert4rec_tf.runs import warm_start
+from bert4rec_tf.training import trainer
+from bert4rec_tf.config.run import Run
+from bert4rec_tf.models.construction import new_model
+from bert4rec_tf.data.examples import in_memory, preparation
+from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.data.examples.masking import mask_dynamically
+from bert4rec_tf.data.examples.tfrecords import Shards
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.evaluation.ranking import Ranker, RankingTask
+from bert4rec_tf.evaluation.metrics import METRICS, POPULAR, metrics
+from bert4rec_tf.models import MODELS, Recommender
+from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.evaluation.baselines import metrics_of, references
+from bert4rec_tf.data.sequences import LeaveOneOut, Sequences, Vocabulary
+from bert4rec_tf.export import portable, saved_model
+from bert4rec_tf.training.steps import strategy_for
+from bert4rec_tf.runs.transfer import Source
+from bert4rec_tf.foundation.types import Batch
+from bert4rec_tf.runs.workdir import CHOOSE, FINAL, WorkDirectory, initial_of, versions
+
+SAVED_MODEL = "saved_model"
+"""The form of an export for TensorFlow, and its folder in a work directory."""
+
+MASKED = "masked"
+"""The kind of examples that are prepared on the disk; the others are made in memory (`data.examples.in_memory`)."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run ends with.
+
+    Attributes:
+        metrics: what is in `metrics.json`: settings, metrics of validation and test, references.
+        model: the model that was measured on the test items.
+        sequences: the data, with the vocabulary that the model's ids stand for.
+        workdir: where everything lies.
+    """
+
+    metrics: dict[str, Any]
+    model: Recommender
+    sequences: Sequences
+    workdir: Path
+
+
+def phases(run: Run) -> list[str]:
+    """Returns the trainings that a run's protocol asks for; the last one gives the model that is measured."""
+    settings = run.training
+    if settings.train_on_validation or MODELS[run.model].examples is None:
+        return [FINAL]
+    return [CHOOSE, FINAL] if settings.retrain else [CHOOSE]
+
+
+def trained_model(run: Run, num_items: int, num_users: int, workdir: WorkDirectory) -> Recommender:
+    """Returns the model to be measured from a finished training. Raises UserError where there is none."""
+    model = new_model(run, num_items, num_users)
+    trainer.load_weights(model, workdir.phase(phases(run)[-1]))
+    return model
+
+
+@dataclass
+class Experiment:
+    """A run on its data, in its folder: the parts of the path, each of which can be called by itself.
+
+    Attributes:
+        run: what to do.
+        sequences: the data.
+        workdir: where.
+        processes: how many processes prepare examples.
+        silent: show no progress.
+        checkpoint_seconds: the most time that a killed training loses.
+        interactions: the user's own file that the data came from, to be found again by `--mode=evaluate`.
+        watch: called with each measurement of a training, as `training.trainer.Trainer` does; what it raises ends the training.
+        source: the weights that a warm start begins with; None for fresh ones, or where the folder holds them.
+    """
+
+    run: Run
+    sequences: Sequences
+    workdir: WorkDirectory
+    processes: int = 1
+    silent: bool = False
+    checkpoint_seconds: float = trainer.CHECKPOINT_SECONDS
+    interactions: Interactions | None = None
+    watch: Callable[[dict[str, float]], None] | None = None
+    source: Source | None = None
+    split: LeaveOneOut = field(init=False)
+    _prepared: dict[str, Shards] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.split = LeaveOneOut(self.sequences)
+        useless = self._useless()
+        if useless:
+            raise UserError(f"{useless}. Received: dataset={self.run.dataset}")
+        initial = self._checked_source()
+        self.workdir.claim(self.run, self.sequences, environment(), self.interactions, initial)
+        if self.source is not None:
+            with self.workdir.held():
+                warm_start.keep(self.source, self.workdir)
+        if MODELS[self.run.model].knows_users:
+            self.workdir.keep_users(self.sequences.users)
+
+    def _useless(self) -> str | None:
+        """Tells why nothing could be learnt from the data or measured on them, before anything is written."""
+        if not len(self.split.users):
+            return "No user has three actions, so there is nothing to measure on"
+        if all(len(np.unique(self.sequences[user])) == self.sequences.num_items for user in self.split.users):
+            return "Every user has met every item, so there is nothing to rank a target among"
+        first = self.split.training(phases(self.run)[0] == FINAL)
+        if MODELS[self.run.model].examples is not None and first.lengths.max() < 2:
+            return "No user has two items to train on, so no item can be predicted from another"
+        return None
+
+    def _checked_source(self) -> dict[str, Any] | None:
+        """Returns what the folder shall keep of where its run starts from. Refuses what cannot be started from."""
+        if self.source is not None:
+            self.source.check(self.run)
+            return self.source.record(self.run, self.sequences)
+        if self.run.initial_weights is not None and not self.workdir.config.exists():
+            raise UserError(f"{self.workdir.path}: is a new folder; name the weights to start from with --init_from")
+        return None
+
+    @property
+    def initial(self) -> dict[str, Any] | None:
+        """What is known of the weights that a warm start began with (`Source.record`); None for fresh ones."""
+        return initial_of(self.workdir.read_config())
+
+    def prepare(self) -> None:
+        """Writes the training examples of all phases and draws the candidates, unless they are there."""
+        with self.workdir.held():
+            if MODELS[self.run.model].examples == MASKED:
+                for phase in phases(self.run):
+                    self._shards(phase)
+            self.task("test")
+
+    def train(self) -> Recommender:
+        """Runs the trainings, going on where they were stopped, and returns the model to be measured.
+
+        Raises:
+            UserError: where the loss is no number any more, or a file of the training is damaged.
+        """
+        with self.workdir.held():
+            last_step, strategy = None, strategy_for(self.run.training.replicas)
+            for phase in phases(self.run):
+                model, last_step = self._train(phase, last_step, strategy)
+            return model
+
+    def _train(
+        self, phase: str, last_step: int | None, strategy: tf.distribute.Strategy | None
+    ) -> tuple[Recommender, int | None]:
+        model = new_model(self.run, self.sequences.num_items, self.sequences.num_users, strategy)
+        model.adapt(self.split.training(phase == FINAL))
+        if model.examples is None:
+            trainer.keep_counted(model, self.workdir.phase(phase))
+            return model, None
+        try:
+            return model, self._trainer(model, phase, last_step, strategy).run().best_step or None
+        except (tf.errors.DataLossError, tf.errors.NotFoundError, tf.errors.FailedPreconditionError) as error:
+            raise UserError(
+                f"{self.workdir.prepared}: examples were damaged while they were read; start the same command again "
+                f"to have them written again ({error.message})"
+            ) from error
+
+    def trained_model(self) -> Recommender:
+        """Returns the model to be measured from a finished training. Raises UserError where there is none."""
+        return trained_model(self.run, self.sequences.num_items, self.sequences.num_users, self.workdir)
+
+    def evaluate(self, model: Recommender) -> dict[str, Any]:
+        """Measures a model on the test items, once, and writes the ranks and `metrics.json`."""
+        with self.workdir.held():
+            task = self.task("test", all_items=True)
+            title = None if self.silent else "measuring on test"
+            ranks = Ranker(model.score, model.max_history).ranks(task, title)
+            counts = {protocol: task.num_candidates(protocol) for protocol in task.protocols}
+            kept = {f"{protocol}_candidates": found.astype(np.int32) for protocol, found in counts.items()}
+            npz.write(self.workdir.ranks("test"), {"users": task.users, **ranks, **kept})
+            content = {
+                "run": self.run.to_dict(),
+                "digest": self.run.digest,
+                "data_fingerprint": self.sequences.fingerprint,
+                "environment": self.workdir.read_config()["environment"],
+                "evaluated_with": environment(),
+                "users": len(task.users),
+                "users_not_evaluated": self.split.num_not_evaluated,
+                "users_with_fewer_candidates": int((counts[POPULAR] < self.run.evaluation.num_negatives).sum()),
+                "test": metrics_of(ranks),
+                **({} if self.initial is None else {"initial": self.initial}),
+                **references(self.run, self.split, task),
+                **self._trainings(),
+            }
+            files.write_json(self.workdir.metrics, content)
+            return content
+
+    @cached_property
+    def negatives(self) -> dict[str, np.ndarray]:
+        """The frozen candidates of each protocol that draws some, int32 [evaluated users, c]."""
+        settings = self.run.evaluation
+        return candidates.frozen(
+            self.workdir.prepared, self.sequences, self.split.users, settings.num_negatives, settings.candidates_seed
+        )
+
+    def task(self, part: str, all_items: bool = False) -> RankingTask:
+        """Returns the ranking task of "validation" (the paper's candidates) or "test" (with all items: all three)."""
+        negatives = self.negatives if all_items else {POPULAR: self.negatives[POPULAR]}
+        return RankingTask.of(self.split, part, negatives, all_items)
+
+    def batches(self, phase: str, model: Recommender, start_step: int = 0) -> tf.data.Dataset:
+        """Returns the training batches of a phase from a step on, without end."""
+        run = self.run
+        if model.examples != MASKED:
+            examples = in_memory.KINDS[model.examples](self.split.training(phase == FINAL), **model.example_options)
+            return in_memory.dataset_of(examples, run.training.batch_size, run.seed, start_step)
+        shards = self._shards(phase)
+        dataset = shards.read(run.training.batch_size, run.seed, start_step)
+        if run.masking.masking == "dynamic":
+            dataset = mask_dynamically(dataset, run.masking, self.sequences.num_items, run.seed, start_step)
+        return dataset.map(_training_batch).prefetch(8)
+
+    def _shards(self, phase: str) -> Shards:
+        if phase not in self._prepared:
+            self._prepared[phase] = preparation.prepare(
+                self.split.training(phase == FINAL),
+                self.run.masking,
+                self.run.architecture.max_length,
+                self.run.seed,
+                self.workdir.prepared,
+                self.processes,
+            )
+        return self._prepared[phase]
+
+    def _trainer(
+        self, model: Recommender, phase: str, last_step: int | None, strategy: tf.distribute.Strategy | None
+    ) -> trainer.Trainer:
+        return trainer.Trainer(
+            model,
+            lambda start_step: self.batches(phase, model, start_step),
+            self.run.training,
+            self.workdir.phase(phase),
+            last_step=last_step,
+            validate=self._validation(model) if phase == CHOOSE else None,
+            title="choosing on validation" if phase == CHOOSE else "training",
+            silent=self.silent,
+            checkpoint_seconds=self.checkpoint_seconds,
+            strategy=strategy,
+            watch=self.watch,
+            initialise=None if self.run.initial_weights is None else lambda: self._start_warm(model),
+        )
+
+    def _start_warm(self, model: Recommender) -> None:
+        source = self.source or warm_start.kept(self.workdir, self.run)
+        source.give(model, self.sequences.vocabulary.items.tolist(), self.sequences.users.tolist())
+
+    def _validation(self, model: Recommender) -> Callable[[], dict[str, float]]:
+        task, ranker = self.task("validation"), Ranker(model.score, model.max_history)
+        return lambda: metrics(ranker.ranks(task)[POPULAR])
+
+    def _trainings(self) -> dict[str, Any]:
+        """What the trainings of this run saw: their steps and seconds, and the validation metrics chosen by."""
+        content: dict[str, Any] = {}
+        for phase in phases(self.run):
+            state = trainer.read_state(self.workdir.phase(phase))
+            content[phase] = {"steps": state.step, "seconds": state.seconds, "best_step": state.best_step}
+            best = state.best()
+            if best is not None:
+                content["validation"] = {POPULAR: {name: best[name] for name in METRICS}}
+        return content
+
+
+def open_experiment(
+    run: Run,
+    sequences: Sequences | None = None,
+    data_dir: Path | str | None = None,
+    workdir: Path | str | None = None,
+    prepared_dir: Path | str | None = None,
+    init_from: Path | str | Source | None = None,
+    **options: Any,
+) -> Experiment:
+    """Loads a run's data, unless they are given, and opens its work directory.
+
+    Args:
+        run: what to do.
+        sequences: the data; None to load those that the run names, or `interactions`.
+        data_dir: where the data sets' files lie, and what is converted is kept.
+        workdir: the run's folder; None for `runs/<dataset>-<model>-<digest>`.
+        prepared_dir: the folder of training examples and candidates; None for one in the run's folder.
+        init_from: trained weights to start from, or where they lie (`warm_start.read`); None for fresh ones.
+        **options: `processes`, `silent`, `checkpoint_seconds`, `interactions` and `watch` of `Experiment`.
+
+    Raises:
+        UserError: where the data or the weights cannot be read, or the directory is another run's.
+    """
+    if init_from is not None:
+        run, options["source"] = warm_start.begin(run, init_from, workdir)
+    if sequences is None:
+        sequences = datasets.load(options.get("interactions") or run.dataset, data_dir)
+    folders = (files.expanded_path(folder) if folder else None for folder in (workdir, prepared_dir))
+    return Experiment(run, sequences, WorkDirectory.of(run, *folders), **options)
+
+
+def execute(run: Run, **options: Any) -> Result:
+    """Prepares, trains and evaluates; what is prepared and trained already is not done again.
+
+    Seeds the global generators of Python, NumPy and TensorFlow with the run's seed.
+
+    Args:
+        run: what to do.
+        **options: as for `open_experiment`.
+    """
+    experiment = open_experiment(run, **options)
+    with experiment.workdir.held():
+        experiment.prepare()
+        model = experiment.train()
+        return Result(experiment.evaluate(model), model, experiment.sequences, experiment.workdir.path)
+
+
+def check_export(folder: Path, form: str = SAVED_MODEL) -> None:
+    """Raises UserError where a model cannot be exported to `folder`, so that this is known before a long training."""
+    if form == SAVED_MODEL:
+        saved_model.refuse_other_content(folder)
+    else:
+        portable.check_export(folder, form)
+
+
+def export(workdir: WorkDirectory, folder: Path | None = None, k: int = 10, form: str = SAVED_MODEL) -> Path:
+    """Writes the model of a finished work directory for use elsewhere. Needs no data.
+
+    Args:
+        workdir: of a run that has been trained.
+        folder: where to; None for the folder in the work directory that is named like the form.
+        k: how many items a SavedModel recommends.
+        form: "saved_model", raw ids in and out, or "onnx" or "litert", an encoder and a scorer in float32.
+
+    Returns:
+        The folder.
+
+    Raises:
+        UserError: where the training has not finished, something in the work directory is damaged, or `folder` holds
+            something else.
+    """
+    config = workdir.read_config()
+    run = Run.from_dict(config["run"])
+    with workdir.held():
+        vocabulary = workdir.read_vocabulary()
+        if form != SAVED_MODEL:
+            run = replace(run, training=replace(run.training, mixed_precision=False))
+        model = trained_model(run, vocabulary.num_items, config["num_users"], workdir)
+        folder = folder or workdir.path / form
+        users = workdir.read_users() if model.knows_users else None
+        card = model_card(workdir, vocabulary)
+        if form == SAVED_MODEL:
+            saved_model.export(model, vocabulary, folder, k, users, card)
+        else:
+            portable.export(model, vocabulary, folder, form, users, card)
+        return folder
+
+
+def model_card(workdir: WorkDirectory, vocabulary: Vocabulary) -> dict[str, Any]:
+    """Returns what a work directory tells of its model: data, settings, versions, and metrics where it was measured."""
+    config = workdir.read_config()
+    card = {
+        "run": config["run"],
+        "digest": config["digest"],
+        "data": {
+            "name": config["run"]["dataset"],
+            "fingerprint": config["data_fingerprint"],
+            "users": config["num_users"],
+            "items": vocabulary.num_items,
+            "actions": int(vocabulary.counts.sum()),
+        },
+        "trained_with": config["environment"],
+        "exported_with": versions(),
+    }
+    measured = workdir.read_metrics()
+    if measured is None:
+        return {**card, "metrics": None}
+    parts = ("validation", "test", "pop", "random", "ceiling", "paper")
+    return {**card, "metrics": {part: measured[part] for part in parts if part in measured}}
+
+
+def set_threads(threads: int) -> None:
+    """Sets how many threads TensorFlow computes with. Raises UserError where it has begun to compute already."""
+    if threads < 1:
+        raise UserError(f"`threads` must be at least 1. Received: threads={threads}")
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(threads)
+    except RuntimeError as error:
+        raise UserError("`threads` must be set before TensorFlow computes anything") from error
+
+
+def environment() -> dict[str, Any]:
+    """Returns what decides the bits of a result beside the run and its data: versions, threads, kinds of device."""
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "versions": versions(),
+        "threads": tf.config.threading.get_intra_op_parallelism_threads() or available,
+        "devices": sorted({device.device_type for device in tf.config.list_physical_devices()}),
+    }
+
+
+def _training_batch(columns: dict[str, tf.Tensor]) -> Batch:
+    lengths = tf.math.count_nonzero(columns["items"], axis=1, dtype=tf.int32)
+    rest = {name: column for name, column in columns.items() if name not in ("user", "window", "epoch")}
+    return {"users": columns["user"], "lengths": lengths, **rest}

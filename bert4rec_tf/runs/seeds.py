@@ -1,0 +1,75 @@
+"""One run with several seeds: the mean and the deviation of its metrics."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert4rec_tf.foundation import files
+from bert4rec_tf.runs import warm_start
+from bert4rec_tf.config.run import Run
+from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.evaluation.metrics import METRICS, PROTOCOLS
+from bert4rec_tf.runs.pipeline import execute
+
+SUMMARY = "seeds.json"
+
+
+def folder_of(run: Run, folder: Path | None = None) -> Path:
+    """Returns the folder of all repetitions, the same for every seed."""
+    digest = dataclasses.replace(run, seed=0).digest
+    return folder or Path("runs") / f"{run.dataset}-{run.model}-{digest}-seeds"
+
+
+def repeat(run: Run, seeds: Sequence[int], workdir: Path | str | None = None, **options: Any) -> dict[str, Any]:
+    """Executes a run once with each seed, each in a folder of its own in `workdir`; what is finished is kept.
+
+    The candidates are the same for all. What a seed decides is said at `Run`.
+
+    Args:
+        run: what to do; its own seed does not matter.
+        seeds: at least two, all different.
+        workdir: None for `runs/<dataset>-<model>-<digest>-seeds`.
+        **options: as for `pipeline.open_experiment`.
+
+    Returns:
+        What is also in `seeds.json`: `seeds`, and `test`: protocol -> metric -> `mean`, `deviation` (of the sample) and
+        `values`.
+
+    Raises:
+        UserError: for fewer than two seeds or one named twice, and as `execute` does.
+    """
+    if len(seeds) < 2 or len(set(seeds)) < len(seeds):
+        raise UserError(f"`seeds` must be at least two different numbers. Received: seeds={list(seeds)}")
+    if options.get("init_from") is not None:
+        run, options["init_from"] = warm_start.begin(run, options["init_from"])
+    runs = [dataclasses.replace(run, seed=seed) for seed in seeds]
+    folder = folder_of(run, files.expanded_path(workdir) if workdir else None)
+    _refuse_other_content(folder)
+    if options.get("sequences") is None:
+        options["sequences"] = datasets.load(options.get("interactions") or run.dataset, options.pop("data_dir", None))
+    options.setdefault("prepared_dir", folder / "prepared")
+    found = [execute(one, workdir=folder / f"seed-{one.seed}", **options).metrics["test"] for one in runs]
+    content = {
+        "seeds": list(seeds),
+        "digests": [one.digest for one in runs],
+        "test": {
+            protocol: {name: _summary([metrics[protocol][name] for metrics in found]) for name in METRICS}
+            for protocol in PROTOCOLS
+        },
+    }
+    files.write_json(folder / SUMMARY, content)
+    return content
+
+
+def _refuse_other_content(folder: Path) -> None:
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.name not in (SUMMARY, "prepared") and not path.name.startswith("seed-") and not files.is_leftover(path):
+            raise UserError(f"{folder}: holds something else than repetitions ({path.name}); name another --workdir")
+
+
+def _summary(values: list[float]) -> dict[str, Any]:
+    return {"mean": float(np.mean(values)), "deviation": float(np.std(values, ddof=1)), "values": values}

@@ -1,0 +1,195 @@
+"""Trained weights that go from one model to another, the rows of items and users found by their raw ids."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert4rec_tf.foundation import npz
+from bert4rec_tf.foundation.npz import Damaged
+from bert4rec_tf.config.model_settings import MODEL_SETTINGS
+from bert4rec_tf.config.run import Run
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.models import MODELS, Recommender
+from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, USERS
+from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.runs.workdir import FINAL
+
+CHANGEABLE = frozenset(
+    {
+        "max_length",
+        *("dropout", "attention_dropout", "initializer_stddev", "l2", "loss", "final_activation"),
+        *("regularization", "num_targets", "train_negatives", "extra_negatives", "alpha"),
+    }
+)
+"""Settings of an architecture that need not be the source's: they change no weight's meaning. Of `max_length` the rows
+of positions are moved. Any other must be the same."""
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Trained weights, and what their rows stand for.
+
+    Attributes:
+        model: the name of their model.
+        settings: those of its architecture that a run must share to start from it.
+        items: raw ids, of item 1 first.
+        users: raw ids of the users that the model knows; empty where it knows none.
+        weights: the values of the model's `weights`, in that order.
+        origin: for the reader: `path`, `checkpoint`, `step`, and the `dataset` and `data_fingerprint` of what alone it
+            has learnt from (None where nobody knows that).
+    """
+
+    model: str
+    settings: Mapping[str, Any]
+    items: Sequence[str]
+    users: Sequence[str]
+    weights: Sequence[np.ndarray]
+    origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of_model(
+        cls, name: str, model: Recommender, items: Sequence[str], users: Sequence[str], **origin: Any
+    ) -> "Source":
+        """Copies the weights of a model, whose name in MODELS is `name`."""
+        fixed = [field.name for field in dataclasses.fields(MODEL_SETTINGS[name]) if field.name not in CHANGEABLE]
+        settings = {name: model.settings[name] for name in fixed}
+        return cls(name, settings, items, users, [np.asarray(weight).copy() for weight in model.weights], origin)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The first half of a SHA-256 of all but the origin: equal weights are one source, wherever they lie."""
+        digest = hashlib.sha256()
+        for name, value in self._arrays().items():
+            digest.update(f"{name} {value.dtype.str} {value.shape}".encode() + np.ascontiguousarray(value).tobytes())
+        return digest.hexdigest()[:32]
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        header = json.dumps({"model": self.model, "settings": dict(self.settings)}, sort_keys=True)
+        texts = {"header": header, ITEMS: "\n".join(self.items), USERS: "\n".join(self.users)}
+        content = {name: np.frombuffer(text.encode(), np.uint8) for name, text in texts.items()}
+        return {**content, **{f"weights/{number:03d}": value for number, value in enumerate(self.weights)}}
+
+    def check(self, run: Run) -> None:
+        """Raises UserError where a run cannot start from these weights."""
+        where = f"init_from={self.origin.get('path')}"
+        if run.model != self.model:
+            raise UserError(f"`model` must be {self.model}, as of the weights. Received: model={run.model}, {where}")
+        if MODELS[run.model].examples is None:
+            raise UserError(f"`init_from` must be left out for {run.model}, which counts anew. Received: {where}")
+        for name, value in self.settings.items():
+            asked = getattr(run.architecture, name)
+            if asked != value:
+                raise UserError(f"`{name}` must be {value}, as in the weights. Received: {name}={asked}, {where}")
+        if run.initial_weights != self.fingerprint:
+            raise ValueError(f"`run` must be of these weights. Received: initial_weights={run.initial_weights}")
+
+    def give(self, model: Recommender, items: Sequence[str], users: Sequence[str]) -> None:
+        """Puts the weights into a model of the same settings, which may have other items and users.
+
+        A row goes to where its raw id is now; the rows of padding and of the mask token keep their meaning. Rows of
+        positions go to where the same position is. What has no row here keeps its value.
+
+        Args:
+            model: with fresh weights.
+            items, users: its raw ids, in the order of its own ids.
+        """
+        shared = {ITEMS: _pairs(self.items, items), USERS: _pairs(self.users, users)}
+        numbers = {ITEMS: (len(self.items), len(items)), USERS: (len(self.users), len(users))}
+        for weight, value in zip(model.weights, self.weights, strict=True):
+            kind = model.rows_of(weight)
+            if kind is not None:
+                moved = np.asarray(weight).copy()
+                theirs, ours = _rows(kind, (len(value), len(moved)), shared.get(kind), numbers.get(kind))
+                moved[ours] = value[theirs]
+                value = moved
+            weight.assign(value)
+
+    def record(self, run: Run, sequences: Sequences) -> dict[str, Any]:
+        """Returns what is kept of a start beside its run: where from, how many rows were found, and what may leak."""
+        content = {**self.origin, ITEMS: _counts(self.items, sequences.vocabulary.items.tolist())}
+        if MODELS[run.model].knows_users:
+            content[USERS] = _counts(self.users, sequences.users.tolist())
+        return {**content, "leak": self._leak(sequences.fingerprint)}
+
+    def _leak(self, data_fingerprint: str) -> str:
+        if self.origin.get("data_fingerprint") != data_fingerprint:
+            return (
+                "These weights learnt from other data, or from more than one: where those held a user's last two "
+                "actions, the metrics of the validation and of the test are too high (docs/warm_start.md)."
+            )
+        if self.origin["checkpoint"].startswith(FINAL):
+            return (
+                "These weights learnt from the validation items of the same data: the metrics of the validation are "
+                "too high, those of the test are not. Checkpoints of `choose` have not seen them (docs/warm_start.md)."
+            )
+        return "These weights learnt from the same data without the held-out items: nothing leaks."
+
+    def save(self, path: Path) -> None:
+        """Writes all but the origin; the file appears whole or not at all."""
+        npz.write(path, self._arrays())
+
+
+def load(path: Path, fingerprint: str) -> Source:
+    """Returns what `Source.save` wrote. Raises Damaged where it cannot be read or is not of this fingerprint."""
+    content = npz.read(path)
+    try:
+        header = json.loads(content["header"].tobytes())
+        items, users = (_lines(content[name].tobytes().decode()) for name in (ITEMS, USERS))
+        weights = [content[name] for name in sorted(content) if name.startswith("weights/")]
+        source = Source(header["model"], header["settings"], items, users, weights)
+        found = source.fingerprint
+    except (KeyError, TypeError, ValueError) as error:
+        raise Damaged(f"{path}: cannot be read ({error!r})") from error
+    if found != fingerprint:
+        raise Damaged(f"{path}: holds other weights than the run began with")
+    return source
+
+
+def _lines(text: str) -> list[str]:
+    return text.split("\n") if text else []
+
+
+def _pairs(theirs: Sequence[str], ours: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns where in each of two lists, from 0, the ids stand that are in both."""
+    known = {raw: number for number, raw in enumerate(theirs)}
+    found = [(known[raw], number) for number, raw in enumerate(ours) if raw in known]
+    pairs = np.array(found, np.int64).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]
+
+
+def _counts(theirs: Sequence[str], ours: Sequence[str]) -> dict[str, int]:
+    kept = len(_pairs(theirs, ours)[0])
+    return {"kept": kept, "new": len(ours) - kept, "gone": len(theirs) - kept}
+
+
+def _rows(
+    kind: str,
+    lengths: tuple[int, int],
+    shared: tuple[np.ndarray, np.ndarray] | None,
+    numbers: tuple[int, int] | None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns which rows of the source's weight go to which rows of ours.
+
+    Args:
+        kind: what the rows stand for.
+        lengths: how many rows each has.
+        shared: of items or users, where in each the ids stand that are in both.
+        numbers: of items or users, how many each has.
+    """
+    if kind == USERS:
+        return shared
+    if kind == ITEMS:
+        special = np.arange(min(length - number - 1 for length, number in zip(lengths, numbers)))
+        padding = np.zeros(1, np.int64)
+        return tuple(np.concatenate([padding, 1 + rows, number + 1 + special]) for rows, number in zip(shared, numbers))
+    both = np.arange(min(lengths))
+    if kind == FROM_FIRST:
+        return both, both
+    return tuple(length - len(both) + both for length in lengths)

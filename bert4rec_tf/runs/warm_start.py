@@ -1,0 +1,125 @@
+"""Warm starts: where the weights come from that a run begins with, and how they are kept beside it."""
+
+import dataclasses
+from pathlib import Path
+
+from bert4rec_tf.models import tf1_import
+from bert4rec_tf.training import checkpoints, trainer
+from bert4rec_tf.foundation.npz import Damaged
+from bert4rec_tf.config.run import Run
+from bert4rec_tf.models.construction import new_model
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.files import expanded_path
+from bert4rec_tf.models import Recommender
+from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.training.steps import strategy_for
+from bert4rec_tf.runs.transfer import Source, load
+from bert4rec_tf.runs.workdir import CHOOSE, FINAL, WorkDirectory, initial_of
+
+ORIGINAL_CONFIG, ORIGINAL_VOCABULARY = "bert_config.json", "vocabulary.txt"
+"""What must lie beside a checkpoint of the authors' program."""
+
+
+def kept(workdir: WorkDirectory, run: Run) -> Source:
+    """Returns the weights that a run in its folder began with. Raises UserError where they are gone or damaged."""
+    try:
+        return load(workdir.initial, run.initial_weights)
+    except Damaged as error:
+        raise UserError(f"{error}; name what it started from with --init_from to have them written again") from error
+
+
+def keep(source: Source, workdir: WorkDirectory) -> None:
+    """Keeps a source in the folder of its run, which needs it no more from then on."""
+    if workdir.initial.exists():
+        try:
+            load(workdir.initial, source.fingerprint)
+            return
+        except Damaged as error:
+            warn(f"{error}; written again")
+    source.save(workdir.initial)
+
+
+def begin(run: Run, init_from: str | Path | Source, workdir: Path | str | None = None) -> tuple[Run, Source | None]:
+    """Returns the run that starts from trained weights, and the weights.
+
+    Args:
+        run: what to do.
+        init_from: the weights, or where they lie, as for `read`.
+        workdir: the folder of the run where it is named. One that began from this path holds the weights itself, so
+            that they may be gone; then None is returned for them.
+
+    Raises:
+        UserError: as `read` does, or where there are fewer devices than replicas.
+    """
+    if isinstance(init_from, Source):
+        return dataclasses.replace(run, initial_weights=init_from.fingerprint), init_from
+    path = expanded_path(init_from)
+    if workdir is not None and not path.exists() and not _index(path).exists():
+        config = WorkDirectory(expanded_path(workdir))
+        began = config.read_config() if config.config.exists() else {}
+        if (initial_of(began) or {}).get("path") == str(path.resolve()):
+            return dataclasses.replace(run, initial_weights=began["run"]["initial_weights"]), None
+    strategy_for(run.training.replicas)  # virtual devices can be made only before anything is computed, as reading does
+    source = read(path)
+    return dataclasses.replace(run, initial_weights=source.fingerprint), source
+
+
+def read(path: Path) -> Source:
+    """Reads weights to start from.
+
+    Args:
+        path: a work directory (its final weights; the best of `choose` where it has no other training), a checkpoint in
+            one (`choose/best.npz`, `final/step-000009000.npz`), or the prefix of a checkpoint of the authors' program
+            (`model.ckpt-400000`) with ORIGINAL_CONFIG and ORIGINAL_VOCABULARY beside it.
+
+    Raises:
+        UserError: where it is none of these, or is damaged.
+    """
+    if path.is_dir():
+        return _of_run(WorkDirectory(path), None, path)
+    if path.is_file() and path.suffix == ".npz" and path.resolve().parent.name in (CHOOSE, FINAL):
+        return _of_run(WorkDirectory(path.resolve().parents[1]), path, path)
+    if _index(path).exists():
+        return of_original(path, path.with_name(ORIGINAL_CONFIG), path.with_name(ORIGINAL_VOCABULARY))
+    raise UserError(
+        "`init_from` must be a work directory, a checkpoint in one (choose/best.npz), or the prefix of a TensorFlow "
+        f"checkpoint (model.ckpt-400000). Received: init_from={path}"
+    )
+
+
+def of_original(checkpoint: Path | str, config: Path | str, vocabulary: Path | str) -> Source:
+    """Reads a checkpoint of the authors' program. Arguments and errors are those of `tf1_import.load`."""
+    model, words = tf1_import.load(checkpoint, config, vocabulary)
+    path = str(Path(checkpoint).resolve())
+    return Source.of_model("bert4rec", model, words.items.tolist(), [], path=path, checkpoint=Path(checkpoint).name)
+
+
+def _of_run(workdir: WorkDirectory, checkpoint: Path | None, path: Path) -> Source:
+    config = workdir.read_config()
+    run = Run.from_dict(config["run"])
+    vocabulary = workdir.read_vocabulary()
+    model = new_model(run, vocabulary.num_items, config["num_users"])
+    users = workdir.read_users() if model.knows_users else []
+    checkpoint, step = _restore(model, workdir, checkpoint)
+    origin = {"path": str(path.resolve()), "checkpoint": checkpoint, "step": step, "dataset": run.dataset}
+    if run.initial_weights is None:
+        origin["data_fingerprint"] = config["data_fingerprint"]
+    return Source.of_model(run.model, model, vocabulary.items.tolist(), users, **origin)
+
+
+def _restore(model: Recommender, workdir: WorkDirectory, checkpoint: Path | None) -> tuple[str, int]:
+    """Puts the trained weights of a folder into a model; returns which these are, and their step."""
+    final = workdir.phase(FINAL)
+    if checkpoint is None and checkpoints.Series(final).paths():
+        trainer.load_weights(model, final)
+        return FINAL, trainer.read_state(final).step
+    checkpoint = checkpoint or workdir.phase(CHOOSE) / trainer.BEST
+    if not checkpoint.exists():
+        raise UserError(f"{workdir.path}: holds no trained weights yet; run it with --mode=train first")
+    state = checkpoints.restore(checkpoint, {"model": model.variables})
+    return f"{checkpoint.resolve().parent.name}/{checkpoint.name}", state["step"]
+
+
+def _index(path: Path) -> Path:
+    """The file by which a TensorFlow checkpoint is known."""
+    return path.with_name(f"{path.name}.index")

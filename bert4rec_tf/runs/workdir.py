@@ -1,0 +1,290 @@
+"""The folder of one run: what lies where, and whose it is."""
+
+import contextlib
+import importlib.metadata
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import bert4rec_tf
+from bert4rec_tf.foundation import files
+from bert4rec_tf.config.run import Run, digest_of
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.data.sequences import Sequences, Vocabulary, fingerprint_of
+
+CONFIG = "config.json"
+FORMAT = 1
+"""The number of this layout of a work directory; one that cannot be read as before gets the next number."""
+
+CHOOSE, FINAL = "choose", "final"
+"""The two trainings of a run: with the validation item held out, and with it."""
+
+PACKAGES = ("tensorflow", "keras", "numpy")
+BUSY = "another process works in this folder; wait for it, or name another --workdir"
+ELSEWHERE = "name another --workdir"
+
+
+class WorkDirectory:
+    """The folder of one run. Another run in it is refused.
+
+    Attributes:
+        path: the folder.
+        prepared: where training examples and candidates lie; may be shared by many runs.
+    """
+
+    def __init__(self, path: Path, prepared: Path | None = None) -> None:
+        self.path = path
+        self.prepared = prepared or path / "prepared"
+        self._lock = files.FolderLock(path, busy=BUSY)
+
+    @classmethod
+    def of(cls, run: Run, path: Path | None = None, prepared: Path | None = None) -> "WorkDirectory":
+        """Returns the folder at `path`, else `runs/<dataset>-<model>-<digest>`."""
+        return cls(path or Path("runs") / f"{run.dataset}-{run.model}-{run.digest}", prepared)
+
+    @property
+    def config(self) -> Path:
+        return self.path / CONFIG
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.json"
+
+    @property
+    def vocabulary(self) -> Path:
+        return self.path / "vocabulary.txt"
+
+    @property
+    def counts(self) -> Path:
+        return self.path / "counts.txt"
+
+    @property
+    def users(self) -> Path:
+        """Raw user ids, where the model knows its users."""
+        return self.path / "users.txt"
+
+    @property
+    def initial(self) -> Path:
+        """The weights that a warm start began with."""
+        return self.path / "initial.npz"
+
+    @property
+    def export(self) -> Path:
+        return self.path / "saved_model"
+
+    def phase(self, name: str) -> Path:
+        """The folder of one training: CHOOSE or FINAL."""
+        return self.path / name
+
+    def ranks(self, part: str) -> Path:
+        return self.path / f"ranks-{part}.npz"
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Holds the folder as this process' own inside the block; it can be entered again inside itself.
+
+        Raises:
+            UserError: where another process has it, it is somebody else's folder, or it cannot be written.
+        """
+        self._refuse_foreign()
+        with self._lock.held():
+            for folder in (self.path, *(path for path in self.path.iterdir() if path.is_dir())):
+                if folder != self.prepared:
+                    files.remove_partials(folder)
+            yield
+
+    def _refuse_foreign(self) -> None:
+        if self.config.exists():
+            self.read_config()
+        elif self.path.exists() and (
+            not self.path.is_dir() or any(not files.is_leftover(path) for path in self.path.iterdir())
+        ):
+            raise UserError(f"{self.path}: is not a work directory of this program, and not empty; {ELSEWHERE}")
+
+    def claim(
+        self,
+        run: Run,
+        sequences: Sequences,
+        environment: dict[str, Any],
+        interactions: Interactions | None = None,
+        initial: dict[str, Any] | None = None,
+    ) -> None:
+        """Makes the folder this run's on these data, or checks that it is.
+
+        Args:
+            run: whose it shall be.
+            sequences: the data.
+            environment: what else decides the bits of a result; another one than before is told.
+            interactions: the user's own file that the data came from, kept so that it is found again.
+            initial: of a warm start, what is known of the weights that it begins with.
+
+        Raises:
+            UserError: where it holds another run, other data or something else, or cannot be written.
+        """
+        with self._prepared_made(), self.held():
+            if self.config.exists():
+                self._check(run, sequences, environment)
+            else:
+                content = {
+                    "format": FORMAT,
+                    "run": run.to_dict(),
+                    "digest": run.digest,
+                    "data_fingerprint": sequences.fingerprint,
+                    "num_users": sequences.num_users,
+                    "users_fingerprint": fingerprint_of(sequences.users.tolist()),
+                    "vocabulary_fingerprint": sequences.vocabulary.fingerprint,
+                    "environment": environment,
+                }
+                if interactions is not None:
+                    content["interactions"] = interactions.to_dict()
+                if initial is not None:
+                    content["initial"] = initial
+                files.write_json(self.config, content)
+            self._keep_vocabulary(sequences.vocabulary)
+
+    @contextlib.contextmanager
+    def _prepared_made(self) -> Iterator[None]:
+        """Makes the folder of what is prepared, unless it is to lie in this one. Undone where the block fails."""
+        if self.prepared.resolve() == self.path.resolve():
+            raise UserError(
+                f"`prepared_dir` must be another folder than `workdir`. Received: prepared_dir={self.prepared}"
+            )
+        new = [path for end in (self.prepared, self.path) for path in (end, *end.parents) if not path.exists()]
+        try:
+            if self.prepared.parent != self.path:
+                files.make_folder(self.prepared)
+            yield
+        except UserError:
+            for path in new:
+                with contextlib.suppress(OSError):
+                    path.rmdir()
+            raise
+
+    def check_run(self, run: Run) -> dict[str, Any]:
+        """Returns what `claim` wrote. Raises UserError where it is not of this run."""
+        content = self.read_config()
+        if content["digest"] != run.digest:
+            changed = _first_difference(content["run"], run.to_dict())
+            raise UserError(f"{self.path}: holds another run ({changed}); name another --workdir or change it back")
+        return content
+
+    def _check(self, run: Run, sequences: Sequences, environment: dict[str, Any]) -> None:
+        content = self.check_run(run)
+        if content["data_fingerprint"] != sequences.fingerprint:
+            raise UserError(f"{self.path}: was made from other data than {run.dataset!r} has now; {ELSEWHERE}")
+        if content["environment"] != environment:
+            changed = _first_difference(content["environment"], environment)
+            warn(f"{self.path}: was begun elsewhere ({changed}); the last bits of its results may differ")
+
+    def _keep_vocabulary(self, vocabulary: Vocabulary) -> None:
+        if not self.counts.exists():
+            files.write_text(self.counts, "".join(f"{count}\n" for count in vocabulary.counts))
+        if not self.vocabulary.exists():
+            files.write_text(self.vocabulary, "".join(f"{item}\n" for item in vocabulary.items))
+        if not np.array_equal(self.read_vocabulary().counts, vocabulary.counts):
+            raise self._bad_vocabulary("does not fit the data")
+
+    def read_config(self) -> dict[str, Any]:
+        """Returns what `claim` wrote. Raises UserError where there is none, or none of this program and version."""
+        try:
+            content = json.loads(self.config.read_text(encoding="utf-8"))
+            version = content["format"]
+        except OSError as error:
+            raise UserError(f"{self.path}: no work directory ({self.config.name}: {error.strerror})") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{self.config}: not the configuration of a run; {ELSEWHERE}") from error
+        if version != FORMAT:
+            raise UserError(
+                f"{self.path}: was made by another version of this program (format {version}; this one has {FORMAT}); "
+                f"{ELSEWHERE}"
+            )
+        try:
+            Run.from_dict(content["run"])
+            content["data_fingerprint"], content["vocabulary_fingerprint"], {**content["environment"]}
+            content["num_users"], content["users_fingerprint"]
+            interactions_of(content)
+            initial_of(content)
+            if content["digest"] != digest_of(content["run"]):
+                raise UserError("the settings were changed since the run began")
+        except (UserError, KeyError, TypeError) as error:
+            raise UserError(f"{self.config}: not the configuration of a run ({error}); {ELSEWHERE}") from error
+        return content
+
+    def read_metrics(self) -> dict[str, Any] | None:
+        """Returns what was measured; None where nothing was yet. Raises UserError where that is of another run."""
+        try:
+            content = json.loads(self.metrics.read_text(encoding="utf-8"))
+            digest = content["digest"]
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{self.metrics}: cannot be read ({error}); run with --mode=evaluate") from error
+        if digest != self.read_config()["digest"]:
+            raise UserError(f"{self.metrics}: is of another run; run with --mode=evaluate")
+        return content
+
+    def read_vocabulary(self) -> Vocabulary:
+        """Returns the vocabulary of the run. Raises UserError where it is missing or not the one that it began with."""
+        try:
+            items = self.vocabulary.read_text(encoding="utf-8").split("\n")[:-1]
+            counts = np.array(self.counts.read_text(encoding="utf-8").split(), np.int64)
+            vocabulary = Vocabulary(np.array(items, object), counts)
+        except (OSError, ValueError, OverflowError) as error:
+            raise self._bad_vocabulary(f"cannot be read ({error})") from error
+        expected = self.read_config()["vocabulary_fingerprint"]
+        if len(counts) != len(items) or (counts < 0).any() or vocabulary.fingerprint != expected:
+            raise self._bad_vocabulary("does not fit the checkpoints")
+        return vocabulary
+
+    def keep_users(self, users: np.ndarray) -> None:
+        """Keeps the raw ids of the users that the model knows."""
+        if not self.users.exists():
+            files.write_text(self.users, "".join(f"{user}\n" for user in users.tolist()))
+
+    def read_users(self) -> list[str]:
+        """Returns what `keep_users` kept. Raises UserError where it is missing or not what the run began with."""
+        try:
+            users = self.users.read_text(encoding="utf-8").split("\n")[:-1]
+        except (OSError, ValueError) as error:
+            raise UserError(f"{self.users}: cannot be read ({error})") from error
+        if fingerprint_of(users) != self.read_config()["users_fingerprint"]:
+            raise UserError(f"{self.users}: does not fit the checkpoints; delete it, and run with --mode=evaluate")
+        return users
+
+    def _bad_vocabulary(self, why: str) -> UserError:
+        return UserError(
+            f"{self.vocabulary}: {why}; delete it and {self.counts.name}, and run with --mode=evaluate to have them "
+            "written again"
+        )
+
+
+def interactions_of(config: dict[str, Any]) -> Interactions | None:
+    """Returns the user's own file that a run of this configuration is on; None for a data set."""
+    return Interactions(**config["interactions"]) if "interactions" in config else None
+
+
+def initial_of(config: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns what is known of the weights that a run of this configuration began with; None where they were fresh."""
+    initial = config.get("initial")
+    return None if initial is None else {**initial, "path": initial["path"], "leak": initial["leak"]}
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of what decides the bits of a result."""
+    installed = {name: importlib.metadata.version(name) for name in PACKAGES}
+    return {"bert4rec_tf": bert4rec_tf.__version__, **installed}
+
+
+def _first_difference(old: dict[str, Any], new: dict[str, Any]) -> str:
+    for name in sorted({*old, *new}):
+        value, other = old.get(name), new.get(name)
+        if isinstance(value, dict) and isinstance(other, dict) and value != other:
+            return _first_difference(value, other)
+        if value != other:
+            return f"there {name}={value}, now {name}={other}"
+    return "with other settings"

@@ -1,0 +1,1 @@
+"""The HTTP server: its addresses, request batching, versions and page."""

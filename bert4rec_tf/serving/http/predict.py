@@ -1,0 +1,315 @@
+"""TensorFlow Serving's REST predict protocol: a request's JSON to a call of the model, its outputs to JSON.
+
+The source is TensorFlow Serving's own documentation ("RESTful API"). docs/http.md says where this goes beyond it.
+"""
+
+import base64
+import binascii
+import json
+import math
+import reprlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bert4rec_tf.serving.http.batching import PADDED, Call, Outputs
+from bert4rec_tf.serving.http.settings import ServerSettings
+from bert4rec_tf.serving.signatures import LoadedModel, Signature, TensorInfo
+
+DEFAULT_SIGNATURE = "serving_default"
+BINARY_SUFFIX = "_bytes"
+"""Outputs with such a name are given in base64."""
+
+INSTANCES, INPUTS, SIGNATURE, B64 = "instances", "inputs", "signature_name", "b64"
+
+
+class RequestError(Exception):
+    """A request that cannot be answered; one line that says why.
+
+    Attributes:
+        status: HTTP's number for it.
+    """
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Question:
+    """A request as it was understood.
+
+    Attributes:
+        call: of the model.
+        by_rows: whether it came in the row format, so that the answer goes back in it.
+    """
+
+    call: Call
+    by_rows: bool
+
+
+def parse(body: bytes, model: LoadedModel, settings: ServerSettings) -> Question:
+    """Returns what the body of a request asks.
+
+    Raises:
+        RequestError: where it is no JSON, of another form, or beyond the limits.
+    """
+    content = _json(body)
+    if not isinstance(content, dict):
+        raise RequestError(f"The body must be a JSON object. Received: {_kind(content)}")
+    signature = _signature(content.get(SIGNATURE, DEFAULT_SIGNATURE), model)
+    by_rows = INSTANCES in content
+    if by_rows == (INPUTS in content):
+        raise RequestError(f"The body must have either `{INSTANCES}` or `{INPUTS}`, and not both")
+    columns = _by_rows(content[INSTANCES], signature) if by_rows else _by_columns(content[INPUTS], signature)
+    given = {name: _array(name, value, signature.inputs[name], settings) for name, value in columns.items()}
+    rows = _rows(given, signature, settings)
+    shared = {name for name, array in given.items() if not signature.inputs[name].has_rows or len(array) != rows}
+    arrays = dict(given)
+    for name, info in signature.inputs.items():
+        if name not in given:
+            if info.default is None:
+                raise RequestError(f"`{name}` is missing: {_wanted(signature)}")
+            arrays[name] = info.default
+            shared.add(name)
+    return Question(Call(model, signature.name, arrays, rows, frozenset(shared)), by_rows)
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except RecursionError:
+        raise RequestError("The body is nested too deeply") from None
+    except UnicodeDecodeError:
+        raise RequestError("The body must be JSON in UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise RequestError(f"The body must be JSON: {error.msg} at character {error.pos}") from None
+    except ValueError as error:
+        raise RequestError(f"The body must be JSON: {error}") from None
+
+
+def _signature(name: Any, model: LoadedModel) -> Signature:
+    if not isinstance(name, str):
+        raise RequestError(f"`{SIGNATURE}` must be a string. Received: {_shown(name)}")
+    if name not in model.signatures:
+        known = ", ".join(model.signatures)
+        raise RequestError(f"`{SIGNATURE}` must be one of {known}. Received: {_shown(name)}")
+    return model.signatures[name]
+
+
+def _wanted(signature: Signature) -> str:
+    names = [f"{name} (optional)" if info.default is not None else name for name, info in signature.inputs.items()]
+    return f"the inputs of {signature.name} are {', '.join(names)}"
+
+
+def _is_named(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() != {B64}
+
+
+def _by_rows(instances: Any, signature: Signature) -> Mapping[str, list]:
+    if not isinstance(instances, list) or not instances:
+        raise RequestError(f"`{INSTANCES}` must be a list of at least one. Received: {_shown(instances)}")
+    if not _is_named(instances[0]):
+        if any(_is_named(one) for one in instances):
+            raise RequestError(f"`{INSTANCES}` must be all objects or none")
+        return {_only_input(signature, INSTANCES): instances}
+    names = instances[0].keys()
+    for number, one in enumerate(instances):
+        if not _is_named(one) or one.keys() != names:
+            raise RequestError(f"`{INSTANCES}` must be objects with the same keys; number {number} is not")
+    for name in _known(names, signature):
+        if not signature.inputs[name].has_rows:
+            raise RequestError(f"`{name}` is one for all rows: ask in the column format, `{INPUTS}`")
+    return {name: [one[name] for one in instances] for name in names}
+
+
+def _by_columns(inputs: Any, signature: Signature) -> Mapping[str, Any]:
+    if not _is_named(inputs):
+        return {_only_input(signature, INPUTS): inputs}
+    _known(inputs, signature)
+    return inputs
+
+
+def _only_input(signature: Signature, key: str) -> str:
+    if len(signature.inputs) != 1:
+        raise RequestError(f"`{key}` must name its values: {_wanted(signature)}")
+    return next(iter(signature.inputs))
+
+
+def _known(names: Any, signature: Signature) -> Any:
+    for name in names:
+        if name not in signature.inputs:
+            raise RequestError(f"There is no input {_shown(name)}: {_wanted(signature)}")
+    return names
+
+
+def _rows(given: Mapping[str, np.ndarray], signature: Signature, settings: ServerSettings) -> int:
+    """Returns the number of rows; 0 where no input has any."""
+    sizes = {name: len(array) for name, array in given.items() if signature.inputs[name].has_rows}
+    rows = max(sizes.values(), default=0)
+    if rows > settings.max_rows:
+        raise RequestError(f"A request may have at most {settings.max_rows} rows. Received: {rows}")
+    for name, size in sizes.items():
+        if size != rows and (size != 1 or name == PADDED):
+            raise RequestError(f"`{name}` must have as many rows as the other inputs, {rows}. Received: {size}")
+    if sizes and not rows:
+        raise RequestError(f"There must be at least one row: {_wanted(signature)}")
+    return rows
+
+
+def _array(name: str, value: Any, info: TensorInfo, settings: ServerSettings) -> np.ndarray:
+    """Returns an input from nested lists; lists of strings that are not equally long are padded with empty strings."""
+    if info.shape is None or info.dtype not in _CONVERTERS:
+        raise RequestError(f"`{name}` cannot be given as JSON: {info.dtype.name}, shape {info.shape}")
+    convert = _CONVERTERS[info.dtype]
+    values, shape = [value], []
+    for axis, size in enumerate(info.shape):
+        if not all(isinstance(one, list) for one in values):
+            raise RequestError(f"`{name}` must be {_form(info)}. Received: {_shown(value)}")
+        widths = {len(one) for one in values}
+        width = max(widths, default=0)
+        shape.append(width)
+        _check_size(name, shape, axis, settings)
+        is_last = axis == len(info.shape) - 1
+        if len(widths) > 1:
+            if not (is_last and info.dtype == tf.string and axis):
+                raise RequestError(f"`{name}` must have lists of equal lengths. Received: {sorted(widths)[:2]}")
+            values = [[*one, *[""] * (width - len(one))] for one in values]
+        if size is not None and width != size:
+            raise RequestError(f"`{name}` must be {_form(info)}. Received: {width} in dimension {axis}")
+        values = [element for one in values for element in one]
+    made = np.empty(len(values), info.dtype.as_numpy_dtype)
+    made[:] = [convert(name, element) for element in values]
+    return made.reshape(shape)
+
+
+def _check_size(name: str, shape: list[int], axis: int, settings: ServerSettings) -> None:
+    if name == PADDED and axis == 1 and shape[1] > settings.max_history:
+        raise RequestError(f"A history may have at most {settings.max_history} items. Received: {shape[1]}")
+    most = settings.max_rows * settings.max_history
+    if math.prod(shape) > most:
+        raise RequestError(f"`{name}` may have at most {most} values with its padding. Received: {math.prod(shape)}")
+
+
+def _form(info: TensorInfo) -> str:
+    shape = ", ".join("any" if size is None else str(size) for size in info.shape)
+    return f"{info.dtype.name} [{shape}]" if shape else f"a single {info.dtype.name}"
+
+
+def _text(name: str, value: Any) -> bytes:
+    if isinstance(value, str):
+        try:
+            return value.encode()
+        except UnicodeEncodeError:
+            raise RequestError(f"`{name}` must be text that UTF-8 can hold. Received: {_shown(value)}") from None
+    if isinstance(value, dict) and value.keys() == {B64} and isinstance(value[B64], str):
+        try:
+            return base64.b64decode(value[B64], validate=True)
+        except (binascii.Error, ValueError):
+            raise RequestError(f"`{name}` must hold base64 under {B64!r}. Received: {_shown(value)}") from None
+    raise RequestError(f"`{name}` must hold strings. Received: {_shown(value)}")
+
+
+def _truth(name: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise RequestError(f"`{name}` must hold true or false. Received: {_shown(value)}")
+
+
+def _whole(dtype: tf.DType) -> Callable[[str, Any], int]:
+    def convert(name: str, value: Any) -> int:
+        if isinstance(value, int) and not isinstance(value, bool) and dtype.min <= value <= dtype.max:
+            return value
+        raise RequestError(f"`{name}` must hold whole numbers that fit into {dtype.name}. Received: {_shown(value)}")
+
+    return convert
+
+
+def _real(dtype: tf.DType) -> Callable[[str, Any], float]:
+    most = float(dtype.max)
+
+    def convert(name: str, value: Any) -> float:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if is_number and (value != value or abs(value) <= most or abs(value) == math.inf):
+            return float(value)
+        raise RequestError(f"`{name}` must hold numbers that fit into {dtype.name}. Received: {_shown(value)}")
+
+    return convert
+
+
+_WHOLE = (tf.int8, tf.uint8, tf.int16, tf.int32, tf.uint32, tf.int64, tf.uint64)
+_CONVERTERS: dict[tf.DType, Callable[[str, Any], Any]] = {
+    tf.string: _text,
+    tf.bool: _truth,
+    **{dtype: _whole(dtype) for dtype in _WHOLE},
+    **{dtype: _real(dtype) for dtype in (tf.float32, tf.float64)},
+}
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 60
+_REPR.maxlevel = 3
+_REPR.maxlist = _REPR.maxdict = 4
+
+
+def _shown(value: Any) -> str:
+    """Returns a value in short, in one line."""
+    return _REPR.repr(value)
+
+
+def _kind(value: Any) -> str:
+    return {list: "a list", str: "a string", bool: "true or false", type(None): "null"}.get(type(value), "a number")
+
+
+def answer(question: Question, outputs: Outputs) -> dict[str, Any]:
+    """Returns what is sent back, in the format that was asked in.
+
+    Raises:
+        RequestError: in the row format, where an output has no row for each of the question's.
+    """
+    columns = {name: _listed(array, name.endswith(BINARY_SUFFIX)) for name, array in outputs.items()}
+    single = next(iter(columns)) if len(columns) == 1 else None
+    if not question.by_rows:
+        return {"outputs": columns if single is None else columns[single]}
+    rows = question.call.rows
+    for name, array in outputs.items():
+        if not array.ndim or len(array) != rows:
+            raise RequestError(f"The output {name!r} is one for all rows: ask in the column format, `{INPUTS}`")
+    if single is not None:
+        return {"predictions": columns[single]}
+    return {"predictions": [{name: column[row] for name, column in columns.items()} for row in range(rows)]}
+
+
+def _listed(array: np.ndarray, binary: bool) -> Any:
+    """Returns nested lists of what JSON can hold."""
+    if array.dtype == object:
+        return _mapped(array.tolist(), _encoded if binary else _decoded)
+    if not np.issubdtype(array.dtype, np.floating):
+        return array.tolist()
+    # By way of its own shortest digits: 0.2 in float32 is 0.2, and not 0.20000000298.
+    listed = array.astype(str).astype(np.float64).tolist() if array.dtype != np.float64 else array.tolist()
+    return listed if np.isfinite(array).all() else _mapped(listed, _finite)
+
+
+def _mapped(nested: Any, function: Callable[[Any], Any]) -> Any:
+    return [_mapped(one, function) for one in nested] if isinstance(nested, list) else function(nested)
+
+
+def _decoded(value: bytes) -> str | dict[str, str]:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return _encoded(value)
+
+
+def _encoded(value: bytes) -> dict[str, str]:
+    return {B64: base64.b64encode(value).decode()}
+
+
+def _finite(value: float) -> float | str:
+    """Returns a number, or protobuf's name for one that JSON lacks."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

@@ -1,0 +1,1 @@
+"""Training: the loop, its steps, checkpoints and curves."""

@@ -1,0 +1,295 @@
+"""Settings, runs and presets."""
+
+import dataclasses
+
+import pytest
+
+from bert4rec_tf.config import presets
+from bert4rec_tf.config.model_settings import MODEL_SETTINGS
+from bert4rec_tf.config.paper import paper
+from bert4rec_tf.config.run import EvaluationSettings, MaskingSettings, Run, TrainingSettings, all_settings, help_texts
+from bert4rec_tf.config.settings import field_type
+from bert4rec_tf.data.sources.datasets import DATASETS
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.runs import pipeline
+
+ALL_PRESETS = [(name, dataset) for name, rows in presets.PRESETS.items() for dataset in rows]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"dropout": 1.5}, "`dropout` must be at least 0 and below 1. Received: dropout=1.5"),
+        ({"dropout": float("nan")}, "`dropout` must be a number"),
+        ({"attention_dropout": -0.1}, "`attention_dropout` must be at least 0"),
+        ({"hidden_dim": 0}, "`hidden_dim` must be at least 1"),
+        ({"hidden_dim": 64.0}, "`hidden_dim` must be a whole number"),
+        ({"hidden_dim": 64, "num_heads": 3}, "`num_heads` must divide `hidden_dim`"),
+        ({"max_length": 1}, "`max_length` must be at least 2"),
+        ({"masking": "both"}, "`masking` must be one of"),
+        ({"mask_proportion": 0.0}, "`mask_proportion` must be above 0 and at most 1"),
+        ({"mask_prob": 1.1}, "`mask_prob` must be"),
+        ({"window_step": -0.5}, "`window_step` must be above 0, or -1"),
+        ({"window_step": 0.01}, "`window_step` x `max_length` must be at least 1"),
+        ({"learning_rate": float("inf")}, "`learning_rate` must be a number"),
+        ({"window_step": 2.0}, "`window_step` must be at most 1"),
+        ({"steps": 0}, "`steps` must be at least 1"),
+        ({"steps": True}, "`steps` must be a whole number"),
+        ({"learning_rate": 0.0}, "`learning_rate` must be above 0"),
+        ({"learning_rate": "fast"}, "`learning_rate` must be a number"),
+        ({"steps": 50, "warmup_steps": 50}, "`warmup_steps` must be below `steps`"),
+        ({"beta_2": 1.0}, "`beta_2` must be"),
+        ({"num_negatives": 0}, "`num_negatives` must be at least 1"),
+        ({"train_on_validation": True, "patience": 3}, "`patience` must be 0 with `train_on_validation`"),
+        ({"hiden_dim": 64}, "Unknown setting of model 'bert4rec': 'hiden_dim'. Did you mean 'hidden_dim'?"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_what_it_must_be(settings, message):
+    with pytest.raises(UserError) as raised:
+        Run.make("beauty", **settings)
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"seed": 2**32}, "`seed` must be"),
+        ({"dataset": "synthetic", "preset": "released"}, "has no settings for 'synthetic'"),
+        ({"model": "bert5rec"}, "Did you mean 'bert4rec'?"),
+        ({"seed": -1}, "`seed` must be a whole number from 0 to 2^32 - 1"),
+        ({"preset": "quick"}, "Unknown preset: 'quick'"),
+        ({"dataset": "yelp"}, "Unknown dataset: 'yelp'"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_known_ones(arguments, message):
+    with pytest.raises(UserError) as raised:
+        presets.make_run(**{"dataset": "beauty", **arguments})
+    assert message in str(raised.value)
+
+
+def test_heads_and_inner_width_follow_the_paper_where_not_set():
+    heads = {d: Run.make("beauty", hidden_dim=d).architecture.num_heads for d in (16, 32, 64, 128, 256)}
+    assert heads == {16: 1, 32: 1, 64: 2, 128: 4, 256: 8}
+    assert Run.make("beauty", hidden_dim=48).architecture.intermediate_dim == 192
+
+
+def test_a_run_comes_back_from_its_record():
+    run = Run.make("beauty", seed=7, hidden_dim=32, learning_rate=1)
+    assert Run.from_dict(run.to_dict()) == run
+    assert hash(run) == hash(Run.from_dict(run.to_dict()))
+
+
+def test_every_setting_and_the_seed_change_the_digest():
+    base = Run.make("beauty")
+    changed = {
+        "masking": "dynamic",
+        "optimizer": "adagrad",
+        "schedule": "constant",
+        "num_heads": 4,
+        "momentum": 0.5,
+        "hidden_dim": 32,
+        "mask_prob": 0.5,
+        "beta_1": 0.5,
+        "beta_2": 0.5,
+    }
+    digests = {base.digest, Run.make("ml-1m").digest, Run.make("beauty", seed=2).digest}
+    for name, value in base.flat().items():
+        other = not value if isinstance(value, bool) else changed.get(name) or value * 2 or type(value)(1)
+        digests.add(Run.make("beauty", **{name: other}).digest)
+    assert len(digests) == 3 + len(base.flat())
+
+
+def test_settings_of_masks_are_of_no_use_to_other_models():
+    with pytest.raises(UserError, match="Unknown setting of model 'sasrec': 'mask_proportion'"):
+        Run.make("beauty", "sasrec", mask_proportion=0.3)
+    assert "mask_proportion" not in Run.make("beauty", "sasrec").flat()
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "message"),
+    [
+        ("ncf", {"hidden_dim": 60}, "`hidden_dim` must be a multiple of 8"),
+        ("sasrec", {"num_heads": 3}, "`num_heads` must divide `hidden_dim`"),
+        ("sasrec", {"loss": "bpr_max"}, "`loss` must be one of ('binary', 'cross_entropy')"),
+        ("gru4rec", {"loss": "binary"}, "`loss` must be one of"),
+        ("gru4rec_plus", {"final_activation": "relu"}, "`final_activation` must be one of"),
+        ("bpr_mf", {"l2": -1.0}, "`l2` must be at least 0"),
+        ("caser", {"markov_order": 0}, "`markov_order` must be at least 1"),
+        ("fpmc", {"dropout": 0.1}, "Unknown setting of model 'fpmc': 'dropout'"),
+    ],
+)
+def test_a_wrong_setting_of_another_model_is_named(model, settings, message):
+    with pytest.raises(UserError) as raised:
+        Run.make("beauty", model, **settings)
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("model", [model for model in MODEL_SETTINGS if model != "bert4rec"])
+@pytest.mark.parametrize("dataset", presets.PRESETS["fast"])
+def test_every_other_model_has_a_preset_for_every_data_set(model, dataset):
+    run = presets.make_run(dataset, model)
+    assert run.model == model and Run.from_dict(run.to_dict()) == run
+    with pytest.raises(UserError, match=f"Preset 'released' is of bert4rec; {model} has `fast` alone"):
+        presets.make_run(dataset, model, "released")
+
+
+def test_equal_numbers_of_other_types_are_one_run():
+    assert Run.make("beauty", weight_decay=0).digest == Run.make("beauty", weight_decay=0.0).digest
+
+
+@pytest.mark.parametrize(
+    "record", [{}, {"model": "bert4rec"}, {**Run.make("beauty").to_dict(), "extra": 1}, {"model": "unknown"}]
+)
+def test_what_is_no_record_of_a_run_is_refused(record):
+    with pytest.raises(UserError):
+        Run.from_dict(record)
+
+
+def test_every_setting_has_a_help_text_and_one_meaning():
+    """Models may share a setting's name, but not with the other groups, and not with another type."""
+    common = [
+        field.name
+        for group in (MaskingSettings, TrainingSettings, EvaluationSettings)
+        for field in dataclasses.fields(group)
+    ]
+    assert len(common) == len(set(common))
+    types = {}
+    for settings in MODEL_SETTINGS.values():
+        for field in dataclasses.fields(settings):
+            assert field.name not in common
+            assert types.setdefault(field.name, field_type(field)) is field_type(field)
+    assert all(len(field.metadata["help"]) > 10 for field in all_settings().values())
+
+
+def test_the_help_says_what_a_setting_is_in_each_model():
+    texts = help_texts()
+    assert set(texts) == set(all_settings())
+    assert texts["l2"] == (
+        "weight of the squared norms of the rows that an example uses (bpr_mf, ncf, fpmc); "
+        "weight of half the squared norm of all weights (caser)"
+    )
+    assert texts["optimizer"] == "how gradients become updates: adam, adagrad"
+    assert "binary, cross_entropy (sasrec)" in texts["loss"] and "bpr_max (gru4rec, gru4rec_plus)" in texts["loss"]
+    assert texts["window_step"].endswith("(bert4rec)"), "others are not trained on masked histories"
+    assert texts["masking"].count("static") == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "words"),
+    [
+        ("gru4rec", {"weight_decay": 0.1}, "`weight_decay` goes with optimizer=adam. Received: optimizer=adagrad"),
+        ("gru4rec", {"epsilon": 1e-6}, "`epsilon` goes with optimizer=adam"),
+        ("gru4rec", {"optimizer": "adam", "momentum": 0.1}, "`momentum` goes with optimizer=adagrad"),
+        ("sasrec", {"momentum": 0.1}, "`momentum` goes with optimizer=adagrad. Received: optimizer=adam"),
+        ("bert4rec", {"retrain": False, "train_on_validation": True}, "`retrain` goes with train_on_validation=False"),
+        ("caser", {"mixed_precision": True}, "`mixed_precision` goes with bert4rec and sasrec. Received: .*caser"),
+    ],
+)
+def test_a_setting_that_nothing_would_come_of_is_refused(model, settings, words):
+    with pytest.raises(UserError, match=words):
+        presets.make_run("beauty", model, **settings)
+
+
+def test_a_run_that_was_made_with_such_a_setting_can_be_read():
+    record = Run.make("beauty", "caser", mixed_precision=True).to_dict()
+    assert Run.from_dict(record).to_dict() == record
+
+
+@pytest.mark.parametrize(
+    ("dataset", "model", "words"),
+    [
+        ("beauty", "bert4rec", "NDCG@10 .184 on the test item"),
+        ("beauty", "pop", "NDCG@10 .030"),
+        ("steam", "sasrec", "Not measured yet."),
+        ("synthetic", "caser", "NDCG@10 .53"),
+        ("synthetic-orderless", "caser", "there is no order"),
+        ("own-shop", "caser", "Not known of these data."),
+        ("own-shop", "bert4rec", "Not known of these data."),
+    ],
+)
+def test_what_to_expect_is_of_the_model_and_the_data(dataset, model, words):
+    assert words in presets.find("fast", dataset, model).expect
+
+
+def test_settings_of_the_optimizer_in_use_are_taken():
+    assert presets.make_run("beauty", "gru4rec", momentum=0.2).training.momentum == 0.2
+    changed = presets.make_run("beauty", "gru4rec", optimizer="adam", weight_decay=0.1)
+    assert changed.training.weight_decay == 0.1
+
+
+@pytest.mark.parametrize(("name", "dataset"), ALL_PRESETS)
+def test_every_preset_makes_a_run_and_says_what_to_expect(name, dataset):
+    preset = presets.find(name, dataset)
+    assert dataset in DATASETS
+    run = presets.make_run(dataset, preset=name)
+    assert {key: run.flat()[key] for key in preset.settings} == dict(preset.settings)
+    assert preset.expect and preset.takes
+
+
+def test_every_data_set_of_the_paper_has_every_preset():
+    assert all(dataset in presets.PRESETS[name] for name in presets.PRESETS for dataset in paper()["table1"])
+
+
+def test_released_settings_are_the_authors_scripts():
+    run = presets.make_run("beauty", preset="released")
+    flat = run.flat()
+    expected = {
+        "max_length": 50,
+        "mask_proportion": 0.6,
+        "max_predictions": 30,
+        "window_step": 0.1,
+        "hidden_dim": 64,
+        "dropout": 0.5,
+        "attention_dropout": 0.2,
+        "steps": 400_000,
+        "num_layers": 2,
+        "num_heads": 2,
+        "batch_size": 256,
+        "learning_rate": 1e-4,
+        "warmup_steps": 100,
+        "weight_decay": 0.01,
+        "clip_norm": 5.0,
+        "masking": "static",
+        "mask_copies": 10,
+        "use_token_type": True,
+        "train_on_validation": True,
+        "bias_correction": False,
+    }
+    assert {name: flat[name] for name in expected} == expected
+    assert presets.make_run("steam", preset="table2").architecture.num_heads == 8
+
+
+def test_a_single_setting_goes_over_the_preset_s():
+    assert presets.make_run("beauty", dropout=0.3).architecture.dropout == 0.3
+
+
+def test_pop_takes_a_preset_without_the_settings_it_does_not_have():
+    assert presets.make_run("beauty", model="pop").model == "pop"
+
+
+def test_steps_chosen_for_one_architecture_are_chosen_anew_for_another():
+    def training(**settings):
+        made = presets.make_run("beauty", "sasrec", **settings).training
+        return made.train_on_validation, made.patience, made.steps
+
+    chosen = training()
+    assert chosen[:2] == (True, 0)
+    assert training(hidden_dim=50) == training(learning_rate=2e-3) == chosen
+    assert training(loss="cross_entropy") == training(hidden_dim=64) == (False, 5, 40_000)
+    assert training(hidden_dim=64, steps=7) == (False, 5, 7)
+    assert training(hidden_dim=64, train_on_validation=True) == chosen
+
+
+@pytest.mark.parametrize("model", ["bert4rec", "ncf", "sasrec"])
+@pytest.mark.parametrize("dataset", ["beauty", "ml-1m", "synthetic"])
+def test_whoever_does_not_train_again_holds_the_validation_item_out(dataset, model):
+    """Also where the preset's steps were chosen before, so that it is in the only training."""
+    assert pipeline.phases(presets.make_run(dataset, model, retrain=False)) == ["choose"]
+    assert pipeline.phases(presets.make_run(dataset, model, retrain=True)) == ["choose", "final"]
+
+
+def test_sasrec_s_dropout_is_its_authors():
+    found = {
+        name: presets.make_run(name, "sasrec").architecture.dropout for name in ("beauty", "steam", "ml-1m", "ml-20m")
+    }
+    assert found == {"beauty": 0.5, "steam": 0.5, "ml-1m": 0.2, "ml-20m": 0.2}

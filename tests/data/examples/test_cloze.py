@@ -1,0 +1,332 @@
+"""Windows and Cloze examples, against plain Python written from a description of the original program."""
+
+from collections import Counter
+from decimal import ROUND_HALF_UP, Decimal
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from bert4rec_tf.config.run import MaskingSettings
+from bert4rec_tf.data.examples.cloze import cut_windows, mask_windows, num_predictions
+from bert4rec_tf.data.examples.preparation import StaticShards
+from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
+from bert4rec_tf.foundation.errors import UserError
+
+QUICK = settings(deadline=None, max_examples=80)
+HISTORIES = st.lists(st.lists(st.integers(0, 30), min_size=2, max_size=25), min_size=1, max_size=5)
+STEPS = st.just(-1.0) | st.floats(0.05, 1.0)
+MASKINGS = st.builds(
+    MaskingSettings,
+    mask_proportion=st.floats(0.01, 1.0) | st.sampled_from([0.1, 0.25, 0.5, 1.0]),
+    max_predictions=st.integers(1, 12),
+    mask_prob=st.sampled_from([0.0, 0.4, 0.8, 1.0]),
+    mask_copies=st.integers(0, 3),
+)
+
+
+def from_histories(histories):
+    flat = [item for history in histories for item in history]
+    items = list(dict.fromkeys(flat))
+    return Sequences.from_codes(
+        np.repeat(np.arange(len(histories)), [len(history) for history in histories]),
+        np.array([items.index(item) for item in flat]),
+        np.array([f"user{user}" for user in range(len(histories))], object),
+        np.array([f"item{item}" for item in items], object),
+    )
+
+
+def window_lists(windows):
+    return [
+        (user, windows.items[start : start + length].tolist())
+        for user, start, length in zip(windows.users.tolist(), windows.starts, windows.lengths)
+    ]
+
+
+def windows_by_hand(history, max_length, step):
+    if len(history) <= max_length:
+        return [history]
+    found, end = [], len(history)
+    while end > max_length:
+        found.append(history[end - max_length : end])
+        end -= step
+    return [*found, history[:max_length]]
+
+
+@QUICK
+@given(HISTORIES, st.integers(2, 12), STEPS)
+def test_windows_slide_from_the_end_and_the_first_items_are_one_more(histories, max_length, window_step):
+    step = max_length if window_step == -1 else int(window_step * max_length)
+    assume(step >= 1)
+    sequences = from_histories(histories)
+    expected = [
+        (user, window)
+        for user in range(sequences.num_users)
+        for window in windows_by_hand(sequences[user].tolist(), max_length, step)
+    ]
+    assert sorted(window_lists(cut_windows(sequences, max_length, window_step))) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("length", "window_step", "starts"),
+    [
+        (4, 0.5, [0]),
+        (5, 0.5, [0, 1]),
+        (8, 0.5, [0, 2, 4]),
+        (9, 0.5, [0, 1, 3, 5]),
+        (8, -1.0, [0, 4]),
+        (11, -1.0, [0, 3, 7]),
+        (7, 0.49, [0, 1, 2, 3]),
+        (8, 1.0, [0, 4]),
+    ],
+)
+def test_where_windows_of_four_begin(length, window_step, starts):
+    windows = cut_windows(from_histories([list(range(length))]), 4, window_step)
+    assert sorted(windows.starts.tolist()) == starts
+
+
+@QUICK
+@given(HISTORIES, st.integers(2, 12))
+def test_every_item_lies_in_a_window(histories, max_length):
+    sequences = from_histories(histories)
+    windows = cut_windows(sequences, max_length, -1.0)
+    covered = {
+        place for start, length in zip(windows.starts, windows.lengths) for place in range(start, start + length)
+    }
+    assert covered == set(range(sequences.num_actions))
+
+
+def test_histories_of_one_training_item_are_passed_over():
+    split = LeaveOneOut(from_histories([[1, 2, 3], [1, 2, 3, 4], [2, 1]]))
+    assert cut_windows(split.training(False), 5, 0.5).users.tolist() == [1, 2]
+    assert cut_windows(split.training(True), 5, 0.5).users.tolist() == [0, 1, 2]
+
+
+def test_a_step_of_no_item_is_an_error():
+    with pytest.raises(UserError, match=r"window_step=0.1, max_length=9"):
+        cut_windows(from_histories([[1, 2, 3]]), 9, 0.1)
+
+
+def test_rows_of_windows_are_right_padded():
+    windows = cut_windows(from_histories([[5, 6], [5, 6, 7, 8]]), 3, -1.0)
+    rows = windows.rows(np.arange(len(windows)), 4).tolist()
+    assert sorted(map(tuple, rows)) == [(1, 2, 0, 0), (1, 2, 3, 0), (2, 3, 4, 0)]
+
+
+@pytest.mark.parametrize(
+    ("name", "max_length", "window_step", "with_validation", "count"),
+    [
+        ("beauty", 50, 0.1, True, 41_738),
+        ("beauty", 50, 0.1, False, 41_689),
+        ("ml-1m", 200, 0.5, True, 10_272),
+        ("ml-1m", 200, 0.5, False, 10_253),
+    ],
+)
+def test_number_of_windows_of_the_real_data(real_data, name, max_length, window_step, with_validation, count):
+    assert len(cut_windows(LeaveOneOut(real_data(name)).training(with_validation), max_length, window_step)) == count
+
+
+@pytest.mark.parametrize(
+    ("name", "max_length", "window_step", "count"), [("beauty", 50, 0.1, 459_118), ("ml-1m", 200, 0.5, 112_992)]
+)
+def test_number_of_examples_of_the_real_data(real_data, tmp_path, name, max_length, window_step, count):
+    training = LeaveOneOut(real_data(name)).training(True)
+    windows = cut_windows(training, max_length, window_step)
+    shards = StaticShards(windows, MaskingSettings(), max_length, training.num_items, 1, tmp_path)
+    assert shards.num_examples == sum(shards.sizes()) == count
+
+
+def rounded_away_from_zero(value):
+    return int(Decimal(value).quantize(Decimal(1), ROUND_HALF_UP))
+
+
+def predictions_by_hand(length, masking):
+    return min(masking.max_predictions, max(1, rounded_away_from_zero(length * masking.mask_proportion)))
+
+
+@QUICK
+@given(st.integers(1, 300), MASKINGS)
+def test_number_of_predictions_is_rounded_half_away_from_zero_and_limited(length, masking):
+    assert num_predictions(np.array([length]), masking).tolist() == [predictions_by_hand(length, masking)]
+
+
+@pytest.mark.parametrize(
+    ("length", "proportion", "expected"),
+    [(5, 0.5, 3), (3, 0.5, 2), (1, 0.5, 1), (2, 0.1, 1), (50, 0.6, 30), (10, 0.25, 3), (10, 0.24, 2), (7, 1.0, 7)],
+)
+def test_number_of_predictions_of_single_lengths(length, proportion, expected):
+    masking = MaskingSettings(mask_proportion=proportion, max_predictions=40)
+    assert num_predictions(np.array([length]), masking).tolist() == [expected]
+
+
+def mask_all(histories, masking, max_length, seed=0, chosen=None):
+    sequences = from_histories(histories)
+    windows = cut_windows(sequences, max_length, 1.0)
+    if chosen is None:
+        chosen = np.arange(len(windows) * (masking.mask_copies + 1))
+    made = mask_windows(windows, chosen, masking, max_length, sequences.num_items, [seed])
+    return sequences, windows, made
+
+
+@QUICK
+@given(HISTORIES, st.integers(2, 12), MASKINGS)
+def test_masks_are_distinct_ascending_places_inside_the_window(histories, max_length, masking):
+    _, windows, made = mask_all(histories, masking, max_length)
+    lengths = windows.lengths.tolist() * (masking.mask_copies + 1)
+    assert made.lengths.tolist() == lengths
+    assert made.mask_positions.shape[1] == made.mask_targets.shape[1] == min(masking.max_predictions, max_length)
+    for row, length in enumerate(lengths):
+        last_only = row // len(windows) == masking.mask_copies
+        count = made.num_masked[row]
+        used = made.mask_positions[row, :count].tolist()
+        assert count == (1 if last_only else predictions_by_hand(length, masking))
+        assert used == sorted(set(used))
+        assert 0 <= used[0] <= used[-1] < length
+        assert not made.mask_positions[row, count:].any()
+        assert not made.mask_targets[row, count:].any()
+
+
+@QUICK
+@given(HISTORIES, st.integers(2, 12), MASKINGS)
+def test_targets_are_what_stood_there_and_nothing_else_changes(histories, max_length, masking):
+    sequences, windows, made = mask_all(histories, masking, max_length)
+    originals = window_lists(windows) * (masking.mask_copies + 1)
+    for row, (user, window) in enumerate(originals):
+        shown = made.items[row].tolist()
+        used = made.mask_positions[row, : made.num_masked[row]].tolist()
+        assert made.users[row] == user
+        assert made.mask_targets[row, : made.num_masked[row]].tolist() == [window[place] for place in used]
+        rest = [place for place in range(len(window)) if place not in used]
+        assert [shown[place] for place in rest] == [window[place] for place in rest]
+        assert shown[len(window) :] == [0] * (max_length - len(window))
+        if masking.mask_prob == 1:
+            assert {shown[place] for place in used} == {sequences.num_items + 1}
+        assert {shown[place] for place in used} <= set(range(1, sequences.num_items + 2))
+
+
+@QUICK
+@given(HISTORIES, st.integers(2, 12), MASKINGS)
+def test_the_last_copy_of_each_window_masks_its_last_item_and_no_other(histories, max_length, masking):
+    sequences, windows, made = mask_all(histories, masking, max_length)
+    first = len(windows) * masking.mask_copies
+    for row, (_, window) in enumerate(window_lists(windows), start=first):
+        shown = [*window[:-1], sequences.num_items + 1]
+        assert made.items[row, : len(window)].tolist() == shown
+        assert made.mask_positions[row, 0] == len(window) - 1
+        assert (made.num_masked[row], made.mask_targets[row, 0]) == (1, window[-1])
+
+
+def unmask(made):
+    whole = made.items.copy()
+    for row, count in enumerate(made.num_masked):
+        whole[row, made.mask_positions[row, :count]] = made.mask_targets[row, :count]
+    return [tuple(items[:length]) for items, length in zip(whole.tolist(), made.lengths)]
+
+
+@QUICK
+@given(HISTORIES, MASKINGS, st.randoms(use_true_random=False))
+def test_rows_are_made_in_the_order_they_are_chosen(histories, masking, random):
+    sequences = from_histories(histories)
+    windows = cut_windows(sequences, 7, 1.0)
+    chosen = list(range(len(windows) * (masking.mask_copies + 1)))
+    random.shuffle(chosen)
+    chosen = chosen[: 1 + len(chosen) // 2]
+    _, _, made = mask_all(histories, masking, 7, chosen=np.array(chosen))
+    lists = window_lists(windows)
+    assert unmask(made) == [tuple(lists[number % len(lists)][1]) for number in chosen]
+
+
+def test_all_copies_together_hold_every_window_as_often():
+    masking = MaskingSettings(mask_copies=4)
+    _, windows, made = mask_all([[1, 2, 3, 4, 5, 6, 7], [3, 1], [9, 8, 7, 6]], masking, 4)
+    assert Counter(unmask(made)) == Counter(tuple(window) for _, window in window_lists(windows) * 5)
+
+
+def many(length, copies, **others):
+    masking = MaskingSettings(mask_copies=copies, **others)
+    sequences = from_histories([list(range(length))])
+    windows = cut_windows(sequences, length + 3, 1.0)
+    return mask_windows(windows, np.arange(copies), masking, length + 3, sequences.num_items, [2019])
+
+
+@pytest.mark.parametrize("max_predictions", [2, 20], ids=["as many as allowed", "fewer than allowed"])
+def test_every_set_of_positions_is_equally_likely(max_predictions):
+    made = many(6, 6_000, mask_proportion=0.34, max_predictions=max_predictions)
+    drawn = Counter(map(tuple, made.mask_positions[:, :2].tolist()))
+    sets = list(combinations(range(6), 2))
+    assert set(drawn) <= set(sets)
+    assert stats.chisquare([drawn[places] for places in sets]).pvalue > 1e-3
+
+
+def test_every_position_is_equally_likely_where_the_limit_cuts():
+    made = many(40, 8_000, mask_proportion=0.9, max_predictions=1)
+    assert stats.chisquare(np.bincount(made.mask_positions[:, 0], minlength=40)).pvalue > 1e-3
+
+
+def shown_and_targets(made):
+    rows, slots = np.nonzero(np.arange(made.mask_positions.shape[1]) < made.num_masked[:, None])
+    return made.items[rows, made.mask_positions[rows, slots]], made.mask_targets[rows, slots]
+
+
+@pytest.mark.parametrize("mask_prob", [0.0, 0.5, 0.8])
+def test_half_of_what_is_not_shown_as_the_mask_stays_and_half_is_random(mask_prob):
+    num_items, rows = 50, 2_000
+    made = many(num_items, rows, mask_proportion=0.2, max_predictions=10, mask_prob=mask_prob)
+    shown, targets = shown_and_targets(made)
+    count = len(shown)
+    assert count == 10 * rows
+    half = (1 - mask_prob) / 2
+    changed = half * (1 - 1 / num_items)
+    expected = {"mask": mask_prob, "changed": changed, "kept": 1 - mask_prob - changed}
+    is_mask = shown == num_items + 1
+    found = {"mask": is_mask.sum(), "changed": (~is_mask & (shown != targets)).sum(), "kept": (shown == targets).sum()}
+    for kind, share in expected.items():
+        assert abs(found[kind] - count * share) <= 5 * np.sqrt(count * share * (1 - share)), kind
+
+
+def test_random_items_are_uniform_over_the_items():
+    windows = cut_windows(from_histories([[1] * 20]), 20, 1.0)
+    masking = MaskingSettings(mask_copies=1_000, mask_proportion=1.0, max_predictions=20, mask_prob=0.0)
+    shown, _ = shown_and_targets(mask_windows(windows, np.arange(1_000), masking, 20, 12, [3]))
+    counts = np.bincount(shown, minlength=14)
+    assert counts[0] == counts[13] == 0
+    assert stats.chisquare(counts[2:13]).pvalue > 1e-3
+
+
+def test_where_masks_go_and_what_is_shown_there_are_independent():
+    made = many(8, 4_000, mask_proportion=0.5, max_predictions=4, mask_prob=0.5)
+    rows, slots = np.nonzero(np.ones(made.mask_positions.shape, bool))
+    places = made.mask_positions[rows, slots]
+    is_mask = made.items[rows, places] == 9
+    table = [np.bincount(places[is_mask], minlength=8), np.bincount(places[~is_mask], minlength=8)]
+    assert stats.chi2_contingency(table).pvalue > 1e-3
+
+
+LONG = [list(range(20)), list(range(5, 22)), list(range(9))]
+
+
+def test_the_copies_of_a_window_differ_in_their_masks():
+    _, windows, made = mask_all(LONG, MaskingSettings(mask_proportion=0.4, mask_copies=5), 20)
+    for window in range(len(windows)):
+        copies = made.mask_positions[window :: len(windows)][:5]
+        assert len({tuple(row) for row in copies.tolist()}) > 1
+
+
+def test_equal_seeds_give_equal_masks_and_others_other_ones():
+    masking = MaskingSettings(mask_proportion=0.4, mask_prob=0.5, mask_copies=5)
+    first, again, other = (mask_all(LONG, masking, 20, seed)[2] for seed in (7, 7, 8))
+    for name in ("users", "items", "lengths", "mask_positions", "mask_targets", "num_masked"):
+        np.testing.assert_array_equal(getattr(first, name), getattr(again, name))
+    assert (first.mask_positions != other.mask_positions).any()
+    assert (first.items != other.items).any()
+
+
+def test_masking_leaves_the_sequences_as_they_are():
+    sequences = from_histories(LONG)
+    before = sequences.items.copy()
+    windows = cut_windows(sequences, 6, 0.5)
+    mask_windows(windows, np.arange(len(windows)), MaskingSettings(), 6, sequences.num_items, [1])
+    np.testing.assert_array_equal(sequences.items, before)

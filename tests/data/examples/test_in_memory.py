@@ -1,0 +1,180 @@
+"""Examples made in memory: what they hold, what is never drawn, and that a batch depends on its number alone."""
+
+from itertools import islice, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from support.ranking_oracle import FEW, any_histories, make_sequences
+
+from bert4rec_tf.data.examples.in_memory import KINDS, Contexts, Shifted, UnseenItems, dataset_of
+
+HISTORIES = make_sequences([[1, 2, 3, 4, 5, 6, 7, 8, 9], [3, 1], [5, 6, 7], [2, 4, 6, 8]], 12)
+
+
+def everything(examples):
+    return examples.batch(np.arange(examples.num_examples), np.random.default_rng(0))
+
+
+@FEW
+@given(any_histories(), st.integers(1, 9), st.integers(0, 5))
+def test_no_user_gets_an_item_met_before(sequences, size, seed):
+    users = np.repeat(np.arange(sequences.num_users), 2)
+    drawn = UnseenItems(sequences).draw(users, size, np.random.default_rng(seed))
+    assert drawn.shape == (len(users), size) and drawn.dtype == np.int32
+    for user, row in zip(users, drawn):
+        unseen = set(range(1, sequences.num_items + 1)) - set(sequences[user].tolist())
+        assert set(row.tolist()) <= (unseen or {0})
+
+
+def test_unseen_items_are_drawn_uniformly():
+    drawn = UnseenItems(HISTORIES).draw(np.zeros(3_000, np.int64), 2, np.random.default_rng(1))
+    counts = np.bincount(drawn.ravel(), minlength=13)
+    assert counts[:10].sum() == 0
+    assert stats.chisquare(counts[10:]).pvalue > 1e-4
+
+
+def test_the_one_unseen_item_is_found():
+    sequences = make_sequences([np.arange(1, 5_000)], 5_000)
+    assert (UnseenItems(sequences).draw(np.zeros(3, np.int64), 4, np.random.default_rng(1)) == 5_000).all()
+
+
+def test_pairs_are_all_actions():
+    batch = everything(Contexts(HISTORIES, context=0, num_negatives=4))
+    assert batch["items"].shape == (18, 0) and batch["negatives"].shape == (18, 4)
+    pairs = [(user, item) for user in range(4) for item in HISTORIES[user].tolist()]
+    assert list(zip(batch["users"].tolist(), batch["targets"][:, 0].tolist())) == pairs
+
+
+def test_transitions_are_all_successive_items():
+    batch = everything(Contexts(HISTORIES, context=1))
+    found = [tuple(row) for row in np.column_stack([batch["users"], batch["items"], batch["targets"]]).tolist()]
+    expected = [
+        (user, before, after) for user in range(4) for before, after in zip(HISTORIES[user], HISTORIES[user][1:])
+    ]
+    assert found == expected and (batch["lengths"] == 1).all()
+
+
+def test_windows_slide_over_long_histories_and_short_ones_have_one():
+    batch = everything(Contexts(HISTORIES, context=4, num_targets=2, num_negatives=3))
+    rows = list(zip(batch["users"].tolist(), batch["items"].tolist(), batch["targets"].tolist()))
+    assert rows == [
+        (0, [1, 2, 3, 4], [5, 6]),
+        (0, [2, 3, 4, 5], [6, 7]),
+        (0, [3, 4, 5, 6], [7, 8]),
+        (0, [4, 5, 6, 7], [8, 9]),
+        (1, [3, 0, 0, 0], [1, 0]),
+        (2, [5, 0, 0, 0], [6, 7]),
+        (3, [2, 4, 0, 0], [6, 8]),
+    ]
+
+
+def test_a_single_item_is_a_pair_but_no_transition():
+    sequences = make_sequences([[1, 2]], 3).without_last(np.array([1]))
+    assert Contexts(sequences, context=0).num_examples == 1
+    assert Contexts(sequences, context=1).num_examples == Shifted(sequences, 5).num_examples == 0
+
+
+def test_shifted_histories_are_their_own_answers():
+    batch = everything(Shifted(HISTORIES, max_length=4, num_negatives=2))
+    assert batch["items"].tolist() == [[5, 6, 7, 8], [3, 0, 0, 0], [5, 6, 0, 0], [2, 4, 6, 0]]
+    assert batch["targets"].tolist() == [[6, 7, 8, 9], [1, 0, 0, 0], [6, 7, 0, 0], [4, 6, 8, 0]]
+    assert batch["lengths"].tolist() == [4, 1, 2, 3] and batch["negatives"].shape == (4, 4, 2)
+
+
+def test_long_histories_are_cut_from_their_end():
+    batch = everything(Shifted(HISTORIES, max_length=3, whole=True))
+    assert batch["items"].tolist() == [[6, 7, 8], [3, 4, 5], [1, 2, 0], [3, 0, 0], [5, 6, 0], [2, 4, 6]]
+    assert batch["targets"].tolist() == [[7, 8, 9], [4, 5, 6], [2, 3, 0], [1, 0, 0], [6, 7, 0], [4, 6, 8]]
+    assert batch["users"].tolist() == [0, 0, 0, 1, 2, 3]
+
+
+@FEW
+@given(any_histories(), st.integers(1, 6))
+def test_whole_histories_have_every_target_once(sequences, max_length):
+    examples = Shifted(sequences, max_length, whole=True)
+    batch = everything(examples) if examples.num_examples else {"users": [], "items": [], "targets": [], "lengths": []}
+    found = [
+        (user, items[place], targets[place])
+        for user, items, targets, length in zip(*(batch[name] for name in ("users", "items", "targets", "lengths")))
+        for place in range(length)
+    ]
+    histories = [sequences[user].tolist() for user in range(sequences.num_users)]
+    pairs = [(user, *pair) for user, history in enumerate(histories) for pair in pairwise(history)]
+    assert sorted(found) == sorted(pairs)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+def test_shared_negatives_follow_the_power_of_their_counts(alpha):
+    examples = Shifted(HISTORIES, 4, num_shared=2_000, alpha=alpha)
+    drawn = np.bincount(everything(examples)["shared"].ravel(), minlength=13)[1:]
+    counts = HISTORIES.counts()[1:]
+    weights = np.where(counts > 0, np.maximum(counts, 1) ** alpha, 0.0)
+    assert not drawn[counts == 0].any()
+    expected = 8_000 * weights[counts > 0] / weights.sum()
+    assert stats.chisquare(drawn[counts > 0], expected).pvalue > 1e-4
+
+
+MADE = {
+    "pairs": Contexts(HISTORIES, 0, num_negatives=2),
+    "windows": Contexts(HISTORIES, 3, 2),
+    "shifted": Shifted(HISTORIES, 4, 1, num_shared=3, whole=True),
+}
+
+
+@pytest.mark.parametrize("examples", MADE.values(), ids=MADE)
+@pytest.mark.parametrize("batch_size", [1, 4, 5, 50])
+def test_a_batch_is_a_function_of_its_number(examples, batch_size):
+    straight = list(islice(examples.batches(batch_size, seed=3), 9))
+    for start in (0, 1, 4, 8):
+        resumed = next(examples.batches(batch_size, seed=3, start_step=start))
+        for name, column in straight[start].items():
+            np.testing.assert_array_equal(resumed[name], column)
+
+
+def test_every_epoch_holds_each_example_once_in_another_order_with_other_negatives():
+    examples, size = MADE["pairs"], MADE["pairs"].num_examples
+    batches = list(islice(examples.batches(5, seed=1), 2 * size // 5 + 1))
+    users, targets, negatives = (
+        np.concatenate([batch[name] for batch in batches])[: 2 * size] for name in ("users", "targets", "negatives")
+    )
+    pairs = list(zip(users.tolist(), targets[:, 0].tolist()))
+    first, second = pairs[:size], pairs[size:]
+    assert sorted(first) == sorted(second) and len(set(first)) == size and first != second
+    drawn = [dict(zip(pairs[epoch], negatives[epoch].tolist())) for epoch in (slice(None, size), slice(size, None))]
+    others = [pair for pair in drawn[0] if drawn[0][pair] != drawn[1][pair]]
+    assert len(others) > size / 2
+    other = next(examples.batches(18, seed=2))["targets"]
+    assert (other != next(examples.batches(18, seed=1))["targets"]).any()
+
+
+def test_every_batch_has_negatives_of_its_own():
+    """Of users whose unseen items are the same."""
+    examples = Contexts(make_sequences([[1, 2]] * 50, 2_000), 0, num_negatives=10)
+    one, other = (batch["negatives"] for batch in islice(examples.batches(50, seed=1), 2))
+    assert not (one == other).any(axis=1).all() and (one == other).mean() < 0.1
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_tensorflow_reads_the_same_batches(name):
+    examples = {"contexts": MADE["windows"], "shifted": MADE["shifted"]}[name]
+    dataset = dataset_of(examples, 3, 1, 2)
+    for read, made in zip(dataset.take(4), examples.batches(3, 1, 2)):
+        assert set(read) == set(made) == set(dataset.element_spec)
+        for column in made:
+            np.testing.assert_array_equal(read[column], made[column])
+
+
+def test_only_the_width_of_a_batch_is_not_known_beforehand():
+    def shapes(examples):
+        return {name: tuple(spec.shape) for name, spec in dataset_of(examples, 7, 1).element_spec.items()}
+
+    windows = shapes(Contexts(HISTORIES, context=4, num_targets=2, num_negatives=3))
+    assert windows == {"users": (7,), "items": (7, 4), "lengths": (7,), "targets": (7, 2), "negatives": (7, 3)}
+    histories = shapes(Shifted(HISTORIES, 10, num_negatives=1, num_shared=5))
+    assert histories == {
+        **{"users": (7,), "lengths": (7,), "shared": (7, 5)},
+        **{"items": (7, None), "targets": (7, None), "negatives": (7, None, 1)},
+    }

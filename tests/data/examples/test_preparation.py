@@ -1,0 +1,205 @@
+"""Prepared shards: what they hold, their bytes, and when they are written again."""
+
+import dataclasses
+from collections import Counter
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.shards import (
+    DYNAMIC,
+    MAX_LENGTH,
+    NUM_ITEMS,
+    SEQUENCES,
+    STATIC,
+    catalogue,
+    contents,
+    records,
+    records_of,
+    values,
+)
+
+from bert4rec_tf.data.examples import preparation
+from bert4rec_tf.data.examples.cloze import cut_windows
+from bert4rec_tf.data.examples.preparation import prepare
+from bert4rec_tf.data.examples.tfrecords import MANIFEST
+from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
+from bert4rec_tf.foundation.errors import UserError
+
+
+def window_counts():
+    windows = cut_windows(SEQUENCES, MAX_LENGTH, 0.5)
+    rows = windows.rows(np.arange(len(windows)), MAX_LENGTH).tolist()
+    return Counter(
+        (user, tuple(row[:length])) for user, row, length in zip(windows.users.tolist(), rows, windows.lengths)
+    )
+
+
+def test_records_are_written_in_the_one_byte_order_all_processes_share(static):
+    for name in static.names:
+        for record in tf.data.TFRecordDataset(str(static.folder / name)):
+            example = tf.train.Example.FromString(record.numpy())
+            assert record.numpy() == example.SerializeToString(deterministic=True)
+
+
+def test_prepared_shards_hold_every_copy_of_every_window(static):
+    restored, last_only = Counter(), Counter()
+    for example in records(static):
+        items, places = values(example, "items"), values(example, "mask_positions")
+        assert {items[place] for place in places} == {NUM_ITEMS + 1}
+        for place, target in zip(places, values(example, "mask_targets"), strict=True):
+            items[place] = target
+        key = (values(example, "user")[0], tuple(items))
+        restored[key] += 1
+        last_only[key] += places == [len(items) - 1]
+    windows = window_counts()
+    assert restored == Counter({key: 3 * count for key, count in windows.items()})
+    assert last_only == windows
+
+
+def test_prepared_windows_are_whole_and_numbered(dynamic):
+    found = records(dynamic)
+    assert Counter((values(example, "user")[0], tuple(values(example, "items"))) for example in found) == (
+        window_counts()
+    )
+    assert sorted(values(example, "window")[0] for example in found) == list(range(len(found)))
+
+
+def test_shards_are_as_large_as_they_may_be_and_the_last_holds_the_rest(static):
+    assert len(static.names) > 2
+    assert set(static.sizes[:-1]) == {17}
+    assert 0 < static.sizes[-1] <= 17
+    for name, size in zip(static.names, static.sizes):
+        assert len(records_of(static.folder / name)) == size
+
+
+def test_copies_of_a_window_are_spread_over_the_shards(static):
+    users = [values(example, "user")[0] for example in records(static)]
+    assert users != sorted(users)
+    assert len(set(users[: static.sizes[0]])) > 5
+
+
+def test_any_number_of_processes_gives_the_same_bytes(tmp_path):
+    sequences = catalogue(800, longest=6)
+    masking = dataclasses.replace(STATIC, mask_copies=10)
+    one = prepare(sequences, masking, MAX_LENGTH, 5, tmp_path / "one", processes=1)
+    two = prepare(sequences, masking, MAX_LENGTH, 5, tmp_path / "two", processes=2)
+    assert len(one.names) == 2
+    assert contents(one) == contents(two)
+
+
+def test_more_processes_than_shards_are_no_trouble(tmp_path):
+    one = prepare(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path / "one", processes=1)
+    many = prepare(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path / "many", processes=4)
+    assert len(one.names) == 1
+    assert contents(one) == contents(many)
+
+
+def stamps(folder):
+    return {path.name: (path.stat().st_mtime_ns, path.stat().st_ino) for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("masking", [STATIC, DYNAMIC], ids=["static", "dynamic"])
+def test_prepared_twice_writes_nothing_the_second_time(tmp_path, small_shards, masking):
+    first = prepare(SEQUENCES, masking, MAX_LENGTH, 5, tmp_path)
+    before = stamps(tmp_path)
+    second = prepare(SEQUENCES, masking, MAX_LENGTH, 5, tmp_path)
+    assert stamps(tmp_path) == before
+    assert (second.folder, second.names, second.sizes) == (first.folder, first.names, first.sizes)
+    assert dict(second.widths) == dict(first.widths)
+
+
+def flip_a_byte(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def cut_short(path):
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def remove(path):
+    path.unlink()
+
+
+@pytest.mark.parametrize("damage", [flip_a_byte, cut_short, remove])
+@pytest.mark.parametrize("victim", ["the first shard", "the last shard"])
+def test_a_damaged_shard_is_noticed_and_written_again_the_same(tmp_path, small_shards, damage, victim):
+    shards = prepare(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path)
+    before = contents(shards)
+    damage(shards.folder / shards.names[0 if victim == "the first shard" else -1])
+    assert contents(shards) != before
+    assert contents(prepare(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path)) == before
+
+
+@pytest.mark.parametrize("damage", [cut_short, remove])
+def test_a_folder_without_a_whole_manifest_is_prepared_again(tmp_path, small_shards, damage):
+    shards = prepare(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path)
+    before = contents(shards)
+    damage(shards.folder / MANIFEST)
+    assert contents(prepare(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path)) == before
+
+
+def test_an_interrupted_preparation_is_not_taken_for_a_whole_one(tmp_path, small_shards, monkeypatch):
+    write, done = preparation.StaticShards.write, []
+
+    def stop_at_the_third(maker, number):
+        if number == 2:
+            raise KeyboardInterrupt
+        write(maker, number)
+        done.append(number)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(preparation.StaticShards, "write", stop_at_the_third)
+        prepare(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path / "again")
+    assert done == [0, 1]
+    again = prepare(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path / "again")
+    assert contents(again) == contents(prepare(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path / "at once"))
+
+
+def test_shards_of_another_fingerprint_are_not_opened(static):
+    assert len(static.missing("another")) == len(static.names)
+    elsewhere = dataclasses.replace(static, folder=static.folder / "nowhere")
+    assert len(elsewhere.missing("another")) == len(static.names)
+
+
+CHANGED = {
+    "seed": {"seed": 6},
+    "longest window": {"max_length": 5},
+    "data": {"sequences": SEQUENCES.without_last(np.eye(1, 23, dtype=np.int64)[0])},
+    "proportion": {"masking": dataclasses.replace(STATIC, mask_proportion=0.4)},
+    "most predictions": {"masking": dataclasses.replace(STATIC, max_predictions=2)},
+    "mask probability": {"masking": dataclasses.replace(STATIC, mask_prob=0.8)},
+    "copies": {"masking": dataclasses.replace(STATIC, mask_copies=1)},
+    "step of windows": {"masking": dataclasses.replace(STATIC, window_step=-1)},
+    "dynamic masks": {"masking": DYNAMIC},
+}
+
+
+@pytest.mark.parametrize("change", CHANGED)
+def test_changed_settings_have_a_folder_of_their_own(tmp_path, change):
+    settings = {"sequences": SEQUENCES, "masking": STATIC, "max_length": MAX_LENGTH, "seed": 5, "folder": tmp_path}
+    first = prepare(**settings)
+    before = stamps(first.folder)
+    second = prepare(**{**settings, **CHANGED[change]})
+    assert second.folder.parent == first.folder.parent == tmp_path
+    assert second.folder != first.folder
+    assert stamps(first.folder) == before
+
+
+def test_nothing_to_mask_is_an_error(tmp_path):
+    single = Sequences.from_codes(
+        np.array([0, 0, 0, 1, 1, 1]),
+        np.array([0, 1, 2, 0, 1, 2]),
+        np.array(["a", "b"], object),
+        np.array(["x", "y", "z"]),
+    )
+    with pytest.raises(UserError, match="two items"):
+        prepare(LeaveOneOut(single).training(False), STATIC, MAX_LENGTH, 5, tmp_path)
+
+
+def test_a_file_in_the_place_of_the_folder_is_an_error(tmp_path):
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(UserError, match="taken"):
+        prepare(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path / "taken")

@@ -1,0 +1,104 @@
+"""Archives: what is read from them, and which ones nobody should unpack."""
+
+import gzip
+import random
+import stat
+import zipfile
+
+import pytest
+
+from bert4rec_tf.data.reading import archives
+from bert4rec_tf.foundation.errors import UserError
+
+
+def archive(folder, members, packing=zipfile.ZIP_DEFLATED):
+    path = folder / "data.zip"
+    with zipfile.ZipFile(path, "w", packing) as file:
+        for name, content in members.items():
+            file.writestr(name, content)
+    return path
+
+
+def refusal(path, member="ratings.dat", **options):
+    with pytest.raises(UserError) as refused, archives.opened(path, member, **options) as file:
+        file.read()
+    assert str(path) in str(refused.value) and "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def test_a_member_is_read_wherever_it_lies(tmp_path):
+    path = archive(tmp_path, {"ml-1m/README": b"read me", "ml-1m/ratings.dat": b"1::2::3::4\n"})
+    with archives.opened(path, "ratings.dat") as file:
+        assert file.read() == b"1::2::3::4\n"
+    assert archives.members(path) == {"README", "ratings.dat"}
+
+
+@pytest.mark.parametrize("name", ["plain", "packed.gz", "data.zip"])
+def test_whoever_watches_is_told_of_every_byte_on_the_disk(tmp_path, name):
+    path, content, counts = tmp_path / name, random.Random(1).randbytes(3_000_000), []
+    if name == "data.zip":
+        archive(tmp_path, {"ratings.dat": content})
+    else:
+        path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    with archives.opened(path, "ratings.dat" if name == "data.zip" else None, watch=counts.append) as file:
+        assert b"".join(iter(lambda: file.read(1_000_000), b"")) == content
+    size = path.stat().st_size
+    assert size <= sum(counts) <= size + (1 << 20) and len([count for count in counts if count]) >= 3
+
+
+@pytest.mark.parametrize(
+    "name", ["../ratings.dat", "a/../../ratings.dat", "/etc/ratings.dat", "C:\\ratings.dat", "..\\ratings.dat"]
+)
+def test_a_member_that_leads_out_spoils_the_archive(tmp_path, name):
+    assert "leads out of the archive" in refusal(archive(tmp_path, {name: b"x", "ratings.dat": b"1::2::3::4\n"}))
+
+
+def test_a_link_spoils_the_archive(tmp_path):
+    link = zipfile.ZipInfo("link")
+    link.external_attr = (stat.S_IFLNK | 0o777) << 16
+    path = tmp_path / "data.zip"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr(link, "/etc/passwd")
+        file.writestr("ratings.dat", "1::2::3::4\n")
+    assert "leads out" in refusal(path)
+
+
+def test_a_bomb_is_not_unpacked(tmp_path):
+    path = archive(tmp_path, {"ratings.dat": b"0" * 10_000_000})
+    assert path.stat().st_size < 50_000
+    assert "would unpack from" in refusal(path)
+
+
+def test_a_member_beyond_the_limit_is_not_unpacked(tmp_path):
+    path = archive(tmp_path, {"ratings.dat": b"x" * 1_000}, zipfile.ZIP_STORED)
+    assert "1,000 bytes (at most 999" in refusal(path, limit=999)
+
+
+def test_an_archive_that_lies_about_its_size_is_damaged(tmp_path):
+    path = archive(tmp_path, {"ratings.dat": b"x" * 5_000 + bytes(range(256)) * 20})
+    content = path.read_bytes()
+    size = (5_000 + 256 * 20).to_bytes(4, "little")
+    path.write_bytes(content.replace(size, (100).to_bytes(4, "little")))
+    assert "damaged" in refusal(path)
+
+
+def test_encrypted_members_are_refused(tmp_path):
+    path = archive(tmp_path, {"ratings.dat": b"1::2::3::4\n"}, zipfile.ZIP_STORED)
+    content = bytearray(path.read_bytes())
+    for signature, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        content[content.index(signature) + flags] |= 1
+    path.write_bytes(content)
+    assert "cannot be unpacked" in refusal(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04" + b"\0" * 50])
+def test_what_is_no_archive_is_told(tmp_path, content):
+    path = tmp_path / "data.zip"
+    path.write_bytes(content)
+    assert "damaged" in refusal(path)
+    assert archives.members(path) is None
+
+
+def test_a_member_that_is_not_there_or_twice_is_told(tmp_path):
+    assert "expected one member 'ratings.dat', found 0" in refusal(archive(tmp_path, {"movies.dat": b"x"}))
+    assert "found 2" in refusal(archive(tmp_path, {"a/ratings.dat": b"x", "b/ratings.dat": b"x"}))

@@ -1,0 +1,35 @@
+"""Blocks of a file: nothing is lost between them, they end where lines end, and they know their line's number."""
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.ranking_oracle import FEW
+
+from bert4rec_tf.data.reading import blocks
+
+LINES = st.lists(st.sampled_from(["a,1", "bb,22", ""]), min_size=1, max_size=30)
+
+
+@FEW
+@given(LINES, st.lists(st.sampled_from(["\n", "\r\n", "\r"]), min_size=30, max_size=30), st.integers(1, 40))
+def test_blocks_are_the_file_cut_at_ends_of_lines_and_numbered(lines, ends, size):
+    content = "".join(line + end for line, end in zip(lines, ends)).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "SIZE", size)
+        found = list(blocks.read(io.BytesIO(content), Path("ratings.csv")))
+    assert b"".join(block.content for block in found) == content
+    before = b""
+    for block in found:
+        assert block.first == 1 + len(re.findall(rb"\r\n|\r|\n", before))
+        assert block.num_lines == len(re.findall(rb"\r\n|\r|\n", block.content))
+        before += block.content
+
+
+def test_a_file_of_old_line_ends_comes_in_many_blocks(monkeypatch):
+    monkeypatch.setattr(blocks, "SIZE", 10)
+    found = list(blocks.read(io.BytesIO(b"aa,1\rb,2\r" * 50), Path("ratings.csv")))
+    assert len(found) > 10 and all(block.content.endswith(b"\r") for block in found)

@@ -1,0 +1,288 @@
+"""From a file to sequences: what is filtered, what is kept, the raw sources of the data sets, and names."""
+
+import gzip
+import hashlib
+import zipfile
+
+import numpy as np
+import pytest
+from data.reading.test_interactions import as_csv, as_json, as_literals, as_text, histories, plainly
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert4rec_tf.config import presets
+from bert4rec_tf.config.data_names import Interactions, family, named
+from bert4rec_tf.data.reading import actions, conversion
+from bert4rec_tf.data.reading.actions import filtered, order_of
+from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.foundation import npz
+from bert4rec_tf.foundation.errors import UserError
+
+ROWS = [(f"u{user}", f"i{(user + step) % 9}", 100 - step) for step in range(6) for user in range(12)]
+ROWS += [("rare", "i1", 5), ("u1", "once", 1)]
+
+
+@settings(deadline=None)
+@given(
+    pairs=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=40),
+    least=st.tuples(*[st.integers(1, 5)] * 2),
+)
+def test_the_filter_is_one_pass_and_then_the_users(pairs, least):
+    users, items = (np.array(column, np.int32) for column in (zip(*pairs) if pairs else ([], [])))
+    chosen = filtered(users, items, *least)
+    once = [
+        sum(u == user for u, _ in pairs) >= least[0] and sum(i == item for _, i in pairs) >= least[1]
+        for user, item in pairs
+    ]
+    left = [user for (user, _), kept in zip(pairs, once) if kept]
+    expected = [kept and left.count(user) >= least[0] for (user, _), kept in zip(pairs, once)]
+    assert (np.ones(len(pairs), bool) if chosen is None else chosen).tolist() == expected
+
+
+@settings(deadline=None)
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 5), st.integers(-3, 3) | st.integers(-(2**62), 2**62)), max_size=40),
+    kind=st.sampled_from(["int64", "float64", "none"]),
+    grouped=st.booleans(),
+    piece=st.sampled_from([1, 3, 1 << 18]),
+)
+def test_actions_are_ordered_by_user_time_and_row(rows, kind, grouped, piece):
+    if grouped:
+        rows = sorted(rows, key=lambda row: row[0])
+    users = np.array([user for user, _ in rows], np.int32)
+    times = None if kind == "none" else np.array([time for _, time in rows], kind)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(actions, "PIECE", piece)
+        order = order_of(users, times)
+    expected = sorted(range(len(rows)), key=lambda row: (users[row], 0 if times is None else times[row], row))
+    assert (np.arange(len(rows)) if order is None else order).tolist() == expected
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "ratings.csv"
+    path.write_bytes(as_csv(ROWS))
+    return path
+
+
+def test_what_was_converted_is_read_again(path, tmp_path, monkeypatch):
+    asked = Interactions(path, min_user_actions=2, min_item_actions=2)
+    first = conversion.converted(asked, tmp_path / "data")
+    monkeypatch.setattr(conversion, "convert", None)
+    again = conversion.converted(asked, tmp_path / "data")
+    assert again[0].fingerprint == first[0].fingerprint and again[1] == first[1]
+    assert again[0].num_left_out == first[0].num_left_out
+    np.testing.assert_array_equal(again[0].vocabulary.counts, first[0].vocabulary.counts)
+
+
+def test_equal_files_are_kept_as_equal_bytes_under_the_same_name(path, tmp_path):
+    for folder in ("one", "two"):
+        conversion.converted(Interactions(path), tmp_path / folder)
+    ((one,), (two,)) = ([*(tmp_path / folder / "converted").iterdir()] for folder in ("one", "two"))
+    assert one.name == two.name and one.read_bytes() == two.read_bytes()
+
+
+def test_another_file_or_option_is_converted_anew(path, tmp_path):
+    folder = tmp_path / "data"
+    whole, _ = conversion.converted(Interactions(path), folder)
+    fewer, _ = conversion.converted(Interactions(path, min_item_actions=2), folder)
+    path.write_bytes(as_csv(ROWS[:50]))
+    changed, _ = conversion.converted(Interactions(path), folder)
+    assert len({whole.fingerprint, fewer.fingerprint, changed.fingerprint}) == 3
+    assert len(list((folder / "converted").iterdir())) == 3
+
+
+@pytest.mark.parametrize("damage", ["cut short", "flipped", "something else"])
+def test_what_is_damaged_is_converted_again(path, tmp_path, capfd, damage):
+    first, _ = conversion.converted(Interactions(path), tmp_path / "data")
+    (kept,) = (tmp_path / "data" / "converted").iterdir()
+    whole = kept.read_bytes()
+    if damage == "something else":
+        npz.write(kept, {"items": np.arange(3)})
+    else:
+        middle = len(whole) // 2
+        kept.write_bytes(
+            whole[:middle] + (b"" if damage == "cut short" else bytes([whole[middle] ^ 255]) + whole[middle + 1 :])
+        )
+    again, _ = conversion.converted(Interactions(path), tmp_path / "data")
+    assert "converted again" in capfd.readouterr().err
+    assert again.fingerprint == first.fingerprint and kept.read_bytes() == whole
+
+
+def test_where_nothing_can_be_kept_the_data_are_read_all_the_same(path, tmp_path, capfd):
+    sequences, _ = conversion.converted(Interactions(path), path)
+    assert histories(sequences) == plainly(ROWS)
+    assert "what was converted is not kept" in capfd.readouterr().err
+
+
+def test_the_report_says_what_was_read_and_kept(path):
+    _, report = conversion.convert(Interactions(path, min_user_actions=3, min_item_actions=2))
+    assert report.read == {"users": 13, "items": 10, "actions": 74}
+    assert report.kept == {"users": 12, "items": 9, "actions": 72}
+    assert "kept: 12 users, 9 items, 72 actions (users with at least 3, items with at least 2 actions)" in str(report)
+
+
+# The raw sources of the data sets, in the layouts of their publishers
+
+
+def sasrec(rows):
+    """The filter of the raw sources, by hand: one pass with at least five of each, then users with at least five."""
+    return plainly(rows, 5, 5)
+
+
+def put(folder, name, content):
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+
+
+def put_archive(folder, name, member, content):
+    with zipfile.ZipFile(folder / name, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(member, content)
+
+
+def rated(rows):
+    return [(user, item, 3, time) for user, item, time in rows]
+
+
+RAW = {
+    "beauty": lambda folder: put(folder, "ratings_Beauty.csv", as_text(rated(ROWS), ",")),
+    "beauty in reviews": lambda folder: put(
+        folder, "reviews_Beauty.json.gz", as_json(ROWS, ("reviewerID", "asin", "unixReviewTime"))
+    ),
+    "ml-1m": lambda folder: put_archive(folder, "ml-1m.zip", "ml-1m/ratings.dat", as_text(rated(ROWS), "::")),
+    "ml-1m unpacked": lambda folder: put(folder, "ml-1m/ratings.dat", as_text(rated(ROWS), "::")),
+}
+
+
+@pytest.mark.parametrize("case", RAW)
+def test_a_raw_source_is_filtered_as_the_original_was(tmp_path, case):
+    RAW[case](tmp_path)
+    sequences = datasets.load(case.split()[0], tmp_path, source="raw")
+    assert histories(sequences) == sasrec(ROWS)
+    assert datasets.load(f"{case.split()[0]}-raw", tmp_path).fingerprint == sequences.fingerprint
+
+
+def test_steam_is_read_from_python_dictionaries_by_day_and_row(tmp_path):
+    rows = [(user, item, f"2017-12-{31 - (100 - time):02d}") for user, item, time in ROWS if time > 90]
+    content = as_literals([(*row, "it's \\ fun") for row in rows], ("username", "product_id", "date", "text"))
+    put(tmp_path, "steam_reviews.json.gz", content + b"{u'page': 1}\n")
+    sequences, report = datasets.load_with_report("steam", tmp_path, "raw")
+    assert histories(sequences) == sasrec([row for row in ROWS if row[2] > 90])
+    assert report.bad == {"the user's id is missing": (1, len(rows) + 1)}
+
+
+def test_the_rare_items_of_ml_20m_stay(tmp_path):
+    content = as_csv(rated(ROWS), ("userId", "movieId", "rating", "timestamp"))
+    put_archive(tmp_path, "ml-20m.zip", "ml-20m/ratings.csv", content)
+    assert histories(datasets.load("ml-20m", tmp_path, source="raw")) == plainly(ROWS, 5, 1)
+
+
+def test_the_authors_archive_of_ml_20m_and_its_publishers_have_one_name(tmp_path):
+    content = as_csv(rated(ROWS), ("userId", "movieId", "rating", "timestamp"))
+    put_archive(tmp_path, "ml-20m.zip", "ml-20m/ratings.csv", content)
+    assert datasets.present("ml-20m", tmp_path) is None
+    put_archive(tmp_path, "ml-20m.zip", "ml-20m.txt", b"1 2\n1 3\n2 3\n2 2\n")
+    assert histories(datasets.load("ml-20m", tmp_path)) == {"1": ["2", "3"], "2": ["3", "2"]}
+    assert datasets.present("ml-20m-raw", tmp_path) is None
+    with pytest.raises(UserError, match=r"ml-20m\.zip: has no 'ratings.csv'; name it otherwise"):
+        datasets.load("ml-20m", tmp_path, source="raw")
+    put(tmp_path, "ml-20m/ratings.csv", content)
+    assert histories(datasets.load("ml-20m", tmp_path, source="raw")) == plainly(ROWS, 5, 1)
+
+
+def test_an_authors_file_that_is_another_is_told(tmp_path, capfd):
+    put(tmp_path, "beauty.txt", b"1 2\n1 3\n")
+    datasets.load("beauty", tmp_path)
+    assert "is not the file that the authors published (git:16718a33" in capfd.readouterr().err
+
+
+def test_the_published_sources_are_named_with_their_checksums():
+    for name, dataset in datasets.DATASETS.items():
+        for source in dataset.sources.values():
+            remote = source.fetched.remote
+            manner, digits = remote.checksum.split(":")
+            assert len(digits) == {"git": 40, "sha256": 64}[manner] and all(
+                url.startswith("https://") for url in remote.urls
+            )
+            assert (source.terms is not None) == name.startswith("ml-")
+
+
+def test_real_files_have_the_blob_ids_of_git(real_file):
+    content = gzip.decompress(real_file("beauty.txt.gz").read_bytes())
+    blob = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+    remote = datasets.DATASETS["beauty"].sources["processed"].fetched.remote
+    assert remote.checksum == f"git:{blob}" and len(content) < remote.size
+
+
+def test_table_1_is_compared_to_its_last_digit(real_data):
+    assert "As in Table 1." in datasets.describe("beauty", real_data("beauty"))
+    told = datasets.describe("ml-1m", real_data("ml-1m"))
+    assert "Not as in Table 1: mean length, density. Table 1's mean length" in told
+    told = datasets.describe("ml-1m", real_data("beauty"))
+    assert "Not as in Table 1: users, items, actions, mean length, density." in told.splitlines()
+
+
+# Names
+
+
+def test_a_source_is_part_of_a_data_set_s_name():
+    assert (
+        named("beauty", "processed") == "beauty"
+        and named("beauty", "raw") == named("beauty-raw", "raw") == "beauty-raw"
+    )
+    assert family("beauty-raw") == "beauty"
+    assert presets.make_run("beauty", source="raw").dataset == "beauty-raw"
+    assert presets.make_run("beauty", source="raw").flat() == presets.make_run("beauty").flat()
+    with pytest.raises(UserError, match="Unknown source: 'rawe'"):
+        named("beauty", "rawe")
+    with pytest.raises(UserError, match="'synthetic' is built in and has no source"):
+        datasets.load("synthetic", source="raw")
+
+
+def test_one_s_own_data_are_named_by_their_file_and_options():
+    names = {
+        "own-ratings": Interactions("a/ratings.csv"),
+        "own-u": Interactions("u.data.gz"),
+        "own-my_file_": Interactions("my file\u00e9.csv"),
+    }
+    assert [asked.name for asked in names.values()] == list(names)
+    others = [
+        Interactions("ratings.csv", **options)
+        for options in (
+            {},
+            {"min_user_actions": 5},
+            {"min_item_actions": 5},
+            {"user_column": "u"},
+            {"bad_rows": "skip"},
+        )
+    ]
+    assert len({asked.name for asked in others}) == 5 and all(asked.name.startswith("own-ratings") for asked in others)
+    assert Interactions("ratings.csv", min_user_actions=1).name == "own-ratings"
+
+
+def test_a_run_on_one_s_own_data_has_settings_and_needs_the_file(path):
+    asked = Interactions(path)
+    for model in ("bert4rec", "sasrec", "pop"):
+        run = presets.make_run(asked, model=model)
+        assert run.dataset == "own-ratings" and run == presets.make_run("own-ratings", model=model)
+    with pytest.raises(UserError, match="Preset 'released' has no settings for 'own-ratings'"):
+        presets.make_run(asked, preset="released")
+    with pytest.raises(UserError, match="name their file"):
+        datasets.load("own-ratings")
+    with pytest.raises(UserError, match="Did you mean 'beauty'"):
+        presets.make_run("beaty")
+
+
+@pytest.mark.parametrize(
+    ("options", "must"),
+    [
+        ({"min_user_actions": 0}, "`min_user_actions` must be at least 1"),
+        ({"min_item_actions": 1.5}, "`min_item_actions` must be a whole number"),
+        ({"bad_rows": "ignore"}, "`bad_rows` must be one of"),
+        ({"path": ""}, "`interactions` must name a file"),
+    ],
+)
+def test_options_out_of_range_are_refused(options, must):
+    with pytest.raises(UserError, match=must):
+        Interactions(**{"path": "ratings.csv", **options})

@@ -1,0 +1,337 @@
+"""Files of `user item` lines: what is read, and which line is named where it cannot be."""
+
+import gzip
+import random
+import re
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from bert4rec_tf.data.reading.pairs import from_columns, read_pairs
+from bert4rec_tf.data.sequences import LeaveOneOut, Vocabulary
+from bert4rec_tf.foundation.errors import UserError
+
+GOOD = [(7, 30), (9, 10), (7, 10), (9, 10), (7, 20), (4, 20)]
+
+
+def as_bytes(pairs, end="\n", separator=" "):
+    return "".join(f"{user}{separator}{item}{end}" for user, item in pairs).encode()
+
+
+def write(folder, content, name="data.txt"):
+    path = folder / name
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    return path
+
+
+def histories(sequences):
+    return {user: sequences.vocabulary.decode(sequences[row]) for row, user in enumerate(sequences.users)}
+
+
+def refusal(path):
+    with pytest.raises(UserError) as caught:
+        read_pairs(path)
+    message = str(caught.value)
+    assert str(path) in message
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize("name", ["data.txt", "data.txt.gz"])
+def test_interleaved_users_are_read_from_plain_and_packed_files(tmp_path, name):
+    sequences = read_pairs(write(tmp_path, as_bytes(GOOD), name))
+    assert histories(sequences) == {"7": ["30", "10", "20"], "9": ["10", "10"]}
+    assert sequences.vocabulary.items.tolist() == ["10", "30", "20"]
+    assert sequences.num_left_out == 1
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("separator", [" ", "\t", "   "])
+def test_line_ends_and_separators_make_no_difference(tmp_path, end, separator):
+    plain = read_pairs(write(tmp_path, as_bytes(GOOD)))
+    other = read_pairs(write(tmp_path, as_bytes(GOOD, end, separator), "other.txt"))
+    assert other.fingerprint == plain.fingerprint
+
+
+def test_the_last_line_needs_no_end(tmp_path):
+    plain = read_pairs(write(tmp_path, as_bytes(GOOD)))
+    assert read_pairs(write(tmp_path, as_bytes(GOOD).rstrip(), "other.txt")).fingerprint == plain.fingerprint
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    pairs=st.lists(st.tuples(st.integers(-3, 5), st.integers(-(10**17), 10**17) | st.integers(1, 4)), max_size=30),
+    packed=st.booleans(),
+)
+def test_whatever_pairs_are_written_are_read_back(tmp_path_factory, pairs, packed):
+    pairs = [(1, 1), (1, 2), *pairs]
+    path = write(tmp_path_factory.mktemp("pairs"), as_bytes(pairs), "data.txt.gz" if packed else "data.txt")
+    expected = {}
+    for user, item in pairs:
+        expected.setdefault(str(user), []).append(str(item))
+    kept = {user: items for user, items in expected.items() if len(items) > 1}
+    sequences = read_pairs(path)
+    counts = Counter(item for items in kept.values() for item in items)
+    assert histories(sequences) == kept
+    assert sequences.num_left_out == len(expected) - len(kept)
+    assert dict(zip(sequences.vocabulary.items, sequences.vocabulary.counts)) == counts
+
+
+LINE_ENDS = r"\r\n|\r|\n"
+
+
+def plainly_read(content):
+    """The pairs of a file, read line by line; the number of the first bad line where there is one."""
+    text = content.decode("latin-1")
+    rows = re.split(LINE_ENDS, re.sub(rf"(?:{LINE_ENDS})\Z", "", text))
+    pairs = []
+    for number, row in enumerate(rows, start=1):
+        found = re.fullmatch(r"[ \t]*(-?[0-9]+)[ \t]+(-?[0-9]+)[ \t]*", row)
+        if not found or not all(-(2**63) <= int(value) < 2**63 for value in found.groups()):
+            return number
+        pairs.append(tuple(int(value) for value in found.groups()))
+    return pairs
+
+
+def check_against_plain_reading(path, content):
+    """Reads what was written to `path`; nothing but a UserError may come, and where it does, for that line."""
+    expected = plainly_read(content)
+    try:
+        sequences = read_pairs(path)
+    except UserError as error:
+        message = str(error)
+        if not content.strip():
+            assert "the file is empty" in message
+        elif isinstance(expected, int):
+            assert f"{path}, line {expected}: expected" in message
+        else:
+            assert re.search("no user has two actions|there is only one item", message), message
+        return
+    assert not isinstance(expected, int)
+    kept = {}
+    for user, item in expected:
+        kept.setdefault(str(user), []).append(str(item))
+    assert sequences.num_left_out == sum(len(items) == 1 for items in kept.values())
+    assert histories(sequences) == {user: items for user, items in kept.items() if len(items) > 1}
+
+
+LARGEST = 2**63 - 1
+INTEGERS = st.integers(1, 3) | st.sampled_from([-1, LARGEST, LARGEST + 1, -LARGEST - 1, -LARGEST - 2])
+BLANKS = st.text(" \t", max_size=2)
+ROWS = st.builds(
+    "{}{}{}{}{}{}{}".format,
+    *(BLANKS, INTEGERS, st.just(" ") | st.just("\t"), BLANKS, INTEGERS, BLANKS, st.sampled_from(["\n", "\r\n", "\n"])),
+)
+GOOD_ROWS = st.lists(ROWS, min_size=1, max_size=12).map("".join)
+NEARLY_GOOD = st.lists(ROWS | st.text("-0123456789 \t\r\n", max_size=4), max_size=8).map("".join)
+TEXTS = st.one_of(GOOD_ROWS, GOOD_ROWS.map(str.rstrip), NEARLY_GOOD, st.text("-012 \t\r\n", max_size=40))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("readers")
+
+
+@settings(deadline=None, max_examples=400)
+@given(content=TEXTS.map(str.encode) | st.binary(max_size=60), packed=st.booleans())
+@example(content=b"1 2\r\n\t 1\t  3 \r1 2", packed=False)
+@example(content=b"1 2\n1 3\n\n", packed=True)
+@example(content=b"1 -9223372036854775808\n1 0007\n1 x\n", packed=False)
+@example(content=b"1 2\n1 " + b"0" * 300 + b"3\n", packed=False)
+@example(content=b"1 2\n1 3\n1 -\n", packed=False)
+@example(content=b"1 2\n1 3\n1 4\x0b\n", packed=False)
+def test_any_bytes_are_read_as_a_plain_reader_does_or_refused_at_its_line(folder, content, packed):
+    check_against_plain_reading(write(folder, content, "data.txt.gz" if packed else "data.txt"), content)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.data())
+def test_a_packed_file_of_any_bytes_is_read_or_refused(folder, data):
+    whole = gzip.compress(as_bytes(GOOD), mtime=0)
+    place = data.draw(st.integers(0, len(whole) - 1))
+    other = data.draw(st.binary(max_size=3))
+    content = data.draw(st.sampled_from([whole[:place] + other + whole[place + 1 :], whole[:place] + other, other]))
+    path = folder / "noise.txt.gz"
+    path.write_bytes(content)
+    try:
+        unpacked = gzip.decompress(content)
+    except Exception:
+        assert re.search("cut short or damaged|cannot be read", refusal(path))
+    else:
+        check_against_plain_reading(path, unpacked)
+
+
+BAD_IDS = {"empty": "", "with an end of line": "two\nlines", "with a carriage return": "two\rlines"}
+
+
+@pytest.mark.parametrize("column", ["user", "item"])
+@pytest.mark.parametrize("kind", BAD_IDS)
+def test_a_raw_id_that_is_no_line_is_refused(tmp_path, kind, column):
+    bad, good = pd.Series(["a", BAD_IDS[kind], "a"]), pd.Series(["b", "b", "c"])
+    with pytest.raises(UserError) as refused:
+        from_columns(*((bad, good) if column == "user" else (good, bad)), tmp_path / "data.csv")
+    assert str(tmp_path / "data.csv") in str(refused.value)
+    assert f"an id of {column}s must be one line that is not empty. Found: {BAD_IDS[kind]!r}" in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", BAD_IDS)
+def test_a_vocabulary_holds_no_id_that_is_no_line(kind):
+    with pytest.raises(ValueError, match="must be ids of one line that are not empty") as refused:
+        Vocabulary(np.array(["a", BAD_IDS[kind]], object), np.ones(2, np.int64))
+    assert repr(BAD_IDS[kind]) in str(refused.value)
+
+
+BAD_LINES = {
+    "three columns": ("1 2 3", "3 columns"),
+    "one column": ("1", "1 columns"),
+    "commas": ("1,2", "1 columns"),
+    "nothing": ("", "0 columns"),
+    "only blanks": ("   ", "0 columns"),
+    "a word": ("1 two", "two integers"),
+    "a missing value": ("1 nan", "two integers"),
+    "a fraction": ("1 2.5", "two integers"),
+    "a whole number with a point": ("1 2.0", "two integers"),
+    "an exponent": ("1e1 2", "two integers"),
+    "a truth value": ("True 2", "two integers"),
+    "an open quote": ('1 "2', "two integers"),
+    "more than 64 bits": ("1 99999999999999999999", "two integers"),
+}
+
+
+@pytest.mark.parametrize("place", [0, 3, len(GOOD)], ids=["first", "middle", "last"])
+@pytest.mark.parametrize("kind", BAD_LINES)
+def test_a_bad_line_is_named(tmp_path, kind, place):
+    text, wanted = BAD_LINES[kind]
+    lines = [f"{user} {item}" for user, item in GOOD]
+    lines.insert(place, text)
+    message = refusal(write(tmp_path, "\n".join(lines).encode() + b"\n"))
+    assert f"line {place + 1}:" in message
+    assert wanted in message
+
+
+def test_a_bad_line_of_a_packed_file_is_named(tmp_path):
+    assert "line 2:" in refusal(write(tmp_path, b"1 2\n1 x\n1 3\n", "data.txt.gz"))
+
+
+def test_the_first_of_several_bad_lines_is_named(tmp_path):
+    message = refusal(write(tmp_path, b"1 2\n1 3\nx 4\n1\n1 2 3\n"))
+    assert "line 3:" in message
+    assert "x 4" in message
+
+
+@pytest.mark.parametrize("line", ["1", "1 2 3", "1,2", "user item"])
+def test_a_file_of_bad_lines_only_is_refused_at_its_first(tmp_path, line):
+    assert "line 1:" in refusal(write(tmp_path, f"{line}\n".encode() * 3))
+
+
+def test_large_good_ids_are_not_taken_for_the_bad_line(tmp_path):
+    largest = np.iinfo(np.int64).max
+    sequences = read_pairs(write(tmp_path, as_bytes([(largest, 1), (largest, 2)])))
+    assert histories(sequences) == {str(largest): ["1", "2"]}
+    assert "line 3:" in refusal(write(tmp_path, f"{largest} 1\n{largest} 2\n{largest} x\n".encode(), "bad.txt"))
+
+
+def test_a_bad_line_far_down_is_named_with_windows_line_ends(tmp_path):
+    lines = ["1 2"] * 5_000 + ["1 2 3"]
+    assert "line 5001:" in refusal(write(tmp_path, "\r\n".join(lines).encode()))
+
+
+def test_bytes_that_are_no_text_are_refused_in_one_line(tmp_path):
+    assert "line 2:" in refusal(write(tmp_path, b"1 2\n1 \xff\xfe\n1 3\n"))
+
+
+@pytest.mark.parametrize("name", ["absent.txt", "absent.txt.gz"])
+def test_a_missing_file_is_refused(tmp_path, name):
+    assert "no such file" in refusal(tmp_path / name)
+
+
+def test_a_folder_is_refused(tmp_path):
+    assert "cannot be read" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["empty.txt", "empty.txt.gz"])
+@pytest.mark.parametrize("content", [b"", b"\n\n"])
+def test_an_empty_file_is_refused(tmp_path, name, content):
+    assert "the file is empty" in refusal(write(tmp_path, content, name))
+
+
+def packed_noise():
+    noise = random.Random(0)
+    pairs = [(noise.randrange(1000), noise.randrange(1000)) for _ in range(2_000)]
+    return gzip.compress(as_bytes(pairs), mtime=0)
+
+
+def flipped(content, place):
+    return content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :]
+
+
+DAMAGED = {
+    "nothing but the start of its header": packed_noise()[:5],
+    "half of it": packed_noise()[:2_000],
+    "all but its checksum": packed_noise()[:-8],
+    "all but its last byte": packed_noise()[:-1],
+    "a wrong byte inside": flipped(packed_noise(), 2_000),
+    "a wrong checksum": flipped(packed_noise(), -6),
+    "text that is not packed": as_bytes(GOOD),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_packed_file_is_refused_that_is(tmp_path, damage):
+    path = tmp_path / "data.txt.gz"
+    path.write_bytes(DAMAGED[damage])
+    assert "damaged" in refusal(path)
+
+
+def test_a_single_item_is_refused(tmp_path):
+    assert "only one item" in refusal(write(tmp_path, as_bytes([(1, 5), (1, 5), (2, 5), (2, 5)])))
+
+
+def test_a_single_item_is_refused_also_where_single_actions_have_others(tmp_path):
+    assert "only one item" in refusal(write(tmp_path, as_bytes([(1, 5), (1, 5), (2, 6), (3, 7)])))
+
+
+def test_users_without_a_second_action_are_refused(tmp_path):
+    assert "no user has two actions" in refusal(write(tmp_path, as_bytes([(1, 5), (2, 5), (3, 6)])))
+
+
+@pytest.fixture(scope="module")
+def beauty(real_data):
+    return real_data("beauty")
+
+
+@pytest.fixture(scope="module")
+def ml_1m(real_data):
+    return real_data("ml-1m")
+
+
+def test_beauty_has_the_size_of_table_1(beauty):
+    assert (beauty.num_users, beauty.num_items, beauty.num_actions) == (40_226, 54_542, 353_962)
+    assert round(beauty.num_actions / beauty.num_users, 2) == 8.80
+    assert beauty.num_left_out == 0
+
+
+def test_ml_1m_has_the_size_of_table_1(ml_1m):
+    assert (ml_1m.num_users, ml_1m.num_items, ml_1m.num_actions) == (6_040, 3_416, 999_611)
+    assert ml_1m.num_left_out == 0
+
+
+def test_beauty_keeps_the_items_with_fewer_than_five_actions(beauty):
+    assert np.count_nonzero(beauty.vocabulary.counts < 5) == 37_501
+    assert beauty.lengths.min() == 5
+
+
+@pytest.mark.parametrize(("with_validation", "cold"), [(True, 3_133), (False, 4_018)])
+def test_test_items_of_beauty_that_never_occur_in_training(beauty, with_validation, cold):
+    split = LeaveOneOut(beauty)
+    met = split.training(with_validation).counts()
+    assert np.count_nonzero(met[split.targets("test")] == 0) == cold
+
+
+def test_every_user_of_the_real_data_is_evaluated(beauty, ml_1m):
+    for sequences in (beauty, ml_1m):
+        assert LeaveOneOut(sequences).num_not_evaluated == 0

@@ -1,0 +1,232 @@
+"""Downloads from a server on this machine: whole and verified, or one line and nothing left in the file's place."""
+
+import gzip
+import hashlib
+import random
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+from support.file_server import served
+
+from bert4rec_tf.data.sources import datasets, download
+from bert4rec_tf.data.sources.download import Remote
+from bert4rec_tf.foundation.errors import UserError
+
+CONTENT = random.Random(1).randbytes(300_000)
+SHA = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
+
+
+@pytest.fixture(autouse=True)
+def online(monkeypatch):
+    monkeypatch.delenv(download.OFFLINE)
+    monkeypatch.setattr(download, "PAUSES", (0.01, 0.01))
+    for proxy in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(proxy, raising=False)
+
+
+def remote(server, *, path="/file", checksum=SHA, size=1 << 20):
+    return Remote((server.url + path,), checksum, size)
+
+
+def refusal(*arguments):
+    with pytest.raises(UserError) as refused:
+        download.fetch(*arguments)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def kept(folder):
+    """What lies in a folder, without locks."""
+    return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))
+
+
+def test_a_blob_id_of_git_is_known(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"hello\n")
+    assert download.digest(path, "git:") == "git:ce013625030ba8dba906f756967f9e9ca394464a"
+    packed = tmp_path / "file.gz"
+    packed.write_bytes(gzip.compress(b"hello\n"))
+    assert download.digest(packed, "git:") == download.digest(path, "git:")
+
+
+@pytest.mark.parametrize("path", ["/file", "/moved"], ids=["straight", "redirected"])
+def test_a_file_comes_whole_into_a_new_folder(tmp_path, path):
+    with served(CONTENT) as server:
+        download.fetch(remote(server, path=path), tmp_path / "new" / "file")
+    assert (tmp_path / "new" / "file").read_bytes() == CONTENT
+    assert kept(tmp_path / "new") == ["file"]
+
+
+def test_a_file_that_is_there_is_not_asked_for(tmp_path):
+    (tmp_path / "file").write_bytes(b"mine")
+    with served(CONTENT) as server:
+        download.fetch(remote(server), tmp_path / "file")
+        assert not server.asked
+    assert (tmp_path / "file").read_bytes() == b"mine"
+
+
+def test_another_file_is_not_kept(tmp_path):
+    with served(b"another") as server:
+        line = refusal(remote(server), tmp_path / "file")
+    assert "gave another file than expected, which was not kept" in line and SHA in line
+    assert kept(tmp_path) == []
+
+
+def test_cut_connections_are_gone_on_with(tmp_path):
+    with served(CONTENT, cut_after=[100_000, 1, 50_000]) as server:
+        download.fetch(remote(server), tmp_path / "file")
+        assert server.asked == [None, "bytes=100000-", "bytes=100001-", "bytes=150001-"]
+    assert (tmp_path / "file").read_bytes() == CONTENT
+    assert kept(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("behaviour", [{"ranges": False}, {"tagged": False}], ids=lambda known: next(iter(known)))
+def test_a_server_that_cannot_go_on_begins_anew(tmp_path, behaviour):
+    with served(CONTENT, cut_after=[100_000], **behaviour) as server:
+        download.fetch(remote(server), tmp_path / "file")
+        assert len(server.asked) == 2
+    assert (tmp_path / "file").read_bytes() == CONTENT
+
+
+def test_what_a_killed_process_left_is_gone_on_with(tmp_path):
+    with served(CONTENT, cut_after=[1_000, 0, 0, 0, 0]) as server:
+        assert "cut off after 1,000 of 300,000 bytes" in refusal(remote(server), tmp_path / "file")
+        assert not (tmp_path / "file").exists()
+        server.cut_after.clear()
+        server.asked.clear()
+        download.fetch(remote(server), tmp_path / "file")
+        assert server.asked == ["bytes=1000-"]
+    assert (tmp_path / "file").read_bytes() == CONTENT
+
+
+def test_a_file_that_changed_in_between_is_fetched_from_its_start(tmp_path):
+    with served(b"old" * 1_000, cut_after=[1_000, 0, 0, 0, 0]) as server:
+        refusal(remote(server), tmp_path / "file")
+        server.content = CONTENT
+        server.cut_after.clear()
+        download.fetch(remote(server), tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == CONTENT
+
+
+def test_a_damaged_beginning_is_fetched_anew(tmp_path, capfd):
+    with served(CONTENT, cut_after=[1_000, 0, 0, 0, 0]) as server:
+        refusal(remote(server), tmp_path / "file")
+        (part,) = tmp_path.glob(".*.part")
+        part.write_bytes(b"x" * 1_000)
+        server.cut_after.clear()
+        download.fetch(remote(server), tmp_path / "file")
+    assert "fetching it anew" in capfd.readouterr().err
+    assert (tmp_path / "file").read_bytes() == CONTENT
+
+
+def test_a_missing_file_is_told_with_what_to_do(tmp_path):
+    with served(CONTENT, status=404) as server:
+        line = refusal(remote(server), tmp_path / "file")
+        assert len(server.asked) == 1
+    assert "answered 404" in line
+    assert f"Get {server.url}/file and put it there, or set --data_dir" in line and str(tmp_path / "file") in line
+    assert kept(tmp_path) == []
+
+
+def test_a_busy_server_is_asked_again(tmp_path):
+    with served(CONTENT, status=503, times=2) as server:
+        download.fetch(remote(server), tmp_path / "file")
+        assert len(server.asked) == 3
+
+
+def test_the_second_address_serves_where_the_first_does_not(tmp_path):
+    with served(b"", status=404) as first, served(CONTENT) as second:
+        download.fetch(Remote((first.url + "/file", second.url + "/file"), SHA), tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == CONTENT
+
+
+def closed_port():
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
+
+
+def test_no_network_is_one_line_that_says_which_file_to_put_where(tmp_path):
+    url = f"http://127.0.0.1:{closed_port()}/file"
+    line = refusal(Remote((url,), SHA), tmp_path / "file")
+    assert "cannot be reached" in line and f"Get {url} and put it there" in line and str(tmp_path / "file") in line
+
+
+def test_a_name_that_nobody_knows_is_told(tmp_path, monkeypatch):
+    def nobody(*arguments, **options):
+        raise socket.gaierror(-3, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", nobody)
+    assert "name resolution" in refusal(Remote(("https://absent.invalid/file",), SHA), tmp_path / "file")
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told", "not told"])
+def test_more_bytes_than_the_file_can_have_are_not_taken(tmp_path, monkeypatch, told):
+    if not told:
+        monkeypatch.setattr("http.client.HTTPMessage.get", lambda self, name, default=None: default)
+    with served(CONTENT) as server:
+        line = refusal(remote(server, size=1_000), tmp_path / "file")
+    assert ("which is more than the file can have" if told else "more bytes than the file can have") in line
+    assert not (tmp_path / "file").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with served(CONTENT) as server:
+        assert "cannot be made" in refusal(remote(server), tmp_path / "file" / "below" / "file")
+
+
+PROGRAM = """
+import sys
+from bert4rec_tf.data import download
+from pathlib import Path
+print("begins", flush=True)
+download.fetch(download.Remote((sys.argv[1],), sys.argv[2]), Path(sys.argv[3]))
+print(len(Path(sys.argv[3]).read_bytes()))
+"""
+
+
+def test_of_two_processes_one_fetches_and_the_other_waits(tmp_path):
+    with served(CONTENT, delay=threading.Event()) as server:
+        command = [sys.executable, "-c", PROGRAM, server.url + "/file", SHA, str(tmp_path / "file")]
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        both = [subprocess.Popen(command, **options) for _ in range(2)]
+        assert [process.stdout.readline() for process in both] == ["begins\n"] * 2
+        waiting = threading.Timer(1.0, server.delay.set)
+        waiting.start()
+        found = [process.communicate(timeout=60) for process in both]
+        assert len(server.asked) == 1
+    assert [out for out, _ in found] == ["300000\n"] * 2
+    assert sum("another process fetches it; waiting" in error for _, error in found) <= 1
+
+
+def test_a_data_set_is_fetched_once_and_then_used_without_a_network(tmp_path, monkeypatch, capsys):
+    lines = "".join(
+        f"{user} {1 + (7 * user + 3 * place) % 30}\n" for user in range(1, 41) for place in range(6)
+    ).encode()
+    blob = hashlib.sha1(b"blob %d\0" % len(lines) + lines).hexdigest()
+    with served(lines) as server:
+        file = datasets.File("ml-1m.txt", Remote((server.url + "/file",), f"git:{blob}"))
+        source = datasets.Source((file,), terms=datasets.MOVIELENS_TERMS)
+        monkeypatch.setitem(datasets.DATASETS, "ml-1m", datasets.Dataset("ML-1m", {"processed": source}))
+        server.status = 404
+        with pytest.raises(UserError):
+            datasets.load("ml-1m", tmp_path)
+        server.status = 200
+        server.asked.clear()
+        first = datasets.load("ml-1m", tmp_path)
+        second = datasets.load("ml-1m", tmp_path)
+        assert len(server.asked) == 1
+    assert first.fingerprint == second.fingerprint and first.num_users == 40
+    assert capsys.readouterr().out.count("not to be passed on") == 1
+
+
+def test_a_forbidden_network_is_not_asked(tmp_path, monkeypatch):
+    monkeypatch.setenv(download.OFFLINE, "1")
+    with served(CONTENT) as server:
+        assert f"{download.OFFLINE} is set" in refusal(remote(server), tmp_path / "new" / "file")
+        assert not server.asked
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,134 @@
+"""Whole runs on a file of one's own, from the command line and from Python."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from commands.test_mistakes import start
+from data.reading.test_interactions import as_csv
+from support.mistakes import TINY
+from support.ranking_oracle import make_sequences
+
+import bert4rec_tf as b4r
+from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.runs.pipeline import export
+from bert4rec_tf.runs.seeds import repeat
+from bert4rec_tf.runs.workdir import WorkDirectory
+
+ROWS = [
+    (f"user {user}", f"item {1 + (7 * user + 3 * place) % 30}", 1_000 - place)
+    for user in range(1, 41)
+    for place in range(6)
+]
+OWN = f"--interactions=ratings.csv --min_user_actions=2 {TINY}"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "ratings.csv").write_bytes(as_csv(ROWS))
+    with pytest.MonkeyPatch.context() as patch:
+        start(folder, f"{OWN} --workdir=work", patch)
+    return folder
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+    return shutil.copytree(finished, tmp_path / "copy")
+
+
+def test_a_run_leaves_all_that_one_on_a_data_set_leaves(finished):
+    work = finished / "work"
+    metrics = json.loads((work / "metrics.json").read_text())
+    assert metrics["users"] == 40 and metrics["run"]["dataset"].startswith("own-ratings-")
+    assert "paper" not in metrics
+    assert "item 8" in (work / "vocabulary.txt").read_text().splitlines()
+    assert (work / "saved_model" / "saved_model.pb").exists()
+    assert len(list((finished / "cache" / "bert4rec_tf" / "converted").iterdir())) == 1
+
+
+def test_the_work_directory_alone_is_enough_to_evaluate_and_export(copy, monkeypatch):
+    before = (copy / "work" / "metrics.json").read_bytes()
+    (copy / "work" / "metrics.json").unlink()
+    config = json.loads((copy / "work" / "config.json").read_text())
+    assert config["interactions"]["path"].endswith("own0/ratings.csv")
+    start(copy, "--mode=evaluate --workdir=work", monkeypatch)
+    assert (copy / "work" / "metrics.json").read_bytes() == before
+    start(copy, "--mode=export --workdir=work --export_dir=new", monkeypatch)
+    assert (copy / "new" / "saved_model.pb").exists()
+
+
+def test_a_training_that_lost_its_last_part_goes_on(copy, monkeypatch):
+    before = (copy / "work" / "ranks-test.npz").read_bytes()
+    shutil.rmtree(copy / "work" / "final")
+    (copy / "work" / "ranks-test.npz").unlink()
+    start(copy, f"{OWN} --workdir=work", monkeypatch)
+    assert (copy / "work" / "ranks-test.npz").read_bytes() == before
+
+
+MISTAKES = {
+    "other rows": ("ratings.csv", f"{OWN} --workdir=work", "was made from other data"),
+    "another option": (
+        None,
+        f"{OWN} --min_item_actions=2 --workdir=work",
+        "holds another run (there dataset=own-ratings-",
+    ),
+    "a file that is gone": (None, f"--interactions=absent.csv {TINY} --workdir=new", "absent.csv: no such file"),
+    "two kinds of data": (None, f"{OWN} --dataset=beauty", "--dataset and --interactions exclude each other"),
+    "a source of one's own": (None, f"{OWN} --source=raw", "--source and --interactions exclude each other"),
+    "an option of no file": (None, f"--dataset=synthetic {TINY} --min_user_actions=2", "goes with --interactions=FILE"),
+    "an unknown source": (None, f"--dataset=beauty --source=row {TINY}", "Unknown source: 'row'. Did you mean 'raw'?"),
+    "a source of built-in data": (None, f"--dataset=synthetic --source=raw {TINY}", "is built in and has no source"),
+    "another policy": (None, f"{OWN} --bad_rows=keep", "`bad_rows` must be one of ('refuse', 'skip')"),
+    "a bad row": (
+        "bad.csv",
+        f"--interactions=bad.csv {TINY} --workdir=new",
+        "bad.csv, line 242: expected 3 columns, found 2",
+    ),
+    "a preset of data sets": (None, f"{OWN} --preset=table2", "Preset 'table2' has no settings for 'own-ratings-"),
+}
+
+
+@pytest.mark.parametrize("kind", MISTAKES)
+def test_a_mistake_ends_in_one_line(copy, monkeypatch, capfd, kind):
+    file, flags, words = MISTAKES[kind]
+    if file:
+        (copy / file).write_bytes(as_csv(ROWS) + (b"a,b\n" if file == "bad.csv" else b"user 1,item 9,3\n"))
+    with pytest.raises(SystemExit) as end:
+        start(copy, flags, monkeypatch)
+    told = capfd.readouterr().err
+    assert end.value.code == 2 and "Traceback" not in told
+    assert told.splitlines()[-1].startswith("error: ") and words in told
+    assert not (copy / "new").exists()
+
+
+def test_the_same_from_python(finished, tmp_path):
+    own = b4r.Interactions(finished / "ratings.csv", min_user_actions=2)
+    flags = dict(flag.removeprefix("--").split("=") for flag in TINY.split())
+    settings = {name: float(value) if "." in value else int(value) for name, value in flags.items()}
+    run = b4r.make_run(own, **settings)
+    options = {"interactions": own, "data_dir": tmp_path, "silent": True}
+    result = b4r.execute(run, workdir=tmp_path / "work", **options)
+    there = json.loads((finished / "work" / "metrics.json").read_text())
+    assert result.metrics["test"] == there["test"] and result.metrics["digest"] == there["digest"]
+    assert b4r.load(own, tmp_path).fingerprint == result.sequences.fingerprint
+    export(WorkDirectory(tmp_path / "work"))
+    with pytest.raises(b4r.UserError, match="name their file"):
+        b4r.execute(run, workdir=tmp_path / "other")
+
+
+def test_home_folders_are_found_from_python(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("BERT4REC_DATA", "~/data")
+    monkeypatch.chdir(tmp_path)
+    histories = make_sequences([1 + (np.arange(6) + user) % 9 for user in range(20)], 9)
+    run = b4r.make_run("synthetic", "pop")
+    opened = b4r.open_experiment(run, sequences=histories, workdir="~/work", prepared_dir="~/prepared")
+    assert (opened.workdir.path, opened.workdir.prepared) == (tmp_path / "work", tmp_path / "prepared")
+    repeat(run, [1, 2], "~/many", sequences=histories, silent=True)
+    assert (tmp_path / "many" / "seeds.json").exists() and not (tmp_path / "~").exists()
+    assert datasets.default_folder() == tmp_path / "data"
+    monkeypatch.delenv("BERT4REC_DATA")
+    monkeypatch.setenv("XDG_CACHE_HOME", "~/cache")
+    assert datasets.default_folder() == tmp_path / "cache" / "bert4rec_tf"

@@ -1,0 +1,241 @@
+"""Vocabulary, grouping by user and the leave-one-out split, against lists and dictionaries."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert4rec_tf.data.sequences import PAD, LeaveOneOut, Sequences, Vocabulary
+
+QUICK = settings(deadline=None, max_examples=60)
+PAIRS = st.lists(st.tuples(st.sampled_from("abcde"), st.sampled_from("uvwxyz")), min_size=1, max_size=40)
+HISTORIES = st.lists(st.lists(st.integers(0, 8), min_size=2, max_size=9), min_size=1, max_size=6)
+
+
+def group(pairs):
+    users = list(dict.fromkeys(user for user, _ in pairs))
+    items = list(dict.fromkeys(item for _, item in pairs))
+    return Sequences.from_codes(
+        np.array([users.index(user) for user, _ in pairs], np.int64),
+        np.array([items.index(item) for _, item in pairs], np.int64),
+        np.array(users, object),
+        np.array(items, object),
+    )
+
+
+def from_histories(histories):
+    return group([(f"user{user}", f"item{item}") for user, history in enumerate(histories) for item in history])
+
+
+def as_lists(sequences):
+    return [sequences[user].tolist() for user in range(sequences.num_users)]
+
+
+def raw_histories(pairs):
+    histories = {}
+    for user, item in pairs:
+        histories.setdefault(user, []).append(item)
+    return histories
+
+
+def test_ids_fall_with_frequency_and_ties_keep_their_first_appearance():
+    sequences = group([("a", "x"), ("a", "y"), ("b", "z"), ("b", "y"), ("c", "w"), ("c", "z"), ("c", "z")])
+    assert sequences.vocabulary.items.tolist() == ["z", "y", "x", "w"]
+    assert sequences.vocabulary.counts.tolist() == [3, 2, 1, 1]
+
+
+@QUICK
+@given(PAIRS)
+def test_vocabulary_is_the_sorted_counter_of_the_kept_actions(pairs):
+    histories = raw_histories(pairs)
+    counted = Counter(item for user, item in pairs if len(histories[user]) >= 2)
+    in_file_order = [item for item in dict.fromkeys(item for _, item in pairs) if counted[item]]
+    expected = sorted(in_file_order, key=lambda item: -counted[item])
+    vocabulary = group(pairs).vocabulary
+    assert vocabulary.items.tolist() == expected
+    assert vocabulary.counts.tolist() == [counted[item] for item in expected]
+    assert (vocabulary.num_items, vocabulary.mask) == (len(expected), len(expected) + 1)
+
+
+@QUICK
+@given(PAIRS)
+def test_interleaved_users_are_grouped_and_single_actions_left_out_and_counted(pairs):
+    histories = raw_histories(pairs)
+    expected = {user: history for user, history in histories.items() if len(history) >= 2}
+    sequences = group(pairs)
+    decoded = [sequences.vocabulary.decode(sequences[user]) for user in range(sequences.num_users)]
+    assert sequences.users.tolist() == list(expected)
+    assert decoded == list(expected.values())
+    assert sequences.num_left_out == len(histories) - len(expected)
+
+
+@QUICK
+@given(HISTORIES, st.randoms(use_true_random=False))
+def test_how_users_are_interleaved_does_not_change_their_histories(histories, random):
+    turns = [user for user, history in enumerate(histories) for _ in history]
+    random.shuffle(turns)
+    left = [iter(history) for history in histories]
+    sequences = group([(f"user{user}", f"item{next(left[user])}") for user in turns])
+    decoded = {name: sequences.vocabulary.decode(sequences[row]) for row, name in enumerate(sequences.users)}
+    assert decoded == {f"user{user}": [f"item{item}" for item in history] for user, history in enumerate(histories)}
+
+
+@QUICK
+@given(HISTORIES)
+def test_sizes_and_counts_are_those_of_the_lists(histories):
+    sequences = from_histories(histories)
+    flat = [item for history in as_lists(sequences) for item in history]
+    assert sequences.items.dtype == np.int32
+    assert sequences.num_users == len(histories)
+    assert sequences.num_actions == len(flat) == sum(map(len, histories))
+    assert sequences.lengths.tolist() == [len(history) for history in histories]
+    assert sequences.density == pytest.approx(len(flat) / (len(histories) * len(set(flat))))
+    assert sequences.counts().tolist() == [Counter(flat)[item] for item in range(sequences.num_items + 1)]
+    assert sequences.counts()[1:].tolist() == sequences.vocabulary.counts.tolist()
+
+
+def test_no_item_has_the_id_of_padding_or_of_the_mask():
+    sequences = from_histories([[4, 5, 6], [6, 7]])
+    assert PAD == 0
+    assert sorted(set(sequences.items.tolist())) == [1, 2, 3, 4]
+    assert sequences.vocabulary.mask == 5
+
+
+def test_a_single_action_counts_for_no_item():
+    sequences = group([("lonely", "rare"), ("a", "x"), ("stray", "y"), ("a", "y"), ("b", "x"), ("b", "x")])
+    assert sequences.vocabulary.items.tolist() == ["x", "y"]
+    assert sequences.vocabulary.counts.tolist() == [3, 1]
+    assert sequences.users.tolist() == ["a", "b"]
+    assert sequences.num_left_out == 2
+
+
+def test_indexing_copies_nothing():
+    sequences = from_histories([[1, 2, 3], [4, 5]])
+    assert np.shares_memory(sequences[1], sequences.items)
+
+
+@pytest.fixture
+def vocabulary():
+    return Vocabulary(np.array(["red", "green", "blue"], object), np.array([5, 3, 1]))
+
+
+def test_encode_numbers_from_one_and_gives_padding_for_the_unknown(vocabulary):
+    ids = vocabulary.encode(["blue", "pink", "red", "red"])
+    assert ids.tolist() == [3, PAD, 1, 1]
+    assert ids.dtype == np.int32
+
+
+@given(st.lists(st.sampled_from(["red", "green", "blue"])))
+def test_decode_undoes_encode(raw):
+    vocabulary = Vocabulary(np.array(["red", "green", "blue"], object), np.array([5, 3, 1]))
+    assert vocabulary.decode(vocabulary.encode(raw)) == raw
+
+
+@pytest.mark.parametrize("wrong", [PAD, -1, 4, 100])
+def test_decode_refuses_what_is_no_item(vocabulary, wrong):
+    with pytest.raises(ValueError, match=r"\[1, 3\].*Received: .*" + str(wrong)):
+        vocabulary.decode(np.array([2, wrong]))
+
+
+@QUICK
+@given(HISTORIES, st.data())
+def test_without_last_drops_from_the_end_of_each_user(histories, data):
+    sequences = from_histories(histories)
+    before = as_lists(sequences)
+    drop = [data.draw(st.integers(0, len(history))) for history in histories]
+    shorter = sequences.without_last(np.array(drop))
+    assert as_lists(shorter) == [history[: len(history) - less] for history, less in zip(before, drop)]
+    assert shorter.vocabulary is sequences.vocabulary
+    assert shorter.users.tolist() == sequences.users.tolist()
+    assert as_lists(sequences) == before
+
+
+@QUICK
+@given(HISTORIES, st.integers(1, 12), st.data())
+def test_last_gives_right_padded_rows_for_any_choice_of_users(histories, width, data):
+    sequences = from_histories(histories)
+    chosen = data.draw(st.lists(st.integers(0, len(histories) - 1), min_size=1))
+    rows, lengths = sequences.last(np.array(chosen), width)
+    ends = [as_lists(sequences)[user][-width:] for user in chosen]
+    assert rows.tolist() == [end + [PAD] * (width - len(end)) for end in ends]
+    assert lengths.tolist() == [len(end) for end in ends]
+    assert rows.dtype == lengths.dtype == np.int32
+
+
+@QUICK
+@given(HISTORIES)
+def test_leave_one_out_holds_out_the_last_two_of_users_with_three(histories):
+    sequences = from_histories(histories)
+    lists = as_lists(sequences)
+    split = LeaveOneOut(sequences)
+    evaluated = [user for user, history in enumerate(lists) if len(history) >= 3]
+    assert split.users.tolist() == evaluated
+    assert split.num_not_evaluated == len(lists) - len(evaluated)
+    assert split.targets("test").tolist() == [lists[user][-1] for user in evaluated]
+    assert split.targets("validation").tolist() == [lists[user][-2] for user in evaluated]
+    long = [len(history) >= 3 for history in lists]
+    assert as_lists(split.training(False)) == [items[:-2] if cut else items for items, cut in zip(lists, long)]
+    assert as_lists(split.training(True)) == [items[:-1] if cut else items for items, cut in zip(lists, long)]
+
+
+@QUICK
+@given(HISTORIES)
+def test_history_and_target_together_are_the_start_of_the_sequence(histories):
+    sequences = from_histories(histories)
+    split = LeaveOneOut(sequences)
+    for name, end in (("validation", -1), ("test", None)):
+        before = split.histories(name)
+        for user, target in zip(split.users, split.targets(name).tolist()):
+            assert [*before[user].tolist(), target] == sequences[user].tolist()[:end]
+
+
+def test_users_with_two_actions_are_trained_on_and_not_evaluated():
+    split = LeaveOneOut(from_histories([[1, 2], [1, 2, 3], [3, 1]]))
+    assert split.users.tolist() == [1]
+    assert split.num_not_evaluated == 2
+    for with_validation, length in ((False, 1), (True, 2)):
+        assert split.training(with_validation).lengths.tolist() == [2, length, 2]
+
+
+BASE = [("a", "x"), ("a", "y"), ("a", "z"), ("b", "x"), ("b", "y"), ("b", "x")]
+CHANGED = {
+    "order within a user": [("a", "y"), ("a", "x"), *BASE[2:]],
+    "one item": [*BASE[:5], ("b", "y")],
+    "one action less": BASE[:5],
+    "one action more": [*BASE, ("b", "x")],
+    "a user's name": [("c" if user == "a" else user, item) for user, item in BASE],
+    "an item's name": [(user, "w" if item == "z" else item) for user, item in BASE],
+    "where a user ends": [*BASE[:2], ("b", "z"), *BASE[3:]],
+}
+
+
+@pytest.mark.parametrize("change", CHANGED)
+def test_fingerprint_changes_with(change):
+    assert group(CHANGED[change]).fingerprint != group(BASE).fingerprint
+
+
+def test_moving_only_a_boundary_between_users_keeps_the_items_and_changes_the_fingerprint():
+    moved = group(CHANGED["where a user ends"])
+    assert moved.items.tolist() == group(BASE).items.tolist()
+    assert moved.fingerprint != group(BASE).fingerprint
+
+
+def test_equal_data_have_equal_fingerprints_however_users_are_interleaved():
+    interleaved = [BASE[0], BASE[3], BASE[1], BASE[2], BASE[4], BASE[5]]
+    assert group(BASE).fingerprint == group(list(BASE)).fingerprint == group(interleaved).fingerprint
+
+
+def test_each_part_of_a_split_has_a_fingerprint_of_its_own():
+    split = LeaveOneOut(from_histories([[1, 2, 3, 4], [4, 3, 2]]))
+    parts = [split.sequences, split.training(True), split.training(False)]
+    assert len({part.fingerprint for part in parts}) == 3
+    assert len({part.vocabulary.fingerprint for part in parts}) == 1
+
+
+def test_vocabulary_fingerprint_follows_the_raw_ids_and_their_order():
+    counts = np.array([2, 1])
+    orders = [["p", "q"], ["q", "p"], ["p", "r"]]
+    prints = {Vocabulary(np.array(items, object), counts).fingerprint for items in orders}
+    assert len(prints) == 3

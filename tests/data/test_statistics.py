@@ -1,0 +1,100 @@
+"""The statistics of data against counting by hand, and the program that prints them."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from bert4rec_tf.commands.main import main as command
+from bert4rec_tf.data import __main__ as program
+from bert4rec_tf.data import statistics
+from bert4rec_tf.data.sequences import LeaveOneOut
+from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.foundation.errors import UserError
+
+
+def test_the_numbers_are_those_that_one_counts(tmp_path):
+    sequences = datasets.load("synthetic")
+    found = statistics.of(sequences)
+    counts = np.bincount(sequences.items)[1:]
+    assert found["lengths"][50] == np.median([len(sequences[user]) for user in range(sequences.num_users)])
+    assert found["popularity"][100] == counts.max() and found["popularity"][0] == counts.min()
+    tenth = sorted(counts.tolist(), reverse=True)[: round(len(counts) / 10)]
+    assert found["top"][0.1] == pytest.approx(sum(tenth) / counts.sum())
+    pairs = np.abs(counts[:, None] - counts).mean()
+    assert found["gini"] == pytest.approx(pairs / (2 * counts.mean())) and found["gini"] > 0
+
+
+def test_test_items_never_trained_are_counted(tmp_path):
+    (tmp_path / "a.csv").write_text("user,item\na,1\na,2\na,3\na,4\nb,1\nb,2\nb,3\nb,1\nc,1\nc,2\n")
+    sequences = datasets.load(program.Interactions(tmp_path / "a.csv"), tmp_path)
+    found = statistics.of(sequences)
+    split = LeaveOneOut(sequences)
+    assert found["evaluated"] == len(split.users) == 2
+    assert found["never_trained"] == {"with_validation": 0.5, "without_validation": 0.5}
+    assert found["rare"] == {1: 1, 5: 4}
+
+
+def test_beauty_has_the_known_share_of_items_never_trained(real_data):
+    found = statistics.of(real_data("beauty"))["never_trained"]
+    assert found == {"with_validation": 3_133 / 40_226, "without_validation": 4_018 / 40_226}
+
+
+def test_data_without_test_items_have_statistics(tmp_path):
+    (tmp_path / "a.csv").write_text("user,item\na,1\na,2\n")
+    found = statistics.of(datasets.load(program.Interactions(tmp_path / "a.csv"), tmp_path))
+    assert found["never_trained"]["with_validation"] is None
+    assert "No user has three actions" in statistics.table(found)
+
+
+def test_the_program_prints_table_1_and_draws(tmp_path, capsys):
+    (tmp_path / "a.csv").write_text("who,item\na,1\na,2\na,2\nb,1\nb,3\nx,9\n")
+    picture = tmp_path / "a.png"
+    options = ["--user_column=who", f"--data_dir={tmp_path}", f"--plot={picture}"]
+    program.main([f"--interactions={tmp_path / 'a.csv'}", *options])
+    printed = capsys.readouterr().out
+    for words in (
+        "read: 3 users, 4 items, 6 actions",
+        "own-a-",
+        "mean length",
+        "percentile",
+        "Gini",
+        "1 users with a single",
+    ):
+        assert words in printed
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_command_is_the_same_program(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["bert4rec", "data", "--dataset=synthetic"])
+    command()
+    assert "Synthetic" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "one of the arguments --dataset --interactions is required"),
+        (["--dataset=synthetic", "--interactions=a.csv"], "not allowed with"),
+        (["--dataset=synthetic", "--min_user_actions=5"], "--min_user_actions goes with --interactions"),
+        (["--dataset=synthetic", "--plot=a.jpg"], "`plot` must end in .png"),
+        (["--dataset=synthetic", "--plot=absent/a.png"], "absent: no such folder"),
+        (["--dataset=beaty"], "Did you mean 'beauty'"),
+        (["--interactions=absent.csv"], "absent.csv: no such file"),
+        (["--dataset=beauty", "--source=cooked"], "cooked"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as refused:
+        program.main(arguments)
+    assert words in str(refused.value) and "\n" not in str(refused.value)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_mistake_ends_with_exit_code_2(tmp_path):
+    command = [sys.executable, "-m", "bert4rec_tf.data", "--dataset=beauty", f"--data_dir={tmp_path}"]
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.returncode == 2 and "Traceback" not in process.stderr
+    assert process.stderr.startswith("error: ") and process.stderr.count("\n") == 1

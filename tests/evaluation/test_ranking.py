@@ -1,0 +1,424 @@
+"""Ranks with ties and NaN, and the Ranker by all protocols against plain loops, ir_measures and random scores."""
+
+import math
+
+import ir_measures
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+from support.ranking_oracle import FEW, any_histories, make_sequences, opponents, plain_rank, plain_ranks
+
+from bert4rec_tf.config.paper import paper
+from bert4rec_tf.data.sequences import LeaveOneOut
+from bert4rec_tf.evaluation import ranking
+from bert4rec_tf.evaluation.candidates import LAWS, draw_popular
+from bert4rec_tf.evaluation.metrics import FULL, POPULAR, PROTOCOLS, UNIFORM, metrics, random_metrics
+from bert4rec_tf.evaluation.ranking import Ranker, RankingTask, rank_targets
+from bert4rec_tf.models.pop import Pop
+
+# Ranks
+
+
+@FEW
+@given(st.data())
+def test_ranks_are_those_of_a_plain_loop(data):
+    users, width = data.draw(st.integers(1, 6)), data.draw(st.integers(0, 8))
+    value = st.sampled_from([-math.inf, -1.5, 0.0, 0.25, 1.0, 3.0, math.inf])
+    row = st.lists(value, min_size=width + 1, max_size=width + 1)
+    scores = np.array(data.draw(st.lists(row, min_size=users, max_size=users)), np.float32)
+    negatives = st.lists(st.integers(0, 9), min_size=width, max_size=width)
+    candidates = np.array([[10, *data.draw(negatives)] for _ in range(users)], np.int32)
+    expected = [plain_rank(*rows) for rows in zip(scores, candidates, strict=True)]
+    assert rank_targets(scores, candidates).tolist() == expected
+
+
+def test_a_constant_scorer_hits_nothing():
+    candidates = np.tile(np.arange(1, 102, dtype=np.int32), (5, 1))
+    ranks = rank_targets(np.full((5, 101), 0.5, np.float32), candidates)
+    assert ranks.tolist() == [100] * 5
+    assert metrics(ranks)["hr@10"] == 0
+
+
+def test_a_constant_scorer_ranks_behind_every_real_candidate_only():
+    candidates = np.array([[4, 1, 2, 0], [4, 0, 0, 0]], np.int32)
+    assert rank_targets(np.zeros((2, 4), np.float32), candidates).tolist() == [2, 0]
+
+
+def test_padded_candidates_never_count():
+    candidates = np.array([[3, 1, 0, 0]], np.int32)
+    assert rank_targets(np.array([[0.5, 0.1, 9.0, math.inf]]), candidates).tolist() == [0]
+
+
+@pytest.mark.parametrize("column", [0, 1, 2])
+def test_nan_of_a_real_candidate_is_an_error(column):
+    scores = np.zeros((2, 4), np.float32)
+    scores[1, column] = math.nan
+    with pytest.raises(ValueError, match="NaN"):
+        rank_targets(scores, np.array([[3, 1, 2, 0], [3, 1, 2, 0]], np.int32))
+
+
+def test_nan_of_a_padded_candidate_is_none():
+    scores = np.array([[1.0, 2.0, math.nan]])
+    assert rank_targets(scores, np.array([[3, 1, 0]], np.int32)).tolist() == [1]
+
+
+# Tasks
+
+NUM_ITEMS = 30
+
+
+def random_task(part="test", num_negatives=20, all_items=False):
+    rng = np.random.default_rng(4)
+    histories = [rng.integers(1, NUM_ITEMS + 1, size=length) for length in rng.integers(1, 60, size=70)]
+    split = LeaveOneOut(make_sequences([*histories, np.arange(1, NUM_ITEMS + 1)], NUM_ITEMS))
+    negatives = {law: draw(split.sequences, split.users, num_negatives, seed=1) for law, draw in LAWS.items()}
+    return RankingTask.of(split, part, negatives, all_items)
+
+
+def test_a_task_is_the_held_out_item_after_what_came_before():
+    split = LeaveOneOut(make_sequences([np.array([1, 2, 3, 4]), np.array([5, 1])], 5))
+    negatives = {POPULAR: np.array([[5, 0]], np.int32)}
+    test, validation = (RankingTask.of(split, part, negatives) for part in ("test", "validation"))
+    assert test.users.tolist() == [0]
+    assert test.targets.tolist() == [4] and validation.targets.tolist() == [3]
+    assert test.num_candidates(POPULAR).tolist() == [1]
+    assert test.histories[0].tolist() == [1, 2, 3] and validation.histories[0].tolist() == [1, 2]
+    assert test.protocols == (POPULAR,)
+    assert RankingTask.of(split, "test", negatives, all_items=True).protocols == (POPULAR, FULL)
+
+
+def test_full_ranking_leaves_out_the_history_and_nothing_else():
+    histories = [np.array([1, 1, 2, 3]), np.array([3, 1, 3]), np.array([4, 4, 4]), np.arange(1, 6), np.array([2, 5])]
+    split = LeaveOneOut(make_sequences(histories, 5))
+    negatives = {POPULAR: np.zeros((4, 1), np.int32)}
+    test, validation = (RankingTask.of(split, part, negatives, True) for part in ("test", "validation"))
+    assert test.num_candidates(FULL).tolist() == [5 - 1 - 2, 5 - 1 - 1, 5 - 1, 0]
+    assert validation.num_candidates(FULL).tolist() == [5 - 1 - 1, 5 - 1 - 1, 5 - 1, 1]
+    assert [sorted(set(row.tolist()) - {0}) for row in test.seen(np.arange(4))] == [[1, 2], [1], [], [1, 2, 3, 4]]
+
+
+@FEW
+@given(any_histories(shortest=3), st.sampled_from(["validation", "test"]))
+def test_a_target_is_ranked_among_all_items_but_those_of_its_history(sequences, part):
+    split = LeaveOneOut(sequences)
+    negatives = {law: draw(sequences, split.users, 4, seed=0) for law, draw in LAWS.items()}
+    task = RankingTask.of(split, part, negatives, all_items=True)
+    for protocol in PROTOCOLS:
+        expected = [len(opponents(task, protocol, row)) for row in range(len(task.users))]
+        assert task.num_candidates(protocol).tolist() == expected
+    histories = [task.histories[user].tolist() for user in task.users]
+    met = [len(set(history) - {target}) for history, target in zip(histories, task.targets.tolist(), strict=True)]
+    assert task.num_candidates(FULL).tolist() == [sequences.num_items - 1 - count for count in met]
+
+
+# One pass over all protocols
+
+
+class Table:
+    """Scores of every user and item from a table that can be exchanged, so that one ranker serves all examples."""
+
+    def __init__(self):
+        self.scores = tf.Variable(tf.zeros([1, 1]), shape=[None, None])
+
+    def __call__(self, batch, candidates):
+        rows = tf.gather(self.scores, batch["users"])
+        return rows if candidates is None else tf.gather(rows, tf.maximum(candidates - 1, 0), batch_dims=1)
+
+
+@pytest.fixture(scope="module")
+def table():
+    return Table()
+
+
+@pytest.fixture(scope="module")
+def table_ranker(table):
+    return Ranker(table, batch_size=3)
+
+
+@st.composite
+def any_scores(draw, sequences):
+    """Few values, so that most targets are tied with something."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    values = np.array([-math.inf, -1.0, 0.0, 0.5, 2.0, math.inf], np.float32)[: draw(st.integers(1, 6))]
+    return rng.choice(values, (sequences.num_users, sequences.num_items))
+
+
+@FEW
+@given(st.data())
+def test_ranks_by_all_protocols_are_those_of_a_plain_loop(table, table_ranker, data):
+    sequences = data.draw(any_histories(most_items=9, shortest=3, longest=12))
+    split = LeaveOneOut(sequences)
+    num_negatives = data.draw(st.integers(1, 10))
+    negatives = {law: draw(sequences, split.users, num_negatives, seed=0) for law, draw in LAWS.items()}
+    part = data.draw(st.sampled_from(["validation", "test"]))
+    scores = data.draw(any_scores(sequences))
+    table.scores.assign(scores)
+    task = RankingTask.of(split, part, negatives, all_items=True)
+    ranks = table_ranker.ranks(task)
+    assert {protocol: found.tolist() for protocol, found in ranks.items()} == plain_ranks(
+        task, lambda user, history, item: scores[user, item - 1]
+    )
+    assert tuple(ranks) == PROTOCOLS and {found.dtype for found in ranks.values()} == {np.dtype(np.int32)}
+    sampled = table_ranker.ranks(RankingTask.of(split, part, negatives))
+    assert tuple(sampled) == tuple(LAWS)
+    for protocol, found in sampled.items():
+        np.testing.assert_array_equal(found, ranks[protocol])
+
+
+def test_a_target_of_its_own_history_is_not_hidden_and_seen_items_are(table, table_ranker):
+    split = LeaveOneOut(make_sequences([np.array([4, 1, 4, 1, 4]), np.array([2, 3, 5])], 5))
+    negatives = {POPULAR: np.array([[2, 3], [1, 4]], np.int32)}
+    task = RankingTask.of(split, "test", negatives, all_items=True)
+    table.scores.assign([[9, 0, 1, 1, 3], [0, 9, 9, 9, 1]])
+    ranks = table_ranker.ranks(task)
+    assert ranks[POPULAR].tolist() == [1, 1] and ranks[FULL].tolist() == [2, 1]
+
+
+@pytest.mark.parametrize("part", ["validation", "test"])
+def test_a_constant_scorer_is_ranked_last_by_every_protocol(table, table_ranker, part):
+    task = random_task(part, all_items=True)
+    table.scores.assign(np.zeros((task.histories.num_users, NUM_ITEMS)))
+    for protocol, found in table_ranker.ranks(task).items():
+        np.testing.assert_array_equal(found, task.num_candidates(protocol))
+    assert len(set(task.num_candidates(FULL).tolist())) > 10
+
+
+def test_a_perfect_scorer_is_ranked_first_by_every_protocol(table, table_ranker):
+    task = random_task(all_items=True)
+    scores = np.zeros((task.histories.num_users, NUM_ITEMS))
+    scores[task.users, task.targets - 1] = 1
+    table.scores.assign(scores)
+    for found in table_ranker.ranks(task).values():
+        assert not found.any()
+
+
+@pytest.mark.parametrize("whose", ["target", "seen", "unseen"])
+def test_nan_of_any_item_is_an_error_among_all_items(table, table_ranker, whose):
+    split = LeaveOneOut(make_sequences([np.array([1, 2, 3, 4]), np.arange(1, 7)], 6))
+    task = RankingTask.of(split, "test", {POPULAR: np.array([[5], [0]], np.int32)}, all_items=True)
+    scores = np.zeros((2, 6))
+    scores[0, {"target": 4, "seen": 1, "unseen": 6}[whose] - 1] = math.nan
+    table.scores.assign(scores)
+    with pytest.raises(ValueError, match="NaN"):
+        table_ranker.ranks(task)
+    table.scores.assign(np.nan_to_num(scores))
+    assert table_ranker.ranks(task)[FULL].tolist() == [2, 0]
+
+
+def test_full_ranking_agrees_with_ir_measures(table, table_ranker):
+    task = random_task(all_items=True)
+    rng = np.random.default_rng(11)
+    scores = np.stack([rng.permutation(NUM_ITEMS) for _ in range(task.histories.num_users)]).astype(np.float32)
+    scores[task.users[::2], task.targets[::2] - 1] += 20.5
+    table.scores.assign(scores)
+    qrels = [ir_measures.Qrel(str(row), str(target), 1) for row, target in enumerate(task.targets)]
+    run = [
+        ir_measures.ScoredDoc(str(row), str(item), float(scores[user, item - 1]))
+        for row, user in enumerate(task.users)
+        for item in {*opponents(task, FULL, row), int(task.targets[row])}
+    ]
+    names = {f"hr@{k}": ir_measures.Success @ k for k in (1, 5, 10)}
+    names |= {f"ndcg@{k}": ir_measures.nDCG @ k for k in (5, 10)} | {"mrr": ir_measures.RR}
+    judged = ir_measures.calc_aggregate(names.values(), qrels, run)
+    ours = metrics(table_ranker.ranks(task)[FULL])
+    assert ours == pytest.approx({name: judged[measure] for name, measure in names.items()}, abs=1e-6)
+    assert 0.1 < ours["hr@1"] < ours["hr@10"] < 1
+
+
+def test_random_scores_reach_the_random_level_by_every_protocol(table):
+    rng = np.random.default_rng(12)
+    histories = [rng.integers(1, NUM_ITEMS + 1, size=length) for length in rng.integers(3, 70, size=12_000)]
+    split = LeaveOneOut(make_sequences(histories, NUM_ITEMS))
+    negatives = {law: draw(split.sequences, split.users, 15, seed=1) for law, draw in LAWS.items()}
+    task = RankingTask.of(split, "test", negatives, all_items=True)
+    table.scores.assign(rng.random((split.sequences.num_users, NUM_ITEMS), np.float32))
+    ranks = Ranker(table, batch_size=4_000).ranks(task)
+    for protocol in PROTOCOLS:
+        expected, measured = random_metrics(task.num_candidates(protocol)), metrics(ranks[protocol])
+        assert len(set(task.num_candidates(protocol).tolist())) > 10
+        for name, value in expected.items():
+            error = math.sqrt(value * (1 - value) / len(task.users))
+            assert abs(measured[name] - value) < 4 * error, (protocol, name)
+
+
+# What a model is shown
+
+
+def plain_toy_score(user, history, item):
+    """Depends on the user, on every item that is kept and on its place; not on the padding."""
+    read = sum(place * item for place, item in enumerate(history, start=1)) + len(history)
+    return (item * (1 + read) + 7 * user) % 41
+
+
+def toy_score(batch, candidates):
+    places = 1 + tf.range(tf.shape(batch["items"])[1])
+    read = tf.reduce_sum(batch["items"] * places, axis=1) + batch["lengths"]
+    items = tf.range(1, NUM_ITEMS + 1)[None] if candidates is None else candidates
+    return tf.cast((items * (1 + read)[:, None] + 7 * batch["users"][:, None]) % 41, tf.float32)
+
+
+def assert_equal(found, expected):
+    assert list(found) == list(expected)
+    for protocol, ranks in expected.items():
+        np.testing.assert_array_equal(found[protocol], ranks, protocol)
+
+
+either_pass = pytest.mark.parametrize("all_items", [False, True], ids=["candidates", "all items"])
+
+
+@either_pass
+@pytest.mark.parametrize("part", ["validation", "test"])
+@pytest.mark.parametrize("max_history", [None, 1, 5, 100])
+def test_ranker_does_what_a_loop_over_users_does(part, max_history, all_items):
+    task = random_task(part, all_items=all_items)
+    expected = plain_ranks(
+        task, lambda user, history, item: plain_toy_score(user, history[-(max_history or 0) :], item)
+    )
+    assert_equal(Ranker(toy_score, max_history, batch_size=16).ranks(task), expected)
+    assert all(len(set(ranks)) > 5 for ranks in expected.values())
+
+
+def test_the_whole_history_is_hidden_also_where_the_model_reads_less_of_it():
+    task = random_task(all_items=True)
+    short, counts = Ranker(toy_score, 1).ranks(task)[FULL], task.num_candidates(FULL)
+    assert (short <= counts).all()
+    constant = Ranker(lambda batch, candidates: 0 * toy_score(batch, candidates), 1).ranks(task)
+    np.testing.assert_array_equal(constant[FULL], counts)
+
+
+@either_pass
+def test_max_history_changes_what_is_read(all_items):
+    task = random_task(all_items=all_items)
+    short, whole = Ranker(toy_score, 2).ranks(task), Ranker(toy_score).ranks(task)
+    assert all((short[protocol] != whole[protocol]).any() for protocol in task.protocols)
+
+
+@either_pass
+@pytest.mark.parametrize("batch_size", [1, 7, 1_000])
+def test_ranks_do_not_depend_on_the_batch_size(batch_size, all_items):
+    task = random_task(all_items=all_items)
+    assert_equal(Ranker(toy_score, 9, batch_size).ranks(task), Ranker(toy_score, 9, 16).ranks(task))
+
+
+class Shown:
+    """Progress that is only counted."""
+
+    def __init__(self, title, total, examples_per_step, silent):
+        self.title, self.total, self.silent, self.done = title, total, silent, 0
+        SHOWN.append(self)
+
+    def advance(self):
+        self.done += 1
+
+    def close(self):
+        assert self.done == self.total
+
+
+SHOWN = []
+
+
+@pytest.mark.parametrize("title", ["measuring", None])
+def test_progress_counts_every_batch(title, monkeypatch):
+    monkeypatch.setattr(ranking, "Progress", Shown)
+    SHOWN.clear()
+    task = random_task(all_items=True)
+    Ranker(toy_score, batch_size=3).ranks(task, title)
+    assert [(shown.total, shown.silent) for shown in SHOWN] == [(-(-len(task.users) // 3), title is None)]
+
+
+@pytest.mark.parametrize("block_elements", [1, 5 * NUM_ITEMS, 1 << 25])
+def test_ranks_do_not_depend_on_how_many_scores_are_held_at_a_time(block_elements, monkeypatch):
+    task = random_task(all_items=True)
+    expected = Ranker(toy_score, 9).ranks(task)
+    sizes = []
+
+    def score(batch, candidates):
+        tf.py_function(lambda users: sizes.append(len(users)), [batch["users"]], [])
+        return toy_score(batch, candidates)
+
+    monkeypatch.setattr(ranking, "BLOCK_ELEMENTS", block_elements)
+    assert_equal(Ranker(score, 9, batch_size=16).ranks(task), expected)
+    assert sum(sizes) == len(task.users)
+    assert max(sizes) == max(1, min(16, block_elements // NUM_ITEMS))
+
+
+@either_pass
+def test_ranks_come_in_the_order_of_the_users(all_items):
+    task = random_task(all_items=all_items)
+    order = np.random.default_rng(5).permutation(len(task.users))
+    negatives = {protocol: drawn[order] for protocol, drawn in task.negatives.items()}
+    shuffled = RankingTask(task.histories, task.users[order], task.targets[order], negatives, all_items)
+    ranker = Ranker(toy_score, batch_size=8)
+    ranks = ranker.ranks(task)
+    assert_equal(ranker.ranks(shuffled), {protocol: found[order] for protocol, found in ranks.items()})
+    for protocol in task.protocols:
+        np.testing.assert_array_equal(shuffled.num_candidates(protocol), task.num_candidates(protocol)[order])
+
+
+def test_one_ranker_measures_several_tasks():
+    ranker = Ranker(toy_score, 5)
+    for task in (random_task("test", 20), random_task("validation", 3), random_task("test", 4, all_items=True)):
+        assert_equal(ranker.ranks(task), Ranker(toy_score, 5).ranks(task))
+
+
+def test_protocols_may_have_other_numbers_of_candidates():
+    whole = random_task(all_items=True)
+    popular, uniform = whole.negatives[POPULAR], whole.negatives[UNIFORM]
+    negatives = {POPULAR: popular[:, :3], UNIFORM: uniform, "a few": uniform[:, 4:9]}
+    for all_items in (False, True):
+        task = RankingTask(whole.histories, whole.users, whole.targets, negatives, all_items)
+        assert_equal(Ranker(toy_score).ranks(task), plain_ranks(task, plain_toy_score))
+
+
+def test_ranker_refuses_nan():
+    with pytest.raises(ValueError, match="NaN"):
+        Ranker(lambda batch, candidates: tf.fill(tf.shape(candidates), math.nan)).ranks(random_task())
+
+
+def test_ranker_takes_nan_for_no_candidate():
+    task = random_task(num_negatives=29)
+    assert (task.negatives[POPULAR] == 0).any()
+
+    def score(batch, candidates):
+        return tf.where(candidates > 0, toy_score(batch, candidates), math.nan)
+
+    assert_equal(Ranker(score).ranks(task), Ranker(toy_score).ranks(task))
+
+
+# POP
+
+
+def test_pop_ranks_by_training_counts():
+    split = LeaveOneOut(make_sequences([np.array(row) for row in ([1, 2, 3], [1, 3, 2], [2, 1, 4], [1, 5])], 5))
+    model = Pop(5)
+    model.adapt(split.training(with_validation=True))
+    assert model.counts.numpy().tolist() == [0, 4, 2, 1, 0, 1]
+    negatives = {POPULAR: np.array([[4, 5, 0], [4, 5, 0], [3, 5, 0]], np.int32)}
+    for all_items in (False, True):
+        ranks = Ranker(model.score).ranks(RankingTask.of(split, "test", negatives, all_items))
+        assert ranks[POPULAR].tolist() == [1, 0, 2]
+    assert ranks[FULL].tolist() == [1, 0, 2]
+
+
+def test_pop_scores_all_items_as_it_scores_candidates():
+    model = Pop(4)
+    model.adapt(make_sequences([np.array([1, 1, 1, 2, 2, 4])], 4))
+    batch = {"users": np.zeros(2, np.int32), "items": np.ones((2, 3), np.int32), "lengths": np.ones(2, np.int32)}
+    assert np.asarray(model.score(batch)).tolist() == [[3, 2, 0, 1]] * 2
+    assert np.asarray(model.score(batch, np.array([[4, 1], [3, 2]]))).tolist() == [[1, 3], [0, 2]]
+
+
+def test_pop_is_below_random_on_beauty_with_popular_negatives(real_data):
+    split = LeaveOneOut(real_data("beauty"))
+    drawn = draw_popular(split.sequences, split.users, 100, seed=0)
+    task = RankingTask.of(split, "test", {POPULAR: drawn})
+    assert (task.num_candidates(POPULAR) == 100).all()
+    model = Pop(split.sequences.num_items)
+    model.adapt(split.training(with_validation=True))
+    measured = metrics(Ranker(model.score).ranks(task)[POPULAR])
+    published = paper()["table2"]["beauty"]["pop"]["hr@10"]
+    assert published == 0.0762
+    assert measured["hr@10"] < random_metrics(task.num_candidates(POPULAR))["hr@10"]
+    assert measured["hr@10"] == pytest.approx(published, abs=0.015)

@@ -1,0 +1,189 @@
+"""Which data results are of: the files that they name, and what becomes of them when the data are others."""
+
+import dataclasses
+import gzip
+import re
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from bert4rec_tf.data.sources import datasets, download
+from bert4rec_tf.foundation import files
+from bert4rec_tf.runs.workdir import WorkDirectory
+from experiments import listing, provenance, worker
+from experiments.__main__ import main
+from experiments.jobs import Job, Plan
+from experiments.results import FAILED, FINISHED, Results
+from experiments.sweep import Sweep
+from experiments.tables import Cell
+
+
+def pop(dataset="beauty"):
+    return Job(Plan((dataset,)).job(Cell(dataset, "pop", "pop"), 1).run)
+
+
+class Here:
+    """Carries out a sweep's requests in this process."""
+
+    def __init__(self, *_):
+        pass
+
+    def ask(self, request, _):
+        worker._sequences.cache_clear()
+        return {"status": FINISHED, "folder": str(worker.Worker().carry_out(request)), "peak_memory": 1}
+
+    def takes_more(self):
+        return True
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def here(monkeypatch):
+    monkeypatch.setattr(sys.modules["experiments.sweep"], "Process", Here)
+
+
+def write(folder, last):
+    """A file of Beauty in which every user meets another of the items at the end."""
+    rows = [f"{user} {item}" for user in range(1, 9) for item in (*range(user, user + 5), 20 + (user * last) % 7)]
+    files.make_folder(folder)
+    (folder / "beauty.txt").write_text("\n".join(rows) + "\n")
+
+
+def sweep_in(folder):
+    return Sweep(Results(folder / "results"), folder / "work", data_dir=folder / "data")
+
+
+def test_a_run_on_other_data_works_beside_the_first(tmp_path, here):
+    """Its folder is taken already by the run on the first data, which stays as it was and is found again."""
+    one, found = pop(), {}
+    for last in (1, 2, 1):
+        write(tmp_path / "data", last)
+        sweep = sweep_in(tmp_path)
+        assert sweep.run([one]) == {one.key: FINISHED}
+        line = sweep.results.read()[one.key]
+        folder = sweep.folder_of(one, line)
+        assert found.setdefault(last, folder) == folder
+        assert WorkDirectory(folder).read_metrics()["data_fingerprint"] == line["data_fingerprint"]
+    assert found[1] == sweep.folder(one)
+    assert found[2].name.startswith(f"{found[1].name}-") and found[2] != found[1]
+
+
+def test_a_home_folder_is_found(tmp_path, here, monkeypatch):
+    """bash leaves the ~ in --data_dir=~/data; results must name the file in that folder."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "data", 1)
+    monkeypatch.setattr("experiments.__main__.jobs_of", lambda *_: [pop()])
+    flags = ["--tables=2", "--datasets=beauty", "--data_dir=~/data", "--workdir=~/work", "--results=~/results"]
+    assert main(flags) == 0
+    assert not (tmp_path / "~").exists()
+    (line,) = Results(tmp_path / "results").read().values()
+    assert line["data_file"] == provenance.data_file("beauty", tmp_path / "data")
+    text = (tmp_path / "results" / "report.md").read_text()
+    assert (
+        "built in" not in text and f"Beauty: beauty.txt, SHA-256 of its content {line['data_file']['sha256']}" in text
+    )
+
+
+def test_a_result_whose_file_is_gone_is_not_kept(tmp_path, here, monkeypatch):
+    write(tmp_path / "data", 1)
+    sweep, ask = sweep_in(tmp_path), Here.ask
+
+    def and_removed(self, request, should_stop):
+        answer = ask(self, request, should_stop)
+        (tmp_path / "data" / "beauty.txt").unlink()
+        return answer
+
+    monkeypatch.setattr(Here, "ask", and_removed)
+    assert sweep.run([pop()]) == {pop().key: FAILED}
+    assert "the file of beauty is gone" in sweep.results.read()[pop().key]["error"]
+
+
+def test_only_what_has_no_file_is_built_in():
+    assert provenance.sentence("synthetic", None) == "Synthetic: built in."
+    assert provenance.sentence("beauty", None) == (
+        "Beauty: an unknown file. Whether it is the authors' own file is not known."
+    )
+
+
+CONTENT = b"1 2\n1 3\n1 4\n"
+
+
+@pytest.fixture
+def published(tmp_path, monkeypatch):
+    """ML-20m as if its authors had published a zip of CONTENT, which lies in the folder `authors`."""
+    folder = tmp_path / "authors"
+    folder.mkdir()
+    with zipfile.ZipFile(folder / "ml-20m-processed.zip", "w") as archive:
+        archive.writestr("ml-20m/ml-20m.txt", CONTENT)
+    source = datasets.source_of("ml-20m")
+    checksum = download.digest(folder / "ml-20m-processed.zip", "git:")
+    remote = dataclasses.replace(source.fetched.remote, checksum=checksum)
+    changed = [file if file.remote is None else dataclasses.replace(file, remote=remote) for file in source.files]
+    dataset = dataclasses.replace(
+        datasets.DATASETS["ml-20m"], sources={"processed": dataclasses.replace(source, files=tuple(changed))}
+    )
+    monkeypatch.setitem(datasets.DATASETS, "ml-20m", dataset)
+    return folder
+
+
+def test_a_file_and_its_archive_have_one_content(tmp_path, published):
+    """What the authors' zip holds is the same data, packed or not; whose file it is, is said where it can be known."""
+    plain, packed, renamed, other = (tmp_path / name for name in ("plain", "packed", "renamed", "other"))
+    for folder in (plain, packed, renamed, other):
+        folder.mkdir()
+    (plain / "ml-20m.txt").write_bytes(CONTENT)
+    (packed / "ml-20m.txt.gz").write_bytes(gzip.compress(CONTENT))
+    zipped = (published / "ml-20m-processed.zip").read_bytes()
+    (renamed / "ml-20m.zip").write_bytes(zipped)
+    with zipfile.ZipFile(other / "ml-20m-processed.zip", "w") as archive:
+        archive.writestr("ml-20m.txt", CONTENT)
+    found = {
+        folder.name: provenance.data_file("ml-20m", folder) for folder in (plain, packed, renamed, other, published)
+    }
+    assert len({file["sha256"] for file in found.values()}) == 1
+    assert {name: file["as_published"] for name, file in found.items()} == {
+        "plain": None,
+        "packed": None,
+        "renamed": True,
+        "other": False,
+        "authors": True,
+    }
+    assert provenance.sentence("ml-20m", found["plain"]).endswith("Whether it is the authors' own file is not known.")
+
+
+def test_the_time_left_is_at_least_that_of_the_longest_run(tmp_path, capsys, monkeypatch):
+    sweep = dataclasses.replace(sweep_in(tmp_path), jobs=4)
+    monkeypatch.setattr(listing, "estimate", lambda run, _: 3_600.0 if run.model == "pop" else 60.0)
+    listing.show([pop(), *Plan(("beauty",)).jobs("table2")["beauty", "ncf"]], sweep)
+    assert "About 1:00:00 left by the finished runs." in capsys.readouterr().out
+
+
+def git(folder, *arguments):
+    identity = ("-c", "user.name=a", "-c", "user.email=a@example.com")
+    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def test_the_commit_is_that_of_the_package_s_code(tmp_path):
+    """With a sign where the code has changed since; results beside it may."""
+    for folder in ("repository/bert4rec_tf", "repository/experiments", "unpacked"):
+        (tmp_path / folder).mkdir(parents=True)
+    repository = tmp_path / "repository"
+    (repository / "bert4rec_tf" / "code.py").write_text("one")
+    git(repository, "init")
+    git(repository, "add", ".")
+    git(repository, "commit", "-m", "first")
+    provenance.commit.cache_clear()
+    found = provenance.commit(repository)
+    assert re.fullmatch("[0-9a-f]{40}", found)
+    (repository / "experiments" / "results.jsonl").write_text("{}")
+    provenance.commit.cache_clear()
+    assert provenance.commit(repository) == found
+    (repository / "bert4rec_tf" / "code.py").write_text("two")
+    provenance.commit.cache_clear()
+    assert provenance.commit(repository) == f"{found}+"
+    assert provenance.commit(tmp_path / "unpacked") is provenance.commit(repository / "experiments") is None

@@ -1,0 +1,289 @@
+"""The report from invented results: every number in it is worked out here by hand."""
+
+import dataclasses
+import re
+
+from support.invented_results import FILE, findings, line_of, rows_after, rows_of, text_of
+
+from bert4rec_tf.config import presets
+from bert4rec_tf.evaluation.metrics import POPULAR
+from experiments import markup
+from experiments.findings import Findings
+from experiments.jobs import Plan
+from experiments.report import Report
+from experiments.tables import DATASETS, MODELS, TABLES
+
+TABLE2 = dict(zip(MODELS, (0.01, 0.10, 0.11, 0.12, 0.13, 0.16, 0.15, 0.16, 0.20)))
+
+
+def test_table_2_beside_the_paper():
+    text, _ = text_of("table2", findings("table2", TABLE2))
+    ours, paper, difference_ = rows_after(text, "NDCG@10")
+    assert ours == [
+        *("0.0100", "0.1000", "0.1100", "0.1200", "0.1300", "<u>0.1600</u>", "0.1500", "<u>0.1600</u>", "**0.2000**"),
+        "+25.00%",
+    ]
+    assert paper[-4:] == ["0.1360", "<u>0.1633</u>", "**0.1862**", "+14.02%"]
+    assert difference_[-4:] == ["+0.0140", "-0.0033", "+0.0138", ""]
+    assert difference_[0] == "-0.0249"
+    assert "HR@10 +25.00% over 1 complete data sets (paper: +7.24% over 4)" in text
+    assert "Beauty 0.2000 (paper 0.1832, difference +0.0168)" in text, "d = 64 belongs beside Table 5 too"
+    assert [row[0] for row in rows_of(text)].count("HR@10, all unseen items") == 1
+
+
+def test_what_is_not_there_is_not_run():
+    values = {model: value for model, value in TABLE2.items() if model != "caser"}
+    ours, _, difference_ = rows_after(text_of("table2", findings("table2", values))[0], "MRR")
+    assert ours[6] == "not run" and ours[-1] == "not run", "without one of the others there is no gain to speak of"
+    assert difference_[6] == ""
+    everything = Report({name: Findings(name, Plan(DATASETS), {}) for name in TABLES})
+    text = markup.markdown("Report", everything.sections())
+    assert text.count("The picture: not run.") == 3 and "No run is finished." in text
+    assert text.count("Beauty, Steam, ML-1m, ML-20m: not run.") == 4
+
+
+def test_every_cell_without_a_run_says_so():
+    """BERT4Rec's own run stands in six of the tables and figures; nothing else is there."""
+    job = Plan(("beauty",)).jobs("table2")["beauty", "bert4rec"][0]
+    found = {name: Findings(name, Plan(DATASETS), {job.key: line_of(job, 0.2)}, {job.key}) for name in TABLES}
+    text = markup.markdown("Report", Report(found).sections())
+    ours = [row for row in rows_of(text) if row[0] and row[0] not in (job.key, "run", "N") and row[0][0] != "-"]
+    assert len(ours) == 4 + (6 + 4) + 3 + 12 + 10 + 9, "Tables 1, 2 (with other protocols), 4, 5, Figures 3 and 4"
+    known = {"L = 2, h = 2", "rho = 0.6"}
+    for row in ours:
+        cells = [re.sub(r"\*\*|</?u>", "", cell) for cell in row[1:]]
+        assert set(cells) - {"not run"} <= {"0.2000", "768,000"}, row
+        assert ("not run" in cells) != (row[0] in known), row
+
+
+def test_seeds_are_averaged_with_their_deviation():
+    plan = Plan(("beauty",), seeds=(1, 2, 3))
+    jobs = plan.jobs("table2")["beauty", "sasrec"]
+    lines = {job.key: line_of(job, value) for job, value in zip(jobs, (0.14, 0.16, 0.18))}
+    ours, _, _ = rows_after(text_of("table2", Findings("table2", Plan(("beauty",)), lines))[0], "MRR")
+    assert ours[7] == "0.1600 ± 0.0200", "finished seeds count, asked for or not"
+
+
+def test_table_3_has_differences():
+    found = findings("table3", {"one_mask": 0.1769})
+    ours, paper, difference_ = rows_after(text_of("table3", found)[0], "BERT4Rec (1 mask)")
+    assert ours == ["0.1769"] * 3
+    assert paper == ["0.2940", "0.1769", "0.1618"]
+    assert difference_ == ["-0.1171", "+0.0000", "+0.0151"]
+    text, _ = text_of("table3", findings("table3", {"sasrec": 0.1, "one_mask": 0.1769, "bert4rec": 0.18}))
+    marked = [rows_after(text, title)[0] for title in ("SASRec", "BERT4Rec (1 mask)", "BERT4Rec")]
+    assert marked == [["0.1000"] * 3, ["<u>0.1769</u>"] * 3, ["**0.1800**"] * 3]
+
+
+def test_table_4_has_the_speed():
+    text, _ = text_of("table4", findings("table4", {"20": 0.2, "30": 0.1}))
+    samples = rows_after(text, "samples/s")
+    batch, steps = 64, 24_000
+    assert samples[0] == ["not run", f"{batch * steps / 2:,.0f}", f"{batch * steps / 2:,.0f}", "not run", "not run"]
+    assert samples[1] == ["5,504", "3,256", "2,284", "1,776", "1,441"]
+    assert samples[2] == ["", "+764,744", "+765,716", "", ""]
+    ours, paper, difference_ = rows_after(text, "NDCG@10")
+    assert ours[1:3] == ["**0.2000**", "<u>0.1000</u>"]
+    assert paper == ["0.1826", "0.1875", "0.1837", "0.1833", "0.1832"]
+    assert difference_ == ["", "+0.0125", "-0.0837", "", ""]
+
+
+def test_table_5_is_marked_as_in_the_paper():
+    values = {"default": 0.2, "no_positions": 0.179, "layers_3": 0.21, "heads_4": 0.2, "heads_8": 0.181}
+    text, _ = text_of("table5", findings("table5", values))
+    cells = {row[0]: row[1] for row in rows_of(text) if not row[0].startswith("-")}
+    assert cells["L = 2, h = 2"] == "0.2000"
+    assert cells["w/o PE"] == "0.1790 ↓"
+    assert cells["3 layers"] == "**0.2100**"
+    assert cells["4 heads"] == "0.2000" and cells["8 heads"] == "0.1810"
+    assert cells["4 layers"] == "not run"
+    assert rows_after(text, "w/o LN")[1] == ["0.1642 ↓"]
+    assert rows_after(text, "w/o PE")[2] == ["+0.0049"]
+    assert "4 layers w/o RC" not in cells, "the paper has it for ML-20m alone"
+
+
+def test_a_default_without_dropout_is_told(monkeypatch):
+    default = presets.find("fast", "ml-1m")
+    for dropout, count in ((0.0, 1), (0.1, 0)):
+        settings = {**default.settings, "dropout": dropout, "attention_dropout": 0.0}
+        monkeypatch.setitem(presets.PRESETS["fast"], "ml-1m", dataclasses.replace(default, settings=settings))
+        text, _ = text_of("table5", findings("table5", {"default": 0.4}, Plan(("ml-1m",))))
+        assert text.count("On ML-1m the default has no dropout, so “w/o dropout” is the same run.") == count
+        assert rows_after(text, "w/o dropout")[0] == ["0.4000" if count else "not run"]
+
+
+def test_quick_runs_have_a_table_5_too():
+    found = findings("table5", {"default": 0.4}, Plan(("synthetic",), quick=True))
+    assert rows_after(text_of("table5", found)[0], "L = 2, h = 2")[0] == ["0.4000"]
+
+
+def test_section_4_8_on_ml_20m():
+    found = findings("table5", {"layers_4": 0.5, "layers_4_no_residual": 0.44}, Plan(("ml-20m",)))
+    assert "falls by about 10 % without residual connections. Here: -12.0%." in text_of("table5", found)[0]
+
+
+def test_the_cells_of_a_data_set_are_of_one_budget_and_it_is_stated():
+    """The default is finished in full too, but an ablation is compared with the default that had its budget."""
+    short, full = Plan(("beauty",), budget=0.25), Plan(("beauty",))
+    names = ("default", "no_positions", "layers_1")
+    parts = [line_of(short.jobs("table5")["beauty", name][0], 0.1) for name in names]
+    whole = line_of(full.jobs("table5")["beauty", "default"][0], 0.3)
+    lines = {line["key"]: line for line in (*parts, whole)}
+    found = Findings("table5", full, lines)
+    text, _ = text_of("table5", found)
+    assert rows_after(text, "L = 2, h = 2")[0] == ["0.1000"]
+    assert "Budget: of the steps of their presets these runs had: Beauty 25 %." in text
+    runs = [row for row in rows_of(text) if row[0] in lines]
+    assert [row[5:] for row in runs] == [["25 %", "6,000 of 64", "none", "0.1000", "0:02:00", "2,000 MB"]] * 3
+    assert Findings("table2", full, lines).budgets == {"beauty": 1.0}, "of equally many the largest"
+
+
+def test_figures_hold_the_papers_words_against_the_results():
+    values = {str(rho): 0.2 - abs(rho - 0.6) / 10 for rho in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)}
+    text, _ = text_of("figure4", findings("figure4", values))
+    assert "rho = .2 is better than .1. Here: true in 1 of 1 cases." in text
+    assert "Above rho = .6 results fall as rho rises. Here: true in 3 of 3 cases." in text
+    assert "Beauty 0.6 (the paper's 0.6)" in text
+    assert [row[0] for row in rows_of(text) if row[1:] == ["**0.2000**", "**0.2000**"]] == ["rho = 0.6"]
+    assert text.count("**0.") == 2, "the best of each line is marked, and nothing else"
+    text, _ = text_of("figure2", findings("figure2", {}))
+    assert "Rows are renormalised" in text
+
+
+CURVES = {
+    "gru4rec": (0.10, 0.11, 0.12, 0.13, 0.13),
+    "gru4rec_plus": (0.11, 0.14, 0.17, 0.16, 0.15),
+    "caser": (0.10, 0.09, 0.14, 0.12, 0.13),
+    "sasrec": (0.12, 0.15, 0.18, 0.19, 0.19),
+    "bert4rec": (0.16, 0.20, 0.21, 0.22, 0.21),
+}
+
+
+def claims(text):
+    return dict(re.findall(r"The paper: (.*?) (?:\(here.*?\)\. )?Here: (.*)\.", text))
+
+
+def test_figure_3_holds_section_4_5_against_the_results():
+    """On Beauty the curves of both metrics are those above; counted by hand."""
+    widths = (16, 32, 64, 128, 256)
+    values = {f"{model}@{width}": value for model, curve in CURVES.items() for width, value in zip(widths, curve)}
+    text, _ = text_of("figure3", findings("figure3", values))
+    assert rows_after(text, "NDCG@10 Caser")[0] == ["0.1000", "0.0900", "0.1400", "0.1200", "0.1300"]
+    said = claims(text)
+    assert said == {
+        "Results converge as the width grows": "true in 10 of 10 cases",
+        "A larger d is not necessarily better, especially on Beauty and Steam": (
+            "on Beauty and Steam true in 6 of 10 cases, on MovieLens not run"
+        ),
+        "Caser is unstable": "true in 2 of 2 cases",
+        "SASRec and BERT4Rec are above the three other models at every width.": "true in 60 of 60 cases",
+        "BERT4Rec is above every other model at every width.": "true in 40 of 40 cases",
+    }
+    some = {name: value for name, value in values.items() if name not in ("caser@32", "sasrec@256", "gru4rec@128")}
+    some |= {"sasrec@64": 0.3}
+    said = claims(text_of("figure3", findings("figure3", some, Plan(("beauty", "ml-1m"))))[0])
+    assert said["Results converge as the width grows"] == "true in 8 of 8 cases, 12 not run"
+    assert said["A larger d is not necessarily better, especially on Beauty and Steam"] == (
+        "on Beauty and Steam true in 6 of 6 cases, 4 not run, on MovieLens not run"
+    )
+    assert said["Caser is unstable"] == "not run"
+    assert said["BERT4Rec is above every other model at every width."] == "true in 32 of 34 cases, 46 not run"
+
+
+def test_the_papers_gains_are_those_that_it_prints():
+    """Its own numbers give 10.30 % for ML-1m's NDCG@10, and 13.98 % for Beauty's HR@10."""
+    for dataset, metric, printed in (("ml-1m", "NDCG@10", "+10.32%"), ("beauty", "HR@10", "+14.02%")):
+        found = findings("table2", TABLE2, Plan((dataset,)))
+        assert rows_after(text_of("table2", found)[0], metric)[1][-1] == printed
+
+
+def test_table_1_has_differences_and_remarks():
+    """To the digits that the paper prints."""
+    columns = ("users", "items", "actions", "mean length", "density")
+    statistics = {
+        "beauty": dict(zip(columns, ("40,226", "54,540", "363,962", "8.80", "0.02%"))),
+        "ml-1m": dict(zip(columns, ("6,040", "3,416", "999,611", "165.50", "4.84%"))),
+        "ml-20m": dict(zip(columns, ("138,493", "26,744", "20,000,263", "144.41", "0.54%"))),
+    }
+    found = Findings("table1", Plan(DATASETS), {})
+    text, _ = text_of("table1", found, statistics=statistics)
+    assert rows_after(text, "Beauty")[2] == ["+0", "-2", "+0.01m", "+0.0", "+0.00%"]
+    assert rows_after(text, "ML-1m")[2] == ["+0", "+0", "+0.0m", "+2.0", "+0.05%"]
+    assert rows_after(text, "ML-20m")[2] == ["+0", "+0", "+0m", "+0.0", "+0.00%"]
+    assert [row[0] for row in rows_of(text)].count("- difference") == 3, "of Steam there is nothing to compare"
+    assert "Table 1's mean length and density of ML-1m are those without the two held-out actions" in text
+    assert "held-out actions" not in text_of("table1", found, statistics={"beauty": statistics["beauty"]})[0]
+
+
+def test_the_data_file_is_named():
+    found = findings("table2", TABLE2)
+    assert (
+        f"Beauty: beauty.txt, SHA-256 of its content {FILE['sha256']}, the authors' own file."
+        in text_of("table2", found)[0]
+    )
+    other = {**FILE, "name": "ml-1m.txt.gz", "as_published": False}
+    job = Plan(("ml-1m",)).jobs("table2")["ml-1m", "pop"][0]
+    found = Findings("table2", Plan(("ml-1m",)), {job.key: line_of(job, data_file=other)})
+    assert (
+        "not the file that the authors published: the order of actions at equal times may be another"
+        in (text_of("table2", found)[0])
+    )
+
+
+def test_cells_are_of_one_data_file():
+    """Gains over models that learnt from other data mean nothing; what is left out is said."""
+    jobs = Plan(("beauty",)).jobs("table2")
+    other = {**FILE, "name": "other.txt", "sha256": "0123" * 16, "as_published": False}
+    of = {"bert4rec": FILE, "pop": FILE, "sasrec": other, "ncf": FILE, "fpmc": other}
+    lines = [line_of(jobs["beauty", model][0], TABLE2[model], data_file=file) for model, file in of.items()]
+    found = Findings("table2", Plan(("beauty",)), {line["key"]: line for line in lines})
+    text, _ = text_of("table2", found)
+    ours = rows_after(text, "NDCG@10")[0]
+    assert ours[0] == "0.0100" and ours[3] == ours[7] == "not run"
+    left = sorted(jobs["beauty", model][0].key for model in ("sasrec", "fpmc"))
+    said = f"those on other.txt, SHA-256 of its content {other['sha256']}, which are {', '.join(left)}."
+    assert f"Left out, for most runs on Beauty are of another file: {said}" in text
+    assert "Runs shown here: 3." in text and "Beauty: other.txt" not in text
+    one = Findings("figure4", Plan(("beauty",)), {line["key"]: line for line in lines})
+    assert set(one.left_out) == set(left), "all tables have the same file"
+
+
+def test_a_run_is_shown_with_what_it_reached_on_both_items():
+    job = Plan(("beauty",)).jobs("table2")["beauty", "ncf"][0]
+    for both, shown in (({"validation": {POPULAR: {"ndcg@10": 0.3}}}, "0.3000"), ({}, "none")):
+        text, _ = text_of("table2", findings("table2", {}, others=[line_of(job, 0.2, **both)]))
+        (row,) = [row for row in rows_of(text) if row[0] == job.key]
+        assert row[7:9] == [shown, "0.2000"]
+
+
+def test_runs_that_were_best_at_their_last_step_are_told():
+    plan = Plan(("beauty",))
+    fpmc, ncf = (plan.jobs("table2")["beauty", name][0] for name in ("fpmc", "ncf"))
+    most = fpmc.run.training.steps
+    others = [
+        line_of(job, choose={"steps": most, "seconds": 9.0, "best_step": best})
+        for job, best in ((fpmc, most), (ncf, most - 1_000))
+    ]
+    text, _ = text_of("table2", findings("table2", {}, others=others))
+    assert f"more steps may do better: {fpmc.key}." in text
+    assert "more steps" not in text_of("table2", findings("table2", TABLE2))[0]
+
+
+def test_failures_are_told():
+    plan = Plan(("beauty",))
+    job = plan.jobs("table2")["beauty", "ncf"][0]
+    line = {"key": job.key, "run": job.run.to_dict(), "budget": 1.0, "status": "failed", "error": "<b>no luck</b>"}
+    text, page = text_of("table2", Findings("table2", plan, {job.key: line}))
+    assert f"Failed: ncf on beauty, run {job.key} (<b>no luck</b>)." in text
+    assert "&lt;b&gt;no luck&lt;/b&gt;" in page and "<b>no luck" not in page
+    assert "which are 9, finished: 0, failed: 1, stopped: 0, not begun: 8." in text
+    on_other_data = {**line_of(job), "begun": line}
+    text, _ = text_of("table2", Findings("table2", plan, {job.key: on_other_data}))
+    assert f"Failed: ncf on beauty, run {job.key} (<b>no luck</b>)." in text and "finished: 1, failed: 0" in text
+
+
+def test_the_page_says_the_same_as_the_markdown():
+    text, page = text_of("table2", findings("table2", TABLE2))
+    cells = [re.sub(r"</?[a-z]+>", "", cell) for cell in re.findall(r"<td>(.*?)</td>", page)]
+    plain = [re.sub(r"\*\*|</?u>", "", cell) for row in rows_of(text) if row[0] for cell in row]
+    assert [cell for cell in cells if cell in plain] == cells and "<b>0.2000</b>" in page and "<u>0.1600</u>" in page

@@ -1,0 +1,139 @@
+"""Whether a difference between two models is one, against scipy and what the ranks say."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+import scipy.stats
+from support.invented_results import line_of
+
+from bert4rec_tf.evaluation.metrics import METRICS, PROTOCOLS, difference, metrics, per_user
+from bert4rec_tf.foundation import files, npz
+from bert4rec_tf.runs.workdir import WorkDirectory
+from experiments import material, significance
+from experiments.findings import Findings
+from experiments.jobs import Plan
+from experiments.results import Results
+from experiments.sweep import Sweep
+from experiments.tables import MODELS
+
+
+def ranks(seed, mean, users=400):
+    return np.random.default_rng(seed).poisson(mean, users)
+
+
+def test_a_difference_is_scipys():
+    first, second = per_user("ndcg@10", ranks(1, 9)), per_user("ndcg@10", ranks(2, 8.8))
+    made = difference(first, second)
+    gains = second - first
+    statistic = gains.mean() / scipy.stats.sem(gains)
+    assert made.p_value == pytest.approx(2 * scipy.stats.norm.sf(abs(statistic)))
+    assert made.p_value == pytest.approx(scipy.stats.ttest_rel(second, first).pvalue, rel=0.02), "of so many users"
+
+
+def test_holm_is_bonferroni_in_every_subset():
+    """Closed testing: a hypothesis falls once every subset with it falls, each by Bonferroni."""
+    for seed in range(5):
+        p_values = dict(enumerate(np.random.default_rng(seed).uniform(size=7) ** 4))
+        subsets = [some for size in range(1, 8) for some in itertools.combinations(p_values, size)]
+        expected = {
+            name: max(min(1.0, len(some) * min(p_values[one] for one in some)) for some in subsets if name in some)
+            for name in p_values
+        }
+        assert significance.holm(p_values) == pytest.approx(expected)
+
+
+def finished_with_ranks(folder, means):
+    """A sweep whose runs of Table 2 on Beauty have ranks in their work directories."""
+    plan = Plan(("beauty",))
+    sweep = Sweep(Results(folder / "results"), folder / "work")
+    for number, (model, mean) in enumerate(means.items()):
+        job = plan.jobs("table2")["beauty", model][0]
+        work = WorkDirectory(sweep.folder(job))
+        files.make_folder(work.path)
+        found = ranks(number, mean)
+        npz.write(work.ranks("test"), {"users": np.arange(len(found)), **dict.fromkeys(PROTOCOLS, found)})
+        files.write_json(
+            work.config,
+            {
+                "format": 1,
+                "run": job.run.to_dict(),
+                "digest": job.key,
+                **dict.fromkeys(("data_fingerprint", "vocabulary_fingerprint", "users_fingerprint"), "x"),
+                "num_users": len(found),
+                "environment": {},
+            },
+        )
+        sweep.results.put(line_of(job, test=dict.fromkeys(PROTOCOLS, metrics(found))))
+    return Findings("table2", plan, sweep.results.read()), sweep
+
+
+def test_significance_comes_from_the_saved_ranks(tmp_path):
+    means = {"pop": 30, "ncf": 6, "sasrec": 2, "bert4rec": 6}
+    found, sweep = finished_with_ranks(tmp_path, means)
+    material.write_report({"table2": found}, sweep)
+    all_ranks = {model: ranks(number, mean) for number, (model, mean) in enumerate(means.items())}
+    p_values, better = {}, {}
+    for model in ("pop", "ncf", "sasrec"):
+        for metric in METRICS:
+            gains = per_user(metric, all_ranks["bert4rec"]) - per_user(metric, all_ranks[model])
+            p_values[model, metric] = 2 * scipy.stats.norm.sf(abs(gains.mean() / scipy.stats.sem(gains)))
+            better[model, metric] = gains.mean() > 0
+    corrected = significance.holm(p_values)
+    counts = [sum(corrected[one] < 0.01 and better[one] == sign for one in corrected) for sign in (True, False)]
+    assert all(counts) and sum(counts) < 18, "the example has all three kinds"
+    text = (tmp_path / "results" / "report.md").read_text()
+    assert "all 18 comparisons here are corrected together by Holm's method" in text
+    assert f"better with p < 0.01 in {counts[0]} of them, worse in {counts[1]}." in text
+    open_ones = [
+        f"Beauty, {MODELS[model]}, {' '.join(metric.upper() for metric in METRICS if corrected[model, metric] >= 0.01)}"
+        for model in ("pop", "ncf", "sasrec")
+    ]
+    (said,) = [line for line in text.splitlines() if line.startswith("Not significant: ")]
+    listed = [one for one in open_ones if not one.endswith(", ")]
+    assert said == f"Not significant: {'; '.join(listed)}."
+
+
+def test_comparisons_outlive_the_work_directories(tmp_path):
+    found, sweep = finished_with_ranks(tmp_path, {"pop": 30, "bert4rec": 6})
+    material.write_report({"table2": found}, sweep)
+    before = (tmp_path / "results" / "report.md").read_text()
+    elsewhere = Sweep(sweep.results, tmp_path / "nowhere")
+    material.write_report({"table2": found}, elsewhere)
+    assert (tmp_path / "results" / "report.md").read_text() == before and "corrected" in before
+
+
+def test_what_was_not_compared_is_named(tmp_path):
+    found, sweep = finished_with_ranks(tmp_path, {"pop": 30, "ncf": 8, "sasrec": 6, "bert4rec": 6})
+    for model in ("ncf", "sasrec"):
+        WorkDirectory(sweep.folder(found.plan.jobs("table2")["beauty", model][0])).ranks("test").unlink()
+    material.write_report({"table2": found}, sweep)
+    text = (tmp_path / "results" / "report.md").read_text()
+    assert "all 6 comparisons" in text
+    assert text.count("Not compared, for the ranks of both runs were not at hand together: ") == 1
+    assert "together: Beauty, NCF; Beauty, SASRec." in text
+
+
+def test_comparisons_of_other_data_do_not_count(tmp_path):
+    """The same two runs were compared on the file of before, whose ranks are gone."""
+    found, sweep = finished_with_ranks(tmp_path, {"pop": 30, "bert4rec": 6})
+    material.write_report({"table2": found}, sweep)
+    lines = {key: {**line, "test": {**line["test"]}} for key, line in found.lines.items()}
+    other = next(line for line in lines.values() if line["run"]["model"] == "bert4rec")
+    other["test"]["popular"] = {name: value + 0.01 for name, value in other["test"]["popular"].items()}
+    elsewhere = Sweep(sweep.results, tmp_path / "nowhere")
+    material.write_report({"table2": Findings("table2", found.plan, lines)}, elsewhere)
+    assert "Significance: not known" in (tmp_path / "results" / "report.md").read_text()
+
+
+def test_comparisons_of_removed_results_are_dropped(tmp_path):
+    found, sweep = finished_with_ranks(tmp_path, {"pop": 30, "ncf": 8, "bert4rec": 6})
+    material.write_report({"table2": found}, sweep)
+    pairs = significance.pairs(found)
+    assert set(significance.read(sweep.results)) == set(pairs.values())
+    lines = sweep.results.path.read_text().splitlines(keepends=True)
+    files.write_text(sweep.results.path, "".join(line for line in lines if json.loads(line)["run"]["model"] != "ncf"))
+    fewer = Findings("table2", found.plan, sweep.results.read())
+    material.write_report({"table2": fewer}, sweep)
+    assert set(significance.read(sweep.results)) == {pairs["beauty", "pop"]}

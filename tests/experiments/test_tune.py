@@ -1,0 +1,295 @@
+"""`--tune` on the built-in data: resumable, pruned, without a look at the test item, and its result can be pasted."""
+
+import functools
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from support.paths import ROOT
+
+pytest.importorskip("optuna", reason="the extra [tune] is not installed")
+
+import optuna
+
+from bert4rec_tf.config import presets
+from bert4rec_tf.config.presets import Preset
+from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.evaluation.ranking import RankingTask
+from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation.errors import UserError
+from experiments import spaces, tune
+from experiments.jobs import Plan
+
+QUICK = Plan(("synthetic",), quick=True)
+STATES = optuna.trial.TrialState
+
+
+@pytest.fixture(autouse=True)
+def data_made_once(monkeypatch):
+    monkeypatch.setattr(tune.datasets, "load", lambda *_: _data())
+
+
+@functools.cache
+def _data():
+    return datasets.load_with_report("synthetic")[0]
+
+
+@pytest.fixture
+def small_grid(monkeypatch):
+    grid = {"hidden_dim": (8, 16), "l2": (0.1, 0.001)}
+    monkeypatch.setitem(spaces.SPACES, "bpr_mf", grid)
+    return grid
+
+
+def search(folder, model="bpr_mf"):
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return tune.Search(model, "synthetic", QUICK, folder)
+
+
+def test_a_search_goes_on_after_a_kill(tmp_path):
+    """The killed trial is tried again with its settings, and the sampler does not repeat what it drew."""
+    folder = tmp_path / "tuning" / "synthetic-bpr_mf"
+    command = [sys.executable, "-m", "experiments", "--tune=bpr_mf", "--quick", f"--workdir={tmp_path}", "--trials=50"]
+    root = str(ROOT)
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": root}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        first = process.stdout.readline().decode()
+        assert "bpr_mf on synthetic, trial 0: complete, NDCG@10 0." in first, first
+        end = time.monotonic() + 120
+        while not list(folder.glob("*/config.json")) and time.monotonic() < end:
+            time.sleep(0.01)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    one = search(folder)
+    known = one.study().trials
+    killed = [trial for trial in known if trial.state == STATES.RUNNING]
+    assert len(killed) == 1
+    study = one.go_on(len(known) + 2)
+    assert [trial.params for trial in study.trials[: len(known)]] == [trial.params for trial in known]
+    (again,) = [trial for trial in study.trials if trial.user_attrs.get(tune.GOES_ON_WITH) == killed[0].number]
+    assert again.params == killed[0].params
+    assert study.trials[killed[0].number].state == STATES.FAIL
+    assert len(tune.ended(study)) == len(known) + 2
+
+
+def test_ctrl_c_leaves_a_study_that_goes_on(tmp_path, small_grid, monkeypatch):
+    one, train = search(tmp_path), tune.Search.train
+
+    def interrupted(self, run, watch):
+        watch({"step": 5, tune.MEASURE: 0.1})
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tune.Search, "train", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        one.go_on(1)
+    monkeypatch.setattr(tune.Search, "train", train)
+    study = one.go_on(1)
+    assert [trial.state for trial in study.trials] == [STATES.FAIL, STATES.COMPLETE]
+    assert study.trials[0].params == study.trials[1].params
+
+
+def test_a_stopped_training_shows_its_earlier_measurements_again(tmp_path, small_grid):
+    """What is pruned by its curve is pruned alike, stopped or not."""
+    one, seen = search(tmp_path), []
+    run = one.run_of({"hidden_dim": 8, "l2": 0.001})
+
+    def watch(row):
+        seen.append(row["step"])
+        if seen == [5, 10]:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        one.train(run, watch)
+    one.train(run, watch)
+    assert seen == [5, 10, 5, 10, 15, 20]
+
+
+def test_only_the_validation_item_is_measured(tmp_path, monkeypatch, small_grid):
+    parts, make = [], RankingTask.of
+    monkeypatch.setattr(RankingTask, "of", lambda split, part, *rest: parts.append(part) or make(split, part, *rest))
+    study = search(tmp_path).go_on(1)
+    assert set(parts) == {"validation"} and len(tune.ended(study)) == 1
+    assert not list(tmp_path.glob("*/ranks-test.npz")) and not list(tmp_path.glob("*/metrics.json"))
+    assert not list(tmp_path.glob("*/config.json")), "the disk does not fill with ended trials"
+    run = search(tmp_path).run_of(study.best_params)
+    assert run.training.retrain is False and run.training.train_on_validation is False
+
+
+def invented(monkeypatch, value_of, steps=(5, 10, 15, 20)):
+    """Trainings that measure what a function of the run says."""
+    trained = []
+
+    def train(self, run, watch):
+        trained.append((run, []))
+        for step in steps:
+            trained[-1][1].append(step)
+            watch({"step": step, tune.MEASURE: value_of(run) * step / steps[-1]})
+
+    monkeypatch.setattr(tune.Search, "train", train)
+    return trained
+
+
+def test_the_best_of_the_grid_is_found_and_bad_ones_are_pruned(tmp_path, monkeypatch):
+    trained = invented(
+        monkeypatch, lambda run: 0.3 - abs(run.architecture.hidden_dim - 64) / 1e3 - run.architecture.l2 / 10
+    )
+    study = search(tmp_path).go_on(40)
+    assert study.best_params == {"hidden_dim": 64, "l2": 0.0001}
+    pruned = [trial for trial in study.trials if trial.state == STATES.PRUNED]
+    assert pruned and any(len(steps) < 4 for _, steps in trained)
+    assert all(trial.number >= tune.FIRST_TRIALS for trial in pruned)
+
+
+def test_a_trial_is_worth_its_best_measurement(tmp_path, monkeypatch, small_grid):
+    def train(self, run, watch):
+        for step, value in ((5, 0.1), (10, 0.3), (15, 0.2)):
+            watch({"step": step, tune.MEASURE: value})
+
+    monkeypatch.setattr(tune.Search, "train", train)
+    assert search(tmp_path).go_on(1).best_value == 0.3
+
+
+def test_a_point_is_trained_once(tmp_path, monkeypatch, small_grid):
+    trained = invented(monkeypatch, lambda run: run.architecture.l2)
+    study = search(tmp_path).go_on(12)
+    assert len(study.trials) == 12
+    assert len(trained) == len({run.digest for run, _ in trained}) <= 4
+    assert study.best_value == 0.1
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (UserError("The loss is nan"), "fail, The loss is nan"),
+        (MemoryError("a large table"), "fail, MemoryError: a large table"),
+    ],
+)
+def test_a_trial_that_fails_is_told_and_the_others_go_on(tmp_path, monkeypatch, small_grid, capsys, error, told):
+    def value_of(run):
+        if run.architecture.l2 == 0.1:
+            raise error
+        return 0.2
+
+    invented(monkeypatch, value_of)
+    study = search(tmp_path).go_on(8)
+    assert {trial.state for trial in study.trials} >= {STATES.FAIL, STATES.COMPLETE}
+    assert len(study.trials) == 8, "a trial that failed by itself is not tried again"
+    assert study.best_params["l2"] == 0.001
+    assert told in capsys.readouterr().out
+    assert search(tmp_path).go_on(8).trials == study.trials, "nor by the next search"
+
+
+def entered(text, monkeypatch):
+    """Puts a printed entry where it says; returns that place and the printed flags by their names."""
+    place, pasted, command = re.search(r"# An entry for (\S+):\n(.*)\n# Or by flags:\n(.*)", text, re.DOTALL).groups()
+    table = eval(place, {"PRESETS": presets.PRESETS, "TUNED": presets.TUNED})
+    for name, added in eval("{" + pasted + "}", {"Preset": Preset}).items():
+        monkeypatch.setitem(table, name, added)
+    return place, dict(re.findall(r"--(\w+)=(\S+)", command))
+
+
+@pytest.mark.parametrize("model", ["sasrec", "bert4rec"])
+def test_the_best_settings_can_be_pasted(tmp_path, monkeypatch, model):
+    invented(monkeypatch, lambda run: run.architecture.hidden_dim / 1e4)
+    one = search(tmp_path, model)
+    study = one.go_on(3)
+    place, flags = entered(one.preset(study), monkeypatch)
+    assert place == ('PRESETS["fast"]' if model == "bert4rec" else "TUNED")
+    flat = presets.make_run("synthetic", model).flat()
+    expected = study.best_params
+    assert {name: flat[name] for name in expected} == expected
+    assert presets.find("fast", "synthetic", model).expect.startswith(
+        f"NDCG@10 {study.best_value:.4f} on the validation"
+    )
+    if model == "bert4rec":
+        assert flat["max_predictions"] == round(expected["mask_proportion"] * flat["max_length"])
+    assert {name: flags[name] for name in expected} == {name: str(value) for name, value in expected.items()}
+
+
+@pytest.mark.parametrize("budget", [1.0, 0.5])
+@pytest.mark.parametrize(
+    ("model", "dataset", "preset"),
+    [("bpr_mf", "ml-1m", "fast"), ("sasrec", "steam", "fast"), ("bert4rec", "beauty", "released")],
+)
+def test_what_is_printed_gives_the_run_that_was_measured(tmp_path, monkeypatch, model, dataset, preset, budget):
+    """With every setting that the search did not vary, as ML-1m's larger batches."""
+    if model == "bpr_mf":
+        known = presets.TUNED[model, dataset]
+        other = {"batch_size": 1_024, "learning_rate": 2e-3}
+        changed = Preset(known.expect, known.takes, {**known.settings, **other})
+        monkeypatch.setitem(presets.TUNED, (model, dataset), changed)
+    invented(monkeypatch, lambda run: run.flat()["hidden_dim"] / 1e4)
+    one = tune.Search(model, dataset, Plan((dataset,), preset, budget=budget), tmp_path)
+    study = one.go_on(3)
+    protocol = {"train_on_validation", "retrain", "evaluate_every"} | (
+        {"steps", "warmup_steps"} if budget != 1 else set()
+    )
+
+    def compared(run):
+        return {name: value for name, value in run.flat().items() if name not in protocol}
+
+    expected = compared(one.run_of(study.best_params))
+    before = presets.make_run(dataset, model, preset).flat()
+    text = one.preset(study)
+    with monkeypatch.context() as patch:
+        _, flags = entered(text, patch)
+        pasted = presets.make_run(dataset, model, preset)
+        assert compared(pasted) == expected
+        assert pasted.training.train_on_validation == (model == "bert4rec" and preset == "released")
+        assert (pasted.training.steps, pasted.flat()["warmup_steps"]) == (before["steps"], before["warmup_steps"])
+        told = presets.find(preset, dataset, model).expect
+        assert ("with 50 % of the steps" in told) == (budget == 0.5)
+    assert (flags.pop("dataset"), flags.pop("model"), flags.pop("preset", "fast")) == (dataset, model, preset)
+    values = {name: type(before[name])(value) for name, value in flags.items()}
+    assert compared(presets.make_run(dataset, model, preset, **values)) == expected
+
+
+def killed_in(folder, value_of, monkeypatch):
+    """A search whose process ends in the middle of a trial, which then still counts as running."""
+    one = search(folder)
+    invented(monkeypatch, value_of)
+    with files.FolderLock(folder).held():
+        study = one.study()
+        one._take_up(study)
+        trial = study.ask()
+        values = {name: trial.suggest_categorical(name, list(known)) for name, known in one.space.items()}
+        files.make_folder(folder / one.run_of(values).digest)
+        return values
+
+
+def test_a_point_that_is_killed_time_and_again_has_failed(tmp_path, monkeypatch, small_grid, capsys):
+    values = [killed_in(tmp_path, lambda run: 0.2, monkeypatch) for _ in range(tune.MOST_KILLED)]
+    assert values == values[:1] * tune.MOST_KILLED, "it is tried again"
+    trained = invented(monkeypatch, lambda run: 0.2)
+    one = search(tmp_path)
+    study = one.go_on(3)
+    assert all(run != one.run_of(values[0]) for run, _ in trained) and trained
+    assert len(tune.ended(study)) == 3
+    assert f"its process was killed {tune.MOST_KILLED} times" in capsys.readouterr().out
+    assert not (tmp_path / one.run_of(values[0]).digest).exists()
+
+
+def test_stopping_a_search_often_fails_no_point(tmp_path, monkeypatch, small_grid):
+    def stopped(run):
+        raise KeyboardInterrupt
+
+    invented(monkeypatch, stopped)
+    for _ in range(tune.MOST_KILLED + 2):
+        with pytest.raises(KeyboardInterrupt):
+            search(tmp_path).go_on(1)
+    invented(monkeypatch, lambda run: 0.2)
+    study = search(tmp_path).go_on(1)
+    assert study.trials[0].params == study.trials[-1].params and study.best_value == 0.2
+
+
+def test_another_search_in_the_folder_is_refused(tmp_path):
+    one = search(tmp_path)
+    with files.FolderLock(tmp_path).held(), pytest.raises(UserError, match="another search works in this folder"):
+        one.go_on(1)

@@ -1,0 +1,394 @@
+"""The exported SavedModel against a plain-Python oracle, and the folder it lies in."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.exports import (
+    COUNTS,
+    HISTORIES,
+    LENGTH,
+    NAMES,
+    NUM_ITEMS,
+    VOCABULARY,
+    Fixed,
+    K,
+    ask,
+    check,
+    log_probabilities,
+    popular,
+    rectangle,
+    transformer,
+)
+from tensorflow.core.protobuf import saved_model_pb2
+
+from bert4rec_tf.data.sequences import Vocabulary
+from bert4rec_tf.export.saved_model import export
+from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def model():
+    return transformer()
+
+
+@pytest.fixture(scope="module")
+def folder(model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bert4rec") / "export"
+    export(model, VOCABULARY, folder, K)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def loaded(folder):
+    return tf.saved_model.load(str(folder))
+
+
+@pytest.fixture(scope="module")
+def loaded_pop(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pop") / "export"
+    export(popular(), VOCABULARY, folder, NUM_ITEMS)
+    return tf.saved_model.load(str(folder))
+
+
+def recommend(model, vocabulary, folder, k=K):
+    """Exports, loads and returns the function from histories to items and scores."""
+    export(model, vocabulary, folder, k)
+    loaded = tf.saved_model.load(str(folder))
+    return lambda histories: ask(loaded, histories)
+
+
+def test_log_probabilities_of_the_unseen_items_best_first(model, loaded):
+    check(ask(loaded, HISTORIES), HISTORIES, log_probabilities(model), K)
+
+
+def test_other_models_give_their_own_scores_and_ties_go_to_the_lower_number(loaded_pop):
+    check(ask(loaded_pop, HISTORIES), HISTORIES, lambda known: COUNTS, NUM_ITEMS)
+    items, _ = ask(loaded_pop, HISTORIES)
+    for names, history in zip(items, HISTORIES, strict=True):
+        assert [name for name in names if name] == [name for name in NAMES if name not in history]
+
+
+@pytest.mark.parametrize("width", [0, 1, 3])
+@pytest.mark.parametrize("size", [0, 2])
+def test_batches_without_rows_or_columns(loaded, size, width):
+    check(ask(loaded, [[]] * size, width), [[]] * size, None, K)
+
+
+def test_a_row_does_not_depend_on_its_batch_or_padding(loaded):
+    together_items, together_scores = ask(loaded, HISTORIES)
+    for row, history in enumerate(HISTORIES):
+        for width in (0, 60):
+            items, scores = ask(loaded, [history], width)
+            assert items == [together_items[row]]
+            np.testing.assert_allclose(scores[0], together_scores[row], atol=1e-5)
+
+
+def test_unknown_and_empty_ids_change_nothing_wherever_they_stand(loaded):
+    plain, _ = ask(loaded, [["0", "🎬", "item 1", "a,b"]])
+    holes, _ = ask(loaded, [["", "0", "unknown", "", "🎬", "item 1 ", "item 1", "0 ", "a,b", "?"]])
+    assert holes == plain
+    other_order, _ = ask(loaded, [["🎬", "0", "a,b", "item 1"]])
+    assert other_order != plain
+
+
+def test_items_beyond_what_the_model_reads_never_come_back(model, tmp_path):
+    recommended = recommend(model, VOCABULARY, tmp_path / "export", NUM_ITEMS)
+    history = NAMES[5:25]
+    (names,), _ = recommended([history])
+    assert sorted(names[:10]) == sorted(NAMES[:5] + NAMES[25:])
+    assert names[10:] == [""] * 20
+    check(recommended([history]), [history], log_probabilities(model), NUM_ITEMS)
+
+
+def test_nothing_is_left_after_the_whole_catalogue(loaded):
+    items, scores = ask(loaded, [NAMES])
+    assert items == [[""] * K]
+    assert (scores == -np.inf).all()
+
+
+def test_k_is_cut_to_the_catalogue(tmp_path):
+    vocabulary = Vocabulary(np.array(["a", "b", "c"], object), np.array([3, 2, 1]))
+    items, scores = recommend(Fixed([0.5, 2.0, 1.0]), vocabulary, tmp_path / "export", 10)([["c"], []])
+    assert items == [["b", "a", ""], ["a", "b", "c"]]
+    np.testing.assert_allclose(scores, [[2.0, 0.5, -np.inf], np.log([3 / 6, 2 / 6, 1 / 6])], rtol=1e-6)
+
+
+def test_scores_are_float32_where_the_model_computes_in_bfloat16(tmp_path):
+    model = transformer(dtype="mixed_bfloat16")
+    _, scores = recommend(model, VOCABULARY, tmp_path / "export")([["0", "🎬"]])
+    assert scores.dtype == np.float32
+    batch = {"users": [0], "items": [[NAMES.index("0") + 1, NAMES.index("🎬") + 1]], "lengths": [2]}
+    expected = np.delete(tf.nn.log_softmax(model.score(batch)).numpy()[0], np.array(batch["items"][0]) - 1)
+    # The width of a batch decides in which order bfloat16 is rounded.
+    np.testing.assert_allclose(scores[0], np.sort(expected)[::-1][:K], atol=0.02)
+
+
+def test_an_item_that_nobody_met_comes_last_and_still_comes(tmp_path):
+    vocabulary = Vocabulary(np.array(["a", "b", "c"], object), np.array([2, 1, 0]))
+    items, scores = recommend(Fixed([0.0, 0.0, 0.0]), vocabulary, tmp_path / "export", 3)([[]])
+    assert items == [["a", "b", "c"]] and np.isfinite(scores).all()
+
+
+def test_without_counts_all_items_are_equally_popular(tmp_path):
+    vocabulary = Vocabulary(np.array(["a", "b"], object), np.zeros(2, np.int64))
+    items, scores = recommend(Fixed([0.0, 1.0]), vocabulary, tmp_path / "export")([[]])
+    assert items == [["a", "b"]]
+    np.testing.assert_allclose(scores, np.log([[0.5, 0.5]]), rtol=1e-6)
+
+
+def operations(folder):
+    """The names of all operations of a SavedModel, those inside its functions included."""
+    graph = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes()).meta_graphs[0].graph_def
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    return {node.op for node in nodes}
+
+
+def test_the_graph_draws_nothing_and_calls_no_python(folder, loaded):
+    found = operations(folder)
+    assert "LookupTableFindV2" in found
+    assert not [name for name in found if "Random" in name or "PyFunc" in name]
+    first, second = (ask(loaded, HISTORIES)[1] for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+
+
+def test_the_vocabulary_is_one_asset(folder):
+    (asset,) = (folder / "assets").iterdir()
+    assert asset.name == "vocabulary.txt"
+    assert asset.read_bytes() == "".join(f"{name}\n" for name in NAMES).encode()
+
+
+def test_every_weight_is_stored_once_and_no_state_of_dropout(model, folder):
+    stored = [shape for name, shape in tf.train.list_variables(str(folder / "variables" / "variables")) if shape]
+    assert sorted(map(tuple, stored)) == sorted([*(tuple(weight.shape) for weight in model.weights), (NUM_ITEMS,)])
+
+
+def test_what_happens_to_the_model_later_does_not_reach_the_export(tmp_path):
+    model = transformer()
+    export(model, VOCABULARY, tmp_path / "export", K)
+    before = ask(tf.saved_model.load(str(tmp_path / "export")), HISTORIES)
+    model.item_embeddings.assign(-model.item_embeddings)
+    after = ask(tf.saved_model.load(str(tmp_path / "export")), HISTORIES)
+    assert after[0] == before[0]
+    np.testing.assert_array_equal(after[1], before[1])
+
+
+ELSEWHERE = """
+import importlib.machinery
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("bert4rec_tf", "keras"):
+            return importlib.machinery.ModuleSpec(name, None)
+
+sys.meta_path.insert(0, Blocker())
+import numpy as np
+import tensorflow as tf
+
+folder, histories, answer = sys.argv[1:]
+service = tf.saved_model.load(folder)
+rows = tf.constant(np.load(histories), tf.string)
+none = tf.zeros([1, 0], tf.string)
+found = {
+    "serving_default": service.signatures["serving_default"](histories=rows),
+    "recommend": service.recommend(rows, k=2, candidates=[["0", "it's"]]),
+    "every": service.signatures["recommend"](
+        histories=rows, k=tf.constant(2), exclude_seen=tf.constant(False), exclude=none, candidates=none
+    ),
+    "score": service.score(rows, [["0", "it's"]]),
+    "encode": service.encode(rows),
+}
+numbers = {
+    f"{name}/{key}": tf.strings.unicode_decode(value, "UTF-8").to_tensor(-1).numpy() if key == "items" else value
+    for name, outputs in found.items()
+    for key, value in outputs.items()
+}
+np.savez(answer, **numbers)
+assert not {"bert4rec_tf", "keras"} & set(sys.modules)
+"""
+
+
+def test_a_moved_folder_gives_the_same_bytes_where_only_tensorflow_is(folder, loaded, tmp_path):
+    moved = shutil.copytree(folder, tmp_path / "other place" / "moved")
+    before = folder.rename(folder.with_name("away"))
+    try:
+        # Fixed-width bytes drop NULs at their end; no id here ends in one.
+        rows = rectangle(HISTORIES)
+        np.save(tmp_path / "histories.npy", rows.numpy().astype("S"))
+        arguments = [str(moved), str(tmp_path / "histories.npy"), str(tmp_path / "answer.npz")]
+        done = subprocess.run(
+            [sys.executable, "-I", "-c", ELSEWHERE, *arguments], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+    finally:
+        before.rename(folder)
+    expected = {
+        "serving_default": loaded.signatures["serving_default"](histories=rows),
+        "recommend": loaded.recommend(rows, k=2, candidates=[["0", "it's"]]),
+        "every": loaded.recommend(rows, k=2, exclude_seen=False),
+        "score": loaded.score(rows, [["0", "it's"]]),
+        "encode": loaded.encode(rows),
+    }
+    with np.load(tmp_path / "answer.npz") as answer:
+        for name, outputs in expected.items():
+            for key, value in outputs.items():
+                value = tf.strings.unicode_decode(value, "UTF-8").to_tensor(-1) if key == "items" else value
+                np.testing.assert_array_equal(answer[f"{name}/{key}"], value, err_msg=f"{name}/{key}")
+
+
+@pytest.mark.parametrize("what", ["show", "run"])
+def test_tensorflow_s_own_command_reads_and_asks_it(loaded, folder, tmp_path, what):
+    arguments = {
+        "show": ["--all"],
+        "run": ["--tag_set=serve", "--signature_def=recommend", "--input_exprs", 'histories=[["0","item 3","?"]];k=3'],
+    }[what]
+    command = [sys.executable, "-m", "tensorflow.python.tools.saved_model_cli", what, "--dir", str(folder), *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    if what == "show":
+        for name in ("serving_default", "recommend", "score", "encode"):
+            assert f"signature_def['{name}']" in done.stdout
+    else:
+        found = loaded.recommend(tf.constant([["0", "item 3", "?"]]), k=3)
+        for item in found["items"].numpy()[0]:
+            assert repr(item) in done.stdout
+        assert "Result for output key unknown:\n[1]" in done.stdout
+
+
+def test_the_model_card_tells_of_the_model_and_what_is_given(model, folder, tmp_path):
+    card = json.loads((folder / "assets.extra" / "model_card.json").read_text())
+    expected = {"model": "BERT4Rec", "items": NUM_ITEMS, "users": None, "k": K, "max_history": LENGTH - 1}
+    assert {key: card[key] for key in expected} == expected
+    assert card["scores"] == "log-probabilities"
+    assert card["parameters"] == model.count_params() - sum(np.size(one) for one in model.non_trainable_weights)
+    export(popular(), VOCABULARY, tmp_path / "export", card={"data": {"name": "mine"}})
+    card = json.loads((tmp_path / "export" / "assets.extra" / "model_card.json").read_text())
+    assert card["scores"] == "the model's own" and card["data"] == {"name": "mine"}
+
+
+def test_an_older_export_is_replaced(tmp_path):
+    folder = tmp_path / "export"
+    recommend(popular(), VOCABULARY, folder)
+    (folder / "assets" / "old.txt").write_text("old")
+    vocabulary = Vocabulary(np.array(["a", "b"], object), np.array([2, 1]))
+    items, _ = recommend(Fixed([0.0, 1.0]), vocabulary, folder)([[]])
+    assert items == [["a", "b"]]
+    assert [path.name for path in (folder / "assets").iterdir()] == ["vocabulary.txt"]
+    assert [path.name for path in tmp_path.iterdir()] == ["export"]
+
+
+def test_an_empty_folder_is_filled_and_a_missing_one_is_made(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for folder in (tmp_path / "empty", tmp_path / "not" / "there"):
+        export(popular(), VOCABULARY, folder)
+        assert (folder / "saved_model.pb").exists()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), tf.errors.ResourceExhaustedError(None, None, "no space left")])
+def test_an_export_that_breaks_off_leaves_the_older_one(tmp_path, monkeypatch, error):
+    folder = tmp_path / "export"
+    export(popular(), VOCABULARY, folder)
+    before = (folder / "saved_model.pb").read_bytes()
+
+    def break_off(service, path, signatures):
+        (tmp_path / path / "saved_model.pb").write_bytes(b"half")
+        raise error
+
+    monkeypatch.setattr(tf.saved_model, "save", break_off)
+    with pytest.raises(KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else UserError) as raised:
+        export(popular(), VOCABULARY, folder)
+    assert isinstance(error, KeyboardInterrupt) or f"{folder}: cannot be written (no space left)" in str(raised.value)
+    assert (folder / "saved_model.pb").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["export"]
+
+
+@pytest.mark.parametrize("model_file", ["weights.npz", "saved_model.txt"])
+def test_a_folder_of_something_else_is_refused(tmp_path, model_file):
+    (tmp_path / model_file).write_text("mine")
+    with pytest.raises(UserError, match=f"{tmp_path}: holds something else"):
+        export(popular(), VOCABULARY, tmp_path)
+    with pytest.raises(UserError, match=f"{tmp_path / model_file}: is not a folder"):
+        export(popular(), VOCABULARY, tmp_path / model_file)
+    assert [path.name for path in tmp_path.iterdir()] == [model_file]
+    assert (tmp_path / model_file).read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["", "two\nlines", "carriage\rreturn", "end\r", "\udcff"])
+def test_an_id_that_no_line_can_hold_is_refused(tmp_path, name):
+    with pytest.raises(ValueError) as raised:
+        export(Fixed([0.0, 1.0]), Vocabulary(np.array(["a", name], object), np.array([2, 1])), tmp_path / "export")
+    assert f"Received: {name!r}" in str(raised.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_k_below_one_and_a_vocabulary_of_another_size_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"`k` must be at least 1\. Received: k=0"):
+        export(popular(), VOCABULARY, tmp_path / "export", 0)
+    with pytest.raises(ValueError, match=r"must have the 2 items of the model\. Received: 30 items"):
+        export(Fixed([0.0, 1.0]), VOCABULARY, tmp_path / "export")
+    assert not list(tmp_path.iterdir())
+
+
+def write(folder, text):
+    with files.whole_folder(folder) as aside:
+        assert not list(aside.iterdir())
+        (aside / "sub").mkdir()
+        (aside / "sub" / "file").write_text(text)
+
+
+def test_a_whole_folder_takes_the_place_of_the_old_one(tmp_path):
+    folder = tmp_path / "made" / "folder"
+    write(folder, "old")
+    (folder / "other").write_text("other")
+    write(folder, "new")
+    assert [path.name for path in folder.iterdir()] == ["sub"]
+    assert (folder / "sub" / "file").read_text() == "new"
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+def test_a_link_to_a_folder_stays_a_link(tmp_path):
+    write(tmp_path / "folder", "old")
+    (tmp_path / "link").symlink_to("folder")
+    write(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "folder" / "sub" / "file").read_text() == "new"
+
+
+def test_the_old_folder_comes_back_where_the_new_one_cannot_take_its_place(tmp_path, monkeypatch):
+    folder = tmp_path / "folder"
+    write(folder, "old")
+    replace = os.replace
+
+    def fail(source, target):
+        if target == folder and (source / "sub" / "file").read_text() == "new":
+            raise OSError(5, "Input/output error")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(UserError, match=f"{folder}: cannot be written \\(Input/output error\\)"):
+        write(folder, "new")
+    assert (folder / "sub" / "file").read_text() == "old"
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_what_a_killed_process_left_beside_does_not_get_into_the_folder(tmp_path, monkeypatch):
+    folder = tmp_path / "folder"
+    write(folder, "old")
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda *arguments, **settings: None)
+        write(folder, "new")
+        with pytest.raises(RuntimeError), files.whole_folder(folder) as aside:
+            (aside / "half").write_text("half")
+            raise RuntimeError
+    assert len(list(tmp_path.iterdir())) == 3
+    write(folder, "newest")
+    assert [path.name for path in folder.iterdir()] == ["sub"]
+    assert (folder / "sub" / "file").read_text() == "newest"
+    assert list(tmp_path.iterdir()) == [folder]

@@ -1,0 +1,354 @@
+"""Files and folders that appear whole or not at all, on a full disk too, and folders of one process at a time."""
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from support import whole_runs as runs
+from support.whole_runs import FLAGS
+
+from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.files import FolderLock, whole_file, whole_folder
+
+
+def names(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("named", "found"),
+    [
+        ("~/a/b", "{home}/a/b"),
+        ("~", "{home}"),
+        ("./~a", "./~a"),
+        ("a/~", "a/~"),
+        ("/x", "/x"),
+        (Path("~/a"), "{home}/a"),
+    ],
+)
+def test_a_path_is_expanded(named, found, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert files.expanded_path(named) == Path(found.format(home=tmp_path))
+
+
+def test_a_home_folder_that_is_not_there_is_told():
+    with pytest.raises(UserError, match=r"^~nobody-at-all/x: there is no home folder"):
+        files.expanded_path("~nobody-at-all/x")
+
+
+class Stop(BaseException):
+    """What no `except Exception` catches."""
+
+
+ENDS = [
+    (ValueError("own"), ValueError),
+    (KeyboardInterrupt(), KeyboardInterrupt),
+    (Stop(), Stop),
+    (OSError(errno.ENOSPC, "No space left on device"), UserError),
+]
+
+
+def test_a_file_appears_with_its_content_and_nothing_else(tmp_path):
+    with whole_file(tmp_path / "file") as aside:
+        aside.write_text("new")
+        assert aside.parent == tmp_path and not (tmp_path / "file").exists()
+    assert names(tmp_path) == ["file"] and (tmp_path / "file").read_text() == "new"
+
+
+@pytest.mark.parametrize(("error", "raised"), ENDS)
+@pytest.mark.parametrize("existing", [True, False])
+def test_a_file_stays_as_it_was_whatever_ends_the_writing(tmp_path, error, raised, existing):
+    if existing:
+        (tmp_path / "file").write_text("old")
+    before = runs.contents_of(tmp_path)
+    with pytest.raises(raised), whole_file(tmp_path / "file") as aside:
+        aside.write_text("half of the n")
+        raise error
+    assert runs.contents_of(tmp_path) == before
+
+
+def test_a_file_that_cannot_be_written_is_named_with_the_reason(tmp_path):
+    with pytest.raises(UserError) as raised, whole_file(tmp_path / "file"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert str(raised.value) == f"{tmp_path / 'file'}: cannot be written (No space left on device)"
+    with pytest.raises(UserError, match="nowhere/file: cannot be written"):
+        files.write_text(tmp_path / "nowhere" / "file", "text")
+
+
+@pytest.mark.parametrize("failing", ["replace", "fsync"])
+def test_a_file_stays_as_it_was_where_it_cannot_be_brought_to_the_disk(tmp_path, monkeypatch, failing):
+    def fail(*arguments):
+        raise OSError(errno.EIO, "Input/output error")
+
+    (tmp_path / "file").write_text("old")
+    with monkeypatch.context() as patch, pytest.raises(UserError, match=r"file: cannot be written \(Input/output"):
+        patch.setattr(os, failing, fail)
+        files.write_text(tmp_path / "file", "new")
+    assert runs.contents_of(tmp_path) == {"file": b"old"}
+
+
+def test_content_is_on_the_disk_before_it_gets_its_name_and_then_the_name_is(tmp_path, monkeypatch):
+    done, fsync, replace = [], os.fsync, os.replace
+
+    def synced(descriptor):
+        done.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    def replaced(source, target):
+        done.append("rename")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", replaced)
+    files.write_text(tmp_path / "file", "new")
+    assert done == [f".file.{os.getpid()}.partial", "rename", tmp_path.name]
+
+
+def test_equal_content_gives_equal_json(tmp_path):
+    files.write_json(tmp_path / "one", {"b": [1, 2.5], "a": None})
+    files.write_json(tmp_path / "other", {"a": None, "b": [1, 2.5]})
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
+
+
+def fill(folder, content):
+    (folder / "below").mkdir(parents=True)
+    (folder / "below" / "file").write_text(content)
+
+
+def test_a_folder_appears_whole_and_replaces_the_one_before_it(tmp_path):
+    for content in ("old", "new"):
+        with whole_folder(tmp_path / "above" / "folder") as aside:
+            fill(aside, content)
+        assert runs.contents_of(tmp_path) == {"above/folder/below/file": content.encode()}
+    assert names(tmp_path) == ["above", "above/folder", "above/folder/below", "above/folder/below/file"]
+
+
+def test_nothing_of_the_folder_before_it_stays(tmp_path):
+    fill(tmp_path / "folder", "old")
+    with whole_folder(tmp_path / "folder") as aside:
+        (aside / "other").write_text("new")
+    assert names(tmp_path) == ["folder", "folder/other"]
+
+
+@pytest.mark.parametrize(("error", "raised"), ENDS)
+def test_a_folder_stays_as_it_was_whatever_ends_the_writing(tmp_path, error, raised):
+    fill(tmp_path / "folder", "old")
+    before = names(tmp_path)
+    with pytest.raises(raised), whole_folder(tmp_path / "folder") as aside:
+        fill(aside, "half of the n")
+        raise error
+    assert names(tmp_path) == before and runs.contents_of(tmp_path) == {"folder/below/file": b"old"}
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_folder_stays_as_it_was_where_one_of_the_renames_fails(tmp_path, monkeypatch, failing):
+    fill(tmp_path / "folder", "old")
+    before, replace, calls = names(tmp_path), os.replace, []
+
+    def fail(source, target):
+        calls.append(source)
+        if len(calls) == failing:
+            raise OSError(errno.EIO, "Input/output error")
+        replace(source, target)
+
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="folder: cannot be written"):
+        patch.setattr(os, "replace", fail)
+        with whole_folder(tmp_path / "folder") as aside:
+            fill(aside, "new")
+    assert names(tmp_path) == before and runs.contents_of(tmp_path) == {"folder/below/file": b"old"}
+
+
+def test_a_file_is_not_replaced_by_a_folder(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match="file: is not a folder"), whole_folder(tmp_path / "file"):
+        pass
+    assert runs.contents_of(tmp_path) == {"file": b"mine"}
+
+
+HOLD = """
+import pathlib, sys, time
+from bert4rec_tf.files import FolderLock
+with FolderLock(pathlib.Path(sys.argv[1])).held():
+    print("held", flush=True)
+    input()
+"""
+
+
+def elsewhere(folder, *arguments, program=HOLD):
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(folder), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "held\n", process.stderr.read()
+    return process
+
+
+def test_a_lock_can_be_entered_again_and_is_held_until_the_outermost_end(tmp_path):
+    lock, other = FolderLock(tmp_path / "new"), FolderLock(tmp_path / "new", busy="is busy")
+
+    def held_elsewhere():
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(lambda: other.held().__enter__()).exception() is not None
+
+    with lock.held():
+        with lock.held():
+            assert held_elsewhere()
+        assert held_elsewhere()
+    with other.held():
+        pass
+
+
+def test_a_folder_that_another_process_holds_is_refused_until_it_ends(tmp_path):
+    process = elsewhere(tmp_path)
+    lock = FolderLock(tmp_path, busy="is busy")
+    with pytest.raises(UserError) as raised, lock.held():
+        pass
+    assert str(raised.value) == f"{tmp_path}: is busy"
+    process.communicate("end\n")
+    with lock.held():
+        pass
+
+
+def test_a_killed_process_holds_nothing(tmp_path):
+    process = elsewhere(tmp_path)
+    process.kill()
+    process.communicate()
+    with FolderLock(tmp_path, busy="is busy").held():
+        pass
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGCONT])
+def test_without_a_message_the_other_process_is_waited_for_and_the_user_told(tmp_path, end):
+    first = elsewhere(tmp_path)
+    second = subprocess.Popen(
+        first.args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert second.stderr.readline() == f"warning: {tmp_path}: another process works in it; waiting for that one\n"
+    first.send_signal(end)
+    first.communicate("end\n")
+    assert second.communicate("end\n")[0] == "held\n" and second.returncode == 0
+
+
+BEGUN = """
+import pathlib, sys
+from bert4rec_tf.files import FolderLock, whole_file, whole_folder
+folder = pathlib.Path(sys.argv[1])
+with FolderLock(folder).held(), whole_file(folder / "file") as file, whole_folder(folder / "folder") as below:
+    file.write_text("half")
+    (below / "part").write_text("half")
+    print("held", flush=True)
+    input()
+"""
+
+
+def test_what_a_killed_process_had_begun_is_cleared_away_by_who_comes_next(tmp_path):
+    (tmp_path / "file").write_text("old")
+    process = elsewhere(tmp_path, program=BEGUN)
+    process.kill()
+    process.communicate()
+    assert len(runs.partials(tmp_path)) == 2
+    with FolderLock(tmp_path).held():
+        assert runs.contents_of(tmp_path) == {"file": b"old", ".lock": b""}
+        with whole_file(tmp_path / "file") as aside, FolderLock(tmp_path / "below").held():
+            aside.write_text("new")
+    assert (tmp_path / "file").read_text() == "new"
+
+
+def test_entering_again_leaves_alone_what_is_being_written(tmp_path):
+    lock = FolderLock(tmp_path)
+    with lock.held(), whole_file(tmp_path / "file") as aside:
+        aside.write_text("new")
+        with lock.held():
+            assert aside.exists()
+
+
+def test_a_lock_where_no_folder_can_be_is_an_error_of_the_user(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match="cannot be made"), FolderLock(tmp_path / "file" / "below").held():
+        pass
+
+
+def size(name, kind="dynamic"):
+    return next(runs.uninterrupted(kind).glob(name)).stat().st_size
+
+
+def copied(folder, *without):
+    """Puts the uninterrupted run's work directory into a folder, some parts of it left out."""
+    work = shutil.copytree(runs.uninterrupted("dynamic"), folder / "work", ignore=shutil.ignore_patterns(*without))
+    shutil.rmtree(work / ".lock", ignore_errors=True)
+    return work
+
+
+def too_large(folder, name, limit, *flags, kind="dynamic"):
+    """Runs where no file can become larger than `limit`, which is first too little for the file called `name`."""
+    work = folder / "work"
+    before = runs.contents_of(work)
+    process = runs.run(folder, *FLAGS[kind], "--workdir=work", *flags, limit=limit)
+    line = runs.refused(process)
+    assert line.startswith(f"error: work/{name}") and "File too large" in line, line
+    after = runs.contents_of(work)
+    assert {path: after.get(path) for path in before} == before
+    assert not runs.partials(work)
+
+
+def no_room_for_the_vocabulary_and_the_examples(folder):
+    too_large(folder, "vocabulary.txt", size("vocabulary.txt") - 1, kind="static")
+    too_large(folder, "prepared/", size("prepared/*/train-00000*", "static") - 1, kind="static")
+    runs.assert_same_runs(runs.uninterrupted("static"), runs.finished(folder, *FLAGS["static"]))
+
+
+def no_room_for_candidates_curves_and_checkpoints(folder):
+    work = copied(folder, "candidates-*", "final", "metrics.json", "ranks-test.npz", "saved_model")
+    too_large(folder, "prepared/candidates-", size("prepared/candidates-*") - 1)
+    (candidates,) = runs.uninterrupted("dynamic").glob("prepared/candidates-*")
+    shutil.copy(candidates, work / "prepared")
+    too_large(folder, "final/tensorboard/events.", 20)
+    too_large(folder, "final/step-000000004.npz", size("final/step-000000008.npz") // 2)
+    runs.assert_same_runs(runs.uninterrupted("dynamic"), runs.finished(folder, *FLAGS["dynamic"]))
+
+
+def no_room_for_results_and_the_exported_model(folder):
+    copied(folder)
+    too_large(folder, "metrics.json", size("metrics.json") - 1, "--mode=evaluate")
+    too_large(folder, "saved_model", size("saved_model/saved_model.pb") // 2, "--mode=export")
+    runs.assert_same_runs(runs.uninterrupted("dynamic"), runs.finished(folder, *FLAGS["dynamic"]))
+
+
+FULL_DISKS = [
+    no_room_for_candidates_curves_and_checkpoints,
+    no_room_for_the_vocabulary_and_the_examples,
+    no_room_for_results_and_the_exported_model,
+]
+
+
+@pytest.fixture(scope="module")
+def outcomes(request, tmp_path_factory):
+    """What comes of running where the disk has no room; two runs at a time."""
+    runs.at_once(lambda: runs.uninterrupted("dynamic"), lambda: runs.uninterrupted("static"))
+    with ThreadPoolExecutor(2) as pool:
+        yield {one: pool.submit(one, tmp_path_factory.mktemp("full")) for one in FULL_DISKS}
+
+
+@pytest.mark.parametrize("scenario", FULL_DISKS, ids=lambda scenario: scenario.__name__)
+def test_a_full_disk_ends_in_one_line_and_spoils_nothing(outcomes, scenario):
+    outcomes[scenario].result()
+
+
+@pytest.mark.slow
+def test_a_full_disk_under_several_processes_ends_in_one_line(tmp_path):
+    flags = (*FLAGS["static"], "--mode=prepare", "--workdir=work", "--processes=2")
+    limit = size("prepared/*/train-00000*", "static") - 1
+    assert "train-0000" in runs.refused(runs.run(tmp_path, *flags, limit=limit))
+    assert not runs.partials(tmp_path / "work")
+    assert runs.run(tmp_path, *flags).returncode == 0
+    runs.assert_same_runs(runs.uninterrupted("static") / "prepared", tmp_path / "work" / "prepared")

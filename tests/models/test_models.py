@@ -1,0 +1,318 @@
+"""The contract that every model in MODELS keeps."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from support import whole_runs
+from support.ranking_oracle import make_sequences
+
+from bert4rec_tf.config import presets, run
+from bert4rec_tf.config.run import MaskingSettings, Run, TrainingSettings
+from bert4rec_tf.data.examples import in_memory
+from bert4rec_tf.data.examples.cloze import cut_windows, mask_windows
+from bert4rec_tf.data.sequences import Vocabulary
+from bert4rec_tf.export import saved_model
+from bert4rec_tf.models import MODELS
+from bert4rec_tf.nn.dropout import Dropout
+from bert4rec_tf.runs import pipeline
+from bert4rec_tf.training import steps, trainer
+from bert4rec_tf.training.optimizer import optimizer_of
+
+NUM_ITEMS, NUM_USERS = 40, 60
+SEQUENCES = make_sequences(
+    [1 + (np.arange(4 + user % 9) + 5 * user) % NUM_ITEMS for user in range(NUM_USERS)], NUM_ITEMS
+)
+SMALL = {"hidden_dim": 16, "max_length": 8, "num_heads": 2, "extra_negatives": 2}
+HISTORIES = {
+    "users": np.array([3, 59, 0, 7], np.int32),
+    "items": np.array([[4, 9, 2, 7, 1, 12], [3, 0, 0, 0, 0, 0], [5, 6, 8, 0, 0, 0], [0, 0, 0, 0, 0, 0]], np.int32),
+    "lengths": np.array([6, 1, 3, 0], np.int32),
+}
+TRAINED = [name for name, kind in MODELS.items() if kind.examples is not None]
+every_model = pytest.mark.parametrize("name", MODELS)
+every_trained_model = pytest.mark.parametrize("name", TRAINED)
+
+
+def make(name, **changes):
+    keras.utils.set_random_seed(4)
+    known = Run.make("beauty", name).to_dict()["architecture"]
+    options = {**known, **{key: value for key, value in SMALL.items() if key in known}, **changes}
+    if MODELS[name].knows_users:
+        options["num_users"] = NUM_USERS
+    options["num_heads" if "num_heads" in known else "name"] = 2 if "num_heads" in known else name
+    model = MODELS[name](NUM_ITEMS, **options)
+    model.adapt(SEQUENCES)
+    return model
+
+
+def batches(model, size=16):
+    """Batches of the kind that the model eats."""
+    if model.examples != "masked":
+        return in_memory.KINDS[model.examples](SEQUENCES, **model.example_options).batches(size, seed=1)
+    masking = MaskingSettings(mask_proportion=0.4, max_predictions=4, mask_copies=2)
+    windows, rng = cut_windows(SEQUENCES, 8, 0.5), np.random.default_rng(1)
+
+    def endless():
+        while True:
+            made = mask_windows(windows, rng.integers(3 * len(windows), size=size), masking, 8, NUM_ITEMS, [1])
+            columns = ("users", "lengths", "items", "mask_positions", "mask_targets")
+            yield {column: getattr(made, column).astype(np.int32) for column in columns}
+
+    return endless()
+
+
+def tensors(batch):
+    return {name: tf.constant(column) for name, column in batch.items()}
+
+
+@every_model
+def test_all_items_and_candidates_are_scored_alike(name):
+    model = make(name)
+    scores = model.score(HISTORIES)
+    assert scores.shape == (4, NUM_ITEMS) and scores.dtype == tf.float32 and np.isfinite(scores).all()
+    candidates = np.array([[1, 40, 7], [2, 2, 3], [5, 0, 8], [9, 10, 11]], np.int32)
+    some = np.asarray(model.score(HISTORIES, candidates))
+    expected = np.take_along_axis(np.asarray(scores), np.maximum(candidates - 1, 0), axis=1)
+    np.testing.assert_allclose(some[candidates > 0], expected[candidates > 0], rtol=1e-5, atol=1e-6)
+
+
+@every_model
+def test_a_batch_scores_like_its_rows_and_padding_changes_nothing(name):
+    model = make(name)
+    scores = np.asarray(model.score(HISTORIES))
+    for row, length in enumerate(HISTORIES["lengths"]):
+        for width in (max(length, 1), 6, 11):
+            items = np.zeros((1, width), np.int32)
+            items[0, :length] = HISTORIES["items"][row, :length]
+            one = {"users": HISTORIES["users"][[row]], "items": items, "lengths": np.array([length], np.int32)}
+            np.testing.assert_allclose(np.asarray(model.score(one))[0], scores[row], rtol=1e-4, atol=1e-6)
+
+
+@every_model
+def test_what_stands_in_the_padding_is_not_read(name):
+    """The lengths say what is real, where a model reads them."""
+    model = make(name)
+    filled = {**HISTORIES, "items": np.where(HISTORIES["items"] > 0, HISTORIES["items"], 33).astype(np.int32)}
+    np.testing.assert_allclose(model.score(filled), model.score(HISTORIES), rtol=1e-5, atol=1e-6)
+
+
+@every_model
+def test_only_the_last_items_of_a_long_history_are_read(name):
+    model = make(name)
+    if model.max_history is None:
+        pytest.skip(f"{name} reads none of the history")
+    long = 1 + np.arange(20, dtype=np.int32)[None, :] % NUM_ITEMS
+    kept = long[:, -model.max_history :]
+    users = np.array([5], np.int32)
+    first = model.score({"users": users, "items": long, "lengths": np.array([20], np.int32)})
+    second = model.score({"users": users, "items": kept, "lengths": np.array([kept.shape[1]], np.int32)})
+    np.testing.assert_allclose(first, second, rtol=1e-5, atol=1e-6)
+
+
+@every_model
+def test_a_saved_keras_file_gives_the_same_scores(tmp_path, name):
+    model = make(name)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert type(again) is MODELS[name] and again.get_config() == model.get_config()
+    np.testing.assert_array_equal(again.score(HISTORIES), model.score(HISTORIES))
+
+
+@every_model
+def test_an_exported_model_recommends_and_scores_as_the_model_does(tmp_path, name):
+    """A user's request of each kind, the last of a stranger, or of one without history."""
+    model = make(name)
+    users = [f"user {number}" for number in range(NUM_USERS)]
+    raw = np.array([f"item {number}" for number in range(NUM_ITEMS)], object)
+    vocabulary = Vocabulary(raw, SEQUENCES.counts()[1:])
+    saved_model.export(model, vocabulary, tmp_path / "model", 5, users)
+    service = tf.saved_model.load(tmp_path / "model")
+    histories = np.array([[f"item {item - 1}" if item else "" for item in row] for row in HISTORIES["items"]])
+    whom = {"histories": tf.constant(histories)}
+    if model.knows_users:
+        whom["users"] = tf.constant([users[number] for number in HISTORIES["users"][:3]] + ["a stranger"])
+    scores = np.asarray(model.score(HISTORIES), np.float64)
+    if model.scores_are_logits:
+        scores -= np.log(np.exp(scores).sum(axis=1, keepdims=True))
+    scores[3] = np.log(vocabulary.counts / vocabulary.counts.sum())
+    every = service.score(**whom, candidates=tf.constant([raw.tolist()]))["scores"]
+    np.testing.assert_allclose(every, scores, rtol=1e-5, atol=1e-5)
+    vectors = service.encode(**whom)["vectors"].numpy()
+    np.testing.assert_allclose(vectors[:3], np.asarray(model.user_vectors(HISTORIES))[:3], rtol=1e-5, atol=1e-5)
+    assert not vectors[3].any()
+    for row, length in enumerate(HISTORIES["lengths"]):
+        scores[row, HISTORIES["items"][row, :length] - 1] = -np.inf
+    for choices in ({}, {"candidates": tf.constant([raw.tolist()])}):
+        found = service.recommend(**whom, **choices)
+        best = np.take_along_axis(scores, np.argsort(-scores, axis=1, kind="stable")[:, :5], 1)
+        np.testing.assert_allclose(found["scores"], best, rtol=1e-5, atol=1e-5)
+        numbers = np.array(
+            [[int(item.split()[1]) for item in row] for row in found["items"].numpy().astype(str).tolist()]
+        )
+        np.testing.assert_allclose(np.take_along_axis(scores, numbers, 1), best, rtol=1e-5, atol=1e-5)
+
+
+def test_a_model_that_knows_users_is_not_exported_without_their_names(tmp_path):
+    vocabulary = Vocabulary(
+        np.array([str(number) for number in range(NUM_ITEMS)], object), np.ones(NUM_ITEMS, np.int64)
+    )
+    with pytest.raises(ValueError, match="`users` must be the raw ids"):
+        saved_model.export(make("bpr_mf"), vocabulary, tmp_path / "model")
+
+
+@every_trained_model
+def test_gradients_reach_every_weight(name):
+    model, reached = make(name), set()
+    batch = tensors(next(batches(model, 64)))
+    with tf.GradientTape() as tape:
+        loss = model.training_loss(batch)
+    assert loss.shape == () and np.isfinite(loss)
+    gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+    for variable, gradient in zip(model.trainable_variables, gradients, strict=True):
+        assert gradient is not None, variable.path
+        assert np.isfinite(tf.convert_to_tensor(gradient)).all(), variable.path
+        reached |= {variable.path} if np.any(tf.convert_to_tensor(gradient)) else set()
+    keys = {variable.path for variable in model.trainable_variables if "key/bias" in variable.path}
+    assert {variable.path for variable in model.trainable_variables} - reached <= keys
+
+
+@every_trained_model
+def test_a_part_of_a_batch_weighs_what_its_share_of_the_loss_is(name):
+    """Of the models whose rows do not answer to each other, and without dropout."""
+    if name.startswith("gru4rec") or name == "caser":
+        pytest.skip("the rows of a batch are each other's negatives, or two means are added")
+    rates = {rate: 0.0 for rate in ("dropout", "attention_dropout") if rate in Run.make("beauty", name).flat()}
+    model = make(name, **rates)
+    batch = next(batches(model, 12))
+    parts = [
+        tensors({column: values[rows] for column, values in batch.items()}) for rows in (slice(0, 5), slice(5, 12))
+    ]
+    whole = tensors(batch)
+    shares = [float(model.loss_weight(part) / model.loss_weight(whole)) for part in parts]
+    total = sum(share * float(model.training_loss(part)) for share, part in zip(shares, parts))
+    assert total == pytest.approx(float(model.training_loss(whole)), rel=1e-4)
+
+
+@every_trained_model
+def test_the_loss_falls_and_the_same_steps_give_the_same_bits(name):
+    results = []
+    for _ in range(2):
+        model = make(name)
+        settings = TrainingSettings(steps=40, warmup_steps=0, learning_rate=0.02, bias_correction=True)
+        optimizer = optimizer_of(settings)
+        optimizer.build(model.trainable_variables)
+        step, source = steps.make_step(model, optimizer, settings), batches(model, 32)
+        results.append(([float(step(tensors(next(source)))["loss"]) for _ in range(40)], model.get_weights()))
+    (losses, weights), (again, same) = results
+    assert np.mean(losses[-5:]) < 0.93 * np.mean(losses[:5])
+    assert losses == again
+    for one, other in zip(weights, same, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+DROPOUTS = {"gru4rec": 2, "gru4rec_plus": 2, "caser": 1, "sasrec": 1 + 3 * 2, "bert4rec": 1 + 3 * 2}
+"""How many each model has, with two blocks."""
+
+
+def dropouts(layer):
+    inner = [one for part in layer._layers for one in dropouts(part)]
+    return [layer] if isinstance(layer, Dropout) else inner
+
+
+@pytest.mark.parametrize("name", DROPOUTS)
+def test_every_dropout_acts_by_itself_in_training_and_never_in_scoring(name):
+    rates = {"dropout": 0.5, **({"attention_dropout": 0.5} if name == "bert4rec" else {})}
+    model = make(name, **rates)
+    batch, found = tensors(next(batches(model))), dropouts(model)
+    scores = model.score(HISTORIES)
+    assert len(found) == DROPOUTS[name] and all(layer.rate == 0.5 for layer in found)
+    for layer in found:
+        layer.rate = 0.0
+    assert float(model.training_loss(batch)) == float(model.training_loss(batch))
+    np.testing.assert_array_equal(model.score(HISTORIES), scores)
+    for layer in found:
+        layer.rate = 0.5
+        assert float(model.training_loss(batch)) != float(model.training_loss(batch)), layer.name
+        layer.rate = 0.0
+
+
+def of_some_widths(model, batch_size=8):
+    """Batches as a training reads them, until three widths have come, and what is known of their shapes."""
+    examples = in_memory.KINDS[model.examples](SEQUENCES, **model.example_options)
+    dataset, found = in_memory.dataset_of(examples, batch_size, seed=1), {}
+    for batch in dataset:
+        found.setdefault(batch["items"].shape[1], batch)
+        if len(found) == 3:
+            return list(found.values()), dataset.element_spec
+
+
+@pytest.mark.parametrize("name", ["sasrec", "gru4rec", "gru4rec_plus"])
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_one_graph_serves_batches_of_all_widths(name, jit_compile):
+    model = make(name, dropout=0.0)
+    settings = TrainingSettings(steps=40, warmup_steps=0, learning_rate=1e-9, jit_compile=jit_compile)
+    optimizer = optimizer_of(settings)
+    optimizer.build(model.trainable_variables)
+    found, signature = of_some_widths(model)
+    step = steps.make_step(model, optimizer, settings, signature=signature)
+    for batch in found:
+        made = step(batch)
+        assert float(made["loss"]) == pytest.approx(float(model.training_loss(batch)), rel=1e-5)
+        assert float(made["gradient_norm"]) > 0
+    assert step.experimental_get_tracing_count() == 1
+
+
+class Killed(BaseException):
+    """Ends a training as a kill does: nothing is saved after it."""
+
+
+@pytest.mark.filterwarnings("ignore:Even though")
+@pytest.mark.parametrize("name", [name for name in TRAINED if name != "bert4rec"])
+def test_a_run_that_is_killed_and_started_again_equals_one_that_is_not(tmp_path, monkeypatch, name):
+    known = Run.make("beauty", name).flat()
+    small = {key: value for key, value in SMALL.items() if key in known}
+    short = {"steps": 6, "evaluate_every": 3, "patience": 0, "batch_size": 16, "num_negatives": 10}
+    run = presets.make_run("beauty", name, **small, **short)
+
+    def go(folder):
+        pipeline.execute(run, sequences=SEQUENCES, workdir=folder, silent=True, checkpoint_seconds=0)
+        return folder
+
+    count, calls = trainer.Trainer._count, []
+
+    def killed_at_the_fifth(trainer, made):
+        calls.append(made)
+        if len(calls) == 5:
+            raise Killed
+        count(trainer, made)
+
+    expected = go(tmp_path / "one")
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(trainer.Trainer, "_count", killed_at_the_fifth)
+        go(tmp_path / "other")
+    whole_runs.assert_same_runs(expected, go(tmp_path / "other"))
+
+
+@every_model
+def test_bfloat16_reaches_the_models_that_are_said_to_have_it(name):
+    model = make(name, dtype="mixed_bfloat16")
+    plain = make(name)
+    model.set_weights(plain.get_weights())
+    same = np.array_equal(model.score(HISTORIES), plain.score(HISTORIES))
+    assert same == (name not in run.MIXED_MODELS)
+
+
+WAYS = [(name, "jit_compile") for name in TRAINED] + [(name, "mixed_precision") for name in run.MIXED_MODELS]
+
+
+@pytest.mark.parametrize(("name", "way"), [one for one in WAYS if one[0] != "bert4rec"])
+def test_the_ways_to_compute_are_open_to_the_models_that_have_them(name, way):
+    model = make(name, **({"dtype": "mixed_bfloat16"} if way == "mixed_precision" else {}))
+    settings = TrainingSettings(steps=40, warmup_steps=0, learning_rate=0.02, jit_compile=way == "jit_compile")
+    optimizer = optimizer_of(settings)
+    optimizer.build(model.trainable_variables)
+    step, batch = steps.make_step(model, optimizer, settings), tensors(next(batches(model, 32)))
+    losses = [float(step(batch)["loss"]) for _ in range(12)]
+    assert np.isfinite(losses).all() and losses[-1] < losses[0]
+    assert model.score(HISTORIES).dtype == tf.float32

@@ -1,0 +1,80 @@
+"""What the built-in data tell of every model: who learns an order, who a taste, and who invents neither."""
+
+import functools
+
+import pytest
+
+from bert4rec_tf.config import presets
+from bert4rec_tf.data.sources.synthetic import MarkovCatalogue
+from bert4rec_tf.models import MODELS
+from bert4rec_tf.runs.pipeline import execute
+
+PERSONAL = ("bpr_mf", "ncf")
+SEQUENTIAL = tuple(name for name in MODELS if name not in ("pop", *PERSONAL))
+
+STEPS = {"fpmc": 150, "gru4rec": 150, "gru4rec_plus": 100, "caser": 400, "sasrec": 400, "bert4rec": 400}
+"""Steps that show on a small chain who reads an order; the presets' are for the built-in one."""
+
+
+@pytest.fixture(scope="module")
+def chain():
+    return MarkovCatalogue(num_users=1_500, num_items=60, num_communities=1, successors=2).sequences()
+
+
+@pytest.fixture(scope="module")
+def on_the_test_item(tmp_path_factory):
+    """Trains a model by its preset, with single settings changed, and returns its metrics on the test item."""
+
+    def measured(dataset, model, sequences=None, **settings):
+        run = presets.make_run(dataset, model, retrain=False, **settings)
+        workdir = tmp_path_factory.mktemp(model)
+        return execute(run, sequences=sequences, workdir=workdir, silent=True).metrics["test"]
+
+    return measured
+
+
+@pytest.fixture(scope="module")
+def soon(chain, on_the_test_item):
+    """Returns NDCG@10 among all items of a small chain after a few steps, if any."""
+
+    def ndcg(model, steps=None, **settings):
+        few = {} if steps is None else {"steps": steps, "evaluate_every": steps}
+        return on_the_test_item("synthetic", model, chain, **few, **settings)["full"]["ndcg@10"]
+
+    return ndcg
+
+
+@pytest.fixture(scope="module")
+def without_order(soon):
+    return max(soon("pop"), soon("bpr_mf", 150))
+
+
+@pytest.mark.parametrize("model", SEQUENTIAL)
+def test_a_sequential_model_soon_beats_those_without_order_on_a_small_chain(soon, without_order, model):
+    warm_up = {"warmup_steps": 100} if model == "bert4rec" else {}
+    assert soon(model, STEPS[model], **warm_up) > 1.3 * without_order
+
+
+@pytest.fixture(scope="module")
+def ndcg(on_the_test_item):
+    """Returns the NDCG@10 of a model's preset, trained once for every model and data set."""
+    return functools.cache(lambda dataset, model: on_the_test_item(dataset, model)["popular"]["ndcg@10"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", PERSONAL)
+def test_a_model_of_tastes_beats_popularity_where_users_form_communities(ndcg, model):
+    assert ndcg("synthetic", model) > 1.5 * ndcg("synthetic", "pop")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", SEQUENTIAL)
+def test_a_sequential_model_clearly_beats_those_without_order_on_a_markov_chain(ndcg, model):
+    assert ndcg("synthetic", model) > 2 * max(ndcg("synthetic", other) for other in ("pop", *PERSONAL))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", SEQUENTIAL)
+def test_a_sequential_model_finds_no_order_where_there_is_none(ndcg, model):
+    best = max(ndcg("synthetic-orderless", other) for other in ("pop", *PERSONAL))
+    assert ndcg("synthetic-orderless", model) < 1.1 * best

@@ -1,0 +1,84 @@
+"""Dropout drops the share it says, anew each time, and the same again from the same seed."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy import stats
+
+from bert4rec_tf.nn.dropout import Dropout, draw_kept, kept_share
+
+SEED = tf.constant([3, 4])
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.2, 0.5, 0.9, 0.99999])
+def test_the_share_that_is_kept(rate):
+    kept = draw_kept(tf.constant([1000, 1001]), rate, SEED).numpy()
+    assert set(np.unique(kept)) <= {0.0, 1.0}
+    assert kept_share(rate) == pytest.approx(1 - rate, abs=1e-5) and kept_share(rate) > 0
+    dropped = int(kept.size - kept.sum())
+    assert stats.binomtest(dropped, kept.size, 1 - kept_share(rate)).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("shape", [(0,), (1,), (7,), (3, 5, 1), (2, 2, 3, 3)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_any_shape_and_type(shape, dtype):
+    kept = draw_kept(tf.constant(shape), 0.5, SEED, dtype)
+    assert kept.shape == shape and kept.dtype == dtype
+
+
+def test_one_seed_gives_one_noise_and_others_give_others():
+    draws = [draw_kept(tf.constant([64]), 0.5, tf.constant(seed)).numpy() for seed in ([1, 2], [1, 2], [1, 3], [2, 2])]
+    np.testing.assert_array_equal(draws[0], draws[1])
+    assert all((draws[0] != other).any() for other in draws[2:])
+
+
+def test_neighbours_and_rows_are_independent():
+    """Two neighbours are halves of one random number."""
+    kept = draw_kept(tf.constant([2_000, 512]), 0.3, SEED).numpy()
+    for other in (kept[:, 1:], kept[:, 2:], kept[1:, :]):
+        one = kept[: other.shape[0], : other.shape[1]]
+        table = [[int(((one == a) & (other == b)).sum()) for b in (0, 1)] for a in (0, 1)]
+        assert stats.chi2_contingency(table).pvalue > 1e-4
+
+
+def test_nothing_is_dropped_outside_training():
+    layer, inputs = Dropout(0.5), tf.ones([4, 5])
+    assert layer(inputs) is inputs or (layer(inputs).numpy() == 1).all()
+    assert (Dropout(0.0)(inputs, training=True).numpy() == 1).all()
+
+
+def test_what_is_kept_is_scaled_up_and_each_call_draws_anew():
+    layer, inputs = Dropout(0.2, seed=1), tf.fill([300, 300], 2.0)
+    first, second = layer(inputs, training=True).numpy(), layer(inputs, training=True).numpy()
+    assert set(np.unique(first)) == {0.0, np.float32(2 * layer.scale)}
+    assert first.mean() == pytest.approx(2, abs=0.02) and (first != second).any()
+    np.testing.assert_array_equal(Dropout(0.2, seed=1)(inputs, training=True), first)
+
+
+def test_the_gradient_flows_where_the_value_does():
+    layer, inputs = Dropout(0.4, seed=1), tf.ones([50])
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        value = layer(inputs, training=True)
+    np.testing.assert_array_equal(tape.gradient(value, inputs), value)
+
+
+def test_a_compiled_function_draws_anew_each_time_too():
+    layer = Dropout(0.5, seed=1)
+    call = tf.function(lambda inputs: layer(inputs, training=True))
+    drawn = [call(tf.ones([64])).numpy() for _ in range(2)]
+    assert (drawn[0] != drawn[1]).any()
+    np.testing.assert_array_equal(Dropout(0.5, seed=1)(tf.ones([64]), training=True), drawn[0])
+
+
+def test_the_layer_comes_back_from_its_config():
+    layer = Dropout(0.3, seed=7, name="noise")
+    back = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
+    assert back.get_config() == layer.get_config()
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0, 2])
+def test_rates_outside_the_range_are_refused(rate):
+    with pytest.raises(ValueError, match="`rate` must be in"):
+        Dropout(rate)

@@ -1,0 +1,120 @@
+"""The model against numbers that the authors' own program computed (tests/golden/README.md)."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.paths import GOLDEN
+
+from bert4rec_tf.config.run import TrainingSettings
+from bert4rec_tf.models import tf1_import
+from bert4rec_tf.nn import optimizers
+from bert4rec_tf.training.optimizer import optimizer_of
+from bert4rec_tf.training.steps import make_step
+
+NUM_ITEMS, PROGRAM_MASK = 57, 59
+TOKENS = [f"item_{number}" for number in range(1, 58)] + ["[pad]", "[MASK]", "[NO_USE]"]
+ORDER = tf1_import.row_order(TOKENS)
+
+
+@pytest.fixture(scope="module")
+def golden():
+    with np.load(GOLDEN / "original_tf1.npz") as content:
+        return {name: content[name] for name in content.files}
+
+
+@pytest.fixture
+def model(tmp_path):
+    vocabulary = tmp_path / "vocabulary.txt"
+    vocabulary.write_text("\n".join(TOKENS) + "\n")
+    loaded, _ = tf1_import.load(GOLDEN / "tf1_checkpoint" / "model.ckpt-0", GOLDEN / "original_tf1.json", vocabulary)
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def batch(golden):
+    to_ours = np.argsort(ORDER)
+    ids, targets = golden["inputs/input_ids"], golden["inputs/masked_lm_ids"]
+    return {
+        "items": to_ours[ids].astype(np.int32),
+        "mask_positions": golden["inputs/masked_lm_positions"],
+        "mask_targets": np.where(golden["inputs/masked_lm_weights"] > 0, to_ours[targets], 0).astype(np.int32),
+    }
+
+
+def test_mask_token_takes_its_place(model, batch, golden):
+    assert model.mask_token == NUM_ITEMS + 1
+    np.testing.assert_array_equal(batch["items"] == model.mask_token, golden["inputs/input_ids"] == PROGRAM_MASK)
+
+
+def test_outputs_of_every_layer(model, batch, golden):
+    embedded = model.embed(batch["items"])
+    np.testing.assert_allclose(embedded, golden["outputs/embedding_output"], atol=2e-5)
+    padding_mask = batch["items"] != 0
+    hidden = embedded
+    for number, block in enumerate(model.blocks):
+        hidden, probabilities = block(hidden, padding_mask=padding_mask)
+        np.testing.assert_allclose(probabilities, golden[f"outputs/attention_probs_{number}"], atol=2e-5)
+        np.testing.assert_allclose(hidden, golden[f"outputs/layer_{number}"], atol=2e-5)
+    encoded, attention = model.encode(batch["items"], return_attention=True)
+    np.testing.assert_array_equal(encoded, hidden)
+    np.testing.assert_array_equal(attention[-1], probabilities)
+
+
+def test_log_probabilities_over_every_row(model, batch, golden):
+    hidden = tf.gather(model.encode(batch["items"]), batch["mask_positions"], batch_dims=1)
+    logits = model.head(tf.reshape(hidden, (30, -1)), model.item_embeddings)
+    np.testing.assert_allclose(tf.nn.log_softmax(logits), golden["outputs/log_probs"][:, ORDER], atol=2e-5)
+
+
+def test_loss_and_gradients(model, batch, golden):
+    with tf.GradientTape() as tape:
+        loss = model.training_loss(batch)
+    np.testing.assert_allclose(loss, golden["outputs/loss"], rtol=1e-5)
+    named = dict(tf1_import.variables(model))
+    gradients = tape.gradient(loss, [variable.value for variable in named.values()])
+    for name, gradient in zip(named, gradients, strict=True):
+        expected = tf1_import.to_ours(name, golden[f"gradients/{name}"], ORDER)
+        tolerance = 1e-4 * np.abs(expected).max() + 1e-7
+        np.testing.assert_allclose(tf.convert_to_tensor(gradient), expected, atol=tolerance, rtol=0, err_msg=name)
+    assert {name for name in golden if name.startswith("gradients/")} == {f"gradients/{name}" for name in named}
+
+
+def test_global_norm_is_that_of_the_summed_gradient(model, batch):
+    with tf.GradientTape() as tape:
+        loss = model.training_loss(batch)
+    gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+    _, norm = optimizers.clip([tf.convert_to_tensor(gradient) for gradient in gradients], 5.0)
+    np.testing.assert_allclose(norm, 3.77074, atol=1e-5)
+
+
+def test_fifteen_steps_of_training(model, batch, golden):
+    settings = TrainingSettings(learning_rate=0.01, steps=40, warmup_steps=5, clip_norm=5.0)
+    optimizer = optimizer_of(settings)
+    optimizer.build(model.trainable_variables)
+    step = make_step(model, optimizer, settings)
+    observed = []
+    for number in range(1, 16):
+        observed.append(float(step(batch)["loss"]))
+        if number in (1, 5):
+            for name, variable in tf1_import.variables(model):
+                expected = tf1_import.to_ours(name, golden[f"after_{number}_steps/{name}"], ORDER)
+                tolerance = 1e-6 if number == 1 else 1e-4
+                np.testing.assert_allclose(variable, expected, atol=tolerance, err_msg=f"{name} after {number}")
+    np.testing.assert_allclose(observed[:8], golden["training/losses"][:8], rtol=1e-5)
+    np.testing.assert_allclose(observed[8:], golden["training/losses"][8:], rtol=2e-3)
+
+
+def test_the_first_step_changes_nothing(model, golden):
+    for name, variable in tf1_import.variables(model):
+        np.testing.assert_array_equal(variable, tf1_import.to_ours(name, golden[f"weights/{name}"], ORDER))
+        assert np.array_equal(golden[f"weights/{name}"], golden[f"after_1_steps/{name}"])
+
+
+def test_vocabulary_of_an_imported_model(tmp_path):
+    vocabulary = tmp_path / "vocabulary.txt"
+    vocabulary.write_text("\n".join(TOKENS) + "\n")
+    model, words = tf1_import.load(GOLDEN / "tf1_checkpoint" / "model.ckpt-0", GOLDEN / "original_tf1.json", vocabulary)
+    assert words.num_items == NUM_ITEMS and words.items[0] == "1" and words.mask == model.mask_token
+    assert model.num_rows == json.loads((GOLDEN / "original_tf1.json").read_text())["config"]["vocab_size"]

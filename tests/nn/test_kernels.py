@@ -1,0 +1,95 @@
+"""Values and gradients of the operations with gradients of their own equal the plain formulas'."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert4rec_tf.nn.kernels import attend, gelu
+
+
+def normal(shape, seed, dtype=tf.float64):
+    return tf.cast(tf.constant(np.random.default_rng(seed).normal(size=shape)), dtype)
+
+
+def test_gelu_is_x_times_the_normal_distribution_up_to_x():
+    inputs = np.array([-40.0, -5.0, -1.0, -1e-3, 0.0, 0.5, 3.0, 40.0])
+    expected = [x * 0.5 * (1 + math.erf(x / math.sqrt(2))) for x in inputs]
+    np.testing.assert_allclose(gelu(tf.constant(inputs)), expected, atol=1e-12)
+
+
+def test_the_slope_of_gelu_is_that_of_differences():
+    inputs, step = np.linspace(-6, 6, 41), 1e-6
+    with tf.GradientTape() as tape:
+        point = tf.constant(inputs)
+        tape.watch(point)
+        value = gelu(point)
+    differences = (gelu(tf.constant(inputs + step)) - gelu(tf.constant(inputs - step))) / (2 * step)
+    np.testing.assert_allclose(tape.gradient(value, point), differences, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
+def test_gelu_keeps_the_type_and_stays_finite_far_out(dtype):
+    point = tf.cast([-1e30, -300.0, 300.0, 1e30], dtype)
+    with tf.GradientTape() as tape:
+        tape.watch(point)
+        value = gelu(point)
+    assert value.dtype == dtype
+    assert np.isfinite(tf.cast(value, tf.float32)).all()
+    np.testing.assert_array_equal(tf.cast(tape.gradient(value, point), tf.float32), [0, 0, 1, 1])
+
+
+def plain(query, key, value, penalty, kept, scale):
+    scores = tf.matmul(query, key, transpose_b=True)
+    probabilities = tf.nn.softmax(scores if penalty is None else scores + penalty)
+    return tf.matmul(probabilities if kept is None else probabilities * kept * scale, value), probabilities
+
+
+SHAPES = [(1, 1, 1, 1), (2, 2, 5, 4), (3, 1, 7, 2), (0, 2, 4, 3)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("noisy", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+def test_attention_and_all_its_gradients_are_the_plain_formulas(shape, noisy, padded):
+    batch, heads, length, _ = shape
+    query, key, value, upstream = (normal(shape, seed) for seed in range(4))
+    square = (batch, heads, length, length)
+    kept = tf.cast(normal(square, 4) > -0.5, tf.float64) if noisy else None
+    penalty = -10_000.0 * tf.cast(normal((batch, 1, 1, length), 5) > 0.8, tf.float64) if padded else None
+    scale = 1.25 if noisy else 1.0
+
+    def with_gradients(function):
+        with tf.GradientTape() as tape:
+            tape.watch([query, key, value])
+            output, probabilities = function(query, key, value, penalty, kept, scale)
+            total = tf.reduce_sum(output * upstream)
+        return [output, probabilities, *tape.gradient(total, [query, key, value])]
+
+    for found, expected in zip(with_gradients(attend), with_gradients(plain), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_attention_in_bfloat16_is_near_that_in_float32():
+    parts = [normal((2, 2, 6, 8), seed, tf.float32) for seed in range(4)]
+    results = []
+    for dtype in (tf.float32, tf.bfloat16):
+        query, key, value, upstream = (tf.cast(part, dtype) for part in parts)
+        with tf.GradientTape() as tape:
+            tape.watch([query, key, value])
+            output, probabilities = attend(query, key, value)
+            total = tf.reduce_sum(output * upstream)
+        assert output.dtype == dtype and probabilities.dtype == tf.float32
+        results.append([tf.cast(part, tf.float32) for part in (output, *tape.gradient(total, [query, key, value]))])
+    for wide, narrow in zip(*results, strict=True):
+        np.testing.assert_allclose(narrow, wide, atol=0.03 * np.abs(wide).max())
+
+
+def test_no_gradient_flows_through_the_probabilities():
+    query, key, value = (normal((1, 1, 3, 2), seed) for seed in range(3))
+    with tf.GradientTape() as tape:
+        tape.watch([query, key, value])
+        _, probabilities = attend(query, key, value)
+        total = tf.reduce_sum(tf.square(probabilities))
+    assert all(gradient is None for gradient in tape.gradient(total, [query, key, value]))

@@ -1,0 +1,276 @@
+"""The cross-entropy over a large table, its value and its gradients, against TensorFlow's plain one in float64."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert4rec_tf.nn import losses
+from bert4rec_tf.nn.losses import table_cross_entropy
+
+NAMES = ("value", "hidden", "table", "bias")
+
+
+def make_inputs(rows, num_targets, width=6, seed=0, scale=1.0):
+    rng = np.random.default_rng(seed)
+    hidden = rng.normal(size=(num_targets, width)) * scale
+    table, bias = rng.normal(size=(rows, width)), rng.normal(size=rows)
+    targets = rng.integers(rows, size=num_targets).astype(np.int32)
+    weights = rng.normal(size=num_targets)
+    return hidden, table, bias, targets, weights
+
+
+def with_gradients(loss, hidden, table, bias, dtype):
+    """The upstream gradient is 3, so that it must be heeded."""
+    inputs = [tf.constant(part, dtype) for part in (hidden, table, bias)]
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        value = loss(*inputs)
+    gradients = tape.gradient(value, inputs, output_gradients=tf.constant(3, dtype))
+    return [tf.convert_to_tensor(part) for part in (value, *gradients)]
+
+
+def ours(hidden, table, bias, targets, weights, piece, dtype="float32"):
+    def loss(*inputs):
+        return table_cross_entropy(*inputs, tf.constant(targets), tf.constant(weights, dtype), piece)
+
+    return with_gradients(loss, hidden, table, bias, dtype)
+
+
+def plain(hidden, table, bias, targets, weights, dtype="float64"):
+    def loss(hidden, table, bias):
+        logits = tf.matmul(hidden, table, transpose_b=True) + bias
+        likelihoods = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
+        return tf.reduce_sum(likelihoods * tf.constant(weights, dtype))
+
+    return with_gradients(loss, hidden, table, bias, dtype)
+
+
+def assert_same(got, expected, tolerance=1e-5):
+    for name, one, other in zip(NAMES, got, expected, strict=True):
+        one, other = one.numpy(), other.numpy()
+        largest = max(np.abs(other).max(initial=0), 1e-3)
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance * largest, err_msg=name)
+
+
+SIZES = {
+    "one target in the last piece": (41, 4, 13),
+    "pieces that fit": (40, 4, 12),
+    "one target per piece": (7, 1, 5),
+    "one piece": (40, 13, 13),
+    "a piece larger than the targets": (40, 1_000, 13),
+    "one target": (41, 20, 1),
+    "two rows, many targets": (2, 7, 300),
+    "the usual piece": (2_049, None, 300),
+}
+
+
+@pytest.mark.parametrize(("rows", "piece", "num_targets"), SIZES.values(), ids=SIZES)
+def test_value_and_gradients_are_the_plain_ones(rows, piece, num_targets):
+    inputs = make_inputs(rows, num_targets)
+    assert_same(ours(*inputs, piece), plain(*inputs))
+
+
+@pytest.mark.parametrize(("rows", "piece", "num_targets"), SIZES.values(), ids=SIZES)
+def test_xla_compiles_value_and_gradients(rows, piece, num_targets):
+    inputs = make_inputs(rows, num_targets)
+    compiled = tf.function(lambda: ours(*inputs, piece), jit_compile=True)
+    assert_same(compiled(), plain(*inputs))
+
+
+def test_a_table_of_one_row_leaves_nothing_to_learn():
+    for part in ours(*make_inputs(1, 3), 4):
+        np.testing.assert_allclose(part, np.zeros(part.shape), atol=1e-5)
+
+
+@pytest.mark.parametrize("piece", [3, 100])
+def test_no_target_gives_zeros(piece):
+    value, *gradients = ours(*make_inputs(10, 0), piece)
+    assert value.numpy() == 0
+    assert [tuple(gradient.shape) for gradient in gradients] == [(0, 6), (10, 6), (10,)]
+    assert not gradients[1].numpy().any() and not gradients[2].numpy().any()
+
+
+@pytest.mark.parametrize(("rows", "size"), [(10, 300), (3_000, 128), (500, 200)])
+def test_a_piece_has_so_many_probabilities_but_never_too_few_targets(rows, size, monkeypatch):
+    monkeypatch.setattr(losses, "PIECE_ELEMENTS", 100_000)
+    made, softmax = [], tf.nn.softmax
+
+    def note(logits):
+        made.append(logits.shape)
+        return softmax(logits)
+
+    monkeypatch.setattr(tf.nn, "softmax", note)
+    value = ours(*make_inputs(rows, 300), None)[0]
+    pieces = -(-300 // size)
+    assert [shape[0] for shape in made] == [-(-300 // pieces)] * pieces
+    np.testing.assert_allclose(value, plain(*make_inputs(rows, 300))[0], rtol=1e-4, atol=1e-3)
+
+
+def test_gradients_of_repeated_targets_add_up():
+    hidden, table, bias, _, weights = make_inputs(30, 12)
+    targets = np.array([4] * 7 + [29] * 4 + [0], np.int32)
+    assert_same(ours(hidden, table, bias, targets, weights, 8), plain(hidden, table, bias, targets, weights))
+
+
+@pytest.mark.parametrize("weights", [[0.0, 0.0, 5.0, 0.0], [1e-6, -1.0, 1e6, 3.0], [1.0, 1.0, 1.0, 1.0]], ids=str)
+def test_each_target_has_its_weight(weights):
+    hidden, table, bias, targets, _ = make_inputs(17, 4)
+    assert_same(ours(hidden, table, bias, targets, weights, 3), plain(hidden, table, bias, targets, weights))
+
+
+def test_a_target_of_no_weight_has_no_gradient():
+    hidden, table, bias, targets, _ = make_inputs(17, 3)
+    _, of_hidden, _, _ = ours(hidden, table, bias, targets, [1.0, 0.0, 1.0], 2)
+    assert not of_hidden[1].numpy().any() and of_hidden[0].numpy().any()
+
+
+EXTREME = {
+    "rising": [-1e4, -5e3, 0.0, 5e3, 1e4],
+    "falling": [1e4, 5e3, 0.0, -5e3, -1e4],
+    "all high": [1e4, 1e4, 1e4, 1e4, 1e4],
+    "all low": [-1e4, -1e4, -1e4, -1e4, -1e4],
+    "close together and high": [1e4, 9_999.0, 9_998.0, 1e4, 9_997.5],
+    "close together and low": [-1e4, -9_999.0, -9_998.0, -1e4, -9_997.5],
+}
+
+
+@pytest.mark.parametrize("logits", EXTREME.values(), ids=EXTREME)
+@pytest.mark.parametrize("piece", [1, 2, 5])
+def test_extreme_logits_neither_overflow_nor_lose_the_answer(logits, piece):
+    """A float32 near 1e4 is exact to 1e-3."""
+    hidden, targets = np.full((5, 1), 100.0), np.arange(5, dtype=np.int32)
+    table, bias = np.trunc(np.array(logits) / 100)[:, None], np.fmod(logits, 100.0)
+    got = ours(hidden, table, bias, targets, np.ones(5), piece)
+    expected = plain(hidden, table, bias, targets, np.ones(5))
+    assert all(np.isfinite(part.numpy()).all() for part in got)
+    np.testing.assert_allclose(got[0], expected[0], rtol=1e-5, atol=1e-2)
+    for one, other, size in zip(got[1:], expected[1:], (100, 500, 5), strict=True):
+        np.testing.assert_allclose(one, other, atol=6e-3 * size)
+
+
+def test_the_extreme_gradient_is_exact_where_one_logit_towers():
+    hidden, table = np.array([[100.0]]), np.array([[100.0], [-100.0], [0.0]])
+    value, of_hidden, of_table, of_bias = ours(hidden, table, np.zeros(3), np.array([1], np.int32), [1.0], 2)
+    assert value.numpy() == 20_000
+    assert of_hidden.numpy().tolist() == [[600.0]]
+    assert of_table.numpy().tolist() == [[300.0], [-300.0], [0.0]]
+    assert of_bias.numpy().tolist() == [3.0, -3.0, 0.0]
+
+
+@pytest.mark.parametrize("gap", [40.0, 46.0, 47.0, 80.0, 100.0, 120.0])
+def test_the_value_is_exact_however_unlikely_a_target_is(gap):
+    """Near the probability below which the logits are asked, and where the probability is no float32 any more."""
+    inputs = np.array([[1.0]] * 3), np.array([[0.0], [-gap], [-1.0]]), np.zeros(3), np.array([1, 0, 2]), np.ones(3)
+    assert_same(ours(*inputs, 2), plain(*inputs), tolerance=1e-6)
+
+
+def test_float64_stays_float64():
+    inputs = make_inputs(11, 5)
+    got = ours(*inputs, 4, "float64")
+    assert [part.dtype for part in got] == [tf.float64] * 4
+    assert_same(got, plain(*inputs), tolerance=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("rows", "piece", "num_targets"),
+    [(7, 3, 4), (7, 2, 1), (6, 3, 4), (5, 4, 3), (4, 100, 4), (1, 1, 2), (7, 1, 3)],
+)
+def test_gradients_are_those_of_finite_differences(rows, piece, num_targets):
+    hidden, table, bias, targets, weights = make_inputs(rows, num_targets, width=3)
+
+    def loss(hidden, table, bias):
+        return table_cross_entropy(hidden, table, bias, targets, weights, piece)
+
+    made, numerical = tf.test.compute_gradient(loss, [tf.constant(part) for part in (hidden, table, bias)], delta=1e-5)
+    for one, other in zip(made, numerical, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-8)
+
+
+def test_without_targets_finite_differences_are_zero():
+    hidden, table, bias, targets, weights = make_inputs(7, 0, width=3)
+
+    def loss(table, bias):
+        return table_cross_entropy(hidden, table, bias, targets, weights, 3)
+
+    made, numerical = tf.test.compute_gradient(loss, [tf.constant(table), tf.constant(bias)])
+    for one, other in zip(made, numerical, strict=True):
+        assert one.shape == other.shape and not one.any() and not other.any()
+
+
+def mixed(hidden, table, bias, targets, weights, piece):
+    """Value and gradients for a bfloat16 `hidden` and the rest in float32."""
+    inputs = [tf.constant(hidden, tf.bfloat16), tf.constant(table, tf.float32), tf.constant(bias, tf.float32)]
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        value = table_cross_entropy(*inputs, targets, tf.constant(weights, tf.float32), piece)
+    return value, *tape.gradient(value, inputs, output_gradients=3.0)
+
+
+@pytest.mark.parametrize(("rows", "piece", "num_targets"), SIZES.values(), ids=SIZES)
+def test_bfloat16_rounds_the_products_of_the_gradients_only(rows, piece, num_targets):
+    hidden, *others = make_inputs(rows, num_targets)
+    hidden = tf.cast(tf.constant(hidden, tf.bfloat16), tf.float64).numpy()
+    value, *gradients = mixed(hidden, *others, piece)
+    expected, *expected_gradients = plain(hidden, *others)
+    np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-4)
+    assert [gradient.dtype for gradient in gradients] == [tf.bfloat16, tf.float32, tf.float32]
+    for name, one, other in zip(NAMES[1:], gradients, expected_gradients, strict=True):
+        error = np.linalg.norm(tf.cast(one, tf.float64) - other)
+        assert error < 0.01 * np.linalg.norm(other), name
+
+
+def test_bfloat16_really_multiplies_in_bfloat16():
+    inputs = make_inputs(40, 13)
+    _, _, of_table, _ = mixed(*inputs, 5)
+    rounded = tf.cast(tf.constant(inputs[0], tf.bfloat16), tf.float32).numpy()
+    _, _, exact, _ = ours(rounded, *inputs[1:], 5)
+    assert np.abs(of_table - exact).max() > 1e-4 * np.abs(exact).max()
+
+
+def test_compiled_for_any_number_of_targets():
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None, 6]),
+            tf.TensorSpec([41, 6]),
+            tf.TensorSpec([41]),
+            tf.TensorSpec([None], tf.int32),
+            tf.TensorSpec([None]),
+        ]
+    )
+    def compiled(hidden, table, bias, targets, weights):
+        with tf.GradientTape() as tape:
+            tape.watch([hidden, table, bias])
+            value = table_cross_entropy(hidden, table, bias, targets, weights, 4)
+        return value, *tape.gradient(value, [hidden, table, bias], output_gradients=3.0)
+
+    for num_targets in (13, 8, 1, 0):
+        inputs = make_inputs(41, num_targets)
+        *floats, targets, weights = inputs
+        got = compiled(*(part.astype(np.float32) for part in floats), targets, weights.astype(np.float32))
+        assert_same(got, plain(*inputs))
+
+
+def test_a_tied_table_gets_the_gradient_of_both_its_uses():
+    _, table, bias, targets, _ = make_inputs(12, 5)
+    inputs = np.array([3, 3, 0, 11, 5])
+
+    def gradient(loss, dtype):
+        variable = tf.Variable(table, dtype=dtype)
+        with tf.GradientTape() as tape:
+            value = loss(tf.gather(variable, inputs), variable, tf.constant(bias, dtype))
+        return tf.convert_to_tensor(tape.gradient(value, variable)).numpy()
+
+    def plain_loss(hidden, table, bias):
+        return tf.reduce_sum(
+            tf.nn.sparse_softmax_cross_entropy_with_logits(targets, hidden @ tf.transpose(table) + bias)
+        )
+
+    got = gradient(lambda *parts: table_cross_entropy(*parts, targets, tf.ones(5), 2), tf.float32)
+    expected = gradient(plain_loss, tf.float64)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+
+
+def test_equal_logits_cost_the_logarithm_of_the_rows():
+    parts = np.zeros((2, 3), "f"), np.ones((50, 3), "f"), np.zeros(50, "f")
+    value = table_cross_entropy(*parts, np.array([0, 49]), np.array([0.5, 0.5], "f"), 1)
+    np.testing.assert_allclose(value, np.log(50), rtol=1e-6)

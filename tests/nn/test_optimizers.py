@@ -1,0 +1,297 @@
+"""The schedule, BERT's Adam and Adagrad against NumPy and Keras' own, what is decayed, and clipping."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert4rec_tf.config.run import TrainingSettings
+from bert4rec_tf.models.bert4rec import BERT4Rec
+from bert4rec_tf.nn.optimizers import Adagrad, BertAdam, WarmUpLinearDecay, clip
+from bert4rec_tf.training.optimizer import optimizer_of
+
+# Schedule
+
+RATES = {0: 0.0, 1: 0.01, 50: 0.5, 99: 0.99, 100: 0.9, 101: 0.899, 500: 0.5, 999: 0.001, 1_000: 0.0, 5_000: 0.0}
+
+
+@pytest.mark.parametrize(("step", "share"), RATES.items())
+def test_rate_of_a_step(step, share):
+    schedule = WarmUpLinearDecay(1e-4, steps=1_000, warmup_steps=100)
+    np.testing.assert_allclose(schedule(step), 1e-4 * share, rtol=1e-6, atol=1e-11)
+
+
+def test_without_warm_up_the_first_rate_is_the_highest():
+    schedule = WarmUpLinearDecay(0.5, steps=10, warmup_steps=0)
+    rates = [float(schedule(step)) for step in range(11)]
+    np.testing.assert_allclose(rates, [0.05 * left for left in range(10, -1, -1)], rtol=1e-6, atol=1e-9)
+
+
+def test_the_rate_drops_where_warm_up_and_decay_meet():
+    schedule = WarmUpLinearDecay(1.0, steps=100, warmup_steps=20)
+    assert float(schedule(19)) == pytest.approx(0.95) and float(schedule(20)) == pytest.approx(0.8)
+
+
+def test_schedule_comes_back_from_its_configuration():
+    schedule = WarmUpLinearDecay(3e-4, steps=77, warmup_steps=5)
+    copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(schedule))
+    assert isinstance(copy, WarmUpLinearDecay) and copy.get_config() == schedule.get_config()
+    assert [float(copy(step)) for step in range(80)] == [float(schedule(step)) for step in range(80)]
+
+
+# BertAdam
+
+
+def run(optimizer, variables, gradients):
+    """Applies one row of gradients per step."""
+
+    @tf.function
+    def step(*row):
+        optimizer.apply(list(row), variables)
+
+    optimizer.build(variables)
+    for row in gradients:
+        step(*(tf.constant(gradient, tf.float32) for gradient in row))
+    return [variable.numpy() for variable in variables]
+
+
+class Oracle:
+    """BERT's Adam in float64."""
+
+    def __init__(self, weights, decay, bias_correction, beta_1=0.9, beta_2=0.999, epsilon=1e-6):
+        self.weights = np.array(weights, np.float64)
+        self.first, self.second = np.zeros_like(self.weights), np.zeros_like(self.weights)
+        self.decay, self.bias_correction = decay, bias_correction
+        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
+        self.time = 0
+
+    def step(self, gradient, rate):
+        self.time += 1
+        self.first = self.beta_1 * self.first + (1 - self.beta_1) * gradient
+        self.second = self.beta_2 * self.second + (1 - self.beta_2) * gradient**2
+        first, second = self.first, self.second
+        if self.bias_correction:
+            first, second = first / (1 - self.beta_1**self.time), second / (1 - self.beta_2**self.time)
+        direction = first / (np.sqrt(second) + self.epsilon)
+        self.weights = self.weights - rate * (direction + self.decay * self.weights)
+
+
+def make_variables(rng):
+    return [keras.Variable(rng.normal(size=(3, 4)), name="kernel"), keras.Variable(rng.normal(size=4), name="bias")]
+
+
+@pytest.mark.parametrize("bias_correction", [False, True])
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+@pytest.mark.parametrize("beta_1, beta_2, epsilon", [(0.9, 0.999, 1e-6), (0.5, 0.9, 0.1)])
+def test_many_steps_are_the_oracle_s(bias_correction, decay, beta_1, beta_2, epsilon):
+    rng = np.random.default_rng(0)
+    variables = make_variables(rng)
+    gradients = [(rng.normal(size=(3, 4)) * 10.0 ** rng.integers(-3, 3), rng.normal(size=4)) for _ in range(60)]
+    moments = {"beta_1": beta_1, "beta_2": beta_2, "epsilon": epsilon, "bias_correction": bias_correction}
+    decays = [decay, 0.0]
+    oracles = [Oracle(variable.numpy(), part, **moments) for variable, part in zip(variables, decays, strict=True)]
+    got = run(BertAdam(0.02, decay, **moments), variables, gradients)
+    for row in gradients:
+        for oracle, gradient in zip(oracles, row, strict=True):
+            oracle.step(gradient, 0.02)
+    for weights, oracle in zip(got, oracles, strict=True):
+        np.testing.assert_allclose(weights, oracle.weights, rtol=2e-5, atol=2e-6)
+
+
+def test_the_rate_of_the_schedule_is_that_of_the_steps_done_before():
+    rng = np.random.default_rng(1)
+    schedule = WarmUpLinearDecay(0.1, steps=20, warmup_steps=4)
+    variables = make_variables(rng)
+    oracle = Oracle(variables[0].numpy(), 0.01, False)
+    gradients = [(rng.normal(size=(3, 4)), rng.normal(size=4)) for _ in range(20)]
+    got = run(BertAdam(schedule, decay=0.01), variables, gradients)
+    for step, (gradient, _) in enumerate(gradients):
+        oracle.step(gradient, float(schedule(step)))
+    np.testing.assert_allclose(got[0], oracle.weights, rtol=2e-5, atol=2e-6)
+
+
+def test_the_first_scheduled_step_changes_the_moments_only():
+    variables = make_variables(np.random.default_rng(2))
+    before = [variable.numpy() for variable in variables]
+    optimizer = BertAdam(WarmUpLinearDecay(0.1, steps=20, warmup_steps=4))
+    first = [(np.ones((3, 4)), np.ones(4))]
+    for one, other in zip(run(optimizer, variables, first), before, strict=True):
+        np.testing.assert_array_equal(one, other)
+    for one, other in zip(run(optimizer, variables, first), before, strict=True):
+        assert (one < other).all()
+
+
+def test_decay_is_apart_from_the_moments():
+    variable = keras.Variable([2.0, -4.0], name="kernel")
+    (got,) = run(BertAdam(0.1, decay=0.5), [variable], [(np.zeros(2),)] * 3)
+    np.testing.assert_allclose(got, np.array([2.0, -4.0]) * 0.95**3, rtol=1e-6)
+
+
+@pytest.mark.parametrize("use_token_type", [False, True])
+def test_kernels_and_embeddings_are_decayed_and_every_bias_and_layer_norm_is_not(use_token_type):
+    model = BERT4Rec(num_items=10, max_length=5, hidden_dim=8, num_heads=1, use_token_type=use_token_type)
+    variables = model.trainable_variables
+    for variable in variables:
+        variable.assign(np.ones(variable.shape))
+    after = run(BertAdam(1.0, decay=0.25), variables, [[np.zeros(variable.shape) for variable in variables]])
+    kept = {variable.path for variable, value in zip(variables, after, strict=True) if (value == 1.0).all()}
+    shrunk = {variable.path for variable, value in zip(variables, after, strict=True) if (value == 0.75).all()}
+    assert kept | shrunk == {variable.path for variable in variables} and len(kept | shrunk) == len(variables)
+    assert {path.split("/")[-1] for path in kept} == {"bias", "gamma", "beta"}
+    embeddings = {"item_embeddings", "embeddings", "kernel"} | ({"token_type"} if use_token_type else set())
+    assert {path.split("/")[-1] for path in shrunk} == embeddings
+    per_block = 4 + 2 + 2 * 2
+    assert len(kept) == 2 * per_block + 2 + (1 + 2) + 1
+    assert len(shrunk) == 2 * (4 + 2) + 1 + len(embeddings) - 1
+
+
+def test_with_bias_correction_it_is_keras_adam_with_decay():
+    rng = np.random.default_rng(3)
+    start = rng.normal(size=(5, 3))
+    gradients = [(rng.choice([-1, 1], size=(5, 3)) * rng.uniform(0.1, 2, size=(5, 3)),) for _ in range(40)]
+    ours, keras_own, uncorrected = (keras.Variable(start, name="kernel") for _ in range(3))
+    run(BertAdam(0.01, decay=0.1, epsilon=1e-7, bias_correction=True), [ours], gradients)
+    run(keras.optimizers.AdamW(0.01, weight_decay=0.1, epsilon=1e-7), [keras_own], gradients)
+    run(BertAdam(0.01, decay=0.1, epsilon=1e-7), [uncorrected], gradients)
+    np.testing.assert_allclose(ours.numpy(), keras_own.numpy(), rtol=1e-5, atol=2e-6)
+    assert np.abs(uncorrected.numpy() - keras_own.numpy()).max() > 0.05
+
+
+def constant_gradient_steps(bias_correction):
+    optimizer = BertAdam(1.0, decay=0.0, bias_correction=bias_correction)
+    variable = keras.Variable([0.0], name="kernel")
+    optimizer.build([variable])
+
+    @tf.function
+    def step():
+        variable.assign([0.0])
+        optimizer.apply([tf.constant([0.7])], [variable])
+        return -tf.convert_to_tensor(variable)[0]
+
+    return np.array([step() for _ in range(1_000)])
+
+
+def test_uncorrected_steps_are_larger_by_the_known_ratios():
+    corrected = constant_gradient_steps(bias_correction=True)
+    ratios = constant_gradient_steps(bias_correction=False) / corrected
+    np.testing.assert_allclose(corrected, 1, rtol=1e-3)
+    assert ratios[0] == pytest.approx(0.1 / np.sqrt(0.001), rel=1e-3)
+    assert ratios[[0, 9, 999]].tolist() == pytest.approx([3.16, 6.53, 1.258], rel=2e-3)
+
+
+ADAM = {"decay": 0.2, "beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-3, "bias_correction": True, "name": "mine"}
+ADAGRAD = {"momentum": 0.3, "epsilon": 1e-3, "name": "mine"}
+
+
+@pytest.mark.parametrize(("kind", "others"), [(BertAdam, ADAM), (Adagrad, ADAGRAD)])
+@pytest.mark.parametrize(
+    "copied",
+    [
+        lambda made: type(made).from_config(made.get_config()),
+        lambda made: keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(made)),
+    ],
+    ids=["from_config", "keras.saving"],
+)
+def test_optimizer_comes_back_from_its_configuration(copied, kind, others):
+    made = kind(WarmUpLinearDecay(3e-4, steps=77, warmup_steps=5), **others)
+    copy = copied(made)
+    assert isinstance(copy, kind) and copy.get_config() == made.get_config()
+    assert {name: getattr(copy, name) for name in others} == others
+    one, other = (keras.Variable([1.0, -2.0], name="kernel") for _ in range(2))
+    gradients = [([0.3, -0.1],), ([0.5, 2.0],), ([0.5, 1.0],)]
+    np.testing.assert_array_equal(run(copy, [one], gradients), run(made, [other], gradients))
+    assert (one.numpy() != [1.0, -2.0]).all()
+
+
+# Adagrad
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.6])
+@pytest.mark.parametrize("epsilon", [1e-6, 0.5])
+def test_adagrad_s_steps_are_the_oracle_s(momentum, epsilon):
+    """In float64: a velocity that falls by the momentum, moved by the gradient over the root of all squares so far."""
+    rng = np.random.default_rng(5)
+    schedule = WarmUpLinearDecay(0.3, steps=40, warmup_steps=4)
+    variables = make_variables(rng)
+    gradients = [(rng.normal(size=(3, 4)) * 10.0 ** rng.integers(-3, 3), rng.normal(size=4)) for _ in range(30)]
+    expected = [variable.numpy().astype(np.float64) for variable in variables]
+    squares, velocities = ([np.zeros_like(weights) for weights in expected] for _ in range(2))
+    got = run(Adagrad(schedule, momentum, epsilon), variables, gradients)
+    for step, row in enumerate(gradients):
+        for place, gradient in enumerate(row):
+            squares[place] += gradient**2
+            moved = float(schedule(step)) * gradient / np.sqrt(squares[place] + epsilon)
+            velocities[place] = momentum * velocities[place] - moved
+            expected[place] += velocities[place]
+    for weights, oracle in zip(got, expected, strict=True):
+        np.testing.assert_allclose(weights, oracle, rtol=2e-5, atol=2e-6)
+
+
+def test_without_momentum_it_is_keras_adagrad_from_zero():
+    rng = np.random.default_rng(6)
+    start = rng.normal(size=(5, 3))
+    gradients = [(rng.normal(size=(5, 3)),) for _ in range(20)]
+    ours, keras_own = (keras.Variable(start, name="kernel") for _ in range(2))
+    run(Adagrad(0.05, epsilon=1e-4), [ours], gradients)
+    run(keras.optimizers.Adagrad(0.05, initial_accumulator_value=0.0, epsilon=1e-4), [keras_own], gradients)
+    np.testing.assert_allclose(ours.numpy(), keras_own.numpy(), rtol=1e-5, atol=2e-6)
+
+
+def test_settings_reach_the_optimizer():
+    settings = TrainingSettings(
+        steps=50,
+        warmup_steps=7,
+        learning_rate=0.3,
+        weight_decay=0.2,
+        beta_1=0.8,
+        beta_2=0.95,
+        epsilon=1e-3,
+        bias_correction=True,
+    )
+    optimizer = optimizer_of(settings)
+    expected = BertAdam(WarmUpLinearDecay(0.3, 50, 7), 0.2, 0.8, 0.95, 1e-3, True)
+    assert optimizer.get_config() == expected.get_config()
+    assert (optimizer.epsilon, optimizer.bias_correction) == (1e-3, True)
+
+
+# Clipping
+
+
+def gradients_of_norm(norm):
+    parts = [np.random.default_rng(4).normal(size=shape) for shape in ((3, 4), (5,), ())]
+    scale = norm / np.sqrt(sum((part**2).sum() for part in parts))
+    return [tf.constant(part * scale, tf.float32) for part in parts]
+
+
+@pytest.mark.parametrize("clip_norm", [0.5, 1.0, 5.0, 10.0, 41.0])
+@pytest.mark.parametrize("share", [0.999, 0.5, 1e-6])
+def test_gradients_below_the_threshold_stay_bit_for_bit(clip_norm, share):
+    gradients = gradients_of_norm(clip_norm * share)
+    clipped, norm = clip(gradients, clip_norm)
+    assert float(norm) == pytest.approx(clip_norm * share, rel=1e-5)
+    for one, other in zip(clipped, gradients, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("norm", [5.01, 80.0, 1e6])
+def test_gradients_above_the_threshold_are_scaled_to_it(norm):
+    gradients = gradients_of_norm(norm)
+    clipped, before = clip(gradients, 5.0)
+    assert float(before) == pytest.approx(norm, rel=1e-5)
+    assert float(tf.linalg.global_norm(clipped)) == pytest.approx(5.0, rel=1e-5)
+    for one, other in zip(clipped, gradients, strict=True):
+        np.testing.assert_allclose(one, other * (5.0 / norm), rtol=1e-5)
+
+
+def test_a_threshold_of_zero_never_clips():
+    gradients = gradients_of_norm(1e6)
+    clipped, norm = clip(gradients, 0.0)
+    assert float(norm) == pytest.approx(1e6, rel=1e-5)
+    for one, other in zip(clipped, gradients, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_gradients_of_zero_stay_zero():
+    clipped, norm = clip([tf.zeros((2, 3)), tf.zeros(4)], 5.0)
+    assert float(norm) == 0
+    assert not any(gradient.numpy().any() for gradient in clipped)

@@ -1,0 +1,32 @@
+"""What the built-in data sets promise: the ordered one is learned, from the orderless one there is nothing to learn."""
+
+import pytest
+
+from bert4rec_tf.config import presets
+from bert4rec_tf.runs.pipeline import execute
+
+
+def ndcg(metrics, name):
+    return metrics[name]["popular"]["ndcg@10"]
+
+
+def test_the_default_run_reaches_four_fifths_of_the_generator_itself(tmp_path):
+    metrics = execute(presets.make_run("synthetic"), workdir=tmp_path, silent=True).metrics
+    test, ceiling, pop, random = (ndcg(metrics, name) for name in ("test", "ceiling", "pop", "random"))
+    assert test >= 0.8 * ceiling
+    assert test > 4 * pop > random
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["mixed_precision", "jit_compile"])
+def test_the_ways_to_compute_reach_the_same_quality(tmp_path, way):
+    run = presets.make_run("synthetic", retrain=False, **{way: True})
+    metrics = execute(run, workdir=tmp_path, silent=True).metrics
+    assert ndcg(metrics, "test") >= 0.8 * ndcg(metrics, "ceiling")
+
+
+def test_nothing_is_learned_where_there_is_no_order(tmp_path):
+    run = presets.make_run("synthetic-orderless", steps=600, warmup_steps=200, retrain=False)
+    metrics = execute(run, workdir=tmp_path, silent=True).metrics
+    assert ndcg(metrics, "test") < ndcg(metrics, "pop") + 0.01
+    assert "ceiling" not in metrics

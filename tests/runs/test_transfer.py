@@ -1,0 +1,177 @@
+"""Weights that go from one model to another: rows by raw ids, against plain Python."""
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert4rec_tf.config.run import Run
+from bert4rec_tf.models import MODELS, Recommender
+from bert4rec_tf.models.recommender import FROM_FIRST, FROM_LAST, ITEMS, USERS
+from bert4rec_tf.runs.transfer import Source, load
+
+SMALL = {"hidden_dim": 16, "max_length": 8, "num_heads": 2, "extra_negatives": 2, "markov_order": 3}
+OLD_ITEMS, OLD_USERS = [f"item {number}" for number in range(41)], [f"user {number}" for number in range(67)]
+NEW_ITEMS = ["new a", *OLD_ITEMS[:4:-2], *(f"new {number}" for number in range(27)), *OLD_ITEMS[10:2:-2], "new ü"]
+NEW_USERS = [*(f"new {number}" for number in range(9)), *OLD_USERS[60:20:-1], *OLD_USERS[:5], *OLD_USERS[20:10:-1]]
+every_model = pytest.mark.parametrize("name", MODELS)
+
+
+def make(name, items, users, seed=1, **changes):
+    keras.utils.set_random_seed(seed)
+    known = Run.make("beauty", name).to_dict()["architecture"]
+    options = {**known, **{key: value for key, value in {**SMALL, **changes}.items() if key in known}}
+    if MODELS[name].knows_users:
+        options["num_users"] = len(users)
+    return MODELS[name](len(items), **options)
+
+
+def trained(name, items=OLD_ITEMS, users=OLD_USERS, **changes):
+    """A model whose weights are all different, and large enough to see."""
+    model, rng = make(name, items, users, **changes), np.random.default_rng(5)
+    for weight in model.weights:
+        weight.assign(rng.normal(0, 0.5, weight.shape))
+    return model
+
+
+def source_of(name, model):
+    return Source.of_model(name, model, OLD_ITEMS, OLD_USERS if model.knows_users else [])
+
+
+def values(model):
+    return [np.asarray(weight).copy() for weight in model.weights]
+
+
+def moved_by_labels(old, fresh, old_labels, new_labels):
+    """The row of each label: the old one where there is one."""
+    rows = dict(zip(old_labels, old, strict=True))
+    return np.array([rows.get(label, row) for label, row in zip(new_labels, fresh, strict=True)], fresh.dtype)
+
+
+def expected_of(old, fresh, items=(OLD_ITEMS, NEW_ITEMS), users=(OLD_USERS, NEW_USERS)):
+    """What a weight must become, told by its length alone."""
+    for ids, before, special in ((items, ["padding"], ["mask"]), (users, [], [])):
+        for labels in ([[*before, *side] for side in ids], [[*before, *side, *special] for side in ids]):
+            if [len(old), len(fresh)] == [len(side) for side in labels]:
+                return moved_by_labels(old, fresh, *labels)
+    assert old.shape == fresh.shape
+    return old
+
+
+@every_model
+def test_rows_go_to_where_their_raw_ids_are(name):
+    old, new = trained(name), make(name, NEW_ITEMS, NEW_USERS)
+    fresh = values(new)
+    assert len({len(OLD_ITEMS), len(NEW_ITEMS), len(OLD_USERS), len(NEW_USERS)}) == 4
+    source_of(name, old).give(new, NEW_ITEMS, NEW_USERS)
+    for weight, before, start in zip(values(new), values(old), fresh, strict=True):
+        np.testing.assert_array_equal(weight, expected_of(before, start))
+
+
+@every_model
+def test_every_weight_that_grows_says_with_what(name):
+    sizes = {"items": OLD_ITEMS, "users": OLD_USERS, "max_length": 8}
+    base = make(name, OLD_ITEMS, OLD_USERS)
+    for changed, kinds in (("items", {ITEMS}), ("users", {USERS}), ("max_length", {FROM_FIRST, FROM_LAST})):
+        other = {**sizes, changed: {"items": NEW_ITEMS, "users": NEW_USERS, "max_length": 11}[changed]}
+        grown = make(name, **other)
+        for one, two in zip(base.weights, grown.weights, strict=True):
+            assert (one.shape != two.shape) == (base.rows_of(one) in kinds), one.path
+            assert base.rows_of(one) == grown.rows_of(two)
+
+
+def histories(items, users, length=6):
+    """Histories of items that both sides know, and the ids that both score."""
+    both = [item for item in OLD_ITEMS if item in NEW_ITEMS]
+    rows = np.array(
+        [[items.index(both[(5 * row + place) % len(both)]) + 1 for place in range(length)] for row in (0, 1)]
+    )
+    batch = {
+        "users": np.array([users.index(user) for user in ("user 3", "user 25")], np.int32),
+        "items": rows.astype(np.int32),
+        "lengths": np.array([length, length], np.int32),
+    }
+    return batch, [items.index(item) for item in both]
+
+
+@every_model
+def test_known_items_score_as_before(name):
+    old, new = trained(name), make(name, NEW_ITEMS, NEW_USERS)
+    source_of(name, old).give(new, NEW_ITEMS, NEW_USERS)
+    before, columns = histories(OLD_ITEMS, OLD_USERS)
+    after, new_columns = histories(NEW_ITEMS, NEW_USERS)
+    expected = np.asarray(old.score(before))[:, columns]
+    assert expected.std() > 0.01
+    np.testing.assert_allclose(np.asarray(new.score(after))[:, new_columns], expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["bert4rec", "sasrec", "gru4rec"])
+@pytest.mark.parametrize("max_length", [6, 13])
+def test_a_position_keeps_its_meaning_under_another_length(name, max_length):
+    """Histories that both can read whole score as before; what was never read is fresh."""
+    old, new = trained(name), make(name, NEW_ITEMS, NEW_USERS, max_length=max_length)
+    source_of(name, old).give(new, NEW_ITEMS, NEW_USERS)
+    before, columns = histories(OLD_ITEMS, OLD_USERS, 5)
+    after, new_columns = histories(NEW_ITEMS, NEW_USERS, 5)
+    expected = np.asarray(old.score(before))[:, columns]
+    np.testing.assert_allclose(np.asarray(new.score(after))[:, new_columns], expected, atol=1e-5, rtol=1e-5)
+
+
+class Rows(Recommender):
+    """One weight of every kind."""
+
+    def __init__(self, items, users, special, length):
+        super().__init__()
+        self.num_items, self.settings, self.built = len(items), {}, True
+        for name, rows, of in (
+            ("a", 1 + len(items) + special, ITEMS),
+            ("b", len(users), USERS),
+            ("c", length, FROM_FIRST),
+            ("d", length, FROM_LAST),
+        ):
+            self.add_table(name, rows, 2, 0.5, of=of)
+
+
+ids = st.lists(st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs"]), min_size=1), unique=True)
+side = st.tuples(ids, ids, st.integers(0, 3), st.integers(1, 6))
+
+
+def labels_of(items, users, special, length):
+    first = [f"place {place}" for place in range(length)]
+    marks = [("special", number) for number in range(special)]
+    return [[("padding",), *items, *marks], users, first, first[::-1]]
+
+
+@settings(max_examples=60, deadline=None)
+@given(old=side, new=side, data=st.data())
+def test_any_items_users_and_lengths_go_where_they_should(old, new, data):
+    shared = [data.draw(st.permutations(one)) for one in old[:2]]
+    items, users = (list(dict.fromkeys([*some[::2], *other])) for some, other in zip(shared, new[:2]))
+    new = (items, users, *new[2:])
+    one, two = Rows(*old), Rows(*new)
+    before, fresh = values(one), values(two)
+    Source("bert4rec", {}, old[0], old[1], before).give(two, items, users)
+    for number, (was, now) in enumerate(zip(labels_of(*old), labels_of(*new), strict=True)):
+        expected = moved_by_labels(before[number], fresh[number], was, now)
+        np.testing.assert_array_equal(values(two)[number], expected.reshape(fresh[number].shape))
+
+
+@every_model
+def test_a_file_gives_the_same_weights_and_fingerprint(name, tmp_path):
+    source = source_of(name, trained(name))
+    source.save(tmp_path / "one.npz")
+    again = load(tmp_path / "one.npz", source.fingerprint)
+    assert (again.model, dict(again.settings), list(again.items)) == (name, dict(source.settings), OLD_ITEMS)
+    assert list(again.users) == (OLD_USERS if MODELS[name].knows_users else [])
+    for one, other in zip(again.weights, source.weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_fingerprint_is_that_of_the_content():
+    model = trained("bpr_mf")
+    source = source_of("bpr_mf", model)
+    assert source.fingerprint == source_of("bpr_mf", model).fingerprint
+    renamed = Source.of_model("bpr_mf", model, [*OLD_ITEMS[:-1], "other"], OLD_USERS)
+    model.users.assign_add(np.eye(*model.users.shape) * 1e-6)
+    assert len({source.fingerprint, renamed.fingerprint, source_of("bpr_mf", model).fingerprint}) == 3

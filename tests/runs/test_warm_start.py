@@ -1,0 +1,420 @@
+"""Runs that start from trained weights: where these are found, what they become, killed and refused."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from support import whole_runs
+from support.mistakes import BEAUTY, lines, text
+from commands.test_mistakes import contents, start
+from models.test_tf1_import import CHECKPOINT, CONFIG, TOKENS
+from support.trainings import RUN, small_and_quick
+
+import bert4rec_tf as b4r
+from bert4rec_tf.models import tf1_import
+from bert4rec_tf.runs import seeds, warm_start
+from bert4rec_tf.training import trainer
+from bert4rec_tf.config.run import Run
+from bert4rec_tf.models.construction import new_model
+from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.training.trainer import Trainer
+from bert4rec_tf.runs.workdir import WorkDirectory
+
+
+def sequences_of(histories):
+    """Raw user -> raw items, oldest first."""
+    flat = [item for history in histories.values() for item in history]
+    items = list(dict.fromkeys(flat))
+    users = np.repeat(np.arange(len(histories)), [len(history) for history in histories.values()])
+    codes = np.array([items.index(item) for item in flat])
+    return Sequences.from_codes(users, codes, np.array([*histories], object), np.array(items, object))
+
+
+NEW = sequences_of(
+    {f"user {user}": [f"item {(5 * user + 3 * step) % 31}" for step in range(5 + user % 4)] for user in range(24)}
+)
+OLD = sequences_of(
+    {
+        f"user {user}": [f"item {(5 * user + 3 * step) % 24 + 10}" for step in range(4 + user % 3)]
+        for user in range(19, -3, -1)
+    }
+)
+SHORT = {
+    "steps": 3,
+    "warmup_steps": 1,
+    "evaluate_every": 3,
+    "batch_size": 16,
+    "learning_rate": 0.03,
+    "num_negatives": 5,
+}
+
+
+def run_of(model, **changes):
+    if model == "bert4rec":
+        return Run.make("beauty", **{**RUN, **SHORT, **changes})
+    return Run.make("beauty", model, **{**SHORT, "hidden_dim": 8, **changes})
+
+
+def execute(run, folder, sequences=NEW, **options):
+    return b4r.execute(run, sequences=sequences, workdir=folder, silent=True, checkpoint_seconds=0, **options)
+
+
+@pytest.fixture(scope="module")
+def quick():
+    with small_and_quick():
+        yield
+
+
+@pytest.fixture(scope="module")
+def trained(quick, tmp_path_factory):
+    """Folders of finished runs on the old data, made where one is asked for."""
+    folder, made = tmp_path_factory.mktemp("sources"), {}
+
+    def get(model):
+        if model not in made:
+            made[model] = execute(run_of(model), folder / model, OLD)
+        return made[model].workdir
+
+    return get
+
+
+@pytest.fixture
+def source(trained, tmp_path):
+    """A folder of one's own that can be damaged or deleted."""
+    return lambda model: shutil.copytree(trained(model), tmp_path / "source")
+
+
+class Killed(BaseException):
+    """Ends a training as a kill does: nothing is saved after it."""
+
+
+def kill_at(patch, number):
+    """Ends the process' trainings before step `number` of all that they make is counted."""
+    count, calls = Trainer._count, []
+
+    def counted(trainer, made):
+        calls.append(made)
+        if len(calls) == number:
+            raise Killed
+        count(trainer, made)
+
+    patch.setattr(Trainer, "_count", counted)
+
+
+def weights_in(path, model):
+    with np.load(path) as content:
+        values = [content[name] for name in sorted(content.files) if name.startswith("model/")]
+    return [value for value, variable in zip(values, model.variables) if variable.name != "seed_generator_state"]
+
+
+def plain_start(old, fresh, old_ids, new_ids):
+    """Weights whose length is the number of ids, and of special rows, row by row; the others as they were."""
+    for before, after in ((["pad"], ["mask"]), (["pad"], []), ([], [])):
+        one, two = ([*before, *ids, *after] for ids in (old_ids, new_ids))
+        if (len(old), len(fresh)) == (len(one), len(two)):
+            rows = dict(zip(one, old))
+            return np.array([rows.get(label, row) for label, row in zip(two, fresh)])
+    return old
+
+
+@pytest.mark.filterwarnings("ignore:Even though")
+@pytest.mark.parametrize(("model", "killed_at"), [("bert4rec", 5), ("bpr_mf", 1)])
+def test_both_trainings_begin_with_the_weights_and_a_killed_one_goes_on_to_the_bit(
+    source, tmp_path, monkeypatch, model, killed_at
+):
+    """The first step's rate is 0, so the checkpoint after it holds what a training began with. One is killed in its
+    second training, the other before its first checkpoint; then the source is gone."""
+    run, folder, began = run_of(model), source(model), {}
+    save = trainer.checkpoints.Series.save
+
+    def seen(series, groups, step, state):
+        save(series, groups, step, state)
+        if step == 1:
+            began[series.folder.name] = weights_in(series.folder / "step-000000001.npz", fresh)
+
+    fresh = new_model(run, NEW.num_items, NEW.num_users)
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer.checkpoints.Series, "save", seen)
+        expected = execute(run, tmp_path / "one", init_from=folder)
+    final = weights_in(max((folder / "final").glob("step-*.npz")), fresh)
+    ids = [[OLD.vocabulary.items.tolist(), NEW.vocabulary.items.tolist()], [OLD.users.tolist(), NEW.users.tolist()]]
+    assert set(ids[0][1]) - set(ids[0][0]) and set(ids[0][0]) - set(ids[0][1]) and set(ids[1][1]) - set(ids[1][0])
+    for number, weight in enumerate(fresh.weights):
+        value = plain_start(final[number], np.asarray(weight), *ids["users" in weight.path])
+        for phase in ("choose", "final"):
+            np.testing.assert_array_equal(began[phase][number], value, err_msg=weight.path)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        kill_at(patch, killed_at)
+        execute(run, tmp_path / "other", init_from=folder)
+    shutil.rmtree(folder)
+    found = execute(run, tmp_path / "other", init_from=folder)
+    whole_runs.assert_same_runs(tmp_path / "one", tmp_path / "other")
+    assert found.metrics["initial"]["items"] == {
+        "kept": len({*ids[0][0]} & {*ids[0][1]}),
+        "new": len({*ids[0][1]} - {*ids[0][0]}),
+        "gone": len({*ids[0][0]} - {*ids[0][1]}),
+    }
+    assert ("users" in found.metrics["initial"]) == (model == "bpr_mf")
+    assert found.metrics["digest"] == expected.metrics["digest"] != run.digest
+
+
+def test_a_run_with_fresh_weights_has_the_record_that_it_always_had():
+    run = run_of("bert4rec")
+    groups = ("architecture", "masking", "training", "evaluation")
+    assert set(run.to_dict()) == {"dataset", "model", "seed", *groups}
+    assert Run.from_dict(run.to_dict()) == run
+
+
+def test_the_run_depends_on_the_weights_and_not_on_where_they_lie(trained, source):
+    run = run_of("bert4rec")
+    one, _ = warm_start.begin(run, trained("bert4rec"))
+    other, weights = warm_start.begin(run, str(source("bert4rec")))
+    best, _ = warm_start.begin(run, trained("bert4rec") / "choose" / "best.npz")
+    assert one == other and len({run.digest, one.digest, best.digest}) == 3
+    assert Run.from_dict(json.loads(json.dumps(one.to_dict()))) == one
+    assert warm_start.begin(run, weights) == (one, weights)
+
+
+@pytest.mark.parametrize(
+    ("data", "file", "words"),
+    [
+        (OLD, "", "learnt from the validation items of the same data"),
+        (OLD, "choose/best.npz", "nothing leaks"),
+        (NEW, "choose/best.npz", "learnt from other data"),
+    ],
+)
+def test_what_the_weights_have_seen_is_told(trained, tmp_path, data, file, words):
+    run, path = run_of("bert4rec"), trained("bert4rec") / file
+    opened = b4r.open_experiment(run, sequences=data, workdir=tmp_path / "work", init_from=path)
+    assert words in opened.initial["leak"]
+    assert opened.initial["checkpoint"] == (file or "final") and opened.initial["path"] == str(path.resolve())
+
+
+def test_weights_that_began_warm_learnt_from_more_than_their_own_data(trained, tmp_path, quick):
+    run = run_of("bpr_mf", retrain=False)
+    execute(run, tmp_path / "one", init_from=trained("bpr_mf"))
+    again = b4r.open_experiment(run, sequences=NEW, workdir=tmp_path / "two", init_from=tmp_path / "one")
+    assert again.initial["checkpoint"] == "choose/best.npz"
+    assert "or from more than one" in again.initial["leak"]
+
+
+def test_the_folder_alone_is_enough_to_go_on_and_says_so_where_it_is_not(trained, tmp_path, quick):
+    run, _ = warm_start.begin(run_of("bpr_mf"), trained("bpr_mf"))
+    with pytest.raises(b4r.UserError, match="is a new folder; name the weights to start from with --init_from"):
+        execute(run, tmp_path / "work")
+    assert not (tmp_path / "work").exists()
+    b4r.open_experiment(run, sequences=NEW, workdir=tmp_path / "work", init_from=trained("bpr_mf"))
+    shutil.copytree(tmp_path / "work", tmp_path / "other")
+    (tmp_path / "other" / "initial.npz").write_bytes(b"PK")
+    with pytest.raises(b4r.UserError, match=r"initial\.npz: cannot be read .*--init_from to have them written again"):
+        execute(run, tmp_path / "other")
+    execute(run, tmp_path / "work")
+    b4r.open_experiment(run, sequences=NEW, workdir=tmp_path / "other", init_from=trained("bpr_mf"))
+    same = [(tmp_path / name / "initial.npz").read_bytes() for name in ("work", "other")]
+    assert same[0] == same[1]
+
+
+def test_repetitions_start_from_the_same_weights(trained, tmp_path, quick):
+    options = {"sequences": NEW, "silent": True, "init_from": trained("bpr_mf")}
+    run = run_of("bpr_mf", retrain=False, steps=2, evaluate_every=2)
+    seeds.repeat(run, [1, 2], tmp_path / "many", **options)
+    kept = [(tmp_path / "many" / f"seed-{seed}" / "initial.npz").read_bytes() for seed in (1, 2)]
+    assert kept[0] == kept[1]
+    assert seeds.folder_of(run) != seeds.folder_of(warm_start.begin(run, options["init_from"])[0])
+
+
+# The authors' checkpoints
+
+ITEMS = [str(number) for number in range(57, 5, -2)] + [f"new {number}" for number in range(9)] + ["1", "2"]
+ORIGINAL = {
+    "max_length": CONFIG["max_position_embeddings"],
+    "hidden_dim": CONFIG["hidden_size"],
+    "num_layers": CONFIG["num_hidden_layers"],
+    "num_heads": CONFIG["num_attention_heads"],
+    "intermediate_dim": CONFIG["intermediate_size"],
+    "use_token_type": True,
+}
+
+
+@pytest.fixture
+def program(tmp_path):
+    """A checkpoint of the authors' program with what must lie beside it."""
+    folder = tmp_path / "program"
+    shutil.copytree(CHECKPOINT.parent, folder)
+    (folder / "bert_config.json").write_text(json.dumps(CONFIG))
+    (folder / "vocabulary.txt").write_text("\n".join(TOKENS) + "\n")
+    return folder / CHECKPOINT.name
+
+
+def test_known_items_score_as_in_the_authors_checkpoint(program):
+    theirs, words = tf1_import.load(
+        program, *(program.with_name(name) for name in ("bert_config.json", "vocabulary.txt"))
+    )
+    ours = new_model(Run.make("beauty", **ORIGINAL), len(ITEMS), 1)
+    source = warm_start.read(program)
+    source.give(ours, ITEMS, [])
+    known = [item for item in ITEMS if item in words.items]
+    assert len(known) == len(ITEMS) - 9
+
+    def scores(model, ids):
+        batch = {"users": [0], "items": [ids[3:9]], "lengths": [6]}
+        return np.asarray(model.score(batch))[0, np.array(ids) - 1]
+
+    found = scores(ours, [ITEMS.index(item) + 1 for item in known])
+    np.testing.assert_allclose(found, scores(theirs, words.encode(known).tolist()), atol=1e-5)
+    np.testing.assert_array_equal(ours.item_embeddings[ours.mask_token], theirs.item_embeddings[theirs.mask_token])
+
+
+def test_a_run_starts_from_the_authors_checkpoint(program, tmp_path, quick):
+    sequences = sequences_of(
+        {f"user {user}": [ITEMS[(user + 2 * step) % 35] for step in range(5)] for user in range(35)}
+    )
+    run = run_of("bert4rec", **ORIGINAL, retrain=False)
+    found = execute(run, tmp_path / "work", sequences, init_from=program).metrics["initial"]
+    assert found["items"] == {"kept": 26, "new": 9, "gone": 31} and found["checkpoint"] == CHECKPOINT.name
+    assert "learnt from other data" in found["leak"]
+    shutil.rmtree(program.parent)
+    assert execute(run, tmp_path / "work", sequences, init_from=program).metrics["initial"] == found
+
+
+# The command line, and mistakes
+
+MORE = text([*lines(), *(f"{user} {31 + user % 5}" for user in range(1, 41))])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, quick):
+    """A finished run, the same users' data with five items more, and a finished run on those that starts there."""
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "beauty.txt").write_bytes(text(lines()))
+    (folder / "more").mkdir()
+    (folder / "more" / "beauty.txt").write_bytes(MORE)
+    with pytest.MonkeyPatch.context() as patch:
+        start(folder, f"{BEAUTY} --mode=train --workdir=old --noretrain", patch)
+        start(folder, f"{WARM} --mode=train --workdir=work --init_from=old", patch)
+    return folder
+
+
+WARM = f"{BEAUTY} --data_dir=more --noretrain"
+
+
+def test_the_command_tells_what_it_starts_from_and_goes_on_without_it(finished, tmp_path, monkeypatch, capfd):
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / "old")
+    before = sorted((tmp_path / "work" / "choose").glob("step-*.npz"))
+    start(tmp_path, "--mode=evaluate --workdir=work --data_dir=more", monkeypatch)
+    told = capfd.readouterr().out
+    assert "old (choose/best.npz, step " in told and "items: 30 found, 5 new, 0 gone." in told
+    assert told.count("These weights learnt from other data") == 2
+    start(tmp_path, "--mode=train --workdir=work --data_dir=more", monkeypatch)
+    assert sorted((tmp_path / "work" / "choose").glob("step-*.npz")) == before
+    metrics = json.loads((tmp_path / "work" / "metrics.json").read_text())
+    assert metrics["run"]["initial_weights"] and metrics["initial"]["dataset"] == "beauty"
+
+
+@pytest.mark.slow
+def test_devices_that_share_a_batch_start_from_the_weights(finished, tmp_path):
+    """In a process of its own, for reading weights starts TensorFlow's devices."""
+    flags = f"{WARM} --mode=train --workdir=new --init_from=old --replicas=2 --data_dir=more"
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    command = [sys.executable, "-m", "bert4rec_tf.run", *flags.split()]
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert (tmp_path / "new" / "choose" / "best.npz").exists()
+
+
+def cut(name):
+    def damage(folder):
+        for path in folder.glob(name):
+            path.write_bytes(path.read_bytes()[:-100])
+
+    return damage
+
+
+def without(name):
+    return lambda folder: [shutil.rmtree(path) if path.is_dir() else path.unlink() for path in folder.glob(name)]
+
+
+def program_in(folder):
+    shutil.copytree(CHECKPOINT.parent, folder / "program")
+    (folder / "program" / "bert_config.json").write_text(json.dumps(CONFIG))
+
+
+def nothing(folder):
+    pass
+
+
+SOURCES = "must be a work directory, a checkpoint in one (choose/best.npz), or the prefix"
+MISTAKES = {
+    "nothing there": ("--init_from=absent", nothing, SOURCES, "init_from=absent"),
+    "nothing named": ("--init_from=", nothing, ".: no work directory"),
+    "another file": ("--init_from=beauty.txt", nothing, SOURCES, "init_from=beauty.txt"),
+    "what is no checkpoint": ("--init_from=old/ranks.npz", nothing, SOURCES),
+    "another folder": ("--init_from=more", nothing, "more: no work directory"),
+    "a run that has not begun": ("--init_from=old", without("old/choose"), "old: holds no trained weights yet"),
+    "a checkpoint cut short": ("--init_from=old", cut("old/choose/best.npz"), "old/choose/best.npz: cannot be read"),
+    "a changed vocabulary": ("--init_from=old", cut("old/vocabulary.txt"), "old/vocabulary.txt: does not fit"),
+    "another width": ("--init_from=old --hidden_dim=16", nothing, "`hidden_dim` must be 8", "hidden_dim=16"),
+    "another depth": ("--init_from=old --num_layers=2", nothing, "`num_layers` must be 1", "num_layers=2"),
+    "another part": ("--init_from=old --nouse_positions", nothing, "must be True", "use_positions=False"),
+    "other weights": (
+        "--init_from=old/choose/step-000000002.npz --workdir=work",
+        nothing,
+        "work: holds another run (there initial_weights=",
+    ),
+    "fresh weights": ("--workdir=work", nothing, "work: holds another run", "now initial_weights=None"),
+    "no data": ("--dataset= --init_from=old", nothing, "Unknown dataset"),
+    "no configuration": ("--init_from=program/model.ckpt-0", program_in, "program/vocabulary.txt: cannot be read"),
+    "a checkpoint cut": (
+        "--init_from=program/model.ckpt-0",
+        lambda folder: (program_in(folder), cut("program/*.index")(folder)),
+        "program/",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MISTAKES)
+def test_a_mistake_ends_in_one_line_and_changes_nothing(finished, tmp_path, monkeypatch, capfd, kind):
+    flags, set_up, *words = MISTAKES[kind]
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    set_up(tmp_path)
+    before = contents(tmp_path)
+    capfd.readouterr()
+    with pytest.raises(SystemExit) as end:
+        start(tmp_path, f"{WARM} --workdir=new {flags}", monkeypatch)
+    told = capfd.readouterr().err
+    assert end.value.code == 2 and "Traceback" not in told
+    assert told.splitlines()[-1].startswith("error: ") and told.count("error: ") == 1
+    for part in words:
+        assert part in told.splitlines()[-1]
+    assert contents(tmp_path) == before
+
+
+def test_models_that_cannot_start_so_are_named(finished, tmp_path, monkeypatch, capfd):
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    other = "--dataset=beauty --data_dir=. --mode=train --noretrain"
+    start(tmp_path, f"{other} --model=pop --workdir=pop", monkeypatch)
+    for flags, words in (
+        (
+            f"{other} --model=sasrec --init_from=old",
+            "`model` must be bert4rec, as of the weights. Received: model=sasrec",
+        ),
+        (f"{other} --model=pop --init_from=pop", "`init_from` must be left out for pop"),
+        (f"{WARM} --init_from=old --seeds=1,1", "`seeds` must be at least two"),
+        ("--workdir=work --init_from=old", "--dataset must be named, for --init_from is given"),
+    ):
+        with pytest.raises(SystemExit):
+            start(tmp_path, flags, monkeypatch)
+        assert words in capfd.readouterr().err.splitlines()[-1]
+
+
+def test_a_folder_without_a_record_of_the_start_is_known(finished, tmp_path):
+    shutil.copytree(finished / "work", tmp_path / "work")
+    config = json.loads((tmp_path / "work" / "config.json").read_text())
+    del config["initial"]["leak"]
+    (tmp_path / "work" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(b4r.UserError, match="not the configuration of a run"):
+        WorkDirectory(tmp_path / "work").read_config()

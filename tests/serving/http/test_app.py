@@ -1,0 +1,423 @@
+"""TensorFlow Serving's REST predict API over a real connection, against a plain-Python oracle."""
+
+import base64
+import gzip
+import json
+import threading
+
+import numpy as np
+import pytest
+from support.http_server import ITEMS, MODEL_CARD, Client, Fake, Server, best, export, log_probabilities, served
+
+from bert4rec_tf.serving.http import server as lifetime
+from bert4rec_tf.serving.http.app import open_versions
+from bert4rec_tf.serving.http.settings import ServerSettings
+
+HISTORIES = [["a", "two words"], [], ["🎬"], ["nobody", "日本語", "no one"]]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("http")
+    export(folder / "model")
+    (folder / "titles.csv").write_text('id,title\na,The First\n🎬,"A Film, Amélie"\nnone,Nothing\n', encoding="utf-8")
+    settings = ServerSettings(model=str(folder / "model"), titles=str(folder / "titles.csv"))
+    with Server(open_versions(settings), max_rows=20, max_history=30, max_body_bytes=20_000) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server):
+    return server.client()
+
+
+def check(found, history, **asked):
+    items, scores, unknown = best(history, **asked)
+    assert found["items"][: len(items)] == items
+    assert found["items"][len(items) :] == [""] * (len(found["items"]) - len(items))
+    assert found["scores"][: len(items)] == pytest.approx(scores, abs=1e-5)
+    assert found["scores"][len(items) :] == ["-Infinity"] * (len(found["items"]) - len(items))
+    assert found["unknown"] == unknown
+
+
+def test_rows_in_rows_out(client):
+    for history, found in zip(HISTORIES, client.predict(instances=HISTORIES)["predictions"], strict=True):
+        check(found, history)
+    named = client.predict(instances=[{"histories": history} for history in HISTORIES])
+    assert named == client.predict(instances=HISTORIES)
+
+
+def test_columns_in_columns_out(client):
+    for inputs in (HISTORIES, {"histories": HISTORIES}):
+        outputs = client.predict(inputs=inputs)["outputs"]
+        assert set(outputs) == {"items", "scores", "unknown"}
+        for row, history in enumerate(HISTORIES):
+            check({name: column[row] for name, column in outputs.items()}, history)
+
+
+def test_inputs_with_defaults_may_be_left_out_or_given(client):
+    def ask(**inputs):
+        outputs = client.predict(signature_name="recommend", inputs={"histories": HISTORIES, **inputs})["outputs"]
+        return [{name: column[row] for name, column in outputs.items()} for row in range(len(HISTORIES))]
+
+    for history, found in zip(HISTORIES, ask(), strict=True):
+        check(found, history, hidden=history)
+    for history, found in zip(HISTORIES, ask(k=100, exclude_seen=False, exclude=[["i3", "a"]]), strict=True):
+        check(found, history, k=30, hidden=["i3", "a"])
+    each = [["a"], ["i1", "i2", "i3"], [], ["日本語"]]
+    for history, exclude, found in zip(HISTORIES, each, ask(k=2, exclude=each), strict=True):
+        check(found, history, k=2, hidden=[*history, *exclude])
+
+
+def test_the_row_format_takes_no_input_that_is_one_for_all_rows(client):
+    answer = client.post({"signature_name": "recommend", "instances": [{"histories": ["a"], "k": 3}]})
+    assert answer.status == 400 and "column format" in answer.json["error"]
+    rows = [{"histories": ["a"], "exclude": ["two words"]}, {"histories": ["i1"], "exclude": []}]
+    found = client.predict(signature_name="recommend", instances=rows)["predictions"]
+    check(found[0], ["a"], hidden=["a", "two words"])
+    check(found[1], ["i1"], hidden=["i1"])
+
+
+def test_a_single_output_has_no_name_and_what_is_no_number_is_a_string(client):
+    asked = {"histories": [["a"], ["i5"]], "candidates": [["a", "i1", "nobody"], ["i5"]]}
+    expected = [
+        [log_probabilities(history, 1)[ITEMS.index(item)] if item in ITEMS else "NaN" for item in row]
+        for history, row in zip(asked["histories"], [["a", "i1", "nobody"], ["i5", "", ""]], strict=True)
+    ]
+    outputs = client.predict(signature_name="score", inputs=asked)["outputs"]
+    rows = [{name: column[row] for name, column in asked.items()} for row in range(2)]
+    assert client.predict(signature_name="score", instances=rows)["predictions"] == outputs
+    for found, wanted in zip(outputs, expected, strict=True):
+        assert [one for one in found if isinstance(one, str)] == [one for one in wanted if isinstance(one, str)]
+        numbers = [one for one in wanted if not isinstance(one, str)]
+        assert [one for one in found if not isinstance(one, str)] == pytest.approx(numbers, abs=1e-5)
+
+
+def test_bytes_go_in_and_come_out_in_base64(client):
+    raw = b"\xff\x00raw"
+    asked = {
+        "histories": [[{"b64": base64.b64encode(raw).decode()}, "ü"], ["", "x"]],
+        "weights": [0.1, -2],
+        "pairs": [[1, 2**62], [-3, 4]],
+    }
+    outputs = client.predict(signature_name="mixed", inputs=asked)["outputs"]
+    assert [base64.b64decode(text["b64"]) for text in outputs["text_bytes"]] == [raw + "ü".encode(), b"x"]
+    assert outputs["doubled"] == [0.2, -4.0] and outputs["sums"] == [2**62 + 1, 1] and outputs["one"] == 7
+    rows = [{name: column[row] for name, column in asked.items()} for row in range(2)]
+    answer = client.post({"signature_name": "mixed", "instances": rows})
+    assert answer.status == 400 and "'one'" in answer.json["error"]
+
+
+def test_numbers_that_json_lacks_can_be_asked_with(client):
+    body = b'{"signature_name": "mixed", "inputs": {"histories": [["a"]], "weights": [-Infinity], "pairs": [[1, 2]]}}'
+    assert client.post(body).json["outputs"]["doubled"] == ["-Infinity"]
+
+
+def test_the_state_and_the_signatures_are_told_as_by_tensorflow_serving(client):
+    status = {"version": "1", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
+    for path in ("/v1/models/bert4rec", "/v1/models/bert4rec/versions/1"):
+        assert client.get(path).json == {"model_version_status": [status]}
+    metadata = client.get("/v1/models/bert4rec/metadata").json
+    assert metadata["model_spec"] == {"name": "bert4rec", "signature_name": "", "version": "1"}
+    signatures = metadata["metadata"]["signature_def"]["signature_def"]
+    assert {"serving_default", "recommend", "score", "mixed"} <= set(signatures)
+    histories = signatures["serving_default"]["inputs"]["histories"]
+    assert histories["dtype"] == "DT_STRING"
+    assert [size["size"] for size in histories["tensor_shape"]["dim"]] == ["-1", "-1"]
+    assert signatures["recommend"]["inputs"]["k"]["tensor_shape"] == {"dim": [], "unknown_rank": False}
+    assert signatures["recommend"]["defaults"]["k"]["int_val"] == [5]
+    assert metadata["metadata"]["model_card"] == MODEL_CARD
+    assert client.get("/v1/models/bert4rec/versions/1/metadata").json == metadata
+
+
+def test_health(client):
+    assert client.get("/healthz").json == {"status": "alive"}
+    assert client.get("/readyz").json == {"status": "ready", "version": "1"}
+    assert client.ask("HEAD", "/healthz").status == 200
+
+
+DEEP = b'{"instances": ' + b"[" * 5_000 + b"]" * 5_000 + b"}"
+
+
+def recommend(**inputs):
+    return {"signature_name": "recommend", "inputs": {"histories": [["a"]], **inputs}}
+
+
+def mixed(**inputs):
+    return {"signature_name": "mixed", "inputs": {"histories": [["a"]], "weights": [1], "pairs": [[1, 2]], **inputs}}
+
+
+def score(**inputs):
+    return {"signature_name": "score", "inputs": {"histories": [["a"]], **inputs}}
+
+
+WRONG = {
+    "no json": (b"{", "must be JSON: Expecting property name"),
+    "no text": (b'{"instances": "\xff"}', "UTF-8"),
+    "no object": (b"[1]", "JSON object. Received: a list"),
+    "nothing": (b"", "must be JSON"),
+    "deep": (DEEP, "nested too deeply"),
+    "a huge number": (b'{"instances": ' + b"9" * 5_000 + b"}", "must be JSON"),
+    "neither": ({}, "either `instances` or `inputs`"),
+    "both": ({"instances": [["a"]], "inputs": [["a"]]}, "and not both"),
+    "null": ({"instances": None}, "list of at least one. Received: None"),
+    "no instances": ({"instances": []}, "list of at least one"),
+    "no rows": ({"inputs": []}, "at least one row"),
+    "no list": ({"instances": ["a"]}, "`histories` must be string [any, any]. Received: ['a']"),
+    "too deep": ({"instances": [[["a"]]]}, "must hold strings. Received: ['a']"),
+    "numbers": ({"instances": [["a", 1]]}, "must hold strings. Received: 1"),
+    "a null among ids": ({"instances": [[None]]}, "must hold strings. Received: None"),
+    "half a letter": (b'{"instances": [["\\ud800"]]}', "text that UTF-8 can hold"),
+    "no base64": ({"instances": [[{"b64": "a"}]]}, "must hold base64"),
+    "two kinds": ({"instances": [{"histories": ["a"]}, ["a"]]}, "same keys; number 1"),
+    "two kinds more": ({"instances": [["a"], {"histories": ["a"]}]}, "all objects or none"),
+    "an unknown input": ({"inputs": {"history": [["a"]]}}, "no input 'history': the inputs of serving_default are"),
+    "an unknown signature": ({"signature_name": "x", "instances": [["a"]]}, "one of mixed, recommend, score, serving"),
+    "a signature of another kind": ({"signature_name": 3, "instances": [["a"]]}, "must be a string. Received: 3"),
+    "a missing input": (score(), "`candidates` is missing"),
+    "no names": ({"signature_name": "score", "inputs": [["a"]]}, "must name its values"),
+    "other rows": (score(candidates=[["a"]] * 2), "`histories` must have as many rows"),
+    "too many": ({"instances": [["a"]] * 21}, "at most 20 rows. Received: 21"),
+    "too long": ({"instances": [["a"], ["a"] * 31]}, "at most 30 items. Received: 31"),
+    "too wide": (recommend(exclude=[["a"] * 601]), "600 values"),
+    "k of 0": (recommend(k=0), "The model refused: `k` must be at least 1"),
+    "k of -1": (recommend(k=-1), "The model refused: `k` must be at least 1"),
+    "k of 2 ** 31": (recommend(k=2**31), "fit into int32"),
+    "k of 1.5": (recommend(k=1.5), "whole numbers"),
+    "k of true": (recommend(k=True), "whole numbers"),
+    "k in a list": (recommend(k=[1]), "whole numbers"),
+    "a number for a truth": (recommend(exclude_seen=1), "true or false"),
+    "a large number": (mixed(weights=[1e39]), "fit into float32"),
+    "a larger number": (mixed(weights=[10**400]), "fit into float32"),
+    "ragged numbers": (mixed(pairs=[[1, 2], [3]]), "equal lengths"),
+    "wide numbers": (mixed(pairs=[[1, 2, 3]]), "int64 [any, 2]. Received: 3"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_request_is_told_in_one_line_what_is_wrong(client, name):
+    body, words = WRONG[name]
+    answer = client.post(body)
+    assert answer.status == 400, answer.body
+    assert answer.headers["Content-Type"] == "application/json"
+    assert words in answer.json["error"] and "\n" not in answer.json["error"] and len(answer.json["error"]) < 300
+
+
+def test_a_body_that_is_too_large_is_refused(client, server):
+    assert client.post(b" " * 20_001).status == 413
+    assert server.client().post({"instances": [["a"]], "more": "x" * 19_000}).status == 200
+
+
+def test_a_compressed_body_is_read_and_its_limit_is_that_of_what_is_inside(client, server):
+    headers = {"Content-Encoding": "gzip"}
+    body = gzip.compress(json.dumps({"instances": [["a"]]}).encode())
+    check(client.post(body, headers=headers).json["predictions"][0], ["a"])
+    assert client.post(gzip.compress(b" " * 10_000_000), headers=headers).status == 413
+    assert server.client().post(b"no gzip", headers=headers).status == 400
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", "/v1/models/other:predict", 404),
+        ("POST", "/v1/models/bert4rec/versions/2:predict", 404),
+        ("POST", "/v1/models/bert4rec/versions/x:predict", 404),
+        ("POST", "/v1/models/bert4rec:classify", 404),
+        ("GET", "/v1/models/other", 404),
+        ("GET", "/v1/models/other/versions/1", 404),
+        ("GET", "/v1/models/bert4rec/versions/2", 404),
+        ("GET", "/v1/models/bert4rec/versions/2/metadata", 404),
+        ("GET", "/page/../../setup.py", 404),
+        ("GET", "/nothing", 404),
+        ("GET", "/v1/models/bert4rec:predict", 405),
+        ("PUT", "/v1/models/bert4rec", 405),
+        ("GET", "/page/items?query=" + "x" * 201, 400),
+        ("GET", "/page/items?" + "&".join(["id=a"] * 101), 400),
+    ],
+)
+def test_what_is_not_there_is_told_as_json_too(client, method, path, status):
+    answer = client.ask(method, path, b"{}" if method == "POST" else None)
+    assert answer.status == status and list(answer.json) == ["error"]
+    assert status != 405 or answer.headers["Allow"]
+
+
+def test_the_page_finds_items_by_id_and_title(client):
+    found = client.get("/page/items?query=amelie%20fil").json["items"]
+    assert found == [{"id": "🎬", "title": "A Film, Amélie"}]
+    assert client.get("/page/items?id=a&id=i1&id=none&id=x").json["items"] == [
+        {"id": "a", "title": "The First"},
+        {"id": "i1", "title": ""},
+        {"id": "none", "title": "Nothing"},
+        {"id": "x", "title": ""},
+    ]
+    about = client.get("/page/model").json
+    assert about["items"] == len(ITEMS) and about["inputs"]["recommend"]["k"] is False
+    assert about["card"] == MODEL_CARD
+
+
+def test_the_page_forbids_itself_all_that_comes_from_elsewhere(client):
+    answer = client.get("/")
+    assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    for path in ("/", "/page/app.js", "/page/style.css", "/page/icon.svg"):
+        found = client.get(path)
+        assert found.status == 200 and found.headers["X-Content-Type-Options"] == "nosniff"
+        assert b"//" not in found.body.replace(b"http://www.w3.org/2000/svg", b"").replace(b"\n//", b"")
+
+
+def test_many_at_once_get_their_own_answers(server):
+    failures = []
+
+    def ask(number):
+        client = server.client()
+        for turn in range(6):
+            history = [ITEMS[(number + turn) % 30] for _ in range(1 + number % 5)]
+            found = client.predict(instances=[history] * (1 + turn % 3))["predictions"]
+            for one in found:
+                try:
+                    check(one, history)
+                except AssertionError as error:
+                    failures.append(error)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+class Gate:
+    """A model that answers when it is let, and tells when it was asked."""
+
+    def __init__(self):
+        self.asked, self.open = threading.Event(), threading.Event()
+
+    def __call__(self, arrays):
+        self.asked.set()
+        assert self.open.wait(30)
+        return {"items": arrays["histories"]}
+
+
+def in_background(server, count=1):
+    """Asks `count` times at once; returns the list that gets the answers, and the threads."""
+    answers = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(server.client().post({"instances": [["a"]]})))
+        for _ in range(count)
+    ]
+    for thread in threads:
+        thread.start()
+    return answers, threads
+
+
+def test_too_many_waiting_are_sent_back_and_the_others_answered():
+    gate = Gate()
+    with Server(served(Fake(gate)), max_queue=2, max_batch_size=1) as server:
+        first, threads = in_background(server)
+        assert gate.asked.wait(30)
+        answers, more = in_background(server, 8)
+        while len(answers) < 6:
+            threading.Event().wait(0.01)
+        gate.open.set()
+        for thread in (*threads, *more):
+            thread.join()
+    refused = [answer for answer in answers if answer.status == 503]
+    assert len(refused) == 6 and {answer.headers["Retry-After"] for answer in refused} == {"1"}
+    assert "2 rows wait" in refused[0].json["error"]
+    done = [answer for answer in (*first, *answers) if answer.status == 200]
+    assert [answer.json for answer in done] == [{"predictions": [["a"]]}] * 3
+
+
+def test_a_request_that_takes_too_long_is_told_so():
+    gate = Gate()
+    with Server(served(Fake(gate)), timeout=0.2) as server:
+        answer = server.client().post({"instances": [["a"]]})
+        assert answer.status == 504 and answer.json["error"] == "No answer within 0.2 seconds"
+        gate.open.set()
+        assert server.client().post({"instances": [["a"]]}).status == 200
+
+
+def test_requests_in_flight_are_answered_when_the_server_stops():
+    gate = Gate()
+    with Server(served(Fake(gate))) as server:
+        answers, threads = in_background(server, 3)
+        assert gate.asked.wait(30)
+        threading.Event().wait(0.1)
+        server.stop()
+        threading.Event().wait(0.1)
+        with pytest.raises(OSError):
+            server.client().get("/healthz")
+        gate.open.set()
+        for thread in threads:
+            thread.join()
+    assert [answer.status for answer in answers] == [200] * 3
+
+
+def test_callers_on_open_connections_are_told_that_an_answer_is_the_last(monkeypatch):
+    monkeypatch.setattr(lifetime, "LEAVING_SECONDS", 60)
+    answers, failures = [], []
+
+    def ask(client, number):
+        try:
+            while True:
+                answer = client.post({"instances": [[f"{number}"]]})
+                answers.append((answer.status, answer.json["predictions"] == [[f"{number}"]]))
+                if answer.headers["Connection"] == "close":
+                    return
+        except Exception as error:
+            failures.append(error)
+
+    with Server(served(Fake(lambda arrays: {"items": arrays["histories"]}))) as server:
+        threads = [threading.Thread(target=ask, args=(server.client(), number)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        while len(answers) < 100 and not failures:
+            threading.Event().wait(0.01)
+        server.stop()
+        for thread in threads:
+            thread.join()
+    assert not failures and set(answers) == {(200, True)}
+
+
+def test_a_defect_is_answered_without_its_inside_and_the_server_lives_on(caplog):
+    def fail(arrays):
+        if (arrays["histories"] == b"a").any():
+            raise ZeroDivisionError("inside")
+        return {"items": arrays["histories"]}
+
+    with Server(served(Fake(fail))) as server:
+        answer = server.client().post({"instances": [["a"]]})
+        assert answer.status == 500 and "inside" not in answer.json["error"]
+        assert server.client().post({"instances": [["b"]]}).status == 200
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_caller_that_hangs_up_is_not_computed_for():
+    gate, seen = Gate(), []
+
+    def watch(arrays):
+        outputs = gate(arrays)
+        seen.extend(arrays["histories"].ravel())
+        return outputs
+
+    with Server(served(Fake(watch)), max_batch_size=1) as server:
+        _, threads = in_background(server)
+        assert gate.asked.wait(30)
+        gone = Client(server.port)
+        gone._connection.request("POST", "/v1/models/bert4rec:predict", json.dumps({"instances": [["gone"]]}))
+        threading.Event().wait(0.2)
+        gone._connection.close()
+        threading.Event().wait(0.2)
+        gate.open.set()
+        threads[0].join()
+        server.client().post({"instances": [["b"]]})
+    assert seen == [b"a", b"b"]
+
+
+def test_numbers_keep_their_own_shortest_digits():
+    values = np.array([[0.1, 1 / 3, 1e-30, 3.4e38, -0.0, 16_777_216]], np.float32)
+    with Server(served(Fake(lambda arrays: {"x": values}))) as server:
+        found = server.client().predict(instances=[["a"]])["predictions"][0]
+    assert np.array(found, np.float32).tolist() == values[0].tolist()
+    assert found[0] == 0.1 and found[1] == 0.33333334

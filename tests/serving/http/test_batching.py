@@ -1,0 +1,180 @@
+"""Rows of several requests in one call of the model: nobody gets another one's answer, or has to wait for nothing."""
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.http_server import Fake
+
+from bert4rec_tf.serving.http.batching import Batcher, Call, Overloaded, compute, join
+from bert4rec_tf.serving.signatures import ModelError
+
+texts = st.lists(st.text(min_size=1, max_size=3), max_size=4)
+
+
+def joined_texts(arrays):
+    """Each row's ids in one text, k times; refuses a batch with the id BAD."""
+    if (arrays["histories"] == b"BAD").any():
+        raise ModelError("bad", is_callers=True)
+    rows = np.array([b"|".join(one for one in row if one) for row in arrays["histories"]], object)
+    return {"texts": rows, "wide": np.tile(rows[:, None], [1, int(arrays.get("k", 2))]), "one": np.array([3, 4, 5])}
+
+
+def array(rows):
+    width = max(map(len, rows), default=0)
+    made = np.full((len(rows), width), b"", object)
+    for place, row in enumerate(rows):
+        made[place, : len(row)] = [text.encode() for text in row]
+    return made
+
+
+def call_of(rows, k=2, model=None):
+    arrays = {"histories": array(rows), "k": np.array(k)}
+    return Call(model or MODEL, "serving_default", arrays, len(rows), frozenset({"k"}))
+
+
+MODEL = Fake(joined_texts)
+
+
+def check(outputs, rows, k=2):
+    expected = ["|".join(row).encode() for row in rows]
+    assert outputs["texts"].tolist() == expected
+    assert outputs["wide"].tolist() == [[text] * k for text in expected]
+    assert outputs["one"].tolist() == [3, 4, 5]
+
+
+def together(calls, max_batch_size=8, max_queue=10_000, wait_seconds=0.0):
+    """Submits all at once; returns outcomes and how many batches there were."""
+
+    async def run():
+        async with Batcher(max_batch_size, wait_seconds, max_queue) as batcher:
+            outcomes = await asyncio.gather(*(batcher.submit(call) for call in calls), return_exceptions=True)
+            return outcomes, batcher.batches
+
+    return asyncio.run(run())
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.lists(texts, min_size=1, max_size=10), st.integers(1, 3)), min_size=1, max_size=6))
+def test_each_request_gets_the_answer_it_would_have_got_alone(requests):
+    outcomes, _ = together([call_of(rows, k) for rows, k in requests])
+    for outputs, (rows, k) in zip(outcomes, requests, strict=True):
+        check(outputs, rows, k)
+
+
+def test_requests_that_wait_together_share_a_call_and_others_do_not():
+    rows = [["a", "b"]]
+    outcomes, batches = together([call_of(rows)] * 8)
+    assert batches == 1 and len(outcomes) == 8
+    assert together([call_of(rows, k) for k in (1, 2, 1, 2)])[1] == 2
+    assert together([call_of(rows, model=model) for model in (MODEL, Fake(joined_texts))])[1] == 2
+
+
+def test_a_call_of_many_rows_is_computed_in_pieces():
+    rows = [[f"row{number}"] for number in range(21)]
+    (outputs,), batches = together([call_of(rows)])
+    check(outputs, rows)
+    assert batches == 3
+
+
+def test_inputs_other_than_histories_join_only_when_equally_wide():
+    narrow, wide = (
+        Call(MODEL, "score", {"histories": array([["a"]]), "candidates": array([names])}, 1)
+        for names in (["x"], ["x", "y"])
+    )
+    assert narrow.group != wide.group
+    assert (
+        narrow.group == Call(MODEL, "score", {"histories": array([["a", "b"]]), "candidates": array([["z"]])}, 1).group
+    )
+
+
+def test_histories_of_different_widths_are_padded_with_empty_strings():
+    joined = join([call_of([["a"], []]), call_of([["b", "c", "d"]])])
+    assert joined["histories"].tolist() == [[b"a", b"", b""], [b"", b"", b""], [b"b", b"c", b"d"]]
+
+
+def test_a_request_that_the_model_refuses_does_not_spoil_those_beside_it():
+    requests = [[["a"]], [["BAD"]], [["b", "c"]]]
+    outcomes, _ = together([call_of(rows) for rows in requests])
+    check(outcomes[0], requests[0])
+    check(outcomes[2], requests[2])
+    assert isinstance(outcomes[1], ModelError)
+
+
+def test_a_defect_reaches_everybody_in_the_batch_and_the_next_one_is_computed():
+    model = Fake(lambda arrays: {"a": arrays["none"]})
+    outcomes = compute([call_of([["a"]], model=model)] * 2)
+    assert [type(outcome) for outcome in outcomes] == [KeyError, KeyError]
+    outcomes, _ = together([call_of([["a"]], model=model), call_of([["a"]])])
+    assert isinstance(outcomes[0], KeyError)
+    check(outcomes[1], [["a"]])
+
+
+def test_outputs_that_are_not_by_rows_are_never_shared_out():
+    model = Fake(lambda arrays: {"x": np.arange(5)})
+    outcomes, batches = together([call_of([["a"]] * rows, model=model) for rows in (2, 3, 1)])
+    assert batches == 1 and [outputs["x"].tolist() for outputs in outcomes] == [[0, 1, 2, 3, 4]] * 3
+    (outcome,), _ = together([call_of([["a"]] * 20, model=model)])
+    assert isinstance(outcome, ModelError) and "ask for fewer" in str(outcome)
+
+
+def test_a_call_without_rows_is_computed_alone():
+    model = Fake(lambda arrays: {"x": arrays["x"] + 1})
+    calls = [Call(model, "f", {"x": np.array([1, 2])}, 0, frozenset({"x"})) for _ in range(3)]
+    outcomes, batches = together(calls)
+    assert batches == 3 and [outputs["x"].tolist() for outputs in outcomes] == [[2, 3]] * 3
+
+
+class Gate:
+    """A model that computes when it is let."""
+
+    def __init__(self):
+        self.entered, self.open, self.seen = threading.Event(), threading.Event(), []
+
+    def __call__(self, arrays):
+        self.entered.set()
+        assert self.open.wait(30)
+        self.seen.append(arrays["histories"].ravel().tolist())
+        return joined_texts(arrays)
+
+
+def test_what_waits_is_bounded_and_what_is_given_up_is_not_computed():
+    gate = Gate()
+    model = Fake(gate)
+
+    async def run():
+        async with Batcher(2, 0.0, 3) as batcher:
+            first = asyncio.create_task(batcher.submit(call_of([["1"]], model=model)))
+            await asyncio.to_thread(gate.entered.wait, 30)
+            waiting = [asyncio.create_task(batcher.submit(call_of([[name]], model=model))) for name in "234"]
+            await asyncio.sleep(0)
+            with pytest.raises(Overloaded, match="3 rows wait"):
+                await batcher.submit(call_of([["5"]], model=model))
+            waiting[1].cancel()
+            gate.open.set()
+            check(await first, [["1"]])
+            for place in (0, 2):
+                check(await waiting[place], [["234"[place]]])
+            check(
+                await batcher.submit(call_of([[str(n)] for n in range(9)], model=model)), [[str(n)] for n in range(9)]
+            )
+
+    asyncio.run(run())
+    assert b"3" not in gate.seen[1] + gate.seen[2]
+
+
+def test_a_batch_that_is_not_full_waits_for_more_and_a_full_one_does_not():
+    async def run():
+        async with Batcher(2, 30.0, 100) as batcher:
+            first = asyncio.create_task(batcher.submit(call_of([["a"]])))
+            await asyncio.sleep(0.05)
+            assert not first.done()
+            check(await batcher.submit(call_of([["b"]])), [["b"]])
+            check(await first, [["a"]])
+            return batcher.batches
+
+    assert asyncio.run(run()) == 1
+    assert together([call_of([["a"]])], wait_seconds=0.01)[1] == 1

@@ -1,0 +1,68 @@
+"""The search among items, against plain Python."""
+
+import unicodedata
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.serving.http.catalogue import MOST_LINES, Catalogue, read_items
+
+
+def words_of(text):
+    plain = "".join(
+        letter for letter in unicodedata.normalize("NFKD", text).casefold() if not "\u0300" <= letter <= "\u036f"
+    )
+    return "".join(letter if letter.isalnum() or letter == "_" else " " for letter in plain).split()
+
+
+def expected(items, titles, query, limit):
+    """Exact id, then words at the beginning of words, then words anywhere; each in the items' order."""
+    words = words_of(query)
+    ranked = [item for item in items if item == query.strip()]
+    lines = {item: words_of(f"{item} {titles.get(item, '')}") for item in items}
+    if words:
+        ranked += [item for item in items if all(any(w.startswith(word) for w in lines[item]) for word in words)]
+        ranked += [item for item in items if all(any(word in w for w in lines[item]) for word in words)]
+    elif not query.strip():
+        ranked = list(items)
+    return list(dict.fromkeys(ranked))[:limit]
+
+
+letters = st.text(st.sampled_from("abcABÄéßÉ 1-_,🎬日\u0301\u2028"), max_size=6)
+names = st.text(st.sampled_from("abcÄß1-🎬日"), min_size=1, max_size=4)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(names, unique=True, max_size=12), st.lists(letters, max_size=12), letters, st.integers(1, 5))
+def test_finds_what_plain_python_finds(items, found_titles, query, limit):
+    titles = dict(zip(items, found_titles))
+    assert Catalogue(items, titles).search(query, limit) == expected(items, titles, query, limit)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.text(min_size=1, max_size=4).filter(lambda text: "\n" not in text), unique=True), st.text())
+def test_any_text_can_be_looked_for(items, query):
+    items = [item for item in items if item.encode(errors="ignore").decode() == item]
+    found = Catalogue(items, {}).search(query, 3)
+    assert len(found) <= 3 and set(found) <= set(items)
+    for item in items:
+        assert item.strip() != item or Catalogue(items, {}).search(item, 1) == [item]
+
+
+def test_a_search_looks_at_so_many_lines_and_no_more():
+    items = [f"a{number}" for number in range(MOST_LINES + 10)]
+    catalogue = Catalogue([*items, "a last"], {})
+    assert catalogue.search("last a", 2) == ["a last"]
+    assert catalogue.search("a1 a1", 1) == ["a1"]
+
+
+def test_the_vocabulary_is_read_line_by_line(tmp_path):
+    path = tmp_path / "vocabulary.txt"
+    names = ["a", " b ", "line\u2028end", "next\x85line", "tab\t", "\x0b", "日本"]
+    path.write_bytes("".join(f"{name}\n" for name in names).encode())
+    assert read_items(path) == names
+    path.write_bytes(b"\xff\n")
+    with pytest.raises(UserError, match="cannot be read"):
+        read_items(path)

@@ -1,0 +1,204 @@
+"""The page in a headless Chromium: a person's way through it, by mouse and by keyboard."""
+
+import re
+import shutil
+
+import pytest
+from support.http_server import ITEMS, Server, best, export
+
+from bert4rec_tf.serving.http.app import open_versions
+from bert4rec_tf.serving.http.settings import ServerSettings
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+NASTY = '<img src=x onerror="document.title=1">'
+TITLES = {"i1": "The Quiet River", "i2": "Électric Star", "i3": NASTY, "i4": "Star Garden", "a": "The Last Train"}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if not found:
+        pytest.skip(f"none of {', '.join(BROWSERS)} is installed")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("page")
+    export(folder / "model")
+    lines = "".join('{},"{}"\n'.format(item, title.replace('"', '""')) for item, title in TITLES.items())
+    (folder / "titles.csv").write_text(f"id,title\n{lines}", encoding="utf-8")
+    settings = ServerSettings(model=str(folder / "model"), titles=str(folder / "titles.csv"))
+    with Server(open_versions(settings), max_history=5) as running:
+        yield running
+
+
+@pytest.fixture
+def page(browser, server, request):
+    """The page, opened; anything wrong in its console, or asked of another host, fails the test."""
+    context = browser.new_context(**getattr(request, "param", {}))
+    page = context.new_page()
+    wrong, own = [], f"http://127.0.0.1:{server.port}/"
+    page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("request", lambda asked: None if asked.url.startswith(own) else wrong.append(asked.url))
+    page.goto(own)
+    page.wait_for_selector("#recommendations button")
+    yield page
+    assert page.title() == "What comes next?" and not wrong
+    context.close()
+
+
+def name(item):
+    return TITLES.get(item, item)
+
+
+def wait_for_recommendations(page, history, k=10, keep_seen=False):
+    """Waits until what the oracle gives is shown, and checks the probabilities."""
+    items, scores, _ = best(history, k=k, hidden=() if keep_seen else history)
+    names = page.locator("#recommendations .name")
+    sync_api.expect(names).to_have_count(len(items))
+    for place, item in enumerate(items):
+        text = f"{name(item)}{item}" if item in TITLES else item
+        sync_api.expect(names.nth(place)).to_have_text(text)
+    shown = page.locator("#recommendations .share").all_text_contents()
+    expected = [2.718281828**score * 100 for score in scores]
+    assert [float(one.rstrip("%")) for one in shown] == pytest.approx(expected, rel=6e-3)
+    return items
+
+
+def find(page, query):
+    """Types a query and waits until what is found for it is shown."""
+    page.fill("#query", query)
+    sync_api.expect(page.locator("#found")).to_have_attribute("aria-label", re.compile(f"found for {query}$"))
+
+
+def history_of(page):
+    return [re.sub(r"^\d+", "", text) for text in page.locator("#history .item .name").all_text_contents()]
+
+
+def test_find_add_reorder_remove_and_extend_by_click(page):
+    wait_for_recommendations(page, [])
+    assert page.locator("#model").text_content() == f"bert4rec, version 1, {len(ITEMS)} items"
+    assert page.locator("#card").text_content() == "Neighbours, trained on letters"
+    assert page.locator("#card a").get_attribute("href") == "v1/models/bert4rec/metadata"
+    find(page, "ELEC star")
+    page.locator("#found button").get_by_text("Électric Star").click()
+    items = wait_for_recommendations(page, ["i2"])
+    page.locator("#recommendations button").nth(1).click()
+    items = ["i2", items[1]]
+    wait_for_recommendations(page, items)
+    assert history_of(page) == ["Électric Stari2", f"{name(items[1])}{items[1]}"]
+    page.get_by_label("Earlier").nth(1).click()
+    wait_for_recommendations(page, items[::-1])
+    page.get_by_label(f"Remove: {name(items[1])}").click()
+    wait_for_recommendations(page, ["i2"])
+    page.reload()
+    wait_for_recommendations(page, ["i2"])
+    page.get_by_role("button", name="Clear").click()
+    wait_for_recommendations(page, [])
+    assert page.url.endswith("/")
+
+
+def test_how_many_are_shown_and_whether_the_history_comes_back_is_the_reader_s_choice(page):
+    page.goto(f"{page.url}#item=i1&item=i4")
+    page.reload()
+    wait_for_recommendations(page, ["i1", "i4"])
+    page.get_by_label("include history").check()
+    assert "i4" in wait_for_recommendations(page, ["i1", "i4"], keep_seen=True)
+    page.get_by_label("Show").select_option("20")
+    wait_for_recommendations(page, ["i1", "i4"], 20, keep_seen=True)
+    page.get_by_label("include history").uncheck()
+    wait_for_recommendations(page, ["i1", "i4"], 20)
+
+
+def test_all_of_it_by_keyboard(page):
+    assert page.evaluate("document.activeElement.id") == "query"
+    page.keyboard.type("quiet")
+    page.keyboard.press("Enter")
+    wait_for_recommendations(page, ["i1"])
+    find(page, "star")
+    for key in ("ArrowDown", "ArrowDown", "Enter"):
+        page.keyboard.press(key)
+    wait_for_recommendations(page, ["i1", "i4"])
+    page.get_by_label("Earlier: Star Garden").focus()
+    page.keyboard.press("Enter")
+    wait_for_recommendations(page, ["i4", "i1"])
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Remove: Star Garden"
+    page.keyboard.press("Space")
+    wait_for_recommendations(page, ["i1"])
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Remove: The Quiet River"
+
+
+def test_markup_in_titles_and_ids_is_only_text(page):
+    for query in ("onerror", "onclick"):
+        find(page, query)
+        page.locator("#found button").click()
+    wait_for_recommendations(page, ["i3", ITEMS[5]])
+    assert history_of(page) == [f"{NASTY}i3", ITEMS[5]]
+    assert page.locator("img").count() == 0 and page.locator("#history b").count() == 0
+
+
+def test_every_control_has_a_name_and_a_state_that_is_read_out(page):
+    find(page, "star")
+    page.locator("#found button").first.click()
+    sync_api.expect(page.locator("#state")).to_have_text("Électric Star added")
+    assert page.locator("#state").get_attribute("aria-live") == "polite"
+    unnamed = page.evaluate(
+        """[...document.querySelectorAll("button, input, select")].filter((one) => one.checkVisibility()
+        && !one.textContent.trim() && !one.labels?.length && !one.getAttribute("aria-label")).length"""
+    )
+    assert unnamed == 0
+    assert page.locator("#found").get_attribute("aria-label") == "2 found for star"
+
+
+def test_a_history_that_is_full_and_a_list_without_anything_are_told(page):
+    for _ in range(6):
+        page.locator("#recommendations button").first.click()
+    sync_api.expect(page.locator("#state")).to_have_text("A history has at most 5 items.")
+    assert page.locator("#history li").count() == 5
+    page.route(
+        "**/*:predict", lambda route: route.fulfill(status=200, json={"outputs": {"items": [[]], "scores": [[]]}})
+    )
+    page.get_by_role("button", name="Clear").click()
+    sync_api.expect(page.locator("#measure")).to_have_text("Nothing is left to recommend.")
+
+
+def test_a_model_that_knows_users_is_asked_for_one(page, server):
+    inputs = {"serving_default": {"histories": True, "users": True}}
+    about = {"name": "bert4rec", "version": "2", "items": 0, "titles": False, "inputs": inputs}
+    about["card"] = {"scores": "the model's own"}
+    page.route("**/page/model", lambda route: route.fulfill(json={**about, "max_history": 9}))
+    found = {"outputs": {"items": [["x", "y", ""]], "scores": [[2.5, -1, "-Infinity"]], "unknown": [1]}}
+    asked = []
+    page.route("**/*:predict", lambda route: (asked.append(route.request.post_data_json), route.fulfill(json=found)))
+    page.reload()
+    sync_api.expect(page.locator("#recommendations .share")).to_have_text(["2.500", "-1.000"])
+    page.get_by_label("User").fill("u7")
+    page.fill("#query", "anything")
+    page.keyboard.press("Enter")
+    sync_api.expect(page.locator("#history li")).to_have_count(1)
+    sync_api.expect(page.locator("#state")).to_have_text(re.compile("does not know 1 of the items"))
+    assert asked[-1] == {
+        "signature_name": "serving_default",
+        "inputs": {"histories": [["anything"]], "users": ["u7"]},
+    }
+    assert "higher is better" in page.locator("#measure").text_content()
+
+
+@pytest.mark.parametrize("page", [{"viewport": {"width": 360, "height": 700}, "color_scheme": "dark"}], indirect=True)
+def test_on_a_phone_nothing_is_wider_than_the_screen_and_in_the_dark_it_is_dark(page):
+    find(page, "star")
+    page.locator("#found button").first.click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    sizes = page.locator("#history .small").evaluate_all("all => all.map(one => one.getBoundingClientRect().width)")
+    assert min(sizes) >= 44
+    red, green, blue = map(
+        int, re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor"))[:3]
+    )
+    assert max(red, green, blue) < 60

@@ -1,0 +1,222 @@
+"""Whatever is sent: an answer below 500, one line of JSON, and a server that still answers."""
+
+import json
+import socket
+from urllib.parse import quote
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from support.http_server import ITEMS, Server, best, export
+
+from bert4rec_tf.serving.http.app import open_versions
+from bert4rec_tf.serving.http.settings import ServerSettings
+
+SIGNATURES = ["serving_default", "recommend", "score", "mixed"]
+NAMES = ["histories", "candidates", "exclude", "k", "exclude_seen", "weights", "pairs", "other"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fuzz") / "model"
+    export(folder)
+    versions = open_versions(ServerSettings(model=str(folder)))
+    with Server(versions, max_rows=50, max_history=200, max_body_bytes=50_000) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    return server.client()
+
+
+def still_answers(server, history=("a", "i3")):
+    (found,) = server.client().predict(instances=[list(history)])["predictions"]
+    assert found["items"] == best(history)[0]
+
+
+def check(answer):
+    assert answer.status < 500, answer.body
+    content = answer.json
+    if answer.status >= 400:
+        assert list(content) == ["error"] and content["error"] and "\n" not in content["error"]
+    return answer.status
+
+
+scalars = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(st.characters(), max_size=5), st.sampled_from(ITEMS)
+)
+junk = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.sampled_from([*NAMES, "b64"]), inner, max_size=4),
+    max_leaves=12,
+)
+ids = st.one_of(st.sampled_from([*ITEMS, "", "nobody"]), st.text(max_size=4), st.just("\ud800"))
+rows = st.lists(st.lists(ids, max_size=6), max_size=6)
+nearly = st.fixed_dictionaries(
+    {"signature_name": st.sampled_from(SIGNATURES)},
+    optional={
+        "inputs": st.one_of(
+            rows,
+            junk,
+            st.fixed_dictionaries(
+                {"histories": rows},
+                optional={
+                    "candidates": rows | junk,
+                    "exclude": rows | junk,
+                    "k": st.integers(-3, 40) | junk,
+                    "exclude_seen": st.booleans() | junk,
+                    "weights": st.lists(st.floats() | st.integers()) | junk,
+                    "pairs": st.lists(st.lists(st.integers(), min_size=2, max_size=2)) | junk,
+                },
+            ),
+        ),
+        "instances": st.one_of(
+            rows, junk, st.lists(st.dictionaries(st.sampled_from(NAMES), st.lists(ids, max_size=4) | junk), max_size=4)
+        ),
+    },
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.binary(max_size=300))
+@example(b"\xef\xbb\xbf{}")
+@example(b'{"instances": [["\xed\xa0\x80"]]}')
+@example("{}".encode("utf-16"))
+def test_any_bytes(client, body):
+    assert 400 <= check(client.post(body)) < 500
+
+
+@settings(max_examples=120, deadline=None)
+@given(nearly | junk)
+@example({"inputs": {"histories": [[]] * 3}})
+@example({"signature_name": "score", "inputs": {"histories": [["a"]], "candidates": [[]]}})
+@example({"signature_name": "recommend", "inputs": {"histories": [["a"], ["i1"]], "exclude": []}})
+@example({"signature_name": "recommend", "inputs": {"histories": [["a"]], "k": 2**31 - 1}})
+@example({"signature_name": "mixed", "inputs": {"histories": [], "weights": [], "pairs": []}})
+@example(
+    {"signature_name": "mixed", "inputs": {"histories": [[]], "weights": [float("nan")], "pairs": [[0, -(2**63)]]}}
+)
+def test_any_json(client, content):
+    check(client.post(content))
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows.filter(len))
+def test_any_histories_get_what_they_should(client, histories):
+    answer = client.post({"instances": histories})
+    if any(
+        "\ud800" in one or any(0xD800 <= ord(letter) < 0xE000 for letter in one) for row in histories for one in row
+    ):
+        assert answer.status == 400
+        return
+    for history, found in zip(histories, answer.json["predictions"], strict=True):
+        items, scores, unknown = best(history)
+        assert found["items"] == items and found["unknown"] == unknown
+        assert found["scores"] == pytest.approx(scores, abs=1e-5)
+
+
+HUGE = {
+    "rows": {"instances": [["a"]] * 6_000},
+    "empty rows": {"instances": [[]] * 12_000},
+    "a history": {"instances": [["a"] * 9_000]},
+    "an id": {"instances": [["a" * 40_000]]},
+    "ragged": {
+        "inputs": {"histories": [["a"]] * 50, "exclude": [["a"] * 5_000] + [[]] * 49},
+        "signature_name": "recommend",
+    },
+    "one beside many": {"instances": [["a"] * 5_000] + [[]] * 40},
+    "numbers": {"inputs": {"histories": [["a"]], "weights": [1e308] * 5_000}, "signature_name": "mixed"},
+    "keys": {"inputs": {f"key{number}": number for number in range(2_000)}},
+}
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_huge_lists_are_refused_or_computed(server, client, name):
+    assert check(client.post(HUGE[name])) == (200 if name == "an id" else 400)
+    still_answers(server)
+
+
+def test_the_largest_question_that_is_allowed_is_answered(client):
+    histories = [ITEMS * 2 for _ in range(50)]
+    found = client.predict(instances=histories)["predictions"]
+    assert [row["items"] for row in found] == [best(history)[0] for history in histories]
+
+
+headers = st.dictionaries(
+    st.sampled_from(
+        [
+            "Content-Type",
+            "Content-Encoding",
+            "Transfer-Encoding",
+            "Expect",
+            "Accept",
+            "Host",
+            "Range",
+            "Cookie",
+            "X-Odd",
+        ]
+    ),
+    st.sampled_from(
+        ["gzip", "deflate", "br", "chunked", "100-continue", "other", "text/html", "\xff", "a" * 9_000, "", "bytes=0-1"]
+    ),
+    max_size=3,
+)
+
+
+def raw(server, data, ends=True):
+    """Sends bytes and returns all that comes back; `ends` tells the server that nothing follows."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        try:
+            connection.sendall(data)
+            if ends:
+                connection.shutdown(socket.SHUT_WR)
+            return b"".join(iter(lambda: connection.recv(65_536), b""))
+        except ConnectionError:
+            return b""
+
+
+@settings(max_examples=80, deadline=None)
+@given(headers, st.sampled_from([None, "0", "-1", "x", "999999999999", "5", "30", "30, 30"]))
+def test_wrong_headers(server, fields, length):
+    body = json.dumps({"instances": [["a", "two words"]]}).encode()
+    lines = [f"{name}: {value}" for name, value in fields.items()]
+    if length is not None:
+        lines.append(f"Content-Length: {length}")
+    head = "\r\n".join(["POST /v1/models/bert4rec:predict HTTP/1.1", "Host: x", *lines, "Connection: close", "", ""])
+    answer = raw(server, head.encode("latin-1") + body)
+    statuses = [line.split()[1] for line in answer.split(b"\r\n") if line.startswith(b"HTTP/1.")]
+    assert all(status < b"500" for status in statuses), answer
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.binary(max_size=200)
+    | st.text(st.sampled_from("GET /v1:predict%?&=\r\n HTTP/1.0#\x00é..;"), max_size=60).map(str.encode)
+)
+def test_bytes_that_are_no_http(server, data):
+    answer = raw(server, data)
+    assert not answer or (answer.startswith(b"HTTP/1.") and answer.split()[1] < b"500")
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.sampled_from(["GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD", "PATCH", "TRACE"]),
+    st.sampled_from(["/v1/models/", "/v1/models/bert4rec/versions/", "/page/items?query=", "/page/items?id=", "/"]),
+    st.text(st.sampled_from("abz019%:/?&=#.~+-_") | st.sampled_from("é日\x7f"), max_size=20),
+)
+def test_any_address(server, method, path, rest):
+    line = f"{method} {path}{rest} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    answer = raw(server, line.encode(), ends=False)
+    assert answer.startswith(b"HTTP/1.") and answer.split()[1] < b"500", answer
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(max_size=40))
+def test_any_search(client, query):
+    check(client.get(f"/page/items?query={quote(query.encode('utf-8', 'surrogatepass'))}"))
+
+
+def test_the_server_still_answers_after_all_that(server):
+    still_answers(server)
+    assert server.client().get("/readyz").status == 200

@@ -1,0 +1,107 @@
+"""`bert4rec serve` as a user calls it."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from support.http_server import Client, best, export
+
+from bert4rec_tf.commands import main
+from bert4rec_tf.serving.http.settings import ServerSettings
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("command") / "model"
+    export(folder)
+    return folder
+
+
+def end_of(arguments, monkeypatch, capsys):
+    """Runs the command; returns its exit code, and what it wrote to standard error."""
+    monkeypatch.setattr(sys, "argv", ["bert4rec", "serve", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    return ended.value.code, capsys.readouterr().err
+
+
+def test_it_serves_and_ends_when_it_is_told_to_without_dropping_a_request(folder):
+    command = [str(Path(sys.executable).parent / "bert4rec"), "serve", f"--model={folder}", "--port=0", "--name=shop"]
+    process = subprocess.Popen(
+        [*command, "--batch_timeout_ms=700"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    try:
+        port = int(re.search(r"at http://127\.0\.0\.1:(\d+)/", process.stdout.readline()).group(1))
+        assert f":{port}/v1/models/shop:predict" in process.stdout.readline()
+        answers = []
+        thread = threading.Thread(target=lambda: answers.append(Client(port).post({"instances": [["a"]]}, "shop")))
+        thread.start()
+        threading.Event().wait(0.3)
+        process.send_signal(signal.SIGTERM)
+        thread.join()
+        assert json.loads(answers[0].body)["predictions"][0]["items"] == best(["a"])[0]
+        assert process.stdout.read() == "stopped\n" and process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--port=0"], "required: --model"),
+        (["--model=none"], "no such folder"),
+        (["--model=~nobody-at-all/x"], "~nobody-at-all/x: there is no home folder of that user"),
+        (["--model=.", "--port=70000"], "`port` must be at least 0 and at most 65535"),
+        (["--model=.", "--port=x"], "argument --port: invalid int value"),
+        (["--model=.", "--timeout=0"], "`timeout` must be above 0"),
+        (["--model=.", "--max_rows=0"], "`max_rows` must be at least 1"),
+        (["--model=.", "--name=a/b"], "`name` must be text without"),
+        (["--model=.", "--titles=none.csv"], "none.csv: cannot be read"),
+        (["--model=.", "--host=nowhere.invalid"], "cannot be listened on: nowhere.invalid"),
+        (["--model=.", "--host=0.0.0.0"], "holds neither a SavedModel nor numbered folders"),
+    ],
+)
+def test_a_mistake_ends_in_one_line_and_exit_code_2(flags, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    port = [] if any("port" in flag for flag in flags) else ["--port=0"]
+    code, told = end_of([*flags, *port], monkeypatch, capsys)
+    *warnings, error = told.splitlines()
+    assert code == 2 and error.startswith("error: ") and words in error
+    assert len(warnings) == ("0.0.0.0" in flags[-1]) and all("is not of this machine alone" in one for one in warnings)
+
+
+def test_a_port_that_is_taken_is_told_before_the_model_is_loaded(tmp_path, monkeypatch, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        code, told = end_of([f"--port={taken.getsockname()[1]}", f"--model={tmp_path}"], monkeypatch, capsys)
+    assert code == 2 and "cannot be listened on" in told and "Address already in use" in told
+
+
+def test_without_the_web_library_the_extra_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    for name in ("web", "server"):
+        monkeypatch.delitem(sys.modules, f"bert4rec_tf.serving.{name}", raising=False)
+        monkeypatch.delattr(f"bert4rec_tf.serving.{name}", raising=False)
+    code, told = end_of([f"--model={tmp_path}"], monkeypatch, capsys)
+    assert code == 2 and "pip install 'bert4rec-tf[serve]'" in told
+
+
+def test_the_help_names_every_flag(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["bert4rec", "serve", "--help"])
+    with pytest.raises(SystemExit):
+        main.main()
+    told = capsys.readouterr().out
+    assert all(f"--{name}" in told for name in ServerSettings.__dataclass_fields__)
+    assert "(default: 127.0.0.1)" in told

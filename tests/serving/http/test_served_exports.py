@@ -1,0 +1,181 @@
+"""What `saved_model.export` writes, asked over HTTP: every signature, against the same SavedModel in TensorFlow."""
+
+import threading
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from support.exports import HISTORIES, NAMES, NUM_ITEMS, USERS, VOCABULARY, K, rectangle, transformer
+from support.http_server import Server
+
+from bert4rec_tf.export.saved_model import export
+from bert4rec_tf.models import BprMf
+from bert4rec_tf.serving.http.app import open_versions
+from bert4rec_tf.serving.http.settings import ServerSettings
+
+WHO = ["ann", "stranger", "日本", "", "two words", "ann"]
+
+
+def factors():
+    keras.utils.set_random_seed(5)
+    return BprMf(NUM_ITEMS, num_users=len(USERS), hidden_dim=4, initializer_stddev=1.0)
+
+
+@pytest.fixture(scope="module", params=[transformer, factors], ids=["softmax", "users"])
+def served(request, tmp_path_factory):
+    """A running server with few rows to a batch, and the model as TensorFlow loads it."""
+    folder = tmp_path_factory.mktemp("served") / "model"
+    model = request.param()
+    export(model, VOCABULARY, folder, K, USERS, {"data": {"name": "awkward"}})
+    versions = open_versions(ServerSettings(model=str(folder)))
+    with Server(versions, max_batch_size=4, max_rows=40, max_history=60, max_body_bytes=60_000) as server:
+        loaded = tf.saved_model.load(str(folder))
+        yield SimpleNamespace(server=server, client=server.client(), loaded=loaded, knows_users=model.knows_users)
+
+
+def whom(served, rows=slice(None)):
+    asked = {"histories": HISTORIES[rows]}
+    return {**asked, "users": WHO[rows]} if served.knows_users else asked
+
+
+def expected(served, signature, inputs):
+    """The outputs of TensorFlow for the inputs of a request, as JSON has them."""
+    kinds = {"histories": rectangle, "exclude": rectangle, "candidates": rectangle}
+    tensors = {name: kinds.get(name, tf.constant)(value) for name, value in inputs.items()}
+    if signature == "serving_default":
+        found = served.loaded.signatures[signature](**tensors)
+    else:
+        found = getattr(served.loaded, signature)(**tensors)
+    return {name: np.char.decode(one.numpy().astype(bytes)) if name == "items" else one for name, one in found.items()}
+
+
+def check(found, wanted):
+    assert set(found) == set(wanted)
+    for name, value in wanted.items():
+        if name == "items":
+            assert found[name] == value.tolist()
+        else:
+            np.testing.assert_allclose(np.array(found[name], float), value, atol=1e-5)
+
+
+LISTS = [["0", "item 3", "unknown"], NAMES, [], ["日本語"], ["", ""], ["0", "0"]]
+ASKED = {
+    "as exported": ("serving_default", {}),
+    "with what is usual": ("recommend", {}),
+    "with choices": ("recommend", {"k": 3, "exclude_seen": False, "exclude": [["0", "item 3"]]}),
+    "a k beyond the catalogue": ("recommend", {"k": 1_000}),
+    "among candidates for all": ("recommend", {"candidates": [["0", "item 1", "item 2"]]}),
+    "among candidates for each": ("recommend", {"candidates": LISTS, "exclude": LISTS[::-1]}),
+    "scores for all": ("score", {"candidates": [["0", "item 1", "unknown"]]}),
+    "scores for each": ("score", {"candidates": LISTS}),
+    "vectors": ("encode", {}),
+}
+OF_LISTS = [(signature, choices) for signature, choices in ASKED.values() if "k" not in choices]
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_every_signature_answers_as_in_tensorflow(served, name):
+    signature, choices = ASKED[name]
+    inputs = {**whom(served), **choices}
+    check(
+        served.client.predict(signature_name=signature, inputs=inputs)["outputs"], expected(served, signature, inputs)
+    )
+
+
+@pytest.mark.parametrize("signature", ["serving_default", "recommend", "score", "encode"])
+def test_rows_are_answered_in_rows(served, signature):
+    inputs = {**whom(served), **({"candidates": LISTS} if signature == "score" else {})}
+    rows = [dict(zip(inputs, row)) for row in zip(*inputs.values())]
+    found = served.client.predict(signature_name=signature, instances=rows)["predictions"]
+    check({name: [row[name] for row in found] for name in found[0]}, expected(served, signature, inputs))
+
+
+def test_requests_of_all_signatures_at_once_get_their_own_answers(served):
+    failures = []
+
+    def ask(number):
+        client, row = served.server.client(), slice(number % 6, number % 6 + 1)
+        for turn in range(6):
+            signature, choices = OF_LISTS[(number + turn) % len(OF_LISTS)]
+            own = {name: value[row] if len(value) == len(HISTORIES) else value for name, value in choices.items()}
+            inputs = {**whom(served, row), **own}
+            try:
+                found = client.predict(signature_name=signature, inputs=inputs)["outputs"]
+                check(found, expected(served, signature, inputs))
+            except Exception as error:
+                failures.append(error)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_the_signatures_and_the_card_are_told(served):
+    told = served.client.get("/v1/models/bert4rec/metadata").json["metadata"]
+    signatures = told["signature_def"]["signature_def"]
+    assert {"serving_default", "recommend", "score", "encode"} <= set(signatures)
+    assert set(signatures["recommend"]["defaults"]) == {"k", "exclude_seen", "exclude", "candidates"}
+    assert told["model_card"]["items"] == NUM_ITEMS and told["model_card"]["data"] == {"name": "awkward"}
+    assert told["model_card"]["scores"] == ("the model's own" if served.knows_users else "log-probabilities")
+
+
+MISTAKES = {
+    "k of 0": ({"k": 0}, "`k` must be at least 1. Received: 0"),
+    "negative k": ({"k": -(2**31)}, "`k` must be at least 1"),
+    "too few candidates": ({"candidates": [["0"]] * 4}, "as many rows as the other inputs, 6. Received: 4"),
+    "no candidates": ({"candidates": []}, "as many rows as the other inputs, 6. Received: 0"),
+    "a null": ({"exclude": [[None]]}, "must hold strings. Received: None"),
+    "NaN": ({"k": float("nan")}, "whole numbers"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_told_in_one_line(served, name):
+    choices, words = MISTAKES[name]
+    answer = served.client.post({"signature_name": "recommend", "inputs": {**whom(served), **choices}})
+    assert answer.status == 400 and words in answer.json["error"] and "\n" not in answer.json["error"]
+
+
+def test_users_are_asked_for_where_the_model_knows_them(served):
+    answer = served.client.post({"instances": [["0"]]})
+    if not served.knows_users:
+        assert answer.status == 200
+        return
+    assert answer.status == 400 and "the inputs of serving_default are histories, users" in answer.json["error"]
+    inputs = {"histories": HISTORIES, "users": WHO[:1]}
+    answer = served.client.post({"inputs": inputs})
+    assert answer.status == 400 and "`users` must have as many rows as `histories`" in answer.json["error"]
+
+
+ids = st.sampled_from([*NAMES, "", "nobody"]) | st.text(max_size=4)
+lists = st.lists(st.lists(ids, max_size=8), max_size=5)
+junk = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.lists(st.none() | ids)
+asked = st.fixed_dictionaries(
+    {"histories": lists | junk},
+    optional={
+        "users": st.lists(ids, max_size=5) | junk,
+        "k": st.integers(-2, 40) | junk,
+        "exclude_seen": st.booleans() | junk,
+        "exclude": lists | junk,
+        "candidates": lists | junk,
+    },
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.sampled_from(["serving_default", "recommend", "score", "encode"]), asked)
+@example("recommend", {"histories": [["0"]], "k": 2**31 - 1, "candidates": [["0"] * 300]})
+@example("recommend", {"histories": [[]], "users": [""], "candidates": [[]], "exclude": [[]]})
+@example("score", {"histories": [["0"]], "users": ["ann"], "candidates": [[]]})
+@example("encode", {"histories": [[]] * 40, "users": [""] * 40})
+def test_whatever_is_asked_no_answer_is_a_failure(served, signature, inputs):
+    answer = served.client.post({"signature_name": signature, "inputs": inputs})
+    assert answer.status in (200, 400), answer.body
+    assert set(answer.json) == ({"outputs"} if answer.status == 200 else {"error"})

@@ -1,0 +1,219 @@
+"""Versions of a model: which one is served, and that no request is lost when it changes."""
+
+import shutil
+import threading
+from types import SimpleNamespace
+
+import pytest
+from support.http_server import MODEL_CARD, Server, best, export
+
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.serving.http.app import open_versions
+from bert4rec_tf.serving.http.settings import ServerSettings
+from bert4rec_tf.serving.http.versions import Versions
+from bert4rec_tf.serving.signatures import LoadedModel
+
+
+class Loader:
+    """Loads text files in place of models; one that holds `broken` cannot be loaded."""
+
+    def __init__(self):
+        self.loaded = []
+
+    def __call__(self, folder, version):
+        content = (folder / "saved_model.pb").read_text()
+        if content == "broken":
+            raise UserError(f"{folder}: is broken")
+        self.loaded.append(version)
+        return SimpleNamespace(version=version, content=content)
+
+
+def write(folder, name, content="model"):
+    (folder / str(name)).mkdir(exist_ok=True)
+    (folder / str(name) / "saved_model.pb").write_text(content)
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+@pytest.fixture
+def opened(tmp_path, told):
+    """Opens the folder, and counts what is loaded."""
+
+    def open_it():
+        loader = Loader()
+        return Versions(tmp_path, loader, told.append), loader
+
+    return open_it
+
+
+def states(versions):
+    return {int(state["version"]): state["state"] for state in versions.status()}
+
+
+def test_the_newest_number_is_served_and_other_names_are_passed_over(tmp_path, opened):
+    for name in ("2", "10", "9", "011", "new", "-3", ".12.partial", "1.5", "٣"):
+        write(tmp_path, name)
+    (tmp_path / "77").mkdir()
+    versions, loader = opened()
+    assert versions.current.version == 10 and loader.loaded == [10]
+    versions.refresh()
+    assert loader.loaded == [10] and states(versions) == {10: "AVAILABLE"}
+
+
+def test_a_folder_with_a_saved_model_is_version_1(tmp_path, opened):
+    (tmp_path / "saved_model.pb").write_text("model")
+    versions, _ = opened()
+    write(tmp_path, 2)
+    versions.refresh()
+    versions.refresh()
+    assert versions.current.version == 1
+
+
+def test_a_new_version_is_taken_when_nothing_in_it_changes_any_more(tmp_path, opened, told):
+    write(tmp_path, 1)
+    versions, _ = opened()
+    (tmp_path / "2").mkdir()
+    versions.refresh()
+    write(tmp_path, 2, "half")
+    versions.refresh()
+    assert versions.current.version == 1
+    write(tmp_path, 2, "whole model")
+    versions.refresh()
+    assert versions.current.version == 1
+    versions.refresh()
+    assert (versions.current.version, versions.current.content) == (2, "whole model")
+    assert told == ["version 2 takes the place of version 1"] and states(versions) == {2: "AVAILABLE"}
+
+
+def test_a_version_that_cannot_be_loaded_is_told_once_and_tried_again_when_it_changes(tmp_path, opened, told):
+    write(tmp_path, 1)
+    versions, _ = opened()
+    write(tmp_path, 3, "broken")
+    write(tmp_path, 2)
+    for _ in range(4):
+        versions.refresh()
+    assert versions.current.version == 2 and len([line for line in told if "is broken" in line]) == 1
+    assert states(versions) == {3: "END", 2: "AVAILABLE"}
+    write(tmp_path, 3, "mended")
+    versions.refresh()
+    versions.refresh()
+    assert versions.current.version == 3 and states(versions) == {3: "AVAILABLE"}
+
+
+def test_a_version_that_is_taken_away_gives_way_to_the_one_before(tmp_path, opened):
+    write(tmp_path, 1)
+    write(tmp_path, 2)
+    versions, loader = opened()
+    versions.refresh()
+    shutil.rmtree(tmp_path / "2")
+    versions.refresh()
+    assert versions.current.version == 1 and loader.loaded == [2, 1]
+    shutil.rmtree(tmp_path)
+    versions.refresh()
+    assert versions.current.version == 1
+
+
+def test_at_the_start_a_broken_version_gives_way_and_none_at_all_is_an_error(tmp_path, opened, told):
+    with pytest.raises(UserError, match="neither a SavedModel nor numbered folders"):
+        opened()
+    write(tmp_path, 2, "broken")
+    with pytest.raises(UserError, match=r"no version of it can be loaded; of the newest, .*is broken"):
+        opened()
+    write(tmp_path, 1)
+    assert opened()[0].current.version == 1
+    with pytest.raises(UserError, match="no such folder"):
+        Versions(tmp_path / "none", Loader(), told.append)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """Two models which differ in what comes next: 1 or 2 items on."""
+    folder = tmp_path_factory.mktemp("versions")
+    for shift in (1, 2):
+        export(folder / str(shift), shift)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "file", ["saved_model.pb", "variables/variables.index", "variables/variables.data-00000-of-00001"]
+)
+@pytest.mark.parametrize("damage", ["missing", "empty", "short"])
+def test_a_damaged_saved_model_is_a_users_mistake(exported, tmp_path, file, damage):
+    folder = tmp_path / "copy"
+    shutil.copytree(exported / "1", folder)
+    content = (folder / file).read_bytes()
+    if damage == "missing":
+        (folder / file).unlink()
+    else:
+        (folder / file).write_bytes(b"" if damage == "empty" else content[: len(content) // 2])
+    with pytest.raises(UserError) as caught:
+        LoadedModel(folder)
+    assert str(folder) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_the_card_of_a_model_is_read(exported, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(exported / "1", folder)
+    assert LoadedModel(folder).card == MODEL_CARD
+    card = folder / "assets.extra" / "model_card.json"
+    for content in ("{", '{"loss": NaN}', '{"loss": 1e999}', "[" * 5_000 + "]" * 5_000):
+        card.write_text(content)
+        with pytest.raises(UserError, match="must be a JSON file"):
+            LoadedModel(folder)
+    card.unlink()
+    assert LoadedModel(folder).card == {}
+
+
+def copy_slowly(source, target, pause):
+    """Writes a version where it will be served from, file by file, as `cp -r` would."""
+    for path in sorted(source.rglob("*"), key=lambda path: (path.is_file(), str(path))):
+        place = target / path.relative_to(source)
+        if path.is_dir():
+            place.mkdir(parents=True)
+        else:
+            content = path.read_bytes()
+            place.write_bytes(content[: len(content) // 2])
+            threading.Event().wait(pause)
+            place.write_bytes(content)
+
+
+def test_no_request_is_lost_when_a_version_changes(exported, tmp_path):
+    folder = tmp_path / "served"
+    shutil.copytree(exported / "1", folder / "1")
+    versions = open_versions(ServerSettings(model=str(folder)), tell=lambda line: None)
+    stop, answers, failures = threading.Event(), [], []
+
+    def ask(server, number):
+        client = server.client()
+        history = ["a", f"i{number}"]
+        expected = {shift: best(history, shift)[0] for shift in (1, 2)}
+        while not stop.is_set():
+            try:
+                (found,) = client.predict(instances=[history])["predictions"]
+                answers.append(next(shift for shift in (1, 2) if found["items"] == expected[shift]))
+                threading.Event().wait(0.005)
+            except Exception as error:
+                failures.append(error)
+
+    def wait_for(version, client):
+        while client.get("/readyz").json["version"] != version:
+            threading.Event().wait(0.02)
+
+    with Server(versions, poll_seconds=0.1) as server:
+        threads = [threading.Thread(target=ask, args=(server, number)) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        copy_slowly(exported / "2", folder / "2", 0.05)
+        wait_for("2", server.client())
+        assert server.client().ask("POST", "/v1/models/bert4rec/versions/1:predict", b"{}").status == 404
+        shutil.rmtree(folder / "2")
+        wait_for("1", server.client())
+        threading.Event().wait(0.1)
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not failures and set(answers) == {1, 2}
+    assert answers[0] == answers[-1] == 1

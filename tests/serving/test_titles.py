@@ -1,0 +1,76 @@
+"""Files of titles."""
+
+import csv
+import gzip
+import io
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.serving.titles import read_titles
+
+
+def test_columns_in_any_order_commas_quotes_lines_and_empty_titles(tmp_path):
+    text = 'title,year,id\n"A, ""B""",1999,1\n\n,2000,02\nNA,1,nan\n"two\nlines",1,x\nagain,2,1\n'
+    expected = {"1": "again", "02": "", "nan": "NA", "x": "two\nlines"}
+    (tmp_path / "titles.csv").write_text(text, encoding="utf-8-sig")
+    assert read_titles(tmp_path / "titles.csv") == expected
+    (tmp_path / "titles.csv.gz").write_bytes(gzip.compress(text.encode()))
+    assert read_titles(tmp_path / "titles.csv.gz") == expected
+
+
+PACKED = gzip.compress(b"id,title\n" + b"".join(b"%d,Title %d\n" % (number, number) for number in range(9)))
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.dictionaries(texts, texts, max_size=6))
+def test_any_titles_that_were_written_are_read(tmp_path_factory, titles):
+    made = io.StringIO(newline="")
+    csv.writer(made).writerows([("id", "title"), *titles.items()])
+    path = tmp_path_factory.getbasetemp() / "titles.csv"
+    path.write_bytes(made.getvalue().encode())
+    assert read_titles(path) == titles
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=60), st.sampled_from(["titles.csv", "titles.csv.gz"]))
+def test_any_bytes_are_titles_or_a_users_mistake(tmp_path_factory, content, name):
+    path = tmp_path_factory.getbasetemp() / name
+    path.write_bytes(content if path.suffix == ".gz" else b"id,title\n" + content)
+    try:
+        read_titles(path)
+    except UserError as error:
+        assert str(error).startswith(str(path))
+
+
+@pytest.mark.parametrize("place", range(10, len(PACKED)))
+def test_a_damaged_packed_file_is_told(tmp_path, place):
+    path = tmp_path / "titles.csv.gz"
+    path.write_bytes(PACKED[:place] + bytes([PACKED[place] ^ 0xFF]) + PACKED[place + 1 :])
+    with pytest.raises(UserError, match=r"titles\.csv\.gz"):
+        read_titles(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"id,name\n1,a\n", "first line must name the columns, `id` and `title` among them"),
+        (b"", "first line must name the columns"),
+        (b"1,A\n2,B\n", "first line must name the columns"),
+        (b"id,title\n1,\xff\n", "must be in UTF-8"),
+        (b'id,title\n1,"a\n', "titles.csv:2: is no CSV"),
+        (b"id,title\n1,A\n2,B, and C\n", "titles.csv:3: must have as many fields as the first line, 2.* Received: 3"),
+        (b"id,title\n1\n", "titles.csv:2: must have as many fields as the first line, 2.* Received: 1"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_file_of_titles_that_is_none_is_a_users_mistake(tmp_path, content, words):
+    path = tmp_path / "titles.csv"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=words):
+        read_titles(path)

@@ -1,0 +1,241 @@
+"""A finished run that something happened to: what, the flags, and what the one line must tell."""
+
+import fcntl
+import io
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from support.mistakes import AGAIN, BEAUTY, EVALUATE, EXPORT, Mistake, lines, text
+
+from bert4rec_tf.foundation import npz
+from bert4rec_tf.foundation.files import LOCK
+from bert4rec_tf.training import checkpoints
+from bert4rec_tf.training.checkpoints import HEADER
+
+
+def of_run(name: str, flags: str, *words: str, set_up: Callable[[Path], Any] = lambda folder: None) -> Mistake:
+    return Mistake(name, flags, words, lambda folder: set_up(folder / "work"), finished=True)
+
+
+def written(name: str, content: bytes | str) -> Callable[[Path], None]:
+    def write(work: Path) -> None:
+        (work / name).write_bytes(content.encode() if isinstance(content, str) else content)
+
+    return write
+
+
+def changed(name: str, change: Callable[[list[str]], list[str]]) -> Callable[[Path], None]:
+    """Changes the lines of a file."""
+
+    def rewrite(work: Path) -> None:
+        (work / name).write_bytes(text(change((work / name).read_text().splitlines())))
+
+    return rewrite
+
+
+def recorded(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
+    """Changes what config.json holds."""
+
+    def rewrite(work: Path) -> None:
+        content = json.loads((work / "config.json").read_text())
+        change(content)
+        (work / "config.json").write_text(json.dumps(content))
+
+    return rewrite
+
+
+def without(*names: str) -> Callable[[Path], None]:
+    def delete(work: Path) -> None:
+        for name in names:
+            shutil.rmtree(work / name) if (work / name).is_dir() else (work / name).unlink()
+
+    return delete
+
+
+def config_folder(work: Path) -> None:
+    (work / "config.json").unlink()
+    (work / "config.json").mkdir()
+
+
+def cut(phase: str) -> Callable[[Path], None]:
+    """Cuts all checkpoints of a training short."""
+
+    def truncate(work: Path) -> None:
+        for path in (work / phase).glob("step-*.npz"):
+            path.write_bytes(path.read_bytes()[:1_000])
+
+    return truncate
+
+
+def headed(phase: str, change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
+    """Changes the headers of a training's checkpoints."""
+
+    def rewrite(work: Path) -> None:
+        for path in (work / phase).glob("*.npz"):
+            content = npz.read(path)
+            header = json.loads(content[HEADER].tobytes())
+            change(header)
+            npz.write(path, {**content, HEADER: np.frombuffer(json.dumps(header).encode(), np.uint8)})
+
+    return rewrite
+
+
+def best_of_another_step(work: Path) -> None:
+    best = work / "choose" / "best.npz"
+    step = checkpoints.read_state(best)["step"]
+    others = (path for path in best.parent.glob("step-*.npz") if checkpoints.read_state(path)["step"] != step)
+    best.write_bytes(next(others).read_bytes())
+
+
+def file_for_phase(work: Path) -> None:
+    shutil.rmtree(work / "choose")
+    (work / "choose").write_text("mine")
+
+
+def held(work: Path) -> Any:
+    """Holds the folder as another process would. The caller keeps what is returned as long as it shall last."""
+    file = io.FileIO(work / LOCK, "a")
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return file
+
+
+def other_data(work: Path) -> None:
+    (work.parent / "beauty.txt").write_bytes(text(lines()[:-1]))
+
+
+def shape_of_another(header: dict[str, Any]) -> None:
+    header["shapes"]["model/000"] = [3, 3]
+
+
+def unfinished(header: dict[str, Any]) -> None:
+    header["state"]["finished"] = False
+
+
+def setting(group: str, **values: Any) -> Callable[[Path], None]:
+    return recorded(lambda content: content["run"][group].update(values))
+
+
+NO_RECORD = ("work/config.json: ", "another --workdir")
+VOCABULARY = ("work/vocabulary.txt", "delete it and counts.txt", "--mode=evaluate")
+OF_RUNS = [
+    of_run("another run", f"{AGAIN} --dropout=0.3", "holds another run (there dropout=0.5, now dropout=0.3)"),
+    of_run("a run of another seed", f"{AGAIN} --seed=2", "holds another run (there seed=1, now seed=2)"),
+    of_run("a run of another model", "--dataset=beauty --model=pop --data_dir=. --workdir=work", "holds another run"),
+    of_run("exporting another run", f"{EXPORT} {BEAUTY} --steps=5", "holds another run (there steps=4, now steps=5)"),
+    of_run("other data", AGAIN, "work: was made from other data than 'beauty'", "another --workdir", set_up=other_data),
+    of_run("measuring on other data", EVALUATE, "work: was made from other data than 'beauty'", set_up=other_data),
+    of_run("a folder in use", AGAIN, "work: another process works in this folder", "another --workdir", set_up=held),
+    of_run("exporting from a folder in use", EXPORT, "work: another process works in this folder", set_up=held),
+    of_run(
+        "a newer version",
+        AGAIN,
+        *("work: was made by another version", "format 2; this one has 1", "another --workdir"),
+        set_up=recorded(lambda content: content.update(format=2)),
+    ),
+    of_run("a newer version with another record", EXPORT, "format 9", set_up=written("config.json", '{"format": 9}')),
+    of_run("a record cut short", AGAIN, *NO_RECORD, set_up=written("config.json", '{"format": 1, "run": {')),
+    of_run("a record of no text", EXPORT, *NO_RECORD, set_up=written("config.json", b"\xff\xfe\0")),
+    of_run("an empty record", "--workdir=work", *NO_RECORD, set_up=written("config.json", "")),
+    of_run("a record that is a list", AGAIN, *NO_RECORD, set_up=written("config.json", "[1]")),
+    of_run("a record that is a folder", AGAIN, "config.json: Is a directory", set_up=config_folder),
+    *[
+        of_run(
+            f"a record without its {key}", flags, *NO_RECORD, set_up=recorded(lambda content, key=key: content.pop(key))
+        )
+        for key, flags in {"digest": AGAIN, "environment": AGAIN, "run": EXPORT, "data_fingerprint": EVALUATE}.items()
+    ],
+    of_run("a run of lists", EXPORT, *NO_RECORD, set_up=recorded(lambda content: content.update(run=[]))),
+    of_run(
+        "settings of lists", EXPORT, *NO_RECORD, set_up=recorded(lambda content: content["run"].update(training=[]))
+    ),
+    of_run(
+        "a record without a group",
+        EXPORT,
+        *(*NO_RECORD, "masking"),
+        set_up=recorded(lambda content: content["run"].pop("masking")),
+    ),
+    of_run(
+        "a record of an unknown model",
+        EXPORT,
+        *(*NO_RECORD, "Unknown model: 'gru5rec'"),
+        set_up=recorded(lambda content: content["run"].update(model="gru5rec")),
+    ),
+    of_run(
+        "a record of an unknown setting",
+        EVALUATE,
+        *(*NO_RECORD, "'hiden_dim'. Did you mean 'hidden_dim'?"),
+        set_up=setting("architecture", hiden_dim=8),
+    ),
+    of_run(
+        "a record out of range",
+        EVALUATE,
+        *(*NO_RECORD, "`dropout` must be at least 0 and below 1. Received: dropout=7"),
+        set_up=setting("architecture", dropout=7.0),
+    ),
+    of_run("a changed record", EXPORT, *NO_RECORD, "changed", set_up=setting("architecture", num_layers=2)),
+    of_run(
+        "a record of other data",
+        EVALUATE,
+        *(*NO_RECORD, "changed"),
+        set_up=recorded(lambda content: content["run"].update(dataset="yelp")),
+    ),
+    of_run("a changed item", AGAIN, *VOCABULARY, set_up=changed("vocabulary.txt", lambda rows: ["999", *rows[1:]])),
+    of_run("a changed item to export", EXPORT, *VOCABULARY, set_up=changed("vocabulary.txt", lambda rows: rows[::-1])),
+    of_run("a missing item", EXPORT, *VOCABULARY, set_up=changed("vocabulary.txt", lambda rows: rows[:-1])),
+    of_run(
+        "an item that is blank", EXPORT, *VOCABULARY, set_up=changed("vocabulary.txt", lambda rows: ["", *rows[1:]])
+    ),
+    of_run("a vocabulary cut short", EXPORT, *VOCABULARY, set_up=written("vocabulary.txt", "1\n2\n3")),
+    of_run("an empty vocabulary", EXPORT, *VOCABULARY, set_up=written("vocabulary.txt", "")),
+    of_run("a vocabulary of no text", EXPORT, *VOCABULARY, set_up=written("vocabulary.txt", b"\xff\n")),
+    of_run("no vocabulary", EXPORT, *VOCABULARY, "No such file", set_up=without("vocabulary.txt")),
+    of_run("no counts", EXPORT, "counts.txt", "--mode=evaluate", set_up=without("counts.txt")),
+    of_run("a count too few", EXPORT, *VOCABULARY, set_up=changed("counts.txt", lambda rows: rows[:-1])),
+    of_run("a count that is a word", EXPORT, *VOCABULARY, set_up=changed("counts.txt", lambda rows: ["x", *rows[1:]])),
+    of_run("a negative count", EXPORT, *VOCABULARY, set_up=changed("counts.txt", lambda rows: ["-4", *rows[1:]])),
+    of_run(
+        "a count beyond 64 bits",
+        EXPORT,
+        *VOCABULARY,
+        set_up=changed("counts.txt", lambda rows: [rows[0] * 30, *rows[1:]]),
+    ),
+    of_run("counts of other data", EVALUATE, *VOCABULARY, set_up=changed("counts.txt", lambda rows: ["99", *rows[1:]])),
+    of_run(
+        "weights of another model",
+        EVALUATE,
+        *("work/final/step-", "is of another model", "Found: [3, 3]"),
+        set_up=headed("final", shape_of_another),
+    ),
+    of_run("every checkpoint cut short", EVALUATE, "work/final", "delete work/final to begin", set_up=cut("final")),
+    of_run(
+        "a training without a checkpoint", AGAIN, "work/choose", "delete work/choose to begin", set_up=cut("choose")
+    ),
+    of_run("nothing whole to export", EXPORT, "work/final", "delete work/final to begin again", set_up=cut("final")),
+    of_run(
+        "no best weights", AGAIN, "choose/best.npz", "delete work/choose to train", set_up=without("choose/best.npz")
+    ),
+    of_run(
+        "damaged best weights", AGAIN, "choose/best.npz", "delete work/choose", set_up=written("choose/best.npz", "PK")
+    ),
+    of_run(
+        "best weights of another step", AGAIN, "best.npz: is of step", "delete work/choose", set_up=best_of_another_step
+    ),
+    of_run("measuring before training", EVALUATE, "work/final: no finished training; run", set_up=without("final")),
+    of_run(
+        "measuring half a training", EVALUATE, "work/final: no finished training", set_up=headed("final", unfinished)
+    ),
+    of_run("exporting half a training", EXPORT, "work/final: no finished training", set_up=headed("final", unfinished)),
+    of_run("a file for a training", AGAIN, "work/choose: ", "File exists", set_up=file_for_phase),
+    of_run(
+        "exporting over something else", f"{EXPORT} --export_dir=work", "work: holds something else", "another folder"
+    ),
+    of_run("exporting over data", f"{EXPORT} --export_dir=beauty.txt", "beauty.txt: is not a folder"),
+    of_run("exporting below a file", f"{EXPORT} --export_dir=beauty.txt/new", "beauty.txt/new: cannot be written"),
+    of_run("exporting where nothing can be", f"{EXPORT} --export_dir=/proc/new", "/proc/new: cannot be written"),
+    of_run("exporting over a file", f"{EXPORT} --export_dir=beauty.txt", "beauty.txt: is not a folder"),
+    of_run("a whole run over something else", f"{AGAIN} --export_dir=work/choose", "choose: holds something else"),
+]

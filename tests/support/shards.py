@@ -1,0 +1,65 @@
+"""A small catalogue and what its prepared shards hold, for the tests of preparing, reading and masking."""
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+from bert4rec_tf.config.run import MaskingSettings
+from bert4rec_tf.data.sequences import Sequences
+
+MAX_LENGTH = 6
+STATIC = MaskingSettings(mask_proportion=0.5, max_predictions=3, mask_copies=2, window_step=0.5)
+DYNAMIC = dataclasses.replace(STATIC, masking="dynamic")
+
+
+def catalogue(num_users, longest=11, seed=0):
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(4, longest + 1, num_users)
+    flat = rng.integers(0, 40, lengths.sum())
+    _, first, codes = np.unique(flat, return_index=True, return_inverse=True)
+    order = np.argsort(np.argsort(first))
+    items = np.array([f"item{flat[place]}" for place in np.sort(first)], object)
+    users = np.array([f"user{user}" for user in range(num_users)], object)
+    return Sequences.from_codes(np.repeat(np.arange(num_users), lengths), order[codes], users, items)
+
+
+SEQUENCES = catalogue(23)
+NUM_ITEMS = SEQUENCES.num_items
+
+
+def contents(shards):
+    return {path.name: path.read_bytes() for path in shards.folder.iterdir()}
+
+
+def records(shards):
+    """Every example as a dictionary of lists, taken out of the blocks by plain Python."""
+    return [row for name in shards.names for row in records_of(shards.folder / name)]
+
+
+def records_of(path):
+    return [row for record in tf.data.TFRecordDataset(str(path)) for row in rows_of(record.numpy())]
+
+
+def rows_of(record):
+    features = tf.train.Example.FromString(record).features.feature
+    block = {name: list(feature.int64_list.value) for name, feature in features.items()}
+    lengths = {name.removesuffix("_lengths"): block.pop(name) for name in list(block) if name.endswith("_lengths")}
+    number = len(next(iter(lengths.values())))
+    ends = {name: np.cumsum([0, *lengths.get(name, [1] * number)]).tolist() for name in block}
+    return [{name: block[name][ends[name][row] : ends[name][row + 1]] for name in block} for row in range(number)]
+
+
+def values(example, name):
+    return example[name]
+
+
+def as_rows(batches):
+    found = []
+    for batch in batches:
+        columns = {name: tensor.numpy().tolist() for name, tensor in batch.items()}
+        found += [
+            tuple(tuple(value) if isinstance(value, list) else value for value in row)
+            for row in zip(*(columns[name] for name in sorted(columns)))
+        ]
+    return found

@@ -1,0 +1,149 @@
+"""Trainings and whole runs inside the process of the tests, so small that each takes about a second."""
+
+import contextlib
+import dataclasses
+import signal
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.shards import SEQUENCES
+
+from bert4rec_tf.config.run import Run, TrainingSettings
+from bert4rec_tf.data.examples import preparation
+from bert4rec_tf.foundation import plots
+from bert4rec_tf.models import BERT4Rec
+from bert4rec_tf.runs.pipeline import Experiment
+from bert4rec_tf.runs.workdir import WorkDirectory
+from bert4rec_tf.training.trainer import Trainer
+
+NUM_ITEMS = 12
+STEP_40 = "step-000000040.npz"
+
+
+def new_model():
+    keras.utils.set_random_seed(4)
+    return BERT4Rec(NUM_ITEMS, max_length=6, hidden_dim=8, num_heads=2, dropout=0.2)
+
+
+def batches(start_step):
+    """Rows 1 2 3 ..., one position masked: the item before tells the one that is hidden."""
+
+    def batch(step):
+        first = tf.random.stateless_uniform([16, 1], [1, step], 1, NUM_ITEMS - 4, tf.int32)
+        items = first + tf.range(5)
+        positions = tf.random.stateless_uniform([16, 1], [2, step], 0, 5, tf.int32)
+        hidden = tf.range(5)[None, :] == positions
+        return {
+            "users": tf.zeros(16, tf.int32),
+            "lengths": tf.fill([16], 5),
+            "items": tf.where(hidden, NUM_ITEMS + 1, items),
+            "mask_positions": positions,
+            "mask_targets": tf.gather(items, positions, batch_dims=1),
+        }
+
+    return tf.data.Dataset.range(start_step, 1_000_000).map(batch)
+
+
+def settings(**changes):
+    defaults = TrainingSettings(steps=40, warmup_steps=4, learning_rate=0.01, evaluate_every=10)
+    return dataclasses.replace(defaults, **changes)
+
+
+def trainer(folder, model=None, validate=None, make=batches, last_step=None, **changes):
+    return Trainer(model or new_model(), make, settings(**changes), folder, last_step, validate, silent=True)
+
+
+def weights(model):
+    return [np.asarray(variable) for variable in model.variables]
+
+
+def scripted(values):
+    values = iter(values)
+    return lambda: {"hr@10": 0.0, "ndcg@10": next(values)}
+
+
+class Watched:
+    """The batches from a step on, each made after a call with its number."""
+
+    def __init__(self, start_step, before):
+        self.start_step, self.before, self.dataset = start_step, before, batches(start_step)
+        self.element_spec = self.dataset.element_spec
+
+    def __iter__(self):
+        for number, batch in enumerate(self.dataset, start=self.start_step):
+            self.before(number)
+            yield batch
+
+
+def interrupted_during(step):
+    """Batches during which Ctrl-C is pressed: the signal comes while step number `step` is made."""
+
+    def press(number):
+        if number == step - 1:
+            signal.raise_signal(signal.SIGINT)
+
+    return lambda start_step: Watched(start_step, press)
+
+
+class Killed(BaseException):
+    """Ends a training at once, as a kill does; no part of the package knows it."""
+
+
+def killed_after(steps):
+    """Batches which end after so many steps of the whole training as if the process was killed."""
+
+    def kill(number):
+        if number == steps:
+            raise Killed
+
+    return lambda start_step: Watched(start_step, kill)
+
+
+def curve_without_time(state):
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in state.curve]
+
+
+RUN = {
+    "steps": 6,
+    "warmup_steps": 1,
+    "evaluate_every": 3,
+    "batch_size": 16,
+    "learning_rate": 0.03,
+    "hidden_dim": 8,
+    "num_heads": 1,
+    "num_layers": 1,
+    "max_length": 6,
+    "window_step": 0.5,
+    "mask_copies": 2,
+    "num_negatives": 5,
+}
+
+
+@contextlib.contextmanager
+def small_and_quick():
+    """Writes small shards, draws no pictures, and computes without compiling first."""
+    before = tf.config.functions_run_eagerly()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preparation, "SHARD_SIZE", 40)
+        patch.setattr(plots, "available", lambda: False)
+        tf.config.run_functions_eagerly(True)
+        try:
+            yield
+        finally:
+            tf.config.run_functions_eagerly(before)
+
+
+def experiment(folder, masking):
+    """A run, in a folder, with a checkpoint after each step."""
+    run, workdir = Run.make("beauty", masking=masking, **RUN), WorkDirectory(folder / "work")
+    return Experiment(run, SEQUENCES, workdir, silent=True, checkpoint_seconds=0)
+
+
+def whole_run(folder, masking):
+    """Makes a run from beginning to end and returns its work directory."""
+    made = experiment(folder, masking)
+    made.prepare()
+    made.evaluate(made.train())
+    return folder / "work"

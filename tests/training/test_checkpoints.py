@@ -1,0 +1,347 @@
+"""Checkpoints: what comes back from them, whole or damaged, and which of them a training goes on from."""
+
+import shutil
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support import whole_runs as runs
+from support.trainings import (
+    NUM_ITEMS,
+    STEP_40,
+    Killed,
+    curve_without_time,
+    killed_after,
+    new_model,
+    scripted,
+    trainer,
+    weights,
+)
+
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.npz import Damaged
+from bert4rec_tf.models import BERT4Rec
+from bert4rec_tf.training import checkpoints
+from bert4rec_tf.training.checkpoints import KEPT, Series
+from bert4rec_tf.training.trainer import BEST, load_weights
+
+STATE = {"step": 7, "curve": [{"step": 5, "loss": 0.1, "hr@10": 1e-300}], "finished": False, "note": "ß"}
+ODD = np.array([np.nan, -np.nan, -0.0, np.inf, -np.inf, 1e-45, 3.4e38, 1 / 3], np.float32)
+
+
+def groups(fill=None):
+    """Variables of every kind that a training has; `fill` instead of their own values."""
+
+    def variable(value):
+        value = np.asarray(value)
+        return keras.Variable(value if fill is None else np.full_like(value, fill), dtype=str(value.dtype))
+
+    return {
+        "model": [variable(ODD), variable(np.arange(12, dtype=np.float32).reshape(3, 4)), variable(np.float32(2.5))],
+        "optimizer": [variable(np.int64(2**40 + 1)), variable(np.array([5, 2**32 - 1], np.uint32))],
+    }
+
+
+def bits(variables):
+    return {
+        name: [(np.asarray(one).dtype.str, np.asarray(one).shape, np.asarray(one).tobytes()) for one in group]
+        for name, group in variables.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    path = tmp_path_factory.mktemp("checkpoint") / "saved.npz"
+    checkpoints.save(path, groups(), STATE)
+    return path
+
+
+def flip(path, bit):
+    content = bytearray(path.read_bytes())
+    content[bit // 8 % len(content)] ^= 1 << bit % 8
+    path.write_bytes(content)
+
+
+def damage_an_array(path, name="model/003"):
+    """Flips a bit in the values of one array, which leaves the header and all others whole."""
+    content = path.read_bytes()
+    place = content.index(f"{name}.npy".encode())
+    flip(path, 8 * (content.index(b"\n", place) + 2))
+
+
+def test_what_was_saved_comes_back_bit_for_bit(saved):
+    into = groups(fill=9)
+    assert checkpoints.restore(saved, into) == STATE == checkpoints.read_state(saved)
+    assert bits(into) == bits(groups())
+
+
+def test_equal_content_gives_equal_bytes(saved, tmp_path):
+    checkpoints.save(tmp_path / "again.npz", groups(), STATE)
+    assert (tmp_path / "again.npz").read_bytes() == saved.read_bytes()
+
+
+def test_the_order_of_what_is_in_the_state_comes_back(saved):
+    assert list(checkpoints.read_state(saved)["curve"][0]) == list(STATE["curve"][0])
+
+
+def test_some_of_the_groups_are_enough(saved):
+    into = {"optimizer": groups(fill=9)["optimizer"]}
+    checkpoints.restore(saved, into)
+    assert bits(into) == {"optimizer": bits(groups())["optimizer"]}
+
+
+def comes_back_or_is_known_to_be_damaged(path):
+    """Restores what may be damaged: all values and the state as they were saved, or `Damaged` and nothing touched."""
+    into = groups(fill=9)
+    untouched = bits(into)
+    try:
+        state = checkpoints.restore(path, into)
+    except Damaged as error:
+        assert str(path) in str(error)
+        assert bits(into) == untouched
+        return False
+    assert state == STATE
+    assert bits(into) == bits(groups())
+    return True
+
+
+def damaged_copy(saved, tmp_path, content):
+    path = tmp_path / "damaged.npz"
+    path.write_bytes(content)
+    return comes_back_or_is_known_to_be_damaged(path), path
+
+
+many = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+numbers = st.integers(0, 2**40)
+
+
+@many
+@given(bit=numbers)
+def test_a_flipped_bit_is_noticed_or_does_not_matter(saved, tmp_path, bit):
+    shutil.copy(saved, tmp_path / "damaged.npz")
+    flip(tmp_path / "damaged.npz", bit)
+    comes_back_or_is_known_to_be_damaged(tmp_path / "damaged.npz")
+
+
+@many
+@given(number=numbers)
+def test_a_file_cut_short_is_always_noticed(saved, tmp_path, number):
+    content = saved.read_bytes()
+    came_back, path = damaged_copy(saved, tmp_path, content[: number % len(content)])
+    assert not came_back
+    with pytest.raises(Damaged):
+        checkpoints.read_state(path)
+
+
+@many
+@given(begin=numbers, length=st.integers(1, 2_000), filling=st.sampled_from([b"\0", b"\xff", b"PK\x03\x04"]))
+def test_an_overwritten_part_is_noticed_or_does_not_matter(saved, tmp_path, begin, length, filling):
+    content = saved.read_bytes()
+    begin %= len(content)
+    length = min(length, len(content) - begin)
+    damaged_copy(saved, tmp_path, content[:begin] + (filling * length)[:length] + content[begin + length :])
+
+
+@pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"PK\x03\x04 cut short", b"PK\x05\x06" + bytes(18)])
+def test_what_never_was_a_checkpoint_is_damaged(saved, tmp_path, content):
+    assert not damaged_copy(saved, tmp_path, content)[0]
+
+
+def test_a_checkpoint_that_is_gone_is_damaged(tmp_path):
+    assert not comes_back_or_is_known_to_be_damaged(tmp_path / "nowhere.npz")
+
+
+def test_a_state_is_not_believed_where_a_variable_is_damaged(saved, tmp_path):
+    shutil.copy(saved, tmp_path / "damaged.npz")
+    damage_an_array(tmp_path / "damaged.npz", "model/001")
+    with pytest.raises(Damaged):
+        checkpoints.read_state(tmp_path / "damaged.npz")
+
+
+@pytest.mark.parametrize("change", ["another shape", "one more", "one group more"])
+def test_another_model_is_told_apart_from_damage(saved, change):
+    into = groups(fill=9)
+    if change == "another shape":
+        into["optimizer"][-1] = keras.Variable(np.zeros(3, np.uint32), dtype="uint32")
+    elif change == "one more":
+        into["model"].append(keras.Variable(np.zeros(3)))
+    else:
+        into["other"] = [keras.Variable(np.zeros(3))]
+    untouched = bits(into)
+    with pytest.raises(UserError, match="is of another model") as raised:
+        checkpoints.restore(saved, into)
+    assert not isinstance(raised.value, Damaged)
+    assert bits(into) == untouched
+
+
+def series_of(folder, *steps):
+    series = Series(folder)
+    for step in steps:
+        series.save(groups(fill=step), step, {"step": step})
+    return series
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def restored(series):
+    into = groups(fill=99)
+    state = series.restore(into)
+    assert bits(into) == bits(groups(fill=state["step"]))
+    return state["step"]
+
+
+def test_only_the_newest_checkpoints_stay(tmp_path):
+    series = series_of(tmp_path, 8, 9, 10, 100)
+    assert KEPT == 2 and names(tmp_path) == ["step-000000010.npz", "step-000000100.npz"]
+    assert restored(series) == 100 == series.read_state()["step"]
+
+
+def test_no_checkpoint_is_none(tmp_path):
+    assert Series(tmp_path).restore(groups()) is None is Series(tmp_path).read_state()
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda path: flip(path, 4_000), lambda path: path.write_bytes(b""), damage_an_array]
+)
+def test_where_the_newest_is_damaged_the_one_before_it_serves_and_both_are_named(tmp_path, capsys, damage):
+    series_of(tmp_path, 10, 20)
+    if damage is damage_an_array:
+        damage_an_array(tmp_path / "step-000000020.npz", "model/001")
+    else:
+        damage(tmp_path / "step-000000020.npz")
+    assert Series(tmp_path).read_state() == {"step": 10}
+    series = Series(tmp_path)
+    capsys.readouterr()
+    assert restored(series) == 10
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("warning: ")
+    assert "step-000000020.npz: cannot be read" in line and "going on from step-000000010.npz" in line
+    series.save(groups(fill=11), 11, {"step": 11})
+    assert names(tmp_path) == ["step-000000010.npz", "step-000000011.npz"]
+    assert restored(series) == 11
+
+
+def test_a_damaged_one_that_is_written_again_stays(tmp_path):
+    series_of(tmp_path, 10, 20)
+    flip(tmp_path / "step-000000020.npz", 4_000)
+    series = Series(tmp_path)
+    restored(series)
+    series.save(groups(fill=20), 20, {"step": 20})
+    assert names(tmp_path) == ["step-000000010.npz", "step-000000020.npz"] and restored(series) == 20
+
+
+def test_where_all_are_damaged_the_folder_to_delete_is_named(tmp_path):
+    series = series_of(tmp_path, 10, 20)
+    for path in series.paths():
+        flip(path, 4_000)
+    with pytest.raises(UserError, match=r"step-000000020\.npz: cannot be read") as raised:
+        series.restore(groups())
+    assert f"delete {tmp_path} to begin again" in str(raised.value)
+    assert len(names(tmp_path)) == 2
+
+
+def test_a_checkpoint_of_another_model_is_not_passed_over(tmp_path):
+    series = series_of(tmp_path, 10)
+    checkpoints.save(tmp_path / "step-000000020.npz", {"model": [keras.Variable(np.zeros(3))]}, {"step": 20})
+    with pytest.raises(UserError, match=r"step-000000020\.npz: is of another model"):
+        series.restore(groups())
+
+
+NDCG = (0.1, 0.4, 0.3, 0.2)
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    """A training that nothing happened to: its folder and its state."""
+    folder = tmp_path_factory.mktemp("straight")
+    return folder, trainer(folder, validate=scripted(NDCG)).run()
+
+
+@pytest.fixture(scope="module")
+def killed_at_35(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("killed")
+    with pytest.raises(Killed):
+        trainer(folder, validate=scripted(NDCG), make=killed_after(35)).run()
+    return folder
+
+
+@pytest.fixture
+def killed(killed_at_35, tmp_path):
+    """The folder of a training that was killed, with checkpoints of steps 20 and 30."""
+    assert [path.name for path in Series(killed_at_35).paths()] == ["step-000000030.npz", "step-000000020.npz"]
+    return shutil.copytree(killed_at_35, tmp_path / "killed")
+
+
+def test_a_training_goes_on_from_the_checkpoint_before_a_damaged_one(straight, killed, capsys):
+    damage_an_array(killed / "step-000000030.npz")
+    state = trainer(killed, validate=scripted(NDCG[2:])).run()
+    expected_folder, expected = straight
+    assert "step-000000030.npz: cannot be read" in capsys.readouterr().err
+    assert curve_without_time(state) == curve_without_time(expected)
+    assert names(killed) == names(expected_folder)
+    assert runs.differences(expected_folder, killed) == []
+
+
+def test_a_training_with_nothing_but_damaged_checkpoints_is_refused(killed):
+    for path in Series(killed).paths():
+        path.write_bytes(path.read_bytes()[:-100])
+    before = runs.contents_of(killed)
+    with pytest.raises(UserError, match=r"step-000000030\.npz: cannot be read .* none before it; delete"):
+        trainer(killed).run()
+    assert runs.contents_of(killed) == before
+
+
+@pytest.fixture
+def trained(straight, tmp_path):
+    """A copy of the folder of a finished training."""
+    return shutil.copytree(straight[0], tmp_path / "trained")
+
+
+@pytest.mark.parametrize("name", [BEST, STEP_40])
+def test_weights_of_an_earlier_step_are_never_taken_for_those_of_a_damaged_file(trained, name):
+    damage_an_array(trained / name)
+    model = new_model()
+    before = weights(model)
+    with pytest.raises(UserError):
+        load_weights(model, trained)
+    for one, other in zip(before, weights(model), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_last_weights_are_not_replaced_by_earlier_ones_where_there_was_no_validation(tmp_path):
+    trainer(tmp_path, steps=20, evaluate_every=5).run()
+    damage_an_array(tmp_path / "step-000000020.npz")
+    with pytest.raises(UserError, match="no finished training"):
+        load_weights(new_model(), tmp_path)
+
+
+def test_damaged_best_weights_name_the_folder_to_delete(trained):
+    (trained / BEST).write_bytes((trained / BEST).read_bytes()[:-1])
+    with pytest.raises(UserError, match=r"best\.npz: cannot be read .*; delete .*trained to train again"):
+        trainer(trained, validate=scripted([])).run()
+    (trained / BEST).unlink()
+    with pytest.raises(UserError, match=r"best\.npz: cannot be read .*; delete .*trained to train again"):
+        load_weights(new_model(), trained)
+
+
+def test_best_weights_of_another_step_are_refused(trained):
+    shutil.copy(trained / STEP_40, trained / BEST)
+    with pytest.raises(UserError, match="is of step 40, but the best was 20"):
+        load_weights(new_model(), trained)
+
+
+def test_weights_of_another_model_are_refused(trained):
+    with pytest.raises(UserError, match="must have the shape"):
+        load_weights(BERT4Rec(NUM_ITEMS, max_length=6, hidden_dim=16, num_heads=2), trained)
+
+
+def test_checkpoints_hold_the_optimizer_and_the_generators_of_dropout(trained):
+    made = trainer(trained)
+    with np.load(trained / STEP_40, allow_pickle=False) as content:
+        assert len(content.files) == len(made.model.variables) + len(made.optimizer.variables) + 1
+    generators = [variable for variable in made.model.variables if variable.name == "seed_generator_state"]
+    assert len(generators) == 7

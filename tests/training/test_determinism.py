@@ -1,0 +1,93 @@
+"""The same command gives the same bytes, in another process, with other hashes and any number of workers."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from support import whole_runs as runs
+from support.whole_runs import FLAGS
+
+AGAIN = {"static": ("--processes=2",), "dynamic": (), "one thread": ()}
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    """Kind -> the work directories of two runs that ought to be the same."""
+
+    def again(kind):
+        return runs.finished(tmp_path_factory.mktemp("again"), *FLAGS[kind], *AGAIN[kind], hash_seed=1)
+
+    first = runs.at_once(*(lambda kind=kind: runs.uninterrupted(kind) for kind in AGAIN))
+    second = runs.at_once(*(lambda kind=kind: again(kind) for kind in AGAIN))
+    return dict(zip(AGAIN, zip(first, second)))
+
+
+@pytest.mark.parametrize("kind", AGAIN)
+def test_the_same_command_gives_the_same_bytes(pairs, kind):
+    runs.assert_same_runs(*pairs[kind])
+
+
+def test_runs_that_ought_to_differ_are_told_apart(pairs):
+    found = runs.differences(pairs["static"][0], pairs["dynamic"][0])
+    assert {"metrics.json", "ranks-test.npz: popular", "choose/curve.csv", "choose/step-000000012.npz: model/000"} <= {
+        *found
+    }
+    assert "vocabulary.txt" not in found
+
+
+def change_an_array(folder):
+    path = folder / "choose" / "step-000000012.npz"
+    with np.load(path) as file:
+        content = {name: file[name].copy() for name in file.files}
+    content["optimizer/007"].flat[0] = np.nextafter(content["optimizer/007"].flat[0], np.float32(1))
+    np.savez(path, **content)
+    return "choose/step-000000012.npz: optimizer/007"
+
+
+def change_a_metric(folder):
+    content = json.loads((folder / "metrics.json").read_text())
+    content["test"]["popular"]["mrr"] += 1e-9
+    (folder / "metrics.json").write_text(json.dumps(content))
+    return "metrics.json"
+
+
+def change_a_row(folder):
+    path = folder / "choose" / "curve.csv"
+    path.write_text(path.read_text().replace("\n4,", "\n5,"))
+    return "choose/curve.csv"
+
+
+def flip_a_bit_of_a_shard(folder):
+    path = next((folder / "prepared").rglob("train-00001-*"))
+    path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1]))
+    return str(path.relative_to(folder))
+
+
+def leave_a_partial_file(folder):
+    (folder / "final" / ".step-000000012.npz.77.partial").write_bytes(b"")
+    return "final/.step-000000012.npz.77.partial"
+
+
+def remove_a_file(folder):
+    (folder / "counts.txt").unlink()
+    return "counts.txt"
+
+
+CHANGES = [
+    change_an_array,
+    change_a_metric,
+    change_a_row,
+    flip_a_bit_of_a_shard,
+    leave_a_partial_file,
+    remove_a_file,
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_comparison_names_the_one_thing_that_differs(tmp_path, pairs, change):
+    first, _ = pairs["static"]
+    shutil.copytree(first, tmp_path / "work")
+    assert runs.differences(first, tmp_path / "work") == []
+    changed = change(tmp_path / "work")
+    assert runs.differences(first, tmp_path / "work") == [changed]

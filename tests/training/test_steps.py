@@ -1,0 +1,311 @@
+"""The training step: compiled, in bfloat16, and shared by replicas, each against the ordinary one."""
+
+import contextlib
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.paths import ROOT, TESTS
+
+from bert4rec_tf.config.run import TrainingSettings
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.models import BERT4Rec
+from bert4rec_tf.training import checkpoints, steps
+from bert4rec_tf.training.optimizer import optimizer_of
+
+NUM_ITEMS, LENGTH, MASK = 12, 5, 13
+CALM = {"dropout": 0.0, "attention_dropout": 0.0}
+
+
+def batch(rows, seed, counts=(1,)):
+    """Rows 1 2 3 ...: the items around a masked one tell it. Row i has counts[i % len(counts)] masked positions."""
+    rng = np.random.default_rng(seed)
+    items = rng.integers(1, NUM_ITEMS - LENGTH + 2, size=(rows, 1)) + np.arange(LENGTH)
+    is_real = np.arange(max(counts)) < np.resize(counts, rows)[:, None]
+    positions = np.where(is_real, rng.permuted(np.tile(np.arange(LENGTH), (rows, 1)), axis=1)[:, : max(counts)], 0)
+    targets = np.where(is_real, np.take_along_axis(items, positions, axis=1), 0)
+    hidden = (np.arange(LENGTH) == np.where(is_real, positions, -1)[:, :, None]).any(axis=1)
+    made = {"items": np.where(hidden, MASK, items), "mask_positions": positions, "mask_targets": targets}
+    return {name: tf.constant(values, tf.int32) for name, values in made.items()}
+
+
+def make(strategy=None, dtype=None, width=8, **changes):
+    """Returns a model, its optimizer and its step; `changes` are of the settings or of the model."""
+    fields = {name: changes.pop(name) for name in list(changes) if hasattr(TrainingSettings, name)}
+    settings = TrainingSettings(
+        **{"steps": 400, "warmup_steps": 1, "learning_rate": 0.01, "weight_decay": 0.1, **fields}
+    )
+    keras.utils.set_random_seed(4)
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        model = BERT4Rec(
+            NUM_ITEMS,
+            max_length=6,
+            hidden_dim=width,
+            num_heads=2,
+            num_layers=1,
+            dtype=dtype,
+            **{"initializer_stddev": 0.2, **changes},
+        )
+        optimizer = optimizer_of(settings)
+        optimizer.build(model.trainable_variables)
+    return model, optimizer, steps.make_step(model, optimizer, settings, strategy)
+
+
+def train(batches, **changes):
+    """Returns what each step reported, and the weights after the last one."""
+    model, optimizer, step = make(**changes)
+    made = [step(part) for part in batches]
+    weights = [np.asarray(variable) for variable in model.variables + optimizer.variables]
+    return [{name: float(value) for name, value in row.items()} for row in made], weights
+
+
+def learns(**changes):
+    """Whether a small model learns the rows, with dropout, in bfloat16 or compiled or shared."""
+    how = {"width": 32, "learning_rate": 3e-3, "warmup_steps": 30, "weight_decay": 0.01, "initializer_stddev": 0.02}
+    made, _ = train([batch(32, seed, counts=(1, 2)) for seed in range(120)], **how, **changes)
+    return np.mean([row["loss"] for row in made[-20:]]) < 0.3 * np.log(NUM_ITEMS) < made[0]["loss"]
+
+
+def assert_same_training(got, expected, tolerance=1e-5):
+    for one, other in zip(got[0], expected[0], strict=True):
+        assert one == pytest.approx(other, rel=tolerance)
+    for one, other in zip(got[1], expected[1], strict=True):
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+
+
+# Compiled by XLA
+
+
+def test_the_compiled_step_is_the_ordinary_one():
+    batches = [batch(7, seed, counts=(0, 1, 3, 2)) for seed in range(6)]
+    compiled, plain = (train(batches, jit_compile=jit, clip_norm=0.5, **CALM) for jit in (True, False))
+    assert_same_training(compiled, plain)
+    assert plain[0][0]["gradient_norm"] > 0.5
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adagrad"])
+def test_large_tables_are_updated_as_small_ones_are(monkeypatch, optimizer):
+    how = {**CALM, "bias_correction": True, "optimizer": optimizer, "momentum": 0.2}
+    batches = [batch(16, seed) for seed in range(3)]
+    plain, expected = train(batches, **how)
+    compiled, counted = [], steps.tf.function
+
+    def counting(*arguments, **options):
+        compiled.append(options.get("jit_compile"))
+        return counted(*arguments, **options)
+
+    monkeypatch.setattr(steps, "LARGE", 60)
+    monkeypatch.setattr(steps.tf, "function", counting)
+    made, weights = train(batches, **how)
+    assert compiled == [False, True]
+    assert_same_training((made, weights), (plain, expected))
+    _, again = train(batches, **how)
+    for one, other in zip(weights, again, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_compiled_step_learns_with_dropout():
+    assert learns(jit_compile=True)
+
+
+@pytest.mark.parametrize("jit_compile", [True, False])
+def test_a_batch_without_a_target_costs_nothing(jit_compile):
+    made, weights = train([batch(4, 0, counts=(0, 0))] * 2, jit_compile=jit_compile, weight_decay=0.0)
+    assert [row["loss"] for row in made] == [0, 0] and made[0]["gradient_norm"] == 0
+    assert all(np.isfinite(values).all() for values in weights)
+
+
+@pytest.mark.parametrize("jit_compile", [True, False])
+def test_the_step_says_what_the_model_s_shapes_may_depend_on(jit_compile):
+    model, _, _ = make(jit_compile=jit_compile)
+    assert model.static_shapes == jit_compile
+
+
+# In bfloat16
+
+
+@pytest.mark.parametrize("jit_compile", [True, False])
+def test_bfloat16_learns(jit_compile):
+    assert learns(dtype="mixed_bfloat16", jit_compile=jit_compile)
+
+
+def test_bfloat16_keeps_float32_weights_and_moments():
+    _, weights = train([batch(8, 0)] * 2, dtype="mixed_bfloat16")
+    kinds = {str(values.dtype) for values in weights}
+    assert kinds == {"float32", "int64"}  # the seeds and the count of steps are whole numbers
+
+
+def test_bfloat16_is_near_float32():
+    part = batch(64, 3, counts=(1, 2, 3))
+    narrow, _, _ = make(dtype="mixed_bfloat16", width=32, **CALM)
+    plain, _, _ = make(width=32, **CALM)
+    (loss, gradients), (expected, expected_gradients) = (
+        steps._loss_and_gradients(model, part) for model in (narrow, plain)
+    )
+    assert loss.dtype == tf.float32 and float(loss) == pytest.approx(float(expected), rel=0.01)
+    assert float(loss) != float(expected)
+    for variable, one, other in zip(plain.trainable_variables, gradients, expected_gradients, strict=True):
+        assert one.dtype == tf.float32
+        if variable.path.endswith("key/bias"):  # its gradient is 0 but for rounding: softmax forgets a common score
+            continue
+        cosine = np.vdot(one, other) / (np.linalg.norm(one) * np.linalg.norm(other))
+        assert cosine > 0.99, variable.path
+
+
+# Shared by replicas. Virtual devices are made before TensorFlow starts, so these run in a process of their own.
+
+SHARED = {
+    "two, clipped": {"rows": 8, "clip_norm": 0.05},
+    "three and an odd batch, never clipped": {"rows": 7, "replicas": 3, "clip_norm": 0.0},
+    "two with one row": {"rows": 1},
+    "two, compiled, and an odd batch": {"rows": 7, "jit_compile": True},
+}
+
+
+def shared_training_is_that_of_one_device(rows, replicas=2, jit_compile=False, clip_norm=0.5):
+    """The first rows have most of the masked positions, so the replicas' shares differ."""
+    batches = [batch(rows, seed, counts=(3, 3, 1, 0, 2, 0, 0)) for seed in range(6)]
+    strategy = steps.strategy_for(replicas)
+    assert strategy.num_replicas_in_sync == replicas
+    shared = train(batches, strategy=strategy, jit_compile=jit_compile, clip_norm=clip_norm, **CALM)
+    assert_same_training(shared, train(batches, clip_norm=clip_norm, **CALM))
+    assert shared[0][0]["gradient_norm"] > clip_norm
+
+
+def copies_are_the_same(variables):
+    for variable in variables:
+        first, second = (np.asarray(copy) for copy in variable.value.values)
+        np.testing.assert_array_equal(first, second, err_msg=variable.path)
+
+
+def replicas_drop_different_units():
+    """Two replicas with the same rows and the same noise would make the step of one with these rows."""
+    part = batch(8, 0, counts=(1, 2))
+    both = {name: tf.concat([values, values], axis=0) for name, values in part.items()}
+    for dropout, is_same in ((0.0, True), (0.3, False)):
+        rates = {"dropout": dropout, "attention_dropout": dropout}
+        shared, _ = train([both], strategy=steps.strategy_for(2), **rates)
+        alone, _ = train([part], **rates)
+        assert (abs(shared[0]["loss"] / alone[0]["loss"] - 1) < 1e-5) is is_same
+
+
+def the_first_replica_drops_what_a_single_device_does():
+    """All targets are in its rows, so the other's noise does not count."""
+    part = batch(4, 0, counts=(2,))
+    empty = {**part, "mask_targets": tf.zeros_like(part["mask_targets"])}
+    both = {name: tf.concat([part[name], empty[name]], axis=0) for name in part}
+    shared = train([both] * 3, strategy=steps.strategy_for(2), dropout=0.3)
+    assert_same_training(shared, train([part] * 3, dropout=0.3))
+
+
+def replicas_stay_together_and_repeat_themselves():
+    strategy, batches = steps.strategy_for(2), [batch(7, seed) for seed in range(5)]
+    model, optimizer, step = make(strategy, dropout=0.3)
+    for part in batches:
+        step(part)
+    copies_are_the_same(model.variables + optimizer.variables)
+    _, again = train(batches, strategy=strategy, dropout=0.3)
+    for variable, values in zip(model.variables + optimizer.variables, again, strict=True):
+        np.testing.assert_array_equal(np.asarray(variable), values)
+
+
+def replicas_learn_in_bfloat16():
+    assert learns(strategy=steps.strategy_for(2), dtype="mixed_bfloat16")
+
+
+def a_checkpoint_goes_from_one_number_of_replicas_to_another():
+    """As bits between the same numbers, with dropout; as the same training, without it, between different ones."""
+    strategy, batches = steps.strategy_for(2), [batch(8, seed) for seed in range(6)]
+    with tempfile.TemporaryDirectory() as folder:
+        for later, rates in ((strategy, {"dropout": 0.3}), (None, CALM)):
+            model, optimizer, step = make(strategy, **rates)
+            for part in batches[:3]:
+                step(part)
+            checkpoints.save(Path(folder) / "half.npz", groups_of(model, optimizer), {})
+            expected = [float(step(part)["loss"]) for part in batches[3:]]
+            model, optimizer, step = make(later, **rates)
+            checkpoints.restore(Path(folder) / "half.npz", groups_of(model, optimizer))
+            got = [float(step(part)["loss"]) for part in batches[3:]]
+            assert got == (expected if later else pytest.approx(expected, rel=1e-5))
+            if later:
+                copies_are_the_same(model.variables + optimizer.variables)
+
+
+def groups_of(model, optimizer):
+    return {"model": model.variables, "optimizer": optimizer.variables}
+
+
+def what_was_made_outside_the_scope_is_refused():
+    strategy, (model, optimizer, _) = steps.strategy_for(2), make()
+    mirrored, mirrored_optimizer, _ = make(strategy)
+    with pytest.raises(ValueError, match=r"`model` must be made under `strategy.scope\(\)`"):
+        steps.make_step(model, mirrored_optimizer, TrainingSettings(), strategy)
+    with pytest.raises(ValueError, match=r"`optimizer` must be made under `strategy.scope\(\)`"):
+        steps.make_step(mirrored, optimizer, TrainingSettings(), strategy)
+
+
+def more_replicas_than_rows_or_devices_are_refused():
+    with pytest.raises(UserError, match=r"`batch_size` must be at least .* replicas, 2. Received: batch_size=1"):
+        make(steps.strategy_for(2), batch_size=1)
+    with pytest.raises(UserError, match=r"`replicas` must be at most 3, the devices there are. Received: replicas=4"):
+        steps.strategy_for(4)
+
+
+CHECKS = {name: functools.partial(shared_training_is_that_of_one_device, **how) for name, how in SHARED.items()} | {
+    check.__name__.replace("_", " "): check
+    for check in (
+        replicas_drop_different_units,
+        the_first_replica_drops_what_a_single_device_does,
+        replicas_stay_together_and_repeat_themselves,
+        replicas_learn_in_bfloat16,
+        a_checkpoint_goes_from_one_number_of_replicas_to_another,
+        what_was_made_outside_the_scope_is_refused,
+        more_replicas_than_rows_or_devices_are_refused,
+    )
+}
+
+
+def main(path):
+    """Makes three virtual devices, runs all checks, and writes what went wrong in each."""
+    steps.strategy_for(3)
+    outcomes = dict.fromkeys(CHECKS, "")
+    for name, check in CHECKS.items():
+        try:
+            check()
+        except BaseException:
+            outcomes[name] = traceback.format_exc()
+    Path(path).write_text(json.dumps(outcomes))
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory):
+    path = tmp_path_factory.mktemp("shared") / "outcomes.json"
+    folders = os.pathsep.join([str(ROOT), str(TESTS)])
+    command = [sys.executable, "-c", f"from training import test_steps; test_steps.main({str(path)!r})"]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": folders}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_replicas(outcomes, check):
+    assert not outcomes[check], outcomes[check]
+
+
+def test_one_replica_needs_no_strategy():
+    assert steps.strategy_for(1) is None
+
+
+def test_devices_that_cannot_be_made_any_more_are_an_error():
+    there = len(tf.config.list_logical_devices("CPU"))
+    with pytest.raises(UserError, match=f"`replicas` must be at most {there}, .* Received: replicas=1000"):
+        steps.strategy_for(1000)

@@ -1,0 +1,133 @@
+"""What TensorBoard reads from the folder of a training that was stopped and went on."""
+
+import os
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.trainings import Killed, interrupted_during, killed_after
+from support.trainings import trainer as scripted_trainer
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from bert4rec_tf.foundation import plots
+from bert4rec_tf.training import tensorboard, trainer
+from bert4rec_tf.training.tensorboard import Scalars
+
+TRAINING = {f"training/{name}" for name in ("loss", "learning_rate", "gradient_norm", "clipped")}
+VALIDATION = {"validation/hr@10", "validation/ndcg@10"}
+
+
+def make_step(*arguments):
+    """A step that computes nothing but what it gives back."""
+
+    def step(batch):
+        loss = tf.reduce_mean(tf.cast(batch["items"], tf.float32))
+        return {"loss": loss, "gradient_norm": loss, "learning_rate": loss / 1000}
+
+    return step
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tensorboard, "EVERY", 5)
+        patch.setattr(plots, "available", lambda: False)
+        patch.setattr(trainer, "make_step", make_step)
+        yield
+
+
+def train(folder, **changes):
+    def measure():
+        return {"hr@10": 0.25, "ndcg@10": 0.125}
+
+    scripted_trainer(folder, validate=measure, steps=23, evaluate_every=8, **changes).run()
+
+
+def killed(folder, steps, monkeypatch):
+    """A sitting that is killed: what is not in the file by then never comes into it."""
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Scalars, "close", lambda writer: None)
+        train(folder, make=killed_after(steps))
+
+
+def curves(folder):
+    found = EventAccumulator(str(folder / "tensorboard"), size_guidance={"scalars": 0}).Reload()
+    return {tag: [(event.step, event.value) for event in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+
+
+def steps(curve):
+    return [step for step, _ in curve]
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("straight")
+    train(folder)
+    return curves(folder)
+
+
+def test_every_curve_is_there_with_the_last_steps(straight):
+    assert straight.keys() == TRAINING | VALIDATION
+    assert all(steps(straight[tag]) == [5, 10, 15, 20, 23] for tag in TRAINING)
+    assert {tag: straight[tag] for tag in VALIDATION} == {
+        "validation/hr@10": [(8, 0.25), (16, 0.25), (23, 0.25)],
+        "validation/ndcg@10": [(8, 0.125), (16, 0.125), (23, 0.125)],
+    }
+
+
+def test_points_are_means_of_the_steps_since_the_last_one(tmp_path):
+    writer = Scalars(tmp_path / "tensorboard", 0, clip_norm=1.0)
+    for step in range(1, 8):
+        writer.add(step, {"loss": float(step), "gradient_norm": step - 3.5, "learning_rate": 0.5})
+    writer.close()
+    found = curves(tmp_path)
+    assert found["training/loss"] == [(5, 3.0), (7, 6.5)]
+    np.testing.assert_allclose([value for _, value in found["training/clipped"]], [0.2, 1.0])
+    assert found["training/learning_rate"] == [(5, 0.5), (7, 0.5)]
+
+
+def test_points_know_the_time_of_day(tmp_path):
+    before = time.time()
+    writer = Scalars(tmp_path / "tensorboard", 0, clip_norm=0)
+    writer.add_metrics(3, {"mrr": 0.5})
+    writer.close()
+    (event,) = EventAccumulator(str(tmp_path / "tensorboard")).Reload().Scalars("validation/mrr")
+    assert before <= event.wall_time <= time.time()
+
+
+@pytest.mark.parametrize("kills", [[7], [13], [16], [22], [7, 13, 13, 22], [3, 4]], ids=str)
+def test_a_killed_training_that_goes_on_has_every_step_once(tmp_path, monkeypatch, straight, kills):
+    for step in kills:
+        killed(tmp_path, step, monkeypatch)
+    train(tmp_path)
+    found = curves(tmp_path)
+    assert {tag: steps(curve) for tag, curve in found.items()} == {tag: steps(curve) for tag, curve in straight.items()}
+    assert found["training/loss"][-1] == straight["training/loss"][-1]
+
+
+def test_a_training_that_ended_in_an_error_goes_on_with_every_step_once(tmp_path, straight):
+    with pytest.raises(Killed):
+        train(tmp_path, make=killed_after(13))
+    assert steps(curves(tmp_path)["training/loss"]) == [5, 10, 13]
+    train(tmp_path)
+    assert {tag: steps(curve) for tag, curve in curves(tmp_path).items()} == {
+        tag: steps(curve) for tag, curve in straight.items()
+    }
+
+
+def test_a_training_stopped_by_ctrl_c_has_a_point_where_it_stopped(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, make=interrupted_during(13))
+    train(tmp_path)
+    assert steps(curves(tmp_path)["training/loss"]) == [5, 10, 13, 15, 20, 23]
+
+
+def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path):
+    writer = Scalars(tmp_path / "tensorboard", 0, clip_norm=0)
+    with open("/dev/full", "wb") as full:
+        os.dup2(full.fileno(), writer._file.fileno())
+    for act in (writer.flush, writer.close):
+        with pytest.raises(OSError, match="No space left") as raised:
+            act()
+        assert raised.value.filename.startswith(str(tmp_path / "tensorboard"))
