@@ -138,7 +138,7 @@ def server(folder: Path, **flags: int) -> Iterator[tuple[str, float]]:
     command = [
         sys.executable,
         "-c",
-        "from bert4rec_tf.cli import main; main()",
+        "from bert4rec_tf.commands.main import main; main()",
         "serve",
         f"--model={folder}",
         "--port=0",

@@ -352,7 +352,7 @@ def make_run(
     they are chosen anew. Whoever names `retrain` holds the validation item out, whatever the preset does.
 
     Args:
-        dataset: a name in `data.sources.datasets.DATASETS`, or a file of one's own (or its `name`): the preset is then OWN.
+        dataset: a name in `DATASETS`, or a file of one's own (or its `name`): the preset is then OWN.
         model: a name in `models.MODELS`.
         preset: a name in `PRESETS`.
         seed: seed of the masks, the initial weights, dropout and the order of examples.

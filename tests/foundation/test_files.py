@@ -174,7 +174,7 @@ def test_a_file_is_not_replaced_by_a_folder(tmp_path):
 
 HOLD = """
 import pathlib, sys, time
-from bert4rec_tf.files import FolderLock
+from bert4rec_tf.foundation.files import FolderLock
 with FolderLock(pathlib.Path(sys.argv[1])).held():
     print("held", flush=True)
     input()
@@ -241,7 +241,7 @@ def test_without_a_message_the_other_process_is_waited_for_and_the_user_told(tmp
 
 BEGUN = """
 import pathlib, sys
-from bert4rec_tf.files import FolderLock, whole_file, whole_folder
+from bert4rec_tf.foundation.files import FolderLock, whole_file, whole_folder
 folder = pathlib.Path(sys.argv[1])
 with FolderLock(folder).held(), whole_file(folder / "file") as file, whole_folder(folder / "folder") as below:
     file.write_text("half")

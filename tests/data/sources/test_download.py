@@ -181,7 +181,7 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path):
 
 PROGRAM = """
 import sys
-from bert4rec_tf.data import download
+from bert4rec_tf.data.sources import download
 from pathlib import Path
 print("begins", flush=True)
 download.fetch(download.Remote((sys.argv[1],), sys.argv[2]), Path(sys.argv[3]))

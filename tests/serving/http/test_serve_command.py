@@ -91,9 +91,9 @@ def test_a_port_that_is_taken_is_told_before_the_model_is_loaded(tmp_path, monke
 
 def test_without_the_web_library_the_extra_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "aiohttp", None)
-    for name in ("web", "server"):
-        monkeypatch.delitem(sys.modules, f"bert4rec_tf.serving.{name}", raising=False)
-        monkeypatch.delattr(f"bert4rec_tf.serving.{name}", raising=False)
+    for name in ("app", "server"):
+        monkeypatch.delitem(sys.modules, f"bert4rec_tf.serving.http.{name}", raising=False)
+        monkeypatch.delattr(f"bert4rec_tf.serving.http.{name}", raising=False)
     code, told = end_of([f"--model={tmp_path}"], monkeypatch, capsys)
     assert code == 2 and "pip install 'bert4rec-tf[serve]'" in told
 
