@@ -104,5 +104,5 @@ def plot(curves: Curves, folder: Path) -> None:
         axes.set_ylim(bottom=min(np.min(values) for label, values in found.items() if label != "x") / 2)
         axes.legend()
         axes.grid(alpha=0.3)
-        with files.whole_file(folder / f"{name}.png") as aside:
+        with files.atomic_write(folder / f"{name}.png") as aside:
             figure.savefig(aside, format="png", dpi=120)

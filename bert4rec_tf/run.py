@@ -191,7 +191,7 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: d
     experiment = pipeline.Experiment(run, sequences, workdir, **options)
     if experiment.initial is not None:
         print(summary.start(experiment.initial), flush=True)
-    with workdir.held():
+    with workdir.lock():
         if FLAGS.mode in ("all", "prepare"):
             experiment.prepare()
         if FLAGS.mode in ("all", "train"):

@@ -13,10 +13,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.foundation.errors import UserError, unknown_name
-from bert4rec_tf.foundation.startup import Parser, guarded, path_argument
+from bert4rec_tf.foundation.startup import Parser, exit_on_error, path_argument
 from experiments import listing
 from experiments.findings import Findings
-from experiments.jobs import Asked, Job, Plan, distinct
+from experiments.jobs import EncodedRequest, Job, Plan, distinct
 from experiments.material import fetch, write_report
 from experiments.results import FAILED, Results
 from experiments.sweep import Sweep
@@ -137,7 +137,7 @@ def main(arguments: Sequence[str]) -> int:
     whole = dataclasses.replace(plan, datasets=QUICK_DATASETS if asked.quick else DATASETS)
     lines, attentions = results.read(), results.attentions()
     findings = {name: Findings(name, whole, lines, attentions) for name in TABLES}
-    for path in write_report(findings, sweep, Asked([job.key for job in jobs], unknown)):
+    for path in write_report(findings, sweep, EncodedRequest([job.key for job in jobs], unknown)):
         print(path)
     return int(FAILED in statuses.values() or not has_data)
 
@@ -177,7 +177,7 @@ def command(arguments: Sequence[str]) -> None:
     """Does the same as a process: it ends with the exit code, with mistakes told in one line, and Ctrl-C and SIGTERM
     alike."""
     signal.signal(signal.SIGTERM, interrupted)
-    guarded(lambda: sys.exit(main(arguments)), stopped="Stopped. The same command goes on.")
+    exit_on_error(lambda: sys.exit(main(arguments)), stopped="Stopped. The same command goes on.")
 
 
 if __name__ == "__main__":

@@ -94,5 +94,5 @@ def draw_attention(attention: Sequence[Any], path: Path, title: str) -> list[tup
 
 def _save(figure: Any, path: Path) -> None:
     files.make_folder(path.parent)
-    with files.whole_file(path) as aside:
+    with files.atomic_write(path) as aside:
         figure.savefig(aside, format="png", dpi=120, metadata={"Software": None})

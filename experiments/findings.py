@@ -125,7 +125,7 @@ def of_other_files(lines: Mapping[str, Line]) -> dict[str, Line]:
 
 def samples_per_second(line: Line) -> float | None:
     """Returns the examples per second of a run's last training; where that was measured on the way, this included."""
-    phase = line.get("final") or line.get("choose")
+    phase = line.get("retrain") or line.get("select")
     if not phase or not phase["seconds"]:
         return None
     return phase["steps"] * line["run"]["training"]["batch_size"] / phase["seconds"]

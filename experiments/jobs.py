@@ -102,7 +102,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Asked:
+class EncodedRequest:
     """The part of the paper that a sweep was asked for.
 
     Attributes:

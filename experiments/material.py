@@ -10,7 +10,7 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import warn
 from experiments import significance
 from experiments.findings import Findings
-from experiments.jobs import Asked
+from experiments.jobs import EncodedRequest
 from experiments.report import Report
 from experiments.results import Results
 from experiments.sweep import Sweep
@@ -19,7 +19,7 @@ TITLE = "BERT4Rec: every table and figure, beside the paper"
 STATISTICS = "statistics.json"
 
 
-def write_report(findings: Mapping[str, Findings], sweep: Sweep, asked: Asked | None = None) -> list[Path]:
+def write_report(findings: Mapping[str, Findings], sweep: Sweep, asked: EncodedRequest | None = None) -> list[Path]:
     """Makes what is missing of a report's material, as far as data and ranks are at hand, and writes it.
 
     Args:
@@ -67,7 +67,7 @@ def statistics_of(found: Findings, sweep: Sweep) -> dict[str, dict[str, str]]:
                 continue
             made[name] = {"data_file": file, "columns": columns}
     if made:
-        with sweep.results.held():
+        with sweep.results.lock():
             now = files.read_json(path) if path.exists() else {}
             kept = {**now, **made}
             files.write_json(path, kept)

@@ -13,7 +13,7 @@ from bert4rec_tf.evaluation.metrics import FULL, METRICS, UNIFORM
 from bert4rec_tf.foundation import files
 from experiments import markup, significance, statements
 from experiments.findings import SAMPLES, Findings
-from experiments.jobs import Asked
+from experiments.jobs import EncodedRequest
 from experiments.markup import Cell, Grid, Section, Text
 from experiments.runs import about, all_runs
 from experiments.tables import MODELS, TABLES
@@ -48,7 +48,7 @@ class Report:
     statistics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     pictures: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
     can_draw: bool = True
-    asked: Asked | None = None
+    asked: EncodedRequest | None = None
 
     def sections(self) -> list[Section]:
         """Returns the sections of the tables, in the paper's order, between two about the runs."""

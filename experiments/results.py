@@ -9,7 +9,7 @@ import filelock
 
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.runs.workdir import CHOOSE, FINAL, WorkDirectory
+from bert4rec_tf.runs.workdir import RETRAIN, SELECT, WorkDirectory
 
 FILE = "results.jsonl"
 ATTENTION = "attention-"
@@ -77,7 +77,7 @@ class Results:
         """Returns the keys of the runs whose mean attention is kept."""
         return {path.stem.removeprefix(ATTENTION) for path in self.folder.glob(f"{ATTENTION}*.json")}
 
-    def held(self) -> filelock.FileLock:
+    def lock(self) -> filelock.FileLock:
         """Returns the lock of what is kept in the folder, to be held while a file there is changed."""
         files.make_folder(self.folder)
         return filelock.FileLock(self.folder / f".{FILE}{files.LOCK}")
@@ -94,7 +94,7 @@ class Results:
         Returns:
             The finished line that stays, where it is of the same data file; else the new line.
         """
-        with self.held():
+        with self.lock():
             found = self.read()
             older = found.get(sitting["key"], {})
             is_finished = older.get("status") == FINISHED
@@ -118,7 +118,7 @@ def newest(line: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def trainings(line: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Returns what a line says of its trainings that took steps."""
-    return [line[phase] for phase in (CHOOSE, FINAL) if phase in line and line[phase]["steps"]]
+    return [line[phase] for phase in (SELECT, RETRAIN) if phase in line and line[phase]["steps"]]
 
 
 def _with_lost_time(line: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from bert4rec_tf.evaluation.metrics import POPULAR
 from bert4rec_tf.foundation.progress import clock
 from experiments import provenance
 from experiments.findings import Findings, Line
-from experiments.jobs import QUICK, QUICK_WIDTH, Asked
+from experiments.jobs import QUICK, QUICK_WIDTH, EncodedRequest
 from experiments.markup import Grid, Section, percent
 from experiments.results import FAILED, STOPPED, newest
 
@@ -18,7 +18,7 @@ QUICK_REMARK = (
 )
 
 
-def about(findings: Mapping[str, Findings], asked: Asked | None = None) -> Section:
+def about(findings: Mapping[str, Findings], asked: EncodedRequest | None = None) -> Section:
     """What the results were made with: data files, versions, and how many runs there are.
 
     Args:
@@ -140,13 +140,13 @@ def _capped(findings: Mapping[str, Findings]) -> list[str]:
     keys = [
         line["key"]
         for _, line in _shown(findings)
-        if line.get("choose", {}).get("best_step") == line["run"]["training"]["steps"]
+        if line.get("select", {}).get("best_step") == line["run"]["training"]["steps"]
     ]
     return [f"Best at the last step that was allowed, so more steps may do better: {', '.join(keys)}."] if keys else []
 
 
 def _steps(line: Mapping[str, Any]) -> str:
-    trainings = [line[phase]["steps"] for phase in ("choose", "final") if phase in line]
+    trainings = [line[phase]["steps"] for phase in ("select", "retrain") if phase in line]
     if not any(trainings):
         return "none"
     return " and ".join(f"{steps:,}" for steps in trainings) + f" of {line['run']['training']['batch_size']}"

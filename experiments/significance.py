@@ -53,7 +53,7 @@ def compare_all(found: Findings, folders: Mapping[str, Path], results: Results) 
             continue
         made[name] = {metric: asdict(compared[metric]) for metric in METRICS}
     if made:
-        with results.held():
+        with results.lock():
             lines = results.read()
             kept = {name: one for name, one in read(results).items() if all(key in lines for key in name.split())}
             files.write_json(results.folder / FILE, {**kept, **made})

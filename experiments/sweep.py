@@ -82,7 +82,7 @@ class Sweep:
     def is_running(self, job: Job) -> bool:
         """Tells whether a process works on the job."""
         try:
-            with filelock.FileLock(self.claim(job), timeout=0):
+            with filelock.FileLock(self.initialize(job), timeout=0):
                 return False
         except filelock.Timeout:
             return True
@@ -101,7 +101,7 @@ class Sweep:
         """The work directory that a finished line of the job was measured in, if that was here."""
         return folder_of_data(self.folder(job), line["data_fingerprint"])
 
-    def claim(self, job: Job) -> Path:
+    def initialize(self, job: Job) -> Path:
         """The lock of a job, which its process holds; the system frees that of a dead one."""
         files.make_folder(self.workdir / "claims")
         return self.workdir / "claims" / job.key
@@ -189,7 +189,7 @@ class Sweep:
         files.make_folder(self.workdir / "logs")
         return {
             "run": job.run.to_dict(),
-            "claim": str(self.claim(job)),
+            "claim": str(self.initialize(job)),
             "log": str(self.log(job)),
             "workdir": str(self.folder(job)),
             "prepared_dir": str(self.workdir / "prepared"),

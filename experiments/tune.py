@@ -99,7 +99,7 @@ class Search:
 
     def go_on(self, trials: int) -> "optuna.Study":
         """Searches until so many trials have ended, and returns the study."""
-        with files.FolderLock(self.folder, busy=BUSY).held():
+        with files.FolderLock(self.folder, busy=BUSY).lock():
             study = self.study()
             self._take_up(study)
             left = trials - len(ended(study))

@@ -4,7 +4,7 @@ import importlib
 import sys
 
 from bert4rec_tf.foundation.errors import unknown_name
-from bert4rec_tf.foundation.startup import guarded
+from bert4rec_tf.foundation.startup import exit_on_error
 
 COMMANDS = {
     "run": "prepare, train, evaluate and export a model (the same as python -m bert4rec_tf.run)",
@@ -27,7 +27,7 @@ def main() -> None:
     if name in ("help", "--help", "-h"):
         print(usage())
         return
-    guarded(lambda: _command(name, arguments), stopped="Stopped. The same command goes on where it was.")
+    exit_on_error(lambda: _command(name, arguments), stopped="Stopped. The same command goes on where it was.")
 
 
 def _command(name: str, arguments: list[str]) -> None:

@@ -58,7 +58,7 @@ def recommend_to(
     model: "SavedRecommender", history: list[str], user: str, choices: "Choices", titles: Mapping[str, str]
 ) -> None:
     """Prints rank, score and item, or its title, for each that is recommended to one history."""
-    if model.knows_users and not user:
+    if model.has_user_embeddings and not user:
         warn("this model goes by users, and none is named with --user: these are the most popular items")
     found = model.recommend([history], [user], choices)
     if found.unknown[0]:

@@ -24,7 +24,7 @@ def metrics_of(ranks: Mapping[str, np.ndarray]) -> Metrics:
     return {protocol: metrics(found) for protocol, found in ranks.items()}
 
 
-def references(run: Run, split: LeaveOneOut, task: RankingTask) -> dict[str, Metrics]:
+def measure_baselines(run: Run, split: LeaveOneOut, task: RankingTask) -> dict[str, Metrics]:
     """Measures `pop` and `random` on a task, and `ceiling` or `paper` where these very data have one."""
     found = {"pop": _pop(split, task), "random": _random(task)}
     generator = datasets.DATASETS[run.dataset].generator if run.dataset in datasets.DATASETS else None

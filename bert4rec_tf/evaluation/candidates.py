@@ -50,7 +50,7 @@ def draw_uniform(sequences: Sequences, users: np.ndarray, num_negatives: int, se
     return _draw(sequences, users, num_negatives, [seed, 1], draw, np.ones(sequences.num_items))
 
 
-LAWS = {POPULAR: draw_popular, UNIFORM: draw_uniform}
+SAMPLERS = {POPULAR: draw_popular, UNIFORM: draw_uniform}
 
 
 def frozen(
@@ -69,16 +69,16 @@ def frozen(
     """
     num_negatives = min(num_negatives, sequences.num_items)
     path = folder / f"candidates-{FORMAT}-{sequences.fingerprint[:16]}-{num_negatives}-{seed}.npz"
-    with files.FolderLock(folder).held():
+    with files.FolderLock(folder).lock():
         if path.exists():
             try:
-                kept = npz.read(path, LAWS)
+                kept = npz.read(path, SAMPLERS)
                 if all(found.shape == (len(users), num_negatives) for found in kept.values()):
                     return kept
                 warn(f"{path}: was drawn for other users; drawn again")
-            except npz.Damaged as error:
+            except npz.CorruptFileError as error:
                 warn(f"{error}; drawn again")
-        drawn = {law: draw(sequences, users, num_negatives, seed) for law, draw in LAWS.items()}
+        drawn = {law: draw(sequences, users, num_negatives, seed) for law, draw in SAMPLERS.items()}
         npz.write(path, drawn)
         return drawn
 

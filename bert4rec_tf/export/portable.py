@@ -61,14 +61,14 @@ def export(
     suffix = SUFFIXES[form]
     convert, runner = (_to_onnx, _onnx_runner) if form == "onnx" else (_to_litert, _litert_runner)
     batch, width = (None, None) if form == "onnx" else (1, model.max_history or 1)
-    with files.whole_folder(folder) as aside:
+    with files.replace_directory(folder) as aside:
         histories = _histories(model, batch)
         for name, function, inputs in _parts(model, batch, width, histories):
             content = convert(function, model)
             (aside / f"{name}{suffix}").write_bytes(content)
             _compare(f"{name}{suffix}", runner(content), function, inputs)
         (aside / VOCABULARY).write_bytes(lines_of(vocabulary.items.tolist()))
-        if model.knows_users:
+        if model.has_user_embeddings:
             (aside / USERS).write_bytes(lines_of(users))
         files.write_json(aside / CARD, {**facts(model, vocabulary, users), **(card or {})})
 
@@ -90,7 +90,7 @@ def _parts(
 ) -> Iterator[tuple[str, Part, list[Numbers]]]:
     """Yields the name, the function and some inputs of the encoder, then of the scorer."""
     items, lengths = tf.TensorSpec([batch, width], tf.int32, "items"), tf.TensorSpec([batch], tf.int32, "lengths")
-    if model.knows_users:
+    if model.has_user_embeddings:
 
         @tf.function(input_signature=[items, lengths, tf.TensorSpec([batch], tf.int32, "users")])
         def encoder(items, lengths, users):

@@ -48,13 +48,13 @@ def export(
         raise ValueError(
             f"`vocabulary` must have the {model.num_items} items of the model. Received: {vocabulary.num_items} items"
         )
-    if model.knows_users and users is None:
+    if model.has_user_embeddings and users is None:
         raise ValueError("`users` must be the raw ids of the model's users. Received: None")
     content = {VOCABULARY: lines_of(vocabulary.items.tolist())}
-    if model.knows_users:
+    if model.has_user_embeddings:
         content[USERS] = lines_of(users)
     refuse_other_content(folder)
-    with files.whole_folder(folder) as aside, tempfile.TemporaryDirectory() as scratch:
+    with files.replace_directory(folder) as aside, tempfile.TemporaryDirectory() as scratch:
         for name, lines in content.items():
             (Path(scratch) / name).write_bytes(lines)
         items, known = (Path(scratch) / name for name in (VOCABULARY, USERS))
@@ -63,7 +63,7 @@ def export(
             items,
             _log_shares(vocabulary.counts),
             min(k, model.num_items),
-            known if model.knows_users else None,
+            known if model.has_user_embeddings else None,
         )
         try:
             functions = {name: getattr(service, name) for name in SIGNATURES}
@@ -81,7 +81,7 @@ def facts(model: Recommender, vocabulary: Vocabulary, users: Sequence[str] | Non
         "format": 1,
         "model": type(model).__name__,
         "items": vocabulary.num_items,
-        "users": len(users) if model.knows_users else None,
+        "users": len(users) if model.has_user_embeddings else None,
         "max_history": model.max_history,
         "scores": "log-probabilities" if model.scores_are_logits else "the model's own",
         "parameters": int(sum(np.prod(weight.shape) for weight in model.trainable_weights)),

@@ -28,7 +28,7 @@ _LINE = tf.lookup.TextFileIndex.WHOLE_LINE
 _NUMBER = tf.lookup.TextFileIndex.LINE_NUMBER
 
 
-class Asked(NamedTuple):
+class EncodedRequest(NamedTuple):
     """Whom something is asked for.
 
     Attributes:
@@ -77,7 +77,7 @@ class Service(tf.Module):
         for name, function in zip(SIGNATURES, functions, strict=True):
             setattr(self, name, function)
 
-    def _read(self, histories: Tensor, users: Tensor | None = None) -> Asked:
+    def _read(self, histories: Tensor, users: Tensor | None = None) -> EncodedRequest:
         """Reads raw histories, string [b, any], and raw users, string [b], where the model knows users."""
         numbers = self._items_of(histories)
         known = tf.ragged.boolean_mask(numbers, numbers != PAD)
@@ -93,7 +93,7 @@ class Service(tf.Module):
         items = tf.pad(known.to_tensor(PAD), [[0, 0], [0, 1]])
         vectors = self._user_vectors({"users": rows, "items": items, "lengths": lengths})
         unknown = tf.math.count_nonzero((numbers == PAD) & (histories != ""), axis=1, dtype=tf.int32)
-        return Asked(tf.where(popular[:, None], tf.zeros_like(vectors), vectors), popular, items, unknown)
+        return EncodedRequest(tf.where(popular[:, None], tf.zeros_like(vectors), vectors), popular, items, unknown)
 
     def _items_of(self, raw: Tensor) -> tf.Tensor:
         """Returns the numbers of raw ids, int32 of their shape, 0 for what is no item's."""
@@ -166,12 +166,12 @@ class Service(tf.Module):
         items = self._items_of(raw)
         return lambda rows: tf.gather(items, tf.minimum(rows, tf.shape(items)[0] - 1))
 
-    def _width(self, asked: Asked, candidates: Tensor) -> Tensor:
+    def _width(self, asked: EncodedRequest, candidates: Tensor) -> Tensor:
         """Returns how many numbers the scoring of candidates makes for one row."""
         rows_of_table = tf.shape(candidates)[1] * asked.vectors.shape[1]
         return tf.maximum(rows_of_table, self._num_items) if self._scores_are_logits else rows_of_table
 
-    def _all_scores(self, asked: Asked, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _all_scores(self, asked: EncodedRequest, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the scores of all items, float32 [r, n], and what to take off them, [r, 1]."""
         scores = tf.cast(self._score_vectors(tf.gather(asked.vectors, rows)), tf.float32)
         popular = tf.gather(asked.popular, rows)[:, None]
@@ -183,7 +183,7 @@ class Service(tf.Module):
         )
         return scores, normalisers
 
-    def _scores_of(self, asked: Asked, rows: Tensor, items: Tensor) -> tf.Tensor:
+    def _scores_of(self, asked: EncodedRequest, rows: Tensor, items: Tensor) -> tf.Tensor:
         """Returns the scores of some items, int32 [r, c], HIDDEN for 0: float32 [r, c]."""
         vectors = tf.gather(asked.vectors, rows)
         scores = tf.cast(self._score_vectors(vectors, items), tf.float32)

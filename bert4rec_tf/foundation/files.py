@@ -35,7 +35,7 @@ def expanded_path(path: Path | str) -> Path:
 
 
 @contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """Yields a path beside `path` to write to; it takes the place of `path` when the block ends without an error.
 
     What was at `path` stays as it was until then, also where the disk is full or the power fails.
@@ -57,7 +57,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
+def replace_directory(path: Path) -> Iterator[Path]:
     """Yields a new folder beside `path` to fill; it takes the place of `path` when the block ends without an error.
 
     A folder that was at `path` stays as it was until then. Those above it are made.
@@ -101,7 +101,7 @@ def _to_disk(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    with whole_file(path) as aside:
+    with atomic_write(path) as aside:
         aside.write_text(text, encoding="utf-8", newline="\n")
 
 
@@ -165,7 +165,7 @@ class FolderLock:
         self._lock = filelock.FileLock(folder / LOCK)
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Holds the folder inside the block.
 
         Raises:

@@ -25,13 +25,13 @@ UNREADABLE = (
 """What reading a damaged archive can end in."""
 
 
-class Damaged(UserError):
+class CorruptFileError(UserError):
     """A file that cannot be read: missing, cut short, or with a bit that flipped."""
 
 
 def write(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Writes arrays under their names; the file appears whole or not at all, and equal arrays give equal bytes."""
-    with files.whole_file(path) as aside, open(aside, "wb") as file:
+    with files.atomic_write(path) as aside, open(aside, "wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
 
 
@@ -41,7 +41,7 @@ def read(path: Path, names: Iterable[str] | None = None) -> dict[str, np.ndarray
     All bytes of an array, and so their checksum, are read before anything in them is believed.
 
     Raises:
-        Damaged: where the file, or one of these arrays, cannot be read or is not there.
+        CorruptFileError: where the file, or one of these arrays, cannot be read or is not there.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -51,4 +51,4 @@ def read(path: Path, names: Iterable[str] | None = None) -> dict[str, np.ndarray
             name: np.lib.format.read_array(io.BytesIO(found), allow_pickle=False) for name, found in contents.items()
         }
     except UNREADABLE as error:
-        raise Damaged(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+        raise CorruptFileError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error

@@ -38,7 +38,7 @@ def plot_curve(path: Path, curve: Sequence[dict[str, float]], title: str) -> Non
         right.set_ylim(bottom=0)
     axes.legend(handles=lines, loc="center right")
     axes.grid(alpha=0.3)
-    with files.whole_file(path) as aside:
+    with files.atomic_write(path) as aside:
         figure.savefig(aside, format="png", dpi=120, metadata={"Software": None})
 
 
@@ -59,5 +59,5 @@ def plot_ranked(path: Path, counts: Mapping[str, np.ndarray], title: str) -> Non
         axes.set_title(f"{len(values):,} {name}, {np.mean(values):,.1f} actions each")
         axes.grid(alpha=0.3)
     figure.suptitle(title)
-    with files.whole_file(path) as aside:
+    with files.atomic_write(path) as aside:
         figure.savefig(aside, format="png", dpi=120, metadata={"Software": None})

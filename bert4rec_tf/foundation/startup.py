@@ -28,7 +28,7 @@ def path_argument(text: str) -> Path:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def guarded(main: Callable[[], None], stopped: str = "Stopped.") -> None:
+def exit_on_error(main: Callable[[], None], stopped: str = "Stopped.") -> None:
     """Does what a command line says. A mistake of the user, and what the system refuses, end in one line with exit code
     2, Ctrl-C in 130."""
     try:

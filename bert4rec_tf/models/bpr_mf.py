@@ -24,7 +24,7 @@ class BprMf(Recommender):
 
     examples: ClassVar[str] = "contexts"
     example_options: ClassVar[dict[str, int]] = {"context": 0, "num_negatives": 1}
-    knows_users: ClassVar[bool] = True
+    has_user_embeddings: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ class Caser(Recommender):
     """
 
     examples: ClassVar[str] = "contexts"
-    knows_users: ClassVar[bool] = True
+    has_user_embeddings: ClassVar[bool] = True
 
     def __init__(
         self,

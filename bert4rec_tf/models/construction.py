@@ -14,7 +14,7 @@ def new_model(run: Run, num_items: int, num_users: int, strategy: tf.distribute.
     """Returns a run's model with fresh weights, which the seed decides."""
     keras.utils.set_random_seed(run.seed)
     kind, options = MODELS[run.model], asdict(run.architecture)
-    if kind.knows_users:
+    if kind.has_user_embeddings:
         options["num_users"] = num_users
     if run.training.mixed_precision:
         options["dtype"] = "mixed_bfloat16"

@@ -24,7 +24,7 @@ class Fpmc(Recommender):
 
     examples: ClassVar[str] = "contexts"
     example_options: ClassVar[dict[str, int]] = {"context": 1, "num_negatives": 1}
-    knows_users: ClassVar[bool] = True
+    has_user_embeddings: ClassVar[bool] = True
     max_history = 1
 
     def __init__(

@@ -27,7 +27,7 @@ class Ncf(Recommender):
     """
 
     examples: ClassVar[str] = "contexts"
-    knows_users: ClassVar[bool] = True
+    has_user_embeddings: ClassVar[bool] = True
 
     def __init__(
         self,

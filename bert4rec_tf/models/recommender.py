@@ -18,7 +18,7 @@ class Recommender(keras.Model):
     """What training, evaluation and export ask of a model.
 
     A model defines `examples`, `training_loss`, `user_vectors` and `score_vectors`, makes its variables in its
-    constructor, and takes `num_items` as its constructor's first argument, and `num_users` too where it `knows_users`.
+    constructor, and takes `num_items` as its constructor's first argument, and `num_users` too where it `has_user_embeddings`.
     Items are 1 .. n, 0 pads rows on the right; users are 0 .. m - 1.
 
     Attributes:
@@ -26,7 +26,7 @@ class Recommender(keras.Model):
         settings: the constructor's other arguments.
         examples: the kind of training example it eats; None where it only counts (`adapt`).
         example_options: what that kind is made with.
-        knows_users: whether it has parameters for each user, and so only serves those it was trained on.
+        has_user_embeddings: whether it has parameters for each user, and so only serves those it was trained on.
         max_history: how many of the last items of a history it reads; None for any number.
         scores_are_logits: whether `score` gives logits of a softmax over the items.
         static_shapes: set where XLA compiles the step: then no shape in `training_loss` may depend on what the batch
@@ -37,7 +37,7 @@ class Recommender(keras.Model):
     settings: dict[str, Any]
     examples: ClassVar[str | None] = None
     example_options: dict[str, Any] = {}  # noqa: RUF012
-    knows_users: ClassVar[bool] = False
+    has_user_embeddings: ClassVar[bool] = False
     max_history: int | None = None
     scores_are_logits: bool = False
     static_shapes: bool = False

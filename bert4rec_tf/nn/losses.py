@@ -77,16 +77,16 @@ def _with_gradients(
     def add_piece(
         index: tf.Tensor, value: tf.Tensor, of_hidden: tf.TensorArray, of_table: tf.Tensor, of_bias: tf.Tensor
     ):
-        part, aims, shares = (column[index] for column in columns)
+        part, targets, weights = (column[index] for column in columns)
         wide = tf.cast(part, table.dtype)
         logits = tf.nn.bias_add(tf.matmul(wide, table, transpose_b=True), bias)
         probabilities = tf.nn.softmax(logits)
-        value += tf.reduce_sum(_negative_log_likelihoods(logits, probabilities, aims) * shares)
-        of_bias += tf.matmul(shares[None, :], probabilities)[0]
+        value += tf.reduce_sum(_negative_log_likelihoods(logits, probabilities, targets) * weights)
+        of_bias += tf.matmul(weights[None, :], probabilities)[0]
         probabilities = tf.cast(probabilities, narrow)
         mean_rows = tf.cast(tf.matmul(probabilities, narrow_table), table.dtype)
-        of_part = (mean_rows - tf.gather(table, aims)) * shares[:, None]
-        factors = tf.cast(wide * shares[:, None], narrow)
+        of_part = (mean_rows - tf.gather(table, targets)) * weights[:, None]
+        factors = tf.cast(wide * weights[:, None], narrow)
         of_table += tf.cast(tf.matmul(factors, probabilities, transpose_a=True), table.dtype)
         return index + 1, value, of_hidden.write(index, tf.cast(of_part, narrow)), of_table, of_bias
 

@@ -25,13 +25,13 @@ from bert4rec_tf.evaluation.ranking import Ranker, RankingTask
 from bert4rec_tf.evaluation.metrics import METRICS, POPULAR, metrics
 from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.evaluation.baselines import metrics_of, references
+from bert4rec_tf.evaluation.baselines import metrics_of, measure_baselines
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences, Vocabulary
 from bert4rec_tf.export import portable, saved_model
 from bert4rec_tf.training.steps import strategy_for
 from bert4rec_tf.runs.transfer import Source
 from bert4rec_tf.foundation.types import Batch
-from bert4rec_tf.runs.workdir import CHOOSE, FINAL, WorkDirectory, initial_of, versions
+from bert4rec_tf.runs.workdir import SELECT, RETRAIN, WorkDirectory, initial_of, versions
 
 SAVED_MODEL = "saved_model"
 """The form of an export for TensorFlow, and its folder in a work directory."""
@@ -45,7 +45,7 @@ class Result:
     """What a run ends with.
 
     Attributes:
-        metrics: what is in `metrics.json`: settings, metrics of validation and test, references.
+        metrics: what is in `metrics.json`: settings, metrics of validation and test, baselines.
         model: the model that was measured on the test items.
         sequences: the data, with the vocabulary that the model's ids stand for.
         workdir: where everything lies.
@@ -61,8 +61,8 @@ def phases(run: Run) -> list[str]:
     """Returns the trainings that a run's protocol asks for; the last one gives the model that is measured."""
     settings = run.training
     if settings.train_on_validation or MODELS[run.model].examples is None:
-        return [FINAL]
-    return [CHOOSE, FINAL] if settings.retrain else [CHOOSE]
+        return [RETRAIN]
+    return [SELECT, RETRAIN] if settings.retrain else [SELECT]
 
 
 def trained_model(run: Run, num_items: int, num_users: int, workdir: WorkDirectory) -> Recommender:
@@ -106,11 +106,11 @@ class Experiment:
         if useless:
             raise UserError(f"{useless}. Received: dataset={self.run.dataset}")
         initial = self._checked_source()
-        self.workdir.claim(self.run, self.sequences, environment(), self.interactions, initial)
+        self.workdir.initialize(self.run, self.sequences, environment(), self.interactions, initial)
         if self.source is not None:
-            with self.workdir.held():
+            with self.workdir.lock():
                 warm_start.keep(self.source, self.workdir)
-        if MODELS[self.run.model].knows_users:
+        if MODELS[self.run.model].has_user_embeddings:
             self.workdir.keep_users(self.sequences.users)
 
     def _useless(self) -> str | None:
@@ -119,7 +119,7 @@ class Experiment:
             return "No user has three actions, so there is nothing to measure on"
         if all(len(np.unique(self.sequences[user])) == self.sequences.num_items for user in self.split.users):
             return "Every user has met every item, so there is nothing to rank a target among"
-        first = self.split.training(phases(self.run)[0] == FINAL)
+        first = self.split.training(phases(self.run)[0] == RETRAIN)
         if MODELS[self.run.model].examples is not None and first.lengths.max() < 2:
             return "No user has two items to train on, so no item can be predicted from another"
         return None
@@ -140,7 +140,7 @@ class Experiment:
 
     def prepare(self) -> None:
         """Writes the training examples of all phases and draws the candidates, unless they are there."""
-        with self.workdir.held():
+        with self.workdir.lock():
             if MODELS[self.run.model].examples == MASKED:
                 for phase in phases(self.run):
                     self._shards(phase)
@@ -152,7 +152,7 @@ class Experiment:
         Raises:
             UserError: where the loss is no number any more, or a file of the training is damaged.
         """
-        with self.workdir.held():
+        with self.workdir.lock():
             last_step, strategy = None, strategy_for(self.run.training.replicas)
             for phase in phases(self.run):
                 model, last_step = self._train(phase, last_step, strategy)
@@ -162,7 +162,7 @@ class Experiment:
         self, phase: str, last_step: int | None, strategy: tf.distribute.Strategy | None
     ) -> tuple[Recommender, int | None]:
         model = new_model(self.run, self.sequences.num_items, self.sequences.num_users, strategy)
-        model.adapt(self.split.training(phase == FINAL))
+        model.adapt(self.split.training(phase == RETRAIN))
         if model.examples is None:
             trainer.keep_counted(model, self.workdir.phase(phase))
             return model, None
@@ -180,7 +180,7 @@ class Experiment:
 
     def evaluate(self, model: Recommender) -> dict[str, Any]:
         """Measures a model on the test items, once, and writes the ranks and `metrics.json`."""
-        with self.workdir.held():
+        with self.workdir.lock():
             task = self.task("test", all_items=True)
             title = None if self.silent else "measuring on test"
             ranks = Ranker(model.score, model.max_history).ranks(task, title)
@@ -198,7 +198,7 @@ class Experiment:
                 "users_with_fewer_candidates": int((counts[POPULAR] < self.run.evaluation.num_negatives).sum()),
                 "test": metrics_of(ranks),
                 **({} if self.initial is None else {"initial": self.initial}),
-                **references(self.run, self.split, task),
+                **measure_baselines(self.run, self.split, task),
                 **self._trainings(),
             }
             files.write_json(self.workdir.metrics, content)
@@ -221,7 +221,7 @@ class Experiment:
         """Returns the training batches of a phase from a step on, without end."""
         run = self.run
         if model.examples != MASKED:
-            examples = in_memory.KINDS[model.examples](self.split.training(phase == FINAL), **model.example_options)
+            examples = in_memory.KINDS[model.examples](self.split.training(phase == RETRAIN), **model.example_options)
             return in_memory.dataset_of(examples, run.training.batch_size, run.seed, start_step)
         shards = self._shards(phase)
         dataset = shards.read(run.training.batch_size, run.seed, start_step)
@@ -232,7 +232,7 @@ class Experiment:
     def _shards(self, phase: str) -> Shards:
         if phase not in self._prepared:
             self._prepared[phase] = preparation.prepare(
-                self.split.training(phase == FINAL),
+                self.split.training(phase == RETRAIN),
                 self.run.masking,
                 self.run.architecture.max_length,
                 self.run.seed,
@@ -250,8 +250,8 @@ class Experiment:
             self.run.training,
             self.workdir.phase(phase),
             last_step=last_step,
-            validate=self._validation(model) if phase == CHOOSE else None,
-            title="choosing on validation" if phase == CHOOSE else "training",
+            validate=self._validation(model) if phase == SELECT else None,
+            title="choosing on validation" if phase == SELECT else "training",
             silent=self.silent,
             checkpoint_seconds=self.checkpoint_seconds,
             strategy=strategy,
@@ -320,7 +320,7 @@ def execute(run: Run, **options: Any) -> Result:
         **options: as for `open_experiment`.
     """
     experiment = open_experiment(run, **options)
-    with experiment.workdir.held():
+    with experiment.workdir.lock():
         experiment.prepare()
         model = experiment.train()
         return Result(experiment.evaluate(model), model, experiment.sequences, experiment.workdir.path)
@@ -352,13 +352,13 @@ def export(workdir: WorkDirectory, folder: Path | None = None, k: int = 10, form
     """
     config = workdir.read_config()
     run = Run.from_dict(config["run"])
-    with workdir.held():
+    with workdir.lock():
         vocabulary = workdir.read_vocabulary()
         if form != SAVED_MODEL:
             run = replace(run, training=replace(run.training, mixed_precision=False))
         model = trained_model(run, vocabulary.num_items, config["num_users"], workdir)
         folder = folder or workdir.path / form
-        users = workdir.read_users() if model.knows_users else None
+        users = workdir.read_users() if model.has_user_embeddings else None
         card = model_card(workdir, vocabulary)
         if form == SAVED_MODEL:
             saved_model.export(model, vocabulary, folder, k, users, card)

@@ -101,7 +101,7 @@ def start(initial: dict[str, Any]) -> str:
 
 def places(workdir: Path) -> str:
     """Returns what lies where in a work directory."""
-    has_picture = any((workdir / phase / "curve.png").exists() for phase in ("choose", "final"))
+    has_picture = any((workdir / phase / "curve.png").exists() for phase in ("select", "retrain"))
     curves = "curve.csv, curve.png" if has_picture else "curve.csv"
     known = {
         "metrics.json": "these results and all settings",
@@ -109,8 +109,8 @@ def places(workdir: Path) -> str:
         "vocabulary.txt": "raw item ids, line k for item k; counts.txt: how often each occurs",
         "initial.npz": "the weights that it started from",
         "ranks-test.npz": "the rank of every user's target",
-        "choose": f"training with the validation item held out: checkpoints, {curves}, tensorboard",
-        "final": "training with the validation item: the same",
+        "select": f"training with the validation item held out: checkpoints, {curves}, tensorboard",
+        "retrain": "training with the validation item: the same",
         "prepared": "training examples and candidates",
         "saved_model": "the model for TensorFlow: raw ids in, raw ids out, and its card in assets.extra",
         "seeds.json": "the metrics of every seed",

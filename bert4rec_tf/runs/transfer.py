@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from bert4rec_tf.foundation import npz
-from bert4rec_tf.foundation.npz import Damaged
+from bert4rec_tf.foundation.npz import CorruptFileError
 from bert4rec_tf.config.model_settings import MODEL_SETTINGS
 from bert4rec_tf.config.run import Run
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, USERS
 from bert4rec_tf.data.sequences import Sequences
-from bert4rec_tf.runs.workdir import FINAL
+from bert4rec_tf.runs.workdir import RETRAIN
 
 CHANGEABLE = frozenset(
     {
@@ -114,7 +114,7 @@ class Source:
     def record(self, run: Run, sequences: Sequences) -> dict[str, Any]:
         """Returns what is kept of a start beside its run: where from, how many rows were found, and what may leak."""
         content = {**self.origin, ITEMS: _counts(self.items, sequences.vocabulary.items.tolist())}
-        if MODELS[run.model].knows_users:
+        if MODELS[run.model].has_user_embeddings:
             content[USERS] = _counts(self.users, sequences.users.tolist())
         return {**content, "leak": self._leak(sequences.fingerprint)}
 
@@ -124,10 +124,10 @@ class Source:
                 "These weights learnt from other data, or from more than one: where those held a user's last two "
                 "actions, the metrics of the validation and of the test are too high (docs/warm_start.md)."
             )
-        if self.origin["checkpoint"].startswith(FINAL):
+        if self.origin["checkpoint"].startswith(RETRAIN):
             return (
                 "These weights learnt from the validation items of the same data: the metrics of the validation are "
-                "too high, those of the test are not. Checkpoints of `choose` have not seen them (docs/warm_start.md)."
+                "too high, those of the test are not. Checkpoints of `select` have not seen them (docs/warm_start.md)."
             )
         return "These weights learnt from the same data without the held-out items: nothing leaks."
 
@@ -137,7 +137,7 @@ class Source:
 
 
 def load(path: Path, fingerprint: str) -> Source:
-    """Returns what `Source.save` wrote. Raises Damaged where it cannot be read or is not of this fingerprint."""
+    """Returns what `Source.save` wrote. Raises CorruptFileError where it cannot be read or is not of this fingerprint."""
     content = npz.read(path)
     try:
         header = json.loads(content["header"].tobytes())
@@ -146,9 +146,9 @@ def load(path: Path, fingerprint: str) -> Source:
         source = Source(header["model"], header["settings"], items, users, weights)
         found = source.fingerprint
     except (KeyError, TypeError, ValueError) as error:
-        raise Damaged(f"{path}: cannot be read ({error!r})") from error
+        raise CorruptFileError(f"{path}: cannot be read ({error!r})") from error
     if found != fingerprint:
-        raise Damaged(f"{path}: holds other weights than the run began with")
+        raise CorruptFileError(f"{path}: holds other weights than the run began with")
     return source
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bert4rec_tf.models import tf1_import
 from bert4rec_tf.training import checkpoints, trainer
-from bert4rec_tf.foundation.npz import Damaged
+from bert4rec_tf.foundation.npz import CorruptFileError
 from bert4rec_tf.config.run import Run
 from bert4rec_tf.models.construction import new_model
 from bert4rec_tf.foundation.errors import UserError
@@ -14,7 +14,7 @@ from bert4rec_tf.models import Recommender
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.training.steps import strategy_for
 from bert4rec_tf.runs.transfer import Source, load
-from bert4rec_tf.runs.workdir import CHOOSE, FINAL, WorkDirectory, initial_of
+from bert4rec_tf.runs.workdir import SELECT, RETRAIN, WorkDirectory, initial_of
 
 ORIGINAL_CONFIG, ORIGINAL_VOCABULARY = "bert_config.json", "vocabulary.txt"
 """What must lie beside a checkpoint of the authors' program."""
@@ -24,7 +24,7 @@ def kept(workdir: WorkDirectory, run: Run) -> Source:
     """Returns the weights that a run in its folder began with. Raises UserError where they are gone or damaged."""
     try:
         return load(workdir.initial, run.initial_weights)
-    except Damaged as error:
+    except CorruptFileError as error:
         raise UserError(f"{error}; name what it started from with --init_from to have them written again") from error
 
 
@@ -34,7 +34,7 @@ def keep(source: Source, workdir: WorkDirectory) -> None:
         try:
             load(workdir.initial, source.fingerprint)
             return
-        except Damaged as error:
+        except CorruptFileError as error:
             warn(f"{error}; written again")
     source.save(workdir.initial)
 
@@ -68,8 +68,8 @@ def read(path: Path) -> Source:
     """Reads weights to start from.
 
     Args:
-        path: a work directory (its final weights; the best of `choose` where it has no other training), a checkpoint in
-            one (`choose/best.npz`, `final/step-000009000.npz`), or the prefix of a checkpoint of the authors' program
+        path: a work directory (its final weights; the best of `select` where it has no other training), a checkpoint in
+            one (`select/best.npz`, `retrain/step-000009000.npz`), or the prefix of a checkpoint of the authors' program
             (`model.ckpt-400000`) with ORIGINAL_CONFIG and ORIGINAL_VOCABULARY beside it.
 
     Raises:
@@ -77,12 +77,12 @@ def read(path: Path) -> Source:
     """
     if path.is_dir():
         return _of_run(WorkDirectory(path), None, path)
-    if path.is_file() and path.suffix == ".npz" and path.resolve().parent.name in (CHOOSE, FINAL):
+    if path.is_file() and path.suffix == ".npz" and path.resolve().parent.name in (SELECT, RETRAIN):
         return _of_run(WorkDirectory(path.resolve().parents[1]), path, path)
     if _index(path).exists():
         return of_original(path, path.with_name(ORIGINAL_CONFIG), path.with_name(ORIGINAL_VOCABULARY))
     raise UserError(
-        "`init_from` must be a work directory, a checkpoint in one (choose/best.npz), or the prefix of a TensorFlow "
+        "`init_from` must be a work directory, a checkpoint in one (select/best.npz), or the prefix of a TensorFlow "
         f"checkpoint (model.ckpt-400000). Received: init_from={path}"
     )
 
@@ -99,7 +99,7 @@ def _of_run(workdir: WorkDirectory, checkpoint: Path | None, path: Path) -> Sour
     run = Run.from_dict(config["run"])
     vocabulary = workdir.read_vocabulary()
     model = new_model(run, vocabulary.num_items, config["num_users"])
-    users = workdir.read_users() if model.knows_users else []
+    users = workdir.read_users() if model.has_user_embeddings else []
     checkpoint, step = _restore(model, workdir, checkpoint)
     origin = {"path": str(path.resolve()), "checkpoint": checkpoint, "step": step, "dataset": run.dataset}
     if run.initial_weights is None:
@@ -109,11 +109,11 @@ def _of_run(workdir: WorkDirectory, checkpoint: Path | None, path: Path) -> Sour
 
 def _restore(model: Recommender, workdir: WorkDirectory, checkpoint: Path | None) -> tuple[str, int]:
     """Puts the trained weights of a folder into a model; returns which these are, and their step."""
-    final = workdir.phase(FINAL)
+    final = workdir.phase(RETRAIN)
     if checkpoint is None and checkpoints.Series(final).paths():
         trainer.load_weights(model, final)
-        return FINAL, trainer.read_state(final).step
-    checkpoint = checkpoint or workdir.phase(CHOOSE) / trainer.BEST
+        return RETRAIN, trainer.read_state(final).step
+    checkpoint = checkpoint or workdir.phase(SELECT) / trainer.BEST
     if not checkpoint.exists():
         raise UserError(f"{workdir.path}: holds no trained weights yet; run it with --mode=train first")
     state = checkpoints.restore(checkpoint, {"model": model.variables})

@@ -18,10 +18,10 @@ from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.data.sequences import Sequences, Vocabulary, fingerprint_of
 
 CONFIG = "config.json"
-FORMAT = 1
+FORMAT = 2
 """The number of this layout of a work directory; one that cannot be read as before gets the next number."""
 
-CHOOSE, FINAL = "choose", "final"
+SELECT, RETRAIN = "select", "retrain"
 """The two trainings of a run: with the validation item held out, and with it."""
 
 PACKAGES = ("tensorflow", "keras", "numpy")
@@ -78,21 +78,21 @@ class WorkDirectory:
         return self.path / "saved_model"
 
     def phase(self, name: str) -> Path:
-        """The folder of one training: CHOOSE or FINAL."""
+        """The folder of one training: SELECT or RETRAIN."""
         return self.path / name
 
     def ranks(self, part: str) -> Path:
         return self.path / f"ranks-{part}.npz"
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Holds the folder as this process' own inside the block; it can be entered again inside itself.
 
         Raises:
             UserError: where another process has it, it is somebody else's folder, or it cannot be written.
         """
         self._refuse_foreign()
-        with self._lock.held():
+        with self._lock.lock():
             for folder in (self.path, *(path for path in self.path.iterdir() if path.is_dir())):
                 if folder != self.prepared:
                     files.remove_partials(folder)
@@ -106,7 +106,7 @@ class WorkDirectory:
         ):
             raise UserError(f"{self.path}: is not a work directory of this program, and not empty; {ELSEWHERE}")
 
-    def claim(
+    def initialize(
         self,
         run: Run,
         sequences: Sequences,
@@ -126,7 +126,7 @@ class WorkDirectory:
         Raises:
             UserError: where it holds another run, other data or something else, or cannot be written.
         """
-        with self._prepared_made(), self.held():
+        with self._prepared_made(), self.lock():
             if self.config.exists():
                 self._check(run, sequences, environment)
             else:
@@ -166,7 +166,7 @@ class WorkDirectory:
             raise
 
     def check_run(self, run: Run) -> dict[str, Any]:
-        """Returns what `claim` wrote. Raises UserError where it is not of this run."""
+        """Returns what `initialize` wrote. Raises UserError where it is not of this run."""
         content = self.read_config()
         if content["digest"] != run.digest:
             changed = _first_difference(content["run"], run.to_dict())
@@ -190,7 +190,7 @@ class WorkDirectory:
             raise self._bad_vocabulary("does not fit the data")
 
     def read_config(self) -> dict[str, Any]:
-        """Returns what `claim` wrote. Raises UserError where there is none, or none of this program and version."""
+        """Returns what `initialize` wrote. Raises UserError where there is none, or none of this program and version."""
         try:
             content = json.loads(self.config.read_text(encoding="utf-8"))
             version = content["format"]

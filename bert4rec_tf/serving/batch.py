@@ -71,10 +71,10 @@ def recommend_file(
         "users_of_a_part": PART_BATCHES * BATCH_USERS,
     }
     parts = target.with_name(f".{target.name}.parts")
-    with files.FolderLock(parts, BUSY).held():
+    with files.FolderLock(parts, BUSY).lock():
         _keep_parts_of(job, parts)
         paths, users = _make_parts(model, source, parts, choices, titles or {}, writer, lines, silent)
-        with files.whole_file(target) as aside:
+        with files.atomic_write(target) as aside:
             writer.join(paths, aside)
     shutil.rmtree(parts, ignore_errors=True)
     return users
@@ -115,7 +115,7 @@ def _make_parts(
             users += len(part)
             paths.append(folder / f"part-{len(paths):06d}")
             if not paths[-1].exists():
-                with files.whole_file(paths[-1]) as aside:
+                with files.atomic_write(paths[-1]) as aside:
                     writer.write(list(_recommended(model, part, choices, titles, progress)), aside)
     finally:
         progress.close()

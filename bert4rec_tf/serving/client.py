@@ -69,7 +69,7 @@ class SavedRecommender:
 
     Attributes:
         folder: where it lies.
-        knows_users: whether it must be told whom it recommends to.
+        has_user_embeddings: whether it must be told whom it recommends to.
 
     Raises:
         UserError: where the folder holds none.
@@ -81,7 +81,7 @@ class SavedRecommender:
         signature = self._model.signatures.get("recommend")
         if signature is None or not set(signature.inputs) >= INPUTS or set(signature.outputs) != OUTPUTS:
             raise UserError(f"{folder}: its SavedModel has no signature `recommend` as this project exports it")
-        self.knows_users = "users" in signature.inputs
+        self.has_user_embeddings = "users" in signature.inputs
 
     def recommend(self, histories: Sequence[Sequence[str]], users: Sequence[str], choices: Choices) -> Found:
         """Recommends to raw histories, oldest item first; `users` are read where the model knows them.
@@ -90,7 +90,7 @@ class SavedRecommender:
             UserError: where the model cannot compute it, for want of memory.
         """
         asked = {"histories": rectangle(histories), **choices.arrays()}
-        if self.knows_users:
+        if self.has_user_embeddings:
             asked["users"] = np.array([_bytes(user) for user in users], object)
         try:
             found = self._model.call("recommend", asked)

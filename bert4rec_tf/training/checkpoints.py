@@ -10,7 +10,7 @@ import numpy as np
 
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.npz import Damaged
+from bert4rec_tf.foundation.npz import CorruptFileError
 from bert4rec_tf.foundation.progress import warn
 
 HEADER = "header"
@@ -37,7 +37,7 @@ def save(path: Path, groups: Groups, state: Mapping[str, Any]) -> None:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Returns the state in a checkpoint. Raises Damaged where the file is, be it only in a variable."""
+    """Returns the state in a checkpoint. Raises CorruptFileError where the file is, be it only in a variable."""
     return _header_in(npz.read(path))["state"]
 
 
@@ -47,7 +47,7 @@ def restore(path: Path, groups: Groups) -> dict[str, Any]:
     A checkpoint may hold more groups than asked for.
 
     Raises:
-        Damaged: where the file is.
+        CorruptFileError: where the file is.
         UserError: where a variable is missing or of another shape: it is of another model.
     """
     named, header = _named(groups), _read_header(path)
@@ -90,7 +90,7 @@ class Series:
         """Puts the newest checkpoint that is whole into variables and returns its state; None where there is none.
 
         Raises:
-            Damaged: where there are checkpoints and none can be read.
+            CorruptFileError: where there are checkpoints and none can be read.
             UserError: where they are of another model.
         """
         return self._newest(lambda path: restore(path, groups))
@@ -104,7 +104,7 @@ class Series:
         for path in self.paths():
             try:
                 found = read(path)
-            except Damaged as error:
+            except CorruptFileError as error:
                 self._damaged.add(path)
                 failure = failure or error
                 continue
@@ -112,7 +112,7 @@ class Series:
                 warn(f"{failure}; going on from {path.name}")
             return found
         if failure:
-            raise Damaged(f"{failure}, and there is none before it; delete {self.folder} to begin again")
+            raise CorruptFileError(f"{failure}, and there is none before it; delete {self.folder} to begin again")
         return None
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from bert4rec_tf.config.run import TrainingSettings
 from bert4rec_tf.foundation import files, plots
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.npz import Damaged
+from bert4rec_tf.foundation.npz import CorruptFileError
 from bert4rec_tf.foundation.progress import Progress
 from bert4rec_tf.foundation.signals import interrupts_wait
 from bert4rec_tf.models.recommender import Recommender
@@ -236,7 +236,7 @@ def restore_best(model: keras.Model, folder: Path, state: State) -> None:
     """Puts the best weights of a training into a model. Raises UserError where the file is damaged or another's."""
     try:
         found = checkpoints.restore(folder / BEST, {"model": model.variables})["step"]
-    except Damaged as error:
+    except CorruptFileError as error:
         raise UserError(f"{error}; delete {folder} to train again") from error
     if found != state.best_step:
         raise UserError(

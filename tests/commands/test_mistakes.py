@@ -26,7 +26,7 @@ def start(folder, flags, patch):
     patch.delenv("BERT4REC_DATA", raising=False)
     patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     with flagsaver.flagsaver():
-        run.guarded(run.parse(["run", *flags.split()]))
+        run.exit_on_error(run.parse(["run", *flags.split()]))
 
 
 @pytest.fixture(scope="session")
@@ -91,7 +91,7 @@ def test_settings_beyond_the_memory_end_in_one_line(copy, monkeypatch, capfd):
 def results(work):
     """Ranks and metrics, without the seconds."""
     metrics = json.loads((work / "metrics.json").read_text())
-    for phase in ("choose", "final"):
+    for phase in ("select", "retrain"):
         del metrics[phase]["seconds"]
     return metrics, (work / "ranks-test.npz").read_bytes()
 
@@ -112,7 +112,7 @@ def test_a_damaged_shard_is_written_again_the_same(copy, monkeypatch, capfd):
     before, whole = results(work), [path.read_bytes() for path in shards]
     for path, content in zip(shards, whole):
         path.write_bytes(flipped(content, len(content) // 2))
-    for phase in ("choose", "final"):
+    for phase in ("select", "retrain"):
         shutil.rmtree(work / phase)
     start(copy, AGAIN, monkeypatch)
     told = capfd.readouterr().err
@@ -123,7 +123,7 @@ def test_a_damaged_shard_is_written_again_the_same(copy, monkeypatch, capfd):
 
 def test_a_training_goes_on_from_the_checkpoint_before_a_damaged_one(copy, monkeypatch, capfd):
     work = copy / "work"
-    before, newest = results(work), max((work / "choose").glob("step-*.npz"))
+    before, newest = results(work), max((work / "select").glob("step-*.npz"))
     newest.write_bytes(newest.read_bytes()[:-100])
     start(copy, AGAIN, monkeypatch)
     told = capfd.readouterr().err

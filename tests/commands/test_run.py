@@ -48,10 +48,10 @@ def finished(tmp_path_factory):
 def test_a_run_leaves_everything_and_says_where(finished):
     folder, process = finished
     files = ("metrics.json", "config.json", "vocabulary.txt", "ranks-test.npz")
-    for name in (*files, "choose", "final", "prepared", "saved_model"):
+    for name in (*files, "select", "retrain", "prepared", "saved_model"):
         assert (folder / "work" / name).exists() and name in process.stdout
-    assert (folder / "work" / "choose" / "curve.csv").read_text().startswith("step,seconds,loss,hr@1,hr@5,hr@10")
-    assert (folder / "work" / "choose" / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "work" / "select" / "curve.csv").read_text().startswith("step,seconds,loss,hr@1,hr@5,hr@10")
+    assert (folder / "work" / "select" / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert "Traceback" not in process.stderr and "I1" not in process.stderr
 
 
@@ -76,7 +76,7 @@ def test_metrics_follow_from_the_saved_ranks(finished):
     for protocol, found in ranks.items():
         assert len(found) == metrics["users"]
         assert metrics["test"][protocol]["hr@10"] == pytest.approx(sum(rank < 10 for rank in found) / len(found))
-    assert metrics["choose"]["best_step"] == metrics["final"]["steps"]
+    assert metrics["select"]["best_step"] == metrics["retrain"]["steps"]
     assert metrics["ceiling"]["popular"]["ndcg@10"] > 0.6
     assert metrics["random"]["popular"]["hr@10"] == pytest.approx(10 / 101)
     assert metrics["random"]["full"]["hr@10"] < 0.05
@@ -85,7 +85,7 @@ def test_metrics_follow_from_the_saved_ranks(finished):
 def test_the_same_command_again_does_nothing_again_and_gives_the_same(finished):
     folder, _ = finished
     before = (folder / "work" / "metrics.json").read_bytes()
-    checkpoints = sorted((folder / "work" / "final").glob("step-*.npz"))
+    checkpoints = sorted((folder / "work" / "retrain").glob("step-*.npz"))
     stamps = [path.stat().st_mtime_ns for path in checkpoints]
     process = run("--dataset=synthetic", "--workdir=work", *TINY, cwd=folder)
     assert process.returncode == 0, process.stderr
@@ -123,9 +123,9 @@ def test_a_packed_file_from_the_folder_in_the_environment_the_authors_way(tmp_pa
     work = next((tmp_path / "runs").glob("beauty-bert4rec-*"))
     metrics = json.loads((work / "metrics.json").read_text())
     assert "paper" not in metrics
-    assert metrics["final"]["steps"] == 30 and "validation" not in metrics
+    assert metrics["retrain"]["steps"] == 30 and "validation" not in metrics
     assert metrics["users_with_fewer_candidates"] == 12 and "12 users had fewer unseen items" in process.stdout
-    assert not (work / "choose").exists()
+    assert not (work / "select").exists()
 
 
 def test_pop_goes_the_same_way(tmp_path):

@@ -284,8 +284,8 @@ def test_steps_chosen_for_one_architecture_are_chosen_anew_for_another():
 @pytest.mark.parametrize("dataset", ["beauty", "ml-1m", "synthetic"])
 def test_whoever_does_not_train_again_holds_the_validation_item_out(dataset, model):
     """Also where the preset's steps were chosen before, so that it is in the only training."""
-    assert pipeline.phases(presets.make_run(dataset, model, retrain=False)) == ["choose"]
-    assert pipeline.phases(presets.make_run(dataset, model, retrain=True)) == ["choose", "final"]
+    assert pipeline.phases(presets.make_run(dataset, model, retrain=False)) == ["select"]
+    assert pipeline.phases(presets.make_run(dataset, model, retrain=True)) == ["select", "retrain"]
 
 
 def test_sasrec_s_dropout_is_its_authors():

@@ -12,7 +12,7 @@ from bert4rec_tf.config.run import Run
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.models.construction import new_model
 from bert4rec_tf.runs.pipeline import Experiment
-from bert4rec_tf.runs.workdir import CHOOSE, FINAL, WorkDirectory
+from bert4rec_tf.runs.workdir import RETRAIN, SELECT, WorkDirectory
 
 COMMON, USERS = 20, 24
 VALIDATION, TEST = ({COMMON + 1 + USERS * part + user for user in range(USERS)} for part in range(2))
@@ -38,13 +38,13 @@ NUM_BATCHES = 60
 def opened(folder, name, phase):
     known = Run.make("beauty", name).flat()
     small = {key: value for key, value in SMALL.items() if key in known}
-    with_validation = {"train_on_validation": phase == FINAL, "patience": 0}
+    with_validation = {"train_on_validation": phase == RETRAIN, "patience": 0}
     run = presets.make_run("beauty", name, batch_size=16, num_negatives=5, **small, **with_validation)
     experiment = Experiment(run, SEQUENCES, WorkDirectory(folder), silent=True)
     return experiment, new_model(run, SEQUENCES.num_items, SEQUENCES.num_users)
 
 
-@pytest.mark.parametrize("phase", [CHOOSE, FINAL])
+@pytest.mark.parametrize("phase", [SELECT, RETRAIN])
 @pytest.mark.parametrize("name", [name for name, kind in MODELS.items() if kind.examples is not None])
 def test_batches_hold_what_the_phase_may_learn_from(tmp_path, name, phase):
     experiment, model = opened(tmp_path, name, phase)
@@ -52,25 +52,25 @@ def test_batches_hold_what_the_phase_may_learn_from(tmp_path, name, phase):
         batches = list(islice(experiment.batches(phase, model).as_numpy_iterator(), NUM_BATCHES))
     learnt = {int(item) for batch in batches for column in POSITIVES if column in batch for item in batch[column].flat}
     assert not learnt & TEST
-    assert learnt & VALIDATION == (VALIDATION if phase == FINAL else set())
+    assert learnt & VALIDATION == (VALIDATION if phase == RETRAIN else set())
     assert learnt >= set(range(1, COMMON + 1))
 
 
-@pytest.mark.parametrize("phase", [CHOOSE, FINAL])
+@pytest.mark.parametrize("phase", [SELECT, RETRAIN])
 @pytest.mark.parametrize("name", ["bpr_mf", "ncf", "fpmc", "caser", "sasrec"])
 def test_a_user_s_negatives_are_none_of_the_items_learnt_from(tmp_path, name, phase):
     experiment, model = opened(tmp_path, name, phase)
-    kept = slice(None, -1 if phase == FINAL else -2)
+    kept = slice(None, -1 if phase == RETRAIN else -2)
     for batch in islice(experiment.batches(phase, model).as_numpy_iterator(), NUM_BATCHES):
         for user, row in zip(batch["users"], batch["negatives"]):
             assert not set(row.flat) & set(SEQUENCES[user][kept].tolist())
 
 
-@pytest.mark.parametrize("phase", [CHOOSE, FINAL])
+@pytest.mark.parametrize("phase", [SELECT, RETRAIN])
 def test_pop_counts_what_the_phase_may_learn_from(tmp_path, phase):
     experiment, _ = opened(tmp_path, "pop", phase)
     with small_and_quick():
         model, _ = experiment._train(phase, None, None)
     counts = np.asarray(model.counts)
     assert not counts[sorted(TEST)].any()
-    assert (counts[sorted(VALIDATION)] == (phase == FINAL)).all()
+    assert (counts[sorted(VALIDATION)] == (phase == RETRAIN)).all()

@@ -61,7 +61,7 @@ def test_the_work_directory_alone_is_enough_to_evaluate_and_export(copy, monkeyp
 
 def test_a_training_that_lost_its_last_part_goes_on(copy, monkeypatch):
     before = (copy / "work" / "ranks-test.npz").read_bytes()
-    shutil.rmtree(copy / "work" / "final")
+    shutil.rmtree(copy / "work" / "retrain")
     (copy / "work" / "ranks-test.npz").unlink()
     start(copy, f"{OWN} --workdir=work", monkeypatch)
     assert (copy / "work" / "ranks-test.npz").read_bytes() == before

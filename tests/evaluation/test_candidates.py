@@ -12,15 +12,15 @@ from support.ranking_oracle import FEW, any_histories, make_sequences
 
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.evaluation import candidates
-from bert4rec_tf.evaluation.candidates import LAWS, draw_popular, draw_uniform, frozen
+from bert4rec_tf.evaluation.candidates import SAMPLERS, draw_popular, draw_uniform, frozen
 from bert4rec_tf.evaluation.metrics import POPULAR, UNIFORM
 from bert4rec_tf.foundation import npz
 
-either_law = pytest.mark.parametrize("draw", LAWS.values(), ids=LAWS)
+either_law = pytest.mark.parametrize("draw", SAMPLERS.values(), ids=SAMPLERS)
 
 
 def test_there_is_a_law_for_each_protocol_that_draws():
-    assert {POPULAR: draw_popular, UNIFORM: draw_uniform} == LAWS
+    assert {POPULAR: draw_popular, UNIFORM: draw_uniform} == SAMPLERS
 
 
 # What is drawn
@@ -255,18 +255,18 @@ def kept(tmp_path):
 
 
 def test_candidates_of_all_laws_are_drawn_together(kept):
-    assert_equal(kept, {law: draw(SEQUENCES, USERS, 10, 5) for law, draw in LAWS.items()})
+    assert_equal(kept, {law: draw(SEQUENCES, USERS, 10, 5) for law, draw in SAMPLERS.items()})
 
 
 def test_nobody_has_more_candidates_than_there_are_items(tmp_path):
     found = frozen(tmp_path, SEQUENCES, USERS, 10**9, 5)
-    assert_equal(found, {law: draw(SEQUENCES, USERS, SEQUENCES.num_items, 5) for law, draw in LAWS.items()})
+    assert_equal(found, {law: draw(SEQUENCES, USERS, SEQUENCES.num_items, 5) for law, draw in SAMPLERS.items()})
 
 
 def test_candidates_are_drawn_once(tmp_path, kept, monkeypatch, capsys):
     before = the_file(tmp_path).read_bytes()
-    for law in LAWS:
-        monkeypatch.setitem(LAWS, law, None)
+    for law in SAMPLERS:
+        monkeypatch.setitem(SAMPLERS, law, None)
     assert_equal(frozen(tmp_path, SEQUENCES, USERS, 10, 5), kept)
     assert the_file(tmp_path).read_bytes() == before
     assert capsys.readouterr().err == ""
@@ -333,8 +333,8 @@ def test_no_flipped_bit_changes_what_is_read(tmp_path):
     for byte in range(len(whole)):
         path.write_bytes(flipped(whole, 8 * byte + byte % 8))
         try:
-            assert_equal(npz.read(path, LAWS), expected)
-        except npz.Damaged:
+            assert_equal(npz.read(path, SAMPLERS), expected)
+        except npz.CorruptFileError:
             damaged += 1
     assert damaged > len(whole) / 2
 
@@ -352,7 +352,7 @@ def test_no_two_blocks_or_laws_share_a_stream_of_random_numbers(monkeypatch):
 
     monkeypatch.setattr(np.random, "default_rng", note)
     monkeypatch.setattr(candidates, "BLOCK_ELEMENTS", 5 * (SEQUENCES.num_items + 1))
-    for draw in LAWS.values():
+    for draw in SAMPLERS.values():
         draw(SEQUENCES, USERS, 3, 1)
     first_numbers = {make(seed).random() for seed in seeds}
     assert len(first_numbers) == len(seeds) >= 4

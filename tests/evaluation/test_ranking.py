@@ -13,7 +13,7 @@ from support.ranking_oracle import FEW, any_histories, make_sequences, opponents
 from bert4rec_tf.config.paper import paper
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.evaluation import ranking
-from bert4rec_tf.evaluation.candidates import LAWS, draw_popular
+from bert4rec_tf.evaluation.candidates import SAMPLERS, draw_popular
 from bert4rec_tf.evaluation.metrics import FULL, POPULAR, PROTOCOLS, UNIFORM, metrics, random_metrics
 from bert4rec_tf.evaluation.ranking import Ranker, RankingTask, rank_targets
 from bert4rec_tf.models.pop import Pop
@@ -73,7 +73,7 @@ def random_task(part="test", num_negatives=20, all_items=False):
     rng = np.random.default_rng(4)
     histories = [rng.integers(1, NUM_ITEMS + 1, size=length) for length in rng.integers(1, 60, size=70)]
     split = LeaveOneOut(make_sequences([*histories, np.arange(1, NUM_ITEMS + 1)], NUM_ITEMS))
-    negatives = {law: draw(split.sequences, split.users, num_negatives, seed=1) for law, draw in LAWS.items()}
+    negatives = {law: draw(split.sequences, split.users, num_negatives, seed=1) for law, draw in SAMPLERS.items()}
     return RankingTask.of(split, part, negatives, all_items)
 
 
@@ -103,7 +103,7 @@ def test_full_ranking_leaves_out_the_history_and_nothing_else():
 @given(any_histories(shortest=3), st.sampled_from(["validation", "test"]))
 def test_a_target_is_ranked_among_all_items_but_those_of_its_history(sequences, part):
     split = LeaveOneOut(sequences)
-    negatives = {law: draw(sequences, split.users, 4, seed=0) for law, draw in LAWS.items()}
+    negatives = {law: draw(sequences, split.users, 4, seed=0) for law, draw in SAMPLERS.items()}
     task = RankingTask.of(split, part, negatives, all_items=True)
     for protocol in PROTOCOLS:
         expected = [len(opponents(task, protocol, row)) for row in range(len(task.users))]
@@ -151,7 +151,7 @@ def test_ranks_by_all_protocols_are_those_of_a_plain_loop(table, table_ranker, d
     sequences = data.draw(any_histories(most_items=9, shortest=3, longest=12))
     split = LeaveOneOut(sequences)
     num_negatives = data.draw(st.integers(1, 10))
-    negatives = {law: draw(sequences, split.users, num_negatives, seed=0) for law, draw in LAWS.items()}
+    negatives = {law: draw(sequences, split.users, num_negatives, seed=0) for law, draw in SAMPLERS.items()}
     part = data.draw(st.sampled_from(["validation", "test"]))
     scores = data.draw(any_scores(sequences))
     table.scores.assign(scores)
@@ -162,7 +162,7 @@ def test_ranks_by_all_protocols_are_those_of_a_plain_loop(table, table_ranker, d
     )
     assert tuple(ranks) == PROTOCOLS and {found.dtype for found in ranks.values()} == {np.dtype(np.int32)}
     sampled = table_ranker.ranks(RankingTask.of(split, part, negatives))
-    assert tuple(sampled) == tuple(LAWS)
+    assert tuple(sampled) == tuple(SAMPLERS)
     for protocol, found in sampled.items():
         np.testing.assert_array_equal(found, ranks[protocol])
 
@@ -231,7 +231,7 @@ def test_random_scores_reach_the_random_level_by_every_protocol(table):
     rng = np.random.default_rng(12)
     histories = [rng.integers(1, NUM_ITEMS + 1, size=length) for length in rng.integers(3, 70, size=12_000)]
     split = LeaveOneOut(make_sequences(histories, NUM_ITEMS))
-    negatives = {law: draw(split.sequences, split.users, 15, seed=1) for law, draw in LAWS.items()}
+    negatives = {law: draw(split.sequences, split.users, 15, seed=1) for law, draw in SAMPLERS.items()}
     task = RankingTask.of(split, "test", negatives, all_items=True)
     table.scores.assign(rng.random((split.sequences.num_users, NUM_ITEMS), np.float32))
     ranks = Ranker(table, batch_size=4_000).ranks(task)

@@ -105,7 +105,7 @@ def test_a_line_tells_everything_of_its_run(tmp_path):
     assert line["run"] == one.run.to_dict() and line["run"]["seed"] == 1
     assert line["key"] == line["digest"] == one.key
     assert set(line["test"]) == {"popular", "uniform", "full"}
-    assert line["final"]["steps"] == one.run.training.steps and line["budget"] == 1
+    assert line["retrain"]["steps"] == one.run.training.steps and line["budget"] == 1
     assert line["peak_memory"] > 10e6 and line["wall_seconds"] > 0.3 and line["data_file"] is None
     assert "versions" in line["environment"] and line["commit"] == provenance.commit()
 
@@ -199,7 +199,7 @@ def test_a_killed_sweep_leaves_no_orphans_and_goes_on(tmp_path):
 
 def test_what_another_sweep_runs_is_left_to_it(tmp_path, capsys):
     one, other = job(), sweep(tmp_path)
-    with filelock.FileLock(other.claim(one)):
+    with filelock.FileLock(other.initialize(one)):
         assert listing.states([one], other)[0][1] == listing.RUNNING
         statuses = other.run([one])
     assert statuses[one.key] == BUSY and not other.results.read()
@@ -263,7 +263,7 @@ def test_only_a_finished_run_takes_the_place_of_a_finished_one(tmp_path, data, s
 def test_a_sitting_that_nobody_wrote_down_counts_by_its_training(tmp_path):
     """Its process was killed with the sweep; the checkpoint knew how long it had trained."""
     one = job()
-    trained = {"choose": {"steps": 10, "seconds": 30.0}, "final": {"steps": 5, "seconds": 20.0}}
+    trained = {"select": {"steps": 10, "seconds": 30.0}, "retrain": {"steps": 5, "seconds": 20.0}}
     line = Results(tmp_path).put(line_of(one, wall_seconds=25.0, **trained))
     assert line["wall_seconds"] == 50.0 and Results(tmp_path).read()[one.key] == line
     other = job(2)
@@ -324,7 +324,7 @@ def test_the_estimate_is_that_of_the_most_alike(tmp_path):
             "run": one.run.to_dict(),
             "status": FINISHED,
             "wall_seconds": seconds,
-            "final": training,
+            "retrain": training,
         }
 
     narrow, wide = job(hidden_dim=16), job(hidden_dim=32)

@@ -255,7 +255,7 @@ def killed_in(folder, value_of, monkeypatch):
     """A search whose process ends in the middle of a trial, which then still counts as running."""
     one = search(folder)
     invented(monkeypatch, value_of)
-    with files.FolderLock(folder).held():
+    with files.FolderLock(folder).lock():
         study = one.study()
         one._take_up(study)
         trial = study.ask()
@@ -291,5 +291,5 @@ def test_stopping_a_search_often_fails_no_point(tmp_path, monkeypatch, small_gri
 
 def test_another_search_in_the_folder_is_refused(tmp_path):
     one = search(tmp_path)
-    with files.FolderLock(tmp_path).held(), pytest.raises(UserError, match="another search works in this folder"):
+    with files.FolderLock(tmp_path).lock(), pytest.raises(UserError, match="another search works in this folder"):
         one.go_on(1)

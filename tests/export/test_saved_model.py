@@ -337,7 +337,7 @@ def test_a_k_below_one_and_a_vocabulary_of_another_size_are_refused(tmp_path):
 
 
 def write(folder, text):
-    with files.whole_folder(folder) as aside:
+    with files.replace_directory(folder) as aside:
         assert not list(aside.iterdir())
         (aside / "sub").mkdir()
         (aside / "sub" / "file").write_text(text)
@@ -384,7 +384,7 @@ def test_what_a_killed_process_left_beside_does_not_get_into_the_folder(tmp_path
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", lambda *arguments, **settings: None)
         write(folder, "new")
-        with pytest.raises(RuntimeError), files.whole_folder(folder) as aside:
+        with pytest.raises(RuntimeError), files.replace_directory(folder) as aside:
             (aside / "half").write_text("half")
             raise RuntimeError
     assert len(list(tmp_path.iterdir())) == 3

@@ -15,7 +15,7 @@ from support.whole_runs import FLAGS
 
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.files import FolderLock, whole_file, whole_folder
+from bert4rec_tf.foundation.files import FolderLock, atomic_write, replace_directory
 
 
 def names(folder):
@@ -56,7 +56,7 @@ ENDS = [
 
 
 def test_a_file_appears_with_its_content_and_nothing_else(tmp_path):
-    with whole_file(tmp_path / "file") as aside:
+    with atomic_write(tmp_path / "file") as aside:
         aside.write_text("new")
         assert aside.parent == tmp_path and not (tmp_path / "file").exists()
     assert names(tmp_path) == ["file"] and (tmp_path / "file").read_text() == "new"
@@ -68,14 +68,14 @@ def test_a_file_stays_as_it_was_whatever_ends_the_writing(tmp_path, error, raise
     if existing:
         (tmp_path / "file").write_text("old")
     before = runs.contents_of(tmp_path)
-    with pytest.raises(raised), whole_file(tmp_path / "file") as aside:
+    with pytest.raises(raised), atomic_write(tmp_path / "file") as aside:
         aside.write_text("half of the n")
         raise error
     assert runs.contents_of(tmp_path) == before
 
 
 def test_a_file_that_cannot_be_written_is_named_with_the_reason(tmp_path):
-    with pytest.raises(UserError) as raised, whole_file(tmp_path / "file"):
+    with pytest.raises(UserError) as raised, atomic_write(tmp_path / "file"):
         raise OSError(errno.ENOSPC, "No space left on device")
     assert str(raised.value) == f"{tmp_path / 'file'}: cannot be written (No space left on device)"
     with pytest.raises(UserError, match="nowhere/file: cannot be written"):
@@ -124,7 +124,7 @@ def fill(folder, content):
 
 def test_a_folder_appears_whole_and_replaces_the_one_before_it(tmp_path):
     for content in ("old", "new"):
-        with whole_folder(tmp_path / "above" / "folder") as aside:
+        with replace_directory(tmp_path / "above" / "folder") as aside:
             fill(aside, content)
         assert runs.contents_of(tmp_path) == {"above/folder/below/file": content.encode()}
     assert names(tmp_path) == ["above", "above/folder", "above/folder/below", "above/folder/below/file"]
@@ -132,7 +132,7 @@ def test_a_folder_appears_whole_and_replaces_the_one_before_it(tmp_path):
 
 def test_nothing_of_the_folder_before_it_stays(tmp_path):
     fill(tmp_path / "folder", "old")
-    with whole_folder(tmp_path / "folder") as aside:
+    with replace_directory(tmp_path / "folder") as aside:
         (aside / "other").write_text("new")
     assert names(tmp_path) == ["folder", "folder/other"]
 
@@ -141,7 +141,7 @@ def test_nothing_of_the_folder_before_it_stays(tmp_path):
 def test_a_folder_stays_as_it_was_whatever_ends_the_writing(tmp_path, error, raised):
     fill(tmp_path / "folder", "old")
     before = names(tmp_path)
-    with pytest.raises(raised), whole_folder(tmp_path / "folder") as aside:
+    with pytest.raises(raised), replace_directory(tmp_path / "folder") as aside:
         fill(aside, "half of the n")
         raise error
     assert names(tmp_path) == before and runs.contents_of(tmp_path) == {"folder/below/file": b"old"}
@@ -160,14 +160,14 @@ def test_a_folder_stays_as_it_was_where_one_of_the_renames_fails(tmp_path, monke
 
     with monkeypatch.context() as patch, pytest.raises(UserError, match="folder: cannot be written"):
         patch.setattr(os, "replace", fail)
-        with whole_folder(tmp_path / "folder") as aside:
+        with replace_directory(tmp_path / "folder") as aside:
             fill(aside, "new")
     assert names(tmp_path) == before and runs.contents_of(tmp_path) == {"folder/below/file": b"old"}
 
 
 def test_a_file_is_not_replaced_by_a_folder(tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(UserError, match="file: is not a folder"), whole_folder(tmp_path / "file"):
+    with pytest.raises(UserError, match="file: is not a folder"), replace_directory(tmp_path / "file"):
         pass
     assert runs.contents_of(tmp_path) == {"file": b"mine"}
 
@@ -175,7 +175,7 @@ def test_a_file_is_not_replaced_by_a_folder(tmp_path):
 HOLD = """
 import pathlib, sys, time
 from bert4rec_tf.foundation.files import FolderLock
-with FolderLock(pathlib.Path(sys.argv[1])).held():
+with FolderLock(pathlib.Path(sys.argv[1])).lock():
     print("held", flush=True)
     input()
 """
@@ -198,24 +198,24 @@ def test_a_lock_can_be_entered_again_and_is_held_until_the_outermost_end(tmp_pat
 
     def held_elsewhere():
         with ThreadPoolExecutor(1) as thread:
-            return thread.submit(lambda: other.held().__enter__()).exception() is not None
+            return thread.submit(lambda: other.lock().__enter__()).exception() is not None
 
-    with lock.held():
-        with lock.held():
+    with lock.lock():
+        with lock.lock():
             assert held_elsewhere()
         assert held_elsewhere()
-    with other.held():
+    with other.lock():
         pass
 
 
 def test_a_folder_that_another_process_holds_is_refused_until_it_ends(tmp_path):
     process = elsewhere(tmp_path)
     lock = FolderLock(tmp_path, busy="is busy")
-    with pytest.raises(UserError) as raised, lock.held():
+    with pytest.raises(UserError) as raised, lock.lock():
         pass
     assert str(raised.value) == f"{tmp_path}: is busy"
     process.communicate("end\n")
-    with lock.held():
+    with lock.lock():
         pass
 
 
@@ -223,7 +223,7 @@ def test_a_killed_process_holds_nothing(tmp_path):
     process = elsewhere(tmp_path)
     process.kill()
     process.communicate()
-    with FolderLock(tmp_path, busy="is busy").held():
+    with FolderLock(tmp_path, busy="is busy").lock():
         pass
 
 
@@ -241,9 +241,9 @@ def test_without_a_message_the_other_process_is_waited_for_and_the_user_told(tmp
 
 BEGUN = """
 import pathlib, sys
-from bert4rec_tf.foundation.files import FolderLock, whole_file, whole_folder
+from bert4rec_tf.foundation.files import FolderLock, atomic_write, replace_directory
 folder = pathlib.Path(sys.argv[1])
-with FolderLock(folder).held(), whole_file(folder / "file") as file, whole_folder(folder / "folder") as below:
+with FolderLock(folder).lock(), atomic_write(folder / "file") as file, replace_directory(folder / "folder") as below:
     file.write_text("half")
     (below / "part").write_text("half")
     print("held", flush=True)
@@ -257,24 +257,24 @@ def test_what_a_killed_process_had_begun_is_cleared_away_by_who_comes_next(tmp_p
     process.kill()
     process.communicate()
     assert len(runs.partials(tmp_path)) == 2
-    with FolderLock(tmp_path).held():
+    with FolderLock(tmp_path).lock():
         assert runs.contents_of(tmp_path) == {"file": b"old", ".lock": b""}
-        with whole_file(tmp_path / "file") as aside, FolderLock(tmp_path / "below").held():
+        with atomic_write(tmp_path / "file") as aside, FolderLock(tmp_path / "below").lock():
             aside.write_text("new")
     assert (tmp_path / "file").read_text() == "new"
 
 
 def test_entering_again_leaves_alone_what_is_being_written(tmp_path):
     lock = FolderLock(tmp_path)
-    with lock.held(), whole_file(tmp_path / "file") as aside:
+    with lock.lock(), atomic_write(tmp_path / "file") as aside:
         aside.write_text("new")
-        with lock.held():
+        with lock.lock():
             assert aside.exists()
 
 
 def test_a_lock_where_no_folder_can_be_is_an_error_of_the_user(tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(UserError, match="cannot be made"), FolderLock(tmp_path / "file" / "below").held():
+    with pytest.raises(UserError, match="cannot be made"), FolderLock(tmp_path / "file" / "below").lock():
         pass
 
 
@@ -308,12 +308,12 @@ def no_room_for_the_vocabulary_and_the_examples(folder):
 
 
 def no_room_for_candidates_curves_and_checkpoints(folder):
-    work = copied(folder, "candidates-*", "final", "metrics.json", "ranks-test.npz", "saved_model")
+    work = copied(folder, "candidates-*", "retrain", "metrics.json", "ranks-test.npz", "saved_model")
     too_large(folder, "prepared/candidates-", size("prepared/candidates-*") - 1)
     (candidates,) = runs.uninterrupted("dynamic").glob("prepared/candidates-*")
     shutil.copy(candidates, work / "prepared")
-    too_large(folder, "final/tensorboard/events.", 20)
-    too_large(folder, "final/step-000000004.npz", size("final/step-000000008.npz") // 2)
+    too_large(folder, "retrain/tensorboard/events.", 20)
+    too_large(folder, "retrain/step-000000004.npz", size("retrain/step-000000008.npz") // 2)
     runs.assert_same_runs(runs.uninterrupted("dynamic"), runs.finished(folder, *FLAGS["dynamic"]))
 
 

@@ -38,7 +38,7 @@ def make(name, **changes):
     keras.utils.set_random_seed(4)
     known = Run.make("beauty", name).to_dict()["architecture"]
     options = {**known, **{key: value for key, value in SMALL.items() if key in known}, **changes}
-    if MODELS[name].knows_users:
+    if MODELS[name].has_user_embeddings:
         options["num_users"] = NUM_USERS
     options["num_heads" if "num_heads" in known else "name"] = 2 if "num_heads" in known else name
     model = MODELS[name](NUM_ITEMS, **options)
@@ -130,7 +130,7 @@ def test_an_exported_model_recommends_and_scores_as_the_model_does(tmp_path, nam
     service = tf.saved_model.load(tmp_path / "model")
     histories = np.array([[f"item {item - 1}" if item else "" for item in row] for row in HISTORIES["items"]])
     whom = {"histories": tf.constant(histories)}
-    if model.knows_users:
+    if model.has_user_embeddings:
         whom["users"] = tf.constant([users[number] for number in HISTORIES["users"][:3]] + ["a stranger"])
     scores = np.asarray(model.score(HISTORIES), np.float64)
     if model.scores_are_logits:

@@ -30,7 +30,7 @@ def some_ranks(seed):
 
 def work_directory(path, ranks, sequences=None, **settings):
     folder = WorkDirectory(path)
-    folder.claim(Run.make("synthetic", **settings), sequences or data(), {})
+    folder.initialize(Run.make("synthetic", **settings), sequences or data(), {})
     if ranks is not None:
         npz.write(folder.ranks("test"), {"users": np.arange(NUM_USERS), **ranks})
     return folder

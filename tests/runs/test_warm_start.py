@@ -139,12 +139,12 @@ def test_both_trainings_begin_with_the_weights_and_a_killed_one_goes_on_to_the_b
     with monkeypatch.context() as patch:
         patch.setattr(trainer.checkpoints.Series, "save", seen)
         expected = execute(run, tmp_path / "one", init_from=folder)
-    final = weights_in(max((folder / "final").glob("step-*.npz")), fresh)
+    final = weights_in(max((folder / "retrain").glob("step-*.npz")), fresh)
     ids = [[OLD.vocabulary.items.tolist(), NEW.vocabulary.items.tolist()], [OLD.users.tolist(), NEW.users.tolist()]]
     assert set(ids[0][1]) - set(ids[0][0]) and set(ids[0][0]) - set(ids[0][1]) and set(ids[1][1]) - set(ids[1][0])
     for number, weight in enumerate(fresh.weights):
         value = plain_start(final[number], np.asarray(weight), *ids["users" in weight.path])
-        for phase in ("choose", "final"):
+        for phase in ("select", "retrain"):
             np.testing.assert_array_equal(began[phase][number], value, err_msg=weight.path)
     with monkeypatch.context() as patch, pytest.raises(Killed):
         kill_at(patch, killed_at)
@@ -172,7 +172,7 @@ def test_the_run_depends_on_the_weights_and_not_on_where_they_lie(trained, sourc
     run = run_of("bert4rec")
     one, _ = warm_start.begin(run, trained("bert4rec"))
     other, weights = warm_start.begin(run, str(source("bert4rec")))
-    best, _ = warm_start.begin(run, trained("bert4rec") / "choose" / "best.npz")
+    best, _ = warm_start.begin(run, trained("bert4rec") / "select" / "best.npz")
     assert one == other and len({run.digest, one.digest, best.digest}) == 3
     assert Run.from_dict(json.loads(json.dumps(one.to_dict()))) == one
     assert warm_start.begin(run, weights) == (one, weights)
@@ -182,22 +182,22 @@ def test_the_run_depends_on_the_weights_and_not_on_where_they_lie(trained, sourc
     ("data", "file", "words"),
     [
         (OLD, "", "learnt from the validation items of the same data"),
-        (OLD, "choose/best.npz", "nothing leaks"),
-        (NEW, "choose/best.npz", "learnt from other data"),
+        (OLD, "select/best.npz", "nothing leaks"),
+        (NEW, "select/best.npz", "learnt from other data"),
     ],
 )
 def test_what_the_weights_have_seen_is_told(trained, tmp_path, data, file, words):
     run, path = run_of("bert4rec"), trained("bert4rec") / file
     opened = b4r.open_experiment(run, sequences=data, workdir=tmp_path / "work", init_from=path)
     assert words in opened.initial["leak"]
-    assert opened.initial["checkpoint"] == (file or "final") and opened.initial["path"] == str(path.resolve())
+    assert opened.initial["checkpoint"] == (file or "retrain") and opened.initial["path"] == str(path.resolve())
 
 
 def test_weights_that_began_warm_learnt_from_more_than_their_own_data(trained, tmp_path, quick):
     run = run_of("bpr_mf", retrain=False)
     execute(run, tmp_path / "one", init_from=trained("bpr_mf"))
     again = b4r.open_experiment(run, sequences=NEW, workdir=tmp_path / "two", init_from=tmp_path / "one")
-    assert again.initial["checkpoint"] == "choose/best.npz"
+    assert again.initial["checkpoint"] == "select/best.npz"
     assert "or from more than one" in again.initial["leak"]
 
 
@@ -304,13 +304,13 @@ WARM = f"{BEAUTY} --data_dir=more --noretrain"
 def test_the_command_tells_what_it_starts_from_and_goes_on_without_it(finished, tmp_path, monkeypatch, capfd):
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     shutil.rmtree(tmp_path / "old")
-    before = sorted((tmp_path / "work" / "choose").glob("step-*.npz"))
+    before = sorted((tmp_path / "work" / "select").glob("step-*.npz"))
     start(tmp_path, "--mode=evaluate --workdir=work --data_dir=more", monkeypatch)
     told = capfd.readouterr().out
-    assert "old (choose/best.npz, step " in told and "items: 30 found, 5 new, 0 gone." in told
+    assert "old (select/best.npz, step " in told and "items: 30 found, 5 new, 0 gone." in told
     assert told.count("These weights learnt from other data") == 2
     start(tmp_path, "--mode=train --workdir=work --data_dir=more", monkeypatch)
-    assert sorted((tmp_path / "work" / "choose").glob("step-*.npz")) == before
+    assert sorted((tmp_path / "work" / "select").glob("step-*.npz")) == before
     metrics = json.loads((tmp_path / "work" / "metrics.json").read_text())
     assert metrics["run"]["initial_weights"] and metrics["initial"]["dataset"] == "beauty"
 
@@ -323,7 +323,7 @@ def test_devices_that_share_a_batch_start_from_the_weights(finished, tmp_path):
     command = [sys.executable, "-m", "bert4rec_tf.run", *flags.split()]
     process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert process.returncode == 0, process.stderr
-    assert (tmp_path / "new" / "choose" / "best.npz").exists()
+    assert (tmp_path / "new" / "select" / "best.npz").exists()
 
 
 def cut(name):
@@ -347,7 +347,7 @@ def nothing(folder):
     pass
 
 
-SOURCES = "must be a work directory, a checkpoint in one (choose/best.npz), or the prefix"
+SOURCES = "must be a work directory, a checkpoint in one (select/best.npz), or the prefix"
 MISTAKES = {
     "nothing there": ("--init_from=absent", nothing, SOURCES, "init_from=absent"),
     "nothing named": ("--init_from=", nothing, ".: no work directory"),
@@ -355,13 +355,13 @@ MISTAKES = {
     "what is no checkpoint": ("--init_from=old/ranks.npz", nothing, SOURCES),
     "another folder": ("--init_from=more", nothing, "more: no work directory"),
     "a run that has not begun": ("--init_from=old", without("old/choose"), "old: holds no trained weights yet"),
-    "a checkpoint cut short": ("--init_from=old", cut("old/choose/best.npz"), "old/choose/best.npz: cannot be read"),
+    "a checkpoint cut short": ("--init_from=old", cut("old/select/best.npz"), "old/select/best.npz: cannot be read"),
     "a changed vocabulary": ("--init_from=old", cut("old/vocabulary.txt"), "old/vocabulary.txt: does not fit"),
     "another width": ("--init_from=old --hidden_dim=16", nothing, "`hidden_dim` must be 8", "hidden_dim=16"),
     "another depth": ("--init_from=old --num_layers=2", nothing, "`num_layers` must be 1", "num_layers=2"),
     "another part": ("--init_from=old --nouse_positions", nothing, "must be True", "use_positions=False"),
     "other weights": (
-        "--init_from=old/choose/step-000000002.npz --workdir=work",
+        "--init_from=old/select/step-000000002.npz --workdir=work",
         nothing,
         "work: holds another run (there initial_weights=",
     ),

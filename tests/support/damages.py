@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from support.mistakes import AGAIN, BEAUTY, EVALUATE, EXPORT, Mistake, lines, text
 
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.files import LOCK
 from bert4rec_tf.training import checkpoints
 from bert4rec_tf.training.checkpoints import HEADER
+from support.mistakes import AGAIN, BEAUTY, EVALUATE, EXPORT, Mistake, lines, text
 
 
 def of_run(name: str, flags: str, *words: str, set_up: Callable[[Path], Any] = lambda folder: None) -> Mistake:
@@ -85,15 +85,15 @@ def headed(phase: str, change: Callable[[dict[str, Any]], Any]) -> Callable[[Pat
 
 
 def best_of_another_step(work: Path) -> None:
-    best = work / "choose" / "best.npz"
+    best = work / "select" / "best.npz"
     step = checkpoints.read_state(best)["step"]
     others = (path for path in best.parent.glob("step-*.npz") if checkpoints.read_state(path)["step"] != step)
     best.write_bytes(next(others).read_bytes())
 
 
 def file_for_phase(work: Path) -> None:
-    shutil.rmtree(work / "choose")
-    (work / "choose").write_text("mine")
+    shutil.rmtree(work / "select")
+    (work / "select").write_text("mine")
 
 
 def held(work: Path) -> Any:
@@ -137,7 +137,13 @@ OF_RUNS = [
         set_up=recorded(lambda content: content.update(format=2)),
     ),
     of_run("a newer version with another record", EXPORT, "format 9", set_up=written("config.json", '{"format": 9}')),
-    of_run("a record cut short", AGAIN, *NO_RECORD, set_up=written("config.json", '{"format": 1, "run": {')),
+    of_run(
+        "a work directory of the layout with choose and final",
+        EXPORT,
+        "format 1; this one has 2",
+        set_up=written("config.json", '{"format": 1}'),
+    ),
+    of_run("a record cut short", AGAIN, *NO_RECORD, set_up=written("config.json", '{"format": 2, "run": {')),
     of_run("a record of no text", EXPORT, *NO_RECORD, set_up=written("config.json", b"\xff\xfe\0")),
     of_run("an empty record", "--workdir=work", *NO_RECORD, set_up=written("config.json", "")),
     of_run("a record that is a list", AGAIN, *NO_RECORD, set_up=written("config.json", "[1]")),
@@ -207,29 +213,38 @@ OF_RUNS = [
     of_run(
         "weights of another model",
         EVALUATE,
-        *("work/final/step-", "is of another model", "Found: [3, 3]"),
-        set_up=headed("final", shape_of_another),
-    ),
-    of_run("every checkpoint cut short", EVALUATE, "work/final", "delete work/final to begin", set_up=cut("final")),
-    of_run(
-        "a training without a checkpoint", AGAIN, "work/choose", "delete work/choose to begin", set_up=cut("choose")
-    ),
-    of_run("nothing whole to export", EXPORT, "work/final", "delete work/final to begin again", set_up=cut("final")),
-    of_run(
-        "no best weights", AGAIN, "choose/best.npz", "delete work/choose to train", set_up=without("choose/best.npz")
+        *("work/retrain/step-", "is of another model", "Found: [3, 3]"),
+        set_up=headed("retrain", shape_of_another),
     ),
     of_run(
-        "damaged best weights", AGAIN, "choose/best.npz", "delete work/choose", set_up=written("choose/best.npz", "PK")
+        "every checkpoint cut short", EVALUATE, "work/retrain", "delete work/retrain to begin", set_up=cut("retrain")
     ),
     of_run(
-        "best weights of another step", AGAIN, "best.npz: is of step", "delete work/choose", set_up=best_of_another_step
+        "a training without a checkpoint", AGAIN, "work/select", "delete work/select to begin", set_up=cut("select")
     ),
-    of_run("measuring before training", EVALUATE, "work/final: no finished training; run", set_up=without("final")),
     of_run(
-        "measuring half a training", EVALUATE, "work/final: no finished training", set_up=headed("final", unfinished)
+        "nothing whole to export", EXPORT, "work/retrain", "delete work/retrain to begin again", set_up=cut("retrain")
     ),
-    of_run("exporting half a training", EXPORT, "work/final: no finished training", set_up=headed("final", unfinished)),
-    of_run("a file for a training", AGAIN, "work/choose: ", "File exists", set_up=file_for_phase),
+    of_run(
+        "no best weights", AGAIN, "select/best.npz", "delete work/select to train", set_up=without("select/best.npz")
+    ),
+    of_run(
+        "damaged best weights", AGAIN, "select/best.npz", "delete work/select", set_up=written("select/best.npz", "PK")
+    ),
+    of_run(
+        "best weights of another step", AGAIN, "best.npz: is of step", "delete work/select", set_up=best_of_another_step
+    ),
+    of_run("measuring before training", EVALUATE, "work/retrain: no finished training; run", set_up=without("retrain")),
+    of_run(
+        "measuring half a training",
+        EVALUATE,
+        "work/retrain: no finished training",
+        set_up=headed("retrain", unfinished),
+    ),
+    of_run(
+        "exporting half a training", EXPORT, "work/retrain: no finished training", set_up=headed("retrain", unfinished)
+    ),
+    of_run("a file for a training", AGAIN, "work/select: ", "File exists", set_up=file_for_phase),
     of_run(
         "exporting over something else", f"{EXPORT} --export_dir=work", "work: holds something else", "another folder"
     ),
@@ -237,5 +252,5 @@ OF_RUNS = [
     of_run("exporting below a file", f"{EXPORT} --export_dir=beauty.txt/new", "beauty.txt/new: cannot be written"),
     of_run("exporting where nothing can be", f"{EXPORT} --export_dir=/proc/new", "/proc/new: cannot be written"),
     of_run("exporting over a file", f"{EXPORT} --export_dir=beauty.txt", "beauty.txt: is not a folder"),
-    of_run("a whole run over something else", f"{AGAIN} --export_dir=work/choose", "choose: holds something else"),
+    of_run("a whole run over something else", f"{AGAIN} --export_dir=work/select", "choose: holds something else"),
 ]

@@ -21,7 +21,7 @@ from support.trainings import (
 )
 
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.npz import Damaged
+from bert4rec_tf.foundation.npz import CorruptFileError
 from bert4rec_tf.models import BERT4Rec
 from bert4rec_tf.training import checkpoints
 from bert4rec_tf.training.checkpoints import KEPT, Series
@@ -93,12 +93,12 @@ def test_some_of_the_groups_are_enough(saved):
 
 
 def comes_back_or_is_known_to_be_damaged(path):
-    """Restores what may be damaged: all values and the state as they were saved, or `Damaged` and nothing touched."""
+    """Restores what may be damaged: all values and the state as they were saved, or `CorruptFileError` and nothing touched."""
     into = groups(fill=9)
     untouched = bits(into)
     try:
         state = checkpoints.restore(path, into)
-    except Damaged as error:
+    except CorruptFileError as error:
         assert str(path) in str(error)
         assert bits(into) == untouched
         return False
@@ -131,7 +131,7 @@ def test_a_file_cut_short_is_always_noticed(saved, tmp_path, number):
     content = saved.read_bytes()
     came_back, path = damaged_copy(saved, tmp_path, content[: number % len(content)])
     assert not came_back
-    with pytest.raises(Damaged):
+    with pytest.raises(CorruptFileError):
         checkpoints.read_state(path)
 
 
@@ -156,7 +156,7 @@ def test_a_checkpoint_that_is_gone_is_damaged(tmp_path):
 def test_a_state_is_not_believed_where_a_variable_is_damaged(saved, tmp_path):
     shutil.copy(saved, tmp_path / "damaged.npz")
     damage_an_array(tmp_path / "damaged.npz", "model/001")
-    with pytest.raises(Damaged):
+    with pytest.raises(CorruptFileError):
         checkpoints.read_state(tmp_path / "damaged.npz")
 
 
@@ -172,7 +172,7 @@ def test_another_model_is_told_apart_from_damage(saved, change):
     untouched = bits(into)
     with pytest.raises(UserError, match="is of another model") as raised:
         checkpoints.restore(saved, into)
-    assert not isinstance(raised.value, Damaged)
+    assert not isinstance(raised.value, CorruptFileError)
     assert bits(into) == untouched
 
 

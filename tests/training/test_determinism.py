@@ -30,19 +30,19 @@ def test_the_same_command_gives_the_same_bytes(pairs, kind):
 
 def test_runs_that_ought_to_differ_are_told_apart(pairs):
     found = runs.differences(pairs["static"][0], pairs["dynamic"][0])
-    assert {"metrics.json", "ranks-test.npz: popular", "choose/curve.csv", "choose/step-000000012.npz: model/000"} <= {
+    assert {"metrics.json", "ranks-test.npz: popular", "select/curve.csv", "select/step-000000012.npz: model/000"} <= {
         *found
     }
     assert "vocabulary.txt" not in found
 
 
 def change_an_array(folder):
-    path = folder / "choose" / "step-000000012.npz"
+    path = folder / "select" / "step-000000012.npz"
     with np.load(path) as file:
         content = {name: file[name].copy() for name in file.files}
     content["optimizer/007"].flat[0] = np.nextafter(content["optimizer/007"].flat[0], np.float32(1))
     np.savez(path, **content)
-    return "choose/step-000000012.npz: optimizer/007"
+    return "select/step-000000012.npz: optimizer/007"
 
 
 def change_a_metric(folder):
@@ -53,9 +53,9 @@ def change_a_metric(folder):
 
 
 def change_a_row(folder):
-    path = folder / "choose" / "curve.csv"
+    path = folder / "select" / "curve.csv"
     path.write_text(path.read_text().replace("\n4,", "\n5,"))
-    return "choose/curve.csv"
+    return "select/curve.csv"
 
 
 def flip_a_bit_of_a_shard(folder):
@@ -65,8 +65,8 @@ def flip_a_bit_of_a_shard(folder):
 
 
 def leave_a_partial_file(folder):
-    (folder / "final" / ".step-000000012.npz.77.partial").write_bytes(b"")
-    return "final/.step-000000012.npz.77.partial"
+    (folder / "retrain" / ".step-000000012.npz.77.partial").write_bytes(b"")
+    return "retrain/.step-000000012.npz.77.partial"
 
 
 def remove_a_file(folder):

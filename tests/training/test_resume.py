@@ -14,14 +14,14 @@ from support.trainings import small_and_quick, whole_run
 from support.whole_runs import FLAGS, Moment
 
 CHECKPOINT_AT_EVERY_STEP = [
-    Moment("half", "*/choose/step-*5.npz"),
-    Moment("after", "*/choose/best.npz"),
+    Moment("half", "*/select/step-*5.npz"),
+    Moment("after", "*/select/best.npz"),
     Moment("half", "*/metrics.json"),
     Moment("before", "*/saved_model"),
 ]
 CHECKPOINTS_AT_MEASUREMENTS = [
-    Moment("after", "*/choose/curve.csv", 2),
-    Moment("half", "*/final/step-000000008.npz"),
+    Moment("after", "*/select/curve.csv", 2),
+    Moment("half", "*/retrain/step-000000008.npz"),
 ]
 
 
@@ -43,10 +43,10 @@ def _killed_at(moments, kind, folder):
 def stopped_by_ctrl_c_and_by_sigterm(folder):
     """The first signal comes between two measurements, the second during one."""
     flags = (*FLAGS["dynamic"], "--checkpoint_seconds=0")
-    _stopped(folder, flags, "SIGINT", Moment("after", "*/choose/step-000000006.npz"))
-    assert (folder / "work" / "choose" / "step-000000006.npz").exists()
-    _stopped(folder, flags, "SIGTERM", Moment("after", "*/final/curve.csv", 2))
-    assert (folder / "work" / "final" / "step-000000008.npz").exists()
+    _stopped(folder, flags, "SIGINT", Moment("after", "*/select/step-000000006.npz"))
+    assert (folder / "work" / "select" / "step-000000006.npz").exists()
+    _stopped(folder, flags, "SIGTERM", Moment("after", "*/retrain/curve.csv", 2))
+    assert (folder / "work" / "retrain" / "step-000000008.npz").exists()
     resumed = runs.finished(folder, *flags)
     runs.assert_same_runs(runs.uninterrupted("dynamic"), resumed, older_checkpoints=False)
 

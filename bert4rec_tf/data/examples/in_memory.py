@@ -104,7 +104,7 @@ def _numbered(counts: np.ndarray) -> np.ndarray:
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
-class Contexts(Examples):
+class ContextTargetExamples(Examples):
     """Targets with the items before them and with negatives: pairs, transitions and windows.
 
     Each example is `num_targets` successive items of a user, as targets, and up to `context` items before them. A
@@ -146,7 +146,7 @@ class Contexts(Examples):
         }
 
 
-class Shifted(Examples):
+class NextItemExamples(Examples):
     """Histories and the item that follows each place of them.
 
     Args:
@@ -203,7 +203,7 @@ class Shifted(Examples):
         return batch
 
 
-KINDS: dict[str, type[Examples]] = {"contexts": Contexts, "shifted": Shifted}
+KINDS: dict[str, type[Examples]] = {"contexts": ContextTargetExamples, "shifted": NextItemExamples}
 """What `Recommender.examples` may name, beside "masked", whose examples are prepared on the disk."""
 
 

@@ -71,7 +71,7 @@ def prepare(
     else:
         maker = WindowShards(windows, max_length, seed, folder)
     shards = Shards(folder, tuple(maker.names()), tuple(maker.sizes()), maker.widths())
-    with lock.held():
+    with lock.lock():
         files.make_folder(folder)
         files.remove_partials(folder)
         missing = shards.missing(fingerprint)

@@ -71,7 +71,7 @@ def write_shard(path: Path, columns: Mapping[str, Column]) -> None:
 
 def _write_examples(path: Path, columns: Mapping[str, Column]) -> None:
     rows = len(next(iter(columns.values())).values)
-    with files.whole_file(path) as aside, tf.io.TFRecordWriter(str(aside)) as writer:
+    with files.atomic_write(path) as aside, tf.io.TFRecordWriter(str(aside)) as writer:
         for start in range(0, rows, BLOCK):
             block, features = slice(start, start + BLOCK), {}
             for name, column in columns.items():

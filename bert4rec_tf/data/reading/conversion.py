@@ -112,7 +112,7 @@ def converted(asked: Interactions, folder: Path, member: str | None = None) -> t
         try:
             sequences, report = load(path)
             return sequences, replace(report, path=str(asked.file))
-        except npz.Damaged as error:
+        except npz.CorruptFileError as error:
             warn(f"{error}; converted again")
     sequences, report = convert(asked, member)
     try:
@@ -147,7 +147,7 @@ def save(path: Path, sequences: Sequences, report: Report) -> None:
 
 
 def load(path: Path) -> tuple[Sequences, Report]:
-    """Reads what `save` wrote. Raises `npz.Damaged` where it cannot be read."""
+    """Reads what `save` wrote. Raises `npz.CorruptFileError` where it cannot be read."""
     found = npz.read(path)
     try:
         users, names, report = (found[name].tobytes().decode() for name in ("users", "names", "report"))
@@ -158,4 +158,4 @@ def load(path: Path) -> tuple[Sequences, Report]:
         content["bad"] = {kind: tuple(counts) for kind, counts in content["bad"].items()}
         return sequences, Report(**content)
     except (KeyError, ValueError, TypeError) as error:
-        raise npz.Damaged(f"{path}: not what a conversion keeps ({error})") from error
+        raise npz.CorruptFileError(f"{path}: not what a conversion keeps ({error})") from error

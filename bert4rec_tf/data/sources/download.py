@@ -28,7 +28,7 @@ TIMEOUT = 60.0
 PAUSES = (1.0, 2.0, 4.0, 8.0)
 """Seconds before the second attempt and the ones after; one that brought something starts them anew."""
 
-MOST_ATTEMPTS = 100
+MAX_ATTEMPTS = 100
 
 
 class Unreachable(Exception):
@@ -172,7 +172,7 @@ class _Part:
             path.unlink(missing_ok=True)
 
     def finish(self, path: Path) -> None:
-        with files.whole_file(path) as aside:
+        with files.atomic_write(path) as aside:
             os.replace(self.path, aside)
         self.discard()
 
@@ -180,7 +180,7 @@ class _Part:
 def _complete(url: str, remote: Remote, part: _Part) -> None:
     """Asks until everything has come."""
     idle = 0
-    for _ in range(MOST_ATTEMPTS):
+    for _ in range(MAX_ATTEMPTS):
         before = part.length
         try:
             _ask(url, remote, part)
@@ -190,7 +190,7 @@ def _complete(url: str, remote: Remote, part: _Part) -> None:
             if idle > len(PAUSES):
                 raise Unreachable(f"{url}: {error}") from error
             time.sleep(PAUSES[max(idle - 1, 0)])
-    raise Unreachable(f"{url}: the connection was cut {MOST_ATTEMPTS} times")
+    raise Unreachable(f"{url}: the connection was cut {MAX_ATTEMPTS} times")
 
 
 def _ask(url: str, remote: Remote, part: _Part) -> None:

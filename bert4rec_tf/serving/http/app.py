@@ -219,7 +219,7 @@ class Service:
         return _json({"items": [{"id": item, "title": catalogue.title(item)} for item in found]})
 
 
-def _answer(question: predict.Question, outputs: Any) -> web.Response:
+def _answer(question: predict.PredictRequest, outputs: Any) -> web.Response:
     return _json(predict.answer(question, outputs))
 
 

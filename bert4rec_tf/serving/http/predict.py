@@ -39,7 +39,7 @@ class RequestError(Exception):
 
 
 @dataclass(frozen=True)
-class Question:
+class PredictRequest:
     """A request as it was understood.
 
     Attributes:
@@ -51,7 +51,7 @@ class Question:
     by_rows: bool
 
 
-def parse(body: bytes, model: LoadedModel, settings: ServerSettings) -> Question:
+def parse(body: bytes, model: LoadedModel, settings: ServerSettings) -> PredictRequest:
     """Returns what the body of a request asks.
 
     Raises:
@@ -75,7 +75,7 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings) -> Question
                 raise RequestError(f"`{name}` is missing: {_wanted(signature)}")
             arrays[name] = info.default
             shared.add(name)
-    return Question(Call(model, signature.name, arrays, rows, frozenset(shared)), by_rows)
+    return PredictRequest(Call(model, signature.name, arrays, rows, frozenset(shared)), by_rows)
 
 
 def _json(body: bytes) -> Any:
@@ -263,7 +263,7 @@ def _kind(value: Any) -> str:
     return {list: "a list", str: "a string", bool: "true or false", type(None): "null"}.get(type(value), "a number")
 
 
-def answer(question: Question, outputs: Outputs) -> dict[str, Any]:
+def answer(question: PredictRequest, outputs: Outputs) -> dict[str, Any]:
     """Returns what is sent back, in the format that was asked in.
 
     Raises:

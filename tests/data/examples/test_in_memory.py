@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from support.ranking_oracle import FEW, any_histories, make_sequences
 
-from bert4rec_tf.data.examples.in_memory import KINDS, Contexts, Shifted, UnseenItems, dataset_of
+from bert4rec_tf.data.examples.in_memory import KINDS, ContextTargetExamples, NextItemExamples, UnseenItems, dataset_of
 
 HISTORIES = make_sequences([[1, 2, 3, 4, 5, 6, 7, 8, 9], [3, 1], [5, 6, 7], [2, 4, 6, 8]], 12)
 
@@ -42,14 +42,14 @@ def test_the_one_unseen_item_is_found():
 
 
 def test_pairs_are_all_actions():
-    batch = everything(Contexts(HISTORIES, context=0, num_negatives=4))
+    batch = everything(ContextTargetExamples(HISTORIES, context=0, num_negatives=4))
     assert batch["items"].shape == (18, 0) and batch["negatives"].shape == (18, 4)
     pairs = [(user, item) for user in range(4) for item in HISTORIES[user].tolist()]
     assert list(zip(batch["users"].tolist(), batch["targets"][:, 0].tolist())) == pairs
 
 
 def test_transitions_are_all_successive_items():
-    batch = everything(Contexts(HISTORIES, context=1))
+    batch = everything(ContextTargetExamples(HISTORIES, context=1))
     found = [tuple(row) for row in np.column_stack([batch["users"], batch["items"], batch["targets"]]).tolist()]
     expected = [
         (user, before, after) for user in range(4) for before, after in zip(HISTORIES[user], HISTORIES[user][1:])
@@ -58,7 +58,7 @@ def test_transitions_are_all_successive_items():
 
 
 def test_windows_slide_over_long_histories_and_short_ones_have_one():
-    batch = everything(Contexts(HISTORIES, context=4, num_targets=2, num_negatives=3))
+    batch = everything(ContextTargetExamples(HISTORIES, context=4, num_targets=2, num_negatives=3))
     rows = list(zip(batch["users"].tolist(), batch["items"].tolist(), batch["targets"].tolist()))
     assert rows == [
         (0, [1, 2, 3, 4], [5, 6]),
@@ -73,19 +73,19 @@ def test_windows_slide_over_long_histories_and_short_ones_have_one():
 
 def test_a_single_item_is_a_pair_but_no_transition():
     sequences = make_sequences([[1, 2]], 3).without_last(np.array([1]))
-    assert Contexts(sequences, context=0).num_examples == 1
-    assert Contexts(sequences, context=1).num_examples == Shifted(sequences, 5).num_examples == 0
+    assert ContextTargetExamples(sequences, context=0).num_examples == 1
+    assert ContextTargetExamples(sequences, context=1).num_examples == NextItemExamples(sequences, 5).num_examples == 0
 
 
 def test_shifted_histories_are_their_own_answers():
-    batch = everything(Shifted(HISTORIES, max_length=4, num_negatives=2))
+    batch = everything(NextItemExamples(HISTORIES, max_length=4, num_negatives=2))
     assert batch["items"].tolist() == [[5, 6, 7, 8], [3, 0, 0, 0], [5, 6, 0, 0], [2, 4, 6, 0]]
     assert batch["targets"].tolist() == [[6, 7, 8, 9], [1, 0, 0, 0], [6, 7, 0, 0], [4, 6, 8, 0]]
     assert batch["lengths"].tolist() == [4, 1, 2, 3] and batch["negatives"].shape == (4, 4, 2)
 
 
 def test_long_histories_are_cut_from_their_end():
-    batch = everything(Shifted(HISTORIES, max_length=3, whole=True))
+    batch = everything(NextItemExamples(HISTORIES, max_length=3, whole=True))
     assert batch["items"].tolist() == [[6, 7, 8], [3, 4, 5], [1, 2, 0], [3, 0, 0], [5, 6, 0], [2, 4, 6]]
     assert batch["targets"].tolist() == [[7, 8, 9], [4, 5, 6], [2, 3, 0], [1, 0, 0], [6, 7, 0], [4, 6, 8]]
     assert batch["users"].tolist() == [0, 0, 0, 1, 2, 3]
@@ -94,7 +94,7 @@ def test_long_histories_are_cut_from_their_end():
 @FEW
 @given(any_histories(), st.integers(1, 6))
 def test_whole_histories_have_every_target_once(sequences, max_length):
-    examples = Shifted(sequences, max_length, whole=True)
+    examples = NextItemExamples(sequences, max_length, whole=True)
     batch = everything(examples) if examples.num_examples else {"users": [], "items": [], "targets": [], "lengths": []}
     found = [
         (user, items[place], targets[place])
@@ -108,7 +108,7 @@ def test_whole_histories_have_every_target_once(sequences, max_length):
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
 def test_shared_negatives_follow_the_power_of_their_counts(alpha):
-    examples = Shifted(HISTORIES, 4, num_shared=2_000, alpha=alpha)
+    examples = NextItemExamples(HISTORIES, 4, num_shared=2_000, alpha=alpha)
     drawn = np.bincount(everything(examples)["shared"].ravel(), minlength=13)[1:]
     counts = HISTORIES.counts()[1:]
     weights = np.where(counts > 0, np.maximum(counts, 1) ** alpha, 0.0)
@@ -118,9 +118,9 @@ def test_shared_negatives_follow_the_power_of_their_counts(alpha):
 
 
 MADE = {
-    "pairs": Contexts(HISTORIES, 0, num_negatives=2),
-    "windows": Contexts(HISTORIES, 3, 2),
-    "shifted": Shifted(HISTORIES, 4, 1, num_shared=3, whole=True),
+    "pairs": ContextTargetExamples(HISTORIES, 0, num_negatives=2),
+    "windows": ContextTargetExamples(HISTORIES, 3, 2),
+    "shifted": NextItemExamples(HISTORIES, 4, 1, num_shared=3, whole=True),
 }
 
 
@@ -152,7 +152,7 @@ def test_every_epoch_holds_each_example_once_in_another_order_with_other_negativ
 
 def test_every_batch_has_negatives_of_its_own():
     """Of users whose unseen items are the same."""
-    examples = Contexts(make_sequences([[1, 2]] * 50, 2_000), 0, num_negatives=10)
+    examples = ContextTargetExamples(make_sequences([[1, 2]] * 50, 2_000), 0, num_negatives=10)
     one, other = (batch["negatives"] for batch in islice(examples.batches(50, seed=1), 2))
     assert not (one == other).any(axis=1).all() and (one == other).mean() < 0.1
 
@@ -171,9 +171,9 @@ def test_only_the_width_of_a_batch_is_not_known_beforehand():
     def shapes(examples):
         return {name: tuple(spec.shape) for name, spec in dataset_of(examples, 7, 1).element_spec.items()}
 
-    windows = shapes(Contexts(HISTORIES, context=4, num_targets=2, num_negatives=3))
+    windows = shapes(ContextTargetExamples(HISTORIES, context=4, num_targets=2, num_negatives=3))
     assert windows == {"users": (7,), "items": (7, 4), "lengths": (7,), "targets": (7, 2), "negatives": (7, 3)}
-    histories = shapes(Shifted(HISTORIES, 10, num_negatives=1, num_shared=5))
+    histories = shapes(NextItemExamples(HISTORIES, 10, num_negatives=1, num_shared=5))
     assert histories == {
         **{"users": (7,), "lengths": (7,), "shared": (7, 5)},
         **{"items": (7, None), "targets": (7, None), "negatives": (7, None, 1)},

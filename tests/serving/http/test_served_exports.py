@@ -34,12 +34,14 @@ def served(request, tmp_path_factory):
     versions = open_versions(ServerSettings(model=str(folder)))
     with Server(versions, max_batch_size=4, max_rows=40, max_history=60, max_body_bytes=60_000) as server:
         loaded = tf.saved_model.load(str(folder))
-        yield SimpleNamespace(server=server, client=server.client(), loaded=loaded, knows_users=model.knows_users)
+        yield SimpleNamespace(
+            server=server, client=server.client(), loaded=loaded, has_user_embeddings=model.has_user_embeddings
+        )
 
 
 def whom(served, rows=slice(None)):
     asked = {"histories": HISTORIES[rows]}
-    return {**asked, "users": WHO[rows]} if served.knows_users else asked
+    return {**asked, "users": WHO[rows]} if served.has_user_embeddings else asked
 
 
 def expected(served, signature, inputs):
@@ -123,7 +125,7 @@ def test_the_signatures_and_the_card_are_told(served):
     assert {"serving_default", "recommend", "score", "encode"} <= set(signatures)
     assert set(signatures["recommend"]["defaults"]) == {"k", "exclude_seen", "exclude", "candidates"}
     assert told["model_card"]["items"] == NUM_ITEMS and told["model_card"]["data"] == {"name": "awkward"}
-    assert told["model_card"]["scores"] == ("the model's own" if served.knows_users else "log-probabilities")
+    assert told["model_card"]["scores"] == ("the model's own" if served.has_user_embeddings else "log-probabilities")
 
 
 MISTAKES = {
@@ -145,7 +147,7 @@ def test_a_mistake_is_told_in_one_line(served, name):
 
 def test_users_are_asked_for_where_the_model_knows_them(served):
     answer = served.client.post({"instances": [["0"]]})
-    if not served.knows_users:
+    if not served.has_user_embeddings:
         assert answer.status == 200
         return
     assert answer.status == 400 and "the inputs of serving_default are histories, users" in answer.json["error"]
