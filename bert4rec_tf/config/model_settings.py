@@ -6,8 +6,8 @@ from bert4rec_tf.config.settings import Settings, another_default, setting
 from bert4rec_tf.foundation.errors import UserError
 
 
-def _check_heads(num_heads: int, hidden_dim: int) -> None:
-    if hidden_dim % num_heads:
+def _check_heads(num_heads: int | None, hidden_dim: int) -> None:
+    if num_heads and hidden_dim % num_heads:
         raise UserError(
             f"`num_heads` must divide `hidden_dim`. Received: num_heads={num_heads}, hidden_dim={hidden_dim}"
         )

@@ -23,7 +23,7 @@ def setting(default: Any, help: str, *, changeable: bool = False, only_with: str
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def another_default(settings: type, name: str, default: Any) -> Any:
+def another_default(settings: type["Settings"], name: str, default: Any) -> Any:
     """Declares a field of other settings again, with another default."""
     field = next(field for field in dataclasses.fields(settings) if field.name == name)
     return dataclasses.field(default=default, metadata=field.metadata)
@@ -38,7 +38,7 @@ _LIMITS = {
 }
 
 
-def field_type(field: dataclasses.Field) -> type:
+def field_type(field: dataclasses.Field) -> Any:
     """The type of a field's values, without the `None` of an optional one."""
     return next(kind for kind in (typing.get_args(field.type) or (field.type,)) if kind is not type(None))
 
@@ -46,6 +46,7 @@ def field_type(field: dataclasses.Field) -> type:
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
+@dataclasses.dataclass(frozen=True)
 class Settings:
     """Base of the settings: checks every field against its declared limits."""
 
@@ -66,7 +67,7 @@ class Settings:
         if kind is float and type(value) is int:
             value = float(value)
             object.__setattr__(self, field.name, value)
-        if type(value) is not kind or (kind is float and not math.isfinite(value)):
+        if type(value) is not kind or (isinstance(value, float) and not math.isfinite(value)):
             raise UserError(f"`{field.name}` must be {_KINDS[kind]}. Received: {field.name}={value!r}")
         return value
 

@@ -50,20 +50,20 @@ class BERT4Rec(Recommender):
         self, num_items: int, settings: BERT4RecSettings | None = None, *, num_extra_rows: int = 0, **options: Any
     ) -> None:
         super().__init__(num_items, settings, **options)
-        settings = self.settings
+        chosen: BERT4RecSettings = self.settings
         self.num_extra_rows = layers.check_size("num_extra_rows", num_extra_rows, least=0)
-        self.max_length = settings.max_length
+        self.max_length = chosen.max_length
         self.max_history = self.max_length - 1
         self.mask_token = num_items + 1
         self.num_rows = num_items + 2 + num_extra_rows
-        self._make_embedding(settings)
-        self.blocks = [self._make_block(settings, number) for number in range(settings.num_layers)]
+        self._make_embedding(chosen)
+        self.blocks = [self._make_block(chosen, number) for number in range(chosen.num_layers)]
         for block in self.blocks:
-            block.build((None, None, settings.hidden_dim))
+            block.build((None, None, chosen.hidden_dim))
         self.head = layers.MaskedItemHead(
-            self.num_rows, settings.use_layer_norm, settings.initializer_stddev, dtype=self.dtype_policy, name="head"
+            self.num_rows, chosen.use_layer_norm, chosen.initializer_stddev, dtype=self.dtype_policy, name="head"
         )
-        self.head.build((None, settings.hidden_dim))
+        self.head.build((None, chosen.hidden_dim))
         self.mark_rows(self.head.bias, ITEMS)
         self.built = True
 

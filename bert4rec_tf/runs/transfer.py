@@ -13,12 +13,11 @@ import numpy as np
 
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.npz import CorruptFileError
-from bert4rec_tf.config.run import Run
+from bert4rec_tf.config.run import RETRAIN, Run
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, USERS
 from bert4rec_tf.data.sequences import Sequences
-from bert4rec_tf.runs.workdir import RETRAIN
 
 
 @dataclass(frozen=True, eq=False)
