@@ -262,7 +262,7 @@ def test_runs_that_were_best_at_their_last_step_are_told():
     fpmc, ncf = (plan.jobs("table2")["beauty", name][0] for name in ("fpmc", "ncf"))
     most = fpmc.run.training.steps
     others = [
-        line_of(job, choose={"steps": most, "seconds": 9.0, "best_step": best})
+        line_of(job, select={"steps": most, "seconds": 9.0, "best_step": best})
         for job, best in ((fpmc, most), (ncf, most - 1_000))
     ]
     text, _ = text_of("table2", findings("table2", {}, others=others))

@@ -10,7 +10,7 @@ from support.invented_results import line_of
 
 from bert4rec_tf.evaluation.metrics import METRICS, PROTOCOLS, difference, metrics, per_user
 from bert4rec_tf.foundation import files, npz
-from bert4rec_tf.runs.workdir import WorkDirectory
+from bert4rec_tf.runs.workdir import FORMAT, WorkDirectory
 from experiments import material, significance
 from experiments.findings import Findings
 from experiments.jobs import Plan
@@ -57,7 +57,7 @@ def finished_with_ranks(folder, means):
         files.write_json(
             work.config,
             {
-                "format": 1,
+                "format": FORMAT,
                 "run": job.run.to_dict(),
                 "digest": job.key,
                 **dict.fromkeys(("data_fingerprint", "vocabulary_fingerprint", "users_fingerprint"), "x"),

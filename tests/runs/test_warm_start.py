@@ -354,7 +354,7 @@ MISTAKES = {
     "another file": ("--init_from=beauty.txt", nothing, SOURCES, "init_from=beauty.txt"),
     "what is no checkpoint": ("--init_from=old/ranks.npz", nothing, SOURCES),
     "another folder": ("--init_from=more", nothing, "more: no work directory"),
-    "a run that has not begun": ("--init_from=old", without("old/choose"), "old: holds no trained weights yet"),
+    "a run that has not begun": ("--init_from=old", without("old/select"), "old: holds no trained weights yet"),
     "a checkpoint cut short": ("--init_from=old", cut("old/select/best.npz"), "old/select/best.npz: cannot be read"),
     "a changed vocabulary": ("--init_from=old", cut("old/vocabulary.txt"), "old/vocabulary.txt: does not fit"),
     "another width": ("--init_from=old --hidden_dim=16", nothing, "`hidden_dim` must be 8", "hidden_dim=16"),
