@@ -254,7 +254,7 @@ def parse(argv: list[str]) -> list[str]:
         end(str(error))
 
 
-def guarded(argv: list[str]) -> None:
+def exit_on_error(argv: list[str]) -> None:
     try:
         startup.exit_on_error(lambda: main(argv), stopped="Stopped. The same command goes on from the last checkpoint.")
     except Exception as error:
@@ -269,4 +269,4 @@ def lacks_memory(error: Exception) -> bool:
 
 
 if __name__ == "__main__":
-    app.run(guarded, flags_parser=parse)
+    app.run(exit_on_error, flags_parser=parse)
