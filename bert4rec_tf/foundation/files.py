@@ -1,12 +1,17 @@
 """Files that appear whole or not at all, and folders that one process works in at a time."""
 
 import contextlib
+import ctypes
+import errno
+import functools
 import gzip
 import json
 import os
+import re
 import shutil
+import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,6 +22,7 @@ from bert4rec_tf.foundation.progress import warn
 
 LOCK = ".lock"
 PARTIAL = ".partial"
+_PARTIAL_NAME = re.compile(r"\.(?P<name>.+?)\.(?P<pid>\d+)(\.(?P<part>new|old))?\.partial")
 
 UNREADABLE = (OSError, EOFError, zlib.error)
 """What reading a file, plain or `.gz`, ends in where that is not possible."""
@@ -62,6 +68,10 @@ def replace_directory(path: Path) -> Iterator[Path]:
 
     A folder that was at `path` stays as it was until then. Those above it are made.
 
+    A killed process leaves the whole old or the whole new folder at `path`. Where the system cannot exchange two
+    folders in one step, nothing is at `path` for a moment. If the process is killed then, the next call for `path`, or
+    the next lock of the folder above it, puts the new one there.
+
     Raises:
         UserError: where a file is at `path`, or the folder cannot be written.
     """
@@ -69,24 +79,50 @@ def replace_directory(path: Path) -> Iterator[Path]:
     if place.exists() and not place.is_dir():
         raise UserError(f"{path}: is not a folder")
     aside, old = (place.with_name(f".{place.name}.{os.getpid()}.{part}{PARTIAL}") for part in ("new", "old"))
-    shutil.rmtree(aside, ignore_errors=True)
     try:
+        remove_partials(place.parent, of=place.name)
         aside.mkdir(parents=True)
         yield aside
         for written in (*aside.rglob("*"), aside):
             _to_disk(written)
-        if place.exists():
-            shutil.rmtree(old, ignore_errors=True)
+        if not place.exists():
+            os.replace(aside, place)
+        elif not _exchange(aside, place):
             os.replace(place, old)
-        os.replace(aside, place)
+            os.replace(aside, place)
         _to_disk(place.parent)
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror or error})") from error
     finally:
         if old.exists() and not place.exists():
             os.replace(old, place)
-        for leftover in (aside, old):
+        for leftover in (old, aside):
             shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchanges two paths in one step. Returns False, with both as they were, where the system cannot do that."""
+    rename = _system_rename()
+    if rename is None:
+        return False
+    here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    if rename(here, os.fsencode(one), here, os.fsencode(other), swap) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EINVAL):
+        return False
+    raise OSError(number, os.strerror(number))
+
+
+@functools.cache
+def _system_rename() -> Callable[[int, bytes, int, bytes, int], int] | None:
+    """Returns Linux' renameat2, which can exchange two paths; None where the system's library has none."""
+    if sys.platform != "linux":
+        return None
+    found = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if found is not None:
+        found.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+    return found
 
 
 def _to_disk(path: Path) -> None:
@@ -141,18 +177,59 @@ def is_leftover(path: Path) -> bool:
     return path.name == LOCK or (path.name.startswith(".") and path.name.endswith(PARTIAL))
 
 
-def remove_partials(folder: Path) -> None:
-    """Deletes what killed processes had begun to write in a folder. For whom the folder is locked."""
-    for path in folder.glob(f".*{PARTIAL}"):
+def remove_partials(folder: Path, of: str | None = None) -> None:
+    """Deletes what killed processes had begun to write in a folder.
+
+    A new folder that only lacked its place gets it instead. What other processes are writing stays.
+
+    Args:
+        folder: where; locked by the caller, unless `of` is given.
+        of: only what was to become the file or folder of this name; None for everything.
+    """
+    left = [path for path in folder.glob(f".*{PARTIAL}") if not _belongs_to_another(path)]
+    if of is not None:
+        left = [path for path in left if (name := _PARTIAL_NAME.fullmatch(path.name)) and name["name"] == of]
+    left.sort(reverse=True)  # Old folders before new ones: while both are there, the new one is whole.
+    for path in left:
+        _put_in_place(path)
+    for path in left:
         with contextlib.suppress(OSError):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _put_in_place(new: Path) -> None:
+    """Makes the second rename of `replace_directory` where the process that did the first was killed before it.
+
+    That is how things stand where both folders are there and nothing is in their place. Then the new one is whole: it
+    was on the disk before the old one was moved away.
+    """
+    name = _PARTIAL_NAME.fullmatch(new.name)
+    if name and name["part"] == "new":
+        place, old = new.with_name(name["name"]), new.with_name(f".{name['name']}.{name['pid']}.old{PARTIAL}")
+        if old.is_dir() and new.is_dir() and not os.path.lexists(place):
+            os.replace(new, place)
+            _to_disk(place.parent)
+
+
+def _belongs_to_another(path: Path) -> bool:
+    """Tells whether another process that still runs may be writing a file or folder with such a name."""
+    name = _PARTIAL_NAME.fullmatch(path.name)
+    if name is None or int(name["pid"]) in (0, os.getpid()) or os.name == "nt":
+        return False
+    try:
+        os.kill(int(name["pid"]), 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 class FolderLock:
     """A folder as one process' own. The system frees it when that process ends, however it ends.
 
     Whoever gets it clears away what killed processes had begun to write there. The same object can be entered again
-    inside itself.
+    inside itself, which clears nothing: what lies there is being written.
 
     Args:
         folder: made where it is not there.
@@ -165,8 +242,8 @@ class FolderLock:
         self._lock = filelock.FileLock(folder / LOCK)
 
     @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
-        """Holds the folder inside the block.
+    def lock(self) -> Iterator[bool]:
+        """Holds the folder inside the block. Yields whether it was free before, so that this is not entered again.
 
         Raises:
             UserError: where another process has it, or it cannot be written.
@@ -177,9 +254,10 @@ class FolderLock:
         except OSError as error:
             raise UserError(f"{self.folder}: cannot be written ({error.strerror or error})") from error
         try:
-            if self._lock.lock_counter == 1:
+            first = self._lock.lock_counter == 1
+            if first:
                 remove_partials(self.folder)
-            yield
+            yield first
         finally:
             self._lock.release()
 
