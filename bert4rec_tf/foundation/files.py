@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import errno
 import functools
 import gzip
 import json
@@ -64,16 +63,16 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def replace_directory(path: Path) -> Iterator[Path]:
-    """Yields a new folder beside `path` to fill; it takes the place of `path` when the block ends without an error.
+    """Yields a temporary folder to fill, which replaces the folder at `path` when the block ends without an error.
 
-    A folder that was at `path` stays as it was until then. Those above it are made.
+    Until then the folder at `path` stays as it was. Its parents are created.
 
-    A killed process leaves the whole old or the whole new folder at `path`. Where the system cannot exchange two
-    folders in one step, nothing is at `path` for a moment. If the process is killed then, the next call for `path`, or
-    the next lock of the folder above it, puts the new one there.
+    If the process is killed, the whole old or the whole new folder is at `path`. Only where the system cannot swap two
+    folders in one step is there a moment when `path` does not exist. After a kill in that moment, the next call for
+    `path`, or the next lock on its parent, moves the new folder there.
 
     Raises:
-        UserError: where a file is at `path`, or the folder cannot be written.
+        UserError: if `path` is a file, or the folder cannot be written.
     """
     place = path.resolve()
     if place.exists() and not place.is_dir():
@@ -101,25 +100,18 @@ def replace_directory(path: Path) -> Iterator[Path]:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchanges two paths in one step. Returns False, with both as they were, where the system cannot do that."""
+    """Swaps two paths in one step. Returns whether that was possible; if not, both are as they were."""
     rename = _system_rename()
-    if rename is None:
-        return False
     here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    if rename(here, os.fsencode(one), here, os.fsencode(other), swap) == 0:
-        return True
-    number = ctypes.get_errno()
-    if number in (errno.ENOSYS, errno.EINVAL):
-        return False
-    raise OSError(number, os.strerror(number))
+    return rename is not None and rename(here, os.fsencode(one), here, os.fsencode(other), swap) == 0
 
 
 @functools.cache
 def _system_rename() -> Callable[[int, bytes, int, bytes, int], int] | None:
-    """Returns Linux' renameat2, which can exchange two paths; None where the system's library has none."""
+    """Returns renameat2 of Linux, which can swap two paths, or None if the C library does not have it."""
     if sys.platform != "linux":
         return None
-    found = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    found = getattr(ctypes.CDLL(None), "renameat2", None)
     if found is not None:
         found.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
     return found
@@ -178,18 +170,18 @@ def is_leftover(path: Path) -> bool:
 
 
 def remove_partials(folder: Path, of: str | None = None) -> None:
-    """Deletes what killed processes had begun to write in a folder.
+    """Deletes the temporary files and folders of killed processes, not those of processes that still run.
 
-    A new folder that only lacked its place gets it instead. What other processes are writing stays.
+    Finishes a replacement that was killed between its two renames (`replace_directory`).
 
     Args:
-        folder: where; locked by the caller, unless `of` is given.
-        of: only what was to become the file or folder of this name; None for everything.
+        folder: where to look. Call this only while it is locked, unless `of` is given.
+        of: the file or folder that they were to become; None for all.
     """
     left = [path for path in folder.glob(f".*{PARTIAL}") if not _belongs_to_another(path)]
     if of is not None:
         left = [path for path in left if (name := _PARTIAL_NAME.fullmatch(path.name)) and name["name"] == of]
-    left.sort(reverse=True)  # Old folders before new ones: while both are there, the new one is whole.
+    left.sort(reverse=True)  # Deletes old folders first: a new one that is beside an old one is always complete.
     for path in left:
         _put_in_place(path)
     for path in left:
@@ -198,10 +190,10 @@ def remove_partials(folder: Path, of: str | None = None) -> None:
 
 
 def _put_in_place(new: Path) -> None:
-    """Makes the second rename of `replace_directory` where the process that did the first was killed before it.
+    """Makes the second rename of `replace_directory` if its process was killed after the first.
 
-    That is how things stand where both folders are there and nothing is in their place. Then the new one is whole: it
-    was on the disk before the old one was moved away.
+    Then both temporary folders exist and their target does not. The new one is complete, because it is flushed to the
+    disk before the old one is moved.
     """
     name = _PARTIAL_NAME.fullmatch(new.name)
     if name and name["part"] == "new":
@@ -212,7 +204,7 @@ def _put_in_place(new: Path) -> None:
 
 
 def _belongs_to_another(path: Path) -> bool:
-    """Tells whether another process that still runs may be writing a file or folder with such a name."""
+    """Whether the name of a temporary file or folder has the id of another process that still runs."""
     name = _PARTIAL_NAME.fullmatch(path.name)
     if name is None or int(name["pid"]) in (0, os.getpid()) or os.name == "nt":
         return False
@@ -228,8 +220,8 @@ def _belongs_to_another(path: Path) -> bool:
 class FolderLock:
     """A folder as one process' own. The system frees it when that process ends, however it ends.
 
-    Whoever gets it clears away what killed processes had begun to write there. The same object can be entered again
-    inside itself, which clears nothing: what lies there is being written.
+    Locking it removes the temporary files of killed processes. The same object can be entered again inside itself,
+    which removes nothing.
 
     Args:
         folder: made where it is not there.
@@ -243,7 +235,7 @@ class FolderLock:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[bool]:
-        """Holds the folder inside the block. Yields whether it was free before, so that this is not entered again.
+        """Holds the folder inside the block. Yields whether this is the outermost entry.
 
         Raises:
             UserError: where another process has it, or it cannot be written.

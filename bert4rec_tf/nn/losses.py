@@ -138,7 +138,8 @@ def _negative_log_likelihoods(logits: tf.Tensor, probabilities: tf.Tensor, targe
 def sum_in_pieces(
     loss: Callable[..., tf.Tensor], piece: int
 ) -> Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor]], tf.Tensor]:
-    """Returns what sums `loss(*columns, *constants)` over pieces of the columns. Make it once for a loss.
+    """Returns a function that sums `loss(*columns, *constants)` over pieces of the columns. Make it once and keep it:
+    each one compiles the loss again.
 
     It makes each piece's share of the gradients at once, so that what the loss needs between lives for one piece alone.
     XLA compiles that: all pieces have the same shape, and what goes element by element is done in few passes.

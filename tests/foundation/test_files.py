@@ -255,11 +255,11 @@ BEGUN = WRITING.replace("with ", "with FolderLock(folder).lock(), ")
 
 
 SYSTEM_CALLS = ("mkdir", "open", "fsync", "replace", "unlink", "rmdir")
-"""All that changes the disk in `replace_directory`, and more: it is killed before each of them."""
+"""The calls of `replace_directory` that change the disk, and some that do not. It is killed before each."""
 
 
 def killed_before(number, folder, monkeypatch):
-    """Replaces `folder` in a process that ends before its system call `number`. Returns whether it came so far."""
+    """Replaces `folder` in a process that is killed before its call `number`. Returns False if it made fewer calls."""
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
@@ -294,7 +294,7 @@ def a_next_call_that_fails(folder):
 
 @pytest.fixture(params=["exchanged in one step", "renamed twice"])
 def exchanging(request, monkeypatch):
-    """Whether the system can exchange two folders."""
+    """Whether two folders are swapped in one step."""
     if request.param == "renamed twice":
         monkeypatch.setattr(files, "_exchange", lambda one, other: False)
     elif files._system_rename() is None:
