@@ -21,10 +21,11 @@ from absl import app, flags, logging
 from bert4rec_tf.config import data_names, presets
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.model_settings import MODEL_SETTINGS
-from bert4rec_tf.config.run import Run, all_settings, help_texts
+from bert4rec_tf.config.run import OLDER_NAMES, Run, all_settings, help_texts
 from bert4rec_tf.config.settings import described, field_type
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.export.layout import FORMATS, SAVED_MODEL
 from bert4rec_tf.foundation import startup
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 from bert4rec_tf.foundation.files import expanded_path
@@ -34,7 +35,6 @@ from bert4rec_tf.runs.workdir import WorkDirectory, interactions_of
 
 FLAGS = flags.FLAGS
 MODES = ("all", "prepare", "train", "evaluate", "export")
-FORMATS = ("saved_model", "onnx", "litert")
 MOST = 1_000_000
 """No count of processes, threads or recommendations is larger."""
 
@@ -44,7 +44,7 @@ flags.DEFINE_string("dataset", None, "name of the data set: beauty, steam, ml-1m
 flags.DEFINE_string("source", "processed", "where a data set comes from: processed (the authors' file) or raw")
 flags.DEFINE_string("interactions", None, "a file of your own in place of --dataset, one action per row (docs/data.md)")
 flags.DEFINE_string("model", "bert4rec", "name of the model: " + ", ".join(MODEL_SETTINGS))
-flags.DEFINE_string("preset", "fast", "name of the settings to start from: fast, released, table2")
+flags.DEFINE_string("preset", "fast", "name of the settings to start from: " + ", ".join(presets.NAMES))
 flags.DEFINE_integer("seed", 1, "seed of masks, initial weights, dropout and the order of examples")
 flags.DEFINE_string(
     "data_dir", None, "folder of data files and what is made of them (default: $BERT4REC_DATA, then the user's cache)"
@@ -60,7 +60,7 @@ flags.DEFINE_string(
 )
 flags.DEFINE_integer("k", 10, "how many items the exported model recommends")
 flags.DEFINE_string("export_dir", None, "folder of the exported model (default: the format's name in the workdir)")
-flags.DEFINE_string("format", "saved_model", "what --mode=export writes: " + ", ".join(FORMATS))
+flags.DEFINE_string("format", SAVED_MODEL, "what --mode=export writes: " + ", ".join(FORMATS))
 flags.DEFINE_string("mode", "all", "what to do: all, prepare, train, evaluate or export")
 for name, field in data_names.column_options().items():
     DEFINE[field_type(field)](name, None, described(field))
@@ -68,9 +68,13 @@ HELP = help_texts()
 for name, field in all_settings().items():
     DEFINE[field_type(field)](name, None, f"{HELP[name]} (default: the preset's)")
 
+for name, text in OLDER_NAMES.items():
+    flags.DEFINE_boolean(name, None, text)
+
 
 def given_settings() -> dict[str, Any]:
-    return {name: FLAGS[name].value for name in all_settings() if FLAGS[name].value is not None}
+    names = (*all_settings(), *OLDER_NAMES)
+    return {name: FLAGS[name].value for name in names if FLAGS[name].value is not None}
 
 
 def folder(flag: str) -> Path | None:
@@ -118,7 +122,7 @@ def check_flags(argv: list[str]) -> None:
         raise unknown_name("format", FLAGS.format, FORMATS)
     if FLAGS["format"].present and FLAGS.mode != "export":
         raise UserError(f"--format goes with --mode=export. Received: mode={FLAGS.mode}")
-    if FLAGS["k"].present and FLAGS.format != "saved_model":
+    if FLAGS["k"].present and FLAGS.format != SAVED_MODEL:
         raise UserError(f"--k goes with --format=saved_model. Received: format={FLAGS.format}")
     for name in ("processes", "threads", "k"):
         if FLAGS[name].value is not None and not 1 <= FLAGS[name].value <= MOST:

@@ -10,7 +10,7 @@ from bert4rec_tf.config.model_settings import MASKED_MODEL
 from bert4rec_tf.config.run import Run
 from experiments.tables import TABLES, Cell
 
-QUICK = {"steps": 20, "warmup_steps": 5, "evaluate_every": 20, "retrain": False, "batch_size": 64}
+QUICK = {"steps": 20, "warmup_steps": 5, "evaluate_every": 20, "protocol": "select", "batch_size": 64}
 QUICK_MASKED = {"mask_copies": 1, "num_layers": 1}
 QUICK_WIDTH = 32
 """What makes a run one of some seconds: few steps, few examples, one block, and no model wider than this."""

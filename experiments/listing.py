@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bert4rec_tf.config.run import Run
+from bert4rec_tf.config.run import TRAININGS, Run
 from bert4rec_tf.foundation.progress import clock
 from experiments.jobs import Job
 from experiments.results import FINISHED, STOPPED, newest, same_file, trainings
@@ -75,7 +75,7 @@ def _alike(first: Mapping[str, Any], second: Mapping[str, Any]) -> int:
 def _steps(run: Mapping[str, Any]) -> int:
     """Returns the steps of all trainings of a run."""
     training = run["training"]
-    return training["steps"] * (2 if training["retrain"] and not training["train_on_validation"] else 1)
+    return training["steps"] * len(TRAININGS[training["protocol"]])
 
 
 def show(jobs: Sequence[Job], sweep: Sweep) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import filelock
 
+from bert4rec_tf.config.run import RETRAIN, SELECT
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.runs.workdir import RETRAIN, SELECT, WorkDirectory
+from bert4rec_tf.runs.workdir import WorkDirectory
 
 FILE = "results.jsonl"
 ATTENTION = "attention-"

@@ -13,7 +13,7 @@ from typing import Any
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.model_settings import MASKED_MODEL
-from bert4rec_tf.config.run import Run
+from bert4rec_tf.config.run import SELECT_AND_RETRAIN, Run
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError, in_one_line
@@ -34,10 +34,7 @@ ERROR, GOES_ON_WITH, KILLED = "error", "goes_on_with", "killed"
 often the process was killed in the middle of its point."""
 MOST_KILLED = 3
 """A point whose process was killed so often, as one that needs too much memory is, has failed."""
-FIXED = "train_on_validation"
-"""With it a run has the preset's number of steps; another model's settings have it only once steps were chosen."""
-
-PROTOCOL = (FIXED, "retrain", "evaluate_every")
+PROTOCOL = ("protocol", "evaluate_every")
 """Settings of a search's trainings that are no part of what it finds."""
 SHORTENED = ("steps", "warmup_steps")
 """Settings that a budget scales."""
@@ -73,7 +70,7 @@ class Search:
     def run_of(self, values: dict[str, Any]) -> Run:
         """Returns the run of a point: trained once, with the validation item held out."""
         often = {"evaluate_every": QUICK_DISTANCE} if self.plan.quick else {}
-        cell = Cell(self.dataset, self.model, "tuned", {"train_on_validation": False, "retrain": False, **often})
+        cell = Cell(self.dataset, self.model, "tuned", {"protocol": "select", **often})
         plain = self.plan.job(cell, self.plan.seeds[0]).run
         if not values:
             return plain
@@ -170,40 +167,38 @@ class Search:
         )
 
     def preset(self, study: "optuna.Study") -> str:
-        """Returns the best settings as an entry for `bert4rec_tf/config/presets.py`, and as a command.
+        """Returns the best settings as an entry of `bert4rec_tf/config/presets`, and as a command.
 
-        Both give the run that was measured, apart from PROTOCOL; under a budget with all steps of the preset. That of
-        another model than BERT4Rec chooses its number of steps.
+        Both give the run that was measured, apart from PROTOCOL; under a budget with all steps of the preset. Where the
+        preset's number of steps was selected before, the entry has its number selected again.
         """
-        is_masked, name = self.model == MASKED_MODEL, self.plan.preset
-        changed = self._changes(study.best_trial.params)
-        start = presets.PRESETS[name][self.dataset] if is_masked else presets.TUNED.get((self.model, self.dataset))
-        place = f'PRESETS["{name}"]' if is_masked else "TUNED"
-        entry = f'"{self.dataset}"' if is_masked else f'("{self.model}", "{self.dataset}")'
+        start, changed = self._start(), self._changes(study.best_trial.params)
         flags = " ".join(f"--{setting}={value}" for setting, value in changed.items())
-        asked = f"--dataset={self.dataset} --model={self.model}{f' --preset={name}' if is_masked else ''}"
-        # Steps that were chosen before are not those of these settings.
-        known = {name: value for name, value in (start.settings if start else {}).items() if is_masked or name != FIXED}
-        settings = {**known, **changed}
+        settings = {**start.settings, **start.search, **changed}
         lines = [
-            f"# An entry for {place}:",
-            f"{entry}: Preset(",
-            *(f'    "{sentence}",' for sentence in self._known(study)),
+            "# An entry for bert4rec_tf/config/presets:",
+            "Preset(",
+            *(f"    {_quoted(part)}," for part in (start.name, self.dataset, self.model, *self._known(study))),
             "    {",
             *(f"        {_quoted(setting)}: {_quoted(value)}," for setting, value in settings.items()),
             "    },",
             "),",
             "# Or by flags:",
-            f"python -m bert4rec_tf.run {asked} {flags}",
+            f"{start.command} {flags}",
         ]
         return "\n".join(lines)
+
+    def _start(self) -> presets.Preset:
+        return presets.find(self.plan.preset if self.model == MASKED_MODEL else "fast", self.dataset, self.model)
 
     def _changes(self, values: dict[str, Any]) -> dict[str, Any]:
         """Returns the settings of a point, and whatever else its run has that its preset has not."""
         flat = self.run_of(values).flat()
         found = {name: flat[name] for name in (*values, *(["max_predictions"] if self.model == MASKED_MODEL else []))}
-        name = self.plan.preset if self.model == MASKED_MODEL else "fast"
-        given = presets.make_run(self.dataset, self.model, name, self.plan.seeds[0], **found).flat()
+        start = self._start()
+        if start.search:  # steps that were selected before are not those of these settings
+            found["protocol"] = SELECT_AND_RETRAIN
+        given = presets.make_run(self.dataset, self.model, start.name, self.plan.seeds[0], **found).flat()
         left = {*PROTOCOL, *(SHORTENED if self.plan.budget != 1 else ())}
         rest = {name: value for name, value in flat.items() if name not in left and value != given.get(name)}
         return {**found, **rest}

@@ -1,23 +1,36 @@
-"""The settings of every model, one frozen dataclass each. Their fields are the keyword arguments of the models."""
+"""The settings of every model, one frozen dataclass each: what the models' constructors take."""
 
 from dataclasses import dataclass
 
-from bert4rec_tf.config.settings import Settings, setting
+from bert4rec_tf.config.settings import Settings, another_default, setting
 from bert4rec_tf.foundation.errors import UserError
+
+
+def _check_heads(num_heads: int | None, hidden_dim: int) -> None:
+    if num_heads and hidden_dim % num_heads:
+        raise UserError(
+            f"`num_heads` must divide `hidden_dim`. Received: num_heads={num_heads}, hidden_dim={hidden_dim}"
+        )
 
 
 @dataclass(frozen=True)
 class BERT4RecSettings(Settings):
-    """The architecture of section 3; the fields are the keyword arguments of `models.bert4rec.BERT4Rec`."""
+    """The architecture of section 3 (`models.bert4rec.BERT4Rec`)."""
 
-    max_length: int = setting(50, "N: the longest input, the mask token included", at_least=2)
+    max_length: int = setting(50, "N: the longest input, the mask token included", at_least=2, changeable=True)
     hidden_dim: int = setting(64, "d: width of the hidden states", at_least=1)
     num_layers: int = setting(2, "L: number of Transformer blocks", at_least=1)
     num_heads: int | None = setting(None, "h: attention heads (default: d / 32, one below d = 32)", at_least=1)
     intermediate_dim: int | None = setting(None, "inner width of the feed-forward network (default: 4 d)", at_least=1)
-    dropout: float = setting(0.1, "dropout of the embeddings and of each sub-layer", at_least=0, below=1)
-    attention_dropout: float = setting(0.1, "dropout of the attention probabilities", at_least=0, below=1)
-    initializer_stddev: float = setting(0.02, "deviation of the truncated normal initial weights", above=0)
+    dropout: float = setting(
+        0.1, "dropout of the embeddings and of each sub-layer", at_least=0, below=1, changeable=True
+    )
+    attention_dropout: float = setting(
+        0.1, "dropout of the attention probabilities", at_least=0, below=1, changeable=True
+    )
+    initializer_stddev: float = setting(
+        0.02, "deviation of the truncated normal initial weights", above=0, changeable=True
+    )
     use_positions: bool = setting(True, "add position embeddings (Table 5: PE)")
     use_feed_forward: bool = setting(True, "have feed-forward sub-layers (Table 5: PFFN)")
     use_layer_norm: bool = setting(True, "have layer norms, all of them (Table 5: LN)")
@@ -28,11 +41,7 @@ class BERT4RecSettings(Settings):
         super().__post_init__()
         self._derive("num_heads", max(1, self.hidden_dim // 32))
         self._derive("intermediate_dim", 4 * self.hidden_dim)
-        if self.hidden_dim % self.num_heads:
-            raise UserError(
-                "`num_heads` must divide `hidden_dim`. "
-                f"Received: num_heads={self.num_heads}, hidden_dim={self.hidden_dim}"
-            )
+        _check_heads(self.num_heads, self.hidden_dim)
 
 
 @dataclass(frozen=True)
@@ -42,26 +51,32 @@ class PopSettings(Settings):
 
 @dataclass(frozen=True)
 class BprMfSettings(Settings):
-    """The keyword arguments of `models.bpr_mf.BprMf`."""
+    """Of `models.bpr_mf.BprMf`."""
 
     hidden_dim: int = setting(64, "d: length of the users' and items' rows", at_least=1)
-    l2: float = setting(1e-3, "weight of the squared norms of the rows that an example uses", at_least=0)
-    initializer_stddev: float = setting(0.01, "deviation of the initial weights", above=0)
+    l2: float = setting(
+        1e-3, "weight of the squared norms of the rows that an example uses", at_least=0, changeable=True
+    )
+    initializer_stddev: float = setting(0.01, "deviation of the initial weights", above=0, changeable=True)
 
 
 @dataclass(frozen=True)
 class FpmcSettings(BprMfSettings):
-    """The keyword arguments of `models.fpmc.Fpmc`."""
+    """Of `models.fpmc.Fpmc`."""
 
 
 @dataclass(frozen=True)
 class NcfSettings(Settings):
-    """The keyword arguments of `models.ncf.Ncf`."""
+    """Of `models.ncf.Ncf`."""
 
     hidden_dim: int = setting(64, "width of the tower's input, a multiple of 8", at_least=8)
-    l2: float = setting(0.0, "weight of the squared norms of the rows that an example uses", at_least=0)
-    initializer_stddev: float = setting(0.01, "deviation of the initial weights", above=0)
-    train_negatives: int = setting(4, "unseen items per example, drawn anew in every epoch", at_least=1)
+    l2: float = setting(
+        0.0, "weight of the squared norms of the rows that an example uses", at_least=0, changeable=True
+    )
+    initializer_stddev: float = setting(0.01, "deviation of the initial weights", above=0, changeable=True)
+    train_negatives: int = setting(
+        4, "unseen items per example, drawn anew in every epoch", at_least=1, changeable=True
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,60 +86,62 @@ class NcfSettings(Settings):
 
 @dataclass(frozen=True)
 class GRU4RecSettings(Settings):
-    """The keyword arguments of `models.gru4rec.GRU4Rec`."""
+    """Of `models.gru4rec.GRU4Rec`."""
 
-    max_length: int = setting(50, "how many of the last items of a history are read", at_least=1)
+    max_length: int = setting(50, "how many of the last items of a history are read", at_least=1, changeable=True)
     hidden_dim: int = setting(100, "width of the GRU and of the item embeddings", at_least=1)
-    dropout: float = setting(0.0, "dropout of the GRU's input and output", at_least=0, below=1)
-    loss: str = setting("top1", "what is learnt by", choices=("top1", "top1_max", "bpr_max"))
-    final_activation: str = setting("tanh", "of the scores in the loss", choices=("linear", "tanh", "elu-0.5"))
-    regularization: float = setting(0.0, "weight of the negatives' squared scores in bpr_max", at_least=0)
-    extra_negatives: int = setting(0, "negatives per row that the whole batch shares", at_least=0)
-    alpha: float = setting(0.75, "the shared ones are drawn in proportion to count^alpha", at_least=0)
+    dropout: float = setting(0.0, "dropout of the GRU's input and output", at_least=0, below=1, changeable=True)
+    loss: str = setting("top1", "what is learnt by", choices=("top1", "top1_max", "bpr_max"), changeable=True)
+    final_activation: str = setting(
+        "tanh", "of the scores in the loss", choices=("linear", "tanh", "elu-0.5"), changeable=True
+    )
+    regularization: float = setting(
+        0.0, "weight of the negatives' squared scores in bpr_max", at_least=0, changeable=True
+    )
+    extra_negatives: int = setting(0, "negatives per row that the whole batch shares", at_least=0, changeable=True)
+    alpha: float = setting(0.75, "the shared ones are drawn in proportion to count^alpha", at_least=0, changeable=True)
 
 
 @dataclass(frozen=True)
 class GRU4RecPlusSettings(GRU4RecSettings):
-    """The keyword arguments of `models.gru4rec_plus.GRU4RecPlus`."""
+    """Of `models.gru4rec_plus.GRU4RecPlus`."""
 
-    loss: str = setting("bpr_max", "what is learnt by", choices=("top1", "top1_max", "bpr_max"))
-    final_activation: str = setting("elu-0.5", "of the scores in the loss", choices=("linear", "tanh", "elu-0.5"))
-    regularization: float = setting(1.0, "weight of the negatives' squared scores in bpr_max", at_least=0)
-    extra_negatives: int = setting(16, "negatives per row that the whole batch shares", at_least=0)
+    loss: str = another_default(GRU4RecSettings, "loss", "bpr_max")
+    final_activation: str = another_default(GRU4RecSettings, "final_activation", "elu-0.5")
+    regularization: float = another_default(GRU4RecSettings, "regularization", 1.0)
+    extra_negatives: int = another_default(GRU4RecSettings, "extra_negatives", 16)
 
 
 @dataclass(frozen=True)
 class CaserSettings(Settings):
-    """The keyword arguments of `models.caser.Caser`."""
+    """Of `models.caser.Caser`."""
 
     markov_order: int = setting(5, "L: how many of the last items are read", at_least=1)
-    num_targets: int = setting(3, "T: the next items that an example predicts", at_least=1)
+    num_targets: int = setting(3, "T: the next items that an example predicts", at_least=1, changeable=True)
     hidden_dim: int = setting(50, "d: length of the users' and items' rows", at_least=1)
     horizontal_filters: int = setting(16, "horizontal filters of each height", at_least=1)
     vertical_filters: int = setting(4, "vertical filters", at_least=1)
-    dropout: float = setting(0.5, "dropout of what the convolutions give", at_least=0, below=1)
-    train_negatives: int = setting(3, "unseen items per example, drawn anew in every epoch", at_least=1)
-    l2: float = setting(1e-6, "weight of half the squared norm of all weights", at_least=0)
+    dropout: float = setting(0.5, "dropout of what the convolutions give", at_least=0, below=1, changeable=True)
+    train_negatives: int = setting(
+        3, "unseen items per example, drawn anew in every epoch", at_least=1, changeable=True
+    )
+    l2: float = setting(1e-6, "weight of half the squared norm of all weights", at_least=0, changeable=True)
 
 
 @dataclass(frozen=True)
 class SASRecSettings(Settings):
-    """The keyword arguments of `models.sasrec.SASRec`."""
+    """Of `models.sasrec.SASRec`."""
 
-    max_length: int = setting(50, "how many of the last items of a history are read", at_least=1)
+    max_length: int = setting(50, "how many of the last items of a history are read", at_least=1, changeable=True)
     hidden_dim: int = setting(50, "d: width of the hidden states", at_least=1)
     num_layers: int = setting(2, "number of blocks", at_least=1)
     num_heads: int = setting(1, "attention heads", at_least=1)
-    dropout: float = setting(0.5, "dropout of embeddings, attention and networks", at_least=0, below=1)
-    loss: str = setting("binary", "what is learnt by", choices=("binary", "cross_entropy"))
+    dropout: float = setting(0.5, "dropout of embeddings, attention and networks", at_least=0, below=1, changeable=True)
+    loss: str = setting("binary", "what is learnt by", choices=("binary", "cross_entropy"), changeable=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.hidden_dim % self.num_heads:
-            raise UserError(
-                "`num_heads` must divide `hidden_dim`. "
-                f"Received: num_heads={self.num_heads}, hidden_dim={self.hidden_dim}"
-            )
+        _check_heads(self.num_heads, self.hidden_dim)
 
 
 MODEL_SETTINGS: dict[str, type[Settings]] = {
@@ -138,6 +155,7 @@ MODEL_SETTINGS: dict[str, type[Settings]] = {
     "sasrec": SASRecSettings,
     "bert4rec": BERT4RecSettings,
 }
+"""Name of a model -> its settings, in the order of Table 2. No other list of all models is kept by hand."""
 
 MASKED_MODEL = "bert4rec"
 """The model that is trained on masked histories; `MaskingSettings` are of no use to the others."""

@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +11,18 @@ from bert4rec_tf.config.model_settings import MASKED_MODEL, MIXED_MODELS, MODEL_
 from bert4rec_tf.config.settings import Settings, described, setting
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 
-OPTIMIZER_SETTINGS = {
-    "adam": ("weight_decay", "beta_1", "beta_2", "epsilon", "bias_correction"),
-    "adagrad": ("momentum",),
+SELECT, RETRAIN = "select", "retrain"
+"""The trainings there are: with the validation items held out, to select the number of steps, and with them."""
+
+FIXED, SELECT_AND_RETRAIN = "fixed", "select_and_retrain"
+TRAININGS = {FIXED: (RETRAIN,), SELECT: (SELECT,), SELECT_AND_RETRAIN: (SELECT, RETRAIN)}
+"""Protocol -> its trainings, in their order. The last one gives the model that is measured on the test items."""
+
+OLDER_NAMES = {
+    "train_on_validation": "older name: true for protocol=fixed, false for select_and_retrain",
+    "retrain": "older name: true for protocol=select_and_retrain, false for select",
 }
-"""Optimizer -> the settings that are of no use to the other one."""
+"""Older name of `protocol` -> what it means."""
 
 
 @dataclass(frozen=True)
@@ -68,17 +75,25 @@ class TrainingSettings(Settings):
         "after the warm-up the rate falls evenly, to 0 at the end of the last step, or stays",
         choices=("linear", "constant"),
     )
-    momentum: float = setting(0.0, "momentum of Adagrad", at_least=0, below=1)
-    weight_decay: float = setting(0.01, "Adam's decoupled decay of all weights but biases and layer norms", at_least=0)
+    momentum: float = setting(0.0, "momentum of Adagrad", only_with="adagrad", at_least=0, below=1)
+    weight_decay: float = setting(
+        0.01, "Adam's decoupled decay of all weights but biases and layer norms", only_with="adam", at_least=0
+    )
     clip_norm: float = setting(5.0, "global norm at which gradients are clipped (0: never)", at_least=0)
-    beta_1: float = setting(0.9, "decay of Adam's first moment", at_least=0, below=1)
-    beta_2: float = setting(0.999, "decay of Adam's second moment", at_least=0, below=1)
-    epsilon: float = setting(1e-6, "added to the root of Adam's second moment", above=0)
-    bias_correction: bool = setting(False, "correct Adam's moments for their start at 0, which the original does not")
+    beta_1: float = setting(0.9, "decay of Adam's first moment", only_with="adam", at_least=0, below=1)
+    beta_2: float = setting(0.999, "decay of Adam's second moment", only_with="adam", at_least=0, below=1)
+    epsilon: float = setting(1e-6, "added to the root of Adam's second moment", only_with="adam", above=0)
+    bias_correction: bool = setting(
+        False, "correct Adam's moments for their start at 0, which the original does not", only_with="adam"
+    )
+    protocol: str = setting(
+        SELECT_AND_RETRAIN,
+        "select_and_retrain: pick the number of steps on the validation items, then train again with these items for "
+        "as many; select: only the first; fixed: train once, with them, for the given number of steps",
+        choices=tuple(TRAININGS),
+    )
     evaluate_every: int = setting(1_000, "steps between two measurements on the validation item", at_least=1)
     patience: int = setting(0, "measurements without a better one after which training stops (0: never)", at_least=0)
-    train_on_validation: bool = setting(False, "the authors' way: fixed steps, with the validation item in training")
-    retrain: bool = setting(True, "train again with the validation item for the number of steps chosen on it")
     mixed_precision: bool = setting(
         False, f"compute {' and '.join(MIXED_MODELS)} in bfloat16 and keep the weights in float32"
     )
@@ -87,9 +102,9 @@ class TrainingSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.train_on_validation and self.patience:
+        if self.protocol == FIXED and self.patience:
             raise UserError(
-                "`patience` must be 0 with `train_on_validation`: early stopping would look at items it trains on. "
+                "`patience` must be 0 with protocol=fixed: early stopping would look at items it trains on. "
                 f"Received: patience={self.patience}"
             )
         if self.warmup_steps >= self.steps:
@@ -120,13 +135,14 @@ def digest_of(record: dict[str, Any]) -> str:
 class Run:
     """Everything that decides a result, apart from the data themselves (whose fingerprint is stored beside it).
 
-    `initial_weights` is the fingerprint of the weights that a warm start begins with; None where the seed draws them.
+    `architecture` is of the model's settings (`MODEL_SETTINGS`). `initial_weights` is the fingerprint of the weights that
+    a warm start begins with; None where the seed draws them.
     """
 
     dataset: str
     model: str
     seed: int
-    architecture: Settings
+    architecture: Any
     masking: MaskingSettings
     training: TrainingSettings
     evaluation: EvaluationSettings
@@ -163,16 +179,11 @@ class Run:
                 f"`mixed_precision` goes with {' and '.join(MIXED_MODELS)}. "
                 f"Received: mixed_precision=True, model={self.model}"
             )
-        if self.training.train_on_validation and "retrain" in names:
-            raise UserError(
-                "`retrain` goes with train_on_validation=False, which holds the validation item out. "
-                "Received: train_on_validation=True"
-            )
         used = self.training.optimizer
-        for optimizer, settings in OPTIMIZER_SETTINGS.items():
-            for name in settings:
-                if name in names and optimizer != used:
-                    raise UserError(f"`{name}` goes with optimizer={optimizer}. Received: optimizer={used}")
+        for field in dataclasses.fields(self.training):
+            needed = field.metadata["only_with"]
+            if field.name in names and needed not in (None, used):
+                raise UserError(f"`{field.name}` goes with optimizer={needed}. Received: optimizer={used}")
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "Run":
@@ -208,11 +219,37 @@ class Run:
         for name in settings:
             if name not in known:
                 raise unknown_name(f"setting of model {model!r}", name, known)
-        parts = {
+        parts: dict[str, Any] = {
             group: groups[group](**{name: settings[name] for name in names if name in settings})
             for group, names in fields.items()
         }
         return cls(dataset=dataset, model=model, seed=seed, **parts)
+
+
+def with_protocol(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings with `protocol` in place of its OLDER_NAMES.
+
+    Raises:
+        UserError: where they are named beside `protocol`, or contradict each other.
+    """
+    older = {name: settings[name] for name in OLDER_NAMES if name in settings}
+    rest = {name: value for name, value in settings.items() if name not in older}
+    if not older:
+        return rest
+    for name, value in older.items():
+        if type(value) is not bool:
+            raise UserError(f"`{name}` must be true or false. Received: {name}={value!r}")
+    if "protocol" in rest:
+        name = next(iter(older))
+        raise UserError(f"`{name}` is an older name of `protocol`; name one of them. Received: both")
+    if older.get("train_on_validation"):
+        if "retrain" in older:
+            raise UserError(
+                "`retrain` goes with train_on_validation=False, which holds the validation item out. "
+                "Received: train_on_validation=True"
+            )
+        return {**rest, "protocol": FIXED}
+    return {**rest, "protocol": SELECT_AND_RETRAIN if older.get("retrain", True) else SELECT}
 
 
 def _group_types(model: str) -> dict[str, type[Settings]]:

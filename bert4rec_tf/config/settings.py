@@ -8,9 +8,25 @@ from typing import Any
 from bert4rec_tf.foundation.errors import UserError
 
 
-def setting(default: Any, help: str, **limits: Any) -> Any:
-    """Declares a field. `limits` are any of `at_least`, `above`, `at_most`, `below` and `choices`."""
-    return dataclasses.field(default=default, metadata={"help": help, "limits": limits})
+def setting(default: Any, help: str, *, changeable: bool = False, only_with: str | None = None, **limits: Any) -> Any:
+    """Declares a field.
+
+    Args:
+        default: its value where none is given.
+        help: what it means.
+        changeable: whether a run that starts from trained weights may have another value than they were trained with,
+            because the setting decides neither the shape nor the meaning of a weight.
+        only_with: the one optimizer that uses it; None where it does not depend on the optimizer.
+        **limits: any of `at_least`, `above`, `at_most`, `below` and `choices`.
+    """
+    metadata = {"help": help, "limits": limits, "changeable": changeable, "only_with": only_with}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def another_default(settings: type["Settings"], name: str, default: Any) -> Any:
+    """Declares a field of other settings again, with another default."""
+    field = next(field for field in dataclasses.fields(settings) if field.name == name)
+    return dataclasses.field(default=default, metadata=field.metadata)
 
 
 _LIMITS = {
@@ -22,7 +38,7 @@ _LIMITS = {
 }
 
 
-def field_type(field: dataclasses.Field) -> type:
+def field_type(field: dataclasses.Field) -> Any:
     """The type of a field's values, without the `None` of an optional one."""
     return next(kind for kind in (typing.get_args(field.type) or (field.type,)) if kind is not type(None))
 
@@ -30,6 +46,7 @@ def field_type(field: dataclasses.Field) -> type:
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
+@dataclasses.dataclass(frozen=True)
 class Settings:
     """Base of the settings: checks every field against its declared limits."""
 
@@ -50,7 +67,7 @@ class Settings:
         if kind is float and type(value) is int:
             value = float(value)
             object.__setattr__(self, field.name, value)
-        if type(value) is not kind or (kind is float and not math.isfinite(value)):
+        if type(value) is not kind or (isinstance(value, float) and not math.isfinite(value)):
             raise UserError(f"`{field.name}` must be {_KINDS[kind]}. Received: {field.name}={value!r}")
         return value
 

@@ -2,6 +2,10 @@
 
 from pathlib import Path
 
+SAVED_MODEL = "saved_model"
+FORMATS = (SAVED_MODEL, "onnx", "litert")
+"""What a trained model can be exported as. Its folder in a work directory has that name too."""
+
 MODEL = "saved_model.pb"
 """The file by which TensorFlow, and so everybody here, knows the folder of a SavedModel."""
 

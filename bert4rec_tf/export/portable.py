@@ -122,7 +122,7 @@ def _histories(model: Recommender, batch: int | None) -> list[Numbers]:
     rows = np.zeros([len(lengths), most], np.int32)
     for row, length in enumerate(lengths):
         rows[row, :length] = 1 + (row + 7 * np.arange(length)) % model.num_items
-    users = np.arange(len(lengths), dtype=np.int32) % model.settings.get("num_users", 1)
+    users = np.arange(len(lengths), dtype=np.int32) % (model.num_users or 1)
     whole = {"items": rows, "lengths": np.array(lengths, np.int32), "users": users}
     if batch is None:
         short = {**whole, "items": rows[:, : max(most // 2, 1)], "lengths": np.minimum(lengths, max(most // 2, 1))}

@@ -1,5 +1,6 @@
 """MODELS: name -> class."""
 
+from bert4rec_tf.config.model_settings import MODEL_SETTINGS
 from bert4rec_tf.models.bert4rec import BERT4Rec
 from bert4rec_tf.models.bpr_mf import BprMf
 from bert4rec_tf.models.caser import Caser
@@ -11,15 +12,7 @@ from bert4rec_tf.models.pop import Pop
 from bert4rec_tf.models.recommender import Recommender
 from bert4rec_tf.models.sasrec import SASRec
 
-MODELS: dict[str, type[Recommender]] = {
-    "pop": Pop,
-    "bpr_mf": BprMf,
-    "ncf": Ncf,
-    "fpmc": Fpmc,
-    "gru4rec": GRU4Rec,
-    "gru4rec_plus": GRU4RecPlus,
-    "caser": Caser,
-    "sasrec": SASRec,
-    "bert4rec": BERT4Rec,
+_BY_SETTINGS = {
+    kind.settings_type: kind for kind in (Pop, BprMf, Ncf, Fpmc, GRU4Rec, GRU4RecPlus, Caser, SASRec, BERT4Rec)
 }
-"""In the order of Table 2."""
+MODELS: dict[str, type[Recommender]] = {name: _BY_SETTINGS[settings] for name, settings in MODEL_SETTINGS.items()}

@@ -1,11 +1,12 @@
 """BERT4Rec: a bidirectional Transformer trained by the Cloze task (Sun et al., CIKM 2019)."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
 from keras import ops
 
+from bert4rec_tf.config.model_settings import BERT4RecSettings
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, Recommender, last_items_in_order, scores_of
 from bert4rec_tf.nn import layers, losses
@@ -28,126 +29,78 @@ class BERT4Rec(Recommender):
 
     Args:
         num_items: n.
-        max_length: N, the longest input with the mask token.
-        hidden_dim: d.
-        num_layers: L.
-        num_heads: h, a divisor of d.
-        intermediate_dim: inner width of the feed-forward network; 4 d where it is None.
-        dropout: rate on the embeddings and after each sub-layer.
-        attention_dropout: rate on the attention probabilities.
-        initializer_stddev: deviation of the truncated normal initial weights.
-        use_positions, use_feed_forward, use_layer_norm, use_residual: the ablations of Table 5.
-        use_token_type: add one learnable vector at every position, as the original does and the paper does not.
+        settings: the architecture, or single fields of it by their names (`Recommender`).
         num_extra_rows: further rows of the table.
         dtype: the policy of the model and all its layers; "mixed_bfloat16" computes in bfloat16, keeps float32 weights,
             and still gives float32 scores and losses.
 
     Raises:
-        ValueError: for a size below its least, heads which do not divide the width, or a rate outside [0, 1).
+        ValueError: for a size below its least, or a setting out of its range.
 
     Example:
         model = BERT4Rec(num_items=1000, max_length=50)
         model.score({"users": [0], "items": [[5, 2, 9]], "lengths": [3]})  # [1, 1000]
     """
 
+    settings_type: ClassVar = BERT4RecSettings
     examples = "masked"
     scores_are_logits = True
 
     def __init__(
-        self,
-        num_items: int,
-        max_length: int = 50,
-        hidden_dim: int = 64,
-        num_layers: int = 2,
-        num_heads: int = 2,
-        intermediate_dim: int | None = None,
-        dropout: float = 0.1,
-        attention_dropout: float = 0.1,
-        initializer_stddev: float = 0.02,
-        use_positions: bool = True,
-        use_feed_forward: bool = True,
-        use_layer_norm: bool = True,
-        use_residual: bool = True,
-        use_token_type: bool = False,
-        num_extra_rows: int = 0,
-        **kwargs: Any,
+        self, num_items: int, settings: BERT4RecSettings | None = None, *, num_extra_rows: int = 0, **options: Any
     ) -> None:
-        super().__init__(**kwargs)
-        intermediate_dim = 4 * hidden_dim if intermediate_dim is None else intermediate_dim
-        layers.check_size("num_items", num_items)
-        layers.check_size("max_length", max_length, least=2)
-        layers.check_size("hidden_dim", hidden_dim)
-        layers.check_size("num_layers", num_layers)
-        layers.check_size("intermediate_dim", intermediate_dim)
-        layers.check_size("num_extra_rows", num_extra_rows, least=0)
-        self.settings = {
-            "num_items": num_items,
-            "max_length": max_length,
-            "hidden_dim": hidden_dim,
-            "num_layers": num_layers,
-            "num_heads": num_heads,
-            "intermediate_dim": intermediate_dim,
-            "dropout": dropout,
-            "attention_dropout": attention_dropout,
-            "initializer_stddev": initializer_stddev,
-            "use_positions": use_positions,
-            "use_feed_forward": use_feed_forward,
-            "use_layer_norm": use_layer_norm,
-            "use_residual": use_residual,
-            "use_token_type": use_token_type,
-            "num_extra_rows": num_extra_rows,
-        }
-        self.num_items = num_items
-        self.max_length = max_length
-        self.max_history = max_length - 1
+        super().__init__(num_items, settings, **options)
+        chosen: BERT4RecSettings = self.settings
+        self.num_extra_rows = layers.check_size("num_extra_rows", num_extra_rows, least=0)
+        self.max_length = chosen.max_length
+        self.max_history = self.max_length - 1
         self.mask_token = num_items + 1
         self.num_rows = num_items + 2 + num_extra_rows
-        self._make_embedding(hidden_dim)
-        self.blocks = [self._make_block(number) for number in range(num_layers)]
+        self._make_embedding(chosen)
+        self.blocks = [self._make_block(chosen, number) for number in range(chosen.num_layers)]
         for block in self.blocks:
-            block.build((None, None, hidden_dim))
+            block.build((None, None, chosen.hidden_dim))
         self.head = layers.MaskedItemHead(
-            self.num_rows, use_layer_norm, initializer_stddev, dtype=self.dtype_policy, name="head"
+            self.num_rows, chosen.use_layer_norm, chosen.initializer_stddev, dtype=self.dtype_policy, name="head"
         )
-        self.head.build((None, hidden_dim))
+        self.head.build((None, chosen.hidden_dim))
         self.mark_rows(self.head.bias, ITEMS)
         self.built = True
 
-    def _make_embedding(self, hidden_dim: int) -> None:
-        stddev = self.settings["initializer_stddev"]
-        shape = (None, None, hidden_dim)
+    def _make_embedding(self, settings: BERT4RecSettings) -> None:
+        width, stddev = settings.hidden_dim, settings.initializer_stddev
         self.item_embeddings = self.add_table(
-            "item_embeddings", self.num_rows, hidden_dim, layers.truncated_normal(stddev), of=ITEMS
+            "item_embeddings", self.num_rows, width, layers.truncated_normal(stddev), of=ITEMS
         )
         self.token_type = self.positions = self.embedding_norm = None
-        if self.settings["use_token_type"]:
+        if settings.use_token_type:
             self.token_type = self.add_weight(
-                name="token_type", shape=(hidden_dim,), initializer=layers.truncated_normal(stddev), autocast=False
+                name="token_type", shape=(width,), initializer=layers.truncated_normal(stddev), autocast=False
             )
-        if self.settings["use_positions"]:
+        if settings.use_positions:
             self.positions = layers.PositionEmbedding(
                 self.max_length, stddev, dtype=self.dtype_policy, name="positions"
             )
-            self.positions.build(shape)
+            self.positions.build((None, None, width))
             self.mark_rows(self.positions.embeddings, FROM_FIRST)
-        if self.settings["use_layer_norm"]:
+        if settings.use_layer_norm:
             self.embedding_norm = layers.layer_norm("embedding_norm", self.dtype_policy)
-            self.embedding_norm.build(shape)
-        self.embedding_dropout = layers.dropout_layer("embedding_dropout", self.settings["dropout"], self.dtype_policy)
+            self.embedding_norm.build((None, None, width))
+        self.embedding_dropout = layers.dropout_layer("embedding_dropout", settings.dropout, self.dtype_policy)
 
-    def _make_block(self, number: int) -> layers.TransformerBlock:
-        names = (
-            "num_heads",
-            "intermediate_dim",
-            "dropout",
-            "attention_dropout",
-            "use_feed_forward",
-            "use_layer_norm",
-            "use_residual",
-            "initializer_stddev",
+    def _make_block(self, settings: BERT4RecSettings, number: int) -> layers.TransformerBlock:
+        return layers.TransformerBlock(
+            num_heads=settings.num_heads,
+            intermediate_dim=settings.intermediate_dim,
+            dropout=settings.dropout,
+            attention_dropout=settings.attention_dropout,
+            use_feed_forward=settings.use_feed_forward,
+            use_layer_norm=settings.use_layer_norm,
+            use_residual=settings.use_residual,
+            initializer_stddev=settings.initializer_stddev,
+            dtype=self.dtype_policy,
+            name=f"block_{number}",
         )
-        settings = {name: self.settings[name] for name in names}
-        return layers.TransformerBlock(**settings, dtype=self.dtype_policy, name=f"block_{number}")
 
     def embed(self, items: Tensor, training: bool = False) -> Tensor:
         """Returns h^0, [b, n, d]: item, position and token type vectors, layer norm, dropout."""
@@ -240,7 +193,7 @@ class BERT4Rec(Recommender):
         return scores_of(vectors, self.item_embeddings, candidates, self.head.bias)
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), **self.settings}
+        return {**super().get_config(), "num_extra_rows": self.num_extra_rows}
 
 
 def _by_length(batch: Batch) -> list[Batch]:

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
+from bert4rec_tf.config.model_settings import BprMfSettings
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender, scores_of
 from bert4rec_tf.nn import losses
@@ -12,40 +13,18 @@ from bert4rec_tf.nn import losses
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
 class BprMf(Recommender):
-    """Scores <p_u, q_i> + b_i (section 4.3.1 of its paper), learnt by BPR-Opt from pairs with one unseen item each.
+    """Scores <p_u, q_i> + b_i (section 4.3.1 of its paper), learnt by BPR-Opt from pairs with one unseen item each."""
 
-    Args:
-        num_items: n.
-        num_users: m.
-        hidden_dim: d, the length of p and q.
-        l2: weight of the squared norms of the rows that an example uses (lambda in BPR-Opt).
-        initializer_stddev: deviation of the normal initial rows.
-    """
-
+    settings_type: ClassVar = BprMfSettings
     examples: ClassVar[str] = "contexts"
     example_options: ClassVar[dict[str, int]] = {"context": 0, "num_negatives": 1}
     has_user_embeddings: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        num_items: int,
-        num_users: int,
-        hidden_dim: int = 64,
-        l2: float = 1e-3,
-        initializer_stddev: float = 0.01,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.settings = {
-            "num_users": num_users,
-            "hidden_dim": hidden_dim,
-            "l2": l2,
-            "initializer_stddev": initializer_stddev,
-        }
-        self.num_items = num_items
-        self.l2 = l2
-        self.users = self.add_table("users", num_users, hidden_dim, initializer_stddev, of=USERS)
-        self.items = self.add_table("items", num_items + 1, hidden_dim, initializer_stddev, of=ITEMS)
+    def __init__(self, num_items: int, settings: BprMfSettings | None = None, **options: Any) -> None:
+        super().__init__(num_items, settings, **options)
+        width, stddev = self.settings.hidden_dim, self.settings.initializer_stddev
+        self.users = self.add_table("users", self.num_users, width, stddev, of=USERS)
+        self.items = self.add_table("items", num_items + 1, width, stddev, of=ITEMS)
         self.bias = self.add_bias("bias", num_items + 1)
         self.built = True
 
@@ -57,7 +36,7 @@ class BprMf(Recommender):
         used = tf.concat([tf.gather(self.users, batch["users"])[:, None], tf.gather(self.items, pair)], axis=1)
         biases = tf.gather(self.bias, pair)
         norms = tf.reduce_sum(tf.square(used), axis=[1, 2]) + tf.reduce_sum(tf.square(biases), axis=1)
-        return tf.reduce_mean(loss + self.l2 * norms)
+        return tf.reduce_mean(loss + self.settings.l2 * norms)
 
     def user_vectors(self, batch: Batch) -> Tensor:
         return tf.gather(self.users, batch["users"])

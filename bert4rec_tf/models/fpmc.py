@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
+from bert4rec_tf.config.model_settings import FpmcSettings
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender, last_items, scores_of
 from bert4rec_tf.nn import losses
@@ -12,42 +13,21 @@ from bert4rec_tf.nn import losses
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
 class Fpmc(Recommender):
-    """Scores <U_u, I_i> + <L_last, J_i> (equation 11 with baskets of one item), learnt by S-BPR.
+    """Scores <U_u, I_i> + <L_last, J_i> (equation 11 with baskets of one item), learnt by S-BPR."""
 
-    Args:
-        num_items: n.
-        num_users: m.
-        hidden_dim: d, the length of all four kinds of rows.
-        l2: weight of the squared norms of the rows that an example uses.
-        initializer_stddev: deviation of the normal initial rows.
-    """
-
+    settings_type: ClassVar = FpmcSettings
     examples: ClassVar[str] = "contexts"
     example_options: ClassVar[dict[str, int]] = {"context": 1, "num_negatives": 1}
     has_user_embeddings: ClassVar[bool] = True
     max_history = 1
 
-    def __init__(
-        self,
-        num_items: int,
-        num_users: int,
-        hidden_dim: int = 64,
-        l2: float = 1e-3,
-        initializer_stddev: float = 0.01,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.settings = {
-            "num_users": num_users,
-            "hidden_dim": hidden_dim,
-            "l2": l2,
-            "initializer_stddev": initializer_stddev,
-        }
-        self.num_items, self.l2 = num_items, l2
-        self.users = self.add_table("users", num_users, hidden_dim, initializer_stddev, of=USERS)
-        self.of_users = self.add_table("of_users", num_items + 1, hidden_dim, initializer_stddev, of=ITEMS)
-        self.last = self.add_table("last", num_items + 1, hidden_dim, initializer_stddev, of=ITEMS)
-        self.of_last = self.add_table("of_last", num_items + 1, hidden_dim, initializer_stddev, of=ITEMS)
+    def __init__(self, num_items: int, settings: FpmcSettings | None = None, **options: Any) -> None:
+        super().__init__(num_items, settings, **options)
+        width, stddev = self.settings.hidden_dim, self.settings.initializer_stddev
+        self.users = self.add_table("users", self.num_users, width, stddev, of=USERS)
+        self.of_users = self.add_table("of_users", num_items + 1, width, stddev, of=ITEMS)
+        self.last = self.add_table("last", num_items + 1, width, stddev, of=ITEMS)
+        self.of_last = self.add_table("of_last", num_items + 1, width, stddev, of=ITEMS)
         self.built = True
 
     def training_loss(self, batch: Batch) -> Tensor:
@@ -57,7 +37,7 @@ class Fpmc(Recommender):
         used = [part[:, None] for part in self._context(batch)]
         used += [tf.gather(table, pair) for table in (self.of_users, self.of_last)]
         norms = tf.reduce_sum(tf.square(tf.concat(used, axis=1)), axis=[1, 2])
-        return tf.reduce_mean(losses.bpr(scores[:, 0], scores[:, 1:]) + self.l2 * norms)
+        return tf.reduce_mean(losses.bpr(scores[:, 0], scores[:, 1:]) + self.settings.l2 * norms)
 
     def user_vectors(self, batch: Batch) -> Tensor:
         """Returns [U_u ; L_last], [b, 2 d]."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
+from bert4rec_tf.config.model_settings import GRU4RecSettings
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.recommender import ITEMS, Recommender, last_items_in_order, scores_of
 from bert4rec_tf.nn import losses
@@ -39,47 +40,15 @@ class GRU4Rec(Recommender):
     Trained with back-propagation through up to `max_length` steps, as the authors advise for long histories, and not on
     session-parallel batches: the negatives of a step are the other users' targets at the same step. Longer histories
     are several examples. The reset gate acts before the recurrent product, as in the authors' program.
-
-    Args:
-        num_items: n.
-        max_length: how many items an example has, and how many of the last ones are read to recommend.
-        hidden_dim: width of the GRU, and of its input.
-        dropout: of the GRU's input and of its output.
-        loss: "top1", "top1_max" or "bpr_max".
-        final_activation: a name in ACTIVATIONS.
-        regularization: weight of the negatives' squared scores in "bpr_max".
-        extra_negatives: beside those of the batch, shared by its rows; so many for each row.
-        alpha: the extra ones are drawn in proportion to count^alpha.
     """
 
+    settings_type: ClassVar = GRU4RecSettings
     examples: ClassVar[str] = "shifted"
 
-    def __init__(
-        self,
-        num_items: int,
-        max_length: int = 50,
-        hidden_dim: int = 100,
-        dropout: float = 0.0,
-        loss: str = "top1",
-        final_activation: str = "tanh",
-        regularization: float = 0.0,
-        extra_negatives: int = 0,
-        alpha: float = 0.75,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.settings = {
-            "max_length": max_length,
-            "hidden_dim": hidden_dim,
-            "dropout": dropout,
-            "loss": loss,
-            "final_activation": final_activation,
-            "regularization": regularization,
-            "extra_negatives": extra_negatives,
-            "alpha": alpha,
-        }
-        self.num_items = num_items
-        self.max_history = max_length
+    def __init__(self, num_items: int, settings: GRU4RecSettings | None = None, **options: Any) -> None:
+        super().__init__(num_items, settings, **options)
+        hidden_dim, dropout = self.settings.hidden_dim, self.settings.dropout
+        self.max_history = self.settings.max_length
         self.items = self.add_table("items", num_items + 1, hidden_dim, "glorot_uniform", of=ITEMS)
         self.output_rows = self.add_table("output_rows", num_items + 1, hidden_dim, "glorot_uniform", of=ITEMS)
         self.bias = self.add_bias("bias", num_items + 1)
@@ -101,7 +70,7 @@ class GRU4Rec(Recommender):
     @property
     def example_options(self) -> dict[str, float | bool]:
         names = {"max_length": "max_length", "num_shared": "extra_negatives", "alpha": "alpha"}
-        return {option: self.settings[name] for option, name in names.items()} | {"whole": True}
+        return {option: getattr(self.settings, name) for option, name in names.items()} | {"whole": True}
 
     def states(self, items: Tensor, training: bool = False) -> Tensor:
         """Returns [b, n, d]: the state after each item of `items [b, n]`. Padding is on the right and read last."""
@@ -117,7 +86,7 @@ class GRU4Rec(Recommender):
         scores = tf.matmul(states, outputs, transpose_b=True) + biases[:, None, :]
         others = (targets > 0)[:, None, :] & ~tf.eye(tf.shape(targets)[1], dtype=tf.bool)
         columns = self.of_targets(targets, states, tf.linalg.diag_part(scores), scores, others)
-        shared = tf.reshape(batch["shared"], [-1]) if self.settings["extra_negatives"] else tf.zeros([0], tf.int32)
+        shared = tf.reshape(batch["shared"], [-1]) if self.settings.extra_negatives else tf.zeros([0], tf.int32)
         of_all = (tf.gather(self.output_rows, shared), tf.gather(self.bias, shared))
         total = self._sum_of_losses(columns, of_all)
         return tf.math.divide_no_nan(total, self.loss_weight(batch))
@@ -139,7 +108,7 @@ class GRU4Rec(Recommender):
         """Returns the sum of the loss over targets [t] that are no padding: states [t, d], own scores [t], scores of
         the batch's targets at the same step [t, b] and which of them are negatives, and rows [s, d] with biases [s] of
         the negatives that all of them share."""
-        activate = ACTIVATIONS[self.settings["final_activation"]]
+        activate = ACTIVATIONS[self.settings.final_activation]
         of_shared = tf.matmul(states, shared, transpose_b=True) + shared_biases
         scores = activate(tf.concat([scores, of_shared], axis=1))
         others = tf.concat([others, tf.ones_like(of_shared, tf.bool)], axis=1)
@@ -150,9 +119,9 @@ class GRU4Rec(Recommender):
         return tf.reduce_sum(tf.cast(batch["targets"] > 0, tf.float32))
 
     def _loss(self, positives: Tensor, scores: Tensor, others: Tensor) -> Tensor:
-        if self.settings["loss"] == "bpr_max":
-            return losses.bpr_max(positives, scores, others, self.settings["regularization"])
-        return {"top1": losses.top1, "top1_max": losses.top1_max}[self.settings["loss"]](positives, scores, others)
+        if self.settings.loss == "bpr_max":
+            return losses.bpr_max(positives, scores, others, self.settings.regularization)
+        return {"top1": losses.top1, "top1_max": losses.top1_max}[self.settings.loss](positives, scores, others)
 
     def user_vectors(self, batch: Batch) -> Tensor:
         items, lengths = last_items_in_order(batch, self.max_history)

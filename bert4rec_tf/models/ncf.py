@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
+from bert4rec_tf.config.model_settings import NcfSettings
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender
 from bert4rec_tf.nn import layers, losses
@@ -15,47 +16,21 @@ NUM_LAYERS = 3
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
 class Ncf(Recommender):
-    """GMF and an MLP side by side (equation 12), h^T [p_u * q_i ; MLP(p'_u, q'_i)], trained without pre-training.
+    """GMF and an MLP side by side (equation 12), h^T [p_u * q_i ; MLP(p'_u, q'_i)], trained without pre-training."""
 
-    Args:
-        num_items: n.
-        num_users: m.
-        hidden_dim: width of the tower's input, half of it the user's; a multiple of 8.
-        l2: weight of the squared norms of the rows that an example uses.
-        initializer_stddev: deviation of the normal initial weights.
-        train_negatives: unseen items per positive.
-    """
-
+    settings_type: ClassVar = NcfSettings
     examples: ClassVar[str] = "contexts"
     has_user_embeddings: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        num_items: int,
-        num_users: int,
-        hidden_dim: int = 64,
-        l2: float = 0.0,
-        initializer_stddev: float = 0.01,
-        train_negatives: int = 4,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        if hidden_dim % 8:
-            raise ValueError(f"`hidden_dim` must be a multiple of 8. Received: hidden_dim={hidden_dim}")
-        self.settings = {
-            "num_users": num_users,
-            "hidden_dim": hidden_dim,
-            "l2": l2,
-            "initializer_stddev": initializer_stddev,
-            "train_negatives": train_negatives,
-        }
-        self.num_items, self.l2 = num_items, l2
+    def __init__(self, num_items: int, settings: NcfSettings | None = None, **options: Any) -> None:
+        super().__init__(num_items, settings, **options)
+        hidden_dim, stddev = self.settings.hidden_dim, self.settings.initializer_stddev
         widths = [hidden_dim // 2 ** (number + 1) for number in range(NUM_LAYERS)]
         factors = widths[-1]
-        self.gmf_users = self.add_table("gmf_users", num_users, factors, initializer_stddev, of=USERS)
-        self.gmf_items = self.add_table("gmf_items", num_items + 1, factors, initializer_stddev, of=ITEMS)
-        self.mlp_users = self.add_table("mlp_users", num_users, hidden_dim // 2, initializer_stddev, of=USERS)
-        self.mlp_items = self.add_table("mlp_items", num_items + 1, hidden_dim // 2, initializer_stddev, of=ITEMS)
+        self.gmf_users = self.add_table("gmf_users", self.num_users, factors, stddev, of=USERS)
+        self.gmf_items = self.add_table("gmf_items", num_items + 1, factors, stddev, of=ITEMS)
+        self.mlp_users = self.add_table("mlp_users", self.num_users, hidden_dim // 2, stddev, of=USERS)
+        self.mlp_items = self.add_table("mlp_items", num_items + 1, hidden_dim // 2, stddev, of=ITEMS)
         self.tower = [keras.layers.Dense(width, "relu", name=f"tower_{number}") for number, width in enumerate(widths)]
         for dense, width in zip(self.tower, [hidden_dim, *widths]):
             dense.build((None, width))
@@ -65,18 +40,20 @@ class Ncf(Recommender):
 
     @property
     def example_options(self) -> dict[str, int]:
-        return {"context": 0, "num_negatives": self.settings["train_negatives"]}
+        return {"context": 0, "num_negatives": self.settings.train_negatives}
 
     def training_loss(self, batch: Batch) -> Tensor:
         """Binary cross-entropy (equation 7). `batch`: `users [b]`, `targets [b, 1]`, `negatives [b, c]`."""
         items = tf.concat([batch["targets"], batch["negatives"]], axis=1)
         scores = self.score(batch, items)
         loss = losses.binary_cross_entropy(scores[:, 0], scores[:, 1:]) / tf.cast(tf.shape(scores)[1], scores.dtype)
-        if not self.l2:
+        if not self.settings.l2:
             return tf.reduce_mean(loss)
         rows = [tf.gather(table, batch["users"])[:, None] for table in (self.gmf_users, self.mlp_users)]
         rows += [tf.gather(table, items) for table in (self.gmf_items, self.mlp_items)]
-        return tf.reduce_mean(loss + self.l2 * sum(tf.reduce_sum(tf.square(part), axis=[1, 2]) for part in rows))
+        return tf.reduce_mean(
+            loss + self.settings.l2 * sum(tf.reduce_sum(tf.square(part), axis=[1, 2]) for part in rows)
+        )
 
     def user_vectors(self, batch: Batch) -> Tensor:
         """Returns [p_u ; W_u p'_u], W_u being the user's half of the tower's first kernel."""

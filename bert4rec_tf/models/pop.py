@@ -1,11 +1,12 @@
 """POP: the most popular items for everybody (section 4.3)."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
 from keras import ops
 
+from bert4rec_tf.config.model_settings import PopSettings
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.recommender import ITEMS, Recommender
@@ -13,16 +14,12 @@ from bert4rec_tf.models.recommender import ITEMS, Recommender
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
 class Pop(Recommender):
-    """Scores an item by how often it occurs in the training sequences.
+    """Scores an item by how often it occurs in the training sequences."""
 
-    Args:
-        num_items: n.
-    """
+    settings_type: ClassVar = PopSettings
 
-    def __init__(self, num_items: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.num_items = num_items
-        self.settings = {}
+    def __init__(self, num_items: int, settings: PopSettings | None = None, **options: Any) -> None:
+        super().__init__(num_items, settings, **options)
         self.counts = self.add_weight(
             name="counts", shape=(num_items + 1,), initializer="zeros", trainable=False, autocast=False
         )

@@ -1,29 +1,47 @@
 """The contract of all models."""
 
+import dataclasses
 from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
 
+from bert4rec_tf.config.settings import Settings
 from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.foundation.errors import UserError, unknown_name
 from bert4rec_tf.foundation.types import Batch, Shape, Tensor
+from bert4rec_tf.nn.layers import check_size
 
 ITEMS, USERS = "items", "users"
 FROM_FIRST, FROM_LAST = "positions from the first", "positions from the last"
 """What the rows of a weight stand for: row i for item i (row 0 is padding, rows past n are special tokens), row u for
 user u, row p for the item with p others before it, or the last row for the newest item and so on."""
 
+KERAS_OPTIONS = ("name", "dtype", "trainable")
+"""Arguments of every model that are Keras' own."""
+
 
 class Recommender(keras.Model):
     """What training, evaluation and export ask of a model.
 
-    A model defines `examples`, `training_loss`, `user_vectors` and `score_vectors`, makes its variables in its
-    constructor, and takes `num_items` as its constructor's first argument, and `num_users` too where it `has_user_embeddings`.
-    Items are 1 .. n, 0 pads rows on the right; users are 0 .. m - 1.
+    A model defines `settings_type`, `examples`, `training_loss`, `user_vectors` and `score_vectors`, and makes its
+    variables in its constructor. Items are 1 .. n, 0 pads rows on the right; users are 0 .. m - 1.
+
+    Args:
+        num_items: n.
+        settings: what the model is to be, of its `settings_type`. In its place single fields may be given by their
+            names; the others then have their defaults: `SASRec(1000, hidden_dim=64)`.
+        num_users: m, where it `has_user_embeddings`.
+        **options: fields of the settings, and Keras' `name`, `dtype` and `trainable`.
+
+    Raises:
+        UserError: for settings together with fields of them, an unknown name, or a value out of its range.
+        ValueError: for no items, or no users where they are needed.
 
     Attributes:
-        num_items: n.
-        settings: the constructor's other arguments.
+        num_items, num_users: as above.
+        settings: as above, with all defaults filled in.
+        settings_type: the dataclass of its settings, which names the model too (`config.model_settings`).
         examples: the kind of training example it eats; None where it only counts (`adapt`).
         example_options: what that kind is made with.
         has_user_embeddings: whether it has parameters for each user, and so only serves those it was trained on.
@@ -33,8 +51,8 @@ class Recommender(keras.Model):
             holds, so slots without a target are computed too, and weigh nothing.
     """
 
-    num_items: int
-    settings: dict[str, Any]
+    settings_type: ClassVar[type[Settings]]
+    settings: Any
     examples: ClassVar[str | None] = None
     example_options: dict[str, Any] = {}  # noqa: RUF012
     has_user_embeddings: ClassVar[bool] = False
@@ -42,8 +60,17 @@ class Recommender(keras.Model):
     scores_are_logits: bool = False
     static_shapes: bool = False
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(
+        self, num_items: int, settings: Settings | None = None, *, num_users: int | None = None, **options: Any
+    ) -> None:
+        of_keras = {name: options.pop(name) for name in KERAS_OPTIONS if name in options}
+        super().__init__(**of_keras)
+        self.settings = settings_of(type(self).settings_type, settings, options)
+        self.num_items = check_size("num_items", num_items)
+        if (num_users is not None) != self.has_user_embeddings:
+            wanted = "a number" if self.has_user_embeddings else "left out"
+            raise ValueError(f"`num_users` must be {wanted} for {type(self).__name__}. Received: num_users={num_users}")
+        self.num_users = None if num_users is None else check_size("num_users", num_users)
         self._row_kinds: dict[str, str] = {}
 
     def build(self, input_shape: Shape | None = None) -> None:
@@ -134,7 +161,24 @@ class Recommender(keras.Model):
         return self._row_kinds.get(variable.path)
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "num_items": self.num_items, **self.settings}
+        """Returns the constructor's arguments as JSON can hold them, the settings field by field."""
+        users = {} if self.num_users is None else {"num_users": self.num_users}
+        return {**super().get_config(), "num_items": self.num_items, **users, **dataclasses.asdict(self.settings)}
+
+
+def settings_of(kind: type[Settings], settings: Settings | None, fields: dict[str, Any]) -> Settings:
+    """Returns the settings that a constructor was given, whole or by single fields. Raises UserError as that does."""
+    if settings is None:
+        known = [field.name for field in dataclasses.fields(kind)]
+        for name in fields:
+            if name not in known:
+                raise unknown_name(f"field of {kind.__name__}", name, known)
+        return kind(**fields)
+    if type(settings) is not kind:
+        raise UserError(f"`settings` must be {kind.__name__}. Received: settings={settings!r}")
+    if fields:
+        raise UserError(f"`{next(iter(fields))}` must be given in `settings` or by its name. Received: both")
+    return settings
 
 
 def scores_of(state: Tensor, table: Tensor, candidates: Tensor | None, bias: Tensor | None = None) -> tf.Tensor:

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
+from bert4rec_tf.config.model_settings import SASRecSettings
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.recommender import FROM_LAST, ITEMS, Recommender, last_items_in_order, scores_of
 from bert4rec_tf.nn import kernels, losses
@@ -24,48 +25,22 @@ class SASRec(Recommender):
 
     As the authors' program has it: only the queries are normalised, the residual starts from them, attention has no
     output projection, and the item table is the output layer too.
-
-    Args:
-        num_items: n.
-        max_length: how many of the last items it reads.
-        hidden_dim: d.
-        num_layers: blocks.
-        num_heads: h, a divisor of d.
-        dropout: of the embeddings, the attention probabilities and the point-wise network.
-        loss: "binary": one unseen item per position; "cross_entropy": softmax over the whole catalogue.
     """
 
+    settings_type: ClassVar = SASRecSettings
     examples: ClassVar[str] = "shifted"
 
-    def __init__(
-        self,
-        num_items: int,
-        max_length: int = 50,
-        hidden_dim: int = 50,
-        num_layers: int = 2,
-        num_heads: int = 1,
-        dropout: float = 0.5,
-        loss: str = "binary",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.settings = {
-            "max_length": max_length,
-            "hidden_dim": hidden_dim,
-            "num_layers": num_layers,
-            "num_heads": num_heads,
-            "dropout": dropout,
-            "loss": loss,
-        }
-        self.num_items = num_items
-        self.max_history = max_length
-        self.scores_are_logits = loss == "cross_entropy"
+    def __init__(self, num_items: int, settings: SASRecSettings | None = None, **options: Any) -> None:
+        super().__init__(num_items, settings, **options)
+        hidden_dim, dropout = self.settings.hidden_dim, self.settings.dropout
+        self.max_history = self.settings.max_length
+        self.scores_are_logits = self.settings.loss == "cross_entropy"
         self.items = self.add_table("items", num_items + 1, hidden_dim, "glorot_uniform", of=ITEMS)
-        self.positions = self.add_table("positions", max_length, hidden_dim, "glorot_uniform", of=FROM_LAST)
+        self.positions = self.add_table("positions", self.max_history, hidden_dim, "glorot_uniform", of=FROM_LAST)
         self.embedding_dropout = dropout_layer("embedding_dropout", dropout, self.dtype_policy)
         self.blocks = [
-            CausalBlock(num_heads, dropout, dtype=self.dtype_policy, name=f"block_{number}")
-            for number in range(num_layers)
+            CausalBlock(self.settings.num_heads, dropout, dtype=self.dtype_policy, name=f"block_{number}")
+            for number in range(self.settings.num_layers)
         ]
         for block in self.blocks:
             block.build((None, None, hidden_dim))
@@ -75,8 +50,8 @@ class SASRec(Recommender):
 
     @property
     def example_options(self) -> dict[str, int]:
-        negatives = 1 if self.settings["loss"] == "binary" else 0
-        return {"max_length": self.settings["max_length"], "num_negatives": negatives}
+        negatives = 1 if self.settings.loss == "binary" else 0
+        return {"max_length": self.settings.max_length, "num_negatives": negatives}
 
     def states(self, items: Tensor, training: bool = False) -> Tensor:
         """Returns [b, n, d] for `items [b, n]`, right-padded. The last item has the last position, always."""
@@ -96,7 +71,7 @@ class SASRec(Recommender):
         binary loss `negatives [b, n, 1]`."""
         states = self.states(batch["items"], training=True)
         weights = tf.cast(batch["targets"] > 0, states.dtype) / self.loss_weight(batch)
-        if self.settings["loss"] == "cross_entropy":
+        if self.settings.loss == "cross_entropy":
             return self._cross_entropy(states, batch["targets"], weights)
         positives = tf.einsum("bnd,bnd->bn", states, tf.gather(self.items, batch["targets"]))
         negatives = tf.einsum("bnd,bncd->bnc", states, tf.gather(self.items, batch["negatives"]))

@@ -1,6 +1,5 @@
 """Import of the authors' TensorFlow 1 checkpoints, every row of their softmax included."""
 
-import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -48,7 +47,7 @@ def load(checkpoint: str | Path, config: str | Path, vocabulary: str | Path) -> 
         )
     order = row_order(tokens)
     items = [tokens[row - 1].removeprefix(ITEM_PREFIX) for row in order[1:] if tokens[row - 1] not in SPECIAL_TOKENS]
-    model = BERT4Rec(len(items), num_extra_rows=rows - len(items) - 2, **settings)
+    model = BERT4Rec(len(items), settings, num_extra_rows=rows - len(items) - 2)
     assign(model, weights, order)
     return model, Vocabulary(np.array(items, object), np.zeros(len(items), np.int64))
 
@@ -79,8 +78,8 @@ CONFIG = {
 """The setting that each number of the program's configuration is."""
 
 
-def read_config(path: Path) -> dict[str, int | float | bool]:
-    """Returns the constructor arguments that a configuration of the program stands for.
+def read_config(path: Path) -> BERT4RecSettings:
+    """Returns the settings that a configuration of the program stands for.
 
     Raises:
         UserError: where it cannot be read, lacks a number, or has one that no model can have.
@@ -99,7 +98,7 @@ def read_config(path: Path) -> dict[str, int | float | bool]:
         if settings[name] is None:
             raise UserError(f"{path}: `{theirs}` must be a number. Received: null")
     try:
-        return dataclasses.asdict(BERT4RecSettings(**settings, use_token_type=True))
+        return BERT4RecSettings(**settings, use_token_type=True)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
 

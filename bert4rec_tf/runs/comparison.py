@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from bert4rec_tf.foundation import npz
 from bert4rec_tf.config.run import Run
+from bert4rec_tf.evaluation.metrics import METRICS, PROTOCOLS, Difference, difference, per_user
+from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.evaluation.metrics import Difference, METRICS, PROTOCOLS, difference, per_user
 from bert4rec_tf.runs.workdir import WorkDirectory
 
 Comparison = dict[str, dict[str, Difference]]

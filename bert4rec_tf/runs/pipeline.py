@@ -10,31 +10,29 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert4rec_tf.evaluation import candidates
-from bert4rec_tf.foundation import files, npz
-from bert4rec_tf.runs import warm_start
-from bert4rec_tf.training import trainer
-from bert4rec_tf.config.run import Run
-from bert4rec_tf.models.construction import new_model
+from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.config.run import RETRAIN, SELECT, TRAININGS, Run
 from bert4rec_tf.data.examples import in_memory, preparation
-from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.data.examples.masking import mask_dynamically
 from bert4rec_tf.data.examples.tfrecords import Shards
-from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.evaluation.ranking import Ranker, RankingTask
-from bert4rec_tf.evaluation.metrics import METRICS, POPULAR, metrics
-from bert4rec_tf.models import MODELS, Recommender
-from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.evaluation.baselines import metrics_of, measure_baselines
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences, Vocabulary
+from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.evaluation import candidates
+from bert4rec_tf.evaluation.baselines import measure_baselines, metrics_of
+from bert4rec_tf.evaluation.metrics import METRICS, POPULAR, metrics
+from bert4rec_tf.evaluation.ranking import Ranker, RankingTask
 from bert4rec_tf.export import portable, saved_model
-from bert4rec_tf.training.steps import strategy_for
-from bert4rec_tf.runs.transfer import Source
+from bert4rec_tf.export.layout import SAVED_MODEL
+from bert4rec_tf.foundation import files, npz
+from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.types import Batch
-from bert4rec_tf.runs.workdir import SELECT, RETRAIN, WorkDirectory, initial_of, versions
-
-SAVED_MODEL = "saved_model"
-"""The form of an export for TensorFlow, and its folder in a work directory."""
+from bert4rec_tf.models import MODELS, Recommender
+from bert4rec_tf.models.construction import new_model
+from bert4rec_tf.runs import warm_start
+from bert4rec_tf.runs.transfer import Source
+from bert4rec_tf.runs.workdir import WorkDirectory, initial_of, versions
+from bert4rec_tf.training import trainer
+from bert4rec_tf.training.steps import strategy_for
 
 MASKED = "masked"
 """The kind of examples that are prepared on the disk; the others are made in memory (`data.examples.in_memory`)."""
@@ -58,11 +56,8 @@ class Result:
 
 
 def phases(run: Run) -> list[str]:
-    """Returns the trainings that a run's protocol asks for; the last one gives the model that is measured."""
-    settings = run.training
-    if settings.train_on_validation or MODELS[run.model].examples is None:
-        return [RETRAIN]
-    return [SELECT, RETRAIN] if settings.retrain else [SELECT]
+    """Returns the trainings of a run: those of its protocol, only the last one for a model that just counts."""
+    return [RETRAIN] if MODELS[run.model].examples is None else list(TRAININGS[run.training.protocol])
 
 
 def trained_model(run: Run, num_items: int, num_users: int, workdir: WorkDirectory) -> Recommender:
@@ -251,7 +246,7 @@ class Experiment:
             self.workdir.phase(phase),
             last_step=last_step,
             validate=self._validation(model) if phase == SELECT else None,
-            title="choosing on validation" if phase == SELECT else "training",
+            title="selecting steps on validation" if phase == SELECT else "training",
             silent=self.silent,
             checkpoint_seconds=self.checkpoint_seconds,
             strategy=strategy,

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from bert4rec_tf.foundation import files
-from bert4rec_tf.runs import warm_start
 from bert4rec_tf.config.run import Run
 from bert4rec_tf.data.sources import datasets
-from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.evaluation.metrics import METRICS, PROTOCOLS
+from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.runs import warm_start
 from bert4rec_tf.runs.pipeline import execute
 
 SUMMARY = "seeds.json"

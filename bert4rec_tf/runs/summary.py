@@ -4,11 +4,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf.config.paper import paper
-from bert4rec_tf.runs.comparison import Comparison
-from bert4rec_tf.data.sources import datasets
-from bert4rec_tf.evaluation.metrics import FULL, METRICS, POPULAR, PROTOCOLS, UNIFORM
 from bert4rec_tf.config.data_names import family
+from bert4rec_tf.config.paper import paper
+from bert4rec_tf.config.run import RETRAIN, SELECT
+from bert4rec_tf.evaluation.metrics import FULL, METRICS, POPULAR, PROTOCOLS, UNIFORM
+from bert4rec_tf.export.layout import SAVED_MODEL
+from bert4rec_tf.runs.comparison import Comparison
 
 COLUMNS = (
     ("validation", "validation"),
@@ -101,7 +102,7 @@ def start(initial: dict[str, Any]) -> str:
 
 def places(workdir: Path) -> str:
     """Returns what lies where in a work directory."""
-    has_picture = any((workdir / phase / "curve.png").exists() for phase in ("select", "retrain"))
+    has_picture = any((workdir / phase / "curve.png").exists() for phase in (SELECT, RETRAIN))
     curves = "curve.csv, curve.png" if has_picture else "curve.csv"
     known = {
         "metrics.json": "these results and all settings",
@@ -109,10 +110,10 @@ def places(workdir: Path) -> str:
         "vocabulary.txt": "raw item ids, line k for item k; counts.txt: how often each occurs",
         "initial.npz": "the weights that it started from",
         "ranks-test.npz": "the rank of every user's target",
-        "select": f"training with the validation item held out: checkpoints, {curves}, tensorboard",
-        "retrain": "training with the validation item: the same",
+        SELECT: f"training with the validation item held out: checkpoints, {curves}, tensorboard",
+        RETRAIN: "training with the validation item: the same",
         "prepared": "training examples and candidates",
-        "saved_model": "the model for TensorFlow: raw ids in, raw ids out, and its card in assets.extra",
+        SAVED_MODEL: "the model for TensorFlow: raw ids in, raw ids out, and its card in assets.extra",
         "seeds.json": "the metrics of every seed",
     }
     lines = [f"  {name:<16} {what}" for name, what in known.items() if (workdir / name).exists()]

@@ -11,25 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from bert4rec_tf.config.run import RETRAIN, Run
+from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation import npz
-from bert4rec_tf.foundation.npz import CorruptFileError
-from bert4rec_tf.config.model_settings import MODEL_SETTINGS
-from bert4rec_tf.config.run import Run
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.npz import CorruptFileError
 from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, USERS
-from bert4rec_tf.data.sequences import Sequences
-from bert4rec_tf.runs.workdir import RETRAIN
-
-CHANGEABLE = frozenset(
-    {
-        "max_length",
-        *("dropout", "attention_dropout", "initializer_stddev", "l2", "loss", "final_activation"),
-        *("regularization", "num_targets", "train_negatives", "extra_negatives", "alpha"),
-    }
-)
-"""Settings of an architecture that need not be the source's: they change no weight's meaning. Of `max_length` the rows
-of positions are moved. Any other must be the same."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +26,7 @@ class Source:
 
     Attributes:
         model: the name of their model.
-        settings: those of its architecture that a run must share to start from it.
+        settings: those of its architecture that are not `changeable`, so that a run must share them to start from it.
         items: raw ids, of item 1 first.
         users: raw ids of the users that the model knows; empty where it knows none.
         weights: the values of the model's `weights`, in that order.
@@ -58,8 +46,8 @@ class Source:
         cls, name: str, model: Recommender, items: Sequence[str], users: Sequence[str], **origin: Any
     ) -> "Source":
         """Copies the weights of a model, whose name in MODELS is `name`."""
-        fixed = [field.name for field in dataclasses.fields(MODEL_SETTINGS[name]) if field.name not in CHANGEABLE]
-        settings = {name: model.settings[name] for name in fixed}
+        fixed = [field.name for field in dataclasses.fields(model.settings) if not field.metadata["changeable"]]
+        settings = {setting: getattr(model.settings, setting) for setting in fixed}
         return cls(name, settings, items, users, [np.asarray(weight).copy() for weight in model.weights], origin)
 
     @cached_property

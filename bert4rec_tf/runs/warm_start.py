@@ -3,18 +3,17 @@
 import dataclasses
 from pathlib import Path
 
-from bert4rec_tf.models import tf1_import
-from bert4rec_tf.training import checkpoints, trainer
-from bert4rec_tf.foundation.npz import CorruptFileError
-from bert4rec_tf.config.run import Run
-from bert4rec_tf.models.construction import new_model
+from bert4rec_tf.config.run import RETRAIN, SELECT, Run
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.files import expanded_path
-from bert4rec_tf.models import Recommender
+from bert4rec_tf.foundation.npz import CorruptFileError
 from bert4rec_tf.foundation.progress import warn
-from bert4rec_tf.training.steps import strategy_for
+from bert4rec_tf.models import Recommender, tf1_import
+from bert4rec_tf.models.construction import new_model
 from bert4rec_tf.runs.transfer import Source, load
-from bert4rec_tf.runs.workdir import SELECT, RETRAIN, WorkDirectory, initial_of
+from bert4rec_tf.runs.workdir import WorkDirectory, initial_of
+from bert4rec_tf.training import checkpoints, trainer
+from bert4rec_tf.training.steps import strategy_for
 
 ORIGINAL_CONFIG, ORIGINAL_VOCABULARY = "bert_config.json", "vocabulary.txt"
 """What must lie beside a checkpoint of the authors' program."""

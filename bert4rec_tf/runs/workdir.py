@@ -10,19 +10,17 @@ from typing import Any
 import numpy as np
 
 import bert4rec_tf
-from bert4rec_tf.foundation import files
-from bert4rec_tf.config.run import Run, digest_of
-from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.config.run import Run, digest_of
 from bert4rec_tf.data.sequences import Sequences, Vocabulary, fingerprint_of
+from bert4rec_tf.export.layout import SAVED_MODEL
+from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.progress import warn
 
 CONFIG = "config.json"
 FORMAT = 2
 """The number of this layout of a work directory; one that cannot be read as before gets the next number."""
-
-SELECT, RETRAIN = "select", "retrain"
-"""The two trainings of a run: with the validation item held out, and with it."""
 
 PACKAGES = ("tensorflow", "keras", "numpy")
 BUSY = "another process works in this folder; wait for it, or name another --workdir"
@@ -75,10 +73,10 @@ class WorkDirectory:
 
     @property
     def export(self) -> Path:
-        return self.path / "saved_model"
+        return self.path / SAVED_MODEL
 
     def phase(self, name: str) -> Path:
-        """The folder of one training: SELECT or RETRAIN."""
+        """The folder of one training, SELECT or RETRAIN (`config.run`)."""
         return self.path / name
 
     def ranks(self, part: str) -> Path:

@@ -4,16 +4,18 @@ import dataclasses
 
 import pytest
 
-from bert4rec_tf.config import presets
+from bert4rec_tf.config import data_names, model_settings, presets
+from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.model_settings import MODEL_SETTINGS
 from bert4rec_tf.config.paper import paper
+from bert4rec_tf.config.presets import authors, fast
 from bert4rec_tf.config.run import EvaluationSettings, MaskingSettings, Run, TrainingSettings, all_settings, help_texts
 from bert4rec_tf.config.settings import field_type
 from bert4rec_tf.data.sources.datasets import DATASETS
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.runs import pipeline
 
-ALL_PRESETS = [(name, dataset) for name, rows in presets.PRESETS.items() for dataset in rows]
+every_preset = pytest.mark.parametrize("entry", presets.PRESETS.values(), ids=lambda entry: entry.command[30:])
 
 
 @pytest.mark.parametrize(
@@ -40,7 +42,8 @@ ALL_PRESETS = [(name, dataset) for name, rows in presets.PRESETS.items() for dat
         ({"steps": 50, "warmup_steps": 50}, "`warmup_steps` must be below `steps`"),
         ({"beta_2": 1.0}, "`beta_2` must be"),
         ({"num_negatives": 0}, "`num_negatives` must be at least 1"),
-        ({"train_on_validation": True, "patience": 3}, "`patience` must be 0 with `train_on_validation`"),
+        ({"protocol": "fixed", "patience": 3}, "`patience` must be 0 with protocol=fixed"),
+        ({"protocol": "retrain"}, "`protocol` must be one of ('fixed', 'select', 'select_and_retrain')"),
         ({"hiden_dim": 64}, "Unknown setting of model 'bert4rec': 'hiden_dim'. Did you mean 'hidden_dim'?"),
     ],
 )
@@ -54,7 +57,10 @@ def test_a_wrong_setting_is_named_with_what_it_must_be(settings, message):
     ("arguments", "message"),
     [
         ({"seed": 2**32}, "`seed` must be"),
-        ({"dataset": "synthetic", "preset": "released"}, "has no settings for 'synthetic'"),
+        (
+            {"dataset": "synthetic", "preset": "released"},
+            "Model 'bert4rec' has no preset 'released' for 'synthetic'. It has: fast",
+        ),
         ({"model": "bert5rec"}, "Did you mean 'bert4rec'?"),
         ({"seed": -1}, "`seed` must be a whole number from 0 to 2^32 - 1"),
         ({"preset": "quick"}, "Unknown preset: 'quick'"),
@@ -85,6 +91,7 @@ def test_every_setting_and_the_seed_change_the_digest():
         "masking": "dynamic",
         "optimizer": "adagrad",
         "schedule": "constant",
+        "protocol": "select",
         "num_heads": 4,
         "momentum": 0.5,
         "hidden_dim": 32,
@@ -124,13 +131,34 @@ def test_a_wrong_setting_of_another_model_is_named(model, settings, message):
     assert message in str(raised.value)
 
 
-@pytest.mark.parametrize("model", [model for model in MODEL_SETTINGS if model != "bert4rec"])
-@pytest.mark.parametrize("dataset", presets.PRESETS["fast"])
-def test_every_other_model_has_a_preset_for_every_data_set(model, dataset):
+@pytest.mark.parametrize("model", MODEL_SETTINGS)
+@pytest.mark.parametrize("dataset", [*DATASETS, "own-shop"])
+def test_every_model_has_a_preset_for_every_data_set(model, dataset):
     run = presets.make_run(dataset, model)
     assert run.model == model and Run.from_dict(run.to_dict()) == run
-    with pytest.raises(UserError, match=f"Preset 'released' is of bert4rec; {model} has `fast` alone"):
-        presets.make_run(dataset, model, "released")
+    if model != "bert4rec":
+        with pytest.raises(UserError, match=f"Model '{model}' has no preset 'released' for '{dataset}'. It has: fast"):
+            presets.make_run(dataset, model, "released")
+
+
+def test_a_model_without_a_preset_does_not_get_another_one_s(monkeypatch):
+    monkeypatch.setitem(model_settings.MODEL_SETTINGS, "newcomer", model_settings.SASRecSettings)
+    message = r"Model 'newcomer' has no preset 'fast' for 'beauty'\. Add an entry .*config/presets/fast\.py"
+    with pytest.raises(UserError, match=message):
+        presets.make_run("beauty", "newcomer")
+
+
+def test_an_entry_is_of_its_own_model_and_data():
+    entries = [*fast.ENTRIES, *authors.ENTRIES]
+    assert len(presets.PRESETS) == len(entries), "no two are for the same"
+    for (name, dataset, model), entry in presets.PRESETS.items():
+        assert entry is presets.find(name, "own-shop" if dataset == data_names.OWN else dataset, model)
+
+
+def test_the_authors_dropout_is_that_of_their_presets():
+    for entry in authors.ENTRIES:
+        found = {name: entry.settings[name] for name in ("dropout", "attention_dropout")}
+        assert presets.dropout_of(entry.dataset, entry.settings["hidden_dim"]) == found
 
 
 def test_equal_numbers_of_other_types_are_one_run():
@@ -203,8 +231,13 @@ def test_a_run_that_was_made_with_such_a_setting_can_be_read():
         ("steam", "sasrec", "Not measured yet."),
         ("synthetic", "caser", "NDCG@10 .53"),
         ("synthetic-orderless", "caser", "there is no order"),
-        ("own-shop", "caser", "Not known of these data."),
-        ("own-shop", "bert4rec", "Not known of these data."),
+        ("own-shop", "caser", "No estimate yet for your data."),
+        ("own-shop", "bert4rec", "No estimate yet for your data."),
+        *(
+            (data, model, "to be measured again")
+            for data in ("beauty", "ml-1m")
+            for model in ("gru4rec", "gru4rec_plus")
+        ),
     ],
 )
 def test_what_to_expect_is_of_the_model_and_the_data(dataset, model, words):
@@ -217,17 +250,39 @@ def test_settings_of_the_optimizer_in_use_are_taken():
     assert changed.training.weight_decay == 0.1
 
 
-@pytest.mark.parametrize(("name", "dataset"), ALL_PRESETS)
-def test_every_preset_makes_a_run_and_says_what_to_expect(name, dataset):
-    preset = presets.find(name, dataset)
-    assert dataset in DATASETS
-    run = presets.make_run(dataset, preset=name)
-    assert {key: run.flat()[key] for key in preset.settings} == dict(preset.settings)
-    assert preset.expect and preset.takes
+@every_preset
+def test_every_preset_makes_a_run_and_says_what_to_expect(entry):
+    own = entry.dataset == data_names.OWN
+    assert own or entry.dataset in DATASETS
+    run = presets.make_run("own-shop" if own else entry.dataset, entry.model, entry.name)
+    assert {key: run.flat()[key] for key in entry.settings} == dict(entry.settings)
+    assert entry.expect.endswith(".") and entry.takes.endswith(".")
+
+
+@every_preset
+def test_an_entry_s_search_selects_the_number_of_steps(entry):
+    if not entry.search:
+        return
+    assert entry.settings["protocol"] == "fixed"
+    selected = presets.make_run(entry.dataset, entry.model, entry.name, protocol="select").flat()
+    expected = {**entry.settings, **entry.search, "protocol": "select"}
+    assert {name: selected[name] for name in expected} == expected and selected["patience"] > 0
+
+
+@every_preset
+def test_a_preset_s_command_makes_its_run(entry):
+    program, *given = entry.command.removeprefix("python -m ").split()
+    flags = dict(flag.removeprefix("--").split("=") for flag in given)
+    assert program == "bert4rec_tf.run"
+    dataset = Interactions("shop.csv") if flags.get("interactions") else flags["dataset"]
+    made = presets.make_run(dataset, flags["model"], flags["preset"])
+    assert {key: made.flat()[key] for key in entry.settings} == dict(entry.settings)
 
 
 def test_every_data_set_of_the_paper_has_every_preset():
-    assert all(dataset in presets.PRESETS[name] for name in presets.PRESETS for dataset in paper()["table1"])
+    assert all(
+        (name, dataset, "bert4rec") in presets.PRESETS for name in presets.NAMES for dataset in paper()["table1"]
+    )
 
 
 def test_released_settings_are_the_authors_scripts():
@@ -252,7 +307,7 @@ def test_released_settings_are_the_authors_scripts():
         "masking": "static",
         "mask_copies": 10,
         "use_token_type": True,
-        "train_on_validation": True,
+        "protocol": "fixed",
         "bias_correction": False,
     }
     assert {name: flat[name] for name in expected} == expected
@@ -270,14 +325,62 @@ def test_pop_takes_a_preset_without_the_settings_it_does_not_have():
 def test_steps_chosen_for_one_architecture_are_chosen_anew_for_another():
     def training(**settings):
         made = presets.make_run("beauty", "sasrec", **settings).training
-        return made.train_on_validation, made.patience, made.steps
+        return made.protocol, made.patience, made.steps
 
     chosen = training()
-    assert chosen[:2] == (True, 0)
+    assert chosen[:2] == ("fixed", 0)
     assert training(hidden_dim=50) == training(learning_rate=2e-3) == chosen
-    assert training(loss="cross_entropy") == training(hidden_dim=64) == (False, 5, 40_000)
-    assert training(hidden_dim=64, steps=7) == (False, 5, 7)
-    assert training(hidden_dim=64, train_on_validation=True) == chosen
+    assert training(loss="cross_entropy") == training(hidden_dim=64) == ("select_and_retrain", 5, 40_000)
+    assert training(hidden_dim=64, steps=7) == ("select_and_retrain", 5, 7)
+    assert training(hidden_dim=64, protocol="fixed") == training(hidden_dim=64, train_on_validation=True) == chosen
+    assert training(protocol="select") == training(retrain=False) == ("select", 5, 40_000)
+    assert training(train_on_validation=False) == training(protocol="select_and_retrain", patience=5)
+    assert training(protocol="select", patience=2, steps=7) == ("select", 2, 7)
+
+
+def test_fixed_steps_need_no_patience():
+    training = presets.make_run("beauty", "fpmc", protocol="fixed").training
+    assert (training.protocol, training.patience, training.steps) == ("fixed", 0, 40_000)
+    with pytest.raises(UserError, match="`patience` must be 0 with protocol=fixed"):
+        presets.make_run("beauty", "fpmc", protocol="fixed", patience=2)
+
+
+OLDER = [
+    ({"train_on_validation": True}, "fixed"),
+    ({"train_on_validation": False}, "select_and_retrain"),
+    ({"retrain": True}, "select_and_retrain"),
+    ({"retrain": False}, "select"),
+    ({"train_on_validation": False, "retrain": True}, "select_and_retrain"),
+    ({"train_on_validation": False, "retrain": False}, "select"),
+]
+
+
+@pytest.mark.parametrize(("older", "protocol"), OLDER)
+@pytest.mark.parametrize("model", ["bert4rec", "sasrec", "fpmc"])
+def test_the_older_names_of_the_protocol_mean_the_same(older, protocol, model):
+    for dataset in ("beauty", "steam"):
+        assert presets.make_run(dataset, model, **older) == presets.make_run(dataset, model, protocol=protocol)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"train_on_validation": True, "retrain": True}, "`retrain` goes with train_on_validation=False"),
+        ({"protocol": "fixed", "train_on_validation": True}, "`train_on_validation` is an older name of `protocol`"),
+        ({"protocol": "select", "retrain": False}, "`retrain` is an older name of `protocol`; name one of them"),
+        ({"retrain": "no"}, "`retrain` must be true or false. Received: retrain='no'"),
+    ],
+)
+def test_names_of_the_protocol_that_contradict_each_other_are_refused(settings, message):
+    with pytest.raises(UserError, match=message):
+        presets.make_run("beauty", **settings)
+
+
+def test_a_run_s_record_knows_the_protocol_alone():
+    record = Run.make("beauty").to_dict()
+    record["training"]["retrain"] = True
+    with pytest.raises(UserError, match="Unknown setting of training: 'retrain'"):
+        Run.from_dict(record)
 
 
 @pytest.mark.parametrize("model", ["bert4rec", "ncf", "sasrec"])

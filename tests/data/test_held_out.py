@@ -8,11 +8,11 @@ from support.ranking_oracle import make_sequences
 from support.trainings import small_and_quick
 
 from bert4rec_tf.config import presets
-from bert4rec_tf.config.run import Run
+from bert4rec_tf.config.run import FIXED, RETRAIN, SELECT, SELECT_AND_RETRAIN, Run
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.models.construction import new_model
 from bert4rec_tf.runs.pipeline import Experiment
-from bert4rec_tf.runs.workdir import RETRAIN, SELECT, WorkDirectory
+from bert4rec_tf.runs.workdir import WorkDirectory
 
 COMMON, USERS = 20, 24
 VALIDATION, TEST = ({COMMON + 1 + USERS * part + user for user in range(USERS)} for part in range(2))
@@ -38,7 +38,7 @@ NUM_BATCHES = 60
 def opened(folder, name, phase):
     known = Run.make("beauty", name).flat()
     small = {key: value for key, value in SMALL.items() if key in known}
-    with_validation = {"train_on_validation": phase == RETRAIN, "patience": 0}
+    with_validation = {"protocol": FIXED if phase == RETRAIN else SELECT_AND_RETRAIN, "patience": 0}
     run = presets.make_run("beauty", name, batch_size=16, num_negatives=5, **small, **with_validation)
     experiment = Experiment(run, SEQUENCES, WorkDirectory(folder), silent=True)
     return experiment, new_model(run, SEQUENCES.num_items, SEQUENCES.num_users)

@@ -106,7 +106,8 @@ def test_a_default_without_dropout_is_told(monkeypatch):
     default = presets.find("fast", "ml-1m")
     for dropout, count in ((0.0, 1), (0.1, 0)):
         settings = {**default.settings, "dropout": dropout, "attention_dropout": 0.0}
-        monkeypatch.setitem(presets.PRESETS["fast"], "ml-1m", dataclasses.replace(default, settings=settings))
+        changed = dataclasses.replace(default, settings=settings)
+        monkeypatch.setitem(presets.PRESETS, ("fast", "ml-1m", "bert4rec"), changed)
         text, _ = text_of("table5", findings("table5", {"default": 0.4}, Plan(("ml-1m",))))
         assert text.count("On ML-1m the default has no dropout, so “w/o dropout” is the same run.") == count
         assert rows_after(text, "w/o dropout")[0] == ["0.4000" if count else "not run"]

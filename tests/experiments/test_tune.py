@@ -1,5 +1,6 @@
 """`--tune` on the built-in data: resumable, pruned, without a look at the test item, and its result can be pasted."""
 
+import dataclasses
 import functools
 import os
 import re
@@ -119,7 +120,7 @@ def test_only_the_validation_item_is_measured(tmp_path, monkeypatch, small_grid)
     assert not list(tmp_path.glob("*/ranks-test.npz")) and not list(tmp_path.glob("*/metrics.json"))
     assert not list(tmp_path.glob("*/config.json")), "the disk does not fill with ended trials"
     run = search(tmp_path).run_of(study.best_params)
-    assert run.training.retrain is False and run.training.train_on_validation is False
+    assert run.training.protocol == "select"
 
 
 def invented(monkeypatch, value_of, steps=(5, 10, 15, 20)):
@@ -187,12 +188,11 @@ def test_a_trial_that_fails_is_told_and_the_others_go_on(tmp_path, monkeypatch, 
 
 
 def entered(text, monkeypatch):
-    """Puts a printed entry where it says; returns that place and the printed flags by their names."""
-    place, pasted, command = re.search(r"# An entry for (\S+):\n(.*)\n# Or by flags:\n(.*)", text, re.DOTALL).groups()
-    table = eval(place, {"PRESETS": presets.PRESETS, "TUNED": presets.TUNED})
-    for name, added in eval("{" + pasted + "}", {"Preset": Preset}).items():
-        monkeypatch.setitem(table, name, added)
-    return place, dict(re.findall(r"--(\w+)=(\S+)", command))
+    """Enters a printed entry among the presets; returns the printed flags by their names."""
+    pasted, command = re.search(r"# An entry for \S+:\n(.*)\n# Or by flags:\n(.*)", text, re.DOTALL).groups()
+    (entry,) = eval(f"[{pasted}]", {"Preset": Preset})
+    monkeypatch.setitem(presets.PRESETS, (entry.name, entry.dataset, entry.model), entry)
+    return dict(re.findall(r"--(\w+)=(\S+)", command))
 
 
 @pytest.mark.parametrize("model", ["sasrec", "bert4rec"])
@@ -200,8 +200,7 @@ def test_the_best_settings_can_be_pasted(tmp_path, monkeypatch, model):
     invented(monkeypatch, lambda run: run.architecture.hidden_dim / 1e4)
     one = search(tmp_path, model)
     study = one.go_on(3)
-    place, flags = entered(one.preset(study), monkeypatch)
-    assert place == ('PRESETS["fast"]' if model == "bert4rec" else "TUNED")
+    flags = entered(one.preset(study), monkeypatch)
     flat = presets.make_run("synthetic", model).flat()
     expected = study.best_params
     assert {name: flat[name] for name in expected} == expected
@@ -221,16 +220,13 @@ def test_the_best_settings_can_be_pasted(tmp_path, monkeypatch, model):
 def test_what_is_printed_gives_the_run_that_was_measured(tmp_path, monkeypatch, model, dataset, preset, budget):
     """With every setting that the search did not vary, as ML-1m's larger batches."""
     if model == "bpr_mf":
-        known = presets.TUNED[model, dataset]
-        other = {"batch_size": 1_024, "learning_rate": 2e-3}
-        changed = Preset(known.expect, known.takes, {**known.settings, **other})
-        monkeypatch.setitem(presets.TUNED, (model, dataset), changed)
+        known = presets.find("fast", dataset, model)
+        changed = dataclasses.replace(known, settings={**known.settings, "batch_size": 512, "learning_rate": 3e-3})
+        monkeypatch.setitem(presets.PRESETS, ("fast", dataset, model), changed)
     invented(monkeypatch, lambda run: run.flat()["hidden_dim"] / 1e4)
     one = tune.Search(model, dataset, Plan((dataset,), preset, budget=budget), tmp_path)
     study = one.go_on(3)
-    protocol = {"train_on_validation", "retrain", "evaluate_every"} | (
-        {"steps", "warmup_steps"} if budget != 1 else set()
-    )
+    protocol = {"protocol", "evaluate_every"} | ({"steps", "warmup_steps"} if budget != 1 else set())
 
     def compared(run):
         return {name: value for name, value in run.flat().items() if name not in protocol}
@@ -239,10 +235,11 @@ def test_what_is_printed_gives_the_run_that_was_measured(tmp_path, monkeypatch, 
     before = presets.make_run(dataset, model, preset).flat()
     text = one.preset(study)
     with monkeypatch.context() as patch:
-        _, flags = entered(text, patch)
+        flags = entered(text, patch)
         pasted = presets.make_run(dataset, model, preset)
         assert compared(pasted) == expected
-        assert pasted.training.train_on_validation == (model == "bert4rec" and preset == "released")
+        fixed = model == "bert4rec" and preset == "released"
+        assert pasted.training.protocol == ("fixed" if fixed else "select_and_retrain")
         assert (pasted.training.steps, pasted.flat()["warmup_steps"]) == (before["steps"], before["warmup_steps"])
         told = presets.find(preset, dataset, model).expect
         assert ("with 50 % of the steps" in told) == (budget == 0.5)

@@ -349,12 +349,19 @@ def test_popularity_is_counted_exactly_whatever_the_policy():
     [
         *(("num_layers", 0, 1), ("num_layers", -3, 1), ("num_heads", 0, 1), ("hidden_dim", 0, 1)),
         *(("intermediate_dim", 0, 1), ("num_extra_rows", -2, 0), ("max_length", 1, 2), ("num_items", 0, 1)),
-        ("initializer_stddev", -1.0, 0),
     ],
 )
 def test_a_size_below_its_least_is_an_error(name, value, least):
     with pytest.raises(ValueError, match=f"`{name}` must be at least {least}. Received: {name}={value}"):
         BERT4Rec(**{"num_items": NUM_ITEMS, "hidden_dim": 8, name: value})
+
+
+@pytest.mark.parametrize("stddev", [0.0, -1.0])
+def test_initial_weights_without_a_spread_are_an_error(stddev):
+    with pytest.raises(
+        ValueError, match=f"`initializer_stddev` must be above 0. Received: initializer_stddev={stddev}"
+    ):
+        BERT4Rec(NUM_ITEMS, initializer_stddev=stddev)
 
 
 def test_heads_that_do_not_divide_the_width_are_an_error():

@@ -1,6 +1,8 @@
 """The contract that every model in MODELS keeps."""
 
+import dataclasses
 import itertools
+import json
 
 import keras
 import numpy as np
@@ -10,11 +12,14 @@ from support import whole_runs
 from support.ranking_oracle import make_sequences
 
 from bert4rec_tf.config import presets, run
+from bert4rec_tf.config.model_settings import MODEL_SETTINGS
 from bert4rec_tf.config.run import MaskingSettings, Run, TrainingSettings
+from bert4rec_tf.config.settings import field_type
 from bert4rec_tf.data.examples import in_memory
 from bert4rec_tf.data.examples.cloze import cut_windows, mask_windows
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export import saved_model
+from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.nn.dropout import Dropout
 from bert4rec_tf.runs import pipeline
@@ -132,6 +137,63 @@ def test_only_the_last_items_of_a_long_history_are_read(name):
     first = model.score({"users": users, "items": long, "lengths": np.array([20], np.int32)})
     second = model.score({"users": users, "items": kept, "lengths": np.array([kept.shape[1]], np.int32)})
     np.testing.assert_allclose(first, second, rtol=1e-5, atol=1e-6)
+
+
+def built(name, *settings, **fields):
+    """A model of a constructor's own defaults where no settings are given."""
+    users = {"num_users": NUM_USERS} if MODELS[name].has_user_embeddings else {}
+    return MODELS[name](NUM_ITEMS, *settings, **users, **fields)
+
+
+def another(field):
+    """A value of a setting that is not its default."""
+    choices = field.metadata["limits"].get("choices")
+    if choices:
+        return next(choice for choice in choices if choice != field.default)
+    if field_type(field) is bool:
+        return not field.default
+    if field_type(field) is float:
+        return field.default / 3 + 0.2
+    return (2 if field.default == 1 else 1) if field.name == "num_heads" else 8
+
+
+@every_model
+def test_a_constructor_and_a_run_have_the_same_defaults(name):
+    assert built(name).settings == Run.make("beauty", name).architecture
+    for field in dataclasses.fields(MODEL_SETTINGS[name]):
+        other = another(field)
+        run = Run.make("beauty", name, **{field.name: other})
+        made = built(name, **{field.name: other})
+        assert made.settings == run.architecture and made.settings != built(name).settings
+        assert built(name, run.architecture).settings == run.architecture
+
+
+def test_a_wide_model_has_heads_of_32_however_it_is_made():
+    model = built("bert4rec", hidden_dim=256)
+    assert model.settings.num_heads == presets.make_run("beauty", hidden_dim=256).architecture.num_heads == 8
+    assert model.blocks[0].attention.num_heads == 8
+
+
+@every_model
+def test_what_a_constructor_does_not_know_is_named(name):
+    kind = MODEL_SETTINGS[name]
+    with pytest.raises(UserError, match=f"Unknown field of {kind.__name__}: 'hiden_dim'"):
+        built(name, hiden_dim=8)
+    for other in ("sasrec", "bert4rec"):
+        if name != other:
+            with pytest.raises(UserError, match=f"`settings` must be {kind.__name__}. Received: settings="):
+                built(name, MODEL_SETTINGS[other]())
+    with pytest.raises(UserError, match=r"`hidden_dim` must be given in `settings` or by its name\. Received: both"):
+        built(name, kind(), hidden_dim=8)
+    with pytest.raises(ValueError, match="`num_users` must be"):
+        MODELS[name](NUM_ITEMS, **({} if MODELS[name].has_user_embeddings else {"num_users": 3}))
+
+
+@every_model
+def test_a_configuration_is_plain_json(name):
+    config = make(name).get_config()
+    again = MODELS[name].from_config(json.loads(json.dumps(config)))
+    assert again.get_config() == config and again.settings == make(name).settings
 
 
 @every_model

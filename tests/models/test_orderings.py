@@ -26,7 +26,7 @@ def on_the_test_item(tmp_path_factory):
     """Trains a model by its preset, with single settings changed, and returns its metrics on the test item."""
 
     def measured(dataset, model, sequences=None, **settings):
-        run = presets.make_run(dataset, model, retrain=False, **settings)
+        run = presets.make_run(dataset, model, protocol="select", **settings)
         workdir = tmp_path_factory.mktemp(model)
         return execute(run, sequences=sequences, workdir=workdir, silent=True).metrics["test"]
 

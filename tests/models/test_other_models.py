@@ -117,7 +117,7 @@ def test_gru4rec_s_negatives_are_the_other_targets_of_the_step_and_the_shared_on
 
 def test_gru4rec_s_reset_gate_acts_before_the_recurrent_product():
     model = randomized("gru4rec")
-    history, width = [5, 6, 8], model.settings["hidden_dim"]
+    history, width = [5, 6, 8], model.settings.hidden_dim
     kernel, recurrent, bias = (array(weights) for weights in model.gru.get_weights())
     state = np.zeros(width)
     for item in history:

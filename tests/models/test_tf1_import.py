@@ -23,7 +23,7 @@ def load(folder, tokens=TOKENS, config=CONFIG, checkpoint=CHECKPOINT):
 
 def test_the_program_s_own_configuration_file_is_read_as_it_is(tmp_path):
     model, vocabulary = load(tmp_path)
-    assert model.settings["use_token_type"] and model.settings["intermediate_dim"] == CONFIG["intermediate_size"]
+    assert model.settings.use_token_type and model.settings.intermediate_dim == CONFIG["intermediate_size"]
     assert vocabulary.decode([1, 57]) == ["1", "57"]
 
 

@@ -20,13 +20,13 @@ def test_the_default_run_reaches_four_fifths_of_the_generator_itself(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["mixed_precision", "jit_compile"])
 def test_the_ways_to_compute_reach_the_same_quality(tmp_path, way):
-    run = presets.make_run("synthetic", retrain=False, **{way: True})
+    run = presets.make_run("synthetic", protocol="select", **{way: True})
     metrics = execute(run, workdir=tmp_path, silent=True).metrics
     assert ndcg(metrics, "test") >= 0.8 * ndcg(metrics, "ceiling")
 
 
 def test_nothing_is_learned_where_there_is_no_order(tmp_path):
-    run = presets.make_run("synthetic-orderless", steps=600, warmup_steps=200, retrain=False)
+    run = presets.make_run("synthetic-orderless", steps=600, warmup_steps=200, protocol="select")
     metrics = execute(run, workdir=tmp_path, silent=True).metrics
     assert ndcg(metrics, "test") < ndcg(metrics, "pop") + 0.01
     assert "ceiling" not in metrics

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bert4rec_tf.config.model_settings import PopSettings
 from bert4rec_tf.config.run import Run
 from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.models.recommender import FROM_FIRST, FROM_LAST, ITEMS, USERS
@@ -121,9 +122,11 @@ def test_a_position_keeps_its_meaning_under_another_length(name, max_length):
 class Rows(Recommender):
     """One weight of every kind."""
 
+    settings_type = PopSettings
+
     def __init__(self, items, users, special, length):
-        super().__init__()
-        self.num_items, self.settings, self.built = len(items), {}, True
+        super().__init__(max(1, len(items)))
+        self.built = True
         for name, rows, of in (
             ("a", 1 + len(items) + special, ITEMS),
             ("b", len(users), USERS),

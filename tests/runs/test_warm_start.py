@@ -7,21 +7,21 @@ import sys
 
 import numpy as np
 import pytest
-from support import whole_runs
-from support.mistakes import BEAUTY, lines, text
 from commands.test_mistakes import contents, start
 from models.test_tf1_import import CHECKPOINT, CONFIG, TOKENS
+from support import whole_runs
+from support.mistakes import BEAUTY, lines, text
 from support.trainings import RUN, small_and_quick
 
 import bert4rec_tf as b4r
-from bert4rec_tf.models import tf1_import
-from bert4rec_tf.runs import seeds, warm_start
-from bert4rec_tf.training import trainer
 from bert4rec_tf.config.run import Run
-from bert4rec_tf.models.construction import new_model
 from bert4rec_tf.data.sequences import Sequences
-from bert4rec_tf.training.trainer import Trainer
+from bert4rec_tf.models import tf1_import
+from bert4rec_tf.models.construction import new_model
+from bert4rec_tf.runs import seeds, warm_start
 from bert4rec_tf.runs.workdir import WorkDirectory
+from bert4rec_tf.training import trainer
+from bert4rec_tf.training.trainer import Trainer
 
 
 def sequences_of(histories):
@@ -194,7 +194,7 @@ def test_what_the_weights_have_seen_is_told(trained, tmp_path, data, file, words
 
 
 def test_weights_that_began_warm_learnt_from_more_than_their_own_data(trained, tmp_path, quick):
-    run = run_of("bpr_mf", retrain=False)
+    run = run_of("bpr_mf", protocol="select")
     execute(run, tmp_path / "one", init_from=trained("bpr_mf"))
     again = b4r.open_experiment(run, sequences=NEW, workdir=tmp_path / "two", init_from=tmp_path / "one")
     assert again.initial["checkpoint"] == "select/best.npz"
@@ -219,7 +219,7 @@ def test_the_folder_alone_is_enough_to_go_on_and_says_so_where_it_is_not(trained
 
 def test_repetitions_start_from_the_same_weights(trained, tmp_path, quick):
     options = {"sequences": NEW, "silent": True, "init_from": trained("bpr_mf")}
-    run = run_of("bpr_mf", retrain=False, steps=2, evaluate_every=2)
+    run = run_of("bpr_mf", protocol="select", steps=2, evaluate_every=2)
     seeds.repeat(run, [1, 2], tmp_path / "many", **options)
     kept = [(tmp_path / "many" / f"seed-{seed}" / "initial.npz").read_bytes() for seed in (1, 2)]
     assert kept[0] == kept[1]
@@ -272,7 +272,7 @@ def test_a_run_starts_from_the_authors_checkpoint(program, tmp_path, quick):
     sequences = sequences_of(
         {f"user {user}": [ITEMS[(user + 2 * step) % 35] for step in range(5)] for user in range(35)}
     )
-    run = run_of("bert4rec", **ORIGINAL, retrain=False)
+    run = run_of("bert4rec", **ORIGINAL, protocol="select")
     found = execute(run, tmp_path / "work", sequences, init_from=program).metrics["initial"]
     assert found["items"] == {"kept": 26, "new": 9, "gone": 31} and found["checkpoint"] == CHECKPOINT.name
     assert "learnt from other data" in found["leak"]

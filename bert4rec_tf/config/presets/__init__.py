@@ -1,0 +1,88 @@
+"""Presets: settings worth having a name, each with what to expect and how long it takes, and the runs made of them.
+
+The entries are data in `fast` and `authors`: one per preset, data set and model.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bert4rec_tf.config.data_names import OWN, Interactions, family, is_own, named
+from bert4rec_tf.config.model_settings import MODEL_SETTINGS
+from bert4rec_tf.config.presets import authors, fast
+from bert4rec_tf.config.presets.authors import dropout_of
+from bert4rec_tf.config.presets.entry import Preset
+from bert4rec_tf.config.run import FIXED, SELECT_AND_RETRAIN, Run, with_protocol
+from bert4rec_tf.foundation.errors import UserError, unknown_name
+
+__all__ = ["NAMES", "PRESETS", "Preset", "dropout_of", "find", "make_run"]
+
+PRESETS: dict[tuple[str, str, str], Preset] = {
+    (entry.name, entry.dataset, entry.model): entry for entry in (*fast.ENTRIES, *authors.ENTRIES)
+}
+"""(Name, data set, model) -> preset."""
+
+NAMES = tuple(dict.fromkeys(name for name, _, _ in PRESETS))
+
+
+def find(name: str, dataset: str, model: str = "bert4rec") -> Preset:
+    """Returns the preset `name` for `dataset` and `model`. Raises UserError for an unknown name, or where none is."""
+    data = OWN if is_own(dataset) else family(dataset)
+    if (name, data, model) in PRESETS:
+        return PRESETS[name, data, model]
+    datasets = dict.fromkeys(known for _, known, _ in PRESETS)
+    for what, asked, known in (("preset", name, NAMES), ("model", model, MODEL_SETTINGS), ("dataset", data, datasets)):
+        if asked not in known:
+            raise unknown_name(what, asked, [choice for choice in known if choice != OWN])
+    others = [other for other, *of in PRESETS if of == [data, model]]
+    there = f"It has: {', '.join(others)}" if others else "Add an entry for it to bert4rec_tf/config/presets/fast.py"
+    raise UserError(f"Model {model!r} has no preset {name!r} for {dataset!r}. {there}")
+
+
+def make_run(
+    dataset: str | Interactions,
+    model: str = "bert4rec",
+    preset: str = "fast",
+    seed: int = 1,
+    source: str = "processed",
+    **settings: Any,
+) -> Run:
+    """Makes the run of a preset, with single settings changed.
+
+    A preset's fixed number of steps holds under `protocol="fixed"` and, for the models other than BERT4Rec, for the
+    preset's architecture alone. With another protocol or architecture the number is selected (`Preset.search`), unless
+    `protocol="fixed"` is asked for.
+
+    Args:
+        dataset: a name in `DATASETS`, or a file of one's own (or its `name`).
+        model: a name in `models.MODELS`.
+        preset: `fast`, `released` or `table2`.
+        seed: seed of the masks, the initial weights, dropout and the order of examples.
+        source: `processed` or `raw`, where a data set comes from.
+        **settings: fields of the settings in `config`, over the preset's; `train_on_validation` and `retrain` are older
+            names for `protocol` (`config.run.with_protocol`).
+
+    Raises:
+        UserError: for an unknown name, a value out of its range, or a setting that nothing would come of.
+    """
+    dataset = dataset.name if isinstance(dataset, Interactions) else named(dataset, source)
+    entry, settings = find(preset, dataset, model), with_protocol(settings)
+    run = Run.make(dataset, model, seed, **_base(entry, settings), **settings)
+    run.check_named(settings)
+    return run
+
+
+def _base(entry: Preset, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what a preset adds to settings that are asked for by name."""
+    base, protocol = dict(entry.settings), settings.get("protocol")
+    is_fixed = base.get("protocol") == FIXED
+    if is_fixed and protocol != FIXED and (protocol or (entry.search and _has_other_sizes(entry, settings))):
+        base |= {"protocol": SELECT_AND_RETRAIN, **entry.search}
+    if not is_fixed and protocol == FIXED:
+        base.pop("patience", None)  # nothing is measured on the way
+    return {name: value for name, value in base.items() if name not in settings}
+
+
+def _has_other_sizes(entry: Preset, settings: Mapping[str, Any]) -> bool:
+    """Tells whether settings give another architecture than the preset's."""
+    architecture = Run.make(entry.dataset, entry.model, **entry.settings).architecture
+    return any(getattr(architecture, name, value) != value for name, value in settings.items())

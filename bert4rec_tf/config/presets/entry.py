@@ -1,0 +1,40 @@
+"""What an entry of the presets holds, and the sentences that several of them share."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bert4rec_tf.config.data_names import OWN
+
+NOT_MEASURED = "Not measured yet."
+NO_ESTIMATE = "No estimate yet for your data."
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Settings for one model on one data set, with what is known of them.
+
+    Attributes:
+        name: of the preset: `fast`, `released` or `table2`.
+        dataset: name of the data set, whatever its source; OWN for any data of a user's own.
+        model: name of the model.
+        expect: the quality to expect, and where that is known from.
+        takes: how long it takes, and on what.
+        settings: as `Run.make` takes them; a setting that is not among them has its default.
+        search: settings over these where the number of steps must be selected again: for another architecture, or
+            under a protocol other than `fixed`. Empty where the number of steps holds for those too.
+    """
+
+    name: str
+    dataset: str
+    model: str
+    expect: str
+    takes: str
+    settings: Mapping[str, Any]
+    search: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def command(self) -> str:
+        """The command that makes its run."""
+        data = "--interactions=FILE" if self.dataset == OWN else f"--dataset={self.dataset}"
+        return f"python -m bert4rec_tf.run {data} --model={self.model} --preset={self.name}"

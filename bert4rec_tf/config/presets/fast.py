@@ -1,0 +1,404 @@
+"""The preset `fast`, the default: settings for two cores, found on the validation item.
+
+Where `protocol` is `fixed`, the number of steps was selected beforehand, on the validation item or (BERT4Rec on ML-1m)
+by the time they take, so that one training is enough.
+"""
+
+from bert4rec_tf.config.data_names import OWN
+from bert4rec_tf.config.presets.entry import NO_ESTIMATE, NOT_MEASURED, Preset
+
+NO_ORDER = "Nothing: there is no order to learn."
+EQUAL_KERNELS = (
+    "Measured while both kernels of the GRU began with equal weights, a defect since mended; to be measured again."
+)
+TWO_TRAININGS = "At most 10,000 steps, and a second training of as many steps as were selected."
+
+AT_MOST_1_500 = {"steps": 1_500, "evaluate_every": 300, "patience": 5}
+AT_MOST_10_000 = {"steps": 10_000, "evaluate_every": 500, "patience": 5}
+AT_MOST_40_000 = {"steps": 40_000, "evaluate_every": 1_000, "patience": 5}
+"""The most steps, where their number is selected."""
+
+BERT4REC = {
+    "hidden_dim": 64,
+    "learning_rate": 1e-3,
+    "warmup_steps": 1_000,
+    "bias_correction": True,
+    "batch_size": 128,
+}
+BERT4REC_SYNTHETIC = {
+    "max_length": 20,
+    "mask_proportion": 0.5,
+    "max_predictions": 10,
+    "window_step": 0.5,
+    "hidden_dim": 64,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "learning_rate": 3e-3,
+    "warmup_steps": 500,
+    "batch_size": 128,
+    "steps": 1_500,
+    "evaluate_every": 300,
+}
+
+ADAM = {
+    "learning_rate": 1e-3,
+    "schedule": "constant",
+    "warmup_steps": 0,
+    "bias_correction": True,
+    "epsilon": 1e-8,
+    "weight_decay": 0.0,
+    "clip_norm": 0.0,
+}
+BPR_MF = {**ADAM, "batch_size": 256}
+NCF = {**ADAM, "batch_size": 256}
+FPMC = {**ADAM, "batch_size": 256}
+GRU4REC = {**ADAM, "optimizer": "adagrad", "learning_rate": 0.05, "batch_size": 128}
+GRU4REC_PLUS = {**GRU4REC, "momentum": 0.1}
+CASER = {**ADAM, "batch_size": 512}
+SASREC = {**ADAM, "batch_size": 128, "beta_2": 0.98}
+"""What the models' authors set, for every data set. Where that is plain SGD (BPR-MF, FPMC), or differs from one of
+their data sets to the next (the GRUs), what serves for all of these."""
+
+ENTRIES = [
+    # The built-in data. The chain is of first order: asked for the next three items at once, Caser's scores must spread
+    # over the third as well.
+    Preset("fast", "synthetic", "pop", NOT_MEASURED, NOT_MEASURED, {}),
+    Preset("fast", "synthetic", "bpr_mf", NOT_MEASURED, NOT_MEASURED, {**BPR_MF, **AT_MOST_1_500}),
+    Preset("fast", "synthetic", "ncf", NOT_MEASURED, NOT_MEASURED, {**NCF, **AT_MOST_1_500}),
+    Preset("fast", "synthetic", "fpmc", NOT_MEASURED, NOT_MEASURED, {**FPMC, **AT_MOST_1_500}),
+    Preset("fast", "synthetic", "gru4rec", NOT_MEASURED, NOT_MEASURED, {**GRU4REC, **AT_MOST_1_500}),
+    Preset("fast", "synthetic", "gru4rec_plus", NOT_MEASURED, NOT_MEASURED, {**GRU4REC_PLUS, **AT_MOST_1_500}),
+    Preset(
+        "fast",
+        "synthetic",
+        "caser",
+        expect="NDCG@10 .53 on the validation item, .24 with its authors' three targets (measured).",
+        takes="A minute on two cores.",
+        settings={**CASER, **AT_MOST_1_500, "num_targets": 1},
+    ),
+    Preset("fast", "synthetic", "sasrec", NOT_MEASURED, NOT_MEASURED, {**SASREC, **AT_MOST_1_500}),
+    Preset(
+        "fast",
+        "synthetic",
+        "bert4rec",
+        expect="At least 80 % of the generator's own NDCG@10.",
+        takes="Two trainings of about 40 seconds on two cores.",
+        settings=BERT4REC_SYNTHETIC,
+    ),
+    Preset("fast", "synthetic-orderless", "pop", NOT_MEASURED, NOT_MEASURED, {}),
+    Preset("fast", "synthetic-orderless", "bpr_mf", NOT_MEASURED, NOT_MEASURED, {**BPR_MF, **AT_MOST_1_500}),
+    Preset("fast", "synthetic-orderless", "ncf", NOT_MEASURED, NOT_MEASURED, {**NCF, **AT_MOST_1_500}),
+    Preset("fast", "synthetic-orderless", "fpmc", NOT_MEASURED, NOT_MEASURED, {**FPMC, **AT_MOST_1_500}),
+    Preset("fast", "synthetic-orderless", "gru4rec", NOT_MEASURED, NOT_MEASURED, {**GRU4REC, **AT_MOST_1_500}),
+    Preset(
+        "fast", "synthetic-orderless", "gru4rec_plus", NOT_MEASURED, NOT_MEASURED, {**GRU4REC_PLUS, **AT_MOST_1_500}
+    ),
+    Preset(
+        "fast",
+        "synthetic-orderless",
+        "caser",
+        expect=NO_ORDER,
+        takes="A minute on two cores.",
+        settings={**CASER, **AT_MOST_1_500, "num_targets": 1},
+    ),
+    Preset("fast", "synthetic-orderless", "sasrec", NOT_MEASURED, NOT_MEASURED, {**SASREC, **AT_MOST_1_500}),
+    Preset(
+        "fast",
+        "synthetic-orderless",
+        "bert4rec",
+        expect=NO_ORDER,
+        takes="Two trainings of about 40 seconds on two cores.",
+        settings=BERT4REC_SYNTHETIC,
+    ),
+    # Beauty.
+    Preset(
+        "fast",
+        "beauty",
+        "pop",
+        expect="NDCG@10 .030 on the test item (measured).",
+        takes="Half a minute (measured).",
+        settings={},
+    ),
+    Preset(
+        "fast",
+        "beauty",
+        "bpr_mf",
+        expect="NDCG@10 .137 on the test item (measured).",
+        takes="14 minutes of one thread (measured).",
+        settings={**BPR_MF, "protocol": "fixed", "steps": 40_000},
+        search=AT_MOST_40_000,
+    ),
+    Preset(
+        "fast",
+        "beauty",
+        "ncf",
+        expect="NDCG@10 .103 on the test item (measured).",
+        takes="18 minutes of one thread (measured).",
+        settings={**NCF, "l2": 1e-3, "steps": 40_000, "evaluate_every": 2_000, "patience": 5},
+    ),
+    Preset(
+        "fast",
+        "beauty",
+        "fpmc",
+        expect="NDCG@10 .165 on the test item (measured).",
+        takes="37 minutes of one thread (measured).",
+        settings={**FPMC, **AT_MOST_40_000},
+    ),
+    Preset(
+        "fast",
+        "beauty",
+        "gru4rec",
+        expect=f"NDCG@10 .166 on the test item. {EQUAL_KERNELS}",
+        takes="47 minutes of one thread beside other work (measured).",
+        settings={**GRU4REC, "protocol": "fixed", "steps": 29_000},
+        search=AT_MOST_40_000,
+    ),
+    Preset(
+        "fast",
+        "beauty",
+        "gru4rec_plus",
+        expect=f"NDCG@10 .197 on the test item. {EQUAL_KERNELS}",
+        takes="24 minutes of one thread (measured).",
+        settings={**GRU4REC_PLUS, "steps": 16_000, "evaluate_every": 1_000, "patience": 5},
+    ),
+    Preset(
+        "fast",
+        "beauty",
+        "caser",
+        expect="NDCG@10 .132 on the test item (measured).",
+        takes="45 minutes of one thread beside other work (measured).",
+        settings={**CASER, "protocol": "fixed", "steps": 39_000},
+        search=AT_MOST_40_000,
+    ),
+    Preset(
+        "fast",
+        "beauty",
+        "sasrec",
+        expect="NDCG@10 .176 on the test item (measured).",
+        takes="38 minutes of one thread beside other work (measured).",
+        settings={**SASREC, "protocol": "fixed", "steps": 38_000},
+        search=AT_MOST_40_000,
+    ),
+    Preset(
+        "fast",
+        "beauty",
+        "bert4rec",
+        expect="NDCG@10 .184 on the test item, .193 on the validation item where that is held out (measured).",
+        takes="30 minutes on two cores that did other work too, 44 minutes of processor time (measured).",
+        settings={
+            **BERT4REC,
+            "max_length": 50,
+            "mask_proportion": 0.6,
+            "max_predictions": 30,
+            "window_step": 0.1,
+            "dropout": 0.5,
+            "attention_dropout": 0.2,
+            "batch_size": 64,
+            "protocol": "fixed",
+            "steps": 24_000,
+            "evaluate_every": 2_000,
+        },
+    ),
+    # Steam.
+    Preset("fast", "steam", "pop", NOT_MEASURED, NOT_MEASURED, {}),
+    Preset("fast", "steam", "bpr_mf", NOT_MEASURED, NOT_MEASURED, {**BPR_MF, **AT_MOST_40_000}),
+    Preset("fast", "steam", "ncf", NOT_MEASURED, NOT_MEASURED, {**NCF, **AT_MOST_40_000}),
+    Preset("fast", "steam", "fpmc", NOT_MEASURED, NOT_MEASURED, {**FPMC, **AT_MOST_40_000}),
+    Preset("fast", "steam", "gru4rec", NOT_MEASURED, NOT_MEASURED, {**GRU4REC, **AT_MOST_40_000}),
+    Preset("fast", "steam", "gru4rec_plus", NOT_MEASURED, NOT_MEASURED, {**GRU4REC_PLUS, **AT_MOST_40_000}),
+    Preset("fast", "steam", "caser", NOT_MEASURED, NOT_MEASURED, {**CASER, **AT_MOST_40_000}),
+    Preset("fast", "steam", "sasrec", NOT_MEASURED, NOT_MEASURED, {**SASREC, **AT_MOST_40_000}),
+    Preset(
+        "fast",
+        "steam",
+        "bert4rec",
+        expect=NOT_MEASURED,
+        takes="About 4 hours on two cores, estimated from the time of a step.",
+        settings={
+            **BERT4REC,
+            "max_length": 50,
+            "mask_proportion": 0.4,
+            "max_predictions": 20,
+            "window_step": 0.5,
+            "dropout": 0.1,
+            "attention_dropout": 0.1,
+            "steps": 60_000,
+        },
+    ),
+    # ML-1m. It has 47 batches of 128 histories, so 40,000 of them would be 850 epochs.
+    Preset(
+        "fast",
+        "ml-1m",
+        "pop",
+        expect="NDCG@10 .066 on the test item (measured).",
+        takes="10 seconds (measured).",
+        settings={},
+    ),
+    Preset(
+        "fast",
+        "ml-1m",
+        "bpr_mf",
+        expect="NDCG@10 .208 on the test item (measured).",
+        takes="6 minutes of one thread (measured).",
+        settings={
+            **BPR_MF,
+            "batch_size": 1_024,
+            "learning_rate": 2e-3,
+            "l2": 1e-4,
+            "protocol": "fixed",
+            "steps": 40_000,
+        },
+        search=AT_MOST_40_000,
+    ),
+    Preset(
+        "fast",
+        "ml-1m",
+        "ncf",
+        expect="NDCG@10 .186 on the test item (measured).",
+        takes="26 minutes of one thread beside other work (measured).",
+        settings={**NCF, "protocol": "fixed", "steps": 40_000},
+        search=AT_MOST_40_000,
+    ),
+    Preset(
+        "fast",
+        "ml-1m",
+        "fpmc",
+        expect="NDCG@10 .344 on the test item (measured).",
+        takes="17 minutes of one thread (measured).",
+        settings={**FPMC, "steps": 80_000, "evaluate_every": 2_000, "patience": 5},
+    ),
+    Preset(
+        "fast",
+        "ml-1m",
+        "gru4rec",
+        expect=f"NDCG@10 .430 on the test item. {EQUAL_KERNELS}",
+        takes="89 minutes of one thread beside other work (measured).",
+        settings={**GRU4REC, "max_length": 200, "steps": 6_000, "evaluate_every": 250, "patience": 5},
+    ),
+    Preset(
+        "fast",
+        "ml-1m",
+        "gru4rec_plus",
+        expect=f"NDCG@10 .473 on the test item. {EQUAL_KERNELS}",
+        takes="Two trainings of 37 minutes of one thread beside other work (the second measured).",
+        settings={**GRU4REC_PLUS, "max_length": 200, "steps": 2_000, "evaluate_every": 100, "patience": 5},
+    ),
+    Preset(
+        "fast",
+        "ml-1m",
+        "caser",
+        expect="NDCG@10 .405 on the test item (measured).",
+        takes="21 minutes of one thread beside other work (measured).",
+        settings={**CASER, **AT_MOST_40_000},
+    ),
+    Preset(
+        "fast",
+        "ml-1m",
+        "sasrec",
+        expect="NDCG@10 .443 on the test item (measured).",
+        takes="107 minutes of one thread beside other work (measured).",
+        settings={
+            **SASREC,
+            "max_length": 200,
+            "dropout": 0.2,
+            "steps": 12_000,
+            "evaluate_every": 500,
+            "patience": 5,
+        },
+    ),
+    Preset(
+        "fast",
+        "ml-1m",
+        "bert4rec",
+        expect="NDCG@10 .479 on the test item (measured; on a file that orders equal times otherwise than the "
+        "authors').",
+        takes="74 minutes of one thread (measured); some 52 minutes on two cores, by the time of a step.",
+        settings={
+            **BERT4REC,
+            "max_length": 200,
+            "mask_proportion": 0.4,
+            "max_predictions": 80,
+            "window_step": 0.5,
+            "dropout": 0.0,
+            "attention_dropout": 0.0,
+            "batch_size": 32,
+            "warmup_steps": 2_000,
+            "protocol": "fixed",
+            "steps": 48_000,
+            "evaluate_every": 4_000,
+        },
+    ),
+    # ML-20m.
+    Preset("fast", "ml-20m", "pop", NOT_MEASURED, NOT_MEASURED, {}),
+    Preset("fast", "ml-20m", "bpr_mf", NOT_MEASURED, NOT_MEASURED, {**BPR_MF, **AT_MOST_40_000}),
+    Preset("fast", "ml-20m", "ncf", NOT_MEASURED, NOT_MEASURED, {**NCF, **AT_MOST_40_000}),
+    Preset("fast", "ml-20m", "fpmc", NOT_MEASURED, NOT_MEASURED, {**FPMC, **AT_MOST_40_000}),
+    Preset("fast", "ml-20m", "gru4rec", NOT_MEASURED, NOT_MEASURED, {**GRU4REC, **AT_MOST_40_000, "max_length": 200}),
+    Preset(
+        "fast",
+        "ml-20m",
+        "gru4rec_plus",
+        NOT_MEASURED,
+        NOT_MEASURED,
+        {**GRU4REC_PLUS, **AT_MOST_40_000, "max_length": 200},
+    ),
+    Preset("fast", "ml-20m", "caser", NOT_MEASURED, NOT_MEASURED, {**CASER, **AT_MOST_40_000}),
+    Preset(
+        "fast",
+        "ml-20m",
+        "sasrec",
+        NOT_MEASURED,
+        NOT_MEASURED,
+        {**SASREC, **AT_MOST_40_000, "max_length": 200, "dropout": 0.2},
+    ),
+    Preset(
+        "fast",
+        "ml-20m",
+        "bert4rec",
+        expect=NOT_MEASURED,
+        takes="About 8 hours on two cores, estimated from the time of a step.",
+        settings={
+            **BERT4REC,
+            "max_length": 200,
+            "mask_proportion": 0.2,
+            "max_predictions": 20,
+            "window_step": 0.5,
+            "dropout": 0.1,
+            "attention_dropout": 0.1,
+            "steps": 80_000,
+        },
+    ),
+    # Data of one's own, of which nothing is known. BERT4Rec has N, rho and the step of the windows of Steam (50 items
+    # hold the whole history of most users of a shop, and a history of five has two masks), the rest as found on Beauty,
+    # with less dropout. It stops where six measurements bring nothing, so a small data set takes minutes. For histories
+    # of some hundred items take ML-1m's `--max_length=200 --mask_proportion=0.2 --max_predictions=40`.
+    Preset("fast", OWN, "pop", NO_ESTIMATE, "One pass over the data.", {}),
+    Preset("fast", OWN, "bpr_mf", NO_ESTIMATE, TWO_TRAININGS, {**BPR_MF, **AT_MOST_10_000}),
+    Preset("fast", OWN, "ncf", NO_ESTIMATE, TWO_TRAININGS, {**NCF, **AT_MOST_10_000}),
+    Preset("fast", OWN, "fpmc", NO_ESTIMATE, TWO_TRAININGS, {**FPMC, **AT_MOST_10_000}),
+    Preset("fast", OWN, "gru4rec", NO_ESTIMATE, TWO_TRAININGS, {**GRU4REC, **AT_MOST_10_000}),
+    Preset("fast", OWN, "gru4rec_plus", NO_ESTIMATE, TWO_TRAININGS, {**GRU4REC_PLUS, **AT_MOST_10_000}),
+    Preset("fast", OWN, "caser", NO_ESTIMATE, TWO_TRAININGS, {**CASER, **AT_MOST_10_000}),
+    Preset("fast", OWN, "sasrec", NO_ESTIMATE, TWO_TRAININGS, {**SASREC, **AT_MOST_10_000}),
+    Preset(
+        "fast",
+        OWN,
+        "bert4rec",
+        expect=NO_ESTIMATE,
+        takes="At most 10,000 steps of 128 examples, about 20 minutes on two cores where there are 50,000 items, and a "
+        "second training of as many steps as were selected.",
+        settings={
+            **BERT4REC,
+            "max_length": 50,
+            "mask_proportion": 0.4,
+            "max_predictions": 20,
+            "window_step": 0.5,
+            "dropout": 0.2,
+            "attention_dropout": 0.2,
+            "warmup_steps": 500,
+            "steps": 10_000,
+            "evaluate_every": 500,
+            "patience": 6,
+        },
+    ),
+]
