@@ -305,7 +305,8 @@ def run_training_example(steps: str, capsys) -> dict:
 
 
 def test_the_example_of_training_runs(folder, capsys):
-    run_training_example("steps=20, warmup_steps=5, evaluate_every=10, num_layers=1, hidden_dim=8, max_length=8", capsys)
+    tiny = "num_layers=1, hidden_dim=8, max_length=8"
+    run_training_example(f"steps=20, warmup_steps=5, evaluate_every=10, {tiny}", capsys)
 
 
 @pytest.mark.slow
