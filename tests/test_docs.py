@@ -305,8 +305,7 @@ def run_training_example(steps: str, capsys) -> dict:
 
 
 def test_the_example_of_training_runs(folder, capsys):
-    tiny = "num_layers=1, hidden_dim=8, max_length=8"
-    run_training_example(f"steps=20, warmup_steps=5, evaluate_every=10, {tiny}", capsys)
+    run_training_example("steps=8, warmup_steps=2, evaluate_every=4, num_layers=1, num_heads=1, hidden_dim=8", capsys)
 
 
 @pytest.mark.slow
