@@ -110,12 +110,12 @@ class Source:
         if self.origin.get("data_fingerprint") != data_fingerprint:
             return (
                 "These weights learnt from other data, or from more than one: where those held a user's last two "
-                "actions, the metrics of the validation and of the test are too high (docs/warm_start.md)."
+                "actions, the metrics of the validation and of the test are too high (docs/training.md)."
             )
         if self.origin["checkpoint"].startswith(RETRAIN):
             return (
                 "These weights learnt from the validation items of the same data: the metrics of the validation are "
-                "too high, those of the test are not. Checkpoints of `select` have not seen them (docs/warm_start.md)."
+                "too high, those of the test are not. Checkpoints of `select` have not seen them (docs/training.md)."
             )
         return "These weights learnt from the same data without the held-out items: nothing leaks."
 
