@@ -149,7 +149,7 @@ def test_the_console_command_is_the_same_program(tmp_path):
         (["--dataset=synthetic", "--dropout=1.5"], "`dropout` must be at least 0 and below 1. Received: dropout=1.5"),
         ([], "--dataset must be named"),
         (["--dataset=synthetic", "--workdir=full"], "is not a work directory of this program"),
-        (["--dataset=synthetic", "--workdir=full/file/below"], "cannot be made"),
+        (["--dataset=synthetic", "--workdir=full/file/below"], "cannot be created"),
     ],
     ids=lambda value: value.strip("-").replace("=", " ") if isinstance(value, str) else None,
 )

@@ -57,7 +57,7 @@ def prepare(
     A shard that is damaged or gone is written again. Another process in the same folder is waited for.
 
     Raises:
-        UserError: where nothing can be masked, the folder cannot be made, or `processes` is below 1.
+        UserError: where nothing can be masked, the folder cannot be created, or `processes` is below 1.
     """
     if processes < 1:
         raise UserError(f"`processes` must be at least 1. Received: processes={processes}")

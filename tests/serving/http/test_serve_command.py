@@ -63,7 +63,7 @@ def test_it_serves_and_ends_when_it_is_told_to_without_dropping_a_request(folder
     [
         (["--port=0"], "required: --model"),
         (["--model=none"], "no such folder"),
-        (["--model=~nobody-at-all/x"], "~nobody-at-all/x: there is no home folder of that user"),
+        (["--model=~nobody-at-all/x"], "~nobody-at-all/x: no such user"),
         (["--model=.", "--port=70000"], "`port` must be at least 0 and at most 65535"),
         (["--model=.", "--port=x"], "argument --port: invalid int value"),
         (["--model=.", "--timeout=0"], "`timeout` must be above 0"),
