@@ -75,9 +75,7 @@ def _with_gradients(
     columns = [_cut(part, count, size) for part in (hidden, targets, weights)]
     narrow_table = tf.cast(table, narrow)
 
-    def add_piece(
-        index: tf.Tensor, value: tf.Tensor, d_hidden: tf.TensorArray, d_table: tf.Tensor, d_bias: tf.Tensor
-    ):
+    def add_piece(index: tf.Tensor, value: tf.Tensor, d_hidden: tf.TensorArray, d_table: tf.Tensor, d_bias: tf.Tensor):
         part, targets, weights = (column[index] for column in columns)
         wide = tf.cast(part, table.dtype)
         logits = tf.nn.bias_add(tf.matmul(wide, table, transpose_b=True), bias)

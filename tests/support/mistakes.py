@@ -280,7 +280,9 @@ OF_FOLDERS = [
     of_folder(
         "what is prepared below a file", f"{BEAUTY} --prepared_dir=full/file/new", "full/file/new: cannot be created"
     ),
-    of_folder("what is prepared where it cannot be", f"{BEAUTY} --prepared_dir=/proc/new", "/proc/new: cannot be created"),
+    of_folder(
+        "what is prepared where it cannot be", f"{BEAUTY} --prepared_dir=/proc/new", "/proc/new: cannot be created"
+    ),
     of_folder("a new folder beside a bad one", f"{BEAUTY} --workdir=/proc/new --prepared_dir=a/b", "/proc/new: cannot"),
     of_folder(
         "one folder for two things", f"{BEAUTY} --workdir=new --prepared_dir=./new", "`prepared_dir` must", "new"
@@ -288,7 +290,7 @@ OF_FOLDERS = [
     of_folder("seeds where none can be", f"{BEAUTY} --seeds=1,2 --workdir=full/file", "full/file", "cannot be created"),
     of_folder("nothing to go on with", "--workdir=absent", "absent: no work directory"),
     of_folder("nothing to evaluate", f"{BEAUTY} --mode=evaluate --workdir=absent", "absent: no work directory"),
-    of_folder("seeds among other files", f"{SYNTHETIC} --seeds=1,2 --workdir=full", "else than repetitions (file)"),
+    of_folder("seeds among other files", f"{SYNTHETIC} --seeds=1,2 --workdir=full", "already holds other files (file)"),
     of_folder("nothing to export", "--mode=export --workdir=full", "full: no work directory"),
     of_folder("nothing to export by default", f"{BEAUTY} --mode=export", "runs/beauty-bert4rec-", "no work directory"),
 ]
