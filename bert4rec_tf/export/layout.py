@@ -1,17 +1,17 @@
-"""What lies where in the folder of an exported model."""
+"""Names of the files in the folder of an exported model."""
 
 from pathlib import Path
 
 MODEL = "saved_model.pb"
-"""The file by which TensorFlow, and so everybody here, knows the folder of a SavedModel."""
+"""A folder is a SavedModel if it holds this file."""
 
 VOCABULARY, USERS = "vocabulary.txt", "users.txt"
-"""Raw ids, one a line: of items, line i for item i, and of users, line u + 1 for user u."""
+"""Raw ids, one per line: line i for item i, and line u + 1 for user u."""
 
 ASSETS = "assets"
-"""Where in a SavedModel those two lie."""
+"""The folder of these two files in a SavedModel."""
 
 CARD = "model_card.json"
 
 CARD_OF_SAVED_MODEL = Path("assets.extra", CARD)
-"""TensorFlow leaves that folder of a SavedModel to the user."""
+"""TensorFlow reserves the folder `assets.extra` for the user's own files."""
