@@ -6,7 +6,6 @@ from typing import Any
 
 from bert4rec_tf.config.data_names import family
 from bert4rec_tf.config.paper import paper
-from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation.metrics import FULL, METRICS, POPULAR, PROTOCOLS, UNIFORM
 from bert4rec_tf.runs.comparison import Comparison
 

@@ -18,7 +18,7 @@ texts = st.lists(st.text(min_size=1, max_size=3), max_size=4)
 def joined_texts(arrays):
     """Each row's ids in one text, k times; refuses a batch with the id BAD."""
     if (arrays["histories"] == b"BAD").any():
-        raise ModelError("bad", is_callers=True)
+        raise ModelError("bad", is_client_error=True)
     rows = np.array([b"|".join(one for one in row if one) for row in arrays["histories"]], object)
     return {"texts": rows, "wide": np.tile(rows[:, None], [1, int(arrays.get("k", 2))]), "one": np.array([3, 4, 5])}
 

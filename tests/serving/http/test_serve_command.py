@@ -80,7 +80,9 @@ def test_a_mistake_ends_in_one_line_and_exit_code_2(flags, words, tmp_path, monk
     code, told = end_of([*flags, *port], monkeypatch, capsys)
     *warnings, error = told.splitlines()
     assert code == 2 and error.startswith("error: ") and words in error
-    assert len(warnings) == ("0.0.0.0" in flags[-1]) and all("is not of this machine alone" in one for one in warnings)
+    assert len(warnings) == ("0.0.0.0" in flags[-1]) and all(
+        "can be reached from other machines" in one for one in warnings
+    )
 
 
 def test_a_port_that_is_taken_is_told_before_the_model_is_loaded(tmp_path, monkeypatch, capsys):
