@@ -106,7 +106,7 @@ def test_a_model_that_knows_users_is_told_whom_for(command, factors):
     for user in ("stranger", ""):
         _, out, err = command(f"--model={folder}", "--history=c", f"--user={user}")
         assert [line.split(maxsplit=2)[2] for line in out.splitlines()] == NAMES[:3]
-        assert ("none is named with --user" in err) == (user == "")
+        assert ("this model needs --user" in err) == (user == "")
 
 
 ROWS = [[f"user {number}", *NAMES[: number % 9], *["nobody"] * (number % 3)] for number in range(100)]
@@ -252,7 +252,7 @@ MISTAKES = {
     "no model": (["--history=a", "--model=none"], "none/saved_model.pb: cannot be read"),
     "model of nobody": (
         ["--history=a", "--model=~nobody-at-all/x"],
-        "argument --model: ~nobody-at-all/x: there is no home",
+        "argument --model: ~nobody-at-all/x: no such user",
     ),
     "ending": (["--input=in.csv", "--output=out.txt"], "--output must end in .csv or .parquet. Received: out.txt"),
     "ending before the model": (["--model=none", "--input=in.csv", "--output=out.txt"], "--output must end in .csv"),

@@ -171,7 +171,7 @@ WRONG = {
     "no base64": ({"instances": [[{"b64": "a"}]]}, "must hold base64"),
     "two kinds": ({"instances": [{"histories": ["a"]}, ["a"]]}, "same keys; number 1"),
     "two kinds more": ({"instances": [["a"], {"histories": ["a"]}]}, "either all objects or all values"),
-    "an unknown input": ({"inputs": {"history": [["a"]]}}, "no input 'history': the inputs of serving_default are"),
+    "an unknown input": ({"inputs": {"history": [["a"]]}}, "Unknown input 'history': the inputs of serving_default are"),
     "an unknown signature": ({"signature_name": "x", "instances": [["a"]]}, "one of mixed, recommend, score, serving"),
     "a signature of another kind": ({"signature_name": 3, "instances": [["a"]]}, "must be a string. Received: 3"),
     "a missing input": (score(), "`candidates` is missing"),

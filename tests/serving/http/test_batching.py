@@ -118,7 +118,7 @@ def test_outputs_that_are_not_by_rows_are_never_shared_out():
     outcomes, batches = together([call_of([["a"]] * rows, model=model) for rows in (2, 3, 1)])
     assert batches == 1 and [outputs["x"].tolist() for outputs in outcomes] == [[0, 1, 2, 3, 4]] * 3
     (outcome,), _ = together([call_of([["a"]] * 20, model=model)])
-    assert isinstance(outcome, ModelError) and "ask for fewer" in str(outcome)
+    assert isinstance(outcome, ModelError) and "send fewer rows" in str(outcome)
 
 
 def test_a_call_without_rows_is_computed_alone():

@@ -76,7 +76,8 @@ async function search() {
   const { items } = await fetchJson(`page/items?${parameters}`, { signal: searching.signal });
   storeTitles(items);
   found = items.slice(0, MAX_SHOWN).map((item) => item.id);
-  if (model.items === 0 && query.trim() !== "") found = [query.trim()]; // no vocabulary: accept any id
+  const acceptsAnyId = model.items === 0 && query.trim() !== "";
+  if (acceptsAnyId) found = [query.trim()];
   showFound(query);
 }
 
