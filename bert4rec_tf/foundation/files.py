@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and folders that one process works in at a time."""
+"""Atomic writes of files and folders, and locks on folders."""
 
 import contextlib
 import ctypes
@@ -24,29 +24,29 @@ PARTIAL = ".partial"
 _PARTIAL_NAME = re.compile(r"\.(?P<name>.+?)\.(?P<pid>\d+)(\.(?P<part>new|old))?\.partial")
 
 UNREADABLE = (OSError, EOFError, zlib.error)
-"""What reading a file, plain or `.gz`, ends in where that is not possible."""
+"""The exceptions that reading a file, plain or `.gz`, can raise."""
 
 
 def expanded_path(path: Path | str) -> Path:
-    """Returns a path that was named, with its leading `~` expanded: a shell leaves that of `--data_dir=~/data`.
+    """Expands a leading `~`, which a shell does not do in `--data_dir=~/data`.
 
     Raises:
-        UserError: where it names a user without a home folder.
+        UserError: if there is no such user.
     """
     expanded = os.path.expanduser(path)
     if expanded == str(path) and expanded.startswith("~"):
-        raise UserError(f"{path}: there is no home folder of that user (a name that begins with ~ needs ./ before it)")
+        raise UserError(f"{path}: no such user (for a file whose name begins with ~, write ./~name)")
     return Path(expanded)
 
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yields a path beside `path` to write to; it takes the place of `path` when the block ends without an error.
+    """Yields a temporary path to write to, and renames it to `path` when the block ends without an error.
 
-    What was at `path` stays as it was until then, also where the disk is full or the power fails.
+    Until then the file at `path` stays as it was, even if the disk is full or the power fails.
 
     Raises:
-        UserError: where it cannot be written.
+        UserError: if the file cannot be written.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
     try:
@@ -118,7 +118,7 @@ def _system_rename() -> Callable[[int, bytes, int, bytes, int], int] | None:
 
 
 def _to_disk(path: Path) -> None:
-    """Waits until a file, or the names in a folder, are on the disk: only then a rename survives a power cut."""
+    """Flushes a file or a folder to the disk. Without this a power cut can undo a rename."""
     if os.name == "nt" and path.is_dir():
         return
     descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
@@ -139,7 +139,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Returns what `write_json` wrote. Raises UserError where it cannot be read."""
+    """Returns what `write_json` wrote. Raises UserError if the file cannot be read."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -147,25 +147,25 @@ def read_json(path: Path) -> Any:
 
 
 def open_binary(path: Path) -> BinaryIO:
-    """Opens `path` for reading, unpacking it on the way where its name ends in `.gz`."""
+    """Opens `path` for reading, and decompresses it if its name ends in `.gz`."""
     return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")
 
 
 def unreadable(path: Path, error: Exception) -> UserError:
-    """Returns what a user is told of one of UNREADABLE."""
+    """Returns the UserError to raise for one of UNREADABLE."""
     return UserError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})")
 
 
 def make_folder(folder: Path) -> None:
-    """Makes a folder with those above it. Raises UserError where that is not allowed."""
+    """Creates a folder and its parents. Raises UserError if that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{folder}: cannot be made ({error.strerror})") from error
+        raise UserError(f"{folder}: cannot be created ({error.strerror})") from error
 
 
 def is_leftover(path: Path) -> bool:
-    """Tells whether a file is only the lock of a folder, or what a killed process had begun to write."""
+    """Whether a file is a lock or a temporary file of a killed process."""
     return path.name == LOCK or (path.name.startswith(".") and path.name.endswith(PARTIAL))
 
 

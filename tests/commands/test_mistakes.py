@@ -127,7 +127,7 @@ def test_a_training_goes_on_from_the_checkpoint_before_a_damaged_one(copy, monke
     newest.write_bytes(newest.read_bytes()[:-100])
     start(copy, AGAIN, monkeypatch)
     told = capfd.readouterr().err
-    assert f"warning: {newest.relative_to(copy)}: cannot be read" in told and "; going on from step-" in told
+    assert f"warning: {newest.relative_to(copy)}: cannot be read" in told and "; resuming from step-" in told
     assert results(work) == before
 
 
@@ -139,7 +139,7 @@ def test_users_with_one_or_two_actions_are_counted_and_those_with_two_trained_on
     metrics = json.loads((folder / "work" / "metrics.json").read_text())
     assert metrics["users"] == 40 and metrics["users_not_evaluated"] == 2
     assert "1 users with a single action are left out." in printed
-    assert "40 users." in printed and "2 users with fewer than three actions were not measured." in printed
+    assert "40 users evaluated." in printed and "2 users with fewer than three actions were not evaluated." in printed
     for manifest in (folder / "work" / "prepared").rglob("manifest.json"):
         names = [str(manifest.with_name(row["name"])) for row in json.loads(manifest.read_text())["shards"]]
         assert {values(row, "user")[0] for name in names for row in records_of(name)} == set(range(42))

@@ -124,7 +124,7 @@ def test_a_packed_file_from_the_folder_in_the_environment_the_authors_way(tmp_pa
     metrics = json.loads((work / "metrics.json").read_text())
     assert "paper" not in metrics
     assert metrics["retrain"]["steps"] == 30 and "validation" not in metrics
-    assert metrics["users_with_fewer_candidates"] == 12 and "12 users had fewer unseen items" in process.stdout
+    assert metrics["users_with_fewer_candidates"] == 12 and "12 users have fewer unseen items" in process.stdout
     assert not (work / "select").exists()
 
 
@@ -149,7 +149,7 @@ def test_the_console_command_is_the_same_program(tmp_path):
         (["--dataset=synthetic", "--dropout=1.5"], "`dropout` must be at least 0 and below 1. Received: dropout=1.5"),
         ([], "--dataset must be named"),
         (["--dataset=synthetic", "--workdir=full"], "is not a work directory of this program"),
-        (["--dataset=synthetic", "--workdir=full/file/below"], "cannot be made"),
+        (["--dataset=synthetic", "--workdir=full/file/below"], "cannot be created"),
     ],
     ids=lambda value: value.strip("-").replace("=", " ") if isinstance(value, str) else None,
 )
@@ -207,7 +207,7 @@ def test_seeds_are_repeated_and_summed_up(tmp_path):
     assert found["values"] == values and values[0] != values[1]
     assert found["mean"] == pytest.approx(sum(values) / 2)
     assert found["deviation"] == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
-    assert "deviation" in process.stdout and "seed 2" in process.stdout
+    assert " std " in process.stdout and "seed 2" in process.stdout
     same = tmp_path / "many" / "prepared"
     assert len(list(same.glob("candidates-*.npz"))) == 1
 

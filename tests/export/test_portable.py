@@ -95,7 +95,7 @@ def test_mistakes_are_named_before_anything_is_made(tmp_path, monkeypatch):
         portable.check_export(tmp_path, "onyx")
     (tmp_path / "mine.txt").write_text("mine")
     pytest.importorskip("ai_edge_litert", reason="the extra [export] is not installed")
-    with pytest.raises(UserError, match="holds something else than an older export"):
+    with pytest.raises(UserError, match="holds other files than an older export"):
         portable.check_export(tmp_path, "litert")
     monkeypatch.setitem(portable.NEEDED, "litert", ("no_such_package",))
     with pytest.raises(UserError, match=r"litert needs no_such_package: pip install 'bert4rec-tf\[export\]'"):

@@ -312,7 +312,7 @@ def test_an_export_that_breaks_off_leaves_the_older_one(tmp_path, monkeypatch, e
 @pytest.mark.parametrize("model_file", ["weights.npz", "saved_model.txt"])
 def test_a_folder_of_something_else_is_refused(tmp_path, model_file):
     (tmp_path / model_file).write_text("mine")
-    with pytest.raises(UserError, match=f"{tmp_path}: holds something else"):
+    with pytest.raises(UserError, match=f"{tmp_path}: holds other files"):
         export(popular(), VOCABULARY, tmp_path)
     with pytest.raises(UserError, match=f"{tmp_path / model_file}: is not a folder"):
         export(popular(), VOCABULARY, tmp_path / model_file)

@@ -40,7 +40,7 @@ def test_a_path_is_expanded(named, found, tmp_path, monkeypatch):
 
 
 def test_a_home_folder_that_is_not_there_is_told():
-    with pytest.raises(UserError, match=r"^~nobody-at-all/x: there is no home folder"):
+    with pytest.raises(UserError, match=r"^~nobody-at-all/x: no such user"):
         files.expanded_path("~nobody-at-all/x")
 
 
@@ -368,7 +368,7 @@ def test_entering_again_leaves_alone_what_is_being_written(tmp_path):
 
 def test_a_lock_where_no_folder_can_be_is_an_error_of_the_user(tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(UserError, match="cannot be made"), FolderLock(tmp_path / "file" / "below").lock():
+    with pytest.raises(UserError, match="cannot be created"), FolderLock(tmp_path / "file" / "below").lock():
         pass
 
 

@@ -307,7 +307,7 @@ def test_the_command_tells_what_it_starts_from_and_goes_on_without_it(finished, 
     before = sorted((tmp_path / "work" / "select").glob("step-*.npz"))
     start(tmp_path, "--mode=evaluate --workdir=work --data_dir=more", monkeypatch)
     told = capfd.readouterr().out
-    assert "old (select/best.npz, step " in told and "items: 30 found, 5 new, 0 gone." in told
+    assert "old (select/best.npz, step " in told and "items: 30 kept, 5 new, 0 gone." in told
     assert told.count("These weights learnt from other data") == 2
     start(tmp_path, "--mode=train --workdir=work --data_dir=more", monkeypatch)
     assert sorted((tmp_path / "work" / "select").glob("step-*.npz")) == before

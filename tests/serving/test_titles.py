@@ -58,11 +58,11 @@ def test_a_damaged_packed_file_is_told(tmp_path, place):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"id,name\n1,a\n", "first line must name the columns, `id` and `title` among them"),
-        (b"", "first line must name the columns"),
-        (b"1,A\n2,B\n", "first line must name the columns"),
+        (b"id,name\n1,a\n", "first line must be a header with the columns `id` and `title`"),
+        (b"", "first line must be a header"),
+        (b"1,A\n2,B\n", "first line must be a header"),
         (b"id,title\n1,\xff\n", "must be in UTF-8"),
-        (b'id,title\n1,"a\n', "titles.csv:2: is no CSV"),
+        (b'id,title\n1,"a\n', "titles.csv:2: is not CSV"),
         (b"id,title\n1,A\n2,B, and C\n", "titles.csv:3: must have as many fields as the first line, 2.* Received: 3"),
         (b"id,title\n1\n", "titles.csv:2: must have as many fields as the first line, 2.* Received: 1"),
         (None, "cannot be read"),

@@ -170,7 +170,7 @@ def test_another_model_is_told_apart_from_damage(saved, change):
     else:
         into["other"] = [keras.Variable(np.zeros(3))]
     untouched = bits(into)
-    with pytest.raises(UserError, match="is of another model") as raised:
+    with pytest.raises(UserError, match="belongs to another model") as raised:
         checkpoints.restore(saved, into)
     assert not isinstance(raised.value, CorruptFileError)
     assert bits(into) == untouched
@@ -219,7 +219,7 @@ def test_where_the_newest_is_damaged_the_one_before_it_serves_and_both_are_named
     assert restored(series) == 10
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("warning: ")
-    assert "step-000000020.npz: cannot be read" in line and "going on from step-000000010.npz" in line
+    assert "step-000000020.npz: cannot be read" in line and "resuming from step-000000010.npz" in line
     series.save(groups(fill=11), 11, {"step": 11})
     assert names(tmp_path) == ["step-000000010.npz", "step-000000011.npz"]
     assert restored(series) == 11
@@ -240,14 +240,14 @@ def test_where_all_are_damaged_the_folder_to_delete_is_named(tmp_path):
         flip(path, 4_000)
     with pytest.raises(UserError, match=r"step-000000020\.npz: cannot be read") as raised:
         series.restore(groups())
-    assert f"delete {tmp_path} to begin again" in str(raised.value)
+    assert f"delete {tmp_path} to start again" in str(raised.value)
     assert len(names(tmp_path)) == 2
 
 
 def test_a_checkpoint_of_another_model_is_not_passed_over(tmp_path):
     series = series_of(tmp_path, 10)
     checkpoints.save(tmp_path / "step-000000020.npz", {"model": [keras.Variable(np.zeros(3))]}, {"step": 20})
-    with pytest.raises(UserError, match=r"step-000000020\.npz: is of another model"):
+    with pytest.raises(UserError, match=r"step-000000020\.npz: belongs to another model"):
         series.restore(groups())
 
 
@@ -290,7 +290,7 @@ def test_a_training_with_nothing_but_damaged_checkpoints_is_refused(killed):
     for path in Series(killed).paths():
         path.write_bytes(path.read_bytes()[:-100])
     before = runs.contents_of(killed)
-    with pytest.raises(UserError, match=r"step-000000030\.npz: cannot be read .* none before it; delete"):
+    with pytest.raises(UserError, match=r"step-000000030\.npz: cannot be read .* no older one; delete"):
         trainer(killed).run()
     assert runs.contents_of(killed) == before
 
@@ -330,7 +330,7 @@ def test_damaged_best_weights_name_the_folder_to_delete(trained):
 
 def test_best_weights_of_another_step_are_refused(trained):
     shutil.copy(trained / STEP_40, trained / BEST)
-    with pytest.raises(UserError, match="is of step 40, but the best was 20"):
+    with pytest.raises(UserError, match="is from step 40, but the best step was 20"):
         load_weights(new_model(), trained)
 
 

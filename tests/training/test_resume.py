@@ -109,7 +109,7 @@ def preparing_with_several_processes_is_disturbed(folder):
     process = runs.start(folder, *flags)
     workers = _workers(process)
     os.kill(workers[0], signal.SIGKILL)
-    assert "a process that wrote examples was ended from outside" in runs.refused(runs.finish(process))
+    assert "a process that wrote examples was killed" in runs.refused(runs.finish(process))
     _wait_for_the_end_of(workers)
 
     process = runs.start(folder, *flags)

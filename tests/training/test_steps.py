@@ -247,16 +247,16 @@ def groups_of(model, optimizer):
 def what_was_made_outside_the_scope_is_refused():
     strategy, (model, optimizer, _) = steps.strategy_for(2), make()
     mirrored, mirrored_optimizer, _ = make(strategy)
-    with pytest.raises(ValueError, match=r"`model` must be made under `strategy.scope\(\)`"):
+    with pytest.raises(ValueError, match=r"all variables of `model` must be created under `strategy.scope\(\)`"):
         steps.make_step(model, mirrored_optimizer, TrainingSettings(), strategy)
-    with pytest.raises(ValueError, match=r"`optimizer` must be made under `strategy.scope\(\)`"):
+    with pytest.raises(ValueError, match=r"all variables of `optimizer` must be created under `strategy.scope\(\)`"):
         steps.make_step(mirrored, optimizer, TrainingSettings(), strategy)
 
 
 def more_replicas_than_rows_or_devices_are_refused():
     with pytest.raises(UserError, match=r"`batch_size` must be at least .* replicas, 2. Received: batch_size=1"):
         make(steps.strategy_for(2), batch_size=1)
-    with pytest.raises(UserError, match=r"`replicas` must be at most 3, the devices there are. Received: replicas=4"):
+    with pytest.raises(UserError, match=r"`replicas` must be at most 3, the number of devices. Received: replicas=4"):
         steps.strategy_for(4)
 
 

@@ -185,7 +185,7 @@ def test_more_bytes_than_the_file_can_have_are_not_taken(tmp_path, monkeypatch, 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path):
     (tmp_path / "file").write_text("mine")
     with served(CONTENT) as server:
-        assert "cannot be made" in refusal(remote(server), tmp_path / "file" / "below" / "file")
+        assert "cannot be created" in refusal(remote(server), tmp_path / "file" / "below" / "file")
 
 
 PROGRAM = """

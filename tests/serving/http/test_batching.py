@@ -18,7 +18,7 @@ texts = st.lists(st.text(min_size=1, max_size=3), max_size=4)
 def joined_texts(arrays):
     """Each row's ids in one text, k times; refuses a batch with the id BAD."""
     if (arrays["histories"] == b"BAD").any():
-        raise ModelError("bad", is_callers=True)
+        raise ModelError("bad", is_client_error=True)
     rows = np.array([b"|".join(one for one in row if one) for row in arrays["histories"]], object)
     return {"texts": rows, "wide": np.tile(rows[:, None], [1, int(arrays.get("k", 2))]), "one": np.array([3, 4, 5])}
 
@@ -118,7 +118,7 @@ def test_outputs_that_are_not_by_rows_are_never_shared_out():
     outcomes, batches = together([call_of([["a"]] * rows, model=model) for rows in (2, 3, 1)])
     assert batches == 1 and [outputs["x"].tolist() for outputs in outcomes] == [[0, 1, 2, 3, 4]] * 3
     (outcome,), _ = together([call_of([["a"]] * 20, model=model)])
-    assert isinstance(outcome, ModelError) and "ask for fewer" in str(outcome)
+    assert isinstance(outcome, ModelError) and "send fewer rows" in str(outcome)
 
 
 def test_a_call_without_rows_is_computed_alone():

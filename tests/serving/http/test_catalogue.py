@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.serving.http.catalogue import MOST_LINES, Catalogue, read_items
+from bert4rec_tf.serving.http.catalogue import MAX_LINES, Catalogue, read_items
 
 
 def words_of(text):
@@ -52,7 +52,7 @@ def test_any_text_can_be_looked_for(items, query):
 
 
 def test_a_search_looks_at_so_many_lines_and_no_more():
-    items = [f"a{number}" for number in range(MOST_LINES + 10)]
+    items = [f"a{number}" for number in range(MAX_LINES + 10)]
     catalogue = Catalogue([*items, "a last"], {})
     assert catalogue.search("last a", 2) == ["a last"]
     assert catalogue.search("a1 a1", 1) == ["a1"]
