@@ -136,8 +136,8 @@ def _draw_block(
         taken[owner, chosen] = True
         filled += np.bincount(owner, minlength=len(filled))
         unfinished = unfinished[filled[unfinished] < wanted[unfinished]]
-    for row in unfinished:
-        drawn[row, filled[row] : wanted[row]] = draw_all(~taken[row, 1:], wanted[row] - filled[row])
+    for user in unfinished:
+        drawn[user, filled[user] : wanted[user]] = draw_all(~taken[user, 1:], wanted[user] - filled[user])
 
 
 def _first_in_row(items: np.ndarray) -> np.ndarray:

@@ -79,7 +79,8 @@ class Experiment:
         silent: show no progress.
         checkpoint_seconds: the most time that a killed training loses.
         interactions: the user's own file that the data came from, to be found again by `--mode=evaluate`.
-        watch: called with each measurement of a training, as `training.trainer.Trainer` does; what it raises ends the training.
+        watch: called with each measurement during training (`training.trainer.Trainer`); an exception in it ends the
+            training.
         source: the weights that a warm start begins with; None for fresh ones, or where the folder holds them.
     """
 
@@ -216,7 +217,8 @@ class Experiment:
         """Returns the training batches of a phase from a step on, without end."""
         run = self.run
         if model.examples != MASKED:
-            examples = in_memory.KINDS[model.examples](self.split.training(phase == RETRAIN), **model.example_options)
+            training_part = self.split.training(phase == RETRAIN)
+            examples = in_memory.examples_of(model.examples, training_part, **model.example_options)
             return in_memory.dataset_of(examples, run.training.batch_size, run.seed, start_step)
         shards = self._shards(phase)
         dataset = shards.read(run.training.batch_size, run.seed, start_step)

@@ -188,7 +188,7 @@ class WorkDirectory:
             raise self._bad_vocabulary("does not fit the data")
 
     def read_config(self) -> dict[str, Any]:
-        """Returns what `initialize` wrote. Raises UserError where there is none, or none of this program and version."""
+        """Returns what `initialize` wrote. Raises UserError if it is missing or not of this program and version."""
         try:
             content = json.loads(self.config.read_text(encoding="utf-8"))
             version = content["format"]

@@ -2,9 +2,9 @@
 
 from support.ranking_oracle import make_sequences
 
-from bert4rec_tf.config.run import Run
+from bert4rec_tf.config.run import SELECT, Run
 from bert4rec_tf.foundation import files
-from bert4rec_tf.runs.workdir import SELECT, WorkDirectory
+from bert4rec_tf.runs.workdir import WorkDirectory
 
 
 def test_only_the_first_entry_clears_away_what_is_half_written(tmp_path):

@@ -93,7 +93,7 @@ def test_some_of_the_groups_are_enough(saved):
 
 
 def comes_back_or_is_known_to_be_damaged(path):
-    """Restores what may be damaged: all values and the state as they were saved, or `CorruptFileError` and nothing touched."""
+    """Restores what may be damaged: either everything as it was saved, or `CorruptFileError` and nothing changed."""
     into = groups(fill=9)
     untouched = bits(into)
     try:

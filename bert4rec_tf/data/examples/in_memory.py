@@ -4,8 +4,8 @@ A batch depends only on the seed and the step, so training can resume at any ste
 """
 
 import abc
-from collections.abc import Iterator
-from typing import ClassVar
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -87,7 +87,7 @@ class Examples(abc.ABC):
             seed: decides the order and the negatives.
             start_step: number of batches to skip.
         """
-        epoch, order, step = -1, None, start_step
+        epoch, order, step = -1, np.empty(0, np.int64), start_step
         while True:
             places = np.arange(step * batch_size, (step + 1) * batch_size)
             chosen = np.empty(batch_size, np.int64)
@@ -204,8 +204,15 @@ class NextItemExamples(Examples):
         return batch
 
 
-KINDS: dict[str, type[Examples]] = {"contexts": ContextTargetExamples, "shifted": NextItemExamples}
+KINDS: dict[str, Callable[..., Examples]] = {"contexts": ContextTargetExamples, "shifted": NextItemExamples}
 """Values of `Recommender.examples`. The other value is "masked", whose examples are prepared on disk."""
+
+
+def examples_of(kind: str | None, sequences: Sequences, **options: Any) -> Examples:
+    """Returns the examples of one of KINDS. Raises ValueError for another kind."""
+    if kind not in KINDS:
+        raise ValueError(f"`kind` must be one of {list(KINDS)}. Received: {kind!r}")
+    return KINDS[kind](sequences, **options)
 
 
 def dataset_of(examples: Examples, batch_size: int, seed: int, start_step: int = 0) -> tf.data.Dataset:

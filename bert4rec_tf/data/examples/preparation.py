@@ -197,7 +197,7 @@ def _written_by_workers(maker: ShardMaker, numbers: Sequence[int], processes: in
     windows_file = maker.folder / f".windows{files.PARTIAL}"
     npz.write(windows_file, vars(maker.windows))
     bare = copy.copy(maker)
-    bare.windows = None
+    del bare.windows
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryFile() as messages:
         try:
@@ -246,7 +246,9 @@ def _start_worker(bare: ShardMaker, windows_file: Path) -> None:
 
 
 def _end_with_parent() -> None:
-    multiprocessing.parent_process().join()
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
     os._exit(1)
 
 

@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 from urllib.parse import urlsplit
 
 import filelock
@@ -259,7 +259,7 @@ def _write(response: http.client.HTTPResponse, part: _Part, start: int, total: i
     return received
 
 
-def _opened(part: _Part, mode: str) -> BinaryIO:
+def _opened(part: _Part, mode: str) -> IO[bytes]:
     try:
         return open(part.path, mode)
     except OSError as error:
