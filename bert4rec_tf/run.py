@@ -212,8 +212,9 @@ def run_options(interactions: Interactions | None) -> dict[str, Any]:
 
 def export(workdir: WorkDirectory) -> None:
     path = start_pipeline().export(workdir, folder("export_dir"), FLAGS.k, FLAGS.format)
+    k = min(FLAGS.k, workdir.read_vocabulary().num_items)
     what = {
-        "saved_model": f"SavedModel, raw ids in, `items` and `scores` of {FLAGS.k} recommendations out",
+        "saved_model": f"SavedModel, raw ids in, `items` and `scores` of {k} recommendations out",
         "onnx": "encoder.onnx and scorer.onnx, which give TensorFlow's numbers in onnxruntime",
         "litert": "encoder.tflite and scorer.tflite, which give TensorFlow's numbers in LiteRT",
     }
@@ -250,7 +251,7 @@ def parse(argv: list[str]) -> list[str]:
         end(str(error))
 
 
-def guarded(argv: list[str]) -> None:
+def exit_on_error(argv: list[str]) -> None:
     try:
         startup.exit_on_error(lambda: main(argv), stopped="Stopped. The same command goes on from the last checkpoint.")
     except Exception as error:
@@ -265,4 +266,4 @@ def lacks_memory(error: Exception) -> bool:
 
 
 if __name__ == "__main__":
-    app.run(guarded, flags_parser=parse)
+    app.run(exit_on_error, flags_parser=parse)

@@ -1,5 +1,6 @@
 """Losses: cross-entropy over a large table, and losses of positive scores against negative scores."""
 
+import functools
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
@@ -134,33 +135,48 @@ def _negative_log_likelihoods(logits: tf.Tensor, probabilities: tf.Tensor, targe
 
 
 def sum_in_pieces(
-    loss: Callable[..., tf.Tensor], columns: Sequence[tf.Tensor], constants: Sequence[tf.Tensor], piece: int
-) -> tf.Tensor:
-    """The sum of `loss(*columns, *constants)` over pieces of the columns.
+    loss: Callable[..., tf.Tensor], piece: int
+) -> Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor]], tf.Tensor]:
+    """Returns a function that sums `loss(*columns, *constants)` over pieces of the columns. Make it once and keep it:
+    each one compiles the loss again.
 
-    Makes each piece's share of the gradients at once, so that what the loss needs between lives for one piece alone.
+    It makes each piece's share of the gradients at once, so that what the loss needs between lives for one piece alone.
     XLA compiles that: all pieces have the same shape, and what goes element by element is done in few passes.
 
     Args:
         loss: returns [], and 0 for rows of zeros.
-        columns: [n, ...], cut along their first axis and filled with zeros. Only floats have a gradient.
-        constants: [...], the same for every piece.
         piece: rows per piece, 1 at least.
 
     Returns:
-        [], of the type that the constants have.
+        A function of `columns`, each [n, ...], cut along their first axis and filled with zeros, of which only floats
+        have a gradient, and of `constants` [...], the same for every piece. It returns [], of the constants' type.
     """
-    columns, constants = [tf.convert_to_tensor(part) for part in columns], list(constants)
-    count, _ = _pieces(tf.shape(columns[0])[0], piece)
-    learnt = [place for place, column in enumerate(columns) if column.dtype.is_floating]
 
     @tf.function(jit_compile=True)
     def with_gradients(here: list[tf.Tensor], of_constants: list[tf.Tensor]):
-        sources = [*(here[place] for place in learnt), *of_constants]
+        sources = [*_floating(here), *of_constants]
         with tf.GradientTape() as tape:
             tape.watch(sources)
             found = loss(*here, *of_constants)
         return found, tape.gradient(found, sources, unconnected_gradients="zero")
+
+    return functools.partial(_sum_in_pieces, with_gradients, piece)
+
+
+def _floating(columns: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    return [column for column in columns if column.dtype.is_floating]
+
+
+def _sum_in_pieces(
+    with_gradients: Callable[[list[tf.Tensor], list[tf.Tensor]], tuple[tf.Tensor, list[tf.Tensor]]],
+    piece: int,
+    columns: Sequence[tf.Tensor],
+    constants: Sequence[tf.Tensor],
+) -> tf.Tensor:
+    """Returns the sum of what `with_gradients` returns for every piece, with the gradients that it returns."""
+    columns, constants = [tf.convert_to_tensor(part) for part in columns], list(constants)
+    count, _ = _pieces(tf.shape(columns[0])[0], piece)
+    learnt = [place for place, column in enumerate(columns) if column.dtype.is_floating]
 
     @tf.custom_gradient
     def total(*parts: tf.Tensor):
@@ -189,7 +205,7 @@ def sum_in_pieces(
 
         return value, scaled_gradients
 
-    return total(*(columns[place] for place in learnt), *constants)
+    return total(*_floating(columns), *constants)
 
 
 # The losses below work element by element: positives [...], negatives [..., c], result [...]. The caller averages them

@@ -92,9 +92,9 @@ class WorkDirectory:
             UserError: where another process has it, it is somebody else's folder, or it cannot be written.
         """
         self._refuse_foreign()
-        with self._lock.lock():
-            for folder in (self.path, *(path for path in self.path.iterdir() if path.is_dir())):
-                if folder != self.prepared:
+        with self._lock.lock() as first:
+            if first:
+                for folder in (path for path in self.path.iterdir() if path.is_dir() and path != self.prepared):
                     files.remove_partials(folder)
             yield
 

@@ -48,15 +48,17 @@ def test_a_run_leaves_all_that_one_on_a_data_set_leaves(finished):
     assert len(list((finished / "cache" / "bert4rec_tf" / "converted").iterdir())) == 1
 
 
-def test_the_work_directory_alone_is_enough_to_evaluate_and_export(copy, monkeypatch):
+def test_the_work_directory_alone_is_enough_to_evaluate_and_export(copy, monkeypatch, capsys):
     before = (copy / "work" / "metrics.json").read_bytes()
     (copy / "work" / "metrics.json").unlink()
     config = json.loads((copy / "work" / "config.json").read_text())
     assert config["interactions"]["path"].endswith("own0/ratings.csv")
     start(copy, "--mode=evaluate --workdir=work", monkeypatch)
     assert (copy / "work" / "metrics.json").read_bytes() == before
-    start(copy, "--mode=export --workdir=work --export_dir=new", monkeypatch)
+    capsys.readouterr()
+    start(copy, "--mode=export --workdir=work --export_dir=new --k=99", monkeypatch)
     assert (copy / "new" / "saved_model.pb").exists()
+    assert "of 30 recommendations" in capsys.readouterr().out  # There are no more items.
 
 
 def test_a_training_that_lost_its_last_part_goes_on(copy, monkeypatch):

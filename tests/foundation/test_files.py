@@ -1,6 +1,7 @@
 """Files and folders that appear whole or not at all, on a full disk too, and folders of one process at a time."""
 
 import errno
+import itertools
 import os
 import shutil
 import signal
@@ -151,6 +152,7 @@ def test_a_folder_stays_as_it_was_whatever_ends_the_writing(tmp_path, error, rai
 def test_a_folder_stays_as_it_was_where_one_of_the_renames_fails(tmp_path, monkeypatch, failing):
     fill(tmp_path / "folder", "old")
     before, replace, calls = names(tmp_path), os.replace, []
+    monkeypatch.setattr(files, "_exchange", lambda one, other: False)
 
     def fail(source, target):
         calls.append(source)
@@ -239,16 +241,108 @@ def test_without_a_message_the_other_process_is_waited_for_and_the_user_told(tmp
     assert second.communicate("end\n")[0] == "held\n" and second.returncode == 0
 
 
-BEGUN = """
+WRITING = """
 import pathlib, sys
 from bert4rec_tf.foundation.files import FolderLock, atomic_write, replace_directory
 folder = pathlib.Path(sys.argv[1])
-with FolderLock(folder).lock(), atomic_write(folder / "file") as file, replace_directory(folder / "folder") as below:
+with atomic_write(folder / "file") as file, replace_directory(folder / "folder") as below:
     file.write_text("half")
     (below / "part").write_text("half")
     print("held", flush=True)
     input()
 """
+BEGUN = WRITING.replace("with ", "with FolderLock(folder).lock(), ")
+
+
+SYSTEM_CALLS = ("mkdir", "open", "fsync", "replace", "unlink", "rmdir")
+"""The calls of `replace_directory` that change the disk, and some that do not. It is killed before each."""
+
+
+def killed_before(number, folder, monkeypatch):
+    """Replaces `folder` in a process that is killed before its call `number`. Returns False if it made fewer calls."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    count = itertools.count()
+
+    def counted(call):
+        def made(*arguments, **options):
+            return os._exit(9) if next(count) == number else call(*arguments, **options)
+
+        return made
+
+    try:
+        for name in SYSTEM_CALLS:
+            monkeypatch.setattr(os, name, counted(getattr(os, name)))
+        monkeypatch.setattr(files, "_exchange", counted(files._exchange))
+        with replace_directory(folder) as aside:
+            fill(aside, "new")
+    finally:
+        os._exit(0)
+
+
+def a_lock_of_the_folder_above(folder):
+    with FolderLock(folder.parent).lock():
+        pass
+    (folder.parent / files.LOCK).unlink()
+
+
+def a_next_call_that_fails(folder):
+    with pytest.raises(Stop), replace_directory(folder):
+        raise Stop
+
+
+@pytest.fixture(params=["exchanged in one step", "renamed twice"])
+def exchanging(request, monkeypatch):
+    """Whether two folders are swapped in one step."""
+    if request.param == "renamed twice":
+        monkeypatch.setattr(files, "_exchange", lambda one, other: False)
+    elif files._system_rename() is None:
+        pytest.skip("this system cannot exchange two folders")
+    return request.param != "renamed twice"
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded")
+@pytest.mark.parametrize("recovered", [a_lock_of_the_folder_above, a_next_call_that_fails])
+def test_a_kill_at_any_moment_leaves_the_old_folder_or_the_new_one(tmp_path, monkeypatch, exchanging, recovered):
+    contents, gaps = [], 0
+    for number in itertools.count():
+        folder = tmp_path / str(number) / "folder"
+        fill(folder, "old")
+        was_killed = killed_before(number, folder, monkeypatch)
+        gaps += not folder.exists()
+        assert folder.exists() or not exchanging
+        recovered(folder)
+        (content,) = runs.contents_of(folder.parent).items()
+        assert names(folder.parent) == ["folder", "folder/below", "folder/below/file"]
+        contents.append(content)
+        if not was_killed:
+            break
+    old, new = (("folder/below/file", content) for content in (b"old", b"new"))
+    switch = contents.index(new)
+    assert contents == [old] * switch + [new] * (len(contents) - switch) and 5 < switch < len(contents) - 3
+    assert gaps == (0 if exchanging else 1)
+
+
+@pytest.mark.parametrize("clear", [files.remove_partials, lambda folder: a_next_call_that_fails(folder / "folder")])
+def test_what_another_living_process_writes_stays(tmp_path, clear):
+    process = elsewhere(tmp_path, program=WRITING)
+    before = names(tmp_path)
+    clear(tmp_path)
+    assert names(tmp_path) == before and len(runs.partials(tmp_path)) == 2
+    process.communicate("end\n")
+    assert runs.contents_of(tmp_path) == {"file": b"half", "folder/part": b"half"}
+
+
+def test_what_a_killed_process_left_beside_a_folder_is_cleared_by_the_next_call_for_it_alone(tmp_path):
+    process = elsewhere(tmp_path, program=WRITING)
+    process.kill()
+    process.communicate()
+    (tmp_path / f".folder.json.{os.getpid()}.partial").touch()
+    with replace_directory(tmp_path / "folder") as aside:
+        fill(aside, "new")
+    left = [f".file.{process.pid}.partial", f".folder.json.{os.getpid()}.partial"]
+    assert runs.partials(tmp_path) == left and (tmp_path / "folder" / "below" / "file").read_text() == "new"
 
 
 def test_what_a_killed_process_had_begun_is_cleared_away_by_who_comes_next(tmp_path):

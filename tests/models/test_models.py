@@ -1,5 +1,7 @@
 """The contract that every model in MODELS keeps."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -64,6 +66,28 @@ def batches(model, size=16):
 
 def tensors(batch):
     return {name: tf.constant(column) for name, column in batch.items()}
+
+
+@every_model
+def test_no_two_weights_begin_equal(name):
+    """But for those that begin as a constant."""
+    weights = [(weight.path, weight.numpy()) for weight in make(name).weights]
+    drawn = [(path, value) for path, value in weights if value.size > 1 and len(np.unique(value)) > 1]
+    equal = [
+        (first, second)
+        for (first, one), (second, other) in itertools.combinations(drawn, 2)
+        if one.shape == other.shape and np.array_equal(one, other)
+    ]
+    assert not equal
+
+
+@pytest.mark.parametrize("name", ["gru4rec", "gru4rec_plus"])
+def test_a_loss_in_pieces_is_traced_once(name, monkeypatch):
+    traces, traced = [], MODELS[name]._loss_of_targets
+    monkeypatch.setattr(MODELS[name], "_loss_of_targets", lambda *args: traces.append(args) or traced(*args))
+    model = make(name)
+    batch = tensors(next(batches(model)))
+    assert model.training_loss(batch) == model.training_loss(batch) and len(traces) == 1
 
 
 @every_model
