@@ -6,6 +6,7 @@ import itertools
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -66,7 +67,7 @@ def recommend_file(
     job = {
         "source": checksum,
         "model": _checksum_of_folder(model.folder),
-        "choices": json.loads(json.dumps(choices.to_dict())),
+        "choices": json.loads(json.dumps(asdict(choices))),
         "titles": None if titles is None else hashlib.sha256(json.dumps(titles).encode()).hexdigest(),
         "users_of_a_part": PART_BATCHES * BATCH_USERS,
     }

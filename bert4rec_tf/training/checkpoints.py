@@ -38,7 +38,7 @@ def save(path: Path, groups: Groups, state: Mapping[str, Any]) -> None:
 
 def read_state(path: Path) -> dict[str, Any]:
     """Returns the state in a checkpoint. Raises CorruptFileError if anything in the file is damaged."""
-    return _header_in(npz.read(path))["state"]
+    return _header(npz.read(path))["state"]
 
 
 def restore(path: Path, groups: Groups) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def restore(path: Path, groups: Groups) -> dict[str, Any]:
         CorruptFileError: if the file is damaged.
         UserError: if a variable is missing or has another shape: the checkpoint belongs to another model.
     """
-    named, header = _named(groups), _read_header(path)
+    named, header = _named(groups), _header(npz.read(path, [HEADER]))
     for name, variable in named:
         found, wanted = header["shapes"].get(name), list(variable.shape)
         if found != wanted:
@@ -127,9 +127,5 @@ def _named(groups: Groups) -> list[tuple[str, keras.Variable]]:
     ]
 
 
-def _read_header(path: Path) -> dict[str, Any]:
-    return _header_in(npz.read(path, [HEADER]))
-
-
-def _header_in(content: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def _header(content: Mapping[str, np.ndarray]) -> dict[str, Any]:
     return json.loads(content[HEADER].tobytes())
