@@ -250,9 +250,9 @@ def parse(argv: list[str]) -> list[str]:
         end(str(error))
 
 
-def guarded(argv: list[str]) -> None:
+def exit_on_error(argv: list[str]) -> None:
     try:
-        startup.guarded(lambda: main(argv), stopped="Stopped. The same command goes on from the last checkpoint.")
+        startup.exit_on_error(lambda: main(argv), stopped="Stopped. The same command goes on from the last checkpoint.")
     except Exception as error:
         if not lacks_memory(error):
             raise
@@ -265,4 +265,4 @@ def lacks_memory(error: Exception) -> bool:
 
 
 if __name__ == "__main__":
-    app.run(guarded, flags_parser=parse)
+    app.run(exit_on_error, flags_parser=parse)

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.profiles import examples
 from support.ranking_oracle import make_sequences
 
 from benchmarks import __main__ as program
@@ -43,7 +44,7 @@ def test_generated_data_have_the_users_items_and_lengths_asked_for():
     assert counts[:50].sum() > 3 * counts[-50:].sum()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(st.integers(2, 40), st.integers(2, 12), st.sampled_from([0.1, 0.5, 1.0, -1]))
 def test_the_originals_windows_are_ours(length, max_length, window_step):
     if window_step != -1 and int(window_step * max_length) < 1:

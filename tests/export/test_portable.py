@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from models.test_models import HISTORIES, NUM_ITEMS, NUM_USERS, every_model, make
+from support.models import HISTORIES, NUM_ITEMS, NUM_USERS, every_model, make
 
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export import portable

@@ -8,11 +8,11 @@ import pytest
 from support.ranking_oracle import make_sequences, plain_metrics
 
 from bert4rec_tf.commands import main
-from bert4rec_tf.foundation import npz
-from bert4rec_tf.runs.comparison import compare
 from bert4rec_tf.config.run import Run
-from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.evaluation.metrics import METRICS, PROTOCOLS
+from bert4rec_tf.foundation import npz
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.runs.comparison import compare
 from bert4rec_tf.runs.workdir import WorkDirectory
 
 NUM_USERS = 40

@@ -252,5 +252,5 @@ OF_RUNS = [
     of_run("exporting below a file", f"{EXPORT} --export_dir=beauty.txt/new", "beauty.txt/new: cannot be written"),
     of_run("exporting where nothing can be", f"{EXPORT} --export_dir=/proc/new", "/proc/new: cannot be written"),
     of_run("exporting over a file", f"{EXPORT} --export_dir=beauty.txt", "beauty.txt: is not a folder"),
-    of_run("a whole run over something else", f"{AGAIN} --export_dir=work/select", "choose: holds something else"),
+    of_run("a whole run over something else", f"{AGAIN} --export_dir=work/select", "select: holds something else"),
 ]

@@ -1,0 +1,1 @@
+"""One run from start to end, comparisons of runs, and runs that start from others."""
