@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from support.paths import ROOT
 
+import bert4rec_tf as b4r
 from bert4rec_tf.config import presets
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.runs.pipeline import execute, export
@@ -22,15 +23,28 @@ def text():
     return README.read_text(encoding="utf-8")
 
 
-def test_the_python_example_runs(text, tmp_path, monkeypatch, capsys):
+def python_example(text, folder, monkeypatch):
+    """Returns what the names in it stand for in the end."""
     code = re.search(r"## From Python\n\n```python\n(.*?)```", text, re.DOTALL).group(1)
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(folder)
     names: dict = {}
     exec(code, names)
+    return names
+
+
+@pytest.mark.slow
+def test_the_python_example_learns(text, tmp_path, monkeypatch):
+    metrics = python_example(text, tmp_path, monkeypatch)["result"].metrics
+    assert metrics["test"]["popular"]["ndcg@10"] > 2 * metrics["pop"]["popular"]["ndcg@10"]
+
+
+def test_the_python_example_runs(text, tmp_path, monkeypatch, capsys):
+    """With a small model and few steps in place of its own."""
+    small = {"steps": 8, "warmup_steps": 2, "evaluate_every": 4, "hidden_dim": 8, "num_heads": 1, "num_layers": 1}
+    monkeypatch.setattr(b4r, "make_run", lambda *names, **own: presets.make_run(*names, **{**own, **small}))
+    names = python_example(text, tmp_path, monkeypatch)
     sequences = names["sequences"]
     assert sequences.num_users == datasets.load("synthetic").num_users
-    metrics = names["result"].metrics
-    assert metrics["test"]["popular"]["ndcg@10"] > 2 * metrics["pop"]["popular"]["ndcg@10"]
     scores = np.asarray(names["scores"])[0]
     assert sequences.vocabulary.encode([str(item) for item in sequences.vocabulary.decode(names["best"])])[0] == (
         scores.argmax() + 1

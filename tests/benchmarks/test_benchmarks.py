@@ -36,6 +36,9 @@ def tiny(monkeypatch):
     monkeypatch.setattr(measuring, "peak_memory", lambda function, *arguments: (function(*arguments), 10**9))
 
 
+QUICK = ("candidates", "evaluation")
+
+
 def test_generated_data_have_the_users_items_and_lengths_asked_for():
     sequences = shapes.generate(3_000, 500, 5, 9.0)
     assert sequences.num_users == 3_000 and sequences.num_items == 500
@@ -110,7 +113,9 @@ def test_the_originals_candidates_are_unseen_and_distinct():
         assert len(set(drawn)) == 100 and not set(drawn) & set(sequences[user].tolist())
 
 
-@pytest.mark.parametrize("name", lines.LINES)
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in lines.LINES]
+)
 def test_every_line_can_be_measured(tiny, name):
     rows = list(lines.LINES[name]())
     assert rows and all(row.ours > 0 and (name == "models" or row.theirs > 0) for row in rows)
@@ -147,6 +152,7 @@ def test_formulations_take_turns_and_the_first_calls_do_not_count():
     assert set(found) == {"a", "b"} and found["a"].best <= found["a"].median
 
 
+@pytest.mark.slow
 def test_the_memory_of_a_call_is_that_of_a_process_of_its_own():
     small, large = (measuring.peak_memory(measuring.copy_rate, size)[1] for size in (1, 150))
     assert 250e6 < large - small < 400e6

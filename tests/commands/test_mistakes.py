@@ -9,11 +9,18 @@ from support.commands import contents
 from support.damages import OF_RUNS
 from support.mistakes import AGAIN, EVALUATE, OF_FILES, OF_FLAGS, OF_FOLDERS, flipped, lines, text
 from support.shards import records_of, values
+from support.trainings import small_and_quick
 
 MISTAKES = [*OF_FLAGS, *OF_FILES, *OF_FOLDERS, *OF_RUNS]
 
 FEW = ["100 1", "200 1", "200 2", "300 5", "300 6"]
 """A user with one action, and two with two."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    with small_and_quick():
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +30,8 @@ def finished(shared_folders):
     def make(folder):
         (folder / "user").mkdir()
         (folder / "user" / "beauty.txt").write_bytes(text([*FEW[:3], *lines(), *FEW[3:]]))
-        ended = commands.finished(*AGAIN.split(), cwd=folder / "user")
+        with small_and_quick():
+            ended = commands.finished(*AGAIN.split(), cwd=folder / "user")
         (folder / "printed.txt").write_text(ended.stdout)
 
     folder = shared_folders.get("finished", make)

@@ -9,6 +9,7 @@ from data.reading.test_interactions import as_csv
 from support import commands
 from support.mistakes import TINY
 from support.ranking_oracle import make_sequences
+from support.trainings import small_and_quick
 
 import bert4rec_tf as b4r
 from bert4rec_tf.data.sources import datasets
@@ -24,11 +25,18 @@ ROWS = [
 OWN = f"--interactions=ratings.csv --min_user_actions=2 {TINY}"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    with small_and_quick():
+        yield
+
+
 @pytest.fixture(scope="session")
 def finished(shared_folders):
     def make(folder):
         (folder / "ratings.csv").write_bytes(as_csv(ROWS))
-        commands.finished(*OWN.split(), "--workdir=work", cwd=folder)
+        with small_and_quick():
+            commands.finished(*OWN.split(), "--workdir=work", cwd=folder)
 
     return shared_folders.get("own", make)
 

@@ -213,7 +213,7 @@ def of_some_widths(model, batch_size=8):
 
 
 @pytest.mark.parametrize("name", ["sasrec", "gru4rec", "gru4rec_plus"])
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_one_graph_serves_batches_of_all_widths(name, jit_compile):
     model = make(name, dropout=0.0)
     settings = TrainingSettings(steps=40, warmup_steps=0, learning_rate=1e-9, jit_compile=jit_compile)
@@ -232,8 +232,13 @@ class Killed(BaseException):
     """Ends a training as a kill does: nothing is saved after it."""
 
 
+def quick_only(quick, names):
+    """Marks all but one as slow."""
+    return [name if name == quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
 @pytest.mark.filterwarnings("ignore:Even though")
-@pytest.mark.parametrize("name", [name for name in TRAINED if name != "bert4rec"])
+@pytest.mark.parametrize("name", quick_only("bpr_mf", [name for name in TRAINED if name != "bert4rec"]))
 def test_a_run_that_is_killed_and_started_again_equals_one_that_is_not(tmp_path, monkeypatch, name):
     known = Run.make("beauty", name).flat()
     small = {key: value for key, value in SMALL.items() if key in known}
@@ -269,9 +274,13 @@ def test_bfloat16_reaches_the_models_that_are_said_to_have_it(name):
 
 
 WAYS = [(name, "jit_compile") for name in TRAINED] + [(name, "mixed_precision") for name in run.MIXED_MODELS]
+QUICK_WAYS = [("bpr_mf", "jit_compile"), ("sasrec", "mixed_precision")]
 
 
-@pytest.mark.parametrize(("name", "way"), [one for one in WAYS if one[0] != "bert4rec"])
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [pytest.param(*one, marks=[] if one in QUICK_WAYS else pytest.mark.slow) for one in WAYS if one[0] != "bert4rec"],
+)
 def test_the_ways_to_compute_are_open_to_the_models_that_have_them(name, way):
     model = make(name, **({"dtype": "mixed_bfloat16"} if way == "mixed_precision" else {}))
     settings = TrainingSettings(steps=40, warmup_steps=0, learning_rate=0.02, jit_compile=way == "jit_compile")

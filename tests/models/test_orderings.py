@@ -49,7 +49,9 @@ def without_order(soon):
     return max(soon("pop"), soon("bpr_mf", 150))
 
 
-@pytest.mark.parametrize("model", SEQUENTIAL)
+@pytest.mark.parametrize(
+    "model", [name if name == "bert4rec" else pytest.param(name, marks=pytest.mark.slow) for name in SEQUENTIAL]
+)
 def test_a_sequential_model_soon_beats_those_without_order_on_a_small_chain(soon, without_order, model):
     warm_up = {"warmup_steps": 100} if model == "bert4rec" else {}
     assert soon(model, STEPS[model], **warm_up) > 1.3 * without_order

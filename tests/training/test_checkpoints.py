@@ -94,7 +94,7 @@ def test_some_of_the_groups_are_enough(saved):
 
 
 def comes_back_or_is_known_to_be_damaged(path):
-    """Restores what may be damaged: all values and the state as they were saved, or `CorruptFileError` and nothing touched."""
+    """Restores what may be damaged: all as it was saved, or `CorruptFileError` and nothing touched."""
     into = groups(fill=9)
     untouched = bits(into)
     try:
@@ -345,4 +345,4 @@ def test_checkpoints_hold_the_optimizer_and_the_generators_of_dropout(trained):
     with np.load(trained / STEP_40, allow_pickle=False) as content:
         assert len(content.files) == len(made.model.variables) + len(made.optimizer.variables) + 1
     generators = [variable for variable in made.model.variables if variable.name == "seed_generator_state"]
-    assert len(generators) == 7
+    assert len(generators) == 1

@@ -87,7 +87,9 @@ def whole(quick, tmp_path_factory):
 
 
 @pytest.mark.filterwarnings("ignore:Even though")
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(
+    "damage", [DAMAGES[0], *(pytest.param(damage, marks=pytest.mark.slow) for damage in DAMAGES[1:])]
+)
 def test_damage_while_training_ends_in_one_line_and_the_same_command_mends_it(tmp_path, quick, whole, damage):
     made = experiment(tmp_path, "static")
     made.prepare()
