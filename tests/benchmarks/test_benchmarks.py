@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.profiles import examples
+from support.profiles import examples, slow_but
 from support.ranking_oracle import make_sequences
 
 from benchmarks import __main__ as program
@@ -34,9 +34,6 @@ def tiny(monkeypatch):
     monkeypatch.setattr(lines, "SAMPLE_USERS", 20)
     monkeypatch.setattr(lines, "BATCH_SIZE", 16)
     monkeypatch.setattr(measuring, "peak_memory", lambda function, *arguments: (function(*arguments), 10**9))
-
-
-QUICK = ("candidates", "evaluation")
 
 
 def test_generated_data_have_the_users_items_and_lengths_asked_for():
@@ -113,9 +110,7 @@ def test_the_originals_candidates_are_unseen_and_distinct():
         assert len(set(drawn)) == 100 and not set(drawn) & set(sequences[user].tolist())
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in lines.LINES]
-)
+@pytest.mark.parametrize("name", slow_but(["candidates", "evaluation"], lines.LINES))
 def test_every_line_can_be_measured(tiny, name):
     rows = list(lines.LINES[name]())
     assert rows and all(row.ours > 0 and (name == "models" or row.theirs > 0) for row in rows)

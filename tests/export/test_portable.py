@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.models import HISTORIES, NUM_ITEMS, NUM_USERS, make
+from support.profiles import slow_but
 
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export import portable
@@ -23,13 +24,7 @@ def expected(model):
     return vectors, np.asarray(tf.nn.log_softmax(scores) if model.scores_are_logits else scores)
 
 
-some_models = pytest.mark.parametrize(
-    "name",
-    [
-        name if name in ("bert4rec", "bpr_mf", "gru4rec") else pytest.param(name, marks=pytest.mark.slow)
-        for name in MODELS
-    ],
-)
+some_models = pytest.mark.parametrize("name", slow_but(["bert4rec", "bpr_mf", "gru4rec"], MODELS))
 
 
 @some_models

@@ -18,6 +18,7 @@ from support.models import (
     make,
     tensors,
 )
+from support.profiles import slow_but
 
 from bert4rec_tf.config import presets, run
 from bert4rec_tf.config.run import Run, TrainingSettings
@@ -232,13 +233,8 @@ class Killed(BaseException):
     """Ends a training as a kill does: nothing is saved after it."""
 
 
-def quick_only(quick, names):
-    """Marks all but one as slow."""
-    return [name if name == quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
-
-
 @pytest.mark.filterwarnings("ignore:Even though")
-@pytest.mark.parametrize("name", quick_only("bpr_mf", [name for name in TRAINED if name != "bert4rec"]))
+@pytest.mark.parametrize("name", slow_but(["bpr_mf"], [name for name in TRAINED if name != "bert4rec"]))
 def test_a_run_that_is_killed_and_started_again_equals_one_that_is_not(tmp_path, monkeypatch, name):
     known = Run.make("beauty", name).flat()
     small = {key: value for key, value in SMALL.items() if key in known}

@@ -24,7 +24,7 @@ STEP_40 = "step-000000040.npz"
 
 
 class Bag(Recommender):
-    """Tells a hidden item from the sum of the others, with dropout: two tables, where BERT4Rec's graph takes seconds."""
+    """Tells a hidden item from the sum of the others, with dropout. Its graph is made at once; BERT4Rec's is not."""
 
     def __init__(self):
         super().__init__()

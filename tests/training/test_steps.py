@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.paths import ROOT, TESTS
+from support.profiles import slow_but
 
 from bert4rec_tf.config.run import TrainingSettings
 from bert4rec_tf.foundation.errors import UserError
@@ -293,12 +294,8 @@ def main(path, names):
 @pytest.fixture(scope="module")
 def outcomes(request, tmp_path_factory):
     """What comes of the checks that are to be tested, in one process for all of them."""
-    items = [
-        item.callspec.params
-        for item in request.session.items
-        if item.module is request.module and hasattr(item, "callspec")
-    ]
-    names = [params["check"] for params in items if "check" in params]
+    items = [item for item in request.session.items if item.module is request.module]
+    names = [item.callspec.params["check"] for item in items if item.originalname == "test_replicas"]
     path = tmp_path_factory.mktemp("shared") / "outcomes.json"
     folders = os.pathsep.join([str(ROOT), str(TESTS)])
     command = [sys.executable, "-c", f"from training import test_steps; test_steps.main({str(path)!r}, {names!r})"]
@@ -307,9 +304,7 @@ def outcomes(request, tmp_path_factory):
     return json.loads(path.read_text())
 
 
-@pytest.mark.parametrize(
-    "check", [name if name in QUICK_CHECKS else pytest.param(name, marks=pytest.mark.slow) for name in CHECKS]
-)
+@pytest.mark.parametrize("check", slow_but(QUICK_CHECKS, CHECKS))
 def test_replicas(outcomes, check):
     assert not outcomes[check], outcomes[check]
 
