@@ -106,7 +106,7 @@ class Source:
             kind = model.rows_of(weight)
             if kind is not None:
                 moved = np.asarray(weight).copy()
-                theirs, ours = _rows(kind, (len(value), len(moved)), shared.get(kind), numbers.get(kind))
+                theirs, ours = _rows(kind, (len(value), len(moved)), shared, numbers)
                 moved[ours] = value[theirs]
                 value = moved
             weight.assign(value)
@@ -172,24 +172,28 @@ def _counts(theirs: Sequence[str], ours: Sequence[str]) -> dict[str, int]:
 def _rows(
     kind: str,
     lengths: tuple[int, int],
-    shared: tuple[np.ndarray, np.ndarray] | None,
-    numbers: tuple[int, int] | None,
+    shared: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    numbers: Mapping[str, tuple[int, int]],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns which rows of the source's weight go to which rows of ours.
 
     Args:
         kind: what the rows stand for.
         lengths: how many rows each has.
-        shared: of items or users, where in each the ids stand that are in both.
-        numbers: of items or users, how many each has.
+        shared: for items and users, where in each the ids stand that are in both.
+        numbers: for items and users, how many each has.
     """
     if kind == USERS:
-        return shared
+        return shared[USERS]
     if kind == ITEMS:
-        special = np.arange(min(length - number - 1 for length, number in zip(lengths, numbers)))
+        special = np.arange(min(length - number - 1 for length, number in zip(lengths, numbers[ITEMS])))
         padding = np.zeros(1, np.int64)
-        return tuple(np.concatenate([padding, 1 + rows, number + 1 + special]) for rows, number in zip(shared, numbers))
+        theirs, ours = (
+            np.concatenate([padding, 1 + rows, number + 1 + special])
+            for rows, number in zip(shared[ITEMS], numbers[ITEMS])
+        )
+        return theirs, ours
     both = np.arange(min(lengths))
     if kind == FROM_FIRST:
         return both, both
-    return tuple(length - len(both) + both for length in lengths)
+    return lengths[0] - len(both) + both, lengths[1] - len(both) + both

@@ -100,8 +100,8 @@ def _of_run(workdir: WorkDirectory, checkpoint: Path | None, path: Path) -> Sour
     vocabulary = workdir.read_vocabulary()
     model = new_model(run, vocabulary.num_items, config["num_users"])
     users = workdir.read_users() if model.has_user_embeddings else []
-    checkpoint, step = _restore(model, workdir, checkpoint)
-    origin = {"path": str(path.resolve()), "checkpoint": checkpoint, "step": step, "dataset": run.dataset}
+    name, step = _restore(model, workdir, checkpoint)
+    origin = {"path": str(path.resolve()), "checkpoint": name, "step": step, "dataset": run.dataset}
     if run.initial_weights is None:
         origin["data_fingerprint"] = config["data_fingerprint"]
     return Source.of_model(run.model, model, vocabulary.items.tolist(), users, **origin)

@@ -86,7 +86,7 @@ class Examples(abc.ABC):
             seed: decides the orders and what is drawn.
             start_step: how many batches to pass over.
         """
-        epoch, order, step = -1, None, start_step
+        epoch, order, step = -1, np.zeros(0, np.int64), start_step
         while True:
             places = np.arange(step * batch_size, (step + 1) * batch_size)
             chosen = np.empty(batch_size, np.int64)

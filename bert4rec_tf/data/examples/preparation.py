@@ -246,7 +246,8 @@ def _receive(bare: ShardMaker, given: Path) -> None:
 
 
 def _end_with_parent() -> None:
-    multiprocessing.parent_process().join()
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
     os._exit(1)
 
 
