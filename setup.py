@@ -12,6 +12,7 @@ SERVE = ["aiohttp>=3.11"]
 TEST = [
     "hypothesis>=6.100",
     "ir-measures>=0.3.7",
+    "mypy>=1.14",
     "playwright>=1.49",
     "pytest>=8",
     "pytest-xdist>=3.6",

@@ -53,11 +53,12 @@ def test_the_continuous_integration_runs_the_readme_s_test_command(text, tmp_pat
     if not script.exists():
         pytest.skip("not a checkout of the repository")
     (tmp_path / "bin").mkdir()
-    for name in ("pip", "pytest", "ruff", "python3", "apt-get"):
+    for name in ("pip", "pytest", "ruff", "mypy", "python3", "apt-get"):
         (tmp_path / "bin" / name).write_text(f'#!/bin/sh\necho "{name} $*" >> {tmp_path}/asked\n{FAKE.get(name, "")}')
         (tmp_path / "bin" / name).chmod(0o755)
     path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
     subprocess.run([script], env={**os.environ, "PATH": path}, check=True)
     asked = [line for line in (tmp_path / "asked").read_text().splitlines() if not line.startswith("apt-get")]
     assert asked[0].startswith("python3 -m venv ")
-    assert asked[1:] == ["pip install .[test]", "pytest ", "ruff check .", "ruff format --check ."]
+    assert asked[1:3] == ["pip install .[test]", "pytest "] and asked[3].startswith("pytest -m slow --budget=")
+    assert asked[4:] == ["ruff check .", "ruff format --check .", "mypy "]

@@ -243,6 +243,7 @@ def test_a_moved_folder_gives_the_same_bytes_where_only_tensorflow_is(folder, lo
                 np.testing.assert_array_equal(answer[f"{name}/{key}"], value, err_msg=f"{name}/{key}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["show", "run"])
 def test_tensorflow_s_own_command_reads_and_asks_it(loaded, folder, tmp_path, what):
     arguments = {

@@ -133,8 +133,8 @@ OF_RUNS = [
     of_run(
         "a newer version",
         AGAIN,
-        *("work: was made by another version", "format 2; this one has 1", "another --workdir"),
-        set_up=recorded(lambda content: content.update(format=2)),
+        *("work: was made by another version", "format 3; this one has 2", "another --workdir"),
+        set_up=recorded(lambda content: content.update(format=3)),
     ),
     of_run("a newer version with another record", EXPORT, "format 9", set_up=written("config.json", '{"format": 9}')),
     of_run(

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.http_server import Fake
+from support.profiles import examples
 
 from bert4rec_tf.serving.http.batching import Batcher, Call, Overloaded, compute, join
 from bert4rec_tf.serving.signatures import ModelError
@@ -57,7 +58,7 @@ def together(calls, max_batch_size=8, max_queue=10_000, wait_seconds=0.0):
     return asyncio.run(run())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(st.lists(st.tuples(st.lists(texts, min_size=1, max_size=10), st.integers(1, 3)), min_size=1, max_size=6))
 def test_each_request_gets_the_answer_it_would_have_got_alone(requests):
     outcomes, _ = together([call_of(rows, k) for rows, k in requests])
