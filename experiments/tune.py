@@ -1,8 +1,7 @@
 """`--tune`: searches a model's grid on the validation item with optuna (extra `tune`). The test item is never measured.
 
-A study lies in one file and goes on where it was stopped or killed: a trial that was under way is tried again, from
-its last checkpoint, unless it is killed time and again. A point that was trained before, or failed, is not trained
-again. What an ended trial trained is deleted.
+A study is one file and resumes where it was stopped or killed: a trial that was under way is tried again, from its last
+checkpoint. A point that was trained before, or failed, is not trained again. What an ended trial trained is deleted.
 """
 
 import shutil
@@ -16,36 +15,77 @@ from bert4rec_tf.config.model_settings import MASKED_MODEL
 from bert4rec_tf.config.run import Run
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.foundation import files
-from bert4rec_tf.foundation.errors import UserError, in_one_line
+from bert4rec_tf.foundation.errors import UserError, in_one_line, unknown_name
 from bert4rec_tf.foundation.progress import clock
-from bert4rec_tf.foundation.startup import import_tensorflow
-from experiments import spaces
-from experiments.jobs import Plan
-from experiments.tables import Cell
+from experiments.plan import SELECT_ONLY, Plan
+from experiments.tables import PROPORTIONS, WIDTHS, Cell, max_predictions
+from experiments.worker import import_pipeline
 
 try:
     import optuna
 except ImportError as error:
     raise UserError("--tune needs optuna: pip install '.[tune]'") from error
 
-MEASURE = "ndcg@10"
-ERROR, GOES_ON_WITH, KILLED = "error", "goes_on_with", "killed"
-"""Attributes of trials: why it failed by itself; the number of the stopped or killed one that it goes on with; how
-often the process was killed in the middle of its point."""
-MOST_KILLED = 3
-"""A point whose process was killed so often, as one that needs too much memory is, has failed."""
-FIXED = "train_on_validation"
-"""With it a run has the preset's number of steps; another model's settings have it only once steps were chosen."""
+L2 = (1.0, 0.1, 0.01, 0.001, 0.0001)
+DROPOUT = tuple(tenths / 10 for tenths in range(10))
+GRU = {"learning_rate": (0.01, 0.02, 0.05, 0.1, 0.2), "momentum": (0.0, 0.1, 0.2, 0.3)}
 
-PROTOCOL = (FIXED, "retrain", "evaluate_every")
-"""Settings of a search's trainings that are no part of what it finds."""
-SHORTENED = ("steps", "warmup_steps")
-"""Settings that a budget scales."""
+SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
+    "bpr_mf": {"hidden_dim": WIDTHS, "l2": L2},
+    "ncf": {"hidden_dim": WIDTHS, "l2": L2, "train_negatives": tuple(range(1, 11))},
+    "fpmc": {"hidden_dim": WIDTHS, "l2": L2},
+    "gru4rec": {"hidden_dim": WIDTHS, "dropout": DROPOUT, **GRU},
+    "gru4rec_plus": {
+        "hidden_dim": WIDTHS,
+        "dropout": DROPOUT,
+        **GRU,
+        "loss": ("bpr_max", "top1_max"),
+        "regularization": (0.0, 0.5, 1.0),
+        "alpha": (0.0, 0.25, 0.5, 0.75, 1.0),
+    },
+    "caser": {
+        "hidden_dim": WIDTHS,
+        "l2": (*L2, 1e-6),
+        "dropout": DROPOUT,
+        "markov_order": tuple(range(1, 10)),
+        "num_targets": (1, 2, 3),
+    },
+    "sasrec": {"hidden_dim": WIDTHS, "weight_decay": (*L2, 0.0), "dropout": DROPOUT, "num_layers": (1, 2, 3)},
+    "bert4rec": {
+        "hidden_dim": WIDTHS,
+        "weight_decay": L2,
+        "dropout": DROPOUT,
+        "attention_dropout": DROPOUT,
+        "mask_proportion": PROPORTIONS,
+    },
+}
+"""Model -> setting -> its values: the paper's grid (section 4.3), and what a model's own paper and program vary. The
+paper's l2 is `weight_decay` where only the optimizer knows it; Adagrad has none. POP has nothing to search."""
+
+MEASURE = "ndcg@10"
+ERROR, STOPPED, RETRY_OF = "error", "stopped", "retry_of"
+"""Attributes of trials: why it failed by itself; that it was stopped and not killed; the number of the one before."""
+MOST_KILLED = 3
+"""A point whose process was killed so often, perhaps because it needs too much memory, has failed."""
 FIRST_TRIALS = 4
 """So many are trained to the end before others are pruned by their median."""
 QUICK_DISTANCE = 5
 """Steps between the measurements of a quick search, by which trials are pruned."""
+
+PROTOCOL = (*SELECT_ONLY, "evaluate_every")
+"""Settings of a search's trainings that are no part of what it finds."""
+SHORTENED = ("steps", "warmup_steps")
+"""Settings that a budget scales."""
 BUSY = "another search works in this folder; wait for it, or name another --workdir"
+
+States = optuna.trial.TrialState
+
+
+def space_of(model: str) -> dict[str, tuple[Any, ...]]:
+    """Returns the grid of a model. Raises UserError where there is none."""
+    if model not in SPACES:
+        raise unknown_name("model to tune", model, SPACES)
+    return SPACES[model]
 
 
 @dataclass
@@ -66,29 +106,29 @@ class Search:
     data_dir: Path | None = None
 
     def __post_init__(self) -> None:
-        self.space = spaces.find(self.model)
+        self.space = space_of(self.model)
+        self.is_masked = self.model == MASKED_MODEL
         self.base = self.run_of({})
         self.sequences = datasets.load(self.dataset, self.data_dir)
 
     def run_of(self, values: dict[str, Any]) -> Run:
         """Returns the run of a point: trained once, with the validation item held out."""
         often = {"evaluate_every": QUICK_DISTANCE} if self.plan.quick else {}
-        cell = Cell(self.dataset, self.model, "tuned", {"train_on_validation": False, "retrain": False, **often})
+        cell = Cell(self.dataset, self.model, "tuned", {**SELECT_ONLY, **often})
         plain = self.plan.job(cell, self.plan.seeds[0]).run
         if not values:
             return plain
-        changes = spaces.settings_of(self.model, values, plain.flat().get("max_length"))
-        free = {**plain.flat(), **changes}
-        if self.model == MASKED_MODEL:  # both follow the width
-            del free["num_heads"], free["intermediate_dim"]
-        return Run.make(self.dataset, self.model, plain.seed, **free)
+        settings = {**plain.flat(), **values}
+        if self.is_masked:
+            settings["max_predictions"] = max_predictions(settings["mask_proportion"], settings["max_length"])
+            del settings["num_heads"], settings["intermediate_dim"]  # both follow the width
+        return Run.make(self.dataset, self.model, plain.seed, **settings)
 
-    def study(self) -> "optuna.Study":
+    def study(self) -> optuna.Study:
         """Opens the study. Its sampler does not repeat, after a stop, what it drew before."""
         backend = optuna.storages.journal.JournalFileBackend(str(self.folder / "study.jsonl"))
-        storage = optuna.storages.JournalStorage(backend)
         study = optuna.create_study(
-            storage=storage,
+            storage=optuna.storages.JournalStorage(backend),
             study_name=f"{self.model} on {self.dataset}, {self.base.digest}",
             direction="maximize",
             pruner=optuna.pruners.MedianPruner(n_startup_trials=FIRST_TRIALS),
@@ -97,32 +137,40 @@ class Search:
         study.sampler = optuna.samplers.TPESampler(seed=self.plan.seeds[0] + len(study.trials))
         return study
 
-    def go_on(self, trials: int) -> "optuna.Study":
+    def resume(self, trials: int) -> optuna.Study:
         """Searches until so many trials have ended, and returns the study."""
         with files.FolderLock(self.folder, busy=BUSY).lock():
             study = self.study()
-            self._take_up(study)
-            left = trials - len(ended(study))
-            while left > 0:
-                study.optimize(self.objective, n_trials=1, catch=(Exception,), callbacks=[self._tell])
-                left = trials - len(ended(study))
+            retry(study)
+            while len(ended(study)) < trials:
+                study.optimize(self.objective, n_trials=1, catch=(Exception,), callbacks=[self._report])
             return study
 
-    def objective(self, trial: "optuna.Trial") -> float:
+    def objective(self, trial: optuna.Trial) -> float:
         """Trains a trial's point and returns its best measurement."""
         values = {name: trial.suggest_categorical(name, list(known)) for name, known in self.space.items()}
-        known = _same(trial)
+        run = self.run_of(values)
         try:
-            return self._measured(trial, values) if known is None else _repeated(trial, known)
-        except optuna.TrialPruned:
+            known = next((other for other in ended(trial.study) if other.params == trial.params), None)
+            found = self._measured(trial, run) if known is None else _repeated(trial, known)
+        except KeyboardInterrupt:
+            trial.set_user_attr(STOPPED, True)
             raise
         except Exception as error:
-            trial.set_user_attr(ERROR, in_one_line(error))
+            if not isinstance(error, optuna.TrialPruned):
+                trial.set_user_attr(ERROR, in_one_line(error))
+            self._clear(run)
             raise
+        self._clear(run)
+        return found
 
-    def _measured(self, trial: "optuna.Trial", values: dict[str, Any]) -> float:
-        """Trains a point; what was trained stays for the next search only where this one is stopped."""
-        run, best = self.run_of(values), 0.0
+    def _measured(self, trial: optuna.Trial, run: Run) -> float:
+        times = sum(
+            other.params == trial.params and STOPPED not in other.user_attrs for other in _interrupted(trial.study)
+        )
+        if times >= MOST_KILLED:
+            raise UserError(f"its process was killed {times} times")
+        best = 0.0
 
         def watch(row: dict[str, float]) -> None:
             nonlocal best
@@ -131,146 +179,104 @@ class Search:
             if trial.should_prune():
                 raise optuna.TrialPruned
 
-        try:
-            self.train(run, watch)
-        except Exception:
-            self._clear(run)
-            raise
-        self._clear(run)
+        self.train(run, watch)
         return best
 
     def _clear(self, run: Run) -> None:
-        """Deletes what a trial trained, which nobody goes on with."""
+        """Deletes what an ended trial trained."""
         shutil.rmtree(self.folder / run.digest, ignore_errors=True)
 
     def train(self, run: Run, watch: Callable[[dict[str, float]], None]) -> None:
-        """Trains a point, or goes on with it, and has every measurement watched."""
+        """Trains a point, or resumes it, and has every measurement watched."""
         import keras
 
         from bert4rec_tf.runs import pipeline
 
         keras.backend.clear_session()
-        experiment = pipeline.open_experiment(
-            run,
-            self.sequences,
-            workdir=self.folder / run.digest,
-            prepared_dir=self.folder / "prepared",
-            silent=True,
-            watch=watch,
-        )
-        experiment.train()
+        folders = {"workdir": self.folder / run.digest, "prepared_dir": self.folder / "prepared"}
+        pipeline.open_experiment(run, self.sequences, **folders, silent=True, watch=watch).train()
 
-    def _tell(self, study: "optuna.Study", trial: "optuna.trial.FrozenTrial") -> None:
-        state, last = trial.state.name.lower(), trial.last_step
+    def _report(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
+        last = trial.last_step
         found = trial.user_attrs.get(ERROR) or f"NDCG@10 {trial.intermediate_values[last]:.4f} at step {last:,}"
-        spent = clock(trial.duration.total_seconds())
-        print(
-            f"{self.model} on {self.dataset}, trial {trial.number}: {state}, {found}, {spent}: {trial.params}",
-            flush=True,
-        )
+        state, spent = trial.state.name.lower(), clock(trial.duration.total_seconds())
+        title = f"{self.model} on {self.dataset}, trial {trial.number}"
+        print(f"{title}: {state}, {found}, {spent}: {trial.params}", flush=True)
 
-    def preset(self, study: "optuna.Study") -> str:
+    def preset(self, study: optuna.Study) -> str:
         """Returns the best settings as an entry for `bert4rec_tf/config/presets.py`, and as a command.
 
         Both give the run that was measured, apart from PROTOCOL; under a budget with all steps of the preset. That of
         another model than BERT4Rec chooses its number of steps.
         """
-        is_masked, name = self.model == MASKED_MODEL, self.plan.preset
-        changed = self._changes(study.best_trial.params)
-        start = presets.PRESETS[name][self.dataset] if is_masked else presets.TUNED.get((self.model, self.dataset))
-        place = f'PRESETS["{name}"]' if is_masked else "TUNED"
-        entry = f'"{self.dataset}"' if is_masked else f'("{self.model}", "{self.dataset}")'
-        flags = " ".join(f"--{setting}={value}" for setting, value in changed.items())
-        asked = f"--dataset={self.dataset} --model={self.model}{f' --preset={name}' if is_masked else ''}"
-        # Steps that were chosen before are not those of these settings.
-        known = {name: value for name, value in (start.settings if start else {}).items() if is_masked or name != FIXED}
-        settings = {**known, **changed}
-        lines = [
-            f"# An entry for {place}:",
-            f"{entry}: Preset(",
-            *(f'    "{sentence}",' for sentence in self._known(study)),
-            "    {",
-            *(f"        {_quoted(setting)}: {_quoted(value)}," for setting, value in settings.items()),
-            "    },",
-            "),",
-            "# Or by flags:",
-            f"python -m bert4rec_tf.run {asked} {flags}",
-        ]
-        return "\n".join(lines)
+        name, changed = self.plan.preset, self._changes(study.best_trial.params)
+        if self.is_masked:
+            place, key, before = f'PRESETS["{name}"]', f'"{self.dataset}"', presets.PRESETS[name][self.dataset]
+        else:
+            place, key = "TUNED", f'("{self.model}", "{self.dataset}")'
+            before = presets.TUNED.get((self.model, self.dataset), presets.Preset("", "", {}))
+        # Another model's steps that were chosen before are not those of these settings.
+        kept = {one: value for one, value in before.settings.items() if self.is_masked or one not in SELECT_ONLY}
+        share = "" if self.plan.budget == 1 else f", with {100 * self.plan.budget:.3g} % of the steps"
+        seconds = sum(trial.duration.total_seconds() for trial in study.trials if trial.duration)
+        expect = (
+            f"NDCG@10 {study.best_value:.4f} on the validation item (measured{share}); the test item is not measured."
+        )
+        takes = f"Not measured yet; the search of {len(ended(study))} trials took {clock(seconds)}."
+        flags = {
+            "dataset": self.dataset,
+            "model": self.model,
+            **({"preset": name} if self.is_masked else {}),
+            **changed,
+        }
+        return "\n".join(
+            [
+                f"# An entry for {place}:",
+                f"{key}: Preset({expect!r}, {takes!r}, { ({**kept, **changed})!r}),",
+                "# Or by flags:",
+                f"python -m bert4rec_tf.run {' '.join(f'--{flag}={value}' for flag, value in flags.items())}",
+            ]
+        )
 
     def _changes(self, values: dict[str, Any]) -> dict[str, Any]:
         """Returns the settings of a point, and whatever else its run has that its preset has not."""
         flat = self.run_of(values).flat()
-        found = {name: flat[name] for name in (*values, *(["max_predictions"] if self.model == MASKED_MODEL else []))}
-        name = self.plan.preset if self.model == MASKED_MODEL else "fast"
-        given = presets.make_run(self.dataset, self.model, name, self.plan.seeds[0], **found).flat()
+        found = {name: flat[name] for name in (*values, *(["max_predictions"] if self.is_masked else []))}
+        preset = self.plan.preset if self.is_masked else "fast"
+        given = presets.make_run(self.dataset, self.model, preset, self.plan.seeds[0], **found).flat()
         left = {*PROTOCOL, *(SHORTENED if self.plan.budget != 1 else ())}
-        rest = {name: value for name, value in flat.items() if name not in left and value != given.get(name)}
-        return {**found, **rest}
-
-    def _known(self, study: "optuna.Study") -> list[str]:
-        """Says of the best settings what to expect, and how long the search took."""
-        budget = self.plan.budget
-        share = "" if budget == 1 else f", with {100 * budget:.3g} % of the steps"
-        seconds = sum(trial.duration.total_seconds() for trial in study.trials if trial.duration)
-        return [
-            f"NDCG@10 {study.best_value:.4f} on the validation item (measured{share}); "
-            "the test item is not measured yet.",
-            f"Not measured yet; the search, of {len(ended(study))} trials, took {clock(seconds)}.",
-        ]
-
-    def _take_up(self, study: "optuna.Study") -> None:
-        """Puts each trial in the queue again that was stopped or killed, once; not what is killed time and again."""
-        of_dead_processes = study.get_trials(states=[optuna.trial.TrialState.RUNNING])
-        killed = {trial.number for trial in of_dead_processes}
-        for number in killed:
-            study.tell(number, state=optuna.trial.TrialState.FAIL)
-        taken = {trial.user_attrs.get(GOES_ON_WITH) for trial in study.trials}
-        for trial in study.get_trials(states=[optuna.trial.TrialState.FAIL]):
-            if ERROR in trial.user_attrs or trial.number in taken:
-                continue
-            times = trial.user_attrs.get(KILLED, 0) + (trial.number in killed)
-            attributes = {GOES_ON_WITH: trial.number, KILLED: times}
-            if times < MOST_KILLED:
-                study.enqueue_trial(trial.params, user_attrs=attributes)
-            else:
-                self._give_up(study, trial, {**attributes, ERROR: f"its process was killed {times} times"})
-
-    def _give_up(self, study: "optuna.Study", trial: "optuna.trial.FrozenTrial", attributes: dict[str, Any]) -> None:
-        """Counts the point of a killed trial as failed, by a trial of its own, for what has ended cannot be changed."""
-        failed = optuna.trial.create_trial(
-            state=optuna.trial.TrialState.FAIL,
-            params=trial.params,
-            distributions=trial.distributions,
-            user_attrs=attributes,
-        )
-        study.add_trial(failed)
-        print(f"{self.model} on {self.dataset}, trial {trial.number}: {attributes[ERROR]}: {trial.params}", flush=True)
-        if set(trial.params) == set(self.space):
-            self._clear(self.run_of(trial.params))
+        return {
+            **found,
+            **{name: value for name, value in flat.items() if name not in left and value != given.get(name)},
+        }
 
 
-def _quoted(value: Any) -> str:
-    return f'"{value}"' if isinstance(value, str) else repr(value)
+def retry(study: optuna.Study) -> None:
+    """Queues each trial again, once, that was stopped or killed."""
+    for trial in study.get_trials(states=[States.RUNNING]):  # of dead processes
+        study.tell(trial.number, state=States.FAIL)
+    known = {trial.user_attrs.get(RETRY_OF) for trial in study.trials}
+    for trial in _interrupted(study):
+        if trial.number not in known:
+            study.enqueue_trial(trial.params, user_attrs={RETRY_OF: trial.number})
 
 
-def ended(study: "optuna.Study") -> list["optuna.trial.FrozenTrial"]:
+def _interrupted(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
+    return [trial for trial in study.get_trials(states=[States.FAIL]) if ERROR not in trial.user_attrs]
+
+
+def ended(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
     """Returns the trials that count: complete, pruned, or failed by themselves; not those stopped or killed."""
-    states = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
+    states = (States.COMPLETE, States.PRUNED)
     return [trial for trial in study.trials if trial.state in states or ERROR in trial.user_attrs]
 
 
-def _same(trial: "optuna.Trial") -> "optuna.trial.FrozenTrial | None":
-    """Returns an ended trial of the same point, whose training would end alike."""
-    return next((other for other in ended(trial.study) if other.params == trial.params), None)
-
-
-def _repeated(trial: "optuna.Trial", known: "optuna.trial.FrozenTrial") -> float:
+def _repeated(trial: optuna.Trial, known: optuna.trial.FrozenTrial) -> float:
     """Ends a trial as the ended one of its point did."""
     if ERROR in known.user_attrs:
         raise UserError(known.user_attrs[ERROR])
     trial.report(known.intermediate_values[known.last_step], known.last_step)
-    if known.state == optuna.trial.TrialState.PRUNED:
+    if known.state == States.PRUNED:
         raise optuna.TrialPruned
     return known.value
 
@@ -286,28 +292,20 @@ def main(
     """Searches for each model on each data set of the plan, and prints the best settings.
 
     Returns:
-        The exit code: 1 where no trial of a search came to its end.
+        The exit code: 1 where no trial of a search was completed.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     for model in models:
-        spaces.find(model)
-    _start(threads)
+        space_of(model)
+    import_pipeline(threads)
     failed = 0
     for dataset in plan.datasets:
         for model in models:
             search = Search(model, dataset, plan, folder / f"{dataset}-{model}", data_dir)
-            study = search.go_on(trials)
-            if study.get_trials(states=[optuna.trial.TrialState.COMPLETE]):
+            study = search.resume(trials)
+            if study.get_trials(states=[States.COMPLETE]):
                 print(search.preset(study), flush=True)
             else:
-                print(f"{model} on {dataset}: no trial came to its end", flush=True)
+                print(f"{model} on {dataset}: no trial was completed", flush=True)
                 failed = 1
     return failed
-
-
-def _start(threads: int | None) -> None:
-    import_tensorflow()
-    from bert4rec_tf.runs import pipeline
-
-    if threads is not None:
-        pipeline.set_threads(threads)

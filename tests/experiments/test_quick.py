@@ -51,7 +51,7 @@ def test_a_run_in_a_shared_process_is_that_of_a_process_of_its_own(tmp_path):
     import filelock
 
     from bert4rec_tf.foundation import npz
-    from experiments.jobs import Plan
+    from experiments.plan import Plan
     from experiments.results import FINISHED, Results
     from experiments.sweep import Sweep
 
@@ -64,5 +64,5 @@ def test_a_run_in_a_shared_process_is_that_of_a_process_of_its_own(tmp_path):
         assert metrics(ranks["popular"]) == sweep.results.read()[jobs[1].key]["test"]["popular"]
         found.append(ranks)
     assert all((found[0][protocol] == found[1][protocol]).all() for protocol in PROTOCOLS)
-    with filelock.FileLock(sweep.initialize(jobs[1]), timeout=0):
+    with filelock.FileLock(sweep.lock_path(jobs[1]), timeout=0):
         pass

@@ -17,10 +17,9 @@ from support.paths import ROOT, TESTS
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
-from experiments import listing, provenance
-from experiments.jobs import Job, Plan, distinct
-from experiments.results import BUSY, FAILED, FINISHED, STOPPED, Results
-from experiments.sweep import Sweep
+from experiments.plan import Job, Plan
+from experiments.results import BUSY, FAILED, FINISHED, STOPPED, Results, commit
+from experiments.sweep import MISSING, RUNNING, Sweep, estimate, states
 from experiments.tables import TABLES, Cell
 
 PATIENCE = 60.0
@@ -49,7 +48,7 @@ def start(folder, *flags):
     folders = (f"--workdir={folder / 'work'}", f"--results={folder / 'results'}")
     return subprocess.Popen(
         [sys.executable, fake_worker.__file__, "--quick", *folders, *flags],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(TESTS)])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(TESTS), os.environ.get("PYTHONPATH", "")])},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -85,8 +84,7 @@ def traces(folder):
 
 
 def quick_jobs():
-    plan = Plan(("synthetic",), quick=True)
-    return distinct(one for name in TABLES for some in plan.jobs(name).values() for one in some)
+    return Plan(("synthetic",), quick=True).all_jobs(TABLES)
 
 
 def assert_complete(folder):
@@ -107,7 +105,7 @@ def test_a_line_tells_everything_of_its_run(tmp_path):
     assert set(line["test"]) == {"popular", "uniform", "full"}
     assert line["retrain"]["steps"] == one.run.training.steps and line["budget"] == 1
     assert line["peak_memory"] > 10e6 and line["wall_seconds"] > 0.3 and line["data_file"] is None
-    assert "versions" in line["environment"] and line["commit"] == provenance.commit()
+    assert "versions" in line["environment"] and line["commit"] == commit()
 
 
 def test_a_finished_run_is_not_run_again(tmp_path):
@@ -131,8 +129,8 @@ def test_failing_runs_are_recorded_and_the_others_go_on(tmp_path, capfd, shared)
     assert "Traceback" in (tmp_path / "work" / "logs" / f"{jobs[3].key}.txt").read_text()
     printed = capfd.readouterr()
     assert "the loss is nan" in printed.out and "Traceback" not in printed.out + printed.err
-    states = {one.run.seed: state for one, state, _ in listing.states(jobs, sweep(tmp_path))}
-    assert states == {LOSES: FAILED, DIES: FAILED, 2: FINISHED, RAISES: FAILED, 3: FINISHED}
+    found = {one.run.seed: state for one, state, _ in states(jobs, sweep(tmp_path))}
+    assert found == {LOSES: FAILED, DIES: FAILED, 2: FINISHED, RAISES: FAILED, 3: FINISHED}
 
 
 def test_a_worker_that_cannot_start_is_a_failed_run(tmp_path):
@@ -178,7 +176,7 @@ def test_ctrl_c_stops_everything_and_the_same_command_goes_on(tmp_path):
     os.killpg(process.pid, signal.SIGINT)
     code, _, errors = finished(process)
     assert code == 130
-    assert errors.strip() == "Stopped. The same command goes on."
+    assert errors.strip() == "Stopped. Run the same command again to resume."
     assert not any(is_alive(worker) for worker in workers(tmp_path))
     statuses = {line["status"] for line in lines(tmp_path)}
     assert statuses <= {STOPPED, FINISHED} and len(lines(tmp_path)) < len(quick_jobs())
@@ -199,8 +197,8 @@ def test_a_killed_sweep_leaves_no_orphans_and_goes_on(tmp_path):
 
 def test_what_another_sweep_runs_is_left_to_it(tmp_path, capsys):
     one, other = job(), sweep(tmp_path)
-    with filelock.FileLock(other.initialize(one)):
-        assert listing.states([one], other)[0][1] == listing.RUNNING
+    with filelock.FileLock(other.lock_path(one)):
+        assert states([one], other)[0][1] == RUNNING
         statuses = other.run([one])
     assert statuses[one.key] == BUSY and not other.results.read()
     assert "another sweep runs it" in capsys.readouterr().out
@@ -250,7 +248,7 @@ def test_only_a_finished_run_takes_the_place_of_a_finished_one(tmp_path, data, s
     (line,) = lines(tmp_path)
     begun = line.pop("begun")
     assert line == known and begun["status"] == status and begun["wall_seconds"] < 1_000
-    assert [row[1] for row in listing.states([one], again)] == [status]
+    assert [row[1] for row in states([one], again)] == [status]
     if seed == WAITS:
         files.make_folder(made.folder(one))
         (made.folder(one) / "go").touch()
@@ -277,10 +275,10 @@ def test_what_is_done_of_a_stopped_run_is_not_left(tmp_path):
     for one, seconds in ((stopped, 30.0), (late, 130.0)):
         made.results.put(line_of(one, status=STOPPED, wall_seconds=seconds))
         made.folder(one).mkdir(parents=True)
-    rows = listing.states([known, stopped, late, new], made)
+    rows = states([known, stopped, late, new], made)
     assert [row[2] for row in rows] == [0.0, pytest.approx(70.0), 0.0, pytest.approx(100.0)]
     made.folder(stopped).rmdir()
-    assert listing.states([stopped], made)[0][2] == pytest.approx(100.0), "there is nothing to go on with"
+    assert states([stopped], made)[0][2] == pytest.approx(100.0), "there is nothing to go on with"
 
 
 def test_what_was_done_on_another_file_is_left_on_this(tmp_path, data):
@@ -290,9 +288,9 @@ def test_what_was_done_on_another_file_is_left_on_this(tmp_path, data):
     made.results.put(line_of(known, data_file=file, wall_seconds=100.0))
     made.results.put(line_of(stopped, status=STOPPED, data_file=file, wall_seconds=30.0))
     made.folder(stopped).mkdir(parents=True)
-    assert listing.states([stopped], made)[0][2] == pytest.approx(70.0)
+    assert states([stopped], made)[0][2] == pytest.approx(70.0)
     with_other_data(data)
-    assert listing.states([stopped], sweep(tmp_path, data_dir=data))[0][2] == pytest.approx(100.0)
+    assert states([stopped], sweep(tmp_path, data_dir=data))[0][2] == pytest.approx(100.0)
 
 
 def test_the_time_of_a_finished_run_is_that_of_who_did_it(tmp_path, monkeypatch):
@@ -312,8 +310,8 @@ def test_the_time_of_a_finished_run_is_that_of_who_did_it(tmp_path, monkeypatch)
 
 def test_listing_never_fetches_data(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(datasets, "obtain", lambda *_: pytest.fail("it would be downloaded"))
-    rows = listing.states([Job(job(dataset="ml-20m").run)], sweep(tmp_path, data_dir=tmp_path))
-    assert [row[1:] for row in rows] == [(listing.MISSING, None)]
+    rows = states([Job(job(dataset="ml-20m").run)], sweep(tmp_path, data_dir=tmp_path))
+    assert [row[1:] for row in rows] == [(MISSING, None)]
 
 
 def test_the_estimate_is_that_of_the_most_alike(tmp_path):
@@ -329,9 +327,9 @@ def test_the_estimate_is_that_of_the_most_alike(tmp_path):
 
     narrow, wide = job(hidden_dim=16), job(hidden_dim=32)
     known = [line(narrow, 100.0), line(wide, 200.0), line(job(model="fpmc"), 1.0)]
-    assert listing.estimate(job(seed=2, hidden_dim=16, steps=40).run, known) == pytest.approx(10 + 180)
-    assert listing.estimate(job(seed=2, hidden_dim=32, steps=10).run, known) == pytest.approx(10 + 95)
-    assert listing.estimate(job(model="ncf").run, known) is None
+    assert estimate(job(seed=2, hidden_dim=16, steps=40).run, known) == pytest.approx(10 + 180)
+    assert estimate(job(seed=2, hidden_dim=32, steps=10).run, known) == pytest.approx(10 + 95)
+    assert estimate(job(model="ncf").run, known) is None
 
 
 def test_a_damaged_line_of_results_is_told_with_its_number(tmp_path):

@@ -14,7 +14,7 @@ from bert4rec_tf.config.run import Run
 from bert4rec_tf.evaluation.metrics import METRICS, PROTOCOLS
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
-from experiments.worker import Worker
+from experiments.worker import serve
 
 COMMAND = (sys.executable, __file__, "worker")
 LOSES, DIES, RAISES, WAITS = 13, 14, 15, 16
@@ -33,36 +33,34 @@ def measured(run, value=0.5):
     }
 
 
-class Sleeper(Worker):
-    """Writes down every step that it does, and goes on behind the last of them."""
-
-    def carry_out(self, request):
-        run, folder = Run.from_dict(request["run"]), Path(request["workdir"])
-        folder.mkdir(parents=True, exist_ok=True)
-        if run.seed == LOSES:
-            raise UserError("the loss is nan")
-        if run.seed == RAISES:
-            raise ValueError("a defect")
-        if run.seed == DIES:
-            os._exit(3)
-        (folder / "process").write_text(str(os.getpid()))
-        done = len((folder / "trace").read_text().split()) if (folder / "trace").exists() else 0
-        for step in range(done, run.training.steps):
+def sleep(request):
+    """Writes down every step that it does, and resumes behind the last of them."""
+    run, folder = Run.from_dict(request["run"]), Path(request["workdir"])
+    folder.mkdir(parents=True, exist_ok=True)
+    if run.seed == LOSES:
+        raise UserError("the loss is nan")
+    if run.seed == RAISES:
+        raise ValueError("a defect")
+    if run.seed == DIES:
+        os._exit(3)
+    (folder / "process").write_text(str(os.getpid()))
+    done = len((folder / "trace").read_text().split()) if (folder / "trace").exists() else 0
+    for step in range(done, run.training.steps):
+        time.sleep(0.02)
+        while run.seed == WAITS and step == 10 and not (folder / "go").exists():
             time.sleep(0.02)
-            while run.seed == WAITS and step == 10 and not (folder / "go").exists():
-                time.sleep(0.02)
-            with open(folder / "trace", "a") as trace:
-                trace.write(f"{step}\n")
-        files.write_json(folder / "metrics.json", measured(run))
-        if request["attention"]:
-            even = [[[[0.1] * 10] * 10] * 2] * 2
-            files.write_json(Path(request["attention"]), {"key": run.digest, "users": 3, "attention": even})
-        return folder
+        with open(folder / "trace", "a") as trace:
+            trace.write(f"{step}\n")
+    files.write_json(folder / "metrics.json", measured(run))
+    if request["attention"]:
+        even = [[[[0.1] * 10] * 10] * 2] * 2
+        files.write_json(Path(request["attention"]), {"key": run.digest, "users": 3, "attention": even})
+    return folder
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "worker":
-        code = Sleeper().run()
+        code = serve(sleep)
         time.sleep(1 if "slow" in sys.argv else 0)  # as one that has TensorFlow to leave
         sys.exit(code)
     from experiments import __main__ as program
