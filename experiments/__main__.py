@@ -17,6 +17,7 @@ from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.startup import Parser, exit_on_error, path_argument
 from experiments.findings import Findings
 from experiments.plan import Plan
+from experiments.processes import start_server
 from experiments.results import FAILED, Results
 from experiments.sweep import Sweep, show
 from experiments.tables import DATASETS, QUICK_DATASETS, TABLES
@@ -119,13 +120,15 @@ def main(arguments: Sequence[str]) -> int:
     not_published = unknown_parts(names, plan)
     results = Results(asked.results or (workdir if asked.quick else HERE / "results"))
     seconds = 60 * asked.time_budget if asked.time_budget else None
-    sweep = Sweep(results, workdir, asked.data_dir, asked.jobs, seconds, asked.threads, shared=asked.quick)
+    sweep = Sweep(results, workdir, asked.data_dir, asked.jobs, seconds, asked.threads)
     jobs = plan.all_jobs(names)
     if asked.list:
         show(jobs, sweep)
         return 0
     from experiments import report
 
+    if not asked.report:
+        start_server()
     statuses = {} if asked.report else sweep.run(jobs)
     has_data = asked.report or "table1" not in names or fetch(plan.datasets, sweep)
     whole = dataclasses.replace(plan, datasets=QUICK_DATASETS if asked.quick else DATASETS)

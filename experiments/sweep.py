@@ -1,6 +1,6 @@
 """Runs jobs in processes, keeps a line of what each ends with, and lists what is left."""
 
-import os
+import contextlib
 import threading
 import time
 from collections import deque
@@ -18,10 +18,10 @@ from bert4rec_tf.evaluation.metrics import POPULAR
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.progress import clock
 from bert4rec_tf.runs.workdir import WorkDirectory
-from experiments import results, worker
+from experiments import processes, results
 from experiments.plan import Job, num_trainings
+from experiments.processes import Request, Task
 from experiments.results import BUSY, FAILED, FINISHED, STOPPED, Line, Results, newest, same_file, trainings
-from experiments.worker import Process
 
 MISSING, RUNNING = "missing", "running"
 """What a listing calls a job besides the statuses of lines."""
@@ -38,8 +38,7 @@ class Sweep:
         jobs: runs at once.
         time_budget: seconds after which a run is stopped, to be resumed by the next sweep; None for no limit.
         threads: of each run; None for all.
-        shared: whether runs follow each other in one process, which saves TensorFlow's start where they are short.
-        worker: the command of a process that answers requests.
+        task: what the process of a run does.
     """
 
     results: Results
@@ -48,8 +47,7 @@ class Sweep:
     jobs: int = 1
     time_budget: float | None = None
     threads: int | None = None
-    shared: bool = False
-    worker: Sequence[str] = worker.COMMAND
+    task: Task = processes.carry_out
 
     def __post_init__(self) -> None:
         self._stop = threading.Event()
@@ -117,6 +115,7 @@ class Sweep:
 
     def _run_all(self, jobs: Sequence[Job], statuses: dict[str, str]) -> None:
         waiting = deque(jobs)
+        files.make_folder(self.workdir)
         with ThreadPoolExecutor(self.jobs) as pool:
             lanes = [pool.submit(self._run_lane, waiting, statuses) for _ in range(min(self.jobs, len(jobs)))]
             try:
@@ -128,46 +127,33 @@ class Sweep:
 
     def _run_lane(self, waiting: deque[Job], statuses: dict[str, str]) -> None:
         """Runs jobs one after the other until none waits."""
-        process = None
-        files.make_folder(self.workdir)
-        try:
-            while not self._stop.is_set():
-                try:
-                    job = waiting.popleft()
-                except IndexError:
-                    return
-                if self.is_finished(job):
-                    statuses[job.key] = FINISHED
-                    continue
-                process = process or Process(self.worker, self.workdir / "workers.log")
-                statuses[job.key] = self._run_one(job, process)
-                if process.is_ending or not self.shared:
-                    process.close()
-                    process = None
-        finally:
-            if process:
-                process.close()
+        while waiting and not self._stop.is_set():
+            with contextlib.suppress(IndexError):  # another lane was quicker
+                job = waiting.popleft()
+                statuses[job.key] = self._run_one(job)
 
-    def _run_one(self, job: Job, process: Process) -> str:
+    def _run_one(self, job: Job) -> str:
+        if self.is_finished(job):
+            return FINISHED
         begin = time.monotonic()
-        answer = process.ask(self._request(job), lambda: self._is_due(begin))
+        answer = processes.call(self.task, self._request(job), lambda: self._is_due(begin))
         if answer["status"] == BUSY:
             return BUSY
         line = self.results.put(self._sitting(job, answer, time.monotonic() - begin))
         self._report(job, line)
         return line["status"]
 
-    def _request(self, job: Job) -> dict[str, Any]:
-        paths = {
-            "lock": self.lock_path(job),
-            "log": self.log(job),
-            "workdir": self.folder(job),
-            "prepared_dir": self.workdir / "prepared",
-            "data_dir": self.data_dir,
-            "attention": self.results.attention_path(job.key) if job.attention else None,
-        }
-        found = {name: None if path is None else str(path) for name, path in paths.items()}
-        return {**found, "run": job.run.to_dict(), "threads": self.threads, "sweep": os.getpid()}
+    def _request(self, job: Job) -> Request:
+        return Request(
+            job.run,
+            lock=self.lock_path(job),
+            log=self.log(job),
+            workdir=self.folder(job),
+            prepared_dir=self.workdir / "prepared",
+            data_dir=self.data_dir,
+            attention=self.results.attention_path(job.key) if job.attention else None,
+            threads=self.threads,
+        )
 
     def _is_due(self, begin: float) -> bool:
         late = self.time_budget is not None and time.monotonic() - begin > self.time_budget
@@ -190,7 +176,7 @@ class Sweep:
             **answer,
         }
         folder = found.pop("folder", None)
-        return {**files.read_json(WorkDirectory(Path(folder)).metrics), **found} if folder else found
+        return {**files.read_json(WorkDirectory(folder).metrics), **found} if folder else found
 
     def _report(self, job: Job, line: Line) -> None:
         self._done += 1

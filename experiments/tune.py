@@ -17,9 +17,9 @@ from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError, in_one_line, unknown_name
 from bert4rec_tf.foundation.progress import clock
+from bert4rec_tf.foundation.startup import import_tensorflow
 from experiments.plan import SELECT_ONLY, Plan
 from experiments.tables import PROPORTIONS, WIDTHS, Cell, max_predictions
-from experiments.worker import import_pipeline
 
 try:
     import optuna
@@ -297,7 +297,11 @@ def main(
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     for model in models:
         space_of(model)
-    import_pipeline(threads)
+    import_tensorflow()
+    if threads is not None:
+        from bert4rec_tf.runs import pipeline
+
+        pipeline.set_threads(threads)
     failed = 0
     for dataset in plan.datasets:
         for model in models:

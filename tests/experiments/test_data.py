@@ -11,7 +11,7 @@ import pytest
 from bert4rec_tf.data.sources import datasets, download
 from bert4rec_tf.foundation import files
 from bert4rec_tf.runs.workdir import WorkDirectory
-from experiments import report, results, worker
+from experiments import processes, report, results, running
 from experiments import sweep as sweeps
 from experiments.__main__ import main
 from experiments.plan import Job, Plan
@@ -24,25 +24,14 @@ def pop(dataset="beauty"):
     return Job(Plan((dataset,)).job(Cell(dataset, "pop", "pop"), 1).run)
 
 
-class Here:
-    """Carries out a sweep's requests in this process."""
-
-    is_ending = False
-
-    def __init__(self, *_):
-        pass
-
-    def ask(self, request, _):
-        worker._sequences.cache_clear()
-        return {"status": FINISHED, "folder": str(worker.carry_out(request)), "peak_memory": 1}
-
-    def close(self):
-        pass
+def carry_out_here(task, request, _):
+    return {"status": FINISHED, "folder": running.carry_out(request), "peak_memory": 1}
 
 
 @pytest.fixture
 def here(monkeypatch):
-    monkeypatch.setattr(sweeps, "Process", Here)
+    """Carries out a sweep's requests in this process."""
+    monkeypatch.setattr(processes, "call", carry_out_here)
 
 
 def write(folder, last):
@@ -90,14 +79,14 @@ def test_a_home_folder_is_found(tmp_path, here, monkeypatch):
 
 def test_a_result_whose_file_is_gone_is_not_kept(tmp_path, here, monkeypatch):
     write(tmp_path / "data", 1)
-    sweep, ask = sweep_in(tmp_path), Here.ask
+    sweep = sweep_in(tmp_path)
 
-    def and_removed(self, request, should_stop):
-        answer = ask(self, request, should_stop)
+    def and_removed(*arguments):
+        answer = carry_out_here(*arguments)
         (tmp_path / "data" / "beauty.txt").unlink()
         return answer
 
-    monkeypatch.setattr(Here, "ask", and_removed)
+    monkeypatch.setattr(processes, "call", and_removed)
     assert sweep.run([pop()]) == {pop().key: FAILED}
     assert "the file of beauty is gone" in sweep.results.read()[pop().key]["error"]
 

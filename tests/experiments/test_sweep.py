@@ -10,8 +10,8 @@ from pathlib import Path
 
 import filelock
 import pytest
-from support import fake_worker
-from support.fake_worker import DIES, LOSES, RAISES, WAITS
+from support import fake_runs
+from support.fake_runs import DIES, LOSES, RAISES, WAITS
 from support.paths import ROOT, TESTS
 
 from bert4rec_tf.data.sources import datasets
@@ -30,7 +30,7 @@ def job(seed=1, model="bpr_mf", dataset="synthetic", **changes):
 
 
 def sweep(folder, **options):
-    return Sweep(Results(folder / "results"), folder / "work", **{"worker": fake_worker.COMMAND, **options})
+    return Sweep(Results(folder / "results"), folder / "work", **{"task": fake_runs.sleep, **options})
 
 
 def lines(folder):
@@ -39,7 +39,7 @@ def lines(folder):
 
 def line_of(one, **changes):
     """A finished line."""
-    content = {**fake_worker.measured(one.run), "key": one.key, "run": one.run.to_dict(), "budget": one.budget}
+    content = {**fake_runs.measured(one.run), "key": one.key, "run": one.run.to_dict(), "budget": one.budget}
     return {**content, "status": FINISHED, "wall_seconds": 100.0, "peak_memory": 10**9, "data_file": None, **changes}
 
 
@@ -47,7 +47,7 @@ def start(folder, *flags):
     """Starts the command in a process group of its own, as a shell does."""
     folders = (f"--workdir={folder / 'work'}", f"--results={folder / 'results'}")
     return subprocess.Popen(
-        [sys.executable, fake_worker.__file__, "--quick", *folders, *flags],
+        [sys.executable, fake_runs.__file__, "--quick", *folders, *flags],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(TESTS), os.environ.get("PYTHONPATH", "")])},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -75,7 +75,7 @@ def is_alive(process):
         return False
 
 
-def workers(folder):
+def processes(folder):
     return {int(path.read_text() or 0) for path in folder.glob("work/*/process")}
 
 
@@ -112,15 +112,14 @@ def test_a_finished_run_is_not_run_again(tmp_path):
     one = job()
     sweep(tmp_path).run([one])
     before = (tmp_path / "results" / "results.jsonl").read_bytes()
-    again = Sweep(Results(tmp_path / "results"), tmp_path / "work", worker=("false",))
+    again = sweep(tmp_path, task=fake_runs.kill)
     assert again.run([one]) == {one.key: FINISHED}
     assert (tmp_path / "results" / "results.jsonl").read_bytes() == before
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_failing_runs_are_recorded_and_the_others_go_on(tmp_path, capfd, shared):
+def test_failing_runs_are_recorded_and_the_others_go_on(tmp_path, capfd):
     jobs = [job(LOSES), job(DIES), job(2), job(RAISES), job(3)]
-    statuses = sweep(tmp_path, shared=shared).run(jobs)
+    statuses = sweep(tmp_path).run(jobs)
     assert [statuses[one.key] for one in jobs] == [FAILED, FAILED, FINISHED, FAILED, FINISHED]
     errors = {line["run"]["seed"]: line.get("error") for line in lines(tmp_path)}
     assert errors[LOSES] == "the loss is nan"
@@ -133,11 +132,11 @@ def test_failing_runs_are_recorded_and_the_others_go_on(tmp_path, capfd, shared)
     assert found == {LOSES: FAILED, DIES: FAILED, 2: FINISHED, RAISES: FAILED, 3: FINISHED}
 
 
-def test_a_worker_that_cannot_start_is_a_failed_run(tmp_path):
+def test_a_killed_process_is_a_failed_run(tmp_path):
+    """As by a system that is out of memory."""
     one = job()
-    broken = Sweep(Results(tmp_path / "results"), tmp_path / "work", worker=("false",))
-    assert broken.run([one]) == {one.key: FAILED}
-    assert "exit code 1" in lines(tmp_path)[0]["error"]
+    assert sweep(tmp_path, task=fake_runs.kill).run([one]) == {one.key: FAILED}
+    assert lines(tmp_path)[0]["error"] == "its process ended by signal SIGKILL"
 
 
 def test_a_run_out_of_its_time_goes_on_in_the_next_sweep(tmp_path):
@@ -154,14 +153,6 @@ def test_a_run_out_of_its_time_goes_on_in_the_next_sweep(tmp_path):
     assert lines(tmp_path)[0]["wall_seconds"] > spent
 
 
-def test_a_stopped_run_takes_no_other_with_it(tmp_path):
-    """Its process ends, but is still there when the next job is given out."""
-    jobs = [job(WAITS), job(2), job(WAITS, model="fpmc"), job(3)]
-    made = sweep(tmp_path, shared=True, time_budget=8.0, worker=(*fake_worker.COMMAND, "slow"))
-    statuses = made.run(jobs)
-    assert [statuses[one.key] for one in jobs] == [STOPPED, FINISHED, STOPPED, FINISHED]
-
-
 def test_two_at_once_share_the_work(tmp_path):
     sweeps = [start(tmp_path, "--jobs=2"), start(tmp_path)]
     for process in sweeps:
@@ -172,12 +163,12 @@ def test_two_at_once_share_the_work(tmp_path):
 
 def test_ctrl_c_stops_everything_and_the_same_command_goes_on(tmp_path):
     process = start(tmp_path, "--jobs=2")
-    wait_until(lambda: len(workers(tmp_path)) >= 2)
+    wait_until(lambda: len(processes(tmp_path)) >= 2)
     os.killpg(process.pid, signal.SIGINT)
     code, _, errors = finished(process)
     assert code == 130
     assert errors.strip() == "Stopped. Run the same command again to resume."
-    assert not any(is_alive(worker) for worker in workers(tmp_path))
+    assert not any(is_alive(one) for one in processes(tmp_path))
     statuses = {line["status"] for line in lines(tmp_path)}
     assert statuses <= {STOPPED, FINISHED} and len(lines(tmp_path)) < len(quick_jobs())
     assert finished(start(tmp_path, "--jobs=2"))[0] == 0
@@ -186,10 +177,10 @@ def test_ctrl_c_stops_everything_and_the_same_command_goes_on(tmp_path):
 
 def test_a_killed_sweep_leaves_no_orphans_and_goes_on(tmp_path):
     process = start(tmp_path)
-    wait_until(lambda: len(workers(tmp_path)) and (tmp_path / "results" / "results.jsonl").exists())
+    wait_until(lambda: len(processes(tmp_path)) and (tmp_path / "results" / "results.jsonl").exists())
     process.kill()
     process.communicate()
-    wait_until(lambda: not any(is_alive(worker) for worker in workers(tmp_path)))
+    wait_until(lambda: not any(is_alive(one) for one in processes(tmp_path)))
     assert lines(tmp_path), "the file of results is whole"
     assert finished(start(tmp_path))[0] == 0
     assert_complete(tmp_path)

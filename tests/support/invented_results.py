@@ -4,7 +4,7 @@ from experiments.findings import Findings
 from experiments.plan import Plan
 from experiments.report import Report, render
 from experiments.results import FINISHED
-from support.fake_worker import measured
+from support.fake_runs import measured
 
 FILE = {"name": "beauty.txt", "sha256": "f480" * 16, "as_published": True}
 

@@ -1,22 +1,18 @@
-"""A worker whose runs only sleep, and a command of the experiments that has such workers.
+"""Runs that only sleep, and a command of the experiments that has such runs.
 
-python fake_worker.py worker
-python fake_worker.py --quick --workdir=...
+python fake_runs.py --quick --workdir=...
 """
 
 import functools
 import os
+import signal
 import sys
 import time
-from pathlib import Path
 
-from bert4rec_tf.config.run import Run
 from bert4rec_tf.evaluation.metrics import METRICS, PROTOCOLS
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
-from experiments.worker import serve
 
-COMMAND = (sys.executable, __file__, "worker")
 LOSES, DIES, RAISES, WAITS = 13, 14, 15, 16
 """Seeds of runs that end otherwise than the others, or wait at their tenth step for a file `go` in their folder."""
 
@@ -35,7 +31,7 @@ def measured(run, value=0.5):
 
 def sleep(request):
     """Writes down every step that it does, and resumes behind the last of them."""
-    run, folder = Run.from_dict(request["run"]), Path(request["workdir"])
+    run, folder = request.run, request.workdir
     folder.mkdir(parents=True, exist_ok=True)
     if run.seed == LOSES:
         raise UserError("the loss is nan")
@@ -52,18 +48,19 @@ def sleep(request):
         with open(folder / "trace", "a") as trace:
             trace.write(f"{step}\n")
     files.write_json(folder / "metrics.json", measured(run))
-    if request["attention"]:
+    if request.attention:
         even = [[[[0.1] * 10] * 10] * 2] * 2
-        files.write_json(Path(request["attention"]), {"key": run.digest, "users": 3, "attention": even})
+        files.write_json(request.attention, {"key": run.digest, "users": 3, "attention": even})
     return folder
 
 
+def kill(request):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "worker":
-        code = serve(sleep)
-        time.sleep(1 if "slow" in sys.argv else 0)  # as one that has TensorFlow to leave
-        sys.exit(code)
     from experiments import __main__ as program
 
-    program.Sweep = functools.partial(program.Sweep, worker=COMMAND)
+    program.Sweep = functools.partial(program.Sweep, task=sleep)
+    program.start_server = functools.partial(program.start_server, ["support.fake_runs"])
     program.command(sys.argv[1:])

@@ -1,0 +1,143 @@
+"""Runs a job in a process of its own, forked from a server that has TensorFlow imported already."""
+
+import contextlib
+import multiprocessing
+import multiprocessing.forkserver
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from bert4rec_tf.config.run import Run
+from bert4rec_tf.foundation.errors import UserError, in_one_line
+from experiments.results import BUSY, FAILED, FINISHED, STOPPED
+
+CONTEXT = multiprocessing.get_context("forkserver")
+PRELOAD = ("experiments.running",) if sys.platform == "linux" else ()
+POLL_SECONDS = 0.2
+PATIENCE_SECONDS = 60.0
+"""How long a stopped job may take to keep a checkpoint; what is killed then loses the steps since the last one."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a process needs to know of its job.
+
+    Attributes:
+        run: what to do.
+        lock: held by the process of the job.
+        log: what it prints is added there.
+        workdir, prepared_dir, data_dir: folders, as for a run.
+        attention: where to keep the mean attention, if at all.
+        threads: to compute with; None for all.
+    """
+
+    run: Run
+    lock: Path
+    log: Path
+    workdir: Path
+    prepared_dir: Path
+    data_dir: Path | None = None
+    attention: Path | None = None
+    threads: int | None = None
+
+
+Task = Callable[[Request], Path]
+"""Carries out a request and returns the folder where it was done."""
+
+
+def carry_out(request: Request) -> Path:
+    """Does a request's run."""
+    from experiments import running
+
+    return running.carry_out(request)
+
+
+def start_server(preload: Sequence[str] = PRELOAD) -> None:
+    """Starts what processes are forked from. It and they ignore Ctrl-C: the sweep gets it, and stops them."""
+    CONTEXT.set_forkserver_preload(list(preload))
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    multiprocessing.forkserver.ensure_running()
+    signal.signal(signal.SIGINT, handler)
+
+
+def call(task: Task, request: Request, should_stop: Callable[[], bool]) -> dict[str, Any]:
+    """Carries out a request in a process and returns its answer.
+
+    Args:
+        task: a function of a module.
+        request: what to do.
+        should_stop: asked now and then; the job is stopped after its step, with a checkpoint, once it is true.
+
+    Returns:
+        `status`; of a finished job its `folder`, of a failed one its `error`; `peak_memory` in bytes, unless the
+        process died of the job.
+    """
+    answers, sender = CONTEXT.Pipe(duplex=False)
+    process = CONTEXT.Process(target=_work, args=(task, request, sender))
+    process.start()
+    sender.close()
+    told = None
+    while process.is_alive():
+        process.join(POLL_SECONDS)
+        if told is None and should_stop():
+            told = time.monotonic()
+            process.terminate()
+        elif told is not None and time.monotonic() - told > PATIENCE_SECONDS:
+            process.kill()
+    with contextlib.suppress(EOFError):
+        return answers.recv()
+    if told is not None:
+        return {"status": STOPPED}
+    code = process.exitcode
+    how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+    return {"status": FAILED, "error": f"its process ended {how}"}
+
+
+def _work(task: Task, request: Request, answers: Connection) -> None:
+    stopping = threading.Event()
+
+    def stop(*_: Any) -> None:
+        if not stopping.is_set():
+            stopping.set()
+            raise KeyboardInterrupt
+
+    with open(request.log, "ab") as log:
+        for descriptor in (1, 2):
+            os.dup2(log.fileno(), descriptor)
+    signal.signal(signal.SIGTERM, stop)
+    threading.Thread(target=_end_with_sweep, daemon=True).start()
+    answer = _answer(task, request)
+    if answer["status"] == FAILED and stopping.is_set():
+        answer = {"status": STOPPED}
+    answers.send({**answer, "peak_memory": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss})
+
+
+def _answer(task: Task, request: Request) -> dict[str, Any]:
+    try:
+        with filelock.FileLock(request.lock, timeout=0):
+            return {"status": FINISHED, "folder": task(request)}
+    except filelock.Timeout:
+        return {"status": BUSY}
+    except KeyboardInterrupt:
+        return {"status": STOPPED}
+    except Exception as error:
+        if not isinstance(error, UserError):
+            traceback.print_exc()
+        return {"status": FAILED, "error": in_one_line(error)}
+
+
+def _end_with_sweep() -> None:
+    """Stops this process once the sweep is gone."""
+    multiprocessing.parent_process().join()
+    os.kill(os.getpid(), signal.SIGTERM)
