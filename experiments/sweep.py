@@ -1,6 +1,5 @@
 """Runs jobs in processes, keeps a line of what each ends with, and lists what is left."""
 
-import contextlib
 import threading
 import time
 from collections import deque
@@ -127,10 +126,12 @@ class Sweep:
 
     def _run_lane(self, waiting: deque[Job], statuses: dict[str, str]) -> None:
         """Runs jobs one after the other until none waits."""
-        while waiting and not self._stop.is_set():
-            with contextlib.suppress(IndexError):  # another lane was quicker
+        while not self._stop.is_set():
+            try:
                 job = waiting.popleft()
-                statuses[job.key] = self._run_one(job)
+            except IndexError:
+                return
+            statuses[job.key] = self._run_one(job)
 
     def _run_one(self, job: Job) -> str:
         if self.is_finished(job):
