@@ -4,6 +4,7 @@ A study is one file and resumes where it was stopped or killed: a trial that was
 checkpoint. A point that was trained before, or failed, is not trained again. What an ended trial trained is deleted.
 """
 
+import pprint
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,37 +28,21 @@ except ImportError as error:
     raise UserError("--tune needs optuna: pip install '.[tune]'") from error
 
 L2 = (1.0, 0.1, 0.01, 0.001, 0.0001)
-DROPOUT = tuple(tenths / 10 for tenths in range(10))
-GRU = {"learning_rate": (0.01, 0.02, 0.05, 0.1, 0.2), "momentum": (0.0, 0.1, 0.2, 0.3)}
+DROPOUT = {"dropout": tuple(tenths / 10 for tenths in range(10))}
+GRU = {**DROPOUT, "learning_rate": (0.01, 0.02, 0.05, 0.1, 0.2), "momentum": (0.0, 0.1, 0.2, 0.3)}
+MAX_LOSS = {"loss": ("bpr_max", "top1_max"), "regularization": (0.0, 0.5, 1.0), "alpha": (0.0, 0.25, 0.5, 0.75, 1.0)}
+CASER = {"l2": (*L2, 1e-6), "markov_order": tuple(range(1, 10)), "num_targets": (1, 2, 3)}
+CLOZE = {"weight_decay": L2, "attention_dropout": DROPOUT["dropout"], "mask_proportion": PROPORTIONS}
 
 SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
     "bpr_mf": {"hidden_dim": WIDTHS, "l2": L2},
     "ncf": {"hidden_dim": WIDTHS, "l2": L2, "train_negatives": tuple(range(1, 11))},
     "fpmc": {"hidden_dim": WIDTHS, "l2": L2},
-    "gru4rec": {"hidden_dim": WIDTHS, "dropout": DROPOUT, **GRU},
-    "gru4rec_plus": {
-        "hidden_dim": WIDTHS,
-        "dropout": DROPOUT,
-        **GRU,
-        "loss": ("bpr_max", "top1_max"),
-        "regularization": (0.0, 0.5, 1.0),
-        "alpha": (0.0, 0.25, 0.5, 0.75, 1.0),
-    },
-    "caser": {
-        "hidden_dim": WIDTHS,
-        "l2": (*L2, 1e-6),
-        "dropout": DROPOUT,
-        "markov_order": tuple(range(1, 10)),
-        "num_targets": (1, 2, 3),
-    },
-    "sasrec": {"hidden_dim": WIDTHS, "weight_decay": (*L2, 0.0), "dropout": DROPOUT, "num_layers": (1, 2, 3)},
-    "bert4rec": {
-        "hidden_dim": WIDTHS,
-        "weight_decay": L2,
-        "dropout": DROPOUT,
-        "attention_dropout": DROPOUT,
-        "mask_proportion": PROPORTIONS,
-    },
+    "gru4rec": {"hidden_dim": WIDTHS, **GRU},
+    "gru4rec_plus": {"hidden_dim": WIDTHS, **GRU, **MAX_LOSS},
+    "caser": {"hidden_dim": WIDTHS, **DROPOUT, **CASER},
+    "sasrec": {"hidden_dim": WIDTHS, **DROPOUT, "weight_decay": (*L2, 0.0), "num_layers": (1, 2, 3)},
+    "bert4rec": {"hidden_dim": WIDTHS, **DROPOUT, **CLOZE},
 }
 """Model -> setting -> its values: the paper's grid (section 4.3), and what a model's own paper and program vary. The
 paper's l2 is `weight_decay` where only the optimizer knows it; Adagrad has none. POP has nothing to search."""
@@ -165,9 +150,8 @@ class Search:
         return found
 
     def _measured(self, trial: optuna.Trial, run: Run) -> float:
-        times = sum(
-            other.params == trial.params and STOPPED not in other.user_attrs for other in _interrupted(trial.study)
-        )
+        killed = [other for other in _interrupted(trial.study) if STOPPED not in other.user_attrs]
+        times = sum(other.params == trial.params for other in killed)
         if times >= MOST_KILLED:
             raise UserError(f"its process was killed {times} times")
         best = 0.0
@@ -219,23 +203,15 @@ class Search:
         kept = {one: value for one, value in before.settings.items() if self.is_masked or one not in SELECT_ONLY}
         share = "" if self.plan.budget == 1 else f", with {100 * self.plan.budget:.3g} % of the steps"
         seconds = sum(trial.duration.total_seconds() for trial in study.trials if trial.duration)
-        expect = (
-            f"NDCG@10 {study.best_value:.4f} on the validation item (measured{share}); the test item is not measured."
+        entry = presets.Preset(
+            f"NDCG@10 {study.best_value:.4f} on the validation item (measured{share}); the test item is not measured.",
+            f"Not measured yet; the search of {len(ended(study))} trials took {clock(seconds)}.",
+            {**kept, **changed},
         )
-        takes = f"Not measured yet; the search of {len(ended(study))} trials took {clock(seconds)}."
-        flags = {
-            "dataset": self.dataset,
-            "model": self.model,
-            **({"preset": name} if self.is_masked else {}),
-            **changed,
-        }
-        return "\n".join(
-            [
-                f"# An entry for {place}:",
-                f"{key}: Preset({expect!r}, {takes!r}, { ({**kept, **changed})!r}),",
-                "# Or by flags:",
-                f"python -m bert4rec_tf.run {' '.join(f'--{flag}={value}' for flag, value in flags.items())}",
-            ]
+        flags = {"dataset": self.dataset, "model": self.model, "preset": name if self.is_masked else "fast", **changed}
+        return (
+            f"# An entry for {place}:\n{key}: {pprint.pformat(entry, width=110, sort_dicts=False)},\n# Or by flags:\n"
+            f"python -m bert4rec_tf.run {' '.join(f'--{flag}={value}' for flag, value in flags.items())}"
         )
 
     def _changes(self, values: dict[str, Any]) -> dict[str, Any]:
@@ -245,10 +221,8 @@ class Search:
         preset = self.plan.preset if self.is_masked else "fast"
         given = presets.make_run(self.dataset, self.model, preset, self.plan.seeds[0], **found).flat()
         left = {*PROTOCOL, *(SHORTENED if self.plan.budget != 1 else ())}
-        return {
-            **found,
-            **{name: value for name, value in flat.items() if name not in left and value != given.get(name)},
-        }
+        others = {name: value for name, value in flat.items() if name not in left and value != given.get(name)}
+        return {**found, **others}
 
 
 def retry(study: optuna.Study) -> None:
