@@ -8,10 +8,12 @@ from setuptools import find_packages, setup
 HERE = Path(__file__).parent
 EXPORT = ["ai-edge-litert>=2.1", "onnx>=1.17", "onnxruntime>=1.20", "tf2onnx>=1.17"]
 PLOTS = ["matplotlib>=3.8"]
+REPORT = ["jinja2>=3.1"]
 SERVE = ["aiohttp>=3.11"]
 TEST = [
     "hypothesis>=6.100",
     "ir-measures>=0.3.7",
+    "mypy>=1.14",
     "playwright>=1.49",
     "pytest>=8",
     "pytest-xdist>=3.6",
@@ -45,8 +47,9 @@ setup(
     extras_require={
         "export": EXPORT,
         "plots": PLOTS,
+        "report": REPORT,
         "serve": SERVE,
-        "test": [*TEST, *EXPORT, *PLOTS, *SERVE, *TUNE],
+        "test": [*TEST, *EXPORT, *PLOTS, *REPORT, *SERVE, *TUNE],
         "tune": TUNE,
     },
     entry_points={"console_scripts": ["bert4rec=bert4rec_tf.commands.main:main"]},

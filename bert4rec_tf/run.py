@@ -216,8 +216,9 @@ def run_options(interactions: Interactions | None) -> dict[str, Any]:
 
 def export(workdir: WorkDirectory) -> None:
     path = start_pipeline().export(workdir, folder("export_dir"), FLAGS.k, FLAGS.format)
+    k = min(FLAGS.k, workdir.read_vocabulary().num_items)
     what = {
-        "saved_model": f"SavedModel, raw ids in, `items` and `scores` of {FLAGS.k} recommendations out",
+        "saved_model": f"SavedModel, raw ids in, `items` and `scores` of {k} recommendations out",
         "onnx": "encoder.onnx and scorer.onnx, which give TensorFlow's numbers in onnxruntime",
         "litert": "encoder.tflite and scorer.tflite, which give TensorFlow's numbers in LiteRT",
     }

@@ -13,21 +13,18 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.foundation.errors import UserError, unknown_name
+from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.startup import Parser, exit_on_error, path_argument
-from experiments import listing
 from experiments.findings import Findings
-from experiments.jobs import EncodedRequest, Job, Plan, distinct
-from experiments.material import fetch, write_report
+from experiments.plan import Plan
+from experiments.processes import start_server
 from experiments.results import FAILED, Results
-from experiments.sweep import Sweep
+from experiments.sweep import Sweep, show
 from experiments.tables import DATASETS, QUICK_DATASETS, TABLES
 
 HERE = Path(__file__).parent
 NOT_TUNED = ("list", "report", "tables", "figures", "jobs", "time_budget", "results")
-"""What a search has no use for."""
-
-SECONDS = 60
-"""The budget of time is given in minutes."""
+"""Flags that a search has no use for."""
 
 
 def parser() -> Parser:
@@ -38,14 +35,14 @@ def parser() -> Parser:
     made.add_argument("--seeds", default="1", help="repeat every run with these (default: 1)")
     made.add_argument("--preset", default="fast", help="settings of BERT4Rec: fast, released or table2")
     made.add_argument("--budget", type=float, default=1.0, help="share of the presets' steps, as 0.25 (default: 1)")
-    made.add_argument("--quick", action="store_true", help="the whole path on the built-in data, tiny models")
+    made.add_argument("--quick", action="store_true", help="everything on the built-in data with tiny models")
     made.add_argument("--list", action="store_true", help="show what is done, running and missing, and run nothing")
     made.add_argument("--report", action="store_true", help="write the report from what is there, and run nothing")
-    made.add_argument("--tune", metavar="MODELS", help="search the paper's grid for these models in place of a sweep")
+    made.add_argument("--tune", metavar="MODELS", help="search the paper's grid for these models, in place of a sweep")
     made.add_argument("--trials", type=int, default=30, help="settings that --tune tries (default: 30)")
     made.add_argument("--jobs", type=int, default=1, help="runs at once (default: 1)")
     made.add_argument("--threads", type=int, help="threads of each run (default: all)")
-    made.add_argument("--time_budget", type=float, help="minutes after which a run is stopped; the next sweep goes on")
+    made.add_argument("--time_budget", type=float, help="minutes after which a run stops; the next sweep resumes it")
     made.add_argument("--data_dir", type=path_argument, help="folder of the data files, as for a run")
     made.add_argument(
         "--workdir", type=path_argument, help="folder of the runs (default: runs/experiments; --quick: runs/quick)"
@@ -60,25 +57,21 @@ def parser() -> Parser:
 
 def numbered(kind: str, text: str | None, other: str | None) -> list[str]:
     """Returns the names in TABLES of `kind` ("table" or "figure") that were asked for."""
-    known = [name for name in TABLES if name.startswith(kind)]
+    known = {name.removeprefix(kind): name for name in TABLES if name.startswith(kind)}
     if text is None:
-        return known if other is None else []
-    names = [f"{kind}{number.strip()}" for number in text.split(",")]
-    for name in names:
-        if name not in known:
-            raise UserError(
-                f"`{kind}s` must be numbers among {', '.join(one.removeprefix(kind) for one in known)}. "
-                f"Received: {kind}s={text}"
-            )
-    return names
+        return list(known.values()) if other is None else []
+    numbers = [number.strip() for number in text.split(",")]
+    if not set(numbers) <= set(known):
+        raise UserError(f"`{kind}s` must be numbers among {', '.join(known)}. Received: {kind}s={text}")
+    return [known[number] for number in numbers]
 
 
 def chosen_datasets(text: str | None, quick: bool) -> tuple[str, ...]:
+    if text is None:
+        return QUICK_DATASETS if quick else DATASETS
     if quick:
-        if text is not None:
-            raise UserError(f"`datasets` goes without --quick, which has the built-in one. Received: datasets={text}")
-        return QUICK_DATASETS
-    names = tuple(DATASETS if text is None else (name.strip() for name in text.split(",")))
+        raise UserError(f"`datasets` goes without --quick, which has the built-in one. Received: datasets={text}")
+    names = tuple(name.strip() for name in text.split(","))
     for name in names:
         if name not in DATASETS:
             raise unknown_name("dataset", name, DATASETS)
@@ -124,20 +117,24 @@ def main(arguments: Sequence[str]) -> int:
 
         return tune.main(asked.tune.split(","), plan, workdir / "tuning", asked.trials, asked.data_dir, asked.threads)
     names = [*numbered("table", asked.tables, asked.figures), *numbered("figure", asked.figures, asked.tables)]
-    unknown = unknown_parts(names, plan)
+    not_published = unknown_parts(names, plan)
     results = Results(asked.results or (workdir if asked.quick else HERE / "results"))
-    budget = asked.time_budget * SECONDS if asked.time_budget else None
-    sweep = Sweep(results, workdir, asked.data_dir, asked.jobs, budget, asked.threads, shared=asked.quick)
-    jobs = jobs_of(names, plan)
+    seconds = 60 * asked.time_budget if asked.time_budget else None
+    sweep = Sweep(results, workdir, asked.data_dir, asked.jobs, seconds, asked.threads)
+    jobs = plan.all_jobs(names)
     if asked.list:
-        listing.show(jobs, sweep)
+        show(jobs, sweep)
         return 0
+    from experiments import report
+
+    if not asked.report:
+        start_server()
     statuses = {} if asked.report else sweep.run(jobs)
     has_data = asked.report or "table1" not in names or fetch(plan.datasets, sweep)
     whole = dataclasses.replace(plan, datasets=QUICK_DATASETS if asked.quick else DATASETS)
     lines, attentions = results.read(), results.attentions()
     findings = {name: Findings(name, whole, lines, attentions) for name in TABLES}
-    for path in write_report(findings, sweep, EncodedRequest([job.key for job in jobs], unknown)):
+    for path in report.write(findings, sweep, [job.key for job in jobs], not_published):
         print(path)
     return int(FAILED in statuses.values() or not has_data)
 
@@ -148,25 +145,29 @@ def unknown_parts(names: Sequence[str], plan: Plan) -> list[str]:
     Raises:
         UserError: where these are all that was asked for.
     """
-    if plan.quick:
-        return []
-    none = [name for name in names if not set(plan.datasets) & set(TABLES[name].datasets)]
-    said = [
-        f"{name[:-1].capitalize()} {name[-1]} of {' or '.join(datasets.find(data).title for data in plan.datasets)}"
-        for name in none
-    ]
+    none = [name for name in names if not plan.quick and not set(plan.datasets) & set(TABLES[name].datasets)]
+    titles = " or ".join(datasets.find(data).title for data in plan.datasets)
+    parts = [f"{name[:-1].capitalize()} {name[-1]} of {titles}" for name in none]
     if len(none) == len(names):
         known = sorted({data for name in none for data in TABLES[name].datasets}, key=DATASETS.index)
         raise UserError(
-            f"`datasets` must have one of {', '.join(known)}, for the paper has no {' and no '.join(said)}. "
+            f"`datasets` must have one of {', '.join(known)}, for the paper has no {' and no '.join(parts)}. "
             f"Received: datasets={','.join(plan.datasets)}"
         )
-    return said
+    return parts
 
 
-def jobs_of(names: Sequence[str], plan: Plan) -> list[Job]:
-    """Returns every run of some tables once."""
-    return distinct(job for name in names for some in plan.jobs(name).values() for job in some)
+def fetch(names: Sequence[str], sweep: Sweep) -> bool:
+    """Downloads the data that are not at hand, with a warning where that fails; returns whether all are there."""
+    are_there = True
+    for name in names:
+        try:
+            if datasets.present(name, sweep.data_dir) is None:
+                datasets.obtain(name, sweep.data_dir)
+        except UserError as error:
+            warn(str(error))
+            are_there = False
+    return are_there
 
 
 def interrupted(*_: Any) -> NoReturn:
@@ -174,10 +175,9 @@ def interrupted(*_: Any) -> NoReturn:
 
 
 def command(arguments: Sequence[str]) -> None:
-    """Does the same as a process: it ends with the exit code, with mistakes told in one line, and Ctrl-C and SIGTERM
-    alike."""
+    """The same as a process: it ends with the exit code, a mistake in one line, and SIGTERM as Ctrl-C."""
     signal.signal(signal.SIGTERM, interrupted)
-    exit_on_error(lambda: sys.exit(main(arguments)), stopped="Stopped. The same command goes on.")
+    exit_on_error(lambda: sys.exit(main(arguments)), stopped="Stopped. Run the same command again to resume.")
 
 
 if __name__ == "__main__":

@@ -1,24 +1,67 @@
 """The pictures of Figures 2 to 4, in the paper's arrangement (extra `plots`)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bert4rec_tf.data.sources import datasets
-from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation import files, plots
+from bert4rec_tf.foundation.progress import warn
 from experiments.findings import Findings
+from experiments.results import Results
 from experiments.tables import MODELS, PROPORTIONS, SEQUENTIAL, TABLES, WIDTHS
 
+Picture = tuple[str, str]
+"""A file name beside the report, and what it shows."""
 
-def draw_widths(found: Findings, folder: Path) -> list[tuple[str, str]]:
+
+def draw(findings: Mapping[str, Findings], results: Results) -> dict[str, list[Picture]]:
+    """Draws the figures that have anything to show, beside the results; returns them by the figure's name."""
+    if not plots.available():
+        warn("The figures need matplotlib: pip install '.[plots]'")
+        return {}
+    drawn = {}
+    for name, make in (("figure2", draw_attention), ("figure3", draw_widths), ("figure4", draw_proportions)):
+        if name in findings and any(findings[name].runs.values()):
+            drawn[name] = make(findings[name], results.folder)
+    return drawn
+
+
+def draw_attention(found: Findings, folder: Path) -> list[Picture]:
+    """Draws Figure 2 of each data set: one heat map for each layer and head, of the first seed that is finished."""
+    from matplotlib.figure import Figure
+
+    drawn = []
+    for dataset in found.run_on():
+        job = next(job for (of, _), some in found.runs.items() if of == dataset for job, _ in some)
+        content = files.read_json(Results(folder).attention_path(job.key))
+        title = f"{datasets.find(dataset).title}, {content['users']:,} users"
+        maps = np.asarray(content["attention"])
+        layers, heads, positions, _ = maps.shape
+        figure = Figure(figsize=(4 * heads + 1, 3.6 * layers), layout="constrained")
+        figure.suptitle(title)
+        for number in range(layers * heads):
+            layer, head = divmod(number, heads)
+            axes = figure.add_subplot(layers, heads, number + 1)
+            image = axes.imshow(maps[layer, head], cmap="viridis", vmin=0)
+            axes.set(title=f"layer {layer + 1}, head {head + 1}", xticks=range(positions), yticks=range(positions))
+            figure.colorbar(image, ax=axes)
+        name = f"figure2-{dataset}.png"
+        _save(figure, folder / name)
+        shown = f"{title}: mean attention in each layer and head; position {positions - 1} is the mask token"
+        drawn.append((name, shown))
+    return drawn
+
+
+def draw_widths(found: Findings, folder: Path) -> list[Picture]:
     """Draws Figure 3: a column per data set, HR@10 above NDCG@10, a curve per model over the width."""
 
     def curves(axes: Any, dataset: str, metric: str) -> None:
         for model in SEQUENTIAL:
-            known = {width: found.mean(dataset, f"{model}@{width}", metric) for width in WIDTHS}
-            _curve(axes, known, MODELS[model])
+            values = [found.mean(dataset, f"{model}@{width}", metric) for width in WIDTHS]
+            _curve(axes, WIDTHS, values, MODELS[model])
         axes.set_xscale("log", base=2)
         axes.set_xticks(WIDTHS, labels=[str(width) for width in WIDTHS])
         axes.set_xlabel("d")
@@ -26,11 +69,12 @@ def draw_widths(found: Findings, folder: Path) -> list[tuple[str, str]]:
     return _grid(found, folder / "figure3.png", curves, "HR@10 and NDCG@10 over the width d")
 
 
-def draw_proportions(found: Findings, folder: Path) -> list[tuple[str, str]]:
+def draw_proportions(found: Findings, folder: Path) -> list[Picture]:
     """Draws Figure 4: a column per data set, HR@10 above NDCG@10, over rho."""
 
     def curves(axes: Any, dataset: str, metric: str) -> None:
-        _curve(axes, {rho: found.mean(dataset, str(rho), metric) for rho in PROPORTIONS}, "BERT4Rec", marks_best=True)
+        values = [found.mean(dataset, str(rho), metric) for rho in PROPORTIONS]
+        _curve(axes, PROPORTIONS, values, "BERT4Rec", marks_best=True)
         axes.set_xticks(PROPORTIONS)
         axes.set_xlabel("rho")
 
@@ -38,8 +82,10 @@ def draw_proportions(found: Findings, folder: Path) -> list[tuple[str, str]]:
     return _grid(found, folder / "figure4.png", curves, shown)
 
 
-def _curve(axes: Any, values: dict[float, float | None], label: str, marks_best: bool = False) -> None:
-    known = {x: value for x, value in values.items() if value is not None}
+def _curve(
+    axes: Any, places: Sequence[float], values: Sequence[float | None], label: str, marks_best: bool = False
+) -> None:
+    known = {place: value for place, value in zip(places, values) if value is not None}
     if not known:
         return
     (line,) = axes.plot(list(known), list(known.values()), marker="o", label=label)
@@ -48,7 +94,7 @@ def _curve(axes: Any, values: dict[float, float | None], label: str, marks_best:
         axes.plot([best], [known[best]], marker="o", markersize=2 * line.get_markersize(), color=line.get_color())
 
 
-def _grid(found: Findings, path: Path, curves: Callable[[Any, str, str], None], shown: str) -> list[tuple[str, str]]:
+def _grid(found: Findings, path: Path, curves: Callable[[Any, str, str], None], shown: str) -> list[Picture]:
     """Draws a panel per data set and metric; nothing where no line has two points."""
     from matplotlib.figure import Figure
 
@@ -66,30 +112,6 @@ def _grid(found: Findings, path: Path, curves: Callable[[Any, str, str], None], 
         return []
     _save(figure, path)
     return [(path.name, shown)]
-
-
-def draw_attention(attention: Sequence[Any], path: Path, title: str) -> list[tuple[str, str]]:
-    """Draws Figure 2: one heat-map for each layer and head.
-
-    Args:
-        attention: [layers, heads, positions, positions], rows the positions that attend.
-        path: ends in `.png`.
-        title: above all.
-    """
-    from matplotlib.figure import Figure
-
-    maps = np.asarray(attention)
-    layers, heads, positions, _ = maps.shape
-    figure = Figure(figsize=(4 * heads + 1, 3.6 * layers), layout="constrained")
-    figure.suptitle(title)
-    for layer in range(layers):
-        for head in range(heads):
-            axes = figure.add_subplot(layers, heads, layer * heads + head + 1)
-            image = axes.imshow(maps[layer, head], cmap="viridis", vmin=0)
-            axes.set(title=f"layer {layer + 1}, head {head + 1}", xticks=range(positions), yticks=range(positions))
-            figure.colorbar(image, ax=axes)
-    _save(figure, path)
-    return [(path.name, f"{title}: mean attention in each layer and head; position {positions - 1} is the mask token")]
 
 
 def _save(figure: Any, path: Path) -> None:

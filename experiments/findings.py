@@ -2,19 +2,18 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
 from bert4rec_tf.config.paper import paper
+from bert4rec_tf.config.run import RETRAIN, SELECT
 from bert4rec_tf.evaluation.metrics import POPULAR
-from experiments.jobs import Job, Plan
-from experiments.results import FINISHED
+from experiments.plan import Job, Plan
+from experiments.results import FINISHED, Line
 from experiments.tables import TABLES
 
 SAMPLES = "samples_per_second"
-
-Line = Mapping[str, Any]
+"""Counts as a metric: the examples per second of a run's last training, with its measurements."""
 
 
 @dataclass(frozen=True)
@@ -44,22 +43,21 @@ class Findings:
     left_out: dict[str, Line] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.left_out.update(of_other_files(self.lines))
+        self.left_out.update(_of_other_files(self.lines))
         seeds = sorted({*self.plan.seeds, *(line["run"]["seed"] for line in self.lines.values())})
-        budgets = sorted({self.plan.budget, *(line["budget"] for line in self.lines.values())}, reverse=True)
-        plans = {budget: replace(self.plan, budget=budget, seeds=seeds).jobs(self.name) for budget in budgets}
-        for dataset in dict.fromkeys(dataset for dataset, _ in plans[self.plan.budget]):
-            finished = {budget: self._finished(plans[budget], dataset) for budget in budgets}
-            best = max(budgets, key=lambda budget: (sum(map(len, finished[budget].values())), budget))
-            self.budgets[dataset] = best
-            self.runs.update({(dataset, variant): found for variant, found in finished[best].items()})
-
-    def _finished(self, jobs: Mapping[tuple[str, str], Sequence[Job]], dataset: str) -> dict[str, Any]:
-        return {
-            variant: [(job, self.lines[job.key]) for job in some if self._counts(job.key)]
-            for (of, variant), some in jobs.items()
-            if of == dataset
-        }
+        best: dict[str, tuple[int, float]] = {}
+        finished = {}
+        for budget in {self.plan.budget, *(line["budget"] for line in self.lines.values())}:
+            counts: dict[str, int] = {}
+            for (dataset, variant), jobs in replace(self.plan, budget=budget, seeds=seeds).jobs(self.name).items():
+                known = [(job, self.lines[job.key]) for job in jobs if self._counts(job.key)]
+                finished[budget, dataset, variant] = known
+                counts[dataset] = counts.get(dataset, 0) + len(known)
+            best = {dataset: max(best.get(dataset, (0, 0.0)), (count, budget)) for dataset, count in counts.items()}
+        self.budgets.update({dataset: budget for dataset, (_, budget) in best.items()})
+        for place in ((best_budget, dataset) for dataset, best_budget in self.budgets.items()):
+            some = {(of, variant): known for (budget, of, variant), known in finished.items() if (budget, of) == place}
+            self.runs.update(some)
 
     def _counts(self, key: str) -> bool:
         if TABLES[self.name].keeps_attention and key not in self.attentions:
@@ -71,20 +69,16 @@ class Findings:
 
     def run_on(self) -> list[str]:
         """Returns the data sets of which a run is finished."""
-        return [name for name in self.budgets if any(self.runs[name, variant] for variant in self.variants(name))]
+        return [name for name in self.budgets if any(known for (of, _), known in self.runs.items() if of == name)]
 
     def variants(self, dataset: str) -> list[str]:
         return [variant for of, variant in self.runs if of == dataset]
 
-    def finished(self, dataset: str, variant: str) -> list[Line]:
-        """Returns the lines of a cell's finished seeds."""
-        return [line for _, line in self.runs.get((dataset, variant), ())]
-
     def values(self, dataset: str, variant: str, metric: str, protocol: str = POPULAR) -> list[float]:
-        """Returns a metric of each finished seed; for SAMPLES the examples per second of the last training."""
-        lines = self.finished(dataset, variant)
+        """Returns a metric of each finished seed."""
+        lines = [line for _, line in self.runs.get((dataset, variant), ())]
         if metric == SAMPLES:
-            return [rate for rate in map(samples_per_second, lines) if rate is not None]
+            return [speed for speed in map(_samples_per_second, lines) if speed is not None]
         return [line["test"][protocol][metric] for line in lines]
 
     def mean(self, dataset: str, variant: str, metric: str, protocol: str = POPULAR) -> float | None:
@@ -92,40 +86,31 @@ class Findings:
         values = self.values(dataset, variant, metric, protocol)
         return float(np.mean(values)) if values else None
 
-    def paper(self, dataset: str, variant: str, metric: str) -> float | None:
+    def paper(self, dataset: str, variant: str, metric: str, protocol: str = POPULAR) -> float | None:
         """Returns the published number; None where there is none."""
-        return paper().get(self.name, {}).get(dataset, {}).get(variant, {}).get(metric)
+        published = paper().get(self.name, {}) if protocol == POPULAR else {}
+        return published.get(dataset, {}).get(variant, {}).get(metric)
 
     def pair(self, dataset: str, first: str, second: str) -> tuple[Job, Job] | None:
         """Returns the jobs of two cells with the first seed that both have finished; None where they share none."""
         seconds = {job.run.seed: job for job, _ in self.runs.get((dataset, second), ())}
-        for job, _ in self.runs.get((dataset, first), ()):
-            if job.run.seed in seconds:
-                return job, seconds[job.run.seed]
-        return None
-
-    def asked(self) -> dict[str, Job]:
-        """Returns the jobs that the plan asks for, at its own budget, by their keys."""
-        return {job.key: job for some in self.plan.jobs(self.name).values() for job in some}
+        jobs = (job for job, _ in self.runs.get((dataset, first), ()) if job.run.seed in seconds)
+        return next(((job, seconds[job.run.seed]) for job in jobs), None)
 
 
-def of_other_files(lines: Mapping[str, Line]) -> dict[str, Line]:
+def _of_other_files(lines: Mapping[str, Line]) -> dict[str, Line]:
     """Returns the finished lines that were not measured on the data file of most of their data set, by their keys."""
-    of_files: dict[str, dict[str | None, dict[str, Line]]] = {}
+    of_files: dict[str, dict[str | None, Sequence[str]]] = {}
     for key, line in lines.items():
         if line["status"] == FINISHED:
             content = (line["data_file"] or {}).get("sha256")
-            of_files.setdefault(line["run"]["dataset"], {}).setdefault(content, {})[key] = line
-    others = {}
-    for of_file in of_files.values():
-        most = max(of_file.values(), key=len)
-        others.update({key: line for some in of_file.values() if some is not most for key, line in some.items()})
-    return others
+            of_files.setdefault(line["run"]["dataset"], {}).setdefault(content, []).append(key)
+    left = [keys for some in of_files.values() for keys in some.values() if keys is not max(some.values(), key=len)]
+    return {key: lines[key] for keys in left for key in keys}
 
 
-def samples_per_second(line: Line) -> float | None:
-    """Returns the examples per second of a run's last training; where that was measured on the way, this included."""
-    phase = line.get("retrain") or line.get("select")
+def _samples_per_second(line: Line) -> float | None:
+    phase = line.get(RETRAIN) or line.get(SELECT)
     if not phase or not phase["seconds"]:
         return None
     return phase["steps"] * line["run"]["training"]["batch_size"] / phase["seconds"]

@@ -1,90 +1,143 @@
-"""A worker's process, as a sweep sees it."""
+"""Runs a job in a process of its own, forked from a server that has TensorFlow imported already."""
 
 import contextlib
-import json
+import multiprocessing
+import multiprocessing.forkserver
 import os
-import select
+import resource
 import signal
-import subprocess
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from experiments.results import FAILED, STOPPED
+import filelock
 
-WORKER = (sys.executable, "-m", "experiments.worker")
+from bert4rec_tf.config.run import Run
+from bert4rec_tf.foundation.errors import UserError, in_one_line
+from experiments.results import BUSY, FAILED, FINISHED, STOPPED
+
+CONTEXT = multiprocessing.get_context("forkserver")
+PRELOAD = ("experiments.running",) if sys.platform == "linux" else ()
 POLL_SECONDS = 0.2
 PATIENCE_SECONDS = 60.0
 """How long a stopped job may take to keep a checkpoint; what is killed then loses the steps since the last one."""
 
 
-class Process:
-    """A worker, apart from the terminal's Ctrl-C, which is the sweep's to pass on.
+@dataclass(frozen=True)
+class Request:
+    """What a process needs to know of its job.
 
-    Args:
-        command: starts it.
-        log: what it says outside of any job is added there.
+    Attributes:
+        run: what to do.
+        lock: held by the process of the job.
+        log: what it prints is added there.
+        workdir, prepared_dir, data_dir: folders, as for a run.
+        attention: where to keep the mean attention, if at all.
+        threads: to compute with; None for all.
     """
 
-    def __init__(self, command: Sequence[str], log: Path) -> None:
-        home = str(Path(__file__).parents[1])
-        paths = [home, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-        self._is_ending = False
-        with open(log, "ab") as errors:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                start_new_session=True,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-            )
+    run: Run
+    lock: Path
+    log: Path
+    workdir: Path
+    prepared_dir: Path
+    data_dir: Path | None = None
+    attention: Path | None = None
+    threads: int | None = None
 
-    def ask(self, request: dict[str, Any], should_stop: Callable[[], bool]) -> dict[str, Any]:
-        """Sends a request and returns its answer, a failed one where the process dies of it.
 
-        Args:
-            request: as `worker` understands it.
-            should_stop: asked now and then; the job is stopped once it is true.
-        """
-        told = None
-        try:
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            return self._death(stopped=False)
-        while not select.select([self._process.stdout], [], [], POLL_SECONDS)[0]:
-            if told is None and should_stop():
-                told = time.monotonic()
-                self._is_ending = True
-                self._process.send_signal(signal.SIGTERM)
-            elif told is not None and time.monotonic() - told > PATIENCE_SECONDS:
-                self._process.kill()
-        text = self._process.stdout.readline()
-        answer = json.loads(text) if text.endswith(b"\n") else self._death(stopped=told is not None)
-        self._is_ending |= answer["status"] == STOPPED
-        return answer
+Task = Callable[[Request], Path]
+"""Carries out a request and returns the folder where it was done."""
 
-    def _death(self, stopped: bool) -> dict[str, Any]:
-        code = self._process.wait()
-        if stopped:
-            return {"status": STOPPED}
-        how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-        return {"status": FAILED, "error": f"its process ended {how}"}
 
-    def takes_more(self) -> bool:
-        """Tells whether it can be asked again. A worker ends after a job that is stopped, though not at once."""
-        return not self._is_ending and self._process.poll() is None
+def carry_out(request: Request) -> Path:
+    """Does a request's run."""
+    from experiments import running
 
-    def close(self) -> None:
-        """Ends the process, which has no job any more or loses the one that it has."""
-        with contextlib.suppress(BrokenPipeError):  # it died before it read all
-            self._process.stdin.close()
-        try:
-            self._process.wait(PATIENCE_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process.stdout.close()
+    return running.carry_out(request)
+
+
+def start_server(preload: Sequence[str] = PRELOAD) -> None:
+    """Starts what processes are forked from. It and they ignore Ctrl-C: the sweep gets it, and stops them."""
+    CONTEXT.set_forkserver_preload(list(preload))
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    multiprocessing.forkserver.ensure_running()
+    signal.signal(signal.SIGINT, handler)
+
+
+def call(task: Task, request: Request, should_stop: Callable[[], bool]) -> dict[str, Any]:
+    """Carries out a request in a process and returns its answer.
+
+    Args:
+        task: a function of a module.
+        request: what to do.
+        should_stop: asked now and then; the job is stopped after its step, with a checkpoint, once it is true.
+
+    Returns:
+        `status`; of a finished job its `folder`, of a failed one its `error`; `peak_memory` in bytes, unless the
+        process died of the job.
+    """
+    answers, sender = CONTEXT.Pipe(duplex=False)
+    process = CONTEXT.Process(target=_work, args=(task, request, sender))
+    process.start()
+    sender.close()
+    told = None
+    while process.is_alive():
+        process.join(POLL_SECONDS)
+        if told is None and should_stop():
+            told = time.monotonic()
+            process.terminate()
+        elif told is not None and time.monotonic() - told > PATIENCE_SECONDS:
+            process.kill()
+    with contextlib.suppress(EOFError):
+        return answers.recv()
+    if told is not None:
+        return {"status": STOPPED}
+    code = process.exitcode
+    how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+    return {"status": FAILED, "error": f"its process ended {how}"}
+
+
+def _work(task: Task, request: Request, answers: Connection) -> None:
+    stopping = threading.Event()
+
+    def stop(*_: Any) -> None:
+        if not stopping.is_set():
+            stopping.set()
+            raise KeyboardInterrupt
+
+    with open(request.log, "ab") as log:
+        for descriptor in (1, 2):
+            os.dup2(log.fileno(), descriptor)
+    signal.signal(signal.SIGTERM, stop)
+    threading.Thread(target=_end_with_sweep, daemon=True).start()
+    answer = _answer(task, request)
+    if answer["status"] == FAILED and stopping.is_set():
+        answer = {"status": STOPPED}
+    answers.send({**answer, "peak_memory": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss})
+
+
+def _answer(task: Task, request: Request) -> dict[str, Any]:
+    try:
+        with filelock.FileLock(request.lock, timeout=0):
+            return {"status": FINISHED, "folder": task(request)}
+    except filelock.Timeout:
+        return {"status": BUSY}
+    except KeyboardInterrupt:
+        return {"status": STOPPED}
+    except Exception as error:
+        if not isinstance(error, UserError):
+            traceback.print_exc()
+        return {"status": FAILED, "error": in_one_line(error)}
+
+
+def _end_with_sweep() -> None:
+    """Stops this process once the sweep is gone."""
+    multiprocessing.parent_process().join()
+    os.kill(os.getpid(), signal.SIGTERM)

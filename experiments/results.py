@@ -1,6 +1,9 @@
-"""What the runs of a sweep ended with: one JSON line per run in one file, which several sweeps may write to."""
+"""What runs ended with: one JSON line per run in a file that several sweeps may write to, and what they ran on."""
 
+import functools
+import hashlib
 import json
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,36 +11,25 @@ from typing import Any
 import filelock
 
 from bert4rec_tf.config.run import RETRAIN, SELECT
+from bert4rec_tf.data.reading import archives
+from bert4rec_tf.data.sources import datasets, download
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.runs.workdir import WorkDirectory
+
+Line = Mapping[str, Any]
 
 FILE = "results.jsonl"
 ATTENTION = "attention-"
 BEGUN = "begun"
 
 FINISHED, FAILED, STOPPED = "finished", "failed", "stopped"
-"""The `status` of a line: measured; ended with an error; out of its time, to be gone on with."""
+"""The `status` of a line: measured; ended with an error; stopped, to be resumed."""
 
 BUSY = "running elsewhere"
-"""What a job is that another sweep works on; no line says so."""
+"""The status of a job that another sweep works on; no line has it."""
 
-
-def same_file(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> bool:
-    """Tells whether two `data_file`s have the same content; what is not known counts as that."""
-    return first is None or second is None or first["sha256"] == second["sha256"]
-
-
-def folder_of_data(folder: Path, fingerprint: str) -> Path:
-    """Returns the work directory of a run on data of this fingerprint.
-
-    That is `folder` where it is new or made from these data. Where it was made from others, which stay there, it is one
-    beside it, whose name ends in the fingerprint's first digits.
-    """
-    work = WorkDirectory(folder)
-    if not work.config.exists() or work.read_config()["data_fingerprint"] == fingerprint:
-        return folder
-    return folder.with_name(f"{folder.name}-{fingerprint[:8]}")
+REPOSITORY = Path(__file__).parents[1]
 
 
 class Results:
@@ -45,9 +37,9 @@ class Results:
 
     A line has `key` (the run's digest), `status`, `run`, `budget` (the share of its preset's steps), `data_file`,
     `commit` (of the code of its last sitting), `peak_memory` in bytes and `wall_seconds` of all sittings on that file,
-    but at least of its trainings, for one that was killed left no line; a finished one what `metrics.json` holds too, a
-    failed one its `error`. A finished line has in `begun` the line of the same run on another data file, where that is
-    stopped or failed.
+    but at least of its trainings, for a sitting that was killed left no line. A finished line has what `metrics.json`
+    holds too, a failed one its `error`. A finished line has in `begun` the line of the same run on another data file,
+    where that is stopped or failed.
 
     Attributes:
         folder: where the file lies, with whatever else a report is made of.
@@ -70,6 +62,11 @@ class Results:
                 raise UserError(f"{self.path}, line {number}: not the result of a run ({error})") from error
         return found
 
+    def read_json(self, name: str) -> dict[str, Any]:
+        """Returns what a file of the folder holds; nothing where it is not there."""
+        path = self.folder / name
+        return files.read_json(path) if path.exists() else {}
+
     def attention_path(self, key: str) -> Path:
         """Returns where the mean attention of a run is kept."""
         return self.folder / f"{ATTENTION}{key}.json"
@@ -79,15 +76,15 @@ class Results:
         return {path.stem.removeprefix(ATTENTION) for path in self.folder.glob(f"{ATTENTION}*.json")}
 
     def lock(self) -> filelock.FileLock:
-        """Returns the lock of what is kept in the folder, to be held while a file there is changed."""
+        """Returns the folder's lock, to be held while a file there is changed."""
         files.make_folder(self.folder)
         return filelock.FileLock(self.folder / f".{FILE}{files.LOCK}")
 
     def put(self, sitting: dict[str, Any]) -> dict[str, Any]:
         """Adds what a sitting of a run ended with; the file is whole at any time.
 
-        It takes the place of the older line of its key, and has the time of both where that is of the same data file. A
-        finished line stays until a finished one of another data file comes; until then it holds what is begun there.
+        It replaces the older line of its key, and has the time of both where they are of the same data file. A finished
+        line stays until there is a finished one of another data file; until then it holds that one in `begun`.
 
         Args:
             sitting: a line whose `wall_seconds` and `peak_memory` are those of this sitting alone.
@@ -101,41 +98,91 @@ class Results:
             is_finished = older.get("status") == FINISHED
             if is_finished and _of_same_file(older, sitting):
                 return older
-            begun = older.get(BEGUN) if is_finished else older
-            line = _with_lost_time(_together(begun, sitting) if begun and _of_same_file(begun, sitting) else sitting)
+            line = _with_earlier_sittings(older.get(BEGUN) if is_finished else older, sitting)
             stays = is_finished and line["status"] != FINISHED
-            self._write({**found, line["key"]: {**older, BEGUN: line} if stays else line})
+            found[line["key"]] = {**older, BEGUN: line} if stays else line
+            ordered = sorted(found.values(), key=lambda one: (one["run"]["dataset"], one["run"]["model"], one["key"]))
+            files.write_text(self.path, "".join(f"{json.dumps(one, sort_keys=True)}\n" for one in ordered))
             return line
 
-    def _write(self, found: Mapping[str, dict[str, Any]]) -> None:
-        ordered = sorted(found.values(), key=lambda one: (one["run"]["dataset"], one["run"]["model"], one["key"]))
-        files.write_text(self.path, "".join(f"{json.dumps(one, sort_keys=True)}\n" for one in ordered))
 
-
-def newest(line: Mapping[str, Any]) -> Mapping[str, Any]:
+def newest(line: Line) -> Line:
     """Returns what a run ended with last, be it on another data file than its finished line."""
     return line.get(BEGUN, line)
 
 
-def trainings(line: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def trainings(line: Line) -> list[Line]:
     """Returns what a line says of its trainings that took steps."""
     return [line[phase] for phase in (SELECT, RETRAIN) if phase in line and line[phase]["steps"]]
 
 
-def _with_lost_time(line: dict[str, Any]) -> dict[str, Any]:
-    """Returns a line with at least the time of its trainings: checkpoints know of sittings that nobody wrote down."""
-    spent = sum(training["seconds"] for training in trainings(line))
-    return {**line, "wall_seconds": max(line["wall_seconds"], round(spent, 1))}
+def _with_earlier_sittings(older: Line | None, sitting: dict[str, Any]) -> dict[str, Any]:
+    """Adds the time and memory of the line before, and at least the time of the trainings: checkpoints know of sittings
+    that were killed."""
+    seconds, memory = sitting["wall_seconds"], sitting["peak_memory"] or 0
+    if older and _of_same_file(older, sitting):
+        seconds += older.get("wall_seconds", 0.0)
+        memory = max(memory, older.get("peak_memory") or 0)
+    trained = sum(training["seconds"] for training in trainings(sitting))
+    return {**sitting, "wall_seconds": round(max(seconds, trained), 1), "peak_memory": memory or None}
 
 
-def _of_same_file(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+def _of_same_file(first: Line, second: Line) -> bool:
     return same_file(first.get("data_file"), second.get("data_file"))
 
 
-def _together(older: Mapping[str, Any], newer: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the newer line of a run, with the time and the memory of both."""
-    return {
-        **newer,
-        "wall_seconds": round(older.get("wall_seconds", 0.0) + newer["wall_seconds"], 1),
-        "peak_memory": max(older.get("peak_memory") or 0, newer.get("peak_memory") or 0) or None,
-    }
+def same_file(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> bool:
+    """Tells whether two `data_file`s have the same content; an unknown one counts as the same."""
+    return first is None or second is None or first["sha256"] == second["sha256"]
+
+
+def folder_of_data(folder: Path, fingerprint: str) -> Path:
+    """Returns the work directory of a run on data of this fingerprint.
+
+    That is `folder` where it is new or made from these data. Where it was made from others, which stay there, it is one
+    beside it, whose name ends in the fingerprint's first digits.
+    """
+    work = WorkDirectory(folder)
+    if not work.config.exists() or work.read_config()["data_fingerprint"] == fingerprint:
+        return folder
+    return folder.with_name(f"{folder.name}-{fingerprint[:8]}")
+
+
+def data_file(dataset: str, folder: Path | None) -> dict[str, Any] | None:
+    """Returns what is known of a data set's file; None where it is built in or not there.
+
+    Returns:
+        `name`; `sha256` of its content, that is of what is packed in it; `as_published`, whether it is the authors'
+        file, None where that is unknown: their checksum is of what they published, which may be an archive.
+
+    Raises:
+        UserError: where the file cannot be read.
+    """
+    present = datasets.present(dataset, folder)
+    if present is None:
+        return None
+    file, path = present
+    fetched = datasets.source_of(dataset).fetched
+    with archives.opened(path, file.member) as content:
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
+    is_published = download.digest(path, fetched.remote.checksum) == fetched.remote.checksum
+    known = is_published or file == fetched
+    return {"name": path.name, "sha256": digest, "as_published": is_published if known else None}
+
+
+@functools.cache
+def commit(repository: Path = REPOSITORY) -> str | None:
+    """Returns the commit of a checkout, with "+" where the package differs from it; None where there is no checkout."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", repository, *arguments]
+        return subprocess.run(command, capture_output=True, check=True, encoding="utf-8").stdout
+
+    try:
+        root, head = git("rev-parse", "--show-toplevel", "HEAD").splitlines()
+        changed = git("status", "--porcelain", "--", "bert4rec_tf")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    if not repository.samefile(root):
+        return None
+    return f"{head}+" if changed else head

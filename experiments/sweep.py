@@ -1,26 +1,29 @@
-"""Runs jobs in worker processes, several at once where asked, and keeps what they end with."""
+"""Runs jobs in processes, keeps a line of what each ends with, and lists what is left."""
 
-import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import filelock
 
+from bert4rec_tf.config.run import Run
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation.metrics import POPULAR
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.progress import clock
 from bert4rec_tf.runs.workdir import WorkDirectory
-from experiments import provenance
-from experiments.jobs import Job
-from experiments.processes import WORKER, Process
-from experiments.results import BUSY, FAILED, FINISHED, STOPPED, Results, folder_of_data, same_file
+from experiments import processes, results
+from experiments.plan import Job, num_trainings
+from experiments.processes import Request, Task
+from experiments.results import BUSY, FAILED, FINISHED, STOPPED, Line, Results, newest, same_file, trainings
+
+MISSING, RUNNING = "missing", "running"
+"""What a listing calls a job besides the statuses of lines."""
 
 
 @dataclass
@@ -29,13 +32,12 @@ class Sweep:
 
     Attributes:
         results: where they are kept; what is finished there is not run again.
-        workdir: folder of the runs' own folders, from which stopped ones go on.
+        workdir: folder of the runs' own folders, from which stopped ones are resumed.
         data_dir: where the data files lie.
         jobs: runs at once.
-        time_budget: seconds after which a run is stopped, to be gone on with by the next sweep; None for no limit.
+        time_budget: seconds after which a run is stopped, to be resumed by the next sweep; None for no limit.
         threads: of each run; None for all.
-        shared: whether runs follow each other in one process, which saves TensorFlow's start where they are short.
-        worker: the command of a process that answers requests.
+        task: what the process of a run does.
     """
 
     results: Results
@@ -44,8 +46,7 @@ class Sweep:
     jobs: int = 1
     time_budget: float | None = None
     threads: int | None = None
-    shared: bool = False
-    worker: Sequence[str] = WORKER
+    task: Task = processes.carry_out
 
     def __post_init__(self) -> None:
         self._stop = threading.Event()
@@ -55,8 +56,8 @@ class Sweep:
     def run(self, jobs: Sequence[Job]) -> dict[str, str]:
         """Runs what is not finished and returns the status of every job by its key.
 
-        A job that another sweep works on is passed over, and asked for once more at the end. Ctrl-C stops all runs,
-        which keep a checkpoint, and is raised again.
+        A job that another sweep works on is skipped, and tried once more at the end. Ctrl-C stops all runs, which keep
+        a checkpoint, and is raised again.
         """
         statuses = {job.key: FINISHED for job in jobs if self.is_finished(job)}
         waiting = [job for job in jobs if job.key not in statuses]
@@ -64,7 +65,7 @@ class Sweep:
         if statuses:
             print(f"{len(statuses)} of {len(jobs)} runs are finished already.", flush=True)
         for _ in range(2):
-            statuses |= self._run_lanes(waiting)
+            self._run_all(waiting, statuses)
             waiting = [job for job in waiting if statuses.get(job.key) == BUSY]
         for job in waiting:
             print(f"{job.title}: another sweep runs it", flush=True)
@@ -82,131 +83,174 @@ class Sweep:
     def is_running(self, job: Job) -> bool:
         """Tells whether a process works on the job."""
         try:
-            with filelock.FileLock(self.initialize(job), timeout=0):
+            with filelock.FileLock(self.lock_path(job), timeout=0):
                 return False
         except filelock.Timeout:
             return True
 
     def data_file(self, dataset: str) -> dict[str, Any] | None:
-        """Returns `provenance.data_file`, read once."""
+        """Returns `results.data_file`, read once."""
         if self._files.get(dataset) is None:
-            self._files[dataset] = provenance.data_file(dataset, self.data_dir)
+            self._files[dataset] = results.data_file(dataset, self.data_dir)
         return self._files[dataset]
 
     def folder(self, job: Job) -> Path:
-        """The work directory of a job, on the data that it was begun with first."""
+        """Returns the work directory of a job, on the data that it was begun with first."""
         return self.workdir / f"{job.run.dataset}-{job.run.model}-{job.key}"
 
-    def folder_of(self, job: Job, line: Mapping[str, Any]) -> Path:
-        """The work directory that a finished line of the job was measured in, if that was here."""
-        return folder_of_data(self.folder(job), line["data_fingerprint"])
+    def folder_of(self, job: Job, line: Line) -> Path:
+        """Returns the work directory that a finished line of the job was measured in, if that was here."""
+        return results.folder_of_data(self.folder(job), line["data_fingerprint"])
 
-    def initialize(self, job: Job) -> Path:
-        """The lock of a job, which its process holds; the system frees that of a dead one."""
+    def lock_path(self, job: Job) -> Path:
+        """Returns the lock of a job, which its process holds; the system frees that of a dead one."""
         files.make_folder(self.workdir / "claims")
         return self.workdir / "claims" / job.key
 
-    def _run_lanes(self, jobs: Sequence[Job]) -> dict[str, str]:
-        waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
-        for job in jobs:
-            waiting.put(job)
-        statuses: dict[str, str] = {}
+    def log(self, job: Job) -> Path:
+        """Returns the file of what a run printed."""
+        files.make_folder(self.workdir / "logs")
+        return self.workdir / "logs" / f"{job.key}.txt"
+
+    def _run_all(self, jobs: Sequence[Job], statuses: dict[str, str]) -> None:
+        waiting = deque(jobs)
         files.make_folder(self.workdir)
         with ThreadPoolExecutor(self.jobs) as pool:
-            lanes = [pool.submit(self._lane, waiting, statuses) for _ in range(min(self.jobs, len(jobs)))]
+            lanes = [pool.submit(self._run_lane, waiting, statuses) for _ in range(min(self.jobs, len(jobs)))]
             try:
                 for lane in as_completed(lanes):
                     lane.result()
             except BaseException:
                 self._stop.set()
                 raise
-        return statuses
 
-    def _lane(self, waiting: "queue.SimpleQueue[Job]", statuses: dict[str, str]) -> None:
+    def _run_lane(self, waiting: deque[Job], statuses: dict[str, str]) -> None:
         """Runs jobs one after the other until none waits."""
-        with self._processes() as fresh:
-            while not self._stop.is_set():
-                try:
-                    job = waiting.get_nowait()
-                except queue.Empty:
-                    return
-                statuses[job.key] = self._run_one(job, fresh)
+        while not self._stop.is_set():
+            try:
+                job = waiting.popleft()
+            except IndexError:
+                return
+            statuses[job.key] = self._run_one(job)
 
-    @contextmanager
-    def _processes(self) -> Iterator[Any]:
-        """Yields a function that returns a process for the next job: the last one's, where they are shared."""
-        held: list[Process] = []
-
-        def fresh() -> Process:
-            if held and not (self.shared and held[-1].takes_more()):
-                held.pop().close()
-            if not held:
-                command = (*self.worker, *([] if self.threads is None else [str(self.threads)]))
-                held.append(Process(command, self.workdir / "workers.log"))
-            return held[-1]
-
-        try:
-            yield fresh
-        finally:
-            for process in held:
-                process.close()
-
-    def _run_one(self, job: Job, fresh: Any) -> str:
+    def _run_one(self, job: Job) -> str:
         if self.is_finished(job):
             return FINISHED
         begin = time.monotonic()
-        answer = fresh().ask(self._request(job), lambda: self._is_due(begin))
+        answer = processes.call(self.task, self._request(job), lambda: self._is_due(begin))
         if answer["status"] == BUSY:
             return BUSY
         line = self.results.put(self._sitting(job, answer, time.monotonic() - begin))
-        self._tell(job, line)
+        self._report(job, line)
         return line["status"]
 
+    def _request(self, job: Job) -> Request:
+        return Request(
+            job.run,
+            lock=self.lock_path(job),
+            log=self.log(job),
+            workdir=self.folder(job),
+            prepared_dir=self.workdir / "prepared",
+            data_dir=self.data_dir,
+            attention=self.results.attention_path(job.key) if job.attention else None,
+            threads=self.threads,
+        )
+
+    def _is_due(self, begin: float) -> bool:
+        late = self.time_budget is not None and time.monotonic() - begin > self.time_budget
+        return late or self._stop.is_set()
+
     def _sitting(self, job: Job, answer: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """Returns the line of one sitting, a failed one where nobody could tell which data it is of."""
+        """Returns the line of one sitting, a failed one where nobody can tell which data it is of."""
         file = self.data_file(job.run.dataset)
         if answer["status"] == FINISHED and file is None and datasets.source_of(job.run.dataset) is not None:
-            gone = f"the file of {job.run.dataset} is gone, so the result is not kept; with it the same command goes on"
+            gone = f"the file of {job.run.dataset} is gone, so the result is not kept; put it back and run this again"
             answer = {"status": FAILED, "error": gone}
         found = {
             "key": job.key,
             "run": job.run.to_dict(),
             "budget": job.budget,
             "data_file": file,
-            "commit": provenance.commit(),
+            "commit": results.commit(),
             "wall_seconds": round(seconds, 1),
             "peak_memory": None,
             **answer,
         }
         folder = found.pop("folder", None)
-        return {**files.read_json(WorkDirectory(Path(folder)).metrics), **found} if folder else found
+        return {**files.read_json(WorkDirectory(folder).metrics), **found} if folder else found
 
-    def _is_due(self, begin: float) -> bool:
-        late = self.time_budget is not None and time.monotonic() - begin > self.time_budget
-        return late or self._stop.is_set()
-
-    def _request(self, job: Job) -> dict[str, Any]:
-        files.make_folder(self.workdir / "logs")
-        return {
-            "run": job.run.to_dict(),
-            "claim": str(self.initialize(job)),
-            "log": str(self.log(job)),
-            "workdir": str(self.folder(job)),
-            "prepared_dir": str(self.workdir / "prepared"),
-            "data_dir": None if self.data_dir is None else str(self.data_dir),
-            "attention": str(self.results.attention_path(job.key)) if job.attention else None,
-        }
-
-    def log(self, job: Job) -> Path:
-        """What a run printed."""
-        return self.workdir / "logs" / f"{job.key}.txt"
-
-    def _tell(self, job: Job, line: dict[str, Any]) -> None:
+    def _report(self, job: Job, line: Line) -> None:
         self._done += 1
-        found = {
-            FINISHED: lambda: f"NDCG@10 {line['test'][POPULAR]['ndcg@10']:.4f}",
-            FAILED: lambda: f"{line['error']} (its log: {self.log(job)})",
-            STOPPED: lambda: "the next sweep goes on with it",
-        }[line["status"]]()
+        if line["status"] == FINISHED:
+            result = f"NDCG@10 {line['test'][POPULAR]['ndcg@10']:.4f}"
+        elif line["status"] == FAILED:
+            result = f"{line['error']} (its log: {self.log(job)})"
+        else:
+            result = "the next sweep resumes it"
         spent = clock(line["wall_seconds"])
-        print(f"{self._done} of {self._total}: {job.title}: {line['status']} after {spent}, {found}", flush=True)
+        print(f"{self._done} of {self._total}: {job.title}: {line['status']} after {spent}, {result}", flush=True)
+
+
+def show(jobs: Sequence[Job], sweep: Sweep) -> None:
+    """Prints the state of every run, and how long the rest may take."""
+    known, unknown = [], 0
+    for job, state, seconds in states(jobs, sweep):
+        left = "" if state == FINISHED else "unknown" if seconds is None else clock(seconds)
+        print(f"{state:<9} {left:>9}  {job.title}")
+        known.append(seconds or 0.0)
+        unknown += seconds is None
+    rest = f", and {unknown} runs of unknown length" if unknown else ""
+    left = max(sum(known) / sweep.jobs, max(known, default=0.0))
+    print(f"About {clock(left)} left, estimated from the finished runs{rest}.")
+
+
+def states(jobs: Sequence[Job], sweep: Sweep) -> list[tuple[Job, str, float | None]]:
+    """Returns each job, its state (finished, running, stopped, failed or missing), and the seconds that it may still
+    take; None where nothing tells that. Of a running job the sittings before this one count as done."""
+    lines = sweep.results.read()
+    rows: list[tuple[Job, str, float | None]] = []
+    for job in jobs:
+        if sweep.is_finished(job):
+            rows.append((job, FINISHED, 0.0))
+            continue
+        line = newest(lines.get(job.key, {}))
+        status = line.get("status", MISSING)
+        state = RUNNING if sweep.is_running(job) else MISSING if status == FINISHED else status
+        whole = estimate(job.run, list(lines.values()))
+        rows.append((job, state, None if whole is None else max(0.0, whole - _done(job, line, sweep))))
+    return rows
+
+
+def _done(job: Job, line: Line, sweep: Sweep) -> float:
+    """Returns the seconds of the sittings of a stopped job that can be resumed here."""
+    if line.get("status") != STOPPED or not sweep.folder(job).exists():
+        return 0.0
+    return line["wall_seconds"] if same_file(line["data_file"], sweep.data_file(job.run.dataset)) else 0.0
+
+
+def estimate(run: Run, lines: Sequence[Line]) -> float | None:
+    """Returns the seconds that a whole run may take: the mean of the finished ones most alike in their settings.
+
+    Only runs of the same model and data set count; None without any.
+    """
+    wanted = run.to_dict()
+    alike: dict[int, list[float]] = {}
+    for line in lines:
+        other = line["run"]
+        if line["status"] == FINISHED and (other["model"], other["dataset"]) == (run.model, run.dataset):
+            groups = ("architecture", "masking", "training")
+            same = sum(other[group].get(name) == value for group in groups for name, value in wanted[group].items())
+            alike.setdefault(same, []).append(_seconds(line, run.training.steps * num_trainings(run)))
+    if not alike:
+        return None
+    nearest = alike[max(alike)]
+    return sum(nearest) / len(nearest)
+
+
+def _seconds(line: Line, steps: int) -> float:
+    """Returns what a run's steps would take at a finished run's pace, with what that took beside its trainings."""
+    known = trainings(line)
+    if not known:
+        return line["wall_seconds"]
+    spent = sum(training["seconds"] for training in known)
+    return max(0.0, line["wall_seconds"] - spent) + spent / sum(training["steps"] for training in known) * steps

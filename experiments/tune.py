@@ -1,10 +1,10 @@
 """`--tune`: searches a model's grid on the validation item with optuna (extra `tune`). The test item is never measured.
 
-A study lies in one file and goes on where it was stopped or killed: a trial that was under way is tried again, from
-its last checkpoint, unless it is killed time and again. A point that was trained before, or failed, is not trained
-again. What an ended trial trained is deleted.
+A study is one file and resumes where it was stopped or killed: a trial that was under way is tried again, from its last
+checkpoint. A point that was trained before, or failed, is not trained again. What an ended trial trained is deleted.
 """
 
+import pprint
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,33 +16,61 @@ from bert4rec_tf.config.model_settings import MASKED_MODEL
 from bert4rec_tf.config.run import SELECT_AND_RETRAIN, Run
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.foundation import files
-from bert4rec_tf.foundation.errors import UserError, in_one_line
+from bert4rec_tf.foundation.errors import UserError, in_one_line, unknown_name
 from bert4rec_tf.foundation.progress import clock
 from bert4rec_tf.foundation.startup import import_tensorflow
-from experiments import spaces
-from experiments.jobs import Plan
-from experiments.tables import Cell
+from experiments.plan import SELECT_ONLY, Plan
+from experiments.tables import PROPORTIONS, WIDTHS, Cell, max_predictions
 
 try:
     import optuna
 except ImportError as error:
     raise UserError("--tune needs optuna: pip install '.[tune]'") from error
 
+L2 = (1.0, 0.1, 0.01, 0.001, 0.0001)
+DROPOUT = {"dropout": tuple(tenths / 10 for tenths in range(10))}
+GRU = {**DROPOUT, "learning_rate": (0.01, 0.02, 0.05, 0.1, 0.2), "momentum": (0.0, 0.1, 0.2, 0.3)}
+MAX_LOSS = {"loss": ("bpr_max", "top1_max"), "regularization": (0.0, 0.5, 1.0), "alpha": (0.0, 0.25, 0.5, 0.75, 1.0)}
+CASER = {"l2": (*L2, 1e-6), "markov_order": tuple(range(1, 10)), "num_targets": (1, 2, 3)}
+CLOZE = {"weight_decay": L2, "attention_dropout": DROPOUT["dropout"], "mask_proportion": PROPORTIONS}
+
+SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
+    "bpr_mf": {"hidden_dim": WIDTHS, "l2": L2},
+    "ncf": {"hidden_dim": WIDTHS, "l2": L2, "train_negatives": tuple(range(1, 11))},
+    "fpmc": {"hidden_dim": WIDTHS, "l2": L2},
+    "gru4rec": {"hidden_dim": WIDTHS, **GRU},
+    "gru4rec_plus": {"hidden_dim": WIDTHS, **GRU, **MAX_LOSS},
+    "caser": {"hidden_dim": WIDTHS, **DROPOUT, **CASER},
+    "sasrec": {"hidden_dim": WIDTHS, **DROPOUT, "weight_decay": (*L2, 0.0), "num_layers": (1, 2, 3)},
+    "bert4rec": {"hidden_dim": WIDTHS, **DROPOUT, **CLOZE},
+}
+"""Model -> setting -> its values: the paper's grid (section 4.3), and what a model's own paper and program vary. The
+paper's l2 is `weight_decay` where only the optimizer knows it; Adagrad has none. POP has nothing to search."""
+
 MEASURE = "ndcg@10"
-ERROR, GOES_ON_WITH, KILLED = "error", "goes_on_with", "killed"
-"""Attributes of trials: why it failed by itself; the number of the stopped or killed one that it goes on with; how
-often the process was killed in the middle of its point."""
+ERROR, STOPPED, RETRY_OF = "error", "stopped", "retry_of"
+"""Attributes of trials: why it failed by itself; that it was stopped and not killed; the number of the one before."""
 MOST_KILLED = 3
-"""A point whose process was killed so often, as one that needs too much memory is, has failed."""
-PROTOCOL = ("protocol", "evaluate_every")
-"""Settings of a search's trainings that are no part of what it finds."""
-SHORTENED = ("steps", "warmup_steps")
-"""Settings that a budget scales."""
+"""A point whose process was killed so often, perhaps because it needs too much memory, has failed."""
 FIRST_TRIALS = 4
 """So many are trained to the end before others are pruned by their median."""
 QUICK_DISTANCE = 5
 """Steps between the measurements of a quick search, by which trials are pruned."""
+
+PROTOCOL = (*SELECT_ONLY, "evaluate_every")
+"""Settings of a search's trainings that are no part of what it finds."""
+SHORTENED = ("steps", "warmup_steps")
+"""Settings that a budget scales."""
 BUSY = "another search works in this folder; wait for it, or name another --workdir"
+
+States = optuna.trial.TrialState
+
+
+def space_of(model: str) -> dict[str, tuple[Any, ...]]:
+    """Returns the grid of a model. Raises UserError where there is none."""
+    if model not in SPACES:
+        raise unknown_name("model to tune", model, SPACES)
+    return SPACES[model]
 
 
 @dataclass
@@ -63,29 +91,29 @@ class Search:
     data_dir: Path | None = None
 
     def __post_init__(self) -> None:
-        self.space = spaces.find(self.model)
+        self.space = space_of(self.model)
+        self.is_masked = self.model == MASKED_MODEL
         self.base = self.run_of({})
         self.sequences = datasets.load(self.dataset, self.data_dir)
 
     def run_of(self, values: dict[str, Any]) -> Run:
         """Returns the run of a point: trained once, with the validation item held out."""
         often = {"evaluate_every": QUICK_DISTANCE} if self.plan.quick else {}
-        cell = Cell(self.dataset, self.model, "tuned", {"protocol": "select", **often})
+        cell = Cell(self.dataset, self.model, "tuned", {**SELECT_ONLY, **often})
         plain = self.plan.job(cell, self.plan.seeds[0]).run
         if not values:
             return plain
-        changes = spaces.settings_of(self.model, values, plain.flat().get("max_length"))
-        free = {**plain.flat(), **changes}
-        if self.model == MASKED_MODEL:  # both follow the width
-            del free["num_heads"], free["intermediate_dim"]
-        return Run.make(self.dataset, self.model, plain.seed, **free)
+        settings = {**plain.flat(), **values}
+        if self.is_masked:
+            settings["max_predictions"] = max_predictions(settings["mask_proportion"], settings["max_length"])
+            del settings["num_heads"], settings["intermediate_dim"]  # both follow the width
+        return Run.make(self.dataset, self.model, plain.seed, **settings)
 
-    def study(self) -> "optuna.Study":
+    def study(self) -> optuna.Study:
         """Opens the study. Its sampler does not repeat, after a stop, what it drew before."""
         backend = optuna.storages.journal.JournalFileBackend(str(self.folder / "study.jsonl"))
-        storage = optuna.storages.JournalStorage(backend)
         study = optuna.create_study(
-            storage=storage,
+            storage=optuna.storages.JournalStorage(backend),
             study_name=f"{self.model} on {self.dataset}, {self.base.digest}",
             direction="maximize",
             pruner=optuna.pruners.MedianPruner(n_startup_trials=FIRST_TRIALS),
@@ -94,32 +122,39 @@ class Search:
         study.sampler = optuna.samplers.TPESampler(seed=self.plan.seeds[0] + len(study.trials))
         return study
 
-    def go_on(self, trials: int) -> "optuna.Study":
+    def resume(self, trials: int) -> optuna.Study:
         """Searches until so many trials have ended, and returns the study."""
         with files.FolderLock(self.folder, busy=BUSY).lock():
             study = self.study()
-            self._take_up(study)
-            left = trials - len(ended(study))
-            while left > 0:
-                study.optimize(self.objective, n_trials=1, catch=(Exception,), callbacks=[self._tell])
-                left = trials - len(ended(study))
+            retry(study)
+            while len(ended(study)) < trials:
+                study.optimize(self.objective, n_trials=1, catch=(Exception,), callbacks=[self._report])
             return study
 
-    def objective(self, trial: "optuna.Trial") -> float:
+    def objective(self, trial: optuna.Trial) -> float:
         """Trains a trial's point and returns its best measurement."""
         values = {name: trial.suggest_categorical(name, list(known)) for name, known in self.space.items()}
-        known = _same(trial)
+        run = self.run_of(values)
         try:
-            return self._measured(trial, values) if known is None else _repeated(trial, known)
-        except optuna.TrialPruned:
+            known = next((other for other in ended(trial.study) if other.params == trial.params), None)
+            found = self._measured(trial, run) if known is None else _repeated(trial, known)
+        except KeyboardInterrupt:
+            trial.set_user_attr(STOPPED, True)
             raise
         except Exception as error:
-            trial.set_user_attr(ERROR, in_one_line(error))
+            if not isinstance(error, optuna.TrialPruned):
+                trial.set_user_attr(ERROR, in_one_line(error))
+            self._clear(run)
             raise
+        self._clear(run)
+        return found
 
-    def _measured(self, trial: "optuna.Trial", values: dict[str, Any]) -> float:
-        """Trains a point; what was trained stays for the next search only where this one is stopped."""
-        run, best = self.run_of(values), 0.0
+    def _measured(self, trial: optuna.Trial, run: Run) -> float:
+        killed = [other for other in _interrupted(trial.study) if STOPPED not in other.user_attrs]
+        times = sum(other.params == trial.params for other in killed)
+        if times >= MOST_KILLED:
+            raise UserError(f"its process was killed {times} times")
+        best = 0.0
 
         def watch(row: dict[str, float]) -> None:
             nonlocal best
@@ -128,43 +163,29 @@ class Search:
             if trial.should_prune():
                 raise optuna.TrialPruned
 
-        try:
-            self.train(run, watch)
-        except Exception:
-            self._clear(run)
-            raise
-        self._clear(run)
+        self.train(run, watch)
         return best
 
     def _clear(self, run: Run) -> None:
-        """Deletes what a trial trained, which nobody goes on with."""
+        """Deletes what an ended trial trained."""
         shutil.rmtree(self.folder / run.digest, ignore_errors=True)
 
     def train(self, run: Run, watch: Callable[[dict[str, float]], None]) -> None:
-        """Trains a point, or goes on with it, and has every measurement watched."""
+        """Trains a point, or resumes it, and has every measurement watched."""
         import keras
 
         from bert4rec_tf.runs import pipeline
 
         keras.backend.clear_session()
-        experiment = pipeline.open_experiment(
-            run,
-            self.sequences,
-            workdir=self.folder / run.digest,
-            prepared_dir=self.folder / "prepared",
-            silent=True,
-            watch=watch,
-        )
-        experiment.train()
+        folders = {"workdir": self.folder / run.digest, "prepared_dir": self.folder / "prepared"}
+        pipeline.open_experiment(run, self.sequences, **folders, silent=True, watch=watch).train()
 
-    def _tell(self, study: "optuna.Study", trial: "optuna.trial.FrozenTrial") -> None:
-        state, last = trial.state.name.lower(), trial.last_step
+    def _report(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
+        last = trial.last_step
         found = trial.user_attrs.get(ERROR) or f"NDCG@10 {trial.intermediate_values[last]:.4f} at step {last:,}"
-        spent = clock(trial.duration.total_seconds())
-        print(
-            f"{self.model} on {self.dataset}, trial {trial.number}: {state}, {found}, {spent}: {trial.params}",
-            flush=True,
-        )
+        state, spent = trial.state.name.lower(), clock(trial.duration.total_seconds())
+        title = f"{self.model} on {self.dataset}, trial {trial.number}"
+        print(f"{title}: {state}, {found}, {spent}: {trial.params}", flush=True)
 
     def preset(self, study: "optuna.Study") -> str:
         """Returns the best settings as an entry of `bert4rec_tf/config/presets`, and as a command.
@@ -174,98 +195,61 @@ class Search:
         """
         start, changed = self._start(), self._changes(study.best_trial.params)
         flags = " ".join(f"--{setting}={value}" for setting, value in changed.items())
-        settings = {**start.settings, **start.search, **changed}
-        lines = [
-            "# An entry for bert4rec_tf/config/presets:",
-            "Preset(",
-            *(f"    {_quoted(part)}," for part in (start.name, self.dataset, self.model, *self._known(study))),
-            "    {",
-            *(f"        {_quoted(setting)}: {_quoted(value)}," for setting, value in settings.items()),
-            "    },",
-            "),",
-            "# Or by flags:",
-            f"{start.command} {flags}",
-        ]
-        return "\n".join(lines)
+        share = "" if self.plan.budget == 1 else f", with {100 * self.plan.budget:.3g} % of the steps"
+        seconds = sum(trial.duration.total_seconds() for trial in study.trials if trial.duration)
+        entry = presets.Preset(
+            start.name,
+            self.dataset,
+            self.model,
+            f"NDCG@10 {study.best_value:.4f} on the validation item (measured{share}); the test item is not measured.",
+            f"Not measured yet; the search of {len(ended(study))} trials took {clock(seconds)}.",
+            {**start.settings, **start.search, **changed},
+        )
+        shown = pprint.pformat(entry, width=110, sort_dicts=False)
+        return f"# An entry for bert4rec_tf/config/presets:\n{shown},\n# Or by flags:\n{start.command} {flags}"
 
     def _start(self) -> presets.Preset:
-        return presets.find(self.plan.preset if self.model == MASKED_MODEL else "fast", self.dataset, self.model)
+        return presets.find(self.plan.preset if self.is_masked else "fast", self.dataset, self.model)
 
     def _changes(self, values: dict[str, Any]) -> dict[str, Any]:
         """Returns the settings of a point, and whatever else its run has that its preset has not."""
         flat = self.run_of(values).flat()
-        found = {name: flat[name] for name in (*values, *(["max_predictions"] if self.model == MASKED_MODEL else []))}
+        found = {name: flat[name] for name in (*values, *(["max_predictions"] if self.is_masked else []))}
         start = self._start()
         if start.search:  # steps that were selected before are not those of these settings
             found["protocol"] = SELECT_AND_RETRAIN
         given = presets.make_run(self.dataset, self.model, start.name, self.plan.seeds[0], **found).flat()
         left = {*PROTOCOL, *(SHORTENED if self.plan.budget != 1 else ())}
-        rest = {name: value for name, value in flat.items() if name not in left and value != given.get(name)}
-        return {**found, **rest}
-
-    def _known(self, study: "optuna.Study") -> list[str]:
-        """Says of the best settings what to expect, and how long the search took."""
-        budget = self.plan.budget
-        share = "" if budget == 1 else f", with {100 * budget:.3g} % of the steps"
-        seconds = sum(trial.duration.total_seconds() for trial in study.trials if trial.duration)
-        return [
-            f"NDCG@10 {study.best_value:.4f} on the validation item (measured{share}); "
-            "the test item is not measured yet.",
-            f"Not measured yet; the search, of {len(ended(study))} trials, took {clock(seconds)}.",
-        ]
-
-    def _take_up(self, study: "optuna.Study") -> None:
-        """Puts each trial in the queue again that was stopped or killed, once; not what is killed time and again."""
-        of_dead_processes = study.get_trials(states=[optuna.trial.TrialState.RUNNING])
-        killed = {trial.number for trial in of_dead_processes}
-        for number in killed:
-            study.tell(number, state=optuna.trial.TrialState.FAIL)
-        taken = {trial.user_attrs.get(GOES_ON_WITH) for trial in study.trials}
-        for trial in study.get_trials(states=[optuna.trial.TrialState.FAIL]):
-            if ERROR in trial.user_attrs or trial.number in taken:
-                continue
-            times = trial.user_attrs.get(KILLED, 0) + (trial.number in killed)
-            attributes = {GOES_ON_WITH: trial.number, KILLED: times}
-            if times < MOST_KILLED:
-                study.enqueue_trial(trial.params, user_attrs=attributes)
-            else:
-                self._give_up(study, trial, {**attributes, ERROR: f"its process was killed {times} times"})
-
-    def _give_up(self, study: "optuna.Study", trial: "optuna.trial.FrozenTrial", attributes: dict[str, Any]) -> None:
-        """Counts the point of a killed trial as failed, by a trial of its own, for what has ended cannot be changed."""
-        failed = optuna.trial.create_trial(
-            state=optuna.trial.TrialState.FAIL,
-            params=trial.params,
-            distributions=trial.distributions,
-            user_attrs=attributes,
-        )
-        study.add_trial(failed)
-        print(f"{self.model} on {self.dataset}, trial {trial.number}: {attributes[ERROR]}: {trial.params}", flush=True)
-        if set(trial.params) == set(self.space):
-            self._clear(self.run_of(trial.params))
+        others = {name: value for name, value in flat.items() if name not in left and value != given.get(name)}
+        return {**found, **others}
 
 
-def _quoted(value: Any) -> str:
-    return f'"{value}"' if isinstance(value, str) else repr(value)
+def retry(study: optuna.Study) -> None:
+    """Queues each trial again, once, that was stopped or killed."""
+    for trial in study.get_trials(states=[States.RUNNING]):  # of dead processes
+        study.tell(trial.number, state=States.FAIL)
+    known = {trial.user_attrs.get(RETRY_OF) for trial in study.trials}
+    for trial in _interrupted(study):
+        if trial.number not in known:
+            study.enqueue_trial(trial.params, user_attrs={RETRY_OF: trial.number})
 
 
-def ended(study: "optuna.Study") -> list["optuna.trial.FrozenTrial"]:
+def _interrupted(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
+    return [trial for trial in study.get_trials(states=[States.FAIL]) if ERROR not in trial.user_attrs]
+
+
+def ended(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
     """Returns the trials that count: complete, pruned, or failed by themselves; not those stopped or killed."""
-    states = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
+    states = (States.COMPLETE, States.PRUNED)
     return [trial for trial in study.trials if trial.state in states or ERROR in trial.user_attrs]
 
 
-def _same(trial: "optuna.Trial") -> "optuna.trial.FrozenTrial | None":
-    """Returns an ended trial of the same point, whose training would end alike."""
-    return next((other for other in ended(trial.study) if other.params == trial.params), None)
-
-
-def _repeated(trial: "optuna.Trial", known: "optuna.trial.FrozenTrial") -> float:
+def _repeated(trial: optuna.Trial, known: optuna.trial.FrozenTrial) -> float:
     """Ends a trial as the ended one of its point did."""
     if ERROR in known.user_attrs:
         raise UserError(known.user_attrs[ERROR])
     trial.report(known.intermediate_values[known.last_step], known.last_step)
-    if known.state == optuna.trial.TrialState.PRUNED:
+    if known.state == States.PRUNED:
         raise optuna.TrialPruned
     return known.value
 
@@ -281,28 +265,24 @@ def main(
     """Searches for each model on each data set of the plan, and prints the best settings.
 
     Returns:
-        The exit code: 1 where no trial of a search came to its end.
+        The exit code: 1 where no trial of a search was completed.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     for model in models:
-        spaces.find(model)
-    _start(threads)
+        space_of(model)
+    import_tensorflow()
+    if threads is not None:
+        from bert4rec_tf.runs import pipeline
+
+        pipeline.set_threads(threads)
     failed = 0
     for dataset in plan.datasets:
         for model in models:
             search = Search(model, dataset, plan, folder / f"{dataset}-{model}", data_dir)
-            study = search.go_on(trials)
-            if study.get_trials(states=[optuna.trial.TrialState.COMPLETE]):
+            study = search.resume(trials)
+            if study.get_trials(states=[States.COMPLETE]):
                 print(search.preset(study), flush=True)
             else:
-                print(f"{model} on {dataset}: no trial came to its end", flush=True)
+                print(f"{model} on {dataset}: no trial was completed", flush=True)
                 failed = 1
     return failed
-
-
-def _start(threads: int | None) -> None:
-    import_tensorflow()
-    from bert4rec_tf.runs import pipeline
-
-    if threads is not None:
-        pipeline.set_threads(threads)

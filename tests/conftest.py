@@ -1,23 +1,65 @@
-"""Fixtures of several test files."""
+"""Options, profiles, and fixtures of several test files."""
 
 import functools
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
-import pytest
-from support.paths import ROOT
-from support.shards import DYNAMIC, MAX_LENGTH, SEQUENCES, STATIC
+os.environ["TF_NUM_INTRAOP_THREADS"] = os.environ["TF_NUM_INTEROP_THREADS"] = "1"  # the workers share the cores
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
-from bert4rec_tf.data.examples import preparation
-from bert4rec_tf.data.examples.preparation import prepare
+import pytest
+from hypothesis import settings
+from support import profiles
+from support.paths import ROOT
+from support.shared import SharedFolders, root_of
+
 from bert4rec_tf.data.sources import datasets
 
 os.environ["BERT4REC_OFFLINE"] = "1"  # no test depends on a network; those of downloads have a server of their own
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a shell's background, and so in all children
     signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.append(str(ROOT))  # for benchmarks, which is not installed; last, for the package is
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--budget", type=float, metavar="SECONDS", help="skip every test that would begin after so many seconds"
+    )
+
+
+def pytest_configure(config):
+    settings.register_profile("quick", max_examples=profiles.QUICK, deadline=None)
+    settings.register_profile("full", deadline=None)
+    settings.load_profile("full" if profiles.is_full(config.option.markexpr) else "quick")
+    config.stash[BEGAN] = time.monotonic()
+
+
+BEGAN = pytest.StashKey[float]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Has `-m slow` run the property tests again, with all of their examples."""
+    if profiles.is_full(config.option.markexpr):
+        for item in items:
+            if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+                item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(autouse=True)
+def within_the_budget(request):
+    budget = request.config.option.budget
+    if budget is not None and time.monotonic() - request.config.stash[BEGAN] > budget:
+        pytest.skip(f"the {budget:g} seconds of --budget are over")
+
+
+@pytest.fixture(scope="session")
+def shared_folders(tmp_path_factory):
+    """Folders that the workers of this session share (`support.shared.SharedFolders`)."""
+    return SharedFolders(root_of(tmp_path_factory))
 
 
 @pytest.fixture(scope="session")
@@ -49,21 +91,44 @@ def real_file():
     return find
 
 
+@pytest.fixture(scope="session")
+def uninterrupted(shared_folders):
+    """Returns the work directory of a run that nothing happened to, of a kind in `whole_runs.FLAGS`."""
+    from support import whole_runs
+
+    def get(kind):
+        make = lambda folder: whole_runs.here(folder, *whole_runs.FLAGS[kind])  # noqa: E731
+        return shared_folders.get(f"uninterrupted {kind}", make) / "work"
+
+    return get
+
+
+# TensorFlow is imported where it is used, for the process that hands out the tests needs none.
+
+
 @pytest.fixture
 def small_shards(monkeypatch):
     """Makes shards of 17 examples."""
+    from bert4rec_tf.data.examples import preparation
+
     monkeypatch.setattr(preparation, "SHARD_SIZE", 17)
 
 
 @pytest.fixture(scope="session")
 def static(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(preparation, "SHARD_SIZE", 17)
-        return prepare(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path_factory.mktemp("static"))
+    return _prepared("STATIC", tmp_path_factory.mktemp("static"))
 
 
 @pytest.fixture(scope="session")
 def dynamic(tmp_path_factory):
+    return _prepared("DYNAMIC", tmp_path_factory.mktemp("dynamic"))
+
+
+def _prepared(masking, folder):
+    from support import shards
+
+    from bert4rec_tf.data.examples import preparation
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(preparation, "SHARD_SIZE", 17)
-        return prepare(SEQUENCES, DYNAMIC, MAX_LENGTH, 5, tmp_path_factory.mktemp("dynamic"))
+        return preparation.prepare(shards.SEQUENCES, getattr(shards, masking), shards.MAX_LENGTH, 5, folder)

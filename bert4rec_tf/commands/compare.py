@@ -6,11 +6,11 @@ from bert4rec_tf.runs.workdir import WorkDirectory
 
 
 def main(arguments: list[str]) -> None:
-    """Does what the command line says."""
+    """Runs the command."""
     parser = Parser(prog="bert4rec compare", description=__doc__, allow_abbrev=False)
     parser.add_argument("first", type=path_argument, help="work directory of one run")
     parser.add_argument("second", type=path_argument, help="work directory of another run on the same data")
-    named = parser.parse_args(arguments)
-    found = comparison.compare(named.first, named.second)
-    evaluation = WorkDirectory(named.first).read_config()["run"]["evaluation"]
-    print(summary.comparison_table(found, evaluation["num_negatives"]))
+    options = parser.parse_args(arguments)
+    differences = comparison.compare(options.first, options.second)
+    evaluation = WorkDirectory(options.first).read_config()["run"]["evaluation"]
+    print(summary.comparison_table(differences, evaluation["num_negatives"]))

@@ -15,9 +15,9 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.startup import Parser, path_argument
 
 
-def parser() -> Parser:
-    """Returns the parser of the command line."""
-    made = Parser(prog="python -m bert4rec_tf.data", description=__doc__.splitlines()[0], allow_abbrev=False)
+def parser(prog: str) -> Parser:
+    """Returns the parser of the command line. `prog`: what its help calls the program."""
+    made = Parser(prog=prog, description=__doc__.splitlines()[0], allow_abbrev=False)
     data = made.add_mutually_exclusive_group(required=True)
     data.add_argument("--dataset", help=f"a data set: {', '.join(datasets.DATASETS)}")
     data.add_argument("--interactions", metavar="FILE", help="a file of your own, one action per row")
@@ -30,9 +30,9 @@ def parser() -> Parser:
     return made
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: list[str] | None = None, prog: str = "bert4rec data") -> None:
     """Does what the command line says. Raises UserError for a mistake in it."""
-    given = parser().parse_args(arguments)
+    given = parser(prog).parse_args(arguments)
     options = {name: value for name in column_options() if (value := getattr(given, name)) is not None}
     if given.plot is not None:
         check_plot(given.plot)

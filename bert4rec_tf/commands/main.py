@@ -1,4 +1,4 @@
-"""The `bert4rec` command: its first word names what to do, the rest is that thing's own."""
+"""The `bert4rec` command. Its first argument names a subcommand, which parses the rest."""
 
 import importlib
 import sys
@@ -13,21 +13,21 @@ COMMANDS = {
     "recommend": "recommend items to one history, or to every user of a file, from an exported model",
     "serve": "serve an exported model over HTTP, with a page to try it",
 }
-"""Names of the modules in `commands`, with a line on each; only the one that is asked for is imported."""
+"""Module in `commands` -> its summary. Only the module of the given subcommand is imported."""
 
 
 def usage() -> str:
     lines = [f"  {name:<9} {summary}" for name, summary in COMMANDS.items()]
-    return "\n".join(["usage: bert4rec COMMAND ...", "", *lines, "", "bert4rec COMMAND --help tells more."])
+    return "\n".join(["usage: bert4rec COMMAND ...", "", *lines, "", "For details: bert4rec COMMAND --help"])
 
 
 def main() -> None:
-    """Does what the command line says."""
+    """Runs the command."""
     name, *arguments = sys.argv[1:] or [""]
     if name in ("help", "--help", "-h"):
         print(usage())
         return
-    exit_on_error(lambda: _command(name, arguments), stopped="Stopped. The same command goes on where it was.")
+    exit_on_error(lambda: _command(name, arguments), stopped="Stopped. Run the same command again to resume.")
 
 
 def _command(name: str, arguments: list[str]) -> None:

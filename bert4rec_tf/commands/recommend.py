@@ -11,57 +11,57 @@ if TYPE_CHECKING:
     from bert4rec_tf.serving.client import Choices, SavedRecommender
 
 
-def parser() -> Parser:
-    """Returns the parser of the command line."""
-    made = Parser(prog="bert4rec recommend", description=__doc__, allow_abbrev=False)
-    made.add_argument(
+def make_parser() -> Parser:
+    """Returns the parser of the arguments."""
+    parser = Parser(prog="bert4rec recommend", description=__doc__, allow_abbrev=False)
+    parser.add_argument(
         "--model", type=path_argument, required=True, help="folder of a SavedModel (saved_model in a workdir)"
     )
-    made.add_argument("--history", help="raw item ids, oldest first, separated by commas")
-    made.add_argument("--user", default="", help="raw user id, for models that know users")
-    made.add_argument("--input", type=path_argument, help="CSV without a header: a user, then the items, oldest first")
-    made.add_argument("--output", type=path_argument, help="file to write for --input; ends in .csv or .parquet")
-    made.add_argument("-k", type=int, help="how many items (default: as many as the export says)")
-    made.add_argument("--keep_seen", action="store_true", help="recommend items of the history too")
-    made.add_argument("--exclude", default="", help="raw item ids to leave out, separated by commas")
-    made.add_argument("--candidates", default="", help="raw item ids to rank alone, separated by commas")
-    made.add_argument(
-        "--titles", type=path_argument, help="CSV whose first line names the columns, `id` and `title` among them"
+    parser.add_argument("--history", help="raw item ids, oldest first, separated by commas")
+    parser.add_argument("--user", default="", help="raw user id, for models with user embeddings")
+    parser.add_argument(
+        "--input", type=path_argument, help="CSV without a header: user id, then item ids, oldest first"
     )
-    return made
+    parser.add_argument("--output", type=path_argument, help="file to write for --input; ends in .csv or .parquet")
+    parser.add_argument("-k", type=int, help="number of items (default: set at export)")
+    parser.add_argument("--keep_seen", action="store_true", help="also recommend items of the history")
+    parser.add_argument("--exclude", default="", help="raw item ids to leave out, separated by commas")
+    parser.add_argument("--candidates", default="", help="rank only these raw item ids, separated by commas")
+    parser.add_argument("--titles", type=path_argument, help="CSV with a header that has the columns `id` and `title`")
+    return parser
 
 
 def main(arguments: list[str]) -> None:
-    """Does what the command line says."""
-    named = parser().parse_args(arguments)
-    if (named.history is None) == (named.input is None) or (named.input is None) != (named.output is None):
-        raise UserError("Either --history, or --input and --output must be given")
+    """Runs the command."""
+    options = make_parser().parse_args(arguments)
+    if (options.history is None) == (options.input is None) or (options.input is None) != (options.output is None):
+        raise UserError("Give either --history, or both --input and --output")
     import_tensorflow()
     from bert4rec_tf.serving import batch
     from bert4rec_tf.serving.client import Choices, SavedRecommender, split_ids
     from bert4rec_tf.serving.titles import read_titles
 
-    if named.output is not None:
-        batch.check_target(named.output)
-    listed = {name: tuple(split_ids(getattr(named, name))) for name in ("exclude", "candidates")}
-    choices = Choices(k=named.k, exclude_seen=not named.keep_seen, **listed)
-    titles = read_titles(named.titles) if named.titles else None
-    model = SavedRecommender(named.model)
-    if named.input is None:
-        recommend_to(model, split_ids(named.history), named.user, choices, titles or {})
+    if options.output is not None:
+        batch.check_target(options.output)
+    listed = {name: tuple(split_ids(getattr(options, name))) for name in ("exclude", "candidates")}
+    choices = Choices(k=options.k, exclude_seen=not options.keep_seen, **listed)
+    titles = read_titles(options.titles) if options.titles else None
+    model = SavedRecommender(options.model)
+    if options.input is None:
+        recommend_to(model, split_ids(options.history), options.user, choices, titles or {})
     else:
-        users = batch.recommend_file(model, named.input, named.output, choices, titles)
-        print(f"{named.output}: recommendations to {users:,} users")
+        users = batch.recommend_file(model, options.input, options.output, choices, titles)
+        print(f"{options.output}: recommendations to {users:,} users")
 
 
 def recommend_to(
     model: "SavedRecommender", history: list[str], user: str, choices: "Choices", titles: Mapping[str, str]
 ) -> None:
-    """Prints rank, score and item, or its title, for each that is recommended to one history."""
+    """Prints the rank, the score and the title or id of each recommended item."""
     if model.has_user_embeddings and not user:
-        warn("this model goes by users, and none is named with --user: these are the most popular items")
-    found = model.recommend([history], [user], choices)
-    if found.unknown[0]:
-        warn(f"{found.unknown[0]} of the {len(history)} ids of the history are not known, and were passed over")
-    for rank, (item, score) in enumerate(zip(found.items[0], found.scores[0]), start=1):
+        warn("this model needs --user; without it, you get the most popular items")
+    result = model.recommend([history], [user], choices)
+    if result.unknown[0]:
+        warn(f"{result.unknown[0]} of the {len(history)} ids in the history are unknown and were skipped")
+    for rank, (item, score) in enumerate(zip(result.items[0], result.scores[0]), start=1):
         print(f"{rank:>4}  {score:>10.4f}  {titles.get(item, item)}")

@@ -5,6 +5,6 @@ import sys
 
 
 def main(arguments: list[str]) -> None:
-    """Does what the command line says."""
+    """Runs the command."""
     sys.argv[1:] = arguments
     runpy.run_module("bert4rec_tf.run", run_name="__main__", alter_sys=True)

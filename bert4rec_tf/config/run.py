@@ -135,8 +135,8 @@ def digest_of(record: dict[str, Any]) -> str:
 class Run:
     """Everything that decides a result, apart from the data themselves (whose fingerprint is stored beside it).
 
-    `architecture` is of the model's settings (`MODEL_SETTINGS`). `initial_weights` is the fingerprint of the weights that
-    a warm start begins with; None where the seed draws them.
+    `architecture` holds the model's settings (`MODEL_SETTINGS`). `initial_weights` is the fingerprint of the weights
+    that a warm start begins with; None if the seed draws them.
     """
 
     dataset: str

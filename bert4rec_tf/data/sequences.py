@@ -1,4 +1,4 @@
-"""Users' histories as one flat array, their vocabulary, and the leave-one-out split. Only NumPy."""
+"""Histories as one flat array, the vocabulary, and the leave-one-out split. Only NumPy."""
 
 import hashlib
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ from functools import cached_property
 import numpy as np
 
 PAD = 0
-"""The id that is no item: it fills the right of shorter rows."""
+"""Not an item: shorter rows are padded on the right with it."""
 
 
 def bad_id(raw: np.ndarray) -> str | None:
-    """Returns the first raw id that is empty or holds an end of line; None where all are good."""
+    """Returns the first raw id that is empty or contains a line break; None if all are valid."""
     joined = "\n".join(raw.tolist())
     if joined.count("\n") == max(len(raw) - 1, 0) and "\r" not in joined and "" not in raw.tolist():
         return None
@@ -19,20 +19,20 @@ def bad_id(raw: np.ndarray) -> str | None:
 
 
 def fingerprint_of(raw: list[str]) -> str:
-    """Returns a SHA-256 of raw ids in order."""
+    """Returns the SHA-256 of raw ids, in order."""
     return hashlib.sha256("\n".join(raw).encode()).hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """Raw item ids and the integers that stand for them: 1 to n by falling count, ties by first appearance.
+    """Raw item ids and their numbers, 1 to n: the most frequent item is 1, ties in order of first appearance.
 
     Attributes:
         items: [n] raw ids; `items[i - 1]` is the raw id of item i.
-        counts: [n] int64, how often each occurs in the data, held-out actions included.
+        counts: [n] int64, how often each occurs in the data, including held-out actions.
 
     Raises:
-        ValueError: for an id that is empty or holds an end of line: they are kept one per line.
+        ValueError: for an id that is empty or contains a line break (ids are stored one per line).
     """
 
     items: np.ndarray
@@ -41,7 +41,7 @@ class Vocabulary:
     def __post_init__(self) -> None:
         bad = bad_id(self.items)
         if bad is not None:
-            raise ValueError(f"`items` must be ids of one line that are not empty. Received: {bad!r}")
+            raise ValueError(f"`items` must be ids that are not empty and contain no line break. Received: {bad!r}")
 
     @property
     def num_items(self) -> int:
@@ -57,11 +57,11 @@ class Vocabulary:
         return {item: index for index, item in enumerate(self.items.tolist(), start=1)}
 
     def encode(self, raw: list[str]) -> np.ndarray:
-        """Returns the int32 ids of raw ids; an unknown one becomes 0."""
+        """Returns the item numbers of raw ids, int32; 0 for unknown ones."""
         return np.array([self._ids.get(item, PAD) for item in raw], np.int32)
 
     def decode(self, ids: np.ndarray) -> list[str]:
-        """Returns the raw ids of ids in 1 .. n. Raises ValueError for any other."""
+        """Returns the raw ids of item numbers. Raises ValueError if one is not in 1 .. n."""
         ids = np.asarray(ids, np.int64)
         if ids.size and (ids.min() < 1 or ids.max() > self.num_items):
             raise ValueError(f"`ids` must be in [1, {self.num_items}]. Received: {ids.min()} to {ids.max()}")
@@ -69,7 +69,7 @@ class Vocabulary:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A SHA-256 of the raw ids in order."""
+        """SHA-256 of the raw ids, in order."""
         return fingerprint_of(self.items.tolist())
 
 
@@ -78,11 +78,11 @@ class Sequences:
     """Every user's items, oldest first.
 
     Attributes:
-        items: [actions] int32 item ids, user after user.
+        items: [actions] int32 item numbers, user after user.
         splits: [users + 1] int64; user u's items are `items[splits[u]:splits[u + 1]]`.
         users: [users] raw user ids.
-        vocabulary: what the ids stand for.
-        num_left_out: users who were left out because they had one action.
+        vocabulary: raw ids and counts of the items.
+        num_left_out: number of users who were left out because they have only one action.
     """
 
     items: np.ndarray
@@ -98,8 +98,8 @@ class Sequences:
         """Groups actions by user and numbers the items by popularity.
 
         Args:
-            user_codes: [actions] index into `users` of each action; a user's own actions are oldest first.
-            item_codes: [actions] index into `items` of each action. Codes must be numbered by first appearance.
+            user_codes: [actions] index of each action's user in `users`; each user's actions are oldest first.
+            item_codes: [actions] index of each action's item in `items`, numbered by first appearance.
             users: [users] raw ids.
             items: [items] raw ids.
         """
@@ -132,24 +132,24 @@ class Sequences:
 
     @property
     def lengths(self) -> np.ndarray:
-        """[users] int64, actions per user."""
+        """Actions per user, int64 [users]."""
         return np.diff(self.splits)
 
     @property
     def density(self) -> float:
-        """Actions per pair of user and item."""
+        """Number of actions divided by users x items."""
         return self.num_actions / (self.num_users * self.num_items)
 
     def __getitem__(self, user: int) -> np.ndarray:
-        """Returns user number `user`'s items, a view."""
+        """Returns a view of the items of user number `user`."""
         return self.items[self.splits[user] : self.splits[user + 1]]
 
     def counts(self) -> np.ndarray:
-        """Returns [n + 1] int64: how often each id occurs here (id 0 never does)."""
+        """Returns how often each item occurs in these sequences, int64 [n + 1]; entry 0 is 0."""
         return np.bincount(self.items, minlength=self.num_items + 1)
 
     def without_last(self, drop: np.ndarray) -> "Sequences":
-        """Returns the sequences without the last `drop[u]` items of user u; the vocabulary stays."""
+        """Returns the sequences without the last `drop[u]` items of user u. The vocabulary does not change."""
         lengths = self.lengths - drop
         positions = np.arange(self.num_actions) - np.repeat(self.splits[:-1], self.lengths)
         kept = positions < np.repeat(lengths, self.lengths)
@@ -157,13 +157,13 @@ class Sequences:
         return Sequences(self.items[kept], splits, self.users, self.vocabulary, self.num_left_out)
 
     def last(self, users: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the last `width` items of `users`, int32 [users, width] right-padded, and how many, int32 [users]."""
+        """Returns the last `width` items of `users`, int32 [users, width], right-padded, and their lengths, int32."""
         lengths = np.minimum(self.lengths[users], width)
         return take_rows(self.items, self.splits[users + 1] - lengths, lengths, width), lengths.astype(np.int32)
 
     @cached_property
     def fingerprint(self) -> str:
-        """A SHA-256 of all actions, the users' and the items' raw ids."""
+        """SHA-256 of all actions and of the raw ids of users and items."""
         digest = hashlib.sha256(self.items.astype("<i4").tobytes())
         digest.update(self.splits.astype("<i8").tobytes())
         digest.update("\n".join(self.users.tolist()).encode())
@@ -172,7 +172,7 @@ class Sequences:
 
 
 def take_rows(flat: np.ndarray, starts: np.ndarray, lengths: np.ndarray, width: int) -> np.ndarray:
-    """Returns int32 [rows, width]: row r is `flat[starts[r]:starts[r] + lengths[r]]`, padded with 0 on its right."""
+    """Returns int32 [rows, width]: row r is `flat[starts[r]:starts[r] + lengths[r]]`, right-padded with 0."""
     offsets = np.arange(width)
     inside = offsets < lengths[:, None]
     return np.where(inside, flat[np.where(inside, starts[:, None] + offsets, 0)], PAD).astype(np.int32)
@@ -180,16 +180,16 @@ def take_rows(flat: np.ndarray, starts: np.ndarray, lengths: np.ndarray, width: 
 
 @dataclass(frozen=True, eq=False)
 class LeaveOneOut:
-    """Holds out each user's last item for the test and the one before it for validation (section 4.2).
+    """Holds out each user's last item for the test, and the one before it for validation (section 4.2).
 
-    Users with fewer than three actions are trained on and not evaluated.
+    Users with fewer than three actions are used for training only.
     """
 
     sequences: Sequences
 
     @cached_property
     def users(self) -> np.ndarray:
-        """[evaluated] int64, the users with at least three actions."""
+        """The users with at least three actions, int64 [evaluated]."""
         return np.flatnonzero(self.sequences.lengths >= 3)
 
     @property
@@ -197,11 +197,11 @@ class LeaveOneOut:
         return self.sequences.num_users - len(self.users)
 
     def training(self, with_validation: bool) -> Sequences:
-        """Returns what is trained on: all but the last two items, or with `with_validation` all but the last."""
+        """Returns the training items: all but the last two of each user; with `with_validation`, all but the last."""
         return self._without_last(1 if with_validation else 2)
 
     def histories(self, split: str) -> Sequences:
-        """Returns what comes before the held-out item of `split` ("validation" or "test")."""
+        """Returns the items before the held-out item of `split` ("validation" or "test")."""
         return self._without_last(_HELD_OUT[split])
 
     def targets(self, split: str) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What is to be known of data before a model is trained on them."""
+"""Statistics of a data set, to look at before training."""
 
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,15 @@ RARE = (1, 5)
 
 
 def of(sequences: Sequences) -> dict[str, Any]:
-    """Returns the statistics of data.
+    """Returns statistics of a data set.
 
     Returns:
-        `lengths`, `popularity`: percentile -> actions per user, and per item; `top`: share of the items -> share of the
-        actions that the most popular so many have; `gini`: of the items' popularity, 0 where all are equally popular;
-        `rare`: bound -> items with at most so many actions; `evaluated`: users with a test item; `never_trained`: the
-        share of their test items that do not occur in training, with and without the validation items in it.
+        `lengths`, `popularity`: percentile -> actions per user and per item.
+        `top`: fraction of the items -> fraction of all actions that the most popular items have.
+        `gini`: Gini coefficient of the popularity, 0 if all items are equally popular.
+        `rare`: bound -> number of items with at most so many actions.
+        `evaluated`: number of users with a test item.
+        `never_trained`: fraction of test items that do not occur in training, with and without the validation items.
     """
     split, counts = LeaveOneOut(sequences), np.sort(sequences.vocabulary.counts)[::-1]
     total = np.cumsum(counts)
@@ -43,28 +45,29 @@ def _percentiles(values: np.ndarray) -> dict[int, float]:
 
 
 def _never_trained(split: LeaveOneOut, with_validation: bool) -> float | None:
-    """Returns the share of test items that a model cannot know; None where there are no test items."""
+    """Returns the fraction of test items that do not occur in training; None if there are no test items."""
     if not len(split.users):
         return None
     trained = split.training(with_validation).counts()
     return float((trained[split.targets("test")] == 0).mean())
 
 
-def table(found: dict[str, Any]) -> str:
-    """Returns statistics as lines of text."""
+def table(statistics: dict[str, Any]) -> str:
+    """Returns statistics as text."""
     lines = [f"{'percentile of users or items':<32}" + "".join(f"{percent:>9}%" for percent in PERCENTILES)]
     for name, title in (("lengths", "actions of a user"), ("popularity", "actions of an item")):
-        lines.append(f"{title:<32}" + "".join(f"{value:>10,.0f}" for value in found[name].values()))
+        lines.append(f"{title:<32}" + "".join(f"{value:>10,.0f}" for value in statistics[name].values()))
+    top = statistics["top"]
     lines.append("")
-    lines.append(f"{'the most popular items':<32}" + "".join(f"{share:>10.1%}" for share in found["top"]))
-    lines.append(f"{'have of all actions':<32}" + "".join(f"{share:>10.1%}" for share in found["top"].values()))
-    rare = ", ".join(f"{count:,} with at most {bound}" for bound, count in found["rare"].items())
-    lines += ["", f"Gini coefficient of popularity: {found['gini']:.3f}. Items by actions: {rare}."]
-    shares = found["never_trained"]
-    if found["evaluated"]:
+    lines.append(f"{'the most popular items':<32}" + "".join(f"{share:>10.1%}" for share in top))
+    lines.append(f"{'have of all actions':<32}" + "".join(f"{share:>10.1%}" for share in top.values()))
+    rare = ", ".join(f"{count:,} with at most {bound}" for bound, count in statistics["rare"].items())
+    lines += ["", f"Gini coefficient of popularity: {statistics['gini']:.3f}. Items by number of actions: {rare}."]
+    shares = statistics["never_trained"]
+    if statistics["evaluated"]:
         lines.append(
-            f"{found['evaluated']:,} users have a test item; of these {shares['with_validation']:.2%} never occur "
-            f"in training, {shares['without_validation']:.2%} while the validation items are held out."
+            f"{statistics['evaluated']:,} users have a test item. {shares['with_validation']:.2%} of the test items "
+            f"never occur in training; {shares['without_validation']:.2%} if the validation items are held out too."
         )
     else:
         lines.append("No user has three actions, so there is no test item.")
@@ -72,7 +75,7 @@ def table(found: dict[str, Any]) -> str:
 
 
 def plot(path: Path, sequences: Sequences, title: str) -> None:
-    """Draws the distributions of lengths and popularity on logarithmic axes. `path` ends in `.png`."""
+    """Plots the distributions of lengths and popularity on logarithmic axes. `path` ends in `.png`."""
     from bert4rec_tf.foundation import plots
 
     lengths = np.sort(sequences.lengths)[::-1]

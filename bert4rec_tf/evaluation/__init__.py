@@ -1,1 +1,1 @@
-"""Evaluation: candidates, ranks, metrics, and the baselines beside them."""
+"""Evaluation: candidates, ranks, metrics and baselines."""

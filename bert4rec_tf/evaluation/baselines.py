@@ -1,4 +1,4 @@
-"""What a model's metrics stand beside: POP, random scores, the data's own generator, and the paper."""
+"""Baselines to compare a model with: POP, random scores, the ceiling of the built-in data, and the paper's numbers."""
 
 from collections.abc import Mapping
 
@@ -20,18 +20,18 @@ Metrics = dict[str, dict[str, float]]
 
 
 def metrics_of(ranks: Mapping[str, np.ndarray]) -> Metrics:
-    """Returns the metrics of every protocol's ranks."""
-    return {protocol: metrics(found) for protocol, found in ranks.items()}
+    """Returns the metrics of every protocol."""
+    return {protocol: metrics(values) for protocol, values in ranks.items()}
 
 
 def measure_baselines(run: Run, split: LeaveOneOut, task: RankingTask) -> dict[str, Metrics]:
-    """Measures `pop` and `random` on a task, and `ceiling` or `paper` where these very data have one."""
-    found = {"pop": _pop(split, task), "random": _random(task)}
+    """Returns the metrics of `pop` and `random`; and of `ceiling` or `paper` if these data have one."""
+    baselines = {"pop": _pop(split, task), "random": _random(task)}
     generator = datasets.DATASETS[run.dataset].generator if run.dataset in datasets.DATASETS else None
     if isinstance(generator, MarkovCatalogue) and generator.sequences().fingerprint == split.sequences.fingerprint:
-        found["ceiling"] = _ceiling(generator, split, task)
+        baselines["ceiling"] = _ceiling(generator, split, task)
     published = _paper(run, split)
-    return {**found, "paper": published} if published else found
+    return {**baselines, "paper": published} if published else baselines
 
 
 def _pop(split: LeaveOneOut, task: RankingTask) -> Metrics:
@@ -45,7 +45,7 @@ def _random(task: RankingTask) -> Metrics:
 
 
 def _ceiling(generator: MarkovCatalogue, split: LeaveOneOut, task: RankingTask) -> Metrics:
-    """The metrics of ranking by the generator's own transition table."""
+    """The metrics of ranking by the true transition probabilities of the generator."""
     table = tf.constant(generator.scores(split.sequences, task.histories))
 
     def score(batch, candidates):
@@ -55,7 +55,7 @@ def _ceiling(generator: MarkovCatalogue, split: LeaveOneOut, task: RankingTask) 
 
 
 def _paper(run: Run, split: LeaveOneOut) -> Metrics | None:
-    """Table 2's row where the data have Table 1's size, and the protocol is the paper's."""
+    """The paper's Table 2, if the data have the size in Table 1 and there are 100 negatives; else None."""
     dataset = family(run.dataset)
     table1 = paper()["table1"].get(dataset, {})
     sizes = (split.sequences.num_users, split.sequences.num_items, run.evaluation.num_negatives)

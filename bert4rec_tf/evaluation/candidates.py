@@ -1,4 +1,4 @@
-"""The items that a target is ranked among: drawn once for a data set, the same for every model. Only NumPy."""
+"""The negatives that a target is ranked among: drawn once per data set, the same for every model. Only NumPy."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,26 +13,26 @@ from bert4rec_tf.foundation.progress import warn
 
 FORMAT = 2
 BLOCK_ELEMENTS = 1 << 25
-"""Users are worked through in blocks whose [users, items] table has at most so many elements."""
+"""Users are processed in blocks whose [users, items] table has at most so many elements."""
 
 ROUNDS = 20
-"""Draws by rejection before the users who still lack some are served in a slower way that never fails."""
+"""Rounds of rejection sampling. Users who still lack negatives after them get a slower draw that cannot fail."""
 
 
 def draw_popular(sequences: Sequences, users: np.ndarray, num_negatives: int, seed: int) -> np.ndarray:
-    """Draws negatives by popularity, without replacement, among the items that each user never met.
+    """Draws negatives by popularity, without replacement, among the items that each user has not seen.
 
-    The law of the original's evaluation: one after the other, each item with a probability proportional to its count
-    in the data, among those neither met nor drawn yet. Where fewer than `num_negatives` items are left, all of them.
+    The original evaluates in this way: it draws one item after the other with probability proportional to its count in
+    the data, among those neither seen nor drawn yet. A user with fewer unseen items gets all of them.
 
     Args:
         sequences: full histories, held-out items included.
-        users: [k] int64, for whom.
-        num_negatives: how many for each.
-        seed: decides the draws.
+        users: [k] int64, the users to draw for.
+        num_negatives: negatives per user.
+        seed: random seed.
 
     Returns:
-        int32 [k, num_negatives], filled with 0 on the right where there are fewer.
+        int32 [k, num_negatives], filled with 0 on the right if there are fewer.
     """
 
     def draw(rng: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
@@ -42,7 +42,7 @@ def draw_popular(sequences: Sequences, users: np.ndarray, num_negatives: int, se
 
 
 def draw_uniform(sequences: Sequences, users: np.ndarray, num_negatives: int, seed: int) -> np.ndarray:
-    """Draws negatives as `draw_popular` does, every item with the same probability."""
+    """Draws negatives like `draw_popular`, but every item with the same probability."""
 
     def draw(rng: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
         return rng.integers(1, sequences.num_items + 1, size, np.int32)
@@ -56,31 +56,31 @@ SAMPLERS = {POPULAR: draw_popular, UNIFORM: draw_uniform}
 def frozen(
     folder: Path, sequences: Sequences, users: np.ndarray, num_negatives: int, seed: int
 ) -> dict[str, np.ndarray]:
-    """Returns the candidates of every law, drawn once and kept in `folder`; a damaged file is drawn again.
+    """Returns the negatives of every sampler, drawn once and stored in `folder`. If the file is damaged, draws again.
 
-    The users are a function of the sequences (those with three actions), so the file's name does not tell them.
+    The users (those with three actions) follow from the sequences, so they are not part of the file's name.
 
     Args:
-        folder: where they are kept.
+        folder: of the file.
         sequences, users, num_negatives, seed: as for `draw_popular`.
 
     Returns:
-        Law -> int32 [k, c], c being `num_negatives`, or the number of items where that is less.
+        Sampler -> int32 [k, c], where c is `num_negatives` or the number of items, whichever is smaller.
     """
     num_negatives = min(num_negatives, sequences.num_items)
     path = folder / f"candidates-{FORMAT}-{sequences.fingerprint[:16]}-{num_negatives}-{seed}.npz"
     with files.FolderLock(folder).lock():
         if path.exists():
             try:
-                kept = npz.read(path, SAMPLERS)
-                if all(found.shape == (len(users), num_negatives) for found in kept.values()):
-                    return kept
+                stored = npz.read(path, SAMPLERS)
+                if all(drawn.shape == (len(users), num_negatives) for drawn in stored.values()):
+                    return stored
                 warn(f"{path}: was drawn for other users; drawn again")
             except npz.CorruptFileError as error:
                 warn(f"{error}; drawn again")
-        drawn = {law: draw(sequences, users, num_negatives, seed) for law, draw in SAMPLERS.items()}
-        npz.write(path, drawn)
-        return drawn
+        negatives = {name: draw(sequences, users, num_negatives, seed) for name, draw in SAMPLERS.items()}
+        npz.write(path, negatives)
+        return negatives
 
 
 Draw = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
@@ -89,36 +89,36 @@ Draw = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
 def _draw(
     sequences: Sequences, users: np.ndarray, num_negatives: int, seed: list[int], draw: Draw, weights: np.ndarray
 ) -> np.ndarray:
-    """Draws block by block. `seed`: the user's and the law's, which give every block a stream of its own."""
+    """Draws block by block. `seed` holds the user's seed and the sampler's; every block has its own random stream."""
     drawn = np.zeros((len(users), num_negatives), np.int32)
     block = max(1, min(BLOCK_ELEMENTS // (sequences.num_items + 1), len(users)))
     for number, start in enumerate(range(0, len(users), block)):
         part, rng = slice(start, start + block), np.random.default_rng([seed[0], number, seed[1]])
-        taken = _met(sequences, users[part])
-        _draw_block(taken, drawn[part], partial(draw, rng), partial(_race, weights, rng))
+        taken = _seen(sequences, users[part])
+        _draw_block(taken, drawn[part], partial(draw, rng), partial(_draw_all, weights, rng))
     return drawn
 
 
-def _met(sequences: Sequences, users: np.ndarray) -> np.ndarray:
-    """Returns bool [users, items + 1]: whether each user met each item; "yes" for 0, which is none."""
+def _seen(sequences: Sequences, users: np.ndarray) -> np.ndarray:
+    """Returns bool [users, items + 1]: whether each user has seen each item; True for PAD."""
     lengths = sequences.lengths[users]
     begins = np.cumsum(lengths) - lengths
     places = np.arange(lengths.sum()) + np.repeat(sequences.splits[users] - begins, lengths)
-    met = np.zeros((len(users), sequences.num_items + 1), bool)
-    met[:, PAD] = True
-    met[np.repeat(np.arange(len(users)), lengths), sequences.items[places]] = True
-    return met
+    seen = np.zeros((len(users), sequences.num_items + 1), bool)
+    seen[:, PAD] = True
+    seen[np.repeat(np.arange(len(users)), lengths), sequences.items[places]] = True
+    return seen
 
 
 def _draw_block(
     taken: np.ndarray,
     drawn: np.ndarray,
     draw: Callable[[tuple[int, int]], np.ndarray],
-    race: Callable[[np.ndarray, int], np.ndarray],
+    draw_all: Callable[[np.ndarray, int], np.ndarray],
 ) -> None:
-    """Fills `drawn`, many items for everybody at a time; one that is taken or came before is thrown away.
+    """Fills `drawn` by rejection sampling, for all users of the block at once.
 
-    Users for whom nearly everything is thrown away race in the end.
+    `draw_all` serves the users who still lack negatives after ROUNDS rounds.
     """
     num_negatives = drawn.shape[1]
     wanted = np.minimum(num_negatives, (~taken).sum(axis=1))
@@ -136,24 +136,27 @@ def _draw_block(
         taken[owner, chosen] = True
         filled += np.bincount(owner, minlength=len(filled))
         unfinished = unfinished[filled[unfinished] < wanted[unfinished]]
-    for row in unfinished:
-        drawn[row, filled[row] : wanted[row]] = race(~taken[row, 1:], wanted[row] - filled[row])
+    for user in unfinished:
+        drawn[user, filled[user] : wanted[user]] = draw_all(~taken[user, 1:], wanted[user] - filled[user])
 
 
 def _first_in_row(items: np.ndarray) -> np.ndarray:
-    """Returns bool of the same shape [rows, width]: whether no number before it in its row is the same."""
+    """Returns bool [rows, width]: whether an item occurs for the first time in its row."""
     bits = int(items.shape[1]).bit_length()
     keys = np.sort((items.astype(np.int64) << bits) + np.arange(items.shape[1]), axis=1)
-    again = np.zeros(items.shape, bool)
-    np.equal(keys[:, 1:] >> bits, keys[:, :-1] >> bits, out=again[:, 1:])
-    row, column = np.nonzero(again)
+    repeated = np.zeros(items.shape, bool)
+    np.equal(keys[:, 1:] >> bits, keys[:, :-1] >> bits, out=repeated[:, 1:])
+    row, column = np.nonzero(repeated)
     first = np.ones(items.shape, bool)
     first[row, keys[row, column] & ((1 << bits) - 1)] = False
     return first
 
 
-def _race(weights: np.ndarray, rng: np.random.Generator, free: np.ndarray, size: int) -> np.ndarray:
-    """Draws `size` of the free items by the same law at once: exponential arrivals, each at the rate of its weight."""
+def _draw_all(weights: np.ndarray, rng: np.random.Generator, free: np.ndarray, size: int) -> np.ndarray:
+    """Draws `size` of the free items from the same distribution at once.
+
+    Gives each item an exponential arrival time with its weight as the rate; the first `size` arrivals are drawn.
+    """
     items = np.flatnonzero(free)
     arrivals = rng.exponential(size=len(items)) / weights[items]
     return items[np.argsort(arrivals)[:size]] + 1

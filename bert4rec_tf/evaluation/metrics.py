@@ -1,4 +1,4 @@
-"""From ranks to metrics: HR, NDCG and MRR, and the comparison of two models user by user. Only NumPy."""
+"""Metrics of ranks (HR, NDCG, MRR), and a paired comparison of two models. Only NumPy."""
 
 import math
 from dataclasses import dataclass
@@ -9,16 +9,16 @@ from bert4rec_tf.foundation.errors import UserError
 
 POPULAR, UNIFORM, FULL = "popular", "uniform", "full"
 PROTOCOLS = (POPULAR, UNIFORM, FULL)
-"""What a target is ranked among: 100 items drawn by popularity (the paper), 100 drawn uniformly, or all items but
-those of the history before it."""
+"""What a target is ranked among: 100 items drawn by popularity (as in the paper), 100 drawn uniformly, or all items
+that are not in the user's history."""
 
 METRICS = ("hr@1", "hr@5", "hr@10", "ndcg@5", "ndcg@10", "mrr")
-LEAST_USERS = 30
-"""Below so many users the mean of their differences is not normal enough for an interval."""
+MIN_USERS = 30
+"""With fewer users the mean difference is not close enough to a normal distribution."""
 
 
 def per_user(name: str, ranks: np.ndarray) -> np.ndarray:
-    """Returns one metric for each user (section 4.2), float64 [users]. NDCG@1 equals HR@1.
+    """Returns one metric of each user (section 4.2), float64 [users]. NDCG@1 equals HR@1.
 
     Args:
         name: one of METRICS.
@@ -40,7 +40,7 @@ def random_metrics(num_candidates: np.ndarray) -> dict[str, float]:
     """Returns the expected metrics of random scores.
 
     Args:
-        num_candidates: int [users], how many candidates each user has beside the target.
+        num_candidates: int [users], the number of candidates of each user, without the target.
     """
     every_rank = np.arange(num_candidates.max() + 1)
     sums = {name: np.cumsum(per_user(name, every_rank)) for name in METRICS}
@@ -49,13 +49,13 @@ def random_metrics(num_candidates: np.ndarray) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Difference:
-    """What the second of two models gains over the first, over the same users.
+    """How much better the second of two models is than the first, on the same users.
 
     Attributes:
-        first, second: their means.
+        first, second: the means of the two models.
         mean: second - first.
         low, high: the 95 % confidence interval of `mean`.
-        p_value: of no difference, two-sided.
+        p_value: two-sided, for the hypothesis that there is no difference.
     """
 
     first: float
@@ -67,18 +67,18 @@ class Difference:
 
 
 def difference(first: np.ndarray, second: np.ndarray) -> Difference:
-    """Compares one metric of two models by the paired differences, whose mean over many users is normal.
+    """Compares one metric of two models with a paired test; for many users the mean difference is normal.
 
     Args:
         first, second: float [users], the metric of each user, in the same order.
 
     Raises:
-        UserError: for fewer than LEAST_USERS users, or other users in the second.
+        UserError: for fewer than MIN_USERS users, or different numbers of users.
     """
     if len(first) != len(second):
         raise UserError(f"Both runs must have measured the same users. Received: {len(first)} and {len(second)}")
-    if len(first) < LEAST_USERS:
-        raise UserError(f"At least {LEAST_USERS} users are needed to compare two runs. Received: {len(first)}")
+    if len(first) < MIN_USERS:
+        raise UserError(f"At least {MIN_USERS} users are needed to compare two runs. Received: {len(first)}")
     gains = second - first
     mean, error = float(gains.mean()), float(gains.std(ddof=1) / math.sqrt(len(gains)))
     p_value = math.erfc(abs(mean) / error / math.sqrt(2)) if error else float(mean == 0)

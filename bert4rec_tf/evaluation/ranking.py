@@ -1,4 +1,4 @@
-"""Ranks: evaluation ends in one integer per user and protocol, how many items beat the target."""
+"""Ranks the held-out items. A rank is the number of items that beat the target; one per user and protocol."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,22 +13,22 @@ from bert4rec_tf.foundation.progress import Progress
 from bert4rec_tf.foundation.types import Batch, Tensor
 
 BLOCK_ELEMENTS = 1 << 25
-"""Users are scored in batches whose [users, items] table has at most so many elements."""
+"""In full ranking the [users, items] table of scores of a batch has at most so many elements."""
 
 
 @dataclass(frozen=True, eq=False)
 class RankingTask:
-    """What a model is measured on: histories, the held-out item of each, and what to rank it among.
+    """What a model is evaluated on: histories, their held-out items, and the items to rank those among.
 
     Attributes:
-        histories: what comes before the held-out items, one row per user of the data set.
-        users: [k] int64, the users measured.
-        targets: [k] int32.
-        negatives: protocol -> int32 [k, c], 0 where there are fewer.
-        all_items: whether to rank the target among all items too, without those of its history.
+        histories: the items before the held-out one, for all users of the data set.
+        users: [k] int64, the users to evaluate.
+        targets: [k] int32, their held-out items.
+        negatives: protocol -> int32 [k, c], filled with 0 if there are fewer.
+        all_items: whether to also rank the target among all items that are not in its history.
 
     Raises:
-        ValueError: for no protocol at all.
+        ValueError: if there is no protocol.
     """
 
     histories: Sequences
@@ -45,7 +45,7 @@ class RankingTask:
     def of(
         cls, split: LeaveOneOut, part: str, negatives: Mapping[str, np.ndarray], all_items: bool = False
     ) -> "RankingTask":
-        """Makes the task of `part`, "validation" or "test"."""
+        """Returns the task of `part`, "validation" or "test"."""
         return cls(split.histories(part), split.users, split.targets(part), negatives, all_items)
 
     @property
@@ -53,48 +53,48 @@ class RankingTask:
         return (*self.negatives, FULL) if self.all_items else tuple(self.negatives)
 
     def num_candidates(self, protocol: str) -> np.ndarray:
-        """Returns how many items each user's target is ranked among, itself not counted, int64 [k]."""
+        """Returns the number of items that each target is ranked among, without itself, int64 [k]."""
         if protocol != FULL:
             return np.count_nonzero(self.negatives[protocol], axis=1)
         seen = [np.count_nonzero(self.seen(rows), axis=1) for rows in np.array_split(np.arange(len(self.users)), 64)]
         return self.histories.num_items - 1 - np.concatenate(seen)
 
     def seen(self, rows: np.ndarray) -> np.ndarray:
-        """Returns the items that full ranking hides: each history's, once each, without the target.
+        """Returns the items that full ranking leaves out: the distinct items of each history, without the target.
 
         Returns:
-            int32 [rows, width], with 0 between them.
+            int32 [rows, width], ascending, with 0 in place of repeated items.
         """
         users = self.users[rows]
         lengths = self.histories.lengths[users]
         width = int(lengths.max(initial=0))
         items = np.sort(take_rows(self.histories.items, self.histories.splits[users], lengths, width), axis=1)
-        again = np.zeros(items.shape, bool)
-        again[:, 1:] = items[:, 1:] == items[:, :-1]
-        return np.where(again | (items == self.targets[rows, None]), PAD, items)
+        repeated = np.zeros(items.shape, bool)
+        repeated[:, 1:] = items[:, 1:] == items[:, :-1]
+        return np.where(repeated | (items == self.targets[rows, None]), PAD, items)
 
 
 def rank_targets(scores: np.ndarray, candidates: np.ndarray) -> np.ndarray:
-    """Returns how many candidates beat the target in column 0, ties against it: int64 [k].
+    """Returns how many candidates beat the target in column 0, int64 [k]. A tie counts as beaten.
 
     Args:
         scores: float [k, 1 + c].
         candidates: int32 [k, 1 + c], 0 where there is no candidate.
 
     Raises:
-        UserError: where a score is NaN.
+        UserError: if a score is NaN.
     """
     _refuse_nan(np.isnan(scores[candidates > 0]).any())
     return ((scores[:, 1:] >= scores[:, :1]) & (candidates[:, 1:] > 0)).sum(axis=1)
 
 
 class Ranker:
-    """Ranks targets with a model; keeps its compiled scoring between measurements.
+    """Ranks targets with a model. Keep the object between evaluations, because it holds the compiled functions.
 
     Args:
-        score: (batch, candidates) -> scores, as `Recommender.score`.
+        score: (batch, candidates) -> scores, like `Recommender.score`.
         max_history: how many of the last items the model reads; None for all.
-        batch_size: users at once, fewer where the catalogue is large.
+        batch_size: users per batch; fewer if the catalogue is large.
     """
 
     def __init__(
@@ -109,35 +109,36 @@ class Ranker:
         self._beaten_by = tf.function(self._beaten_by_items, input_signature=[batch, singles, rows, rows])
 
     def ranks(self, task: RankingTask, title: str | None = None) -> dict[str, np.ndarray]:
-        """Ranks each target by every protocol of a task, in one pass over the model.
+        """Ranks each target under every protocol, in one pass over the model.
 
         Args:
             task: what to rank.
-            title: of the progress that is shown; None for a measurement in the midst of other work.
+            title: of the progress; None to show none.
 
         Returns:
             Protocol -> int32 [k], 0 for the best.
 
         Raises:
-            UserError: where a score is NaN.
+            UserError: if a score is NaN.
         """
         ranks = {protocol: np.empty(len(task.users), np.int32) for protocol in task.protocols}
         rank = self._rank_among_all if task.all_items else self._rank_among_candidates
         size = self._users_at_once(task)
         progress = Progress(title or "", -(-len(task.users) // size), examples_per_step=size, silent=title is None)
         for rows, batch in self._batches(task, size):
-            for protocol, found in rank(task, rows, batch).items():
-                ranks[protocol][rows] = found
+            for protocol, values in rank(task, rows, batch).items():
+                ranks[protocol][rows] = values
             progress.advance()
         progress.close()
         return ranks
 
     def _users_at_once(self, task: RankingTask) -> int:
-        most = max(1, BLOCK_ELEMENTS // task.histories.num_items) if task.all_items else self.batch_size
-        return min(self.batch_size, most)
+        if not task.all_items:
+            return self.batch_size
+        return min(self.batch_size, max(1, BLOCK_ELEMENTS // task.histories.num_items))
 
     def _batches(self, task: RankingTask, size: int) -> Iterator[tuple[np.ndarray, Batch]]:
-        """Users of similar lengths together."""
+        """Yields batches of users with histories of similar length."""
         lengths = task.histories.lengths[task.users]
         by_length = np.argsort(lengths, kind="stable")
         for start in range(0, len(by_length), size):
@@ -170,7 +171,8 @@ class Ranker:
     def _beaten_by_items(
         self, batch: Batch, targets: Tensor, negatives: Tensor, seen: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Returns how many items reach the target's score (itself too), which negatives, and how many of the seen."""
+        """Returns how many items reach the target's score (the target included), which negatives do, how many seen
+        items do, and whether a score is NaN."""
         scores = self._score(batch, None)
         reaches = scores >= tf.gather(scores, targets[:, None] - 1, batch_dims=1)
 

@@ -1,1 +1,1 @@
-"""A trained model becomes files: SavedModel, ONNX, LiteRT."""
+"""Exports a trained model as a SavedModel, ONNX or LiteRT."""

@@ -1,4 +1,4 @@
-"""What lies where in the folder of an exported model."""
+"""Names of the files in the folder of an exported model."""
 
 from pathlib import Path
 
@@ -7,15 +7,15 @@ FORMATS = (SAVED_MODEL, "onnx", "litert")
 """What a trained model can be exported as. Its folder in a work directory has that name too."""
 
 MODEL = "saved_model.pb"
-"""The file by which TensorFlow, and so everybody here, knows the folder of a SavedModel."""
+"""A folder is a SavedModel if it holds this file."""
 
 VOCABULARY, USERS = "vocabulary.txt", "users.txt"
-"""Raw ids, one a line: of items, line i for item i, and of users, line u + 1 for user u."""
+"""Raw ids, one per line: line i for item i, and line u + 1 for user u."""
 
 ASSETS = "assets"
-"""Where in a SavedModel those two lie."""
+"""The folder of these two files in a SavedModel."""
 
 CARD = "model_card.json"
 
 CARD_OF_SAVED_MODEL = Path("assets.extra", CARD)
-"""TensorFlow leaves that folder of a SavedModel to the user."""
+"""TensorFlow reserves the folder `assets.extra` for the user's own files."""

@@ -1,4 +1,4 @@
-"""Models for runtimes other than TensorFlow: an encoder and a scorer as ONNX or LiteRT files, with the vocabulary."""
+"""Exports for other runtimes: an encoder and a scorer as ONNX or LiteRT files, with the vocabulary."""
 
 import contextlib
 import importlib
@@ -13,14 +13,14 @@ import tensorflow as tf
 
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export.layout import CARD, USERS, VOCABULARY
-from bert4rec_tf.export.saved_model import facts, lines_of, refuse_other_content
+from bert4rec_tf.export.saved_model import lines_of, model_facts, refuse_other_content
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 from bert4rec_tf.foundation.types import Tensor
 from bert4rec_tf.models.recommender import Recommender
 
 TOLERANCE = 1e-4
-"""The most by which a file's numbers may differ from TensorFlow's, beside 1e-4 of their size."""
+"""How much the exported file's outputs may differ from TensorFlow's, absolute and relative."""
 
 OPSET = 18
 NEEDED = {"onnx": ("onnx", "onnxruntime", "tf2onnx"), "litert": ("ai_edge_litert",)}
@@ -38,24 +38,24 @@ def export(
     users: Sequence[str] | None = None,
     card: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes `encoder` and `scorer` for another runtime, and compares them with TensorFlow there.
+    """Writes `encoder` and `scorer` files, and checks in the other runtime that their outputs match TensorFlow's.
 
-    The encoder takes `items`, int32 [b, n] item numbers oldest first with 0 on the right, `lengths`, int32 [b], and
-    `users`, int32 [b] user numbers, where the model knows users. It gives `vectors`, float32 [b, d]; the scorer makes
-    `scores` of them, float32 [b, num_items], log-probabilities where the model gives logits. ONNX files take any b and
-    n; in LiteRT files b is 1 and n what the model reads at most.
+    The encoder takes `items` (int32 [b, n], item numbers, oldest first, right-padded with 0), `lengths` (int32 [b])
+    and, if the model has user embeddings, `users` (int32 [b], user numbers). It returns `vectors`, float32 [b, d]. The
+    scorer takes `vectors` and returns `scores`, float32 [b, num_items]; these are log-probabilities if the model
+    computes logits. ONNX files take any b and n. In LiteRT files b is 1 and n is the model's maximum length.
 
     Args:
-        model: with its weights, in float32.
-        vocabulary: written beside them, line i for item i; item i stands in column i - 1 of the scores.
-        folder: appears whole or not at all; an older export of this form there is replaced.
+        model: a trained model, in float32.
+        vocabulary: its items, written line by line; item i is column i - 1 of the scores.
+        folder: written atomically; replaces an older export of the same format.
         form: "onnx" or "litert".
-        users: the raw ids of the users that the model knows, line u + 1 of their file for user u.
-        card: what to tell of the model beside what its export shows.
+        users: raw ids of the users with embeddings, written to line u + 1 for user u.
+        card: further entries of the model card.
 
     Raises:
-        UserError: for another form, a package that is missing, a folder that holds something else, or a file whose
-            numbers differ from TensorFlow's.
+        UserError: for another format, a missing package, a folder that holds other files, or outputs that do not match
+            TensorFlow's.
     """
     check_export(folder, form)
     suffix = SUFFIXES[form]
@@ -70,11 +70,11 @@ def export(
         (aside / VOCABULARY).write_bytes(lines_of(vocabulary.items.tolist()))
         if model.has_user_embeddings:
             (aside / USERS).write_bytes(lines_of(users))
-        files.write_json(aside / CARD, {**facts(model, vocabulary, users), **(card or {})})
+        files.write_json(aside / CARD, {**model_facts(model, vocabulary, users), **(card or {})})
 
 
 def check_export(folder: Path, form: str) -> None:
-    """Raises UserError for an unknown form, one whose packages are not installed, or a folder of something else."""
+    """Raises UserError for an unknown format, a missing package, or a folder that holds other files."""
     if form not in NEEDED:
         raise unknown_name("format", form, NEEDED)
     for name in NEEDED[form]:
@@ -88,7 +88,7 @@ def check_export(folder: Path, form: str) -> None:
 def _parts(
     model: Recommender, batch: int | None, width: int | None, histories: Sequence[Numbers]
 ) -> Iterator[tuple[str, Part, list[Numbers]]]:
-    """Yields the name, the function and some inputs of the encoder, then of the scorer."""
+    """Yields the name, the function and test inputs of the encoder, then of the scorer."""
     items, lengths = tf.TensorSpec([batch, width], tf.int32, "items"), tf.TensorSpec([batch], tf.int32, "lengths")
     if model.has_user_embeddings:
 
@@ -116,16 +116,17 @@ def _parts(
 
 
 def _histories(model: Recommender, batch: int | None) -> list[Numbers]:
-    """Returns batches to compare on: short, full and empty histories of numbers that repeat."""
-    most = model.max_history or 1
-    lengths = [0, 1, most // 2, most]
-    rows = np.zeros([len(lengths), most], np.int32)
+    """Returns test batches with empty, short and full histories."""
+    longest = model.max_history or 1
+    lengths = [0, 1, longest // 2, longest]
+    rows = np.zeros([len(lengths), longest], np.int32)
     for row, length in enumerate(lengths):
         rows[row, :length] = 1 + (row + 7 * np.arange(length)) % model.num_items
     users = np.arange(len(lengths), dtype=np.int32) % (model.num_users or 1)
     whole = {"items": rows, "lengths": np.array(lengths, np.int32), "users": users}
     if batch is None:
-        short = {**whole, "items": rows[:, : max(most // 2, 1)], "lengths": np.minimum(lengths, max(most // 2, 1))}
+        half = max(longest // 2, 1)
+        short = {**whole, "items": rows[:, :half], "lengths": np.minimum(lengths, half)}
         return [whole, {name: column.astype(np.int32) for name, column in short.items()}]
     return [{name: column[[row]] for name, column in whole.items()} for row in range(len(lengths))]
 
@@ -134,14 +135,14 @@ def _to_onnx(function: Part, model: Recommender) -> bytes:
     from tf2onnx import convert
 
     with _quiet("tf2onnx"):
-        made, _ = convert.from_function(function, input_signature=function.input_signature, opset=OPSET)
-    return made.SerializeToString()
+        proto, _ = convert.from_function(function, input_signature=function.input_signature, opset=OPSET)
+    return proto.SerializeToString()
 
 
 def _to_litert(function: Part, model: Recommender) -> bytes:
     module = tf.Module()
     module.weights, module.function = [weight.value for weight in model.weights], function
-    # The interpreter finds inputs and outputs by name through a signature, and that is what a SavedModel carries.
+    # The interpreter needs a signature to name inputs and outputs; only a SavedModel provides one.
     with tempfile.TemporaryDirectory() as scratch, _quiet("tensorflow"):
         tf.saved_model.save(module, scratch, signatures=function)
         return tf.lite.TFLiteConverter.from_saved_model(scratch).convert()
@@ -149,7 +150,7 @@ def _to_litert(function: Part, model: Recommender) -> bytes:
 
 @contextlib.contextmanager
 def _quiet(name: str) -> Iterator[None]:
-    """Keeps a converter's notes to itself."""
+    """Silences a converter's log messages below ERROR."""
     logger = logging.getLogger(name)
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -179,10 +180,10 @@ def _litert_runner(content: bytes) -> Callable[[Numbers], Numbers]:
 
 
 def _compare(name: str, run: Callable[[Numbers], Numbers], function: Part, batches: Sequence[Numbers]) -> None:
-    """Raises UserError where a file's numbers are not those of TensorFlow."""
+    """Raises UserError if a file's outputs differ from TensorFlow's."""
     for inputs in batches:
-        found = run(inputs)
+        outputs = run(inputs)
         for output, expected in function(**inputs).items():
-            if not np.allclose(found[output], expected, rtol=TOLERANCE, atol=TOLERANCE):
-                error = np.abs(found[output] - np.asarray(expected)).max()
+            if not np.allclose(outputs[output], expected, rtol=TOLERANCE, atol=TOLERANCE):
+                error = np.abs(outputs[output] - np.asarray(expected)).max()
                 raise UserError(f"{name}: `{output}` differ from TensorFlow's by {error:.2g}; nothing was written")

@@ -1,4 +1,4 @@
-"""A SavedModel: raw item ids in, raw item ids and scores out, in any program that has TensorFlow."""
+"""Exports a SavedModel that takes raw item ids and returns raw item ids and scores, with TensorFlow alone."""
 
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -24,23 +24,23 @@ def export(
     users: Sequence[str] | None = None,
     card: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes a SavedModel which recommends to raw histories and needs nothing but TensorFlow.
+    """Writes a SavedModel that recommends items for raw histories and needs nothing but TensorFlow.
 
-    Its signatures, and what they take and give, are those of docs/serving.md: `serving_default`, `recommend`, `score`
-    and `encode`. Raw ids go in and come out; unknown ones are passed over and counted.
+    Its signatures are `serving_default`, `recommend`, `score` and `encode`; docs/serving.md describes them. They take
+    and return raw ids. Unknown ids are skipped and counted.
 
     Args:
-        model: with its weights.
-        vocabulary: what the model's ids stand for. Without any counts its items are taken as equally popular.
-        folder: appears whole or not at all; an older SavedModel there is replaced.
-        k: how many items to return where the caller does not say, at most all.
-        users: the raw ids of the users that the model knows, in its order.
-        card: what to tell of the model beside what its export shows.
+        model: a trained model.
+        vocabulary: its items. If no counts are known, all items are equally popular.
+        folder: written atomically; replaces an older SavedModel.
+        k: default number of items to return, at most all.
+        users: raw ids of the users with embeddings, in the model's order.
+        card: further entries of the model card.
 
     Raises:
-        ValueError: where the vocabulary is not of the model's size, or users are missing.
-        UserError: for a k below 1, a raw id that UTF-8 cannot hold, or a folder that holds something
-            else or cannot be written.
+        ValueError: if the vocabulary's size is not the model's, or users are missing.
+        UserError: for a k below 1, a raw id that is not valid in UTF-8, or a folder that holds other files or cannot be
+            written.
     """
     if k < 1:
         raise UserError(f"`k` must be at least 1. Received: k={k}")
@@ -70,13 +70,13 @@ def export(
             tf.saved_model.save(service, str(aside), signatures=functions)
         except tf.errors.OpError as error:
             raise UserError(f"{folder}: cannot be written ({error.message})") from error
-        told = {**facts(model, vocabulary, users), "k": service.k, **(card or {})}
         (aside / CARD_OF_SAVED_MODEL).parent.mkdir()
-        files.write_json(aside / CARD_OF_SAVED_MODEL, told)
+        full_card = {**model_facts(model, vocabulary, users), "k": service.k, **(card or {})}
+        files.write_json(aside / CARD_OF_SAVED_MODEL, full_card)
 
 
-def facts(model: Recommender, vocabulary: Vocabulary, users: Sequence[str] | None) -> dict[str, Any]:
-    """Returns what a model card tells of any model."""
+def model_facts(model: Recommender, vocabulary: Vocabulary, users: Sequence[str] | None) -> dict[str, Any]:
+    """Returns the entries that every model card has."""
     return {
         "format": 1,
         "model": type(model).__name__,
@@ -89,7 +89,7 @@ def facts(model: Recommender, vocabulary: Vocabulary, users: Sequence[str] | Non
 
 
 def lines_of(raw: Sequence[str]) -> bytes:
-    """Returns raw ids, one a line. Raises UserError for one that UTF-8 cannot hold."""
+    """Returns raw ids, one per line. Raises UserError for one that is not valid in UTF-8."""
     try:
         return "".join(f"{one}\n" for one in raw).encode()
     except UnicodeEncodeError as error:
@@ -98,17 +98,17 @@ def lines_of(raw: Sequence[str]) -> bytes:
 
 
 def refuse_other_content(folder: Path, known: str = MODEL) -> None:
-    """Raises UserError where `folder` is not free for an export: a file, or a folder without the file `known`."""
+    """Raises UserError if `folder` is a file, or not empty and without the file `known` of an older export."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: is not a folder")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / known).exists():
-        raise UserError(f"{folder}: holds something else than an older export; name another folder or empty it")
+        raise UserError(f"{folder}: holds other files than an older export; name another folder or empty it")
 
 
 def _log_shares(counts: np.ndarray) -> np.ndarray:
-    """Returns float32 [n]: the logarithm of each item's share of all actions; of equal shares where none is counted.
+    """Returns the logarithm of each item's share of all actions, float32 [n]. Without counts all shares are equal.
 
-    What does not occur gets the least number that is finite: it comes last, but it comes.
+    An item without actions gets the lowest finite number: it ranks last, but it is not hidden.
     """
     counts = counts if counts.any() else np.ones_like(counts)
     with np.errstate(divide="ignore"):

@@ -1,4 +1,4 @@
-"""What a SavedModel holds: raw ids in, raw ids and scores out, as four functions of TensorFlow alone."""
+"""The content of a SavedModel: four TensorFlow functions that take raw ids and return raw ids and scores."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -29,37 +29,38 @@ _NUMBER = tf.lookup.TextFileIndex.LINE_NUMBER
 
 
 class EncodedRequest(NamedTuple):
-    """Whom something is asked for.
+    """The users of a request, encoded.
 
     Attributes:
-        vectors: float32 [b, d], zeros where `popular`.
-        popular: bool [b], of whom the model knows nothing.
-        seen: int32 [b, s], the items of the histories, with 0 between them.
-        unknown: int32 [b], how many raw ids of each history are no item's.
+        vectors: float32 [b, d], zeros for cold users.
+        cold: bool [b], users without a known item or, if the model has user embeddings, unknown users. They get the
+            most popular items.
+        seen: int32 [b, s], the items of the histories, padded with 0.
+        unknown: int32 [b], how many raw ids of each history are unknown.
     """
 
     vectors: Tensor
-    popular: Tensor
+    cold: Tensor
     seen: Tensor
     unknown: Tensor
 
 
 class Service(tf.Module):
-    """What is exported. The functions named in SIGNATURES are its attributes.
+    """The exported object. Its attributes include the functions named in SIGNATURES.
 
     Args:
-        model: what scores.
+        model: a trained model.
         items: file of raw ids, line i for item i.
-        log_shares: float32 [n], the scores for those of whom the model knows nothing.
-        k: how many items to return where the caller does not say, at most n.
-        users: file of raw ids, line u for user u - 1, where the model knows its users.
+        log_shares: float32 [n], the scores of all items for cold users.
+        k: default number of items to return, at most n.
+        users: file of raw ids, line u + 1 for user u; None if the model has no user embeddings.
     """
 
     def __init__(
         self, model: Recommender, items: Path, log_shares: np.ndarray, k: int, users: Path | None = None
     ) -> None:
         super().__init__()
-        # The bare variables: a Keras model kept here would be exported with all its layers as objects.
+        # Only the variables: a Keras model as an attribute would be exported with all its layers.
         self._user_vectors, self._score_vectors = model.user_vectors, model.score_vectors
         self._scores_are_logits = model.scores_are_logits
         self._weights = [weight.value for weight in model.weights]
@@ -71,38 +72,38 @@ class Service(tf.Module):
         names = tf.lookup.TextFileInitializer(asset, tf.int64, _NUMBER, tf.string, _LINE)
         self._names = tf.lookup.StaticHashTable(names, default_value="")
         self._users = _numbers_of_lines(tf.saved_model.Asset(str(users))) if users else None
-        # Traced once, and called by all signatures.
-        self._ask = tf.function(self._read, input_signature=[HISTORIES, USERS] if users else [HISTORIES])
+        # Traced once; all signatures call it.
+        self._encode = tf.function(self._encode_request, input_signature=[HISTORIES, USERS] if users else [HISTORIES])
         functions = _with_users(self, k) if users else _without_users(self, k)
         for name, function in zip(SIGNATURES, functions, strict=True):
             setattr(self, name, function)
 
-    def _read(self, histories: Tensor, users: Tensor | None = None) -> EncodedRequest:
-        """Reads raw histories, string [b, any], and raw users, string [b], where the model knows users."""
+    def _encode_request(self, histories: Tensor, users: Tensor | None = None) -> EncodedRequest:
+        """Encodes raw histories, string [b, any], and raw users, string [b], if the model has user embeddings."""
         numbers = self._items_of(histories)
         known = tf.ragged.boolean_mask(numbers, numbers != PAD)
         lengths = tf.cast(known.row_lengths(), tf.int32)
         if users is None:
-            rows, popular = tf.zeros_like(lengths), lengths == 0
+            rows, cold = tf.zeros_like(lengths), lengths == 0
         else:
             message = "`users` must have as many rows as `histories`"
             with tf.control_dependencies([tf.debugging.assert_equal(tf.size(users), tf.size(lengths), message)]):
-                found = tf.cast(self._users.lookup(users), tf.int32)
-            rows, popular = tf.maximum(found, 0), found < 0
-        # One column more than the longest row, for models which cannot read a width of 0.
+                numbers_of_users = tf.cast(self._users.lookup(users), tf.int32)
+            rows, cold = tf.maximum(numbers_of_users, 0), numbers_of_users < 0
+        # One column more than the longest row, because some models cannot read a width of 0.
         items = tf.pad(known.to_tensor(PAD), [[0, 0], [0, 1]])
         vectors = self._user_vectors({"users": rows, "items": items, "lengths": lengths})
         unknown = tf.math.count_nonzero((numbers == PAD) & (histories != ""), axis=1, dtype=tf.int32)
-        return EncodedRequest(tf.where(popular[:, None], tf.zeros_like(vectors), vectors), popular, items, unknown)
+        return EncodedRequest(tf.where(cold[:, None], tf.zeros_like(vectors), vectors), cold, items, unknown)
 
     def _items_of(self, raw: Tensor) -> tf.Tensor:
-        """Returns the numbers of raw ids, int32 of their shape, 0 for what is no item's."""
+        """Returns the item numbers of raw ids, int32 of the same shape, 0 for unknown ids."""
         return tf.cast(self._numbers.lookup(raw), tf.int32) + 1
 
     def encode_for(self, *whom: Tensor) -> dict[str, Tensor]:
         """Returns the `vectors`, float32 [b, d]."""
-        asked = self._ask(*whom)
-        return {"vectors": tf.cast(asked.vectors, tf.float32), "unknown": asked.unknown}
+        encoded = self._encode(*whom)
+        return {"vectors": tf.cast(encoded.vectors, tf.float32), "unknown": encoded.unknown}
 
     def recommend_to(
         self, *whom: Tensor, k: Tensor, exclude_seen: Tensor, exclude: Tensor, candidates: Tensor
@@ -110,17 +111,17 @@ class Service(tf.Module):
         """Returns the best `items`, string [b, k], and their `scores`, float32 [b, k].
 
         Args:
-            *whom: raw histories, string [b, any], and raw users, string [b], where the model knows users.
+            *whom: raw histories, string [b, any], and raw users, string [b], if the model has user embeddings.
             k: [] int32, at least 1.
             exclude_seen: [] bool, whether to leave out the items of the histories.
-            exclude: string [b or 1, any], what else to leave out.
-            candidates: string [b or 1, any], what to rank; everything for a row without any.
+            exclude: string [b or 1, any], further items to leave out.
+            candidates: string [b or 1, any], the items to rank; all items for a row without candidates.
         """
-        asked = self._ask(*whom)
-        number = tf.shape(asked.vectors)[0]
+        encoded = self._encode(*whom)
+        number = tf.shape(encoded.vectors)[0]
         exclude, candidates = _rows("exclude", exclude, number), _rows("candidates", candidates, number)
         excluded, chosen = self._lists(exclude), self._lists(candidates)
-        seen = tf.where(exclude_seen, asked.seen, PAD)
+        seen = tf.where(exclude_seen, encoded.seen, PAD)
         with tf.control_dependencies([tf.debugging.Assert(k > 0, ["`k` must be at least 1. Received:", k])]):
             k = tf.minimum(k, self._num_items)
 
@@ -128,74 +129,75 @@ class Service(tf.Module):
             return tf.concat([tf.gather(seen, rows), excluded(rows)], axis=1)
 
         def among_all(rows: Tensor) -> tuple[Tensor, Tensor]:
-            scores, normalisers = self._all_scores(asked, rows)
-            items, found = ranking.best(ranking.hide(scores, hidden(rows)), None, k)
-            return items, found - normalisers
+            scores, normalisers = self._all_scores(encoded, rows)
+            items, best_scores = ranking.best(ranking.hide(scores, hidden(rows)), None, k)
+            return items, best_scores - normalisers
 
         def among_candidates(rows: Tensor) -> tuple[Tensor, Tensor]:
-            items = ranking.once(chosen(rows))
-            scores = self._scores_of(asked, rows, items)
+            items = ranking.unique(chosen(rows))
+            scores = self._scores_of(encoded, rows, items)
             scores = tf.where(ranking.contained(items, hidden(rows), self._num_items), ranking.HIDDEN, scores)
             return ranking.best(scores, items, k)
 
-        chooses = tf.broadcast_to(tf.reduce_any(candidates != "", axis=1), [number])
-        parts = [tf.cast(tf.where(which)[:, 0], tf.int32) for which in (~chooses, chooses)]
-        widths = [self._num_items, self._width(asked, candidates)]
+        has_candidates = tf.broadcast_to(tf.reduce_any(candidates != "", axis=1), [number])
+        parts = [tf.cast(tf.where(which)[:, 0], tf.int32) for which in (~has_candidates, has_candidates)]
+        widths = [self._num_items, self._width(encoded, candidates)]
         pairs = [
             ranking.in_blocks(function, rows, width, (tf.int32, tf.float32))
             for function, rows, width in zip((among_all, among_candidates), parts, widths)
         ]
         items, scores = (tf.dynamic_stitch(parts, pair) for pair in zip(*pairs))
-        return {"items": self._names.lookup(tf.cast(items, tf.int64) - 1), "scores": scores, "unknown": asked.unknown}
+        return {"items": self._names.lookup(tf.cast(items, tf.int64) - 1), "scores": scores, "unknown": encoded.unknown}
 
     def score_for(self, *whom: Tensor, candidates: Tensor) -> dict[str, Tensor]:
-        """Returns the `scores` of raw candidates, string [b or 1, c]: float32 [b, c], HIDDEN where they are no item."""
-        asked = self._ask(*whom)
-        number = tf.shape(asked.vectors)[0]
+        """Returns the `scores` of raw candidates, string [b or 1, c]: float32 [b, c], HIDDEN for unknown ids."""
+        encoded = self._encode(*whom)
+        number = tf.shape(encoded.vectors)[0]
         chosen = self._lists(_rows("candidates", candidates, number))
         (scores,) = ranking.in_blocks(
-            lambda rows: (self._scores_of(asked, rows, chosen(rows)),),
+            lambda rows: (self._scores_of(encoded, rows, chosen(rows)),),
             tf.range(number),
-            self._width(asked, candidates),
+            self._width(encoded, candidates),
             (tf.float32,),
         )
-        return {"scores": scores, "unknown": asked.unknown}
+        return {"scores": scores, "unknown": encoded.unknown}
 
     def _lists(self, raw: Tensor) -> Callable[[Tensor], Tensor]:
-        """Returns which items, int32 [r, any], the rows of raw ids [b or 1, any] hold; one row stands for all."""
+        """Returns a function of row numbers that gives the items of those rows of `raw`, int32 [r, any].
+
+        `raw` holds raw ids, string [b or 1, any]; a single row counts for every request.
+        """
         items = self._items_of(raw)
         return lambda rows: tf.gather(items, tf.minimum(rows, tf.shape(items)[0] - 1))
 
-    def _width(self, asked: EncodedRequest, candidates: Tensor) -> Tensor:
-        """Returns how many numbers the scoring of candidates makes for one row."""
-        rows_of_table = tf.shape(candidates)[1] * asked.vectors.shape[1]
+    def _width(self, encoded: EncodedRequest, candidates: Tensor) -> Tensor:
+        """Returns how many elements scoring the candidates needs per row."""
+        rows_of_table = tf.shape(candidates)[1] * encoded.vectors.shape[1]
         return tf.maximum(rows_of_table, self._num_items) if self._scores_are_logits else rows_of_table
 
-    def _all_scores(self, asked: EncodedRequest, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the scores of all items, float32 [r, n], and what to take off them, [r, 1]."""
-        scores = tf.cast(self._score_vectors(tf.gather(asked.vectors, rows)), tf.float32)
-        popular = tf.gather(asked.popular, rows)[:, None]
+    def _all_scores(self, encoded: EncodedRequest, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the scores of all items, float32 [r, n], and the log-normalisers to subtract, [r, 1]."""
+        scores = tf.cast(self._score_vectors(tf.gather(encoded.vectors, rows)), tf.float32)
+        cold = tf.gather(encoded.cold, rows)[:, None]
         normalisers = tf.zeros_like(scores[:, :1])
         if self._scores_are_logits:
-            normalisers = tf.where(popular, 0.0, tf.reduce_logsumexp(scores, axis=1, keepdims=True))
-        scores = tf.cond(
-            tf.reduce_any(popular), lambda: tf.where(popular, self._log_shares[None, :], scores), lambda: scores
-        )
+            normalisers = tf.where(cold, 0.0, tf.reduce_logsumexp(scores, axis=1, keepdims=True))
+        scores = tf.cond(tf.reduce_any(cold), lambda: tf.where(cold, self._log_shares[None, :], scores), lambda: scores)
         return scores, normalisers
 
-    def _scores_of(self, asked: EncodedRequest, rows: Tensor, items: Tensor) -> tf.Tensor:
+    def _scores_of(self, encoded: EncodedRequest, rows: Tensor, items: Tensor) -> tf.Tensor:
         """Returns the scores of some items, int32 [r, c], HIDDEN for 0: float32 [r, c]."""
-        vectors = tf.gather(asked.vectors, rows)
+        vectors = tf.gather(encoded.vectors, rows)
         scores = tf.cast(self._score_vectors(vectors, items), tf.float32)
         if self._scores_are_logits:
             scores -= tf.reduce_logsumexp(tf.cast(self._score_vectors(vectors), tf.float32), axis=1, keepdims=True)
         shares = tf.gather(self._log_shares, tf.maximum(items - 1, 0))
-        scores = tf.where(tf.gather(asked.popular, rows)[:, None], shares, scores)
+        scores = tf.where(tf.gather(encoded.cold, rows)[:, None], shares, scores)
         return tf.where(items == PAD, ranking.HIDDEN, scores)
 
 
 def _rows(name: str, raw: Tensor, number: Tensor) -> tf.Tensor:
-    """Returns raw ids [b or 1, any], checked to have one row or as many as there are histories."""
+    """Returns `raw`, string [b or 1, any], after checking that it has one row or as many as `histories`."""
     height = tf.shape(raw)[0]
     message = f"`{name}` must have 1 row, or as many as `histories`. Rows received:"
     with tf.control_dependencies([tf.debugging.Assert((height == 1) | (height == number), [message, height])]):
@@ -207,29 +209,29 @@ def _numbers_of_lines(asset: tf.saved_model.Asset) -> tf.lookup.StaticHashTable:
     return tf.lookup.StaticHashTable(lines, default_value=-1)
 
 
-def _usual(k: int) -> dict[str, tf.Tensor]:
-    """Returns what `recommend` takes for what is not given."""
+def _defaults(k: int) -> dict[str, tf.Tensor]:
+    """Returns the default values of `recommend`."""
     nothing = tf.zeros([1, 0], tf.string)
     return {"k": tf.constant(k), "exclude_seen": tf.constant(True), "exclude": nothing, "candidates": nothing}
 
 
 def _without_users(service: Service, k: int) -> tuple[Callable, ...]:
-    """The functions of SIGNATURES for a model that reads histories alone."""
-    usual = _usual(k)
+    """The functions of SIGNATURES for a model without user embeddings."""
+    defaults = _defaults(k)
 
     @tf.function(input_signature=[HISTORIES, *CHOICES])
     def recommend(
         histories,
-        k=usual["k"],
-        exclude_seen=usual["exclude_seen"],
-        exclude=usual["exclude"],
-        candidates=usual["candidates"],
+        k=defaults["k"],
+        exclude_seen=defaults["exclude_seen"],
+        exclude=defaults["exclude"],
+        candidates=defaults["candidates"],
     ):
         return service.recommend_to(histories, k=k, exclude_seen=exclude_seen, exclude=exclude, candidates=candidates)
 
     @tf.function(input_signature=[HISTORIES])
     def serving_default(histories):
-        return recommend(histories, **usual)
+        return recommend(histories, **defaults)
 
     @tf.function(input_signature=[HISTORIES, CANDIDATES])
     def score(histories, candidates):
@@ -243,17 +245,17 @@ def _without_users(service: Service, k: int) -> tuple[Callable, ...]:
 
 
 def _with_users(service: Service, k: int) -> tuple[Callable, ...]:
-    """The same for a model that knows its users."""
-    usual = _usual(k)
+    """The functions of SIGNATURES for a model with user embeddings."""
+    defaults = _defaults(k)
 
     @tf.function(input_signature=[HISTORIES, USERS, *CHOICES])
     def recommend(
         histories,
         users,
-        k=usual["k"],
-        exclude_seen=usual["exclude_seen"],
-        exclude=usual["exclude"],
-        candidates=usual["candidates"],
+        k=defaults["k"],
+        exclude_seen=defaults["exclude_seen"],
+        exclude=defaults["exclude"],
+        candidates=defaults["candidates"],
     ):
         return service.recommend_to(
             histories, users, k=k, exclude_seen=exclude_seen, exclude=exclude, candidates=candidates
@@ -261,7 +263,7 @@ def _with_users(service: Service, k: int) -> tuple[Callable, ...]:
 
     @tf.function(input_signature=[HISTORIES, USERS])
     def serving_default(histories, users):
-        return recommend(histories, users, **usual)
+        return recommend(histories, users, **defaults)
 
     @tf.function(input_signature=[HISTORIES, USERS, CANDIDATES])
     def score(histories, users, candidates):

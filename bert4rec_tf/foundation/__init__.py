@@ -1,1 +1,1 @@
-"""What every room stands on: errors, files that appear whole, progress, signals. Knows nothing of models or data."""
+"""What every other folder uses: errors, atomic file writes, progress, signals. Imports nothing from the others."""

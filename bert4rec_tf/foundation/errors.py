@@ -1,4 +1,4 @@
-"""Mistakes that a user can make and mend, told apart from defects of the program."""
+"""The user's mistakes, kept apart from bugs in the program."""
 
 import difflib
 from collections.abc import Iterable
@@ -9,18 +9,18 @@ class UserError(ValueError):
 
 
 def in_one_line(error: Exception) -> str:
-    """Returns what an error says: a user's mistake whole, of a defect its type and 300 characters at most."""
+    """Returns an error's message on one line: a UserError's in full; any other with its type, cut at 300 characters."""
     text = " ".join(str(error).split())
     return text if isinstance(error, UserError) else f"{type(error).__name__}: {text[:300]}"
 
 
-def of_system(error: OSError) -> str:
-    """Returns what the operating system refused, and of which file."""
+def os_error_message(error: OSError) -> str:
+    """Returns the operating system's message, with the file's name where there is one."""
     return f"{error.filename}: {error.strerror}" if error.filename else str(error)
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> UserError:
-    """Returns the error for a `name` that is none of the `known` ones, with the nearest of them."""
+    """Returns the error for a `name` that is not among the `known` ones. It suggests the closest of them."""
     known = sorted(known)
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""

@@ -1,12 +1,16 @@
-"""Files that appear whole or not at all, and folders that one process works in at a time."""
+"""Atomic writes of files and folders, and locks on folders."""
 
 import contextlib
+import ctypes
+import functools
 import gzip
 import json
 import os
+import re
 import shutil
+import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,31 +21,32 @@ from bert4rec_tf.foundation.progress import warn
 
 LOCK = ".lock"
 PARTIAL = ".partial"
+_PARTIAL_NAME = re.compile(r"\.(?P<name>.+?)\.(?P<pid>\d+)(\.(?P<part>new|old))?\.partial")
 
 UNREADABLE = (OSError, EOFError, zlib.error)
-"""What reading a file, plain or `.gz`, ends in where that is not possible."""
+"""The exceptions that reading a file, plain or `.gz`, can raise."""
 
 
 def expanded_path(path: Path | str) -> Path:
-    """Returns a path that was named, with its leading `~` expanded: a shell leaves that of `--data_dir=~/data`.
+    """Expands a leading `~`, which a shell does not do in `--data_dir=~/data`.
 
     Raises:
-        UserError: where it names a user without a home folder.
+        UserError: if there is no such user.
     """
     expanded = os.path.expanduser(path)
     if expanded == str(path) and expanded.startswith("~"):
-        raise UserError(f"{path}: there is no home folder of that user (a name that begins with ~ needs ./ before it)")
+        raise UserError(f"{path}: no such user (for a file whose name begins with ~, write ./~name)")
     return Path(expanded)
 
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yields a path beside `path` to write to; it takes the place of `path` when the block ends without an error.
+    """Yields a temporary path to write to, and renames it to `path` when the block ends without an error.
 
-    What was at `path` stays as it was until then, also where the disk is full or the power fails.
+    Until then the file at `path` stays as it was, even if the disk is full or the power fails.
 
     Raises:
-        UserError: where it cannot be written.
+        UserError: if the file cannot be written.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
     try:
@@ -58,39 +63,62 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def replace_directory(path: Path) -> Iterator[Path]:
-    """Yields a new folder beside `path` to fill; it takes the place of `path` when the block ends without an error.
+    """Yields a temporary folder to fill, which replaces the folder at `path` when the block ends without an error.
 
-    A folder that was at `path` stays as it was until then. Those above it are made.
+    Until then the folder at `path` stays as it was. Its parents are created.
+
+    If the process is killed, the whole old or the whole new folder is at `path`. Only where the system cannot swap two
+    folders in one step is there a moment when `path` does not exist. After a kill in that moment, the next call for
+    `path`, or the next lock on its parent, moves the new folder there.
 
     Raises:
-        UserError: where a file is at `path`, or the folder cannot be written.
+        UserError: if `path` is a file, or the folder cannot be written.
     """
     place = path.resolve()
     if place.exists() and not place.is_dir():
         raise UserError(f"{path}: is not a folder")
     aside, old = (place.with_name(f".{place.name}.{os.getpid()}.{part}{PARTIAL}") for part in ("new", "old"))
-    shutil.rmtree(aside, ignore_errors=True)
     try:
+        remove_partials(place.parent, of=place.name)
         aside.mkdir(parents=True)
         yield aside
         for written in (*aside.rglob("*"), aside):
             _to_disk(written)
-        if place.exists():
-            shutil.rmtree(old, ignore_errors=True)
+        if not place.exists():
+            os.replace(aside, place)
+        elif not _exchange(aside, place):
             os.replace(place, old)
-        os.replace(aside, place)
+            os.replace(aside, place)
         _to_disk(place.parent)
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror or error})") from error
     finally:
         if old.exists() and not place.exists():
             os.replace(old, place)
-        for leftover in (aside, old):
+        for leftover in (old, aside):
             shutil.rmtree(leftover, ignore_errors=True)
 
 
+def _exchange(one: Path, other: Path) -> bool:
+    """Swaps two paths in one step. Returns whether that was possible; if not, both are as they were."""
+    rename = _system_rename()
+    here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return rename is not None and rename(here, os.fsencode(one), here, os.fsencode(other), swap) == 0
+
+
+@functools.cache
+def _system_rename() -> Callable[[int, bytes, int, bytes, int], int] | None:
+    """Returns renameat2 of Linux, which can swap two paths, or None if the C library does not have it."""
+    if sys.platform != "linux":
+        return None
+    found = getattr(ctypes.CDLL(None), "renameat2", None)
+    if found is not None:
+        found.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+    return found
+
+
 def _to_disk(path: Path) -> None:
-    """Waits until a file, or the names in a folder, are on the disk: only then a rename survives a power cut."""
+    """Flushes a file or a folder to the disk. Without this a power cut can undo a rename."""
     if os.name == "nt" and path.is_dir():
         return
     descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
@@ -111,7 +139,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Returns what `write_json` wrote. Raises UserError where it cannot be read."""
+    """Returns what `write_json` wrote. Raises UserError if the file cannot be read."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -119,40 +147,81 @@ def read_json(path: Path) -> Any:
 
 
 def open_binary(path: Path) -> BinaryIO:
-    """Opens `path` for reading, unpacking it on the way where its name ends in `.gz`."""
+    """Opens `path` for reading, and decompresses it if its name ends in `.gz`."""
     return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")
 
 
 def unreadable(path: Path, error: Exception) -> UserError:
-    """Returns what a user is told of one of UNREADABLE."""
+    """Returns the UserError to raise for one of UNREADABLE."""
     return UserError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})")
 
 
 def make_folder(folder: Path) -> None:
-    """Makes a folder with those above it. Raises UserError where that is not allowed."""
+    """Creates a folder and its parents. Raises UserError if that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{folder}: cannot be made ({error.strerror})") from error
+        raise UserError(f"{folder}: cannot be created ({error.strerror})") from error
 
 
 def is_leftover(path: Path) -> bool:
-    """Tells whether a file is only the lock of a folder, or what a killed process had begun to write."""
+    """Whether a file is a lock or a temporary file of a killed process."""
     return path.name == LOCK or (path.name.startswith(".") and path.name.endswith(PARTIAL))
 
 
-def remove_partials(folder: Path) -> None:
-    """Deletes what killed processes had begun to write in a folder. For whom the folder is locked."""
-    for path in folder.glob(f".*{PARTIAL}"):
+def remove_partials(folder: Path, of: str | None = None) -> None:
+    """Deletes the temporary files and folders of killed processes, not those of processes that still run.
+
+    Finishes a replacement that was killed between its two renames (`replace_directory`).
+
+    Args:
+        folder: where to look. Call this only while it is locked, unless `of` is given.
+        of: the file or folder that they were to become; None for all.
+    """
+    left = [path for path in folder.glob(f".*{PARTIAL}") if not _belongs_to_another(path)]
+    if of is not None:
+        left = [path for path in left if (name := _PARTIAL_NAME.fullmatch(path.name)) and name["name"] == of]
+    left.sort(reverse=True)  # Deletes old folders first: a new one that is beside an old one is always complete.
+    for path in left:
+        _put_in_place(path)
+    for path in left:
         with contextlib.suppress(OSError):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _put_in_place(new: Path) -> None:
+    """Makes the second rename of `replace_directory` if its process was killed after the first.
+
+    Then both temporary folders exist and their target does not. The new one is complete, because it is flushed to the
+    disk before the old one is moved.
+    """
+    name = _PARTIAL_NAME.fullmatch(new.name)
+    if name and name["part"] == "new":
+        place, old = new.with_name(name["name"]), new.with_name(f".{name['name']}.{name['pid']}.old{PARTIAL}")
+        if old.is_dir() and new.is_dir() and not os.path.lexists(place):
+            os.replace(new, place)
+            _to_disk(place.parent)
+
+
+def _belongs_to_another(path: Path) -> bool:
+    """Whether the name of a temporary file or folder has the id of another process that still runs."""
+    name = _PARTIAL_NAME.fullmatch(path.name)
+    if name is None or int(name["pid"]) in (0, os.getpid()) or os.name == "nt":
+        return False
+    try:
+        os.kill(int(name["pid"]), 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 class FolderLock:
     """A folder as one process' own. The system frees it when that process ends, however it ends.
 
-    Whoever gets it clears away what killed processes had begun to write there. The same object can be entered again
-    inside itself.
+    Locking it removes the temporary files of killed processes. The same object can be entered again inside itself,
+    which removes nothing.
 
     Args:
         folder: made where it is not there.
@@ -165,8 +234,8 @@ class FolderLock:
         self._lock = filelock.FileLock(folder / LOCK)
 
     @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
-        """Holds the folder inside the block.
+    def lock(self) -> Iterator[bool]:
+        """Holds the folder inside the block. Yields whether this is the outermost entry.
 
         Raises:
             UserError: where another process has it, or it cannot be written.
@@ -177,9 +246,10 @@ class FolderLock:
         except OSError as error:
             raise UserError(f"{self.folder}: cannot be written ({error.strerror or error})") from error
         try:
-            if self._lock.lock_counter == 1:
+            first = self._lock.lock_counter == 1
+            if first:
                 remove_partials(self.folder)
-            yield
+            yield first
         finally:
             self._lock.release()
 

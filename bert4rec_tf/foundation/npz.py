@@ -1,4 +1,4 @@
-"""Arrays in `.npz` files that are whole or known to be damaged. No pickle."""
+"""Reads and writes `.npz` files. Damage is detected; no pickle."""
 
 import io
 import struct
@@ -22,33 +22,34 @@ UNREADABLE = (
     zlib.error,
     struct.error,
 )
-"""What reading a damaged archive can end in."""
+"""The exceptions that reading a damaged archive can raise."""
 
 
 class CorruptFileError(UserError):
-    """A file that cannot be read: missing, cut short, or with a bit that flipped."""
+    """A file that cannot be read: missing, cut short or damaged."""
 
 
 def write(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes arrays under their names; the file appears whole or not at all, and equal arrays give equal bytes."""
+    """Writes arrays under their names, atomically. Equal arrays give equal bytes."""
     with files.atomic_write(path) as aside, open(aside, "wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
 
 
 def read(path: Path, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
-    """Returns the named arrays of a file, or all.
+    """Returns the named arrays of a file; all of them by default.
 
-    All bytes of an array, and so their checksum, are read before anything in them is believed.
+    Reads each array to its end, so that its checksum is verified, before parsing it.
 
     Raises:
-        CorruptFileError: where the file, or one of these arrays, cannot be read or is not there.
+        CorruptFileError: if the file or one of these arrays is missing or cannot be read.
     """
     try:
         with zipfile.ZipFile(path) as archive:
             wanted = [f"{name}.npy" for name in names] if names is not None else archive.namelist()
             contents = {name.removesuffix(".npy"): archive.read(name) for name in wanted}
         return {
-            name: np.lib.format.read_array(io.BytesIO(found), allow_pickle=False) for name, found in contents.items()
+            name: np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+            for name, content in contents.items()
         }
     except UNREADABLE as error:
         raise CorruptFileError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error

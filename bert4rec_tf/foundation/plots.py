@@ -1,4 +1,4 @@
-"""Pictures, where matplotlib is installed (extra `plots`)."""
+"""Plots, if matplotlib is installed (extra `plots`)."""
 
 import importlib.util
 from collections.abc import Mapping, Sequence
@@ -10,17 +10,17 @@ from bert4rec_tf.foundation import files
 
 
 def available() -> bool:
-    """Tells whether pictures can be made."""
+    """Whether matplotlib is installed."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
 def plot_curve(path: Path, curve: Sequence[dict[str, float]], title: str) -> None:
-    """Draws the loss and the validation metrics over the steps.
+    """Plots the loss and the validation metrics over the steps.
 
     Args:
         path: ends in `.png`.
-        curve: rows with `step`, `loss` and metrics, as `training.trainer.State.curve`.
-        title: above the picture.
+        curve: rows with `step`, `loss` and metrics, as in `training.trainer.State.curve`.
+        title: of the plot.
     """
     from matplotlib.figure import Figure
 
@@ -43,19 +43,19 @@ def plot_curve(path: Path, curve: Sequence[dict[str, float]], title: str) -> Non
 
 
 def plot_ranked(path: Path, counts: Mapping[str, np.ndarray], title: str) -> None:
-    """Draws how many actions each user and each item has, the largest first, on logarithmic axes.
+    """Plots the number of actions of each user and of each item, largest first, on logarithmic axes.
 
     Args:
         path: ends in `.png`.
-        counts: name -> falling numbers, one panel each.
-        title: above the picture.
+        counts: name -> counts in descending order; one panel each.
+        title: of the plot.
     """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 4), layout="constrained")
     for axes, (name, values) in zip(figure.subplots(1, len(counts), squeeze=False)[0], counts.items()):
         axes.plot(np.arange(1, len(values) + 1), values, color="black")
-        axes.set(xscale="log", yscale="log", xlabel=f"{name}, by their number of actions", ylabel="actions")
+        axes.set(xscale="log", yscale="log", xlabel=f"{name}, most active first", ylabel="actions")
         axes.set_title(f"{len(values):,} {name}, {np.mean(values):,.1f} actions each")
         axes.grid(alpha=0.3)
     figure.suptitle(title)

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar with an estimate on a terminal, plain lines otherwise."""
+"""Shows the progress of long work: a bar on a terminal, plain lines otherwise."""
 
 import sys
 import time
@@ -8,14 +8,14 @@ from tqdm import tqdm
 
 
 class Progress:
-    """Shows how far a piece of work is.
+    """Shows the progress of work that is counted in steps.
 
     Args:
-        title: what is going on.
-        total: its steps.
-        initial: the steps done before.
-        examples_per_step: for the rate that is shown.
-        line_every: seconds between two lines where there is no terminal.
+        title: what is being done.
+        total: number of steps.
+        initial: steps that were done before.
+        examples_per_step: used to show examples per second.
+        line_every: seconds between two lines if there is no terminal.
         silent: show nothing.
     """
 
@@ -38,22 +38,22 @@ class Progress:
         shows_bar = sys.stderr.isatty() and not silent
         self._bar = tqdm(total=total, initial=initial, desc=title, unit="step") if shows_bar else None
 
-    def advance(self, **shown: float) -> None:
-        """Counts one step, and shows these values with it."""
+    def advance(self, **values: float) -> None:
+        """Counts one step and shows these values with it."""
         self._done += 1
         if self._bar is not None:
-            self._bar.set_postfix_str(f"{self._rate():,.0f} examples/s {_format(shown)}", refresh=False)
+            self._bar.set_postfix_str(f"{self._rate():,.0f} examples/s {_format(values)}", refresh=False)
             self._bar.update()
         elif not self._silent and time.monotonic() - self._last_line >= self._line_every:
             self._last_line = time.monotonic()
             left = (self._total - self._done) * self._examples_per_step / max(self._rate(), 1e-9)
             self.say(
-                f"{self._title}: step {self._done:,} of {self._total:,}, {_format(shown)} "
+                f"{self._title}: step {self._done:,} of {self._total:,}, {_format(values)} "
                 f"{self._rate():,.0f} examples/s, {clock(left)} left"
             )
 
     def say(self, line: str) -> None:
-        """Prints a line without spoiling the bar."""
+        """Prints a line without breaking the bar."""
         if not self._silent:
             tqdm.write(line, file=sys.stderr) if self._bar is not None else print(line, file=sys.stderr, flush=True)
 
@@ -66,13 +66,13 @@ class Progress:
 
 
 class Transfer:
-    """Shows how much of a file has come or been read: a bar on a terminal, else plain lines. Closes with the block.
+    """Shows how much of a file has been downloaded or read. A context manager.
 
     Args:
         title: the file.
-        initial: the bytes that were there before.
-        total: all its bytes, None where nobody knows.
-        line_every: seconds between two lines where there is no terminal.
+        initial: bytes that were there before.
+        total: size of the file in bytes; None if unknown.
+        line_every: seconds between two lines if there is no terminal.
     """
 
     def __init__(self, title: str, initial: int, total: int | None, line_every: float = 10.0) -> None:
@@ -92,7 +92,7 @@ class Transfer:
             self._bar.close()
 
     def advance(self, received: int) -> None:
-        """Counts bytes that have come, up to the total: of an archive some are read twice."""
+        """Counts bytes, up to the total: parts of an archive are read twice."""
         received = received if self._total is None else min(received, self._total - self._done)
         self._done += received
         if self._bar is not None:
@@ -103,8 +103,8 @@ class Transfer:
             print(f"{self._title}: {self._done / 1e6:,.0f}{whole} MB", file=sys.stderr, flush=True)
 
 
-def _format(shown: Mapping[str, float]) -> str:
-    return " ".join(f"{name} {value:.4g}" for name, value in shown.items())
+def _format(values: Mapping[str, float]) -> str:
+    return " ".join(f"{name} {value:.4g}" for name, value in values.items())
 
 
 def clock(seconds: float) -> str:
@@ -115,5 +115,5 @@ def clock(seconds: float) -> str:
 
 
 def warn(line: str) -> None:
-    """Tells what the user should know of, though the work goes on."""
+    """Prints a warning."""
     print(f"warning: {line}", file=sys.stderr, flush=True)

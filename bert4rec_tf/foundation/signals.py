@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, held back until what is being done is done."""
+"""Delays Ctrl-C and SIGTERM until the current step is done."""
 
 import contextlib
 import signal
@@ -9,26 +9,28 @@ from types import FrameType
 
 @contextlib.contextmanager
 def interrupts_wait() -> Iterator[Callable[[], bool]]:
-    """Holds Ctrl-C and SIGTERM back until the end of a step, so that what is saved fits together.
+    """Delays Ctrl-C and SIGTERM, so that a checkpoint is never written in the middle of a step.
 
-    Yields a function that tells whether one came. A second one acts at once. Outside the main thread, which alone
-    receives signals, nothing is held back.
+    Yields a function that returns whether a signal arrived. A second signal acts at once. Only the main thread receives
+    signals; in other threads nothing is delayed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
-    came: list[int] = []
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    received: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore_handlers() -> None:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
     def note(number: int, frame: FrameType | None) -> None:
-        came.append(number)
-        for known, handler in before.items():
-            signal.signal(known, handler)
+        received.append(number)
+        restore_handlers()
 
-    for number in before:
+    for number in handlers:
         signal.signal(number, note)
     try:
-        yield lambda: bool(came)
+        yield lambda: bool(received)
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        restore_handlers()

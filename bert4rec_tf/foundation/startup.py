@@ -1,4 +1,4 @@
-"""How a command begins: its arguments, and TensorFlow without the notes that nobody asked for."""
+"""How a command starts: it parses arguments, turns errors into one line, and imports TensorFlow quietly."""
 
 import argparse
 import importlib
@@ -9,19 +9,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from bert4rec_tf.foundation.errors import UserError, of_system
+from bert4rec_tf.foundation.errors import UserError, os_error_message
 from bert4rec_tf.foundation.files import expanded_path
 
 
 class Parser(argparse.ArgumentParser):
-    """A mistake is a UserError, as all mistakes of the user are."""
+    """Raises UserError for a mistake in the arguments, instead of printing the usage and exiting."""
 
     def error(self, message: str) -> NoReturn:
         raise UserError(message)
 
 
 def path_argument(text: str) -> Path:
-    """Returns the path that an argument names (`files.expanded_path`). What is wrong with it reaches the user so."""
+    """The argparse type of a path: `files.expanded_path`, with errors in the form that argparse shows."""
     try:
         return expanded_path(text)
     except UserError as error:
@@ -29,39 +29,38 @@ def path_argument(text: str) -> Path:
 
 
 def exit_on_error(main: Callable[[], None], stopped: str = "Stopped.") -> None:
-    """Does what a command line says. A mistake of the user, and what the system refuses, end in one line with exit code
-    2, Ctrl-C in 130."""
+    """Runs a command. A UserError or OSError prints one line and exits with code 2, Ctrl-C with 130."""
     try:
         main()
     except UserError as error:
         end(str(error))
     except BrokenPipeError:
-        # Whoever read the output has enough; nothing is to be told when the interpreter closes it.
+        # The reader of the output has gone, as in `| head`. Python must not fail again when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        end(of_system(error))
+        end(os_error_message(error))
     except KeyboardInterrupt:
         print(f"\n{stopped}", file=sys.stderr)
         sys.exit(130)
 
 
 def end(message: str) -> NoReturn:
-    """Ends the process with an error in one line and exit code 2."""
+    """Prints an error on one line and exits with code 2."""
     print(f"error: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(2)
 
 
 def import_tensorflow() -> None:
-    """Imports TensorFlow without the notes that it writes at its start past every setting; a failure shows them."""
+    """Imports TensorFlow without its start-up messages, which no setting turns off. A failed import shows them."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     stderr = os.dup(2)
-    with tempfile.TemporaryFile() as notes:
-        os.dup2(notes.fileno(), 2)
+    with tempfile.TemporaryFile() as messages:
+        os.dup2(messages.fileno(), 2)
         try:
             importlib.import_module("tensorflow")
         except BaseException:
-            notes.seek(0)
-            os.write(stderr, notes.read())
+            messages.seek(0)
+            os.write(stderr, messages.read())
             raise
         finally:
             os.dup2(stderr, 2)

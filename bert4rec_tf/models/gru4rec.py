@@ -1,6 +1,8 @@
 """GRU4Rec: a recurrent network over the history (Hidasi et al., ICLR 2016)."""
 
+import functools
 import math
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -54,13 +56,12 @@ class GRU4Rec(Recommender):
         self.output_dropout = dropout_layer("output_dropout", dropout, self.dtype_policy)
         # Glorot's bound of each gate's own matrix; Keras' initializer would take the three gates for one wide matrix.
         bound = math.sqrt(6 / (hidden_dim + hidden_dim))
-        kernels = keras.initializers.RandomUniform(-bound, bound)
         self.gru = keras.layers.GRU(
             hidden_dim,
             return_sequences=True,
             reset_after=False,
-            kernel_initializer=kernels,
-            recurrent_initializer=kernels,
+            kernel_initializer=keras.initializers.RandomUniform(-bound, bound),
+            recurrent_initializer=keras.initializers.RandomUniform(-bound, bound),
             name="gru",
         )
         self.gru.build((None, None, hidden_dim))
@@ -87,8 +88,12 @@ class GRU4Rec(Recommender):
         columns = self.of_targets(targets, states, tf.linalg.diag_part(scores), scores, others)
         shared = tf.reshape(batch["shared"], [-1]) if self.settings.extra_negatives else tf.zeros([0], tf.int32)
         of_all = (tf.gather(self.output_rows, shared), tf.gather(self.bias, shared))
-        total = losses.sum_in_pieces(self._loss_of_targets, columns, of_all, PIECE)
+        total = self._sum_of_losses(columns, of_all)
         return tf.math.divide_no_nan(total, self.loss_weight(batch))
+
+    @functools.cached_property
+    def _sum_of_losses(self) -> Callable[[Sequence[Tensor], Sequence[Tensor]], Tensor]:
+        return losses.sum_in_pieces(self._loss_of_targets, PIECE)
 
     def _loss_of_targets(
         self,

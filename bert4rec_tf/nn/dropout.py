@@ -1,4 +1,4 @@
-"""Dropout whose noise costs half of what Keras' own does."""
+"""Dropout that draws half as many random bits as Keras' own."""
 
 from typing import Any
 
@@ -8,23 +8,23 @@ import tensorflow as tf
 from bert4rec_tf.foundation.types import Shape, Tensor
 
 NOISE_LEVELS = 1 << 16
-"""Numbers of 16 bits decide what is dropped: half of what 32 cost, and a rate that is right to 1e-5."""
+"""Random 16-bit numbers decide what is dropped. They cost half as much as 32 bits, and the rate is right to 1e-5."""
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
 class Dropout(keras.layers.Layer):
-    """Drops a share of the inputs and scales up the rest; Keras' own draws twice as many random bits.
+    """Drops a fraction of the inputs and scales up the rest.
 
     Args:
-        rate: the share that is dropped, rounded to 1 / 65536.
-        seed: of the noise; None to draw one from Keras' global generator.
+        rate: the fraction to drop, rounded to 1 / 65536.
+        seed: random seed; None to draw one from Keras' global generator.
 
     Call arguments:
         inputs: [...].
         training: whether anything is dropped.
 
     Returns:
-        Of the shape of the inputs.
+        A tensor of the same shape.
 
     Raises:
         ValueError: for a rate outside [0, 1).
@@ -42,14 +42,14 @@ class Dropout(keras.layers.Layer):
         self.built = True
 
     def draw_kept(self, shape: Tensor, training: bool | None = None) -> Tensor | None:
-        """Returns 1 for what is kept this time and 0 for what is dropped; None where nothing is."""
+        """Returns 1 where an input is kept and 0 where it is dropped; None if nothing is dropped."""
         if not (training and self.rate):
             return None
         return draw_kept(shape, self.rate, self.seed_generator.next(), self.compute_dtype)
 
     @property
     def scale(self) -> float:
-        """What the kept ones are multiplied with."""
+        """Factor of the inputs that are kept."""
         return 1.0 / kept_share(self.rate)
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
@@ -64,28 +64,28 @@ class Dropout(keras.layers.Layer):
 
 
 def dropout_layer(name: str, rate: float, dtype: keras.DTypePolicy) -> Dropout:
-    """Returns a dropout in the variables' type, for what is scaled up should be rounded once."""
+    """Returns a dropout that computes in the variables' type, so that the scaled values are rounded only once."""
     return Dropout(rate, dtype=dtype.variable_dtype, name=name)
 
 
 def check_rate(name: str, rate: float) -> float:
-    """Returns the rate. Raises ValueError where it is outside [0, 1)."""
+    """Returns the rate. Raises ValueError if it is outside [0, 1)."""
     if not 0 <= rate < 1:
         raise ValueError(f"`{name}` must be in [0, 1). Received: {name}={rate}")
     return rate
 
 
 def draw_kept(shape: Tensor, rate: float, seed: Tensor, dtype: str = "float32") -> tf.Tensor:
-    """Draws what dropout keeps.
+    """Draws which values dropout keeps.
 
     Args:
         shape: [r] int32.
-        rate: in [0, 1), the share that is dropped; rounded to 1 / NOISE_LEVELS.
+        rate: in [0, 1), the fraction to drop; rounded to 1 / NOISE_LEVELS.
         seed: [2] integers.
         dtype: of the result.
 
     Returns:
-        `dtype` of that shape, 1 where something is kept and 0 where it is dropped.
+        A tensor of that shape and type, 1 where a value is kept and 0 where it is dropped.
     """
     size = tf.reduce_prod(shape)
     pairs = tf.random.stateless_uniform(
@@ -96,7 +96,7 @@ def draw_kept(shape: Tensor, rate: float, seed: Tensor, dtype: str = "float32") 
 
 
 def kept_share(rate: float) -> float:
-    """Returns which share `draw_kept` keeps, and so what is kept must be divided by."""
+    """Returns the exact fraction that `draw_kept` keeps. Divide the kept values by it."""
     return 1.0 - _dropped_levels(rate) / NOISE_LEVELS
 
 

@@ -1,9 +1,9 @@
 """The Keras layers of BERT4Rec (section 3 of the paper), as the authors' program computes them.
 
-Letters of the paper in the shapes below: batch b, length n, width d, heads h, table rows v.
+Letters in the shapes below: batch b, length n, width d, heads h, table rows v.
 
-Every layer hands its dtype policy down. Under a mixed one the products and GELU run in the narrower type, and softmax,
-dropout, residual sums and layer norms in that of the variables.
+Every layer passes its dtype policy on to its sublayers. Under mixed precision the matrix products and GELU run in the
+narrower type; softmax, dropout, residual sums and layer norms run in the type of the variables.
 """
 
 import math
@@ -17,17 +17,19 @@ from bert4rec_tf.nn import kernels
 from bert4rec_tf.nn.dropout import check_rate, dropout_layer
 
 LAYER_NORM_EPSILON = 1e-12
-"""The original's; Keras' own default of 1e-3 changes the results."""
+"""The original program's value. Keras' default of 1e-3 changes the results."""
 
 PADDING_SCORE = -10_000.0
-"""Added to the attention scores of padding, as in the original."""
+"""Added to the attention scores of padding, as in the original program."""
 
 
 def truncated_normal(stddev: float) -> keras.initializers.Initializer:
-    """Returns a new initializer, cut at two deviations. Every weight needs one of its own: one used twice repeats.
+    """Returns a new initializer, truncated at two standard deviations.
+
+    Every weight needs a new one: an initializer that is used twice gives the same values twice.
 
     Raises:
-        ValueError: for a deviation below 0.
+        ValueError: for a standard deviation below 0.
     """
     if stddev < 0:
         raise ValueError(f"`initializer_stddev` must be at least 0. Received: initializer_stddev={stddev}")
@@ -35,7 +37,7 @@ def truncated_normal(stddev: float) -> keras.initializers.Initializer:
 
 
 def layer_norm(name: str, dtype: keras.DTypePolicy | None = None) -> keras.layers.LayerNormalization:
-    """Returns a layer norm with the original's epsilon. Keras computes at least in float32, whatever the policy."""
+    """Returns a layer norm with the original's epsilon. Keras computes it in float32 or wider, whatever the policy."""
     return keras.layers.LayerNormalization(epsilon=LAYER_NORM_EPSILON, dtype=dtype, name=name)
 
 
@@ -44,7 +46,7 @@ def dense_layer(name: str, units: int, stddev: float, dtype: keras.DTypePolicy) 
 
 
 def check_size(name: str, size: int, least: int = 1) -> int:
-    """Returns the size. Raises ValueError where it is below its least."""
+    """Returns the size. Raises ValueError if it is below `least`."""
     if size < least:
         raise ValueError(f"`{name}` must be at least {least}. Received: {name}={size}")
     return size
@@ -56,7 +58,7 @@ class PositionEmbedding(keras.layers.Layer):
 
     Args:
         max_length: N, the number of positions.
-        initializer_stddev: deviation of the truncated normal initial weights.
+        initializer_stddev: standard deviation of the truncated normal initial weights.
 
     Call arguments:
         inputs: [b, n, d] with n <= N.
@@ -65,7 +67,7 @@ class PositionEmbedding(keras.layers.Layer):
         [b, n, d].
 
     Raises:
-        ValueError: where n is known and above N, or N is below 1.
+        ValueError: if n is known and above N, or N is below 1.
     """
 
     def __init__(self, max_length: int, initializer_stddev: float = 0.02, **kwargs: Any) -> None:
@@ -102,24 +104,24 @@ class PositionEmbedding(keras.layers.Layer):
 class MultiHeadAttention(keras.layers.Layer):
     """Multi-head self-attention in both directions (equations 1 and 2).
 
-    Queries, keys, values and the output each pass a dense layer with a bias. Scores are divided by sqrt(d / h), and
-    -10000 is added to those of padded keys; dropout acts on the probabilities.
+    Queries, keys, values and the output each have a dense layer with a bias. Scores are divided by sqrt(d / h), and
+    -10000 is added to the scores of padded keys. Dropout is applied to the probabilities.
 
     Args:
         num_heads: h, a divisor of d.
-        dropout: rate on the probabilities.
-        initializer_stddev: deviation of the truncated normal initial weights.
+        dropout: dropout rate of the probabilities.
+        initializer_stddev: standard deviation of the truncated normal initial weights.
 
     Call arguments:
         inputs: [b, n, d].
-        padding_mask: [b, n], True where a real item is; None where all are.
-        training: whether dropout acts.
+        padding_mask: [b, n], True for real items; None if there is no padding.
+        training: whether dropout is applied.
 
     Returns:
         The outputs [b, n, d] and the probabilities before dropout [b, h, n, n] (query, key).
 
     Raises:
-        ValueError: for a rate outside [0, 1), or heads which do not divide the width.
+        ValueError: for a rate outside [0, 1), or if `num_heads` does not divide d.
     """
 
     def __init__(self, num_heads: int, dropout: float = 0.0, initializer_stddev: float = 0.02, **kwargs: Any) -> None:
@@ -179,8 +181,8 @@ class FeedForward(keras.layers.Layer):
     """The position-wise feed-forward network, GELU(x W1 + b1) W2 + b2 (equation 3).
 
     Args:
-        intermediate_dim: its inner width, 4 d in the paper.
-        initializer_stddev: deviation of the truncated normal initial weights.
+        intermediate_dim: the inner width, 4 d in the paper.
+        initializer_stddev: standard deviation of the truncated normal initial weights.
 
     Call arguments:
         inputs: [..., d].
@@ -219,23 +221,23 @@ class FeedForward(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
 class Residual(keras.layers.Layer):
-    """What follows a sub-layer: LN(x + Dropout(sublayer(x))) (section 3.3).
+    """The residual connection around a sublayer: LN(x + Dropout(sublayer(x))) (section 3.3).
 
     Args:
-        dropout: rate on the sub-layer's output.
-        use_layer_norm: without it, x + Dropout(sublayer(x)).
-        use_residual: without it, LN(Dropout(sublayer(x))).
+        dropout: dropout rate of the sublayer's output.
+        use_layer_norm: if False, x + Dropout(sublayer(x)).
+        use_residual: if False, LN(Dropout(sublayer(x))).
 
     Call arguments:
-        inputs: [..., d], what went into the sub-layer.
-        outputs: [..., d], what came out.
-        training: whether dropout acts.
+        inputs: [..., d], the sublayer's input.
+        outputs: [..., d], the sublayer's output.
+        training: whether dropout is applied.
 
     Returns:
         [..., d].
 
     Raises:
-        ValueError: for a rate outside [0, 1).
+        ValueError: for a dropout rate outside [0, 1).
     """
 
     def __init__(
@@ -273,26 +275,26 @@ class Residual(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
 class TransformerBlock(keras.layers.Layer):
-    """One Transformer layer, attention and feed-forward network each followed by `Residual` (equations 4 to 6).
+    """One Transformer layer: attention and a feed-forward network, each followed by `Residual` (equations 4 to 6).
 
     Args:
         num_heads: h.
         intermediate_dim: inner width of the feed-forward network.
-        dropout: rate after each sub-layer.
-        attention_dropout: rate on the attention probabilities.
+        dropout: dropout rate after each sublayer.
+        attention_dropout: dropout rate of the attention probabilities.
         use_feed_forward, use_layer_norm, use_residual: the ablations of Table 5.
-        initializer_stddev: deviation of the truncated normal initial weights.
+        initializer_stddev: standard deviation of the truncated normal initial weights.
 
     Call arguments:
         inputs: [b, n, d].
-        padding_mask: [b, n], True where a real item is; None where all are.
-        training: whether dropout acts.
+        padding_mask: [b, n], True for real items; None if there is no padding.
+        training: whether dropout is applied.
 
     Returns:
         The new hidden states [b, n, d] and the attention probabilities [b, h, n, n].
 
     Raises:
-        ValueError: for a rate outside [0, 1), a size below 1, or heads which do not divide d.
+        ValueError: for a rate outside [0, 1), a size below 1, or if `num_heads` does not divide d.
     """
 
     def __init__(
@@ -362,13 +364,13 @@ class TransformerBlock(keras.layers.Layer):
 class MaskedItemHead(keras.layers.Layer):
     """The output layer: GELU(h W + b), layer norm, then the item table and a bias per row (equation 7).
 
-    The layer norm is the original program's; equation 7 has none. The table is the one of the input (tied weights),
-    so it comes with each call.
+    The layer norm is in the original program; equation 7 has none. The table is the input's own (tied weights), so each
+    call passes it.
 
     Args:
         num_rows: v, the rows of the table.
-        use_layer_norm: whether the norm is there.
-        initializer_stddev: deviation of the truncated normal initial weights.
+        use_layer_norm: whether to apply the layer norm.
+        initializer_stddev: standard deviation of the truncated normal initial weights.
 
     Call arguments:
         hidden: [..., d], hidden states at masked positions.
@@ -398,7 +400,7 @@ class MaskedItemHead(keras.layers.Layer):
         self.bias = self.add_weight(name="bias", shape=(self.num_rows,), initializer="zeros", autocast=False)
 
     def transform(self, hidden: Tensor) -> Tensor:
-        """Returns [..., d]: what is multiplied with the table."""
+        """Returns the vectors that are multiplied with the table, [..., d]."""
         transformed = kernels.gelu(self.dense(hidden))
         return transformed if self.norm is None else self.norm(transformed)
 

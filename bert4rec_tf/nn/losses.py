@@ -1,5 +1,6 @@
-"""Losses: over a large table, and of positive items' scores against those of negative ones."""
+"""Losses: cross-entropy over a large table, and losses of positive scores against negative scores."""
 
+import functools
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
@@ -7,19 +8,20 @@ import tensorflow as tf
 from bert4rec_tf.foundation.types import Tensor
 
 PIECE_ELEMENTS = 1 << 24
-"""About how many probabilities a piece has: large enough for the products to be quick, small beside all targets'."""
+"""About how many probabilities a piece has: enough for fast matrix products, and still little memory."""
 
-LEAST_PIECE = 128
-"""Targets per piece however many rows the table has: fewer would read the table once more too often."""
+MIN_PIECE = 128
+"""Minimum targets per piece. Each piece reads the whole table, so smaller pieces would read it too often."""
 
-LEAST_PROBABILITY = 1e-20
-"""Below it a target's probability is too close to what float32 can hold for its logarithm to be exact."""
+MIN_PROBABILITY = 1e-20
+"""Below this a target's probability is so close to float32's minimum that its logarithm is inexact."""
 
-LEAST_LIKELIHOOD = 1e-24
-"""What GRU4Rec's authors add within the logarithm of BPR-max, so that it has a bottom."""
+BPR_MAX_EPSILON = 1e-24
+"""GRU4Rec's authors add it inside the logarithm of BPR-max, so that the logarithm is finite."""
 
-NEVER, LARGEST_SCORE = -1e30, 1e15
-"""The log-probability of what is no negative, and where scores are cut before they are squared."""
+MASKED_LOG_PROBABILITY = -1e30
+MAX_SCORE = 1e15
+"""Scores are clipped to it before they are squared."""
 
 
 def table_cross_entropy(
@@ -27,15 +29,15 @@ def table_cross_entropy(
 ) -> tf.Tensor:
     """The weighted sum of the targets' negative log-likelihoods under softmax(hidden table^T + bias).
 
-    Works through the targets in pieces, and makes each piece's share of the gradients while its probabilities are
-    there: three products and one softmax in all, and a memory that does not grow with targets x rows. So the gradients
-    cost their time even where nobody asks for them.
+    Works through the targets in pieces, and computes each piece's gradients together with its probabilities. This takes
+    three matrix products and one softmax, and memory that does not grow with targets x rows. The gradients are computed
+    even if the caller does not use them.
 
-    In mixed precision, `hidden` in bfloat16 and the rest in float32, the two products of the gradients run in bfloat16.
-    That of the logits does not: its result would be bfloat16 as well, and 8 bits are few for what is exponentiated.
+    In mixed precision (`hidden` in bfloat16, the rest in float32) the two products of the gradients run in bfloat16.
+    The product of the logits does not: it would give bfloat16 logits, whose 8 bits are too few for an exponential.
 
     Args:
-        hidden: float [targets, d], of the table's type or a narrower one.
+        hidden: float [targets, d], of the table's type or narrower.
         table: float [rows, d].
         bias: float [rows], of the table's type.
         targets: int32 [targets], row numbers.
@@ -47,7 +49,7 @@ def table_cross_entropy(
     """
     table, bias = tf.convert_to_tensor(table), tf.convert_to_tensor(bias)
     hidden, targets, weights = (tf.convert_to_tensor(part) for part in (hidden, targets, weights))
-    piece = piece or max(LEAST_PIECE, PIECE_ELEMENTS // table.shape[0])
+    piece = piece or max(MIN_PIECE, PIECE_ELEMENTS // table.shape[0])
 
     @tf.custom_gradient
     def loss(hidden: tf.Tensor, table: tf.Tensor, bias: tf.Tensor):
@@ -64,104 +66,117 @@ def table_cross_entropy(
 def _with_gradients(
     hidden: tf.Tensor, table: tf.Tensor, bias: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, piece: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns the value and the gradients of `hidden`, `table` and `bias`.
+    """Returns the loss and the gradients of `hidden`, `table` and `bias`.
 
-    The table's gradient is summed transposed, [d, rows]: that product is the quicker one. The targets' own part, which
-    has one row each, is put right at the end.
+    The table's gradient is summed transposed, [d, rows], because that product is faster. The part of the targets
+    themselves, one row each, is subtracted at the end.
     """
-    narrow, number, (rows, width) = hidden.dtype, hidden.shape[0] or tf.shape(hidden)[0], table.shape
-    count, size = _pieces(number, piece)
+    narrow, (rows, width) = hidden.dtype, table.shape
+    count, size = _pieces(hidden.shape[0] or tf.shape(hidden)[0], piece)
     columns = [_cut(part, count, size) for part in (hidden, targets, weights)]
     narrow_table = tf.cast(table, narrow)
 
-    def add_piece(
-        index: tf.Tensor, value: tf.Tensor, of_hidden: tf.TensorArray, of_table: tf.Tensor, of_bias: tf.Tensor
-    ):
+    def add_piece(index: tf.Tensor, value: tf.Tensor, d_hidden: tf.TensorArray, d_table: tf.Tensor, d_bias: tf.Tensor):
         part, targets, weights = (column[index] for column in columns)
         wide = tf.cast(part, table.dtype)
         logits = tf.nn.bias_add(tf.matmul(wide, table, transpose_b=True), bias)
         probabilities = tf.nn.softmax(logits)
         value += tf.reduce_sum(_negative_log_likelihoods(logits, probabilities, targets) * weights)
-        of_bias += tf.matmul(weights[None, :], probabilities)[0]
+        d_bias += tf.matmul(weights[None, :], probabilities)[0]
         probabilities = tf.cast(probabilities, narrow)
         mean_rows = tf.cast(tf.matmul(probabilities, narrow_table), table.dtype)
-        of_part = (mean_rows - tf.gather(table, targets)) * weights[:, None]
+        d_part = (mean_rows - tf.gather(table, targets)) * weights[:, None]
         factors = tf.cast(wide * weights[:, None], narrow)
-        of_table += tf.cast(tf.matmul(factors, probabilities, transpose_a=True), table.dtype)
-        return index + 1, value, of_hidden.write(index, tf.cast(of_part, narrow)), of_table, of_bias
+        d_table += tf.cast(tf.matmul(factors, probabilities, transpose_a=True), table.dtype)
+        return index + 1, value, d_hidden.write(index, tf.cast(d_part, narrow)), d_table, d_bias
 
     zero = tf.zeros([], table.dtype)
     pieces = tf.TensorArray(narrow, size=count, element_shape=[size if isinstance(size, int) else None, width])
-    _, value, of_hidden, of_table, of_bias = tf.while_loop(
+    _, value, d_hidden, d_table, d_bias = tf.while_loop(
         lambda index, *_: index < count,
         add_piece,
         (0, zero, pieces, tf.zeros([width, rows], table.dtype), tf.zeros([rows], table.dtype)),
         parallel_iterations=1,
     )
     scaled = tf.cast(hidden, table.dtype) * weights[:, None]
-    of_table = tf.tensor_scatter_nd_sub(tf.transpose(of_table), targets[:, None], scaled)
-    of_bias = tf.tensor_scatter_nd_sub(of_bias, targets[:, None], weights)
-    return value, _joined(of_hidden.stack(), hidden), of_table, of_bias
+    d_table = tf.tensor_scatter_nd_sub(tf.transpose(d_table), targets[:, None], scaled)
+    d_bias = tf.tensor_scatter_nd_sub(d_bias, targets[:, None], weights)
+    return value, _joined(d_hidden.stack(), hidden), d_table, d_bias
 
 
 def _pieces(number: int | tf.Tensor, piece: int) -> tuple[int | tf.Tensor, int | tf.Tensor]:
-    """Returns how many pieces there are and their size, all the same as XLA wants it: numbers where `number` is one."""
+    """Returns the number of pieces and their common size (XLA needs equal shapes). Both are ints if `number` is one."""
     largest = max if isinstance(number, int) else tf.maximum
     count = largest(1, -(-number // piece))
     return count, -(-number // count)
 
 
 def _cut(column: tf.Tensor, count: int | tf.Tensor, size: int | tf.Tensor) -> tf.Tensor:
-    """Returns [count, size, ...], filled with zeros: what they add has the weight 0."""
+    """Cuts a column into [count, size, ...]. The last piece is filled with zeros, whose weight is 0."""
     missing = count * size - tf.shape(column)[0]
     filled = tf.pad(column, [[0, missing], *([0, 0] for _ in column.shape[1:])])
     return tf.reshape(filled, tf.concat([[count, size], tf.shape(column)[1:]], axis=0))
 
 
 def _joined(pieces: tf.Tensor, column: tf.Tensor) -> tf.Tensor:
-    """Returns pieces [count, size, ...] as one column again, without what filled it."""
+    """Joins pieces [count, size, ...] into one column, without the filling."""
     shape = tf.shape(column)
     return tf.reshape(pieces, tf.concat([[-1], shape[1:]], axis=0))[: shape[0]]
 
 
 def _negative_log_likelihoods(logits: tf.Tensor, probabilities: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-    """Reads them off the probabilities, unless one is so small that only the logits tell it."""
+    """Computed from the probabilities; from the logits if a probability is too small."""
     of_targets = tf.gather(probabilities, targets, batch_dims=1)
     return tf.cond(
-        tf.reduce_any(of_targets < LEAST_PROBABILITY),
+        tf.reduce_any(of_targets < MIN_PROBABILITY),
         lambda: tf.reduce_logsumexp(logits, axis=1) - tf.gather(logits, targets, batch_dims=1),
         lambda: -tf.math.log(of_targets),
     )
 
 
 def sum_in_pieces(
-    loss: Callable[..., tf.Tensor], columns: Sequence[tf.Tensor], constants: Sequence[tf.Tensor], piece: int
-) -> tf.Tensor:
-    """The sum of `loss(*columns, *constants)` over pieces of the columns.
+    loss: Callable[..., tf.Tensor], piece: int
+) -> Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor]], tf.Tensor]:
+    """Returns a function that sums `loss(*columns, *constants)` over pieces of the columns. Make it once and keep it:
+    each one compiles the loss again.
 
-    Makes each piece's share of the gradients at once, so that what the loss needs between lives for one piece alone.
+    It makes each piece's share of the gradients at once, so that what the loss needs between lives for one piece alone.
     XLA compiles that: all pieces have the same shape, and what goes element by element is done in few passes.
 
     Args:
         loss: returns [], and 0 for rows of zeros.
-        columns: [n, ...], cut along their first axis and filled with zeros. Only floats have a gradient.
-        constants: [...], the same for every piece.
         piece: rows per piece, 1 at least.
 
     Returns:
-        [], of the type that the constants have.
+        A function of `columns`, each [n, ...], cut along their first axis and filled with zeros, of which only floats
+        have a gradient, and of `constants` [...], the same for every piece. It returns [], of the constants' type.
     """
-    columns, constants = [tf.convert_to_tensor(part) for part in columns], list(constants)
-    count, _ = _pieces(tf.shape(columns[0])[0], piece)
-    learnt = [place for place, column in enumerate(columns) if column.dtype.is_floating]
 
     @tf.function(jit_compile=True)
     def with_gradients(here: list[tf.Tensor], of_constants: list[tf.Tensor]):
-        sources = [*(here[place] for place in learnt), *of_constants]
+        sources = [*_floating(here), *of_constants]
         with tf.GradientTape() as tape:
             tape.watch(sources)
             found = loss(*here, *of_constants)
         return found, tape.gradient(found, sources, unconnected_gradients="zero")
+
+    return functools.partial(_sum_in_pieces, with_gradients, piece)
+
+
+def _floating(columns: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    return [column for column in columns if column.dtype.is_floating]
+
+
+def _sum_in_pieces(
+    with_gradients: Callable[[list[tf.Tensor], list[tf.Tensor]], tuple[tf.Tensor, list[tf.Tensor]]],
+    piece: int,
+    columns: Sequence[tf.Tensor],
+    constants: Sequence[tf.Tensor],
+) -> tf.Tensor:
+    """Returns the sum of what `with_gradients` returns for every piece, with the gradients that it returns."""
+    columns, constants = [tf.convert_to_tensor(part) for part in columns], list(constants)
+    count, _ = _pieces(tf.shape(columns[0])[0], piece)
+    learnt = [place for place, column in enumerate(columns) if column.dtype.is_floating]
 
     @tf.custom_gradient
     def total(*parts: tf.Tensor):
@@ -190,11 +205,11 @@ def sum_in_pieces(
 
         return value, scaled_gradients
 
-    return total(*(columns[place] for place in learnt), *constants)
+    return total(*_floating(columns), *constants)
 
 
-# The losses below work element by element: positives [...], negatives [..., c], result [...]. Means over a batch and
-# what is padding are the caller's. They are finite, with finite gradients, for scores of any size.
+# The losses below work element by element: positives [...], negatives [..., c], result [...]. The caller averages them
+# and masks the padding. The values and gradients are finite for scores of any size.
 
 
 def bpr(positives: Tensor, negatives: Tensor) -> tf.Tensor:
@@ -210,13 +225,13 @@ def binary_cross_entropy(positives: Tensor, negatives: Tensor) -> tf.Tensor:
 def top1(positives: Tensor, negatives: Tensor, valid: Tensor | None = None) -> tf.Tensor:
     """TOP1 (Hidasi et al. 2016): the mean of sigmoid(r_j - r_i) + sigmoid(r_j^2).
 
-    The authors take the mean over the negatives and the positive itself, whose own second term they subtract again;
-    what is left of the positive is sigmoid(0) = 1/2 in the sum.
+    The authors also count the positive itself in the mean, without its second term. So it adds sigmoid(0) = 1/2 to the
+    sum and 1 to the count.
 
     Args:
         positives: [...].
         negatives: [..., c].
-        valid: bool, broadcast to [..., c]; False for what is no negative. None: all are.
+        valid: bool, broadcast to [..., c]; False where there is no negative. None if all are valid.
     """
     weights = _weights(negatives, valid)
     terms = tf.nn.sigmoid(negatives - positives[..., None]) + tf.nn.sigmoid(_square(negatives))
@@ -226,9 +241,9 @@ def top1(positives: Tensor, negatives: Tensor, valid: Tensor | None = None) -> t
 
 def top1_max(positives: Tensor, negatives: Tensor, valid: Tensor | None = None) -> tf.Tensor:
     """TOP1-max (Hidasi & Karatzoglou 2018): TOP1's terms weighted by the softmax over the negatives."""
-    shares = tf.exp(_log_softmax(negatives, valid))
+    softmax = tf.exp(_log_softmax(negatives, valid))
     terms = tf.nn.sigmoid(negatives - positives[..., None]) + tf.nn.sigmoid(_square(negatives))
-    return tf.reduce_sum(shares * terms, axis=-1)
+    return tf.reduce_sum(softmax * terms, axis=-1)
 
 
 def bpr_max(
@@ -236,31 +251,31 @@ def bpr_max(
 ) -> tf.Tensor:
     """BPR-max (Hidasi & Karatzoglou 2018): -log(sum_j s_j sigmoid(r_i - r_j) + 1e-24) + regularization sum_j s_j r_j^2.
 
-    s is the softmax over the negatives alone. The gradients are written out: they are made of the numbers that the
-    value is made of, where automatic ones would exponentiate everything anew.
+    s is the softmax over the negatives alone. The gradients are written by hand because they can reuse the exponentials
+    of the value; automatic ones would compute them again.
 
     Args:
         positives, negatives, valid: as for `top1`.
-        regularization: what holds the negatives' scores near 0 (the authors' bpreg).
+        regularization: pulls the negatives' scores towards 0 (the authors' bpreg).
     """
 
     @tf.custom_gradient
     def loss(positives: tf.Tensor, negatives: tf.Tensor):
-        shares = tf.exp(_log_softmax(negatives, valid))
-        below = tf.sigmoid(positives[..., None] - negatives)
-        likely = shares * below
-        likelihood = tf.reduce_sum(likely, axis=-1, keepdims=True)
+        softmax = tf.exp(_log_softmax(negatives, valid))
+        wins = tf.sigmoid(positives[..., None] - negatives)
+        terms = softmax * wins
+        likelihood = tf.reduce_sum(terms, axis=-1, keepdims=True)
         squares = _square(negatives)
-        square = tf.reduce_sum(shares * squares, axis=-1, keepdims=True)
-        value = regularization * square - tf.math.log(likelihood + LEAST_LIKELIHOOD)
+        mean_square = tf.reduce_sum(softmax * squares, axis=-1, keepdims=True)
+        value = regularization * mean_square - tf.math.log(likelihood + BPR_MAX_EPSILON)
 
         def gradients(upstream: tf.Tensor):
-            scale = 1.0 / (likelihood + LEAST_LIKELIHOOD)
-            falling = likely * (1.0 - below) * scale
-            of_shares = (likelihood - below) * scale + regularization * (squares - square)
-            doubled = tf.where(tf.abs(negatives) <= LARGEST_SCORE, 2.0 * negatives, 0.0)
-            of_negatives = falling + shares * (of_shares + regularization * doubled)
-            return -upstream * tf.reduce_sum(falling, axis=-1), upstream[..., None] * of_negatives
+            scale = 1.0 / (likelihood + BPR_MAX_EPSILON)
+            d_wins = terms * (1.0 - wins) * scale
+            d_softmax = (likelihood - wins) * scale + regularization * (squares - mean_square)
+            d_squares = tf.where(tf.abs(negatives) <= MAX_SCORE, 2.0 * negatives, 0.0)
+            d_negatives = d_wins + softmax * (d_softmax + regularization * d_squares)
+            return -upstream * tf.reduce_sum(d_wins, axis=-1), upstream[..., None] * d_negatives
 
         return value[..., 0], gradients
 
@@ -272,13 +287,13 @@ def _weights(negatives: Tensor, valid: Tensor | None) -> tf.Tensor:
 
 
 def _log_softmax(negatives: Tensor, valid: Tensor | None) -> tf.Tensor:
-    """Returns the log of the softmax over the valid ones; of the others, and where there are none, NEVER."""
+    """Returns the log-softmax over the valid negatives, and MASKED_LOG_PROBABILITY for the others."""
     if valid is None:
         return tf.nn.log_softmax(negatives)
-    never = tf.fill(tf.shape(negatives), tf.cast(NEVER, negatives.dtype))
-    return tf.where(valid, tf.nn.log_softmax(tf.where(valid, negatives, never)), never)
+    masked = tf.fill(tf.shape(negatives), tf.cast(MASKED_LOG_PROBABILITY, negatives.dtype))
+    return tf.where(valid, tf.nn.log_softmax(tf.where(valid, negatives, masked)), masked)
 
 
 def _square(scores: Tensor) -> tf.Tensor:
-    """Returns r^2, and for scores beyond all reason a number that is still finite."""
-    return tf.square(tf.clip_by_value(scores, -LARGEST_SCORE, LARGEST_SCORE))
+    """Returns r^2, clipped so that it is finite for scores of any size."""
+    return tf.square(tf.clip_by_value(scores, -MAX_SCORE, MAX_SCORE))

@@ -1,4 +1,4 @@
-"""The original's optimizer: Adam with decoupled decay, its schedule, and clipping by the global norm."""
+"""The original's optimizer (Adam with decoupled weight decay), its schedule, gradient clipping, and Adagrad."""
 
 from typing import Any
 
@@ -9,20 +9,20 @@ from keras import ops
 from bert4rec_tf.foundation.types import Tensor
 
 NOT_DECAYED = ("bias", "gamma", "beta")
-"""Variables with these names are not decayed: the original's LayerNorm, layer_norm and bias."""
+"""Names of variables without weight decay. The original calls them LayerNorm, layer_norm and bias."""
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
 class WarmUpLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """Rises linearly from 0 over the warm-up, and falls linearly to 0 at the last step.
+    """Rises linearly from 0 during the warm-up, then falls linearly to 0 at the last step.
 
-    The fall counts from step 0, not from the end of the warm-up, so the rate drops a little where they meet. With a
-    warm-up step 0 has rate 0.
+    The decay counts from step 0, not from the end of the warm-up, so the learning rate jumps down a little where the
+    two meet. With a warm-up, the learning rate of step 0 is 0.
 
     Args:
-        learning_rate: the rate that the two lines are shares of.
-        steps: the step at which the rate reaches 0; infinity for never.
-        warmup_steps: steps of the warm-up.
+        learning_rate: the peak, if there were no decay.
+        steps: the step at which the learning rate reaches 0; infinity for no decay.
+        warmup_steps: length of the warm-up.
     """
 
     def __init__(self, learning_rate: float, steps: float, warmup_steps: int) -> None:
@@ -42,16 +42,16 @@ class WarmUpLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
 class BertAdam(keras.optimizers.Optimizer):
-    """w -= rate x (m / (sqrt(v) + epsilon) + decay x w), m and v without bias correction unless asked for.
+    """w -= learning rate x (m / (sqrt(v) + epsilon) + decay x w), by default without bias correction.
 
-    Keras' own AdamW corrects the bias, and so makes the first steps about three times smaller than the original's.
+    Keras' AdamW always corrects the bias, which makes the first steps about three times smaller than the original's.
 
     Args:
         learning_rate: a number or a schedule.
-        decay: of every variable whose name is none of NOT_DECAYED.
+        decay: weight decay of all variables except those named in NOT_DECAYED.
         beta_1, beta_2: decay of the moments.
-        epsilon: added outside the root.
-        bias_correction: divide the moments by 1 - beta^t, as Adam's paper does and the original does not.
+        epsilon: added outside the square root.
+        bias_correction: divide the moments by 1 - beta^t, as in Adam's paper; the original does not.
     """
 
     def __init__(
@@ -76,13 +76,13 @@ class BertAdam(keras.optimizers.Optimizer):
         if self.built:
             return
         super().build(variables)
-        self._first = [self.add_variable_from_reference(variable, "first") for variable in variables]
-        self._second = [self.add_variable_from_reference(variable, "second") for variable in variables]
+        self._first_moments = [self.add_variable_from_reference(variable, "first") for variable in variables]
+        self._second_moments = [self.add_variable_from_reference(variable, "second") for variable in variables]
         self._decayed = [variable.name not in NOT_DECAYED for variable in variables]
 
     def update_step(self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor) -> None:
         index = self._get_variable_index(variable)
-        first, second = self._first[index], self._second[index]
+        first, second = self._first_moments[index], self._second_moments[index]
         rate = ops.cast(learning_rate, variable.dtype)
         gradient = ops.cast(gradient, variable.dtype)
         self.assign_add(first, (gradient - first) * (1 - self.beta_1))
@@ -109,14 +109,14 @@ class BertAdam(keras.optimizers.Optimizer):
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
 class Adagrad(keras.optimizers.Optimizer):
-    """Adagrad with momentum, as GRU4Rec's authors have it and Keras has not.
+    """Adagrad with momentum, as GRU4Rec's authors use it; Keras' Adagrad has no momentum.
 
-    v = momentum x v - rate x g / sqrt(sum of g^2 + epsilon); w += v.
+    v = momentum x v - learning rate x g / sqrt(sum of g^2 + epsilon); w += v.
 
     Args:
         learning_rate: a number or a schedule.
         momentum: in [0, 1).
-        epsilon: within the root.
+        epsilon: added inside the square root.
     """
 
     def __init__(
@@ -152,13 +152,13 @@ class Adagrad(keras.optimizers.Optimizer):
 
 
 def clip(gradients: list[Tensor], clip_norm: float) -> tuple[list[Tensor], Tensor]:
-    """Scales gradients to a global norm of at most `clip_norm` (0: leaves them).
+    """Scales gradients down to a global norm of at most `clip_norm`; 0 turns clipping off.
 
-    The norm is that of the summed gradient of each variable. TensorFlow 1 measured a tied table's gradient before its
-    parts were added; see docs/fidelity.md.
+    A tied table has one gradient, the sum of its parts. TensorFlow 1 took the norm of the parts before they were added;
+    see docs/fidelity.md.
 
     Returns:
-        The gradients and their norm before, float32 [].
+        The gradients, and their norm before clipping, float32 [].
     """
     norm = tf.linalg.global_norm(gradients)
     if clip_norm:

@@ -1,11 +1,11 @@
-"""Two finished runs on the same data, compared user by user."""
+"""Compares two evaluated runs on the same data user by user."""
 
 from pathlib import Path
 
-from bert4rec_tf.foundation import npz
 from bert4rec_tf.config.run import Run
+from bert4rec_tf.evaluation.metrics import METRICS, PROTOCOLS, Difference, difference, per_user
+from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.evaluation.metrics import Difference, METRICS, PROTOCOLS, difference, per_user
 from bert4rec_tf.runs.workdir import WorkDirectory
 
 Comparison = dict[str, dict[str, Difference]]
@@ -16,16 +16,16 @@ def compare(first: Path, second: Path) -> Comparison:
     """Compares the ranks of two work directories.
 
     Raises:
-        UserError: where one of them is no work directory, has not been evaluated or has damaged ranks, or where they
-            differ in their data or candidates.
+        UserError: if one is not a work directory, has not been evaluated or has damaged ranks, or if their data or
+            candidates differ.
     """
     folders = [WorkDirectory(first), WorkDirectory(second)]
     configs = [folder.read_config() for folder in folders]
     runs = [Run.from_dict(config["run"]) for config in configs]
     if configs[0]["data_fingerprint"] != configs[1]["data_fingerprint"]:
-        raise UserError(f"{first} and {second} cannot be compared: they have other data")
+        raise UserError(f"{first} and {second} cannot be compared: their data differ")
     if runs[0].evaluation != runs[1].evaluation:
-        raise UserError(f"{first} and {second} cannot be compared: they have other candidates")
+        raise UserError(f"{first} and {second} cannot be compared: their candidates differ")
     ranks = [_ranks(folder) for folder in folders]
     return {
         protocol: {

@@ -10,29 +10,29 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert4rec_tf.evaluation import candidates
-from bert4rec_tf.foundation import files, npz
-from bert4rec_tf.runs import warm_start
-from bert4rec_tf.training import trainer
+from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.run import RETRAIN, SELECT, TRAININGS, Run
-from bert4rec_tf.models.construction import new_model
 from bert4rec_tf.data.examples import in_memory, preparation
-from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.data.examples.masking import mask_dynamically
 from bert4rec_tf.data.examples.tfrecords import Shards
-from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.evaluation.ranking import Ranker, RankingTask
-from bert4rec_tf.evaluation.metrics import METRICS, POPULAR, metrics
-from bert4rec_tf.models import MODELS, Recommender
-from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.evaluation.baselines import metrics_of, measure_baselines
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences, Vocabulary
+from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.evaluation import candidates
+from bert4rec_tf.evaluation.baselines import measure_baselines, metrics_of
+from bert4rec_tf.evaluation.metrics import METRICS, POPULAR, metrics
+from bert4rec_tf.evaluation.ranking import Ranker, RankingTask
 from bert4rec_tf.export import portable, saved_model
 from bert4rec_tf.export.layout import SAVED_MODEL
-from bert4rec_tf.training.steps import strategy_for
-from bert4rec_tf.runs.transfer import Source
+from bert4rec_tf.foundation import files, npz
+from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.types import Batch
+from bert4rec_tf.models import MODELS, Recommender
+from bert4rec_tf.models.construction import new_model
+from bert4rec_tf.runs import warm_start
+from bert4rec_tf.runs.transfer import Source
 from bert4rec_tf.runs.workdir import WorkDirectory, initial_of, versions
+from bert4rec_tf.training import trainer
+from bert4rec_tf.training.steps import strategy_for
 
 MASKED = "masked"
 """The kind of examples that are prepared on the disk; the others are made in memory (`data.examples.in_memory`)."""
@@ -79,7 +79,8 @@ class Experiment:
         silent: show no progress.
         checkpoint_seconds: the most time that a killed training loses.
         interactions: the user's own file that the data came from, to be found again by `--mode=evaluate`.
-        watch: called with each measurement of a training, as `training.trainer.Trainer` does; what it raises ends the training.
+        watch: called with each measurement during training (`training.trainer.Trainer`); an exception in it ends the
+            training.
         source: the weights that a warm start begins with; None for fresh ones, or where the folder holds them.
     """
 
@@ -216,7 +217,8 @@ class Experiment:
         """Returns the training batches of a phase from a step on, without end."""
         run = self.run
         if model.examples != MASKED:
-            examples = in_memory.KINDS[model.examples](self.split.training(phase == RETRAIN), **model.example_options)
+            training_part = self.split.training(phase == RETRAIN)
+            examples = in_memory.examples_of(model.examples, training_part, **model.example_options)
             return in_memory.dataset_of(examples, run.training.batch_size, run.seed, start_step)
         shards = self._shards(phase)
         dataset = shards.read(run.training.batch_size, run.seed, start_step)

@@ -1,4 +1,4 @@
-"""One run with several seeds: the mean and the deviation of its metrics."""
+"""The same run with several seeds: mean and standard deviation of its metrics."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -7,40 +7,40 @@ from typing import Any
 
 import numpy as np
 
-from bert4rec_tf.foundation import files
-from bert4rec_tf.runs import warm_start
 from bert4rec_tf.config.run import Run
 from bert4rec_tf.data.sources import datasets
-from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.evaluation.metrics import METRICS, PROTOCOLS
+from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.runs import warm_start
 from bert4rec_tf.runs.pipeline import execute
 
 SUMMARY = "seeds.json"
 
 
 def folder_of(run: Run, folder: Path | None = None) -> Path:
-    """Returns the folder of all repetitions, the same for every seed."""
+    """Returns the folder for all seeds of a run."""
     digest = dataclasses.replace(run, seed=0).digest
     return folder or Path("runs") / f"{run.dataset}-{run.model}-{digest}-seeds"
 
 
 def repeat(run: Run, seeds: Sequence[int], workdir: Path | str | None = None, **options: Any) -> dict[str, Any]:
-    """Executes a run once with each seed, each in a folder of its own in `workdir`; what is finished is kept.
+    """Executes a run once per seed, each in its own folder in `workdir`. Finished seeds are not run again.
 
-    The candidates are the same for all. What a seed decides is said at `Run`.
+    All seeds share the candidates. See `Run` for what a seed decides.
 
     Args:
-        run: what to do; its own seed does not matter.
-        seeds: at least two, all different.
+        run: the settings; its own seed is ignored.
+        seeds: at least two different numbers.
         workdir: None for `runs/<dataset>-<model>-<digest>-seeds`.
         **options: as for `pipeline.open_experiment`.
 
     Returns:
-        What is also in `seeds.json`: `seeds`, and `test`: protocol -> metric -> `mean`, `deviation` (of the sample) and
-        `values`.
+        The content of `seeds.json`: `seeds`, `digests`, and `test`: protocol -> metric -> `mean`, `deviation` (the
+        standard deviation of the sample) and `values`.
 
     Raises:
-        UserError: for fewer than two seeds or one named twice, and as `execute` does.
+        UserError: for fewer than two seeds or a repeated one, and as in `execute`.
     """
     if len(seeds) < 2 or len(set(seeds)) < len(seeds):
         raise UserError(f"`seeds` must be at least two different numbers. Received: seeds={list(seeds)}")
@@ -52,12 +52,12 @@ def repeat(run: Run, seeds: Sequence[int], workdir: Path | str | None = None, **
     if options.get("sequences") is None:
         options["sequences"] = datasets.load(options.get("interactions") or run.dataset, options.pop("data_dir", None))
     options.setdefault("prepared_dir", folder / "prepared")
-    found = [execute(one, workdir=folder / f"seed-{one.seed}", **options).metrics["test"] for one in runs]
+    results = [execute(one, workdir=folder / f"seed-{one.seed}", **options).metrics["test"] for one in runs]
     content = {
         "seeds": list(seeds),
         "digests": [one.digest for one in runs],
         "test": {
-            protocol: {name: _summary([metrics[protocol][name] for metrics in found]) for name in METRICS}
+            protocol: {name: _summary([metrics[protocol][name] for metrics in results]) for name in METRICS}
             for protocol in PROTOCOLS
         },
     }
@@ -68,7 +68,7 @@ def repeat(run: Run, seeds: Sequence[int], workdir: Path | str | None = None, **
 def _refuse_other_content(folder: Path) -> None:
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.name not in (SUMMARY, "prepared") and not path.name.startswith("seed-") and not files.is_leftover(path):
-            raise UserError(f"{folder}: holds something else than repetitions ({path.name}); name another --workdir")
+            raise UserError(f"{folder}: already holds other files ({path.name}); name another --workdir")
 
 
 def _summary(values: list[float]) -> dict[str, Any]:

@@ -1,16 +1,15 @@
-"""What a run, its repetitions and comparisons end with, as lines of text."""
+"""The tables that a run, several seeds and a comparison print at the end."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from bert4rec_tf.config.data_names import family
 from bert4rec_tf.config.paper import paper
 from bert4rec_tf.config.run import RETRAIN, SELECT
+from bert4rec_tf.evaluation.metrics import FULL, METRICS, POPULAR, PROTOCOLS, UNIFORM
 from bert4rec_tf.export.layout import SAVED_MODEL
 from bert4rec_tf.runs.comparison import Comparison
-from bert4rec_tf.data.sources import datasets
-from bert4rec_tf.evaluation.metrics import FULL, METRICS, POPULAR, PROTOCOLS, UNIFORM
-from bert4rec_tf.config.data_names import family
 
 COLUMNS = (
     ("validation", "validation"),
@@ -23,11 +22,11 @@ COLUMNS = (
 
 
 def table(content: dict[str, Any]) -> str:
-    """Returns the results of a run.
+    """Returns the results of a run as text.
 
     Args:
-        content: what `pipeline.Experiment.evaluate` returned: metrics of this run on the validation and the test
-            item, and of POP, random scores, the generator (built-in data) and the paper (Table 2) on the test item.
+        content: from `pipeline.Experiment.evaluate`: the run's metrics on the validation and test items, and the
+            baselines' metrics on the test items.
     """
     columns = [(key, title) for key, title in COLUMNS if key in content]
 
@@ -40,31 +39,32 @@ def table(content: dict[str, Any]) -> str:
 
 
 def seeds_table(content: dict[str, Any], num_negatives: int) -> str:
-    """Returns the mean and deviation over seeds. `content`: what `seeds.repeat` returned."""
+    """Returns the mean and the standard deviation over seeds. `content`: from `seeds.repeat`."""
 
     def cells(protocol: str, name: str) -> list[str]:
-        found = content["test"][protocol][name]
-        return [f"{found['mean']:.4f}", f"{found['deviation']:.4f}", *(f"{value:.4f}" for value in found["values"])]
+        metric = content["test"][protocol][name]
+        return [f"{value:.4f}" for value in (metric["mean"], metric["deviation"], *metric["values"])]
 
-    titles = ["mean", "deviation", *(f"seed {seed}" for seed in content["seeds"])]
+    titles = ["mean", "std", *(f"seed {seed}" for seed in content["seeds"])]
     return "\n".join(_blocks(titles, num_negatives, cells))
 
 
 def comparison_table(comparison: Comparison, num_negatives: int) -> str:
-    """Returns two runs beside each other, with the gain of the second and its 95 % confidence interval."""
+    """Returns two runs side by side, with their difference and its 95 % confidence interval."""
 
     def cells(protocol: str, name: str) -> list[str]:
-        found = comparison[protocol][name]
-        numbers = [f"{value:.4f}" for value in (found.first, found.second)]
-        gains = [f"{value:+.4f}" for value in (found.mean, found.low, found.high)]
-        return [*numbers, *gains, f"{found.p_value:.2g}"]
+        difference = comparison[protocol][name]
+        means = [f"{value:.4f}" for value in (difference.first, difference.second)]
+        interval = [f"{value:+.4f}" for value in (difference.mean, difference.low, difference.high)]
+        return [*means, *interval, f"{difference.p_value:.2g}"]
 
-    lines = _blocks(["first", "second", "difference", "from", "to", "p"], num_negatives, cells)
-    return "\n".join([*lines, "", "Paired over users; 95 % confidence interval. Many comparisons ask for a smaller p."])
+    lines = _blocks(["first", "second", "difference", "low", "high", "p"], num_negatives, cells)
+    interval = "low, high: 95 % confidence interval of the difference, paired over users."
+    return "\n".join([*lines, "", interval, "If you compare many metrics or models, require a smaller p."])
 
 
 def _blocks(titles: Sequence[str], num_negatives: int, cells: Callable[[str, str], list[str]]) -> list[str]:
-    """One block of lines per protocol."""
+    """Returns a header and one block of lines per protocol."""
     among = {POPULAR: f"{num_negatives} popular", UNIFORM: f"{num_negatives} uniform", FULL: "all unseen"}
     lines = [f"{'metric':<12}" + "".join(f"{title:>12}" for title in titles)]
     for protocol in PROTOCOLS:
@@ -74,47 +74,50 @@ def _blocks(titles: Sequence[str], num_negatives: int, cells: Callable[[str, str
 
 
 def _notes(content: dict[str, Any]) -> list[str]:
-    notes = [f"{content['users']:,} users."]
+    notes = [f"{content['users']:,} users evaluated."]
     if content["users_with_fewer_candidates"]:
-        notes.append(f"{content['users_with_fewer_candidates']:,} users had fewer unseen items: all of them.")
+        few = f"{content['users_with_fewer_candidates']:,} users have fewer unseen items than that"
+        notes.append(f"{few}; their targets are ranked among all unseen items.")
     if content["users_not_evaluated"]:
-        notes.append(f"{content['users_not_evaluated']:,} users with fewer than three actions were not measured.")
+        notes.append(f"{content['users_not_evaluated']:,} users with fewer than three actions were not evaluated.")
     dataset = family(content["run"]["dataset"])
     published = paper()["table5"].get(dataset, {}).get("default", {}).get("ndcg@10")
     if "paper" in content and published and content["run"]["model"] == "bert4rec":
-        notes.append(f"The paper's column is its best width (Table 2); at d = 64 its NDCG@10 is {published} (Table 5).")
+        notes.append(
+            f"paper: Table 2, with the best width for this data set. With d = 64, NDCG@10 is {published} (Table 5)."
+        )
     if "initial" in content:
         notes.append(content["initial"]["leak"])
     if "ceiling" in content:
-        notes.append("The ceiling ranks by the generator's own transition table.")
+        notes.append("ceiling: ranking by the true transition probabilities of the built-in data.")
     return notes
 
 
 def start(initial: dict[str, Any]) -> str:
-    """Returns what a warm start begins with. `initial`: what `pipeline.Experiment.initial` returned."""
+    """Describes a warm start. `initial`: from `pipeline.Experiment.initial`."""
     step = "" if initial.get("step") is None else f", step {initial['step']:,}"
-    found = [
-        f"{what}: {initial[what]['kept']:,} found, {initial[what]['new']:,} new, {initial[what]['gone']:,} gone"
+    changes = [
+        f"{what}: {initial[what]['kept']:,} kept, {initial[what]['new']:,} new, {initial[what]['gone']:,} gone"
         for what in ("items", "users")
         if what in initial
     ]
-    return f"Starts from {initial['path']} ({initial['checkpoint']}{step}). {'; '.join(found)}.\n{initial['leak']}"
+    return f"Starts from {initial['path']} ({initial['checkpoint']}{step}). {'; '.join(changes)}.\n{initial['leak']}"
 
 
 def places(workdir: Path) -> str:
-    """Returns what lies where in a work directory."""
+    """Lists the files in a work directory."""
     has_picture = any((workdir / phase / "curve.png").exists() for phase in (SELECT, RETRAIN))
     curves = "curve.csv, curve.png" if has_picture else "curve.csv"
     known = {
         "metrics.json": "these results and all settings",
-        "config.json": "the run",
+        "config.json": "the settings",
         "vocabulary.txt": "raw item ids, line k for item k; counts.txt: how often each occurs",
-        "initial.npz": "the weights that it started from",
-        "ranks-test.npz": "the rank of every user's target",
-        SELECT: f"training with the validation item held out: checkpoints, {curves}, tensorboard",
-        RETRAIN: "training with the validation item: the same",
+        "initial.npz": "the weights that training started from",
+        "ranks-test.npz": "the rank of every user's test item",
+        SELECT: f"training without the validation items: checkpoints, {curves}, tensorboard",
+        RETRAIN: "training with the validation items: the same files",
         "prepared": "training examples and candidates",
-        SAVED_MODEL: "the model for TensorFlow: raw ids in, raw ids out, and its card in assets.extra",
+        SAVED_MODEL: "the exported TensorFlow model, with its card in assets.extra",
         "seeds.json": "the metrics of every seed",
     }
     lines = [f"  {name:<16} {what}" for name, what in known.items() if (workdir / name).exists()]

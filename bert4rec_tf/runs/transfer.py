@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from bert4rec_tf.foundation import npz
-from bert4rec_tf.foundation.npz import CorruptFileError
 from bert4rec_tf.config.run import RETRAIN, Run
+from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.npz import CorruptFileError
 from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, USERS
-from bert4rec_tf.data.sequences import Sequences
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +94,11 @@ class Source:
             kind = model.rows_of(weight)
             if kind is not None:
                 moved = np.asarray(weight).copy()
-                theirs, ours = _rows(kind, (len(value), len(moved)), shared.get(kind), numbers.get(kind))
+                lengths = len(value), len(moved)
+                if kind in shared:
+                    theirs, ours = _id_rows(kind, lengths, shared[kind], numbers[kind])
+                else:
+                    theirs, ours = _position_rows(kind, lengths)
                 moved[ours] = value[theirs]
                 value = moved
             weight.assign(value)
@@ -110,12 +114,12 @@ class Source:
         if self.origin.get("data_fingerprint") != data_fingerprint:
             return (
                 "These weights learnt from other data, or from more than one: where those held a user's last two "
-                "actions, the metrics of the validation and of the test are too high (docs/warm_start.md)."
+                "actions, the metrics of the validation and of the test are too high (docs/training.md)."
             )
         if self.origin["checkpoint"].startswith(RETRAIN):
             return (
                 "These weights learnt from the validation items of the same data: the metrics of the validation are "
-                "too high, those of the test are not. Checkpoints of `select` have not seen them (docs/warm_start.md)."
+                "too high, those of the test are not. Checkpoints of `select` have not seen them (docs/training.md)."
             )
         return "These weights learnt from the same data without the held-out items: nothing leaks."
 
@@ -124,8 +128,8 @@ class Source:
         npz.write(path, self._arrays())
 
 
-def load(path: Path, fingerprint: str) -> Source:
-    """Returns what `Source.save` wrote. Raises CorruptFileError where it cannot be read or is not of this fingerprint."""
+def load(path: Path, fingerprint: str | None) -> Source:
+    """Returns what `Source.save` wrote. Raises CorruptFileError if it is damaged or has another fingerprint."""
     content = npz.read(path)
     try:
         header = json.loads(content["header"].tobytes())
@@ -157,27 +161,27 @@ def _counts(theirs: Sequence[str], ours: Sequence[str]) -> dict[str, int]:
     return {"kept": kept, "new": len(ours) - kept, "gone": len(theirs) - kept}
 
 
-def _rows(
-    kind: str,
-    lengths: tuple[int, int],
-    shared: tuple[np.ndarray, np.ndarray] | None,
-    numbers: tuple[int, int] | None,
+def _id_rows(
+    kind: str, lengths: tuple[int, int], shared: tuple[np.ndarray, np.ndarray], numbers: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns which rows of the source's weight go to which rows of ours.
+    """Returns which rows of the source's weight go to which rows of ours, for rows that stand for ITEMS or USERS.
 
     Args:
-        kind: what the rows stand for.
-        lengths: how many rows each has.
-        shared: of items or users, where in each the ids stand that are in both.
-        numbers: of items or users, how many each has.
+        kind: ITEMS or USERS.
+        lengths: how many rows each weight has.
+        shared: the positions, in each list of ids, of the ids that are in both.
+        numbers: how many items or users each has.
     """
     if kind == USERS:
         return shared
-    if kind == ITEMS:
-        special = np.arange(min(length - number - 1 for length, number in zip(lengths, numbers)))
-        padding = np.zeros(1, np.int64)
-        return tuple(np.concatenate([padding, 1 + rows, number + 1 + special]) for rows, number in zip(shared, numbers))
+    special = np.arange(min(length - number - 1 for length, number in zip(lengths, numbers)))
+    theirs, ours = (np.concatenate([[0], 1 + rows, number + 1 + special]) for rows, number in zip(shared, numbers))
+    return theirs, ours
+
+
+def _position_rows(kind: str, lengths: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """The same for rows that stand for positions, counted from the first (FROM_FIRST) or from the last."""
     both = np.arange(min(lengths))
     if kind == FROM_FIRST:
         return both, both
-    return tuple(length - len(both) + both for length in lengths)
+    return lengths[0] - len(both) + both, lengths[1] - len(both) + both

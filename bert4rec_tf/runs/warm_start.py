@@ -3,18 +3,17 @@
 import dataclasses
 from pathlib import Path
 
-from bert4rec_tf.models import tf1_import
-from bert4rec_tf.training import checkpoints, trainer
-from bert4rec_tf.foundation.npz import CorruptFileError
 from bert4rec_tf.config.run import RETRAIN, SELECT, Run
-from bert4rec_tf.models.construction import new_model
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.files import expanded_path
-from bert4rec_tf.models import Recommender
+from bert4rec_tf.foundation.npz import CorruptFileError
 from bert4rec_tf.foundation.progress import warn
-from bert4rec_tf.training.steps import strategy_for
+from bert4rec_tf.models import Recommender, tf1_import
+from bert4rec_tf.models.construction import new_model
 from bert4rec_tf.runs.transfer import Source, load
 from bert4rec_tf.runs.workdir import WorkDirectory, initial_of
+from bert4rec_tf.training import checkpoints, trainer
+from bert4rec_tf.training.steps import strategy_for
 
 ORIGINAL_CONFIG, ORIGINAL_VOCABULARY = "bert_config.json", "vocabulary.txt"
 """What must lie beside a checkpoint of the authors' program."""
@@ -100,8 +99,8 @@ def _of_run(workdir: WorkDirectory, checkpoint: Path | None, path: Path) -> Sour
     vocabulary = workdir.read_vocabulary()
     model = new_model(run, vocabulary.num_items, config["num_users"])
     users = workdir.read_users() if model.has_user_embeddings else []
-    checkpoint, step = _restore(model, workdir, checkpoint)
-    origin = {"path": str(path.resolve()), "checkpoint": checkpoint, "step": step, "dataset": run.dataset}
+    restored, step = _restore(model, workdir, checkpoint)
+    origin = {"path": str(path.resolve()), "checkpoint": restored, "step": step, "dataset": run.dataset}
     if run.initial_weights is None:
         origin["data_fingerprint"] = config["data_fingerprint"]
     return Source.of_model(run.model, model, vocabulary.items.tolist(), users, **origin)

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 import bert4rec_tf
+from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.config.run import Run, digest_of
+from bert4rec_tf.data.sequences import Sequences, Vocabulary, fingerprint_of
 from bert4rec_tf.export.layout import SAVED_MODEL
 from bert4rec_tf.foundation import files
-from bert4rec_tf.config.run import Run, digest_of
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.foundation.progress import warn
-from bert4rec_tf.data.sequences import Sequences, Vocabulary, fingerprint_of
 
 CONFIG = "config.json"
 FORMAT = 2
@@ -90,9 +90,9 @@ class WorkDirectory:
             UserError: where another process has it, it is somebody else's folder, or it cannot be written.
         """
         self._refuse_foreign()
-        with self._lock.lock():
-            for folder in (self.path, *(path for path in self.path.iterdir() if path.is_dir())):
-                if folder != self.prepared:
+        with self._lock.lock() as first:
+            if first:
+                for folder in (path for path in self.path.iterdir() if path.is_dir() and path != self.prepared):
                     files.remove_partials(folder)
             yield
 
@@ -188,7 +188,7 @@ class WorkDirectory:
             raise self._bad_vocabulary("does not fit the data")
 
     def read_config(self) -> dict[str, Any]:
-        """Returns what `initialize` wrote. Raises UserError where there is none, or none of this program and version."""
+        """Returns what `initialize` wrote. Raises UserError if it is missing or not of this program and version."""
         try:
             content = json.loads(self.config.read_text(encoding="utf-8"))
             version = content["format"]

@@ -1,1 +1,1 @@
-"""An exported model at work: a client, batch recommendation, an HTTP server."""
+"""Uses an exported model: a Python client, batch recommendation, an HTTP server."""

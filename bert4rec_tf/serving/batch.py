@@ -1,4 +1,4 @@
-"""Recommendations to all users of a file, part by part, so that a stopped work goes on where it was."""
+"""Recommends to all users of a file, part by part, so that an interrupted job resumes."""
 
 import csv
 import hashlib
@@ -6,6 +6,7 @@ import itertools
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -18,16 +19,16 @@ from bert4rec_tf.foundation.progress import Progress, warn
 from bert4rec_tf.serving.client import Choices, SavedRecommender
 
 BATCH_USERS = 256
-"""Users who are recommended to at once."""
+"""Users per call of the model."""
 
 PART_BATCHES = 32
-"""Batches that are written at once: what a killed process loses at most."""
+"""Batches per part. A killed process loses at most one part."""
 
 COLUMNS = ("user", "rank", "item", "score")
 BUSY = "another process writes this file; wait for it, or name another --output"
 
 Row = tuple[str, list[str]]
-"""A user and the history."""
+"""A user and their history."""
 
 Line = tuple[str, int, str, np.float32, str]
 """User, rank from 1, item, score, title."""
@@ -41,24 +42,24 @@ def recommend_file(
     titles: Mapping[str, str] | None = None,
     silent: bool = False,
 ) -> int:
-    """Recommends to every user of a file, and writes one line for each recommended item.
+    """Recommends to every user of a file and writes one line per recommended item.
 
-    Finished parts lie beside the target until the whole is written. The same call after a stop makes the missing ones
-    alone, and the target then has the bytes of one that was not stopped.
+    Finished parts are kept beside the target until the target is written. After an interruption the same call computes
+    only the missing parts; the result is identical.
 
     Args:
-        model: what recommends.
-        source: CSV without a header, packed where its name ends in `.gz`: the user, then the items, oldest first.
-        target: a name that ends in `.csv` or `.parquet`; appears whole or not at all.
-        choices: what is asked.
-        titles: raw id -> title, for one more column; None for none.
+        model: the exported model.
+        source: CSV without a header, `.gz` or not: the user, then the items, oldest first.
+        target: ends in `.csv` or `.parquet`; written atomically.
+        choices: options of `recommend`.
+        titles: raw id -> title, for a title column; None for no such column.
         silent: show no progress.
 
     Returns:
         The number of users.
 
     Raises:
-        UserError: for a file that cannot be read or written, a line that is no CSV, or another ending.
+        UserError: if a file cannot be read or written, a line is not CSV, or the target has another ending.
     """
     check_target(target)
     writer = WRITERS[target.suffix]((*COLUMNS, "title") if titles is not None else COLUMNS)
@@ -66,7 +67,7 @@ def recommend_file(
     job = {
         "source": checksum,
         "model": _checksum_of_folder(model.folder),
-        "choices": json.loads(json.dumps(choices.to_dict())),
+        "choices": json.loads(json.dumps(asdict(choices))),
         "titles": None if titles is None else hashlib.sha256(json.dumps(titles).encode()).hexdigest(),
         "users_of_a_part": PART_BATCHES * BATCH_USERS,
     }
@@ -81,7 +82,7 @@ def recommend_file(
 
 
 def _keep_parts_of(job: dict, parts: Path) -> None:
-    """Keeps the finished parts of this very job, and deletes those of any other."""
+    """Keeps the finished parts of the same job, and deletes those of any other."""
     known = parts / "job.json"
     try:
         if known.exists() and json.loads(known.read_text(encoding="utf-8")) == job:
@@ -90,7 +91,7 @@ def _keep_parts_of(job: dict, parts: Path) -> None:
         pass
     old = [path for path in parts.iterdir() if path.name.startswith("part-")]
     if old:
-        warn(f"{parts}: holds parts of another job; beginning anew")
+        warn(f"{parts}: holds parts of another job; starting again")
     for path in old:
         path.unlink()
     files.write_json(known, job)
@@ -106,7 +107,7 @@ def _make_parts(
     lines: int,
     silent: bool,
 ) -> tuple[list[Path], int]:
-    """Writes the parts that are missing. Returns the files of all, and the number of users."""
+    """Writes the missing parts. Returns the paths of all parts and the number of users."""
     done = PART_BATCHES * len(list(folder.glob("part-*")))
     progress = Progress("recommending", -(-lines // BATCH_USERS), done, BATCH_USERS, silent=silent)
     paths, users, rows = [], 0, _rows(source)
@@ -125,24 +126,25 @@ def _make_parts(
 def _recommended(
     model: SavedRecommender, rows: Sequence[Row], choices: Choices, titles: Mapping[str, str], progress: Progress
 ) -> Iterator[Line]:
-    """Recommends to the users of a part; those with histories of similar length go together."""
+    """Recommends to the users of a part. Each batch has histories of similar length."""
     order = np.argsort([len(history) for _, history in rows], kind="stable")
-    found = [None] * len(rows)
+    results = [None] * len(rows)
     for start in range(0, len(rows), BATCH_USERS):
-        batch = [rows[number] for number in order[start : start + BATCH_USERS]]
-        answer = model.recommend([history for _, history in batch], [user for user, _ in batch], choices)
-        for number, items, scores in zip(order[start : start + BATCH_USERS], answer.items, answer.scores):
-            found[number] = (items, scores)
+        numbers = order[start : start + BATCH_USERS]
+        users, histories = zip(*(rows[number] for number in numbers))
+        answer = model.recommend(histories, users, choices)
+        for number, items, scores in zip(numbers, answer.items, answer.scores):
+            results[number] = (items, scores)
         progress.advance()
-    for (user, _), (items, scores) in zip(rows, found, strict=True):
+    for (user, _), (items, scores) in zip(rows, results, strict=True):
         for rank, (item, score) in enumerate(zip(items, scores), start=1):
             yield user, rank, item, score, titles.get(item, "")
 
 
 def _rows(source: Path) -> Iterator[Row]:
-    """Reads the users and histories of a file; empty lines are passed over."""
+    """Yields the users and histories of a file. Empty lines are skipped."""
     with files.open_binary(source) as file:
-        # Of the first line the mark of the byte order is no part.
+        # Only the first line may begin with a byte order mark.
         encodings = itertools.chain(["utf-8-sig"], itertools.repeat("utf-8"))
         lines = csv.reader((line.decode(encoding) for encoding, line in zip(encodings, file)), strict=True)
         try:
@@ -150,13 +152,13 @@ def _rows(source: Path) -> Iterator[Row]:
                 if fields:
                     yield fields[0], fields[1:]
         except (csv.Error, UnicodeDecodeError) as error:
-            # The line at fault is counted once it has been decoded.
+            # `line_num` does not count a line that could not be decoded.
             number = lines.line_num + isinstance(error, UnicodeDecodeError)
-            raise UserError(f"{source}:{number}: is no CSV in UTF-8 ({error})") from error
+            raise UserError(f"{source}:{number}: is not CSV in UTF-8 ({error})") from error
 
 
 def _scan(source: Path) -> tuple[str, int]:
-    """Returns a SHA-256 of a file's content, and how many lines it has."""
+    """Returns the SHA-256 of a file's content and its number of lines."""
     digest, lines = hashlib.sha256(), 0
     try:
         with files.open_binary(source) as file:
@@ -178,7 +180,7 @@ def _checksum_of_folder(folder: Path) -> str:
 
 
 def check_target(target: Path) -> None:
-    """Raises UserError for a file that `recommend_file` could not write."""
+    """Raises UserError if `recommend_file` cannot write to `target`."""
     if target.suffix not in WRITERS:
         raise UserError(f"--output must end in {' or '.join(WRITERS)}. Received: {target}")
     if not target.parent.is_dir():
@@ -186,18 +188,18 @@ def check_target(target: Path) -> None:
 
 
 class CsvWriter:
-    """Lines of CSV under a header, in UTF-8."""
+    """Writes CSV with a header, in UTF-8."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         self.columns = columns
 
     def write(self, lines: Sequence[Line], path: Path) -> None:
-        """Writes a part."""
+        """Writes one part."""
         with open(path, "w", encoding="utf-8", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows(line[: len(self.columns)] for line in lines)
 
     def join(self, parts: Sequence[Path], path: Path) -> None:
-        """Writes the whole of its parts."""
+        """Joins the parts into one file."""
         with open(path, "wb") as file:
             file.write((",".join(self.columns) + "\n").encode())
             for part in parts:
@@ -206,24 +208,24 @@ class CsvWriter:
 
 
 class ParquetWriter:
-    """A Parquet file with a row group for each part."""
+    """Writes Parquet with one row group per part."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         types = {"rank": pyarrow.int32(), "score": pyarrow.float32()}
         self._schema = pyarrow.schema([(name, types.get(name, pyarrow.string())) for name in columns])
 
     def write(self, lines: Sequence[Line], path: Path) -> None:
-        """Writes a part."""
+        """Writes one part."""
         columns = [list(column) for column in zip(*lines)] or [[] for _ in self._schema]
         arrays = [pyarrow.array(column, field.type) for column, field in zip(columns, self._schema)]
         parquet.write_table(pyarrow.Table.from_arrays(arrays, schema=self._schema), path)
 
     def join(self, parts: Sequence[Path], path: Path) -> None:
-        """Writes the whole of its parts."""
+        """Joins the parts into one file."""
         with parquet.ParquetWriter(path, self._schema) as whole:
             for part in parts:
                 whole.write_table(parquet.read_table(part))
 
 
 WRITERS: dict[str, type[CsvWriter] | type[ParquetWriter]] = {".csv": CsvWriter, ".parquet": ParquetWriter}
-"""Ending -> what writes such a file."""
+"""File name ending -> writer."""

@@ -1,10 +1,9 @@
-"""A SavedModel asked by raw ids in ordinary Python lists."""
+"""A Python client of a SavedModel: lists of raw ids in, lists of raw ids out."""
 
 import csv
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,13 +16,13 @@ OUTPUTS = {"items", "scores", "unknown"}
 
 @dataclass(frozen=True)
 class Choices:
-    """What `recommend` may be asked beside the histories.
+    """Options of `recommend`.
 
     Attributes:
-        k: how many items; None for as many as the export says.
+        k: number of items; None for the default of the export.
         exclude_seen: whether to leave out the items of the history.
-        exclude: raw ids that are left out too.
-        candidates: raw ids to rank; none for all.
+        exclude: raw ids of further items to leave out.
+        candidates: raw ids of the items to rank; empty for all.
 
     Raises:
         UserError: for a k below 1.
@@ -38,11 +37,8 @@ class Choices:
         if self.k is not None and not 1 <= self.k < 1 << 31:
             raise UserError(f"`k` must be at least 1 and less than 2^31. Received: k={self.k}")
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     def arrays(self) -> dict[str, np.ndarray]:
-        """Returns the inputs of `recommend` for these choices."""
+        """Returns these options as inputs of the signature `recommend`."""
         inputs = {"exclude_seen": np.array(self.exclude_seen)}
         if self.k is not None:
             inputs["k"] = np.array(self.k, np.int32)
@@ -50,13 +46,13 @@ class Choices:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What was recommended.
+class Recommendations:
+    """The result of `SavedRecommender.recommend`.
 
     Attributes:
         items: [b] lists of raw ids, best first, at most k each.
         scores: [b] float32 arrays of the same lengths.
-        unknown: int32 [b], how many ids of each history are no item's.
+        unknown: int32 [b], how many ids of each history are unknown.
     """
 
     items: list[list[str]]
@@ -65,14 +61,14 @@ class Found:
 
 
 class SavedRecommender:
-    """A SavedModel of `saved_model.export`.
+    """A SavedModel that `saved_model.export` wrote.
 
     Attributes:
-        folder: where it lies.
-        has_user_embeddings: whether it must be told whom it recommends to.
+        folder: of the SavedModel.
+        has_user_embeddings: whether `recommend` needs the users' ids.
 
     Raises:
-        UserError: where the folder holds none.
+        UserError: if the folder does not hold such a SavedModel.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -80,46 +76,46 @@ class SavedRecommender:
         self._model = LoadedModel(folder)
         signature = self._model.signatures.get("recommend")
         if signature is None or not set(signature.inputs) >= INPUTS or set(signature.outputs) != OUTPUTS:
-            raise UserError(f"{folder}: its SavedModel has no signature `recommend` as this project exports it")
+            raise UserError(f"{folder}: its SavedModel has no signature `recommend` like this project's exports")
         self.has_user_embeddings = "users" in signature.inputs
 
-    def recommend(self, histories: Sequence[Sequence[str]], users: Sequence[str], choices: Choices) -> Found:
-        """Recommends to raw histories, oldest item first; `users` are read where the model knows them.
+    def recommend(self, histories: Sequence[Sequence[str]], users: Sequence[str], choices: Choices) -> Recommendations:
+        """Recommends to raw histories, oldest item first. `users` is used only if the model has user embeddings.
 
         Raises:
-            UserError: where the model cannot compute it, for want of memory.
+            UserError: if the model cannot compute the result, for example because memory runs out.
         """
-        asked = {"histories": rectangle(histories), **choices.arrays()}
+        inputs = {"histories": rectangle(histories), **choices.arrays()}
         if self.has_user_embeddings:
-            asked["users"] = np.array([_bytes(user) for user in users], object)
+            inputs["users"] = np.array([_bytes(user) for user in users], object)
         try:
-            found = self._model.call("recommend", asked)
+            outputs = self._model.call("recommend", inputs)
         except ModelError as error:
             raise UserError(f"{self.folder}: {error}") from error
-        lengths = np.isfinite(found["scores"]).sum(axis=1)
-        items = [[item.decode() for item in row[:length]] for row, length in zip(found["items"].tolist(), lengths)]
-        return Found(items, [row[:length] for row, length in zip(found["scores"], lengths)], found["unknown"])
+        lengths = np.isfinite(outputs["scores"]).sum(axis=1)
+        items = [[item.decode() for item in row[:length]] for row, length in zip(outputs["items"].tolist(), lengths)]
+        scores = [row[:length] for row, length in zip(outputs["scores"], lengths)]
+        return Recommendations(items, scores, outputs["unknown"])
 
 
 def rectangle(rows: Sequence[Sequence[str]]) -> np.ndarray:
-    """Returns raw ids as an array of bytes [rows, longest], filled with empty ones."""
-    width = max(map(len, rows), default=0)
-    made = np.full([len(rows), width], b"", object)
-    for place, row in enumerate(rows):
-        made[place, : len(row)] = [_bytes(one) for one in row]
-    return made
+    """Returns raw ids as an array of bytes [rows, longest row], padded with empty strings."""
+    array = np.full([len(rows), max(map(len, rows), default=0)], b"", object)
+    for number, row in enumerate(rows):
+        array[number, : len(row)] = [_bytes(one) for one in row]
+    return array
 
 
 def _bytes(raw: str) -> bytes:
-    """Returns what the system gave, also where that is no UTF-8: then it is no item's id."""
+    """Encodes an id. One that is not valid UTF-8 keeps its bytes, and is unknown to the model."""
     return raw.encode("utf-8", "surrogateescape")
 
 
 def split_ids(line: str) -> list[str]:
-    """Returns the ids of a line, separated by commas; one that holds a comma stands in double quotes.
+    """Splits a line at its commas. An id that contains a comma must be in double quotes.
 
     Raises:
-        UserError: where it is more than one line, or an id is longer than 131,072 characters.
+        UserError: if there is more than one line, or an id is longer than 131,072 characters.
     """
     try:
         return next(csv.reader([line], skipinitialspace=True), [])

@@ -1,4 +1,4 @@
-"""What a SavedModel can be asked: its signatures, read from its folder, and a way to call them."""
+"""Loads a SavedModel, reads its signatures and calls them."""
 
 import json
 import re
@@ -17,21 +17,21 @@ from bert4rec_tf.export.layout import ASSETS, CARD_OF_SAVED_MODEL, MODEL, VOCABU
 from bert4rec_tf.foundation.errors import UserError
 
 SERVE = "serve"
-"""The tag of the graph that is for serving, as TensorFlow names it."""
+"""TensorFlow's tag of the graph for serving."""
 
 Arrays = Mapping[str, np.ndarray]
 
 
 class ModelError(Exception):
-    """A call that the model refused or could not compute.
+    """A call that the model rejected or could not compute.
 
     Attributes:
-        is_callers: whether what was asked is to blame, not the model or the machine.
+        is_client_error: whether the inputs are wrong; else the model or the machine failed.
     """
 
-    def __init__(self, message: str, is_callers: bool) -> None:
+    def __init__(self, message: str, is_client_error: bool) -> None:
         super().__init__(message)
-        self.is_callers = is_callers
+        self.is_client_error = is_client_error
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class TensorInfo:
     """One input or output of a signature.
 
     Attributes:
-        dtype: TensorFlow's.
-        shape: None for a dimension of any size; None in all for any rank.
-        default: what stands for an input that is not given, if it may be left out.
+        dtype: TensorFlow's type.
+        shape: None for a dimension of any size; the whole is None for any rank.
+        default: value of an optional input; None if the input is required.
     """
 
     dtype: tf.DType
@@ -56,7 +56,7 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class Signature:
-    """A function of the model: what it takes and gives, by name in the order of names."""
+    """A function of the model with its inputs and outputs, sorted by name."""
 
     name: str
     inputs: Mapping[str, TensorInfo]
@@ -67,16 +67,16 @@ class LoadedModel:
     """A SavedModel in memory.
 
     Args:
-        folder: where it is.
+        folder: of the SavedModel.
 
     Attributes:
         signatures: by name.
-        description: the signatures as TensorFlow Serving describes them in JSON.
-        vocabulary: the file of its items, line i for item i, if it brings one.
-        card: what its model card tells; empty where it has none.
+        description: the signatures in the JSON format of TensorFlow Serving.
+        vocabulary: the file of its items, line i for item i; None if there is none.
+        card: the model card; empty if there is none.
 
     Raises:
-        UserError: where there is no SavedModel, or it cannot be read.
+        UserError: if there is no SavedModel, or it cannot be read.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -94,33 +94,32 @@ class LoadedModel:
             raise UserError(f"{folder}: cannot be loaded ({_reason(error)})") from error
 
     def call(self, signature: str, arrays: Arrays) -> dict[str, np.ndarray]:
-        """Returns the outputs of a signature; its defaults stand for inputs that are not given.
+        """Returns the outputs of a signature. Inputs that are not given have their default values.
 
         Raises:
-            ModelError: where the model cannot compute that.
+            ModelError: if the model cannot compute them.
         """
         infos = self.signatures[signature].inputs
-        usual = {name: info.default for name, info in infos.items() if info.default is not None}
+        defaults = {name: info.default for name, info in infos.items() if info.default is not None}
+        inputs = {**defaults, **arrays}
         try:
-            tensors = {
-                name: tf.constant(array, infos[name].dtype, array.shape) for name, array in {**usual, **arrays}.items()
-            }
-            found = self._loaded.signatures[signature](**tensors)
-            return {name: found[name].numpy() for name in sorted(found)}
+            tensors = {name: tf.constant(array, infos[name].dtype, array.shape) for name, array in inputs.items()}
+            outputs = self._loaded.signatures[signature](**tensors)
+            return {name: outputs[name].numpy() for name in sorted(outputs)}
         except tf.errors.OpError as error:
-            raise ModelError(_reason(error), isinstance(error, _CALLERS)) from error
+            raise ModelError(_reason(error), isinstance(error, _CLIENT_ERRORS)) from error
 
     def warm_up(self) -> None:
-        """Calls every signature once, so that no caller waits for what TensorFlow does only the first time."""
+        """Calls every signature once, because TensorFlow's first call is slow."""
         for name, signature in self.signatures.items():
             arrays = {key: _example(info) for key, info in signature.inputs.items()}
             try:
                 self.call(name, arrays)
             except ModelError:
-                continue  # Made up: a model need not like it.
+                continue  # The inputs are made up, and the model may reject them.
 
 
-_CALLERS = (
+_CLIENT_ERRORS = (
     tf.errors.InvalidArgumentError,
     tf.errors.OutOfRangeError,
     tf.errors.NotFoundError,
@@ -134,19 +133,19 @@ def _definitions(folder: Path) -> Mapping[str, Any]:
     try:
         content.ParseFromString((folder / MODEL).read_bytes())
     except OSError as error:
-        raise UserError(f"{folder}: has no {MODEL} that can be read ({error.strerror or error})") from error
+        raise UserError(f"{folder / MODEL}: cannot be read ({error.strerror or error})") from error
     except DecodeError as error:
-        raise UserError(f"{folder}: its {MODEL} is damaged") from error
+        raise UserError(f"{folder / MODEL}: is damaged") from error
     for graph in content.meta_graphs:
         if SERVE in graph.meta_info_def.tags:
             return graph.signature_def
-    raise UserError(f"{folder}: its {MODEL} has no graph with the tag {SERVE!r}")
+    raise UserError(f"{folder / MODEL}: has no graph with the tag {SERVE!r}")
 
 
 def _card(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
-        json.dumps(content, allow_nan=False)  # It is told over HTTP, where NaN is no number.
+        json.dumps(content, allow_nan=False)  # The server sends it as JSON, which has no NaN.
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
@@ -179,7 +178,7 @@ def _example(info: TensorInfo) -> np.ndarray:
 
 
 def _reason(error: Exception) -> str:
-    """Returns the one line of an error's message that says what is wrong; TensorFlow puts it before the node's name."""
+    """Returns the line of a TensorFlow error that says what is wrong; it stands before the node's name."""
     message = getattr(error, "message", None) or str(error)
     lines = [line.strip() for line in message.split("[[{{node")[0].splitlines() if line.strip()]
     if not lines:

@@ -1,4 +1,4 @@
-"""The titles of items."""
+"""Reads the titles of items."""
 
 import csv
 import io
@@ -11,14 +11,14 @@ COLUMNS = ("id", "title")
 
 
 def read_titles(path: Path) -> dict[str, str]:
-    """Reads titles: raw id -> title; of an id that stands there twice, the last one.
+    """Returns raw id -> title. If an id occurs twice, its last title counts.
 
     Args:
-        path: CSV in UTF-8, unpacked on the way where its name ends in `.gz`, whose first line names the columns. Those
-            besides `id` and `title` are passed over, and so are empty lines.
+        path: CSV in UTF-8, `.gz` or not, with a header. Columns other than `id` and `title` are ignored, and empty
+            lines are skipped.
 
     Raises:
-        UserError: where it cannot be read, has no such columns, or a line has more or fewer fields than the first.
+        UserError: if the file cannot be read, lacks these columns, or a line has more or fewer fields than the header.
     """
     titles = {}
     try:
@@ -26,17 +26,17 @@ def read_titles(path: Path) -> dict[str, str]:
             lines = csv.reader(file, strict=True)
             names = next(lines, [])
             if not set(COLUMNS) <= set(names):
-                raise UserError(f"{path}: its first line must name the columns, `id` and `title` among them")
+                raise UserError(f"{path}: the first line must be a header with the columns `id` and `title`")
             of_id, of_title = map(names.index, COLUMNS)
             for fields in filter(None, lines):
                 if len(fields) != len(names):
                     raise UserError(
-                        f"{path}:{lines.line_num}: must have as many fields as the first line, {len(names)}; one that "
-                        f"holds a comma stands in double quotes. Received: {len(fields)}"
+                        f"{path}:{lines.line_num}: must have as many fields as the first line, {len(names)}; put a "
+                        f"field that contains a comma in double quotes. Received: {len(fields)}"
                     )
                 titles[fields[of_id]] = fields[of_title]
     except csv.Error as error:
-        raise UserError(f"{path}:{lines.line_num}: is no CSV ({error})") from error
+        raise UserError(f"{path}:{lines.line_num}: is not CSV ({error})") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: must be in UTF-8 ({error.reason})") from error
     except files.UNREADABLE as error:

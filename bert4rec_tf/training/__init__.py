@@ -1,1 +1,1 @@
-"""Training: the loop, its steps, checkpoints and curves."""
+"""Training: the loop, the compiled step, checkpoints and TensorBoard."""

@@ -1,4 +1,4 @@
-"""Checkpoints: one `.npz` file each, with every variable and the state of the training. No pickle."""
+"""Checkpoints: `.npz` files with every variable and the state of the training. No pickle."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -15,21 +15,21 @@ from bert4rec_tf.foundation.progress import warn
 
 HEADER = "header"
 KEPT = 2
-"""How many of the newest checkpoints stay, so that one is left where the other is damaged."""
+"""How many of the newest checkpoints are kept: if one is damaged, the other still works."""
 
 Groups = Mapping[str, list[keras.Variable]]
-"""Prefix -> variables, all of them, also the state of random generators."""
+"""Prefix -> all variables, including the state of random generators."""
 
 Result = TypeVar("Result")
 
 
 def save(path: Path, groups: Groups, state: Mapping[str, Any]) -> None:
-    """Writes a checkpoint; the file appears whole or not at all.
+    """Writes a checkpoint atomically.
 
     Args:
         path: ends in `.npz`.
-        groups: what to keep.
-        state: whatever JSON can hold.
+        groups: the variables to save.
+        state: anything that JSON can hold.
     """
     values = {name: np.asarray(variable) for name, variable in _named(groups)}
     header = {"shapes": {name: value.shape for name, value in values.items()}, "state": state}
@@ -37,24 +37,26 @@ def save(path: Path, groups: Groups, state: Mapping[str, Any]) -> None:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Returns the state in a checkpoint. Raises CorruptFileError where the file is, be it only in a variable."""
-    return _header_in(npz.read(path))["state"]
+    """Returns the state in a checkpoint. Raises CorruptFileError if anything in the file is damaged."""
+    return _header(npz.read(path))["state"]
 
 
 def restore(path: Path, groups: Groups) -> dict[str, Any]:
-    """Puts a checkpoint back into variables, all or none, and returns its state.
+    """Restores variables from a checkpoint, all or none, and returns its state.
 
-    A checkpoint may hold more groups than asked for.
+    The checkpoint may hold further groups.
 
     Raises:
-        CorruptFileError: where the file is.
-        UserError: where a variable is missing or of another shape: it is of another model.
+        CorruptFileError: if the file is damaged.
+        UserError: if a variable is missing or has another shape: the checkpoint belongs to another model.
     """
-    named, header = _named(groups), _read_header(path)
+    named, header = _named(groups), _header(npz.read(path, [HEADER]))
     for name, variable in named:
         found, wanted = header["shapes"].get(name), list(variable.shape)
         if found != wanted:
-            raise UserError(f"{path}: is of another model ({name} must have the shape {wanted}. Found: {found})")
+            raise UserError(
+                f"{path}: belongs to another model ({name} must have the shape {wanted}. Received: {found})"
+            )
     values = npz.read(path, [name for name, _ in named])
     for name, variable in named:
         variable.assign(values[name])
@@ -62,10 +64,10 @@ def restore(path: Path, groups: Groups) -> dict[str, Any]:
 
 
 class Series:
-    """The newest checkpoints of a training, one file per step. Where one is damaged the one before it serves.
+    """The newest checkpoints of a training, one file each. If the newest is damaged, the one before it is used.
 
     Args:
-        folder: where they lie.
+        folder: of the checkpoints.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -77,7 +79,7 @@ class Series:
         return sorted(self.folder.glob("step-*.npz"), reverse=True)
 
     def save(self, groups: Groups, step: int, state: Mapping[str, Any]) -> None:
-        """Writes a checkpoint, and then deletes the damaged ones and all but the newest KEPT."""
+        """Writes a checkpoint, then deletes damaged ones and all but the newest KEPT."""
         newest = self.folder / f"step-{step:09d}.npz"
         save(newest, groups, state)
         self._damaged.discard(newest)
@@ -87,37 +89,37 @@ class Series:
         self._damaged.clear()
 
     def restore(self, groups: Groups) -> dict[str, Any] | None:
-        """Puts the newest checkpoint that is whole into variables and returns its state; None where there is none.
+        """Restores the newest undamaged checkpoint and returns its state; None if there are no checkpoints.
 
         Raises:
-            CorruptFileError: where there are checkpoints and none can be read.
-            UserError: where they are of another model.
+            CorruptFileError: if there are checkpoints, but none can be read.
+            UserError: if they belong to another model.
         """
         return self._newest(lambda path: restore(path, groups))
 
     def read_state(self) -> dict[str, Any] | None:
-        """Returns the state of the newest checkpoint that is whole; None where there is none."""
+        """Returns the state of the newest undamaged checkpoint; None if there are no checkpoints."""
         return self._newest(read_state)
 
     def _newest(self, read: Callable[[Path], Result]) -> Result | None:
         failure = None
         for path in self.paths():
             try:
-                found = read(path)
+                result = read(path)
             except CorruptFileError as error:
                 self._damaged.add(path)
                 failure = failure or error
                 continue
             if failure:
-                warn(f"{failure}; going on from {path.name}")
-            return found
+                warn(f"{failure}; resuming from {path.name}")
+            return result
         if failure:
-            raise CorruptFileError(f"{failure}, and there is none before it; delete {self.folder} to begin again")
+            raise CorruptFileError(f"{failure}, and there is no older one; delete {self.folder} to start again")
         return None
 
 
 def _named(groups: Groups) -> list[tuple[str, keras.Variable]]:
-    """Names variables by group and place: Keras numbers its own names by what else the process has made."""
+    """Names variables by group and index. Keras' own names depend on what else the process has created."""
     return [
         (f"{group}/{number:03d}", variable)
         for group, variables in groups.items()
@@ -125,9 +127,5 @@ def _named(groups: Groups) -> list[tuple[str, keras.Variable]]:
     ]
 
 
-def _read_header(path: Path) -> dict[str, Any]:
-    return _header_in(npz.read(path, [HEADER]))
-
-
-def _header_in(content: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def _header(content: Mapping[str, np.ndarray]) -> dict[str, Any]:
     return json.loads(content[HEADER].tobytes())

@@ -1,4 +1,4 @@
-"""A run's settings become its optimizer and its learning rate schedule."""
+"""Builds the optimizer and the learning rate schedule of a run from its settings."""
 
 import math
 
@@ -7,7 +7,7 @@ from bert4rec_tf.nn.optimizers import Adagrad, BertAdam, WarmUpLinearDecay
 
 
 def schedule_of(settings: TrainingSettings) -> WarmUpLinearDecay:
-    """Returns the rate of each step; a constant one falls to 0 after endless steps."""
+    """Returns the learning rate schedule; a constant one falls to 0 after infinitely many steps."""
     steps = settings.steps if settings.schedule == "linear" else math.inf
     return WarmUpLinearDecay(settings.learning_rate, steps, settings.warmup_steps)
 

@@ -1,4 +1,4 @@
-"""The compiled training step: gradients, clipping, update, on one device or on several that share each batch."""
+"""The compiled training step (gradients, clipping, update), on one device or on several that share each batch."""
 
 import contextlib
 import math
@@ -17,28 +17,28 @@ Step = Callable[[Batch], dict[str, Tensor]]
 Signature = dict[str, tf.TypeSpec]
 
 LARGE = 1 << 20
-"""Numbers in a variable from which on compiling its update pays."""
+"""Elements of a variable from which compiling its update with XLA pays off."""
 
 SEED_STATE = "seed_generator_state"
-"""Keras' name of the state of a random generator: its seed, and how often it was used."""
+"""Keras' name for the state of a random generator: its seed and a counter."""
 
 SEED_STRIDE = 1_000_000_007
-"""By how much the seeds of two replicas differ; Keras draws those of the layers from 1 to 10^9."""
+"""Difference between the seeds of two replicas. Keras draws the layers' seeds from 1 to 10^9."""
 
 
 def strategy_for(replicas: int) -> tf.distribute.Strategy | None:
-    """Returns the strategy by which devices share each batch: GPUs where there are any, else virtual CPU devices.
+    """Returns the strategy that splits each batch over several devices: GPUs if there are any, else virtual CPUs.
 
-    The model and the optimizer must then be made under `strategy.scope()`.
+    Create the model and the optimizer under `strategy.scope()`.
 
     Args:
-        replicas: how many devices.
+        replicas: number of devices.
 
     Returns:
-        None for one.
+        The strategy; None for one device.
 
     Raises:
-        UserError: where there are fewer devices. Virtual ones can be made only before TensorFlow starts its devices.
+        UserError: if there are fewer devices. Virtual CPUs must be created before TensorFlow starts its devices.
     """
     if replicas == 1:
         return None
@@ -48,18 +48,18 @@ def strategy_for(replicas: int) -> tf.distribute.Strategy | None:
     devices = tf.config.list_logical_devices(kind)
     if replicas > len(devices):
         raise UserError(
-            f"`replicas` must be at most {len(devices)}, the devices there are. Received: replicas={replicas}"
+            f"`replicas` must be at most {len(devices)}, the number of devices. Received: replicas={replicas}"
         )
-    # TensorFlow's usual way of summing over CPU devices is kept for good, and allows no other number of them later.
+    # TensorFlow's default way of summing over CPUs fixes their number for the rest of the process.
     summing = tf.distribute.ReductionToOneDevice() if kind == "CPU" else None
     return tf.distribute.MirroredStrategy([device.name for device in devices[:replicas]], summing)
 
 
 def _make_virtual_cpus(number: int) -> None:
-    processor = tf.config.list_physical_devices("CPU")[0]
-    if len(tf.config.get_logical_device_configuration(processor) or ()) < number:
-        with contextlib.suppress(RuntimeError):  # TensorFlow's devices have started: there are as many as there are
-            tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * number)
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    if len(tf.config.get_logical_device_configuration(cpu) or ()) < number:
+        with contextlib.suppress(RuntimeError):  # The devices have started already; `strategy_for` counts them.
+            tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * number)
 
 
 def make_step(
@@ -72,16 +72,16 @@ def make_step(
     """Returns the compiled training step: batch -> loss, gradient norm (before clipping) and learning rate.
 
     Args:
-        model: what to train. Its `static_shapes` becomes `settings.jit_compile`.
+        model: the model to train. Sets its `static_shapes` to `settings.jit_compile`.
         optimizer: already built on the model's variables.
-        settings: of which `clip_norm` and `jit_compile` count here. XLA makes other noise of the same seeds.
-        strategy: as `strategy_for` makes it, with model and optimizer made under its scope; None for one device. Each
-            replica gets a part of the rows of each batch, and the step is that of one device with the whole batch.
-        signature: `element_spec` of the batches, for one graph whatever their widths are; None for one of each shape.
+        settings: only `clip_norm` and `jit_compile` are used. XLA draws different random numbers from the same seeds.
+        strategy: from `strategy_for`, with model and optimizer created under its scope; None for one device. Each
+            replica gets part of each batch; the result is the step of one device with the whole batch.
+        signature: `element_spec` of the batches, to trace one graph for all widths; None to trace one per shape.
 
     Raises:
-        UserError: for batches with fewer rows than there are replicas.
-        ValueError: for a model or an optimizer made outside the strategy's scope.
+        UserError: for batches with fewer rows than replicas.
+        ValueError: for a model or an optimizer created outside the strategy's scope.
     """
     model.static_shapes = settings.jit_compile
     if strategy is None:
@@ -93,7 +93,7 @@ def make_step(
         )
     for name, variables in (("model", model.variables), ("optimizer", optimizer.variables)):
         if not all(strategy.extended.variable_created_in_scope(variable.value) for variable in variables):
-            raise ValueError(f"`{name}` must be made under `strategy.scope()`, all its variables")
+            raise ValueError(f"all variables of `{name}` must be created under `strategy.scope()`")
     return _shared_step(model, optimizer, settings, strategy, signature)
 
 
@@ -112,23 +112,23 @@ def _single_step(
 
 
 def _update_alone(optimizer: optimizers.BertAdam, gradients: list[Tensor], variables: list[keras.Variable]) -> None:
-    """Updates the variables of a single device, the large ones by XLA.
+    """Updates the variables of a single device, the large ones with XLA.
 
-    It goes through such a table once, where one operation after the other goes through it a dozen times.
+    XLA reads and writes a large table once; without it, a dozen operations each do.
     """
     rate = optimizer.learning_rate
-    large = [place for place, variable in enumerate(variables) if math.prod(variable.shape) >= LARGE]
+    large = [index for index, variable in enumerate(variables) if math.prod(variable.shape) >= LARGE]
 
     @tf.function(jit_compile=True)
     def update_large(gradients: list[Tensor]) -> None:
-        for place, gradient in zip(large, gradients, strict=True):
-            optimizer.update_step(gradient, variables[place], rate)
+        for index, gradient in zip(large, gradients, strict=True):
+            optimizer.update_step(gradient, variables[index], rate)
 
     if large:
-        update_large([gradients[place] for place in large])
-    for place, variable in enumerate(variables):
-        if place not in large:
-            optimizer.update_step(gradients[place], variable, rate)
+        update_large([gradients[index] for index in large])
+    for index, variable in enumerate(variables):
+        if index not in large:
+            optimizer.update_step(gradients[index], variable, rate)
     optimizer.iterations.assign_add(1)
 
 
@@ -141,7 +141,7 @@ def _shared_step(
 ) -> Step:
     """The step of several replicas.
 
-    Gradients are summed before they are clipped: the other way round the step would depend on the number of replicas.
+    Gradients are clipped after they are summed, so that the step does not depend on the number of replicas.
     """
 
     @tf.function(jit_compile=settings.jit_compile)
@@ -176,7 +176,7 @@ def _update(
     gradients: list[Tensor],
     variables: list[keras.Variable],
 ) -> None:
-    """Lets the optimizer update every replica's copies. Its own `apply` would first sum the gradients once more."""
+    """Updates every replica's copy of the variables. The optimizer's own `apply` would sum the gradients again."""
     rate = optimizer.learning_rate
     for gradient, variable in zip(gradients, variables, strict=True):
         strategy.extended.update(
@@ -189,7 +189,7 @@ def _update(
 
 
 def _loss_and_gradients(model: Recommender, batch: Batch, share: Tensor | float = 1.0) -> tuple[Tensor, list[Tensor]]:
-    """Returns `share` of the loss, and its gradients, dense."""
+    """Returns `share` x the loss, and its gradients as dense tensors."""
     variables = [variable.value for variable in model.trainable_variables]
     with tf.GradientTape() as tape:
         loss = share * model.training_loss(batch)
@@ -197,7 +197,7 @@ def _loss_and_gradients(model: Recommender, batch: Batch, share: Tensor | float 
 
 
 def _part(batch: Batch, number: Tensor, count: int) -> Batch:
-    """Returns the rows of replica `number` of `count`: consecutive ones, as many for each, or one more."""
+    """Returns the rows of replica `number` of `count`. The sizes of the parts differ by at most one row."""
     rows = tf.shape(batch["items"])[0]
     begin, end = number * rows // count, (number + 1) * rows // count
     return {name: values[begin:end] for name, values in batch.items()}
@@ -205,10 +205,10 @@ def _part(batch: Batch, number: Tensor, count: int) -> Batch:
 
 @contextlib.contextmanager
 def _own_noise(model: Recommender, number: Tensor) -> Iterator[None]:
-    """Gives replica `number` noise of its own for the time being; replica 0 keeps that of a single device.
+    """Gives replica `number` its own random numbers inside the block. Replica 0 keeps those of a single device.
 
-    Every replica has a copy of the generators' states, and all copies are the same. They are again afterwards, so that
-    a checkpoint holds them all.
+    Every replica has a copy of the generators' states. The copies are equal again after the block, so a checkpoint
+    needs to hold only one of them.
     """
     states = [variable.value for variable in model.non_trainable_variables if variable.name == SEED_STATE]
     shift = tf.stack([tf.cast(number, tf.int64) * SEED_STRIDE, 0])

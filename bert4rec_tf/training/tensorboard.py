@@ -1,4 +1,4 @@
-"""TensorBoard's scalars of a training."""
+"""Writes the curves of a training for TensorBoard."""
 
 import contextlib
 import math
@@ -14,19 +14,19 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 EVERY = 50
-"""Steps whose mean is one point of a curve."""
+"""Each point of a training curve is the mean over so many steps."""
 
 
-class Scalars:
-    """Writes means over EVERY steps of the loss, the rate, the gradient's norm and the share of clipped steps.
+class TensorBoardWriter:
+    """Writes the loss, learning rate, gradient norm and fraction of clipped steps, averaged over EVERY steps.
 
     Args:
-        folder: for TensorBoard's files, one per sitting.
-        first_step: steps done before. What an earlier sitting wrote beyond it TensorBoard forgets, for it comes again.
+        folder: for TensorBoard's files; each start or resume of the training writes a new one.
+        first_step: steps done before. TensorBoard discards what an earlier file holds after this step.
         clip_norm: the norm at which gradients are clipped; 0 for never.
 
     Raises:
-        OSError: here and in all methods, where the file cannot be written.
+        OSError: if the file cannot be written; also in all methods.
     """
 
     def __init__(self, folder: Path, first_step: int, clip_norm: float) -> None:
@@ -40,24 +40,24 @@ class Scalars:
         self._write_event(file_version="brain.Event:2")
         self._write_event(step=first_step + 1, session_log=SessionLog(status=SessionLog.START))
 
-    def add(self, step: int, made: Mapping[str, float]) -> None:
-        """Takes what training step number `step` gave."""
-        self._rows.append({**made, "clipped": float(made["gradient_norm"] > self._clip_norm)})
+    def add(self, step: int, values: Mapping[str, float]) -> None:
+        """Adds the values of one training step."""
+        self._rows.append({**values, "clipped": float(values["gradient_norm"] > self._clip_norm)})
         self._step = step
         if step % EVERY == 0:
             self._write_means()
 
     def add_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Takes a measurement on the validation item."""
+        """Writes the metrics of a validation."""
         self._write(step, {f"validation/{name}": value for name, value in metrics.items()})
 
     def flush(self) -> None:
-        """Waits until all points so far are in the file."""
+        """Flushes all points so far to the file."""
         with self._named():
             self._file.flush()
 
     def close(self) -> None:
-        """Writes the mean of the last steps too."""
+        """Writes the mean of the remaining steps and closes the file."""
         try:
             if self._rows:
                 self._write_means()
@@ -81,7 +81,7 @@ class Scalars:
 
     @contextlib.contextmanager
     def _named(self) -> Iterator[None]:
-        """Puts the file's name into an error that has none."""
+        """Adds the file's name to an error that has none."""
         try:
             yield
         except OSError as error:

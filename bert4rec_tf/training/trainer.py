@@ -1,4 +1,4 @@
-"""The training loop of all models: step, measurements, checkpoints, resume, early stopping, TensorBoard."""
+"""The training loop of all models: steps, validation, checkpoints, resuming, early stopping, TensorBoard."""
 
 import contextlib
 import math
@@ -20,10 +20,10 @@ from bert4rec_tf.models.recommender import Recommender
 from bert4rec_tf.training import checkpoints
 from bert4rec_tf.training.optimizer import optimizer_of
 from bert4rec_tf.training.steps import make_step
-from bert4rec_tf.training.tensorboard import Scalars
+from bert4rec_tf.training.tensorboard import TensorBoardWriter
 
-CHOSEN_BY = "ndcg@10"
-"""The validation metric that decides which step is the best."""
+SELECTION_METRIC = "ndcg@10"
+"""The validation metric that decides which step is best."""
 
 CHECKPOINT_SECONDS = 120.0
 BEST = "best.npz"
@@ -31,15 +31,15 @@ BEST = "best.npz"
 
 @dataclass
 class State:
-    """Where a training is: everything beside the variables that it needs to go on.
+    """Everything that is needed to resume a training, besides the variables.
 
     Attributes:
         step: steps done.
-        seconds: time spent so far, of all sittings.
-        best_step: the step whose validation metric is the highest; 0 before the first measurement.
-        curve: one row per measurement: step, seconds, loss (mean since the last one) and the metrics.
+        seconds: training time so far, including the time before a resume.
+        best_step: the step with the highest validation metric; 0 before the first validation.
+        curve: one row per evaluation: step, seconds, loss (mean since the previous row) and the validation metrics.
         finished: whether the last step was reached or training stopped early.
-        loss_sum, loss_count: the training loss since the last measurement.
+        loss_sum, loss_count: the training loss since the last evaluation.
     """
 
     step: int = 0
@@ -56,22 +56,22 @@ class State:
 
 
 class Trainer:
-    """Trains one model in one folder, and goes on where it was stopped.
+    """Trains one model in one folder. If the folder holds a checkpoint, training resumes from it.
 
     Args:
-        model: what to train.
-        batches: number of the first step -> training batches from it on, without end.
-        settings: optimizer, schedule, measurements.
+        model: the model to train.
+        batches: first step -> endless training batches, starting with that step.
+        settings: optimizer, schedule and how often to evaluate.
         folder: for checkpoints, the curve and TensorBoard's files.
-        last_step: where to stop, at or before `settings.steps` at which the rate is 0.
-        validate: measures the model on the validation item; None where that is trained on.
+        last_step: where to stop; `settings.steps`, at which the learning rate is 0, or earlier.
+        validate: returns the metrics on the validation items; None if they are trained on.
         title: shown with the progress.
         silent: show nothing.
-        checkpoint_seconds: the most time that a killed training loses.
-        strategy: the devices that share each batch, under whose scope the model was made; None for one.
-        watch: called with each row of the curve once it is measured, and first with those of earlier sittings. What it
-            raises ends the training, which can go on from the last checkpoint.
-        initialise: changes the model's weights where the training begins; not called where one goes on.
+        checkpoint_seconds: time between checkpoints; a killed training loses at most this much.
+        strategy: splits each batch over several devices; the model was created under its scope. None for one device.
+        watch: called with each new row of the curve; after a resume, first with the earlier rows. If it raises, the
+            training ends and can be resumed from the last checkpoint.
+        initialise: changes the initial weights of the model. Not called after a resume.
     """
 
     def __init__(
@@ -109,10 +109,10 @@ class Trainer:
         self._checkpoints = checkpoints.Series(folder)
 
     def run(self) -> State:
-        """Trains to the end, or goes on to it, and leaves the best (without `validate` the last) weights in the model.
+        """Trains, or resumes, to the end. The model then has the best weights; without `validate`, the last ones.
 
         Raises:
-            UserError: where the loss is no number any more.
+            UserError: if the loss or the gradient norm is NaN or infinite.
         """
         files.make_folder(self.folder)
         saved = self._checkpoints.restore(self._variables)
@@ -131,22 +131,22 @@ class Trainer:
         batches = self.batches(self.state.step)
         step = make_step(self.model, self.optimizer, self.settings, self.strategy, batches.element_spec)
         progress = Progress(self.title, self.last_step, self.state.step, self.settings.batch_size, silent=self.silent)
-        scalars = Scalars(self.folder / "tensorboard", self.state.step, self.settings.clip_norm)
+        tensorboard = TensorBoardWriter(self.folder / "tensorboard", self.state.step, self.settings.clip_norm)
         clock = _Clock(self.state.seconds)
-        with contextlib.closing(progress), contextlib.closing(scalars), interrupts_wait() as interrupted:
+        with contextlib.closing(progress), contextlib.closing(tensorboard), interrupts_wait() as interrupted:
             for batch in batches:
-                made = {name: float(value) for name, value in step(batch).items()}
-                self._count(made)
-                scalars.add(self.state.step, made)
-                progress.advance(loss=self.state.loss_sum / self.state.loss_count, rate=made["learning_rate"])
+                values = {name: float(value) for name, value in step(batch).items()}
+                self._count(values)
+                tensorboard.add(self.state.step, values)
+                progress.advance(loss=self.state.loss_sum / self.state.loss_count, rate=values["learning_rate"])
                 self.state.seconds = clock.seconds()
                 is_due = self._is_due()
                 if is_due:
-                    self._measure(progress, scalars)
+                    self._evaluate(progress, tensorboard)
                     self.state.seconds = clock.seconds()
                 if is_due or clock.since_saved() >= self.checkpoint_seconds or interrupted():
                     self._checkpoints.save(self._variables, self.state.step, asdict(self.state))
-                    scalars.flush()
+                    tensorboard.flush()
                     clock.saved()
                 if interrupted():
                     raise KeyboardInterrupt
@@ -156,35 +156,35 @@ class Trainer:
     def _is_due(self) -> bool:
         return self.state.step == self.last_step or self.state.step % self.settings.evaluate_every == 0
 
-    def _count(self, made: dict[str, float]) -> None:
+    def _count(self, values: dict[str, float]) -> None:
         self.state.step += 1
-        if not math.isfinite(made["loss"] + made["gradient_norm"]):
+        if not math.isfinite(values["loss"] + values["gradient_norm"]):
             raise UserError(
-                f"The loss is {made['loss']} and the gradient's norm {made['gradient_norm']} at step "
+                f"The loss is {values['loss']} and the gradient norm {values['gradient_norm']} at step "
                 f"{self.state.step}: a lower --learning_rate or a longer --warmup_steps usually helps"
             )
-        self.state.loss_sum += made["loss"]
+        self.state.loss_sum += values["loss"]
         self.state.loss_count += 1
 
-    def _measure(self, progress: Progress, scalars: Scalars) -> None:
+    def _evaluate(self, progress: Progress, tensorboard: TensorBoardWriter) -> None:
         state = self.state
         row = {"step": state.step, "seconds": round(state.seconds, 1), "loss": state.loss_sum / state.loss_count}
         state.loss_sum, state.loss_count = 0.0, 0
         if self.validate is not None:
-            measured = self.validate()
-            scalars.add_metrics(state.step, measured)
-            row.update(measured)
+            metrics = self.validate()
+            tensorboard.add_metrics(state.step, metrics)
+            row.update(metrics)
         state.curve.append(row)
         best = state.best()
-        if self.validate is not None and (best is None or row[CHOSEN_BY] > best[CHOSEN_BY]):
+        if self.validate is not None and (best is None or row[SELECTION_METRIC] > best[SELECTION_METRIC]):
             state.best_step = state.step
             checkpoints.save(self.folder / BEST, self._variables, asdict(state))
         state.finished = state.step == self.last_step or self._should_stop()
         write_curve(self.folder / "curve.csv", state.curve)
         if state.finished and plots.available():
             plots.plot_curve(self.folder / "curve.png", state.curve, self.title)
-        shown = ", ".join(f"{name} {row[name]:.4f}" for name in ("loss", "hr@10", CHOSEN_BY) if name in row)
-        progress.say(f"{self.title}: step {state.step:,}, {state.seconds / 60:.1f} minutes: {shown}")
+        values = ", ".join(f"{name} {row[name]:.4f}" for name in ("loss", "hr@10", SELECTION_METRIC) if name in row)
+        progress.say(f"{self.title}: step {state.step:,}, {state.seconds / 60:.1f} minutes: {values}")
         self.watch(row)
 
     def _should_stop(self) -> bool:
@@ -195,7 +195,7 @@ class Trainer:
 
 
 class _Clock:
-    """Counts the seconds of all sittings, and those since the last checkpoint."""
+    """Counts the training time, including the time before a resume, and the time since the last checkpoint."""
 
     def __init__(self, spent: float) -> None:
         self._spent = spent
@@ -212,20 +212,20 @@ class _Clock:
 
 
 def write_curve(path: Path, curve: list[dict[str, float]]) -> None:
-    """Writes the measurements as comma-separated lines under a header."""
+    """Writes the curve as CSV."""
     names = list(curve[0])
     lines = [",".join(names), *(",".join(f"{row[name]:.6g}" for name in names) for row in curve)]
     files.write_text(path, "\n".join(lines) + "\n")
 
 
 def keep_counted(model: Recommender, folder: Path) -> None:
-    """Keeps a model that learns by counting alone as a finished training."""
+    """Saves a model that is fitted by counting (no training steps) as a finished training."""
     files.make_folder(folder)
     checkpoints.Series(folder).save({"model": model.variables}, 0, asdict(State(finished=True)))
 
 
 def read_state(folder: Path) -> State:
-    """Returns the state of a finished training. Raises UserError where the training in `folder` has not finished."""
+    """Returns the state of a finished training. Raises UserError if the training in `folder` has not finished."""
     saved = checkpoints.Series(folder).read_state()
     if saved is None or not saved["finished"]:
         raise UserError(f"{folder}: no finished training; run with --mode=train first")
@@ -233,22 +233,23 @@ def read_state(folder: Path) -> State:
 
 
 def restore_best(model: keras.Model, folder: Path, state: State) -> None:
-    """Puts the best weights of a training into a model. Raises UserError where the file is damaged or another's."""
+    """Loads the best weights of a training. Raises UserError if their file is damaged or from another training."""
     try:
-        found = checkpoints.restore(folder / BEST, {"model": model.variables})["step"]
+        step = checkpoints.restore(folder / BEST, {"model": model.variables})["step"]
     except CorruptFileError as error:
         raise UserError(f"{error}; delete {folder} to train again") from error
-    if found != state.best_step:
+    if step != state.best_step:
         raise UserError(
-            f"{folder / BEST}: is of step {found}, but the best was {state.best_step}; delete {folder} to train again"
+            f"{folder / BEST}: is from step {step}, but the best step was {state.best_step}; delete {folder} to train "
+            "again"
         )
 
 
 def load_weights(model: keras.Model, folder: Path) -> None:
-    """Puts a finished training's weights into a model: the best where there was validation, else the last.
+    """Loads the weights of a finished training: the best ones if there was validation, else the last.
 
     Raises:
-        UserError: where the training has not finished, or was another model's.
+        UserError: if the training has not finished or belongs to another model.
     """
     state = read_state(folder)
     if state.best_step:

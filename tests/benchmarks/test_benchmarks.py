@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.profiles import examples, slow_but
 from support.ranking_oracle import make_sequences
 
 from benchmarks import __main__ as program
@@ -43,7 +44,7 @@ def test_generated_data_have_the_users_items_and_lengths_asked_for():
     assert counts[:50].sum() > 3 * counts[-50:].sum()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(st.integers(2, 40), st.integers(2, 12), st.sampled_from([0.1, 0.5, 1.0, -1]))
 def test_the_originals_windows_are_ours(length, max_length, window_step):
     if window_step != -1 and int(window_step * max_length) < 1:
@@ -109,7 +110,7 @@ def test_the_originals_candidates_are_unseen_and_distinct():
         assert len(set(drawn)) == 100 and not set(drawn) & set(sequences[user].tolist())
 
 
-@pytest.mark.parametrize("name", lines.LINES)
+@pytest.mark.parametrize("name", slow_but(["candidates", "evaluation"], lines.LINES))
 def test_every_line_can_be_measured(tiny, name):
     rows = list(lines.LINES[name]())
     assert rows and all(row.ours > 0 and (name == "models" or row.theirs > 0) for row in rows)
@@ -146,6 +147,7 @@ def test_formulations_take_turns_and_the_first_calls_do_not_count():
     assert set(found) == {"a", "b"} and found["a"].best <= found["a"].median
 
 
+@pytest.mark.slow
 def test_the_memory_of_a_call_is_that_of_a_process_of_its_own():
     small, large = (measuring.peak_memory(measuring.copy_rate, size)[1] for size in (1, 150))
     assert 250e6 < large - small < 400e6

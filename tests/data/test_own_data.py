@@ -5,10 +5,11 @@ import shutil
 
 import numpy as np
 import pytest
-from commands.test_mistakes import start
 from data.reading.test_interactions import as_csv
+from support import commands
 from support.mistakes import TINY
 from support.ranking_oracle import make_sequences
+from support.trainings import small_and_quick
 
 import bert4rec_tf as b4r
 from bert4rec_tf.data.sources import datasets
@@ -24,13 +25,20 @@ ROWS = [
 OWN = f"--interactions=ratings.csv --min_user_actions=2 {TINY}"
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("own")
-    (folder / "ratings.csv").write_bytes(as_csv(ROWS))
-    with pytest.MonkeyPatch.context() as patch:
-        start(folder, f"{OWN} --workdir=work", patch)
-    return folder
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    with small_and_quick():
+        yield
+
+
+@pytest.fixture(scope="session")
+def finished(shared_folders):
+    def make(folder):
+        (folder / "ratings.csv").write_bytes(as_csv(ROWS))
+        with small_and_quick():
+            commands.finished(*OWN.split(), "--workdir=work", cwd=folder)
+
+    return shared_folders.get("own", make)
 
 
 @pytest.fixture
@@ -48,22 +56,23 @@ def test_a_run_leaves_all_that_one_on_a_data_set_leaves(finished):
     assert len(list((finished / "cache" / "bert4rec_tf" / "converted").iterdir())) == 1
 
 
-def test_the_work_directory_alone_is_enough_to_evaluate_and_export(copy, monkeypatch):
+def test_the_work_directory_alone_is_enough_to_evaluate_and_export(copy):
     before = (copy / "work" / "metrics.json").read_bytes()
     (copy / "work" / "metrics.json").unlink()
     config = json.loads((copy / "work" / "config.json").read_text())
-    assert config["interactions"]["path"].endswith("own0/ratings.csv")
-    start(copy, "--mode=evaluate --workdir=work", monkeypatch)
+    assert config["interactions"]["path"].endswith("own/ratings.csv")
+    commands.finished("--mode=evaluate", "--workdir=work", cwd=copy)
     assert (copy / "work" / "metrics.json").read_bytes() == before
-    start(copy, "--mode=export --workdir=work --export_dir=new", monkeypatch)
+    told = commands.finished("--mode=export", "--workdir=work", "--export_dir=new", "--k=99", cwd=copy).stdout
     assert (copy / "new" / "saved_model.pb").exists()
+    assert "of 30 recommendations" in told  # There are no more items.
 
 
-def test_a_training_that_lost_its_last_part_goes_on(copy, monkeypatch):
+def test_a_training_that_lost_its_last_part_goes_on(copy):
     before = (copy / "work" / "ranks-test.npz").read_bytes()
     shutil.rmtree(copy / "work" / "retrain")
     (copy / "work" / "ranks-test.npz").unlink()
-    start(copy, f"{OWN} --workdir=work", monkeypatch)
+    commands.finished(*OWN.split(), "--workdir=work", cwd=copy)
     assert (copy / "work" / "ranks-test.npz").read_bytes() == before
 
 
@@ -91,15 +100,11 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("kind", MISTAKES)
-def test_a_mistake_ends_in_one_line(copy, monkeypatch, capfd, kind):
+def test_a_mistake_ends_in_one_line(copy, kind):
     file, flags, words = MISTAKES[kind]
     if file:
         (copy / file).write_bytes(as_csv(ROWS) + (b"a,b\n" if file == "bad.csv" else b"user 1,item 9,3\n"))
-    with pytest.raises(SystemExit) as end:
-        start(copy, flags, monkeypatch)
-    told = capfd.readouterr().err
-    assert end.value.code == 2 and "Traceback" not in told
-    assert told.splitlines()[-1].startswith("error: ") and words in told
+    assert words in commands.refused(commands.run(*flags.split(), cwd=copy))
     assert not (copy / "new").exists()
 
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.profiles import examples
 
 from bert4rec_tf.data.sequences import PAD, LeaveOneOut, Sequences, Vocabulary
 
-QUICK = settings(deadline=None, max_examples=60)
+QUICK = settings(max_examples=examples(60))
 PAIRS = st.lists(st.tuples(st.sampled_from("abcde"), st.sampled_from("uvwxyz")), min_size=1, max_size=40)
 HISTORIES = st.lists(st.lists(st.integers(0, 8), min_size=2, max_size=9), min_size=1, max_size=6)
 

@@ -1,13 +1,14 @@
 """The statistics of data against counting by hand, and the program that prints them."""
 
+import runpy
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
+from bert4rec_tf.commands import data as program
 from bert4rec_tf.commands.main import main as command
-from bert4rec_tf.data import __main__ as program
 from bert4rec_tf.data import statistics
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.data.sources import datasets
@@ -70,6 +71,17 @@ def test_the_command_is_the_same_program(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["bert4rec", "data", "--dataset=synthetic"])
     command()
     assert "Synthetic" in capsys.readouterr().out
+
+
+def test_help_calls_the_program_as_it_was_started(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["bert4rec", "data", "--help"])
+    with pytest.raises(SystemExit):
+        command()
+    assert capsys.readouterr().out.startswith("usage: bert4rec data [-h]")
+    monkeypatch.setattr(sys, "argv", ["__main__.py", "--help"])
+    with pytest.raises(SystemExit):
+        runpy.run_module("bert4rec_tf.data", run_name="__main__")
+    assert capsys.readouterr().out.startswith("usage: python -m bert4rec_tf.data [-h]")
 
 
 @pytest.mark.parametrize(

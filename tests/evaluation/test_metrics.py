@@ -11,8 +11,8 @@ from scipy import stats
 from support.ranking_oracle import FEW, plain_metrics
 
 from bert4rec_tf.evaluation.metrics import (
-    LEAST_USERS,
     METRICS,
+    MIN_USERS,
     Difference,
     difference,
     metrics,
@@ -199,8 +199,8 @@ def test_a_gain_that_is_the_same_for_everybody_is_certain():
 
 
 def test_too_few_users_are_refused():
-    first, second = two_models(0.1, LEAST_USERS)
-    assert LEAST_USERS == 30
+    first, second = two_models(0.1, MIN_USERS)
+    assert MIN_USERS == 30
     assert difference(first, second).high > 0
     with pytest.raises(UserError, match=r"At least 30 users .* Received: 29"):
         difference(first[1:], second[1:])

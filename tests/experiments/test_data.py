@@ -4,7 +4,6 @@ import dataclasses
 import gzip
 import re
 import subprocess
-import sys
 import zipfile
 
 import pytest
@@ -12,9 +11,10 @@ import pytest
 from bert4rec_tf.data.sources import datasets, download
 from bert4rec_tf.foundation import files
 from bert4rec_tf.runs.workdir import WorkDirectory
-from experiments import listing, provenance, worker
+from experiments import processes, report, results, running
+from experiments import sweep as sweeps
 from experiments.__main__ import main
-from experiments.jobs import Job, Plan
+from experiments.plan import Job, Plan
 from experiments.results import FAILED, FINISHED, Results
 from experiments.sweep import Sweep
 from experiments.tables import Cell
@@ -24,26 +24,14 @@ def pop(dataset="beauty"):
     return Job(Plan((dataset,)).job(Cell(dataset, "pop", "pop"), 1).run)
 
 
-class Here:
-    """Carries out a sweep's requests in this process."""
-
-    def __init__(self, *_):
-        pass
-
-    def ask(self, request, _):
-        worker._sequences.cache_clear()
-        return {"status": FINISHED, "folder": str(worker.Worker().carry_out(request)), "peak_memory": 1}
-
-    def takes_more(self):
-        return True
-
-    def close(self):
-        pass
+def carry_out_here(task, request, _):
+    return {"status": FINISHED, "folder": running.carry_out(request), "peak_memory": 1}
 
 
 @pytest.fixture
 def here(monkeypatch):
-    monkeypatch.setattr(sys.modules["experiments.sweep"], "Process", Here)
+    """Carries out a sweep's requests in this process."""
+    monkeypatch.setattr(processes, "call", carry_out_here)
 
 
 def write(folder, last):
@@ -77,12 +65,12 @@ def test_a_home_folder_is_found(tmp_path, here, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "data", 1)
-    monkeypatch.setattr("experiments.__main__.jobs_of", lambda *_: [pop()])
+    monkeypatch.setattr(Plan, "all_jobs", lambda *_: [pop()])
     flags = ["--tables=2", "--datasets=beauty", "--data_dir=~/data", "--workdir=~/work", "--results=~/results"]
     assert main(flags) == 0
     assert not (tmp_path / "~").exists()
     (line,) = Results(tmp_path / "results").read().values()
-    assert line["data_file"] == provenance.data_file("beauty", tmp_path / "data")
+    assert line["data_file"] == results.data_file("beauty", tmp_path / "data")
     text = (tmp_path / "results" / "report.md").read_text()
     assert (
         "built in" not in text and f"Beauty: beauty.txt, SHA-256 of its content {line['data_file']['sha256']}" in text
@@ -91,22 +79,22 @@ def test_a_home_folder_is_found(tmp_path, here, monkeypatch):
 
 def test_a_result_whose_file_is_gone_is_not_kept(tmp_path, here, monkeypatch):
     write(tmp_path / "data", 1)
-    sweep, ask = sweep_in(tmp_path), Here.ask
+    sweep = sweep_in(tmp_path)
 
-    def and_removed(self, request, should_stop):
-        answer = ask(self, request, should_stop)
+    def and_removed(*arguments):
+        answer = carry_out_here(*arguments)
         (tmp_path / "data" / "beauty.txt").unlink()
         return answer
 
-    monkeypatch.setattr(Here, "ask", and_removed)
+    monkeypatch.setattr(processes, "call", and_removed)
     assert sweep.run([pop()]) == {pop().key: FAILED}
     assert "the file of beauty is gone" in sweep.results.read()[pop().key]["error"]
 
 
 def test_only_what_has_no_file_is_built_in():
-    assert provenance.sentence("synthetic", None) == "Synthetic: built in."
-    assert provenance.sentence("beauty", None) == (
-        "Beauty: an unknown file. Whether it is the authors' own file is not known."
+    assert report.file_sentence("synthetic", None) == "Synthetic: built in."
+    assert report.file_sentence("beauty", None) == (
+        "Beauty: an unknown file. Whether it is the authors' own file is unknown."
     )
 
 
@@ -142,9 +130,7 @@ def test_a_file_and_its_archive_have_one_content(tmp_path, published):
     (renamed / "ml-20m.zip").write_bytes(zipped)
     with zipfile.ZipFile(other / "ml-20m-processed.zip", "w") as archive:
         archive.writestr("ml-20m.txt", CONTENT)
-    found = {
-        folder.name: provenance.data_file("ml-20m", folder) for folder in (plain, packed, renamed, other, published)
-    }
+    found = {folder.name: results.data_file("ml-20m", folder) for folder in (plain, packed, renamed, other, published)}
     assert len({file["sha256"] for file in found.values()}) == 1
     assert {name: file["as_published"] for name, file in found.items()} == {
         "plain": None,
@@ -153,14 +139,14 @@ def test_a_file_and_its_archive_have_one_content(tmp_path, published):
         "other": False,
         "authors": True,
     }
-    assert provenance.sentence("ml-20m", found["plain"]).endswith("Whether it is the authors' own file is not known.")
+    assert report.file_sentence("ml-20m", found["plain"]).endswith("Whether it is the authors' own file is unknown.")
 
 
 def test_the_time_left_is_at_least_that_of_the_longest_run(tmp_path, capsys, monkeypatch):
     sweep = dataclasses.replace(sweep_in(tmp_path), jobs=4)
-    monkeypatch.setattr(listing, "estimate", lambda run, _: 3_600.0 if run.model == "pop" else 60.0)
-    listing.show([pop(), *Plan(("beauty",)).jobs("table2")["beauty", "ncf"]], sweep)
-    assert "About 1:00:00 left by the finished runs." in capsys.readouterr().out
+    monkeypatch.setattr(sweeps, "estimate", lambda run, _: 3_600.0 if run.model == "pop" else 60.0)
+    sweeps.show([pop(), *Plan(("beauty",)).jobs("table2")["beauty", "ncf"]], sweep)
+    assert "About 1:00:00 left, estimated from the finished runs." in capsys.readouterr().out
 
 
 def git(folder, *arguments):
@@ -177,13 +163,13 @@ def test_the_commit_is_that_of_the_package_s_code(tmp_path):
     git(repository, "init")
     git(repository, "add", ".")
     git(repository, "commit", "-m", "first")
-    provenance.commit.cache_clear()
-    found = provenance.commit(repository)
+    results.commit.cache_clear()
+    found = results.commit(repository)
     assert re.fullmatch("[0-9a-f]{40}", found)
     (repository / "experiments" / "results.jsonl").write_text("{}")
-    provenance.commit.cache_clear()
-    assert provenance.commit(repository) == found
+    results.commit.cache_clear()
+    assert results.commit(repository) == found
     (repository / "bert4rec_tf" / "code.py").write_text("two")
-    provenance.commit.cache_clear()
-    assert provenance.commit(repository) == f"{found}+"
-    assert provenance.commit(tmp_path / "unpacked") is provenance.commit(repository / "experiments") is None
+    results.commit.cache_clear()
+    assert results.commit(repository) == f"{found}+"
+    assert results.commit(tmp_path / "unpacked") is results.commit(repository / "experiments") is None

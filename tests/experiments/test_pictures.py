@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 from support.invented_results import findings, line_of, rows_of
 
+from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
-from experiments import figures, material
-from experiments.__main__ import main
+from experiments import __main__ as program
+from experiments import figures, report
 from experiments.findings import Findings
-from experiments.jobs import Plan
+from experiments.plan import Plan
 from experiments.results import Results
 from experiments.sweep import Sweep
 from experiments.tables import TABLES
@@ -21,7 +22,7 @@ def test_table_1_is_kept_for_when_the_data_are_gone(tmp_path):
     (data / "beauty.txt").write_text("1 2\n1 3\n1 4\n2 2\n2 3\n")
     for folder in (data, tmp_path / "empty"):
         sweep = Sweep(Results(tmp_path / "results"), tmp_path / "work", data_dir=folder)
-        material.write_report({"table1": Findings("table1", Plan(("beauty", "ml-20m")), {})}, sweep)
+        report.write({"table1": Findings("table1", Plan(("beauty", "ml-20m")), {})}, sweep)
         rows = rows_of((tmp_path / "results" / "report.md").read_text())
         assert ["Beauty", "2", "3", "5", "2.50", "83.33%"] in rows
         assert ["- paper", "40,226", "54,542", "0.35m", "8.8", "0.02%"] in rows
@@ -30,7 +31,9 @@ def test_table_1_is_kept_for_when_the_data_are_gone(tmp_path):
 
 def written(folder, *flags):
     """What the command makes of the results in a folder, without running anything."""
-    code = main(["--report", f"--results={folder}", f"--workdir={folder / 'work'}", f"--data_dir={folder}", *flags])
+    code = program.main(
+        ["--report", f"--results={folder}", f"--workdir={folder / 'work'}", f"--data_dir={folder}", *flags]
+    )
     assert code == 0
     return (folder / "report.md").read_text()
 
@@ -46,7 +49,7 @@ def test_a_part_does_not_take_the_place_of_the_whole_report(tmp_path):
     kept = {"data_file": None, "columns": dict.fromkeys(("users", "items", "actions", "mean length", "density"), "7")}
     files.write_json(tmp_path / "statistics.json", {"ml-20m": kept})
     whole, part = written(tmp_path), written(tmp_path, "--tables=2,3", "--datasets=steam")
-    assert "Of those asked for, which are 9, finished: 1, failed: 0, stopped: 0, not begun: 8." in part
+    assert "Runs asked for: 9 (finished: 1, failed: 0, stopped: 0, missing: 8)." in part
     assert "The paper has no Table 3 of Steam." in part and "The paper has no" not in whole
     assert whole.split("\n## ")[2:] == part.split("\n## ")[2:]
     titles = [line for line in part.splitlines() if line.startswith("## ")]
@@ -59,7 +62,7 @@ def test_a_part_does_not_take_the_place_of_the_whole_report(tmp_path):
 def test_table_1_has_its_data_fetched(tmp_path, monkeypatch, capsys):
     """What cannot be had is told, and the other data sets go on. A report alone fetches nothing."""
 
-    present = material.datasets.obtain
+    present = datasets.obtain
 
     def obtain(name, folder):
         if name == "beauty":
@@ -67,11 +70,11 @@ def test_table_1_has_its_data_fetched(tmp_path, monkeypatch, capsys):
         files.write_text(folder / "steam.txt", "1 2\n1 3\n1 4\n2 2\n2 3\n")
         return present(name, folder)
 
-    monkeypatch.setattr(material.datasets, "obtain", obtain)
+    monkeypatch.setattr(datasets, "obtain", obtain)
     flags = ["--tables=1", "--datasets=beauty,steam", f"--results={tmp_path}", f"--data_dir={tmp_path}"]
-    assert main([*flags, "--report", f"--workdir={tmp_path}"]) == 0
+    assert program.main([*flags, "--report", f"--workdir={tmp_path}"]) == 0
     assert not (tmp_path / "steam.txt").exists()
-    assert main([*flags, f"--workdir={tmp_path}"]) == 1
+    assert program.main([*flags, f"--workdir={tmp_path}"]) == 1
     assert "beauty.txt: cannot be had" in capsys.readouterr().err
     rows = rows_of((tmp_path / "report.md").read_text())
     assert ["Steam", "2", "3", "5", "2.50", "83.33%"] in rows and ["Beauty", *["not run"] * 5] in rows
@@ -94,7 +97,7 @@ def test_the_pictures_are_drawn_from_what_is_there(tmp_path):
     files.write_json(tmp_path / f"attention-{jobs[0].key}.json", {"key": jobs[0].key, "users": 7, "attention": maps})
     known = sweep.results.read(), sweep.results.attentions()
     found = {name: Findings(name, plan, *known) for name in names}
-    material.write_report(found, sweep)
+    report.write(found, sweep)
     text = (tmp_path / "report.md").read_text()
     for name in ("figure2-beauty.png", "figure3.png", "figure4.png"):
         assert f"]({name})" in text and is_png(tmp_path / name)
@@ -119,16 +122,16 @@ def with_both_budgets(folder):
 def test_figure_2_is_of_a_run_whose_attention_is_kept(tmp_path):
     pytest.importorskip("matplotlib", reason="the extra [plots] is not installed")
     found, sweep = with_both_budgets(tmp_path)
-    material.write_report({"figure2": found}, sweep)
+    report.write({"figure2": found}, sweep)
     text = (tmp_path / "report.md").read_text()
     assert "](figure2-beauty.png)" in text and "Beauty 25 %" in text and "The picture" not in text
 
 
 def test_without_matplotlib_pictures_are_not_drawn(tmp_path, monkeypatch):
-    monkeypatch.setattr(material.plots, "available", lambda: False)
+    monkeypatch.setattr(report.plots, "available", lambda: False)
     found, sweep = with_both_budgets(tmp_path)
     empty = Findings("figure3", Plan(("beauty",)), {})
-    material.write_report({"figure2": found, "figure3": empty}, sweep)
+    report.write({"figure2": found, "figure3": empty}, sweep)
     text = (tmp_path / "report.md").read_text()
     assert text.count("The picture: not drawn: needs the extra [plots].") == 1
     assert text.count("The picture: not run.") == 1
@@ -137,7 +140,7 @@ def test_without_matplotlib_pictures_are_not_drawn(tmp_path, monkeypatch):
 def test_a_single_point_is_no_picture(tmp_path):
     pytest.importorskip("matplotlib", reason="the extra [plots] is not installed")
     sweep = Sweep(Results(tmp_path), tmp_path / "work", data_dir=tmp_path)
-    material.write_report({"figure4": findings("figure4", {"0.6": 0.2})}, sweep)
+    report.write({"figure4": findings("figure4", {"0.6": 0.2})}, sweep)
     assert "The picture: not drawn: no line has two points." in (tmp_path / "report.md").read_text()
     assert not (tmp_path / "figure4.png").exists()
 

@@ -11,9 +11,9 @@ from support.invented_results import line_of
 from bert4rec_tf.evaluation.metrics import METRICS, PROTOCOLS, difference, metrics, per_user
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.runs.workdir import FORMAT, WorkDirectory
-from experiments import material, significance
+from experiments import report, significance
 from experiments.findings import Findings
-from experiments.jobs import Plan
+from experiments.plan import Plan
 from experiments.results import Results
 from experiments.sweep import Sweep
 from experiments.tables import MODELS
@@ -72,7 +72,7 @@ def finished_with_ranks(folder, means):
 def test_significance_comes_from_the_saved_ranks(tmp_path):
     means = {"pop": 30, "ncf": 6, "sasrec": 2, "bert4rec": 6}
     found, sweep = finished_with_ranks(tmp_path, means)
-    material.write_report({"table2": found}, sweep)
+    report.write({"table2": found}, sweep)
     all_ranks = {model: ranks(number, mean) for number, (model, mean) in enumerate(means.items())}
     p_values, better = {}, {}
     for model in ("pop", "ncf", "sasrec"):
@@ -97,10 +97,10 @@ def test_significance_comes_from_the_saved_ranks(tmp_path):
 
 def test_comparisons_outlive_the_work_directories(tmp_path):
     found, sweep = finished_with_ranks(tmp_path, {"pop": 30, "bert4rec": 6})
-    material.write_report({"table2": found}, sweep)
+    report.write({"table2": found}, sweep)
     before = (tmp_path / "results" / "report.md").read_text()
     elsewhere = Sweep(sweep.results, tmp_path / "nowhere")
-    material.write_report({"table2": found}, elsewhere)
+    report.write({"table2": found}, elsewhere)
     assert (tmp_path / "results" / "report.md").read_text() == before and "corrected" in before
 
 
@@ -108,32 +108,32 @@ def test_what_was_not_compared_is_named(tmp_path):
     found, sweep = finished_with_ranks(tmp_path, {"pop": 30, "ncf": 8, "sasrec": 6, "bert4rec": 6})
     for model in ("ncf", "sasrec"):
         WorkDirectory(sweep.folder(found.plan.jobs("table2")["beauty", model][0])).ranks("test").unlink()
-    material.write_report({"table2": found}, sweep)
+    report.write({"table2": found}, sweep)
     text = (tmp_path / "results" / "report.md").read_text()
     assert "all 6 comparisons" in text
-    assert text.count("Not compared, for the ranks of both runs were not at hand together: ") == 1
+    assert text.count("Not compared, because the ranks of both runs were not here together: ") == 1
     assert "together: Beauty, NCF; Beauty, SASRec." in text
 
 
 def test_comparisons_of_other_data_do_not_count(tmp_path):
     """The same two runs were compared on the file of before, whose ranks are gone."""
     found, sweep = finished_with_ranks(tmp_path, {"pop": 30, "bert4rec": 6})
-    material.write_report({"table2": found}, sweep)
+    report.write({"table2": found}, sweep)
     lines = {key: {**line, "test": {**line["test"]}} for key, line in found.lines.items()}
     other = next(line for line in lines.values() if line["run"]["model"] == "bert4rec")
     other["test"]["popular"] = {name: value + 0.01 for name, value in other["test"]["popular"].items()}
     elsewhere = Sweep(sweep.results, tmp_path / "nowhere")
-    material.write_report({"table2": Findings("table2", found.plan, lines)}, elsewhere)
-    assert "Significance: not known" in (tmp_path / "results" / "report.md").read_text()
+    report.write({"table2": Findings("table2", found.plan, lines)}, elsewhere)
+    assert "Significance: unknown" in (tmp_path / "results" / "report.md").read_text()
 
 
 def test_comparisons_of_removed_results_are_dropped(tmp_path):
     found, sweep = finished_with_ranks(tmp_path, {"pop": 30, "ncf": 8, "bert4rec": 6})
-    material.write_report({"table2": found}, sweep)
+    report.write({"table2": found}, sweep)
     pairs = significance.pairs(found)
-    assert set(significance.read(sweep.results)) == set(pairs.values())
+    assert set(sweep.results.read_json(significance.FILE)) == set(pairs.values())
     lines = sweep.results.path.read_text().splitlines(keepends=True)
     files.write_text(sweep.results.path, "".join(line for line in lines if json.loads(line)["run"]["model"] != "ncf"))
     fewer = Findings("table2", found.plan, sweep.results.read())
-    material.write_report({"table2": fewer}, sweep)
-    assert set(significance.read(sweep.results)) == {pairs["beauty", "pop"]}
+    report.write({"table2": fewer}, sweep)
+    assert set(sweep.results.read_json(significance.FILE)) == {pairs["beauty", "pop"]}

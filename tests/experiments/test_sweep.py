@@ -10,17 +10,16 @@ from pathlib import Path
 
 import filelock
 import pytest
-from support import fake_worker
-from support.fake_worker import DIES, LOSES, RAISES, WAITS
+from support import fake_runs
+from support.fake_runs import DIES, LOSES, RAISES, WAITS
 from support.paths import ROOT, TESTS
 
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
-from experiments import listing, provenance
-from experiments.jobs import Job, Plan, distinct
-from experiments.results import BUSY, FAILED, FINISHED, STOPPED, Results
-from experiments.sweep import Sweep
+from experiments.plan import Job, Plan
+from experiments.results import BUSY, FAILED, FINISHED, STOPPED, Results, commit
+from experiments.sweep import MISSING, RUNNING, Sweep, estimate, states
 from experiments.tables import TABLES, Cell
 
 PATIENCE = 60.0
@@ -31,7 +30,7 @@ def job(seed=1, model="bpr_mf", dataset="synthetic", **changes):
 
 
 def sweep(folder, **options):
-    return Sweep(Results(folder / "results"), folder / "work", **{"worker": fake_worker.COMMAND, **options})
+    return Sweep(Results(folder / "results"), folder / "work", **{"task": fake_runs.sleep, **options})
 
 
 def lines(folder):
@@ -40,7 +39,7 @@ def lines(folder):
 
 def line_of(one, **changes):
     """A finished line."""
-    content = {**fake_worker.measured(one.run), "key": one.key, "run": one.run.to_dict(), "budget": one.budget}
+    content = {**fake_runs.measured(one.run), "key": one.key, "run": one.run.to_dict(), "budget": one.budget}
     return {**content, "status": FINISHED, "wall_seconds": 100.0, "peak_memory": 10**9, "data_file": None, **changes}
 
 
@@ -48,8 +47,8 @@ def start(folder, *flags):
     """Starts the command in a process group of its own, as a shell does."""
     folders = (f"--workdir={folder / 'work'}", f"--results={folder / 'results'}")
     return subprocess.Popen(
-        [sys.executable, fake_worker.__file__, "--quick", *folders, *flags],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(TESTS)])},
+        [sys.executable, fake_runs.__file__, "--quick", *folders, *flags],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(TESTS), os.environ.get("PYTHONPATH", "")])},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -76,7 +75,7 @@ def is_alive(process):
         return False
 
 
-def workers(folder):
+def processes(folder):
     return {int(path.read_text() or 0) for path in folder.glob("work/*/process")}
 
 
@@ -85,8 +84,7 @@ def traces(folder):
 
 
 def quick_jobs():
-    plan = Plan(("synthetic",), quick=True)
-    return distinct(one for name in TABLES for some in plan.jobs(name).values() for one in some)
+    return Plan(("synthetic",), quick=True).all_jobs(TABLES)
 
 
 def assert_complete(folder):
@@ -107,22 +105,21 @@ def test_a_line_tells_everything_of_its_run(tmp_path):
     assert set(line["test"]) == {"popular", "uniform", "full"}
     assert line["retrain"]["steps"] == one.run.training.steps and line["budget"] == 1
     assert line["peak_memory"] > 10e6 and line["wall_seconds"] > 0.3 and line["data_file"] is None
-    assert "versions" in line["environment"] and line["commit"] == provenance.commit()
+    assert "versions" in line["environment"] and line["commit"] == commit()
 
 
 def test_a_finished_run_is_not_run_again(tmp_path):
     one = job()
     sweep(tmp_path).run([one])
     before = (tmp_path / "results" / "results.jsonl").read_bytes()
-    again = Sweep(Results(tmp_path / "results"), tmp_path / "work", worker=("false",))
+    again = sweep(tmp_path, task=fake_runs.kill)
     assert again.run([one]) == {one.key: FINISHED}
     assert (tmp_path / "results" / "results.jsonl").read_bytes() == before
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_failing_runs_are_recorded_and_the_others_go_on(tmp_path, capfd, shared):
+def test_failing_runs_are_recorded_and_the_others_go_on(tmp_path, capfd):
     jobs = [job(LOSES), job(DIES), job(2), job(RAISES), job(3)]
-    statuses = sweep(tmp_path, shared=shared).run(jobs)
+    statuses = sweep(tmp_path).run(jobs)
     assert [statuses[one.key] for one in jobs] == [FAILED, FAILED, FINISHED, FAILED, FINISHED]
     errors = {line["run"]["seed"]: line.get("error") for line in lines(tmp_path)}
     assert errors[LOSES] == "the loss is nan"
@@ -131,15 +128,15 @@ def test_failing_runs_are_recorded_and_the_others_go_on(tmp_path, capfd, shared)
     assert "Traceback" in (tmp_path / "work" / "logs" / f"{jobs[3].key}.txt").read_text()
     printed = capfd.readouterr()
     assert "the loss is nan" in printed.out and "Traceback" not in printed.out + printed.err
-    states = {one.run.seed: state for one, state, _ in listing.states(jobs, sweep(tmp_path))}
-    assert states == {LOSES: FAILED, DIES: FAILED, 2: FINISHED, RAISES: FAILED, 3: FINISHED}
+    found = {one.run.seed: state for one, state, _ in states(jobs, sweep(tmp_path))}
+    assert found == {LOSES: FAILED, DIES: FAILED, 2: FINISHED, RAISES: FAILED, 3: FINISHED}
 
 
-def test_a_worker_that_cannot_start_is_a_failed_run(tmp_path):
+def test_a_killed_process_is_a_failed_run(tmp_path):
+    """As by a system that is out of memory."""
     one = job()
-    broken = Sweep(Results(tmp_path / "results"), tmp_path / "work", worker=("false",))
-    assert broken.run([one]) == {one.key: FAILED}
-    assert "exit code 1" in lines(tmp_path)[0]["error"]
+    assert sweep(tmp_path, task=fake_runs.kill).run([one]) == {one.key: FAILED}
+    assert lines(tmp_path)[0]["error"] == "its process ended by signal SIGKILL"
 
 
 def test_a_run_out_of_its_time_goes_on_in_the_next_sweep(tmp_path):
@@ -156,14 +153,6 @@ def test_a_run_out_of_its_time_goes_on_in_the_next_sweep(tmp_path):
     assert lines(tmp_path)[0]["wall_seconds"] > spent
 
 
-def test_a_stopped_run_takes_no_other_with_it(tmp_path):
-    """Its process ends, but is still there when the next job is given out."""
-    jobs = [job(WAITS), job(2), job(WAITS, model="fpmc"), job(3)]
-    made = sweep(tmp_path, shared=True, time_budget=8.0, worker=(*fake_worker.COMMAND, "slow"))
-    statuses = made.run(jobs)
-    assert [statuses[one.key] for one in jobs] == [STOPPED, FINISHED, STOPPED, FINISHED]
-
-
 def test_two_at_once_share_the_work(tmp_path):
     sweeps = [start(tmp_path, "--jobs=2"), start(tmp_path)]
     for process in sweeps:
@@ -174,12 +163,12 @@ def test_two_at_once_share_the_work(tmp_path):
 
 def test_ctrl_c_stops_everything_and_the_same_command_goes_on(tmp_path):
     process = start(tmp_path, "--jobs=2")
-    wait_until(lambda: len(workers(tmp_path)) >= 2)
+    wait_until(lambda: len(processes(tmp_path)) >= 2)
     os.killpg(process.pid, signal.SIGINT)
     code, _, errors = finished(process)
     assert code == 130
-    assert errors.strip() == "Stopped. The same command goes on."
-    assert not any(is_alive(worker) for worker in workers(tmp_path))
+    assert errors.strip() == "Stopped. Run the same command again to resume."
+    assert not any(is_alive(one) for one in processes(tmp_path))
     statuses = {line["status"] for line in lines(tmp_path)}
     assert statuses <= {STOPPED, FINISHED} and len(lines(tmp_path)) < len(quick_jobs())
     assert finished(start(tmp_path, "--jobs=2"))[0] == 0
@@ -188,10 +177,10 @@ def test_ctrl_c_stops_everything_and_the_same_command_goes_on(tmp_path):
 
 def test_a_killed_sweep_leaves_no_orphans_and_goes_on(tmp_path):
     process = start(tmp_path)
-    wait_until(lambda: len(workers(tmp_path)) and (tmp_path / "results" / "results.jsonl").exists())
+    wait_until(lambda: len(processes(tmp_path)) and (tmp_path / "results" / "results.jsonl").exists())
     process.kill()
     process.communicate()
-    wait_until(lambda: not any(is_alive(worker) for worker in workers(tmp_path)))
+    wait_until(lambda: not any(is_alive(one) for one in processes(tmp_path)))
     assert lines(tmp_path), "the file of results is whole"
     assert finished(start(tmp_path))[0] == 0
     assert_complete(tmp_path)
@@ -199,8 +188,8 @@ def test_a_killed_sweep_leaves_no_orphans_and_goes_on(tmp_path):
 
 def test_what_another_sweep_runs_is_left_to_it(tmp_path, capsys):
     one, other = job(), sweep(tmp_path)
-    with filelock.FileLock(other.initialize(one)):
-        assert listing.states([one], other)[0][1] == listing.RUNNING
+    with filelock.FileLock(other.lock_path(one)):
+        assert states([one], other)[0][1] == RUNNING
         statuses = other.run([one])
     assert statuses[one.key] == BUSY and not other.results.read()
     assert "another sweep runs it" in capsys.readouterr().out
@@ -250,7 +239,7 @@ def test_only_a_finished_run_takes_the_place_of_a_finished_one(tmp_path, data, s
     (line,) = lines(tmp_path)
     begun = line.pop("begun")
     assert line == known and begun["status"] == status and begun["wall_seconds"] < 1_000
-    assert [row[1] for row in listing.states([one], again)] == [status]
+    assert [row[1] for row in states([one], again)] == [status]
     if seed == WAITS:
         files.make_folder(made.folder(one))
         (made.folder(one) / "go").touch()
@@ -277,10 +266,10 @@ def test_what_is_done_of_a_stopped_run_is_not_left(tmp_path):
     for one, seconds in ((stopped, 30.0), (late, 130.0)):
         made.results.put(line_of(one, status=STOPPED, wall_seconds=seconds))
         made.folder(one).mkdir(parents=True)
-    rows = listing.states([known, stopped, late, new], made)
+    rows = states([known, stopped, late, new], made)
     assert [row[2] for row in rows] == [0.0, pytest.approx(70.0), 0.0, pytest.approx(100.0)]
     made.folder(stopped).rmdir()
-    assert listing.states([stopped], made)[0][2] == pytest.approx(100.0), "there is nothing to go on with"
+    assert states([stopped], made)[0][2] == pytest.approx(100.0), "there is nothing to go on with"
 
 
 def test_what_was_done_on_another_file_is_left_on_this(tmp_path, data):
@@ -290,9 +279,9 @@ def test_what_was_done_on_another_file_is_left_on_this(tmp_path, data):
     made.results.put(line_of(known, data_file=file, wall_seconds=100.0))
     made.results.put(line_of(stopped, status=STOPPED, data_file=file, wall_seconds=30.0))
     made.folder(stopped).mkdir(parents=True)
-    assert listing.states([stopped], made)[0][2] == pytest.approx(70.0)
+    assert states([stopped], made)[0][2] == pytest.approx(70.0)
     with_other_data(data)
-    assert listing.states([stopped], sweep(tmp_path, data_dir=data))[0][2] == pytest.approx(100.0)
+    assert states([stopped], sweep(tmp_path, data_dir=data))[0][2] == pytest.approx(100.0)
 
 
 def test_the_time_of_a_finished_run_is_that_of_who_did_it(tmp_path, monkeypatch):
@@ -312,8 +301,8 @@ def test_the_time_of_a_finished_run_is_that_of_who_did_it(tmp_path, monkeypatch)
 
 def test_listing_never_fetches_data(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(datasets, "obtain", lambda *_: pytest.fail("it would be downloaded"))
-    rows = listing.states([Job(job(dataset="ml-20m").run)], sweep(tmp_path, data_dir=tmp_path))
-    assert [row[1:] for row in rows] == [(listing.MISSING, None)]
+    rows = states([Job(job(dataset="ml-20m").run)], sweep(tmp_path, data_dir=tmp_path))
+    assert [row[1:] for row in rows] == [(MISSING, None)]
 
 
 def test_the_estimate_is_that_of_the_most_alike(tmp_path):
@@ -329,9 +318,9 @@ def test_the_estimate_is_that_of_the_most_alike(tmp_path):
 
     narrow, wide = job(hidden_dim=16), job(hidden_dim=32)
     known = [line(narrow, 100.0), line(wide, 200.0), line(job(model="fpmc"), 1.0)]
-    assert listing.estimate(job(seed=2, hidden_dim=16, steps=40).run, known) == pytest.approx(10 + 180)
-    assert listing.estimate(job(seed=2, hidden_dim=32, steps=10).run, known) == pytest.approx(10 + 95)
-    assert listing.estimate(job(model="ncf").run, known) is None
+    assert estimate(job(seed=2, hidden_dim=16, steps=40).run, known) == pytest.approx(10 + 180)
+    assert estimate(job(seed=2, hidden_dim=32, steps=10).run, known) == pytest.approx(10 + 95)
+    assert estimate(job(model="ncf").run, known) is None
 
 
 def test_a_damaged_line_of_results_is_told_with_its_number(tmp_path):

@@ -1,7 +1,6 @@
 """The paper's tables as data: their grids, the published numbers, and what each cell runs."""
 
 import dataclasses
-import json
 
 import pytest
 from support.paths import ROOT
@@ -9,8 +8,7 @@ from support.paths import ROOT
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.paper import paper
 from bert4rec_tf.evaluation.metrics import METRICS
-from experiments import spaces
-from experiments.jobs import Plan, distinct, shortened
+from experiments.plan import Plan, distinct, shortened
 from experiments.tables import DATASETS, MODELS, TABLES
 
 IMPROVEMENTS = {
@@ -233,9 +231,9 @@ def test_a_budget_scales_steps_warm_up_and_measurements():
 
 def test_quick_runs_are_small_and_reach_every_table():
     plan = Plan(("synthetic",), quick=True)
-    jobs = {name: [job for some in plan.jobs(name).values() for job in some] for name in TABLES}
+    jobs = {name: plan.all_jobs([name]) for name in TABLES}
     assert [name for name in TABLES if not jobs[name]] == ["table1"]
-    every = distinct(job for some in jobs.values() for job in some)
+    every = plan.all_jobs(TABLES)
     assert len(every) <= 15 and {job.run.model for job in every} == set(MODELS)
     assert all(job.run.training.steps <= 20 and job.run.flat().get("hidden_dim", 0) <= 32 for job in every)
     assert {job.run.architecture.num_layers for job in every if job.run.model == "bert4rec"} == {1}
@@ -246,25 +244,3 @@ def test_seeds_repeat_every_run():
     jobs = Plan(("beauty",), seeds=(1, 2)).jobs("table2")["beauty", "pop"]
     assert [job.run.seed for job in jobs] == [1, 2]
     assert jobs[1].run == dataclasses.replace(jobs[0].run, seed=2)
-
-
-def test_the_tuned_settings_have_the_papers_grid():
-    assert set(spaces.SPACES) == set(MODELS) - {"pop"}
-    for model, space in spaces.SPACES.items():
-        assert space["hidden_dim"] == (16, 32, 64, 128, 256)
-        l2 = space.get("l2") or space.get("weight_decay")
-        assert l2 is None or set(l2) >= {1, 0.1, 0.01, 0.001, 0.0001}
-        if "dropout" in space:
-            assert space["dropout"] == (0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-        run = presets.make_run("ml-1m", model)
-        assert set(space) <= set(run.flat())
-    assert json.dumps(spaces.settings_of("bert4rec", {"mask_proportion": 0.4}, 200)) == (
-        '{"mask_proportion": 0.4, "max_predictions": 80}'
-    )
-
-
-def test_every_point_of_the_grids_is_a_run():
-    for model, space in spaces.SPACES.items():
-        for name, values in space.items():
-            for value in values:
-                presets.make_run("beauty", model, **{name: value})

@@ -22,8 +22,9 @@ from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation.ranking import RankingTask
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
-from experiments import spaces, tune
-from experiments.jobs import Plan
+from experiments import tune
+from experiments.plan import Plan
+from experiments.tables import MODELS
 
 QUICK = Plan(("synthetic",), quick=True)
 STATES = optuna.trial.TrialState
@@ -42,7 +43,7 @@ def _data():
 @pytest.fixture
 def small_grid(monkeypatch):
     grid = {"hidden_dim": (8, 16), "l2": (0.1, 0.001)}
-    monkeypatch.setitem(spaces.SPACES, "bpr_mf", grid)
+    monkeypatch.setitem(tune.SPACES, "bpr_mf", grid)
     return grid
 
 
@@ -72,9 +73,9 @@ def test_a_search_goes_on_after_a_kill(tmp_path):
     known = one.study().trials
     killed = [trial for trial in known if trial.state == STATES.RUNNING]
     assert len(killed) == 1
-    study = one.go_on(len(known) + 2)
+    study = one.resume(len(known) + 2)
     assert [trial.params for trial in study.trials[: len(known)]] == [trial.params for trial in known]
-    (again,) = [trial for trial in study.trials if trial.user_attrs.get(tune.GOES_ON_WITH) == killed[0].number]
+    (again,) = [trial for trial in study.trials if trial.user_attrs.get(tune.RETRY_OF) == killed[0].number]
     assert again.params == killed[0].params
     assert study.trials[killed[0].number].state == STATES.FAIL
     assert len(tune.ended(study)) == len(known) + 2
@@ -89,9 +90,9 @@ def test_ctrl_c_leaves_a_study_that_goes_on(tmp_path, small_grid, monkeypatch):
 
     monkeypatch.setattr(tune.Search, "train", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        one.go_on(1)
+        one.resume(1)
     monkeypatch.setattr(tune.Search, "train", train)
-    study = one.go_on(1)
+    study = one.resume(1)
     assert [trial.state for trial in study.trials] == [STATES.FAIL, STATES.COMPLETE]
     assert study.trials[0].params == study.trials[1].params
 
@@ -115,7 +116,7 @@ def test_a_stopped_training_shows_its_earlier_measurements_again(tmp_path, small
 def test_only_the_validation_item_is_measured(tmp_path, monkeypatch, small_grid):
     parts, make = [], RankingTask.of
     monkeypatch.setattr(RankingTask, "of", lambda split, part, *rest: parts.append(part) or make(split, part, *rest))
-    study = search(tmp_path).go_on(1)
+    study = search(tmp_path).resume(1)
     assert set(parts) == {"validation"} and len(tune.ended(study)) == 1
     assert not list(tmp_path.glob("*/ranks-test.npz")) and not list(tmp_path.glob("*/metrics.json"))
     assert not list(tmp_path.glob("*/config.json")), "the disk does not fill with ended trials"
@@ -141,7 +142,7 @@ def test_the_best_of_the_grid_is_found_and_bad_ones_are_pruned(tmp_path, monkeyp
     trained = invented(
         monkeypatch, lambda run: 0.3 - abs(run.architecture.hidden_dim - 64) / 1e3 - run.architecture.l2 / 10
     )
-    study = search(tmp_path).go_on(40)
+    study = search(tmp_path).resume(40)
     assert study.best_params == {"hidden_dim": 64, "l2": 0.0001}
     pruned = [trial for trial in study.trials if trial.state == STATES.PRUNED]
     assert pruned and any(len(steps) < 4 for _, steps in trained)
@@ -154,12 +155,12 @@ def test_a_trial_is_worth_its_best_measurement(tmp_path, monkeypatch, small_grid
             watch({"step": step, tune.MEASURE: value})
 
     monkeypatch.setattr(tune.Search, "train", train)
-    assert search(tmp_path).go_on(1).best_value == 0.3
+    assert search(tmp_path).resume(1).best_value == 0.3
 
 
 def test_a_point_is_trained_once(tmp_path, monkeypatch, small_grid):
     trained = invented(monkeypatch, lambda run: run.architecture.l2)
-    study = search(tmp_path).go_on(12)
+    study = search(tmp_path).resume(12)
     assert len(study.trials) == 12
     assert len(trained) == len({run.digest for run, _ in trained}) <= 4
     assert study.best_value == 0.1
@@ -179,12 +180,12 @@ def test_a_trial_that_fails_is_told_and_the_others_go_on(tmp_path, monkeypatch, 
         return 0.2
 
     invented(monkeypatch, value_of)
-    study = search(tmp_path).go_on(8)
+    study = search(tmp_path).resume(8)
     assert {trial.state for trial in study.trials} >= {STATES.FAIL, STATES.COMPLETE}
     assert len(study.trials) == 8, "a trial that failed by itself is not tried again"
     assert study.best_params["l2"] == 0.001
     assert told in capsys.readouterr().out
-    assert search(tmp_path).go_on(8).trials == study.trials, "nor by the next search"
+    assert search(tmp_path).resume(8).trials == study.trials, "nor by the next search"
 
 
 def entered(text, monkeypatch):
@@ -199,7 +200,7 @@ def entered(text, monkeypatch):
 def test_the_best_settings_can_be_pasted(tmp_path, monkeypatch, model):
     invented(monkeypatch, lambda run: run.architecture.hidden_dim / 1e4)
     one = search(tmp_path, model)
-    study = one.go_on(3)
+    study = one.resume(3)
     flags = entered(one.preset(study), monkeypatch)
     flat = presets.make_run("synthetic", model).flat()
     expected = study.best_params
@@ -225,7 +226,7 @@ def test_what_is_printed_gives_the_run_that_was_measured(tmp_path, monkeypatch, 
         monkeypatch.setitem(presets.PRESETS, ("fast", dataset, model), changed)
     invented(monkeypatch, lambda run: run.flat()["hidden_dim"] / 1e4)
     one = tune.Search(model, dataset, Plan((dataset,), preset, budget=budget), tmp_path)
-    study = one.go_on(3)
+    study = one.resume(3)
     protocol = {"protocol", "evaluate_every"} | ({"steps", "warmup_steps"} if budget != 1 else set())
 
     def compared(run):
@@ -254,7 +255,7 @@ def killed_in(folder, value_of, monkeypatch):
     invented(monkeypatch, value_of)
     with files.FolderLock(folder).lock():
         study = one.study()
-        one._take_up(study)
+        tune.retry(study)
         trial = study.ask()
         values = {name: trial.suggest_categorical(name, list(known)) for name, known in one.space.items()}
         files.make_folder(folder / one.run_of(values).digest)
@@ -266,7 +267,7 @@ def test_a_point_that_is_killed_time_and_again_has_failed(tmp_path, monkeypatch,
     assert values == values[:1] * tune.MOST_KILLED, "it is tried again"
     trained = invented(monkeypatch, lambda run: 0.2)
     one = search(tmp_path)
-    study = one.go_on(3)
+    study = one.resume(3)
     assert all(run != one.run_of(values[0]) for run, _ in trained) and trained
     assert len(tune.ended(study)) == 3
     assert f"its process was killed {tune.MOST_KILLED} times" in capsys.readouterr().out
@@ -280,13 +281,32 @@ def test_stopping_a_search_often_fails_no_point(tmp_path, monkeypatch, small_gri
     invented(monkeypatch, stopped)
     for _ in range(tune.MOST_KILLED + 2):
         with pytest.raises(KeyboardInterrupt):
-            search(tmp_path).go_on(1)
+            search(tmp_path).resume(1)
     invented(monkeypatch, lambda run: 0.2)
-    study = search(tmp_path).go_on(1)
+    study = search(tmp_path).resume(1)
     assert study.trials[0].params == study.trials[-1].params and study.best_value == 0.2
 
 
 def test_another_search_in_the_folder_is_refused(tmp_path):
     one = search(tmp_path)
     with files.FolderLock(tmp_path).lock(), pytest.raises(UserError, match="another search works in this folder"):
-        one.go_on(1)
+        one.resume(1)
+
+
+def test_the_tuned_settings_have_the_papers_grid():
+    assert set(tune.SPACES) == set(MODELS) - {"pop"}
+    for model, space in tune.SPACES.items():
+        assert space["hidden_dim"] == (16, 32, 64, 128, 256)
+        l2 = space.get("l2") or space.get("weight_decay")
+        assert l2 is None or set(l2) >= {1, 0.1, 0.01, 0.001, 0.0001}
+        if "dropout" in space:
+            assert space["dropout"] == (0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+        run = presets.make_run("ml-1m", model)
+        assert set(space) <= set(run.flat())
+
+
+def test_every_point_of_the_grids_is_a_run():
+    for model, space in tune.SPACES.items():
+        for name, values in space.items():
+            for value in values:
+                presets.make_run("beauty", model, **{name: value})

@@ -5,11 +5,13 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from models.test_models import HISTORIES, NUM_ITEMS, NUM_USERS, every_model, make
+from support.models import HISTORIES, NUM_ITEMS, NUM_USERS, make
+from support.profiles import slow_but
 
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export import portable
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.models import MODELS
 
 VOCABULARY = Vocabulary(np.array([f"item {number}" for number in range(NUM_ITEMS)], object), np.ones(NUM_ITEMS, int))
 USERS = [f"user {number}" for number in range(NUM_USERS)]
@@ -22,7 +24,10 @@ def expected(model):
     return vectors, np.asarray(tf.nn.log_softmax(scores) if model.scores_are_logits else scores)
 
 
-@every_model
+some_models = pytest.mark.parametrize("name", slow_but(["bert4rec", "bpr_mf", "gru4rec"], MODELS))
+
+
+@some_models
 def test_onnx_files_give_the_model_s_numbers(tmp_path, name):
     onnxruntime = pytest.importorskip("onnxruntime", reason="the extra [export] is not installed")
     pytest.importorskip("tf2onnx", reason="the extra [export] is not installed")
@@ -41,7 +46,7 @@ def test_onnx_files_give_the_model_s_numbers(tmp_path, name):
     np.testing.assert_allclose(one, vectors[1:2], atol=1e-4)
 
 
-@every_model
+@some_models
 def test_litert_files_give_the_model_s_numbers(tmp_path, name):
     interpreter = pytest.importorskip("ai_edge_litert.interpreter", reason="the extra [export] is not installed")
     model = make(name)
@@ -95,7 +100,7 @@ def test_mistakes_are_named_before_anything_is_made(tmp_path, monkeypatch):
         portable.check_export(tmp_path, "onyx")
     (tmp_path / "mine.txt").write_text("mine")
     pytest.importorskip("ai_edge_litert", reason="the extra [export] is not installed")
-    with pytest.raises(UserError, match="holds something else than an older export"):
+    with pytest.raises(UserError, match="holds other files than an older export"):
         portable.check_export(tmp_path, "litert")
     monkeypatch.setitem(portable.NEEDED, "litert", ("no_such_package",))
     with pytest.raises(UserError, match=r"litert needs no_such_package: pip install 'bert4rec-tf\[export\]'"):

@@ -1,7 +1,10 @@
 """Files and folders that appear whole or not at all, on a full disk too, and folders of one process at a time."""
 
+import contextlib
 import errno
+import itertools
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -10,7 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from support import commands
 from support import whole_runs as runs
+from support.commands import refused
 from support.whole_runs import FLAGS
 
 from bert4rec_tf.foundation import files
@@ -39,7 +44,7 @@ def test_a_path_is_expanded(named, found, tmp_path, monkeypatch):
 
 
 def test_a_home_folder_that_is_not_there_is_told():
-    with pytest.raises(UserError, match=r"^~nobody-at-all/x: there is no home folder"):
+    with pytest.raises(UserError, match=r"^~nobody-at-all/x: no such user"):
         files.expanded_path("~nobody-at-all/x")
 
 
@@ -151,6 +156,7 @@ def test_a_folder_stays_as_it_was_whatever_ends_the_writing(tmp_path, error, rai
 def test_a_folder_stays_as_it_was_where_one_of_the_renames_fails(tmp_path, monkeypatch, failing):
     fill(tmp_path / "folder", "old")
     before, replace, calls = names(tmp_path), os.replace, []
+    monkeypatch.setattr(files, "_exchange", lambda one, other: False)
 
     def fail(source, target):
         calls.append(source)
@@ -239,16 +245,108 @@ def test_without_a_message_the_other_process_is_waited_for_and_the_user_told(tmp
     assert second.communicate("end\n")[0] == "held\n" and second.returncode == 0
 
 
-BEGUN = """
+WRITING = """
 import pathlib, sys
 from bert4rec_tf.foundation.files import FolderLock, atomic_write, replace_directory
 folder = pathlib.Path(sys.argv[1])
-with FolderLock(folder).lock(), atomic_write(folder / "file") as file, replace_directory(folder / "folder") as below:
+with atomic_write(folder / "file") as file, replace_directory(folder / "folder") as below:
     file.write_text("half")
     (below / "part").write_text("half")
     print("held", flush=True)
     input()
 """
+BEGUN = WRITING.replace("with ", "with FolderLock(folder).lock(), ")
+
+
+SYSTEM_CALLS = ("mkdir", "open", "fsync", "replace", "unlink", "rmdir")
+"""The calls of `replace_directory` that change the disk, and some that do not. It is killed before each."""
+
+
+def killed_before(number, folder, monkeypatch):
+    """Replaces `folder` in a process that is killed before its call `number`. Returns False if it made fewer calls."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    count = itertools.count()
+
+    def counted(call):
+        def made(*arguments, **options):
+            return os._exit(9) if next(count) == number else call(*arguments, **options)
+
+        return made
+
+    try:
+        for name in SYSTEM_CALLS:
+            monkeypatch.setattr(os, name, counted(getattr(os, name)))
+        monkeypatch.setattr(files, "_exchange", counted(files._exchange))
+        with replace_directory(folder) as aside:
+            fill(aside, "new")
+    finally:
+        os._exit(0)
+
+
+def a_lock_of_the_folder_above(folder):
+    with FolderLock(folder.parent).lock():
+        pass
+    (folder.parent / files.LOCK).unlink()
+
+
+def a_next_call_that_fails(folder):
+    with pytest.raises(Stop), replace_directory(folder):
+        raise Stop
+
+
+@pytest.fixture(params=["exchanged in one step", "renamed twice"])
+def exchanging(request, monkeypatch):
+    """Whether two folders are swapped in one step."""
+    if request.param == "renamed twice":
+        monkeypatch.setattr(files, "_exchange", lambda one, other: False)
+    elif files._system_rename() is None:
+        pytest.skip("this system cannot exchange two folders")
+    return request.param != "renamed twice"
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded")
+@pytest.mark.parametrize("recovered", [a_lock_of_the_folder_above, a_next_call_that_fails])
+def test_a_kill_at_any_moment_leaves_the_old_folder_or_the_new_one(tmp_path, monkeypatch, exchanging, recovered):
+    contents, gaps = [], 0
+    for number in itertools.count():
+        folder = tmp_path / str(number) / "folder"
+        fill(folder, "old")
+        was_killed = killed_before(number, folder, monkeypatch)
+        gaps += not folder.exists()
+        assert folder.exists() or not exchanging
+        recovered(folder)
+        (content,) = runs.contents_of(folder.parent).items()
+        assert names(folder.parent) == ["folder", "folder/below", "folder/below/file"]
+        contents.append(content)
+        if not was_killed:
+            break
+    old, new = (("folder/below/file", content) for content in (b"old", b"new"))
+    switch = contents.index(new)
+    assert contents == [old] * switch + [new] * (len(contents) - switch) and 5 < switch < len(contents) - 3
+    assert gaps == (0 if exchanging else 1)
+
+
+@pytest.mark.parametrize("clear", [files.remove_partials, lambda folder: a_next_call_that_fails(folder / "folder")])
+def test_what_another_living_process_writes_stays(tmp_path, clear):
+    process = elsewhere(tmp_path, program=WRITING)
+    before = names(tmp_path)
+    clear(tmp_path)
+    assert names(tmp_path) == before and len(runs.partials(tmp_path)) == 2
+    process.communicate("end\n")
+    assert runs.contents_of(tmp_path) == {"file": b"half", "folder/part": b"half"}
+
+
+def test_what_a_killed_process_left_beside_a_folder_is_cleared_by_the_next_call_for_it_alone(tmp_path):
+    process = elsewhere(tmp_path, program=WRITING)
+    process.kill()
+    process.communicate()
+    (tmp_path / f".folder.json.{os.getpid()}.partial").touch()
+    with replace_directory(tmp_path / "folder") as aside:
+        fill(aside, "new")
+    left = [f".file.{process.pid}.partial", f".folder.json.{os.getpid()}.partial"]
+    assert runs.partials(tmp_path) == left and (tmp_path / "folder" / "below" / "file").read_text() == "new"
 
 
 def test_what_a_killed_process_had_begun_is_cleared_away_by_who_comes_next(tmp_path):
@@ -274,54 +372,78 @@ def test_entering_again_leaves_alone_what_is_being_written(tmp_path):
 
 def test_a_lock_where_no_folder_can_be_is_an_error_of_the_user(tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(UserError, match="cannot be made"), FolderLock(tmp_path / "file" / "below").lock():
+    with pytest.raises(UserError, match="cannot be created"), FolderLock(tmp_path / "file" / "below").lock():
         pass
 
 
-def size(name, kind="dynamic"):
-    return next(runs.uninterrupted(kind).glob(name)).stat().st_size
+# A full disk: no file can become larger than a limit
 
 
-def copied(folder, *without):
-    """Puts the uninterrupted run's work directory into a folder, some parts of it left out."""
-    work = shutil.copytree(runs.uninterrupted("dynamic"), folder / "work", ignore=shutil.ignore_patterns(*without))
-    shutil.rmtree(work / ".lock", ignore_errors=True)
-    return work
+def size(work, name):
+    return next(work.glob(name)).stat().st_size
 
 
-def too_large(folder, name, limit, *flags, kind="dynamic"):
+def copied(work, folder, *without):
+    """Puts a copy of a run's folder somewhere else, some parts of it left out."""
+    shutil.copytree(work.parent, folder, ignore=shutil.ignore_patterns(*without, ".lock"), dirs_exist_ok=True)
+    return folder / "work"
+
+
+@contextlib.contextmanager
+def largest_file(limit):
+    """Here, and not in a process of its own."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_too_full_for_the_results_ends_in_one_line_and_spoils_nothing(tmp_path, uninterrupted):
+    work = copied(uninterrupted("static"), tmp_path, "metrics.json")
+    before = runs.contents_of(work)
+    with largest_file(size(uninterrupted("static"), "metrics.json") - 1):
+        ended = commands.run("--mode=evaluate", "--workdir=work", "--data_dir=data", cwd=tmp_path)
+    assert (line := refused(ended)).startswith("error: work/metrics.json") and "File too large" in line
+    assert runs.contents_of(work) == before and not runs.partials(work)
+
+
+def too_large(folder, name, limit, *flags):
     """Runs where no file can become larger than `limit`, which is first too little for the file called `name`."""
     work = folder / "work"
     before = runs.contents_of(work)
-    process = runs.run(folder, *FLAGS[kind], "--workdir=work", *flags, limit=limit)
-    line = runs.refused(process)
+    line = refused(runs.run(folder, *flags, "--workdir=work", limit=limit))
     assert line.startswith(f"error: work/{name}") and "File too large" in line, line
     after = runs.contents_of(work)
     assert {path: after.get(path) for path in before} == before
     assert not runs.partials(work)
 
 
-def no_room_for_the_vocabulary_and_the_examples(folder):
-    too_large(folder, "vocabulary.txt", size("vocabulary.txt") - 1, kind="static")
-    too_large(folder, "prepared/", size("prepared/*/train-00000*", "static") - 1, kind="static")
-    runs.assert_same_runs(runs.uninterrupted("static"), runs.finished(folder, *FLAGS["static"]))
+def no_room_for_the_vocabulary_and_the_examples(folder, uninterrupted):
+    expected, flags = uninterrupted("static"), FLAGS["static"]
+    too_large(folder, "vocabulary.txt", size(expected, "vocabulary.txt") - 1, *flags)
+    too_large(folder, "prepared/", size(expected, "prepared/*/train-00000*") - 1, *flags)
+    runs.assert_same_runs(expected, runs.finished(folder, *flags))
 
 
-def no_room_for_candidates_curves_and_checkpoints(folder):
-    work = copied(folder, "candidates-*", "retrain", "metrics.json", "ranks-test.npz", "saved_model")
-    too_large(folder, "prepared/candidates-", size("prepared/candidates-*") - 1)
-    (candidates,) = runs.uninterrupted("dynamic").glob("prepared/candidates-*")
+def no_room_for_candidates_curves_and_checkpoints(folder, uninterrupted):
+    expected, flags = uninterrupted("dynamic"), FLAGS["dynamic"]
+    work = copied(expected, folder, "candidates-*", "retrain", "metrics.json", "ranks-test.npz", "saved_model")
+    too_large(folder, "prepared/candidates-", size(expected, "prepared/candidates-*") - 1, *flags)
+    (candidates,) = expected.glob("prepared/candidates-*")
     shutil.copy(candidates, work / "prepared")
-    too_large(folder, "retrain/tensorboard/events.", 20)
-    too_large(folder, "retrain/step-000000004.npz", size("retrain/step-000000008.npz") // 2)
-    runs.assert_same_runs(runs.uninterrupted("dynamic"), runs.finished(folder, *FLAGS["dynamic"]))
+    too_large(folder, "retrain/tensorboard/events.", 20, *flags)
+    too_large(folder, "retrain/step-000000004.npz", size(expected, "retrain/step-000000008.npz") // 2, *flags)
+    runs.assert_same_runs(expected, runs.finished(folder, *flags))
 
 
-def no_room_for_results_and_the_exported_model(folder):
-    copied(folder)
-    too_large(folder, "metrics.json", size("metrics.json") - 1, "--mode=evaluate")
-    too_large(folder, "saved_model", size("saved_model/saved_model.pb") // 2, "--mode=export")
-    runs.assert_same_runs(runs.uninterrupted("dynamic"), runs.finished(folder, *FLAGS["dynamic"]))
+def no_room_for_results_and_the_exported_model(folder, uninterrupted):
+    expected, flags = uninterrupted("dynamic"), FLAGS["dynamic"]
+    copied(expected, folder)
+    too_large(folder, "metrics.json", size(expected, "metrics.json") - 1, *flags, "--mode=evaluate")
+    too_large(folder, "saved_model", size(expected, "saved_model/saved_model.pb") // 2, *flags, "--mode=export")
+    runs.assert_same_runs(expected, runs.finished(folder, *flags))
 
 
 FULL_DISKS = [
@@ -331,24 +453,17 @@ FULL_DISKS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def outcomes(request, tmp_path_factory):
-    """What comes of running where the disk has no room; two runs at a time."""
-    runs.at_once(lambda: runs.uninterrupted("dynamic"), lambda: runs.uninterrupted("static"))
-    with ThreadPoolExecutor(2) as pool:
-        yield {one: pool.submit(one, tmp_path_factory.mktemp("full")) for one in FULL_DISKS}
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", FULL_DISKS, ids=lambda scenario: scenario.__name__)
-def test_a_full_disk_ends_in_one_line_and_spoils_nothing(outcomes, scenario):
-    outcomes[scenario].result()
+def test_a_full_disk_ends_in_one_line_and_spoils_nothing(tmp_path, uninterrupted, scenario):
+    scenario(tmp_path, uninterrupted)
 
 
 @pytest.mark.slow
-def test_a_full_disk_under_several_processes_ends_in_one_line(tmp_path):
+def test_a_full_disk_under_several_processes_ends_in_one_line(tmp_path, uninterrupted):
     flags = (*FLAGS["static"], "--mode=prepare", "--workdir=work", "--processes=2")
-    limit = size("prepared/*/train-00000*", "static") - 1
-    assert "train-0000" in runs.refused(runs.run(tmp_path, *flags, limit=limit))
+    limit = size(uninterrupted("static"), "prepared/*/train-00000*") - 1
+    assert "train-0000" in refused(runs.run(tmp_path, *flags, limit=limit))
     assert not runs.partials(tmp_path / "work")
     assert runs.run(tmp_path, *flags).returncode == 0
-    runs.assert_same_runs(runs.uninterrupted("static") / "prepared", tmp_path / "work" / "prepared")
+    runs.assert_same_runs(uninterrupted("static") / "prepared", tmp_path / "work" / "prepared")

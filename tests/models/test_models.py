@@ -1,6 +1,7 @@
 """The contract that every model in MODELS keeps."""
 
 import dataclasses
+import itertools
 import json
 
 import keras
@@ -8,14 +9,26 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import whole_runs
-from support.ranking_oracle import make_sequences
+from support.models import (
+    HISTORIES,
+    NUM_ITEMS,
+    NUM_USERS,
+    SEQUENCES,
+    SMALL,
+    TRAINED,
+    batches,
+    every_model,
+    every_trained_model,
+    make,
+    tensors,
+)
+from support.profiles import slow_but
 
 from bert4rec_tf.config import presets, run
 from bert4rec_tf.config.model_settings import MODEL_SETTINGS
-from bert4rec_tf.config.run import MaskingSettings, Run, TrainingSettings
+from bert4rec_tf.config.run import Run, TrainingSettings
 from bert4rec_tf.config.settings import field_type
 from bert4rec_tf.data.examples import in_memory
-from bert4rec_tf.data.examples.cloze import cut_windows, mask_windows
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export import saved_model
 from bert4rec_tf.foundation.errors import UserError
@@ -25,51 +38,27 @@ from bert4rec_tf.runs import pipeline
 from bert4rec_tf.training import steps, trainer
 from bert4rec_tf.training.optimizer import optimizer_of
 
-NUM_ITEMS, NUM_USERS = 40, 60
-SEQUENCES = make_sequences(
-    [1 + (np.arange(4 + user % 9) + 5 * user) % NUM_ITEMS for user in range(NUM_USERS)], NUM_ITEMS
-)
-SMALL = {"hidden_dim": 16, "max_length": 8, "num_heads": 2, "extra_negatives": 2}
-HISTORIES = {
-    "users": np.array([3, 59, 0, 7], np.int32),
-    "items": np.array([[4, 9, 2, 7, 1, 12], [3, 0, 0, 0, 0, 0], [5, 6, 8, 0, 0, 0], [0, 0, 0, 0, 0, 0]], np.int32),
-    "lengths": np.array([6, 1, 3, 0], np.int32),
-}
-TRAINED = [name for name, kind in MODELS.items() if kind.examples is not None]
-every_model = pytest.mark.parametrize("name", MODELS)
-every_trained_model = pytest.mark.parametrize("name", TRAINED)
+
+@every_model
+def test_no_two_weights_begin_equal(name):
+    """But for those that begin as a constant."""
+    weights = [(weight.path, weight.numpy()) for weight in make(name).weights]
+    drawn = [(path, value) for path, value in weights if value.size > 1 and len(np.unique(value)) > 1]
+    equal = [
+        (first, second)
+        for (first, one), (second, other) in itertools.combinations(drawn, 2)
+        if one.shape == other.shape and np.array_equal(one, other)
+    ]
+    assert not equal
 
 
-def make(name, **changes):
-    keras.utils.set_random_seed(4)
-    known = Run.make("beauty", name).to_dict()["architecture"]
-    options = {**known, **{key: value for key, value in SMALL.items() if key in known}, **changes}
-    if MODELS[name].has_user_embeddings:
-        options["num_users"] = NUM_USERS
-    options["num_heads" if "num_heads" in known else "name"] = 2 if "num_heads" in known else name
-    model = MODELS[name](NUM_ITEMS, **options)
-    model.adapt(SEQUENCES)
-    return model
-
-
-def batches(model, size=16):
-    """Batches of the kind that the model eats."""
-    if model.examples != "masked":
-        return in_memory.KINDS[model.examples](SEQUENCES, **model.example_options).batches(size, seed=1)
-    masking = MaskingSettings(mask_proportion=0.4, max_predictions=4, mask_copies=2)
-    windows, rng = cut_windows(SEQUENCES, 8, 0.5), np.random.default_rng(1)
-
-    def endless():
-        while True:
-            made = mask_windows(windows, rng.integers(3 * len(windows), size=size), masking, 8, NUM_ITEMS, [1])
-            columns = ("users", "lengths", "items", "mask_positions", "mask_targets")
-            yield {column: getattr(made, column).astype(np.int32) for column in columns}
-
-    return endless()
-
-
-def tensors(batch):
-    return {name: tf.constant(column) for name, column in batch.items()}
+@pytest.mark.parametrize("name", ["gru4rec", "gru4rec_plus"])
+def test_a_loss_in_pieces_is_traced_once(name, monkeypatch):
+    traces, traced = [], MODELS[name]._loss_of_targets
+    monkeypatch.setattr(MODELS[name], "_loss_of_targets", lambda *args: traces.append(args) or traced(*args))
+    model = make(name)
+    batch = tensors(next(batches(model)))
+    assert model.training_loss(batch) == model.training_loss(batch) and len(traces) == 1
 
 
 @every_model
@@ -311,7 +300,7 @@ def of_some_widths(model, batch_size=8):
 
 
 @pytest.mark.parametrize("name", ["sasrec", "gru4rec", "gru4rec_plus"])
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_one_graph_serves_batches_of_all_widths(name, jit_compile):
     model = make(name, dropout=0.0)
     settings = TrainingSettings(steps=40, warmup_steps=0, learning_rate=1e-9, jit_compile=jit_compile)
@@ -331,7 +320,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.filterwarnings("ignore:Even though")
-@pytest.mark.parametrize("name", [name for name in TRAINED if name != "bert4rec"])
+@pytest.mark.parametrize("name", slow_but(["bpr_mf"], [name for name in TRAINED if name != "bert4rec"]))
 def test_a_run_that_is_killed_and_started_again_equals_one_that_is_not(tmp_path, monkeypatch, name):
     known = Run.make("beauty", name).flat()
     small = {key: value for key, value in SMALL.items() if key in known}
@@ -367,9 +356,13 @@ def test_bfloat16_reaches_the_models_that_are_said_to_have_it(name):
 
 
 WAYS = [(name, "jit_compile") for name in TRAINED] + [(name, "mixed_precision") for name in run.MIXED_MODELS]
+QUICK_WAYS = [("bpr_mf", "jit_compile"), ("sasrec", "mixed_precision")]
 
 
-@pytest.mark.parametrize(("name", "way"), [one for one in WAYS if one[0] != "bert4rec"])
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [pytest.param(*one, marks=[] if one in QUICK_WAYS else pytest.mark.slow) for one in WAYS if one[0] != "bert4rec"],
+)
 def test_the_ways_to_compute_are_open_to_the_models_that_have_them(name, way):
     model = make(name, **({"dtype": "mixed_bfloat16"} if way == "mixed_precision" else {}))
     settings = TrainingSettings(steps=40, warmup_steps=0, learning_rate=0.02, jit_compile=way == "jit_compile")

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from models.test_models import HISTORIES, NUM_ITEMS, SEQUENCES, batches, make, tensors
-from nn.test_pairwise_losses import ORACLES, sigmoid
+from support.models import HISTORIES, NUM_ITEMS, SEQUENCES, batches, make, tensors
+from support.pairwise_oracles import ORACLES, sigmoid
 
 from bert4rec_tf.config.run import MaskingSettings
 from bert4rec_tf.data.examples.cloze import cut_windows, mask_windows

@@ -5,14 +5,10 @@ import pickle
 
 import numpy as np
 import pytest
-from support.paths import GOLDEN
+from support.tf1_program import CHECKPOINT, CONFIG, TOKENS
 
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import tf1_import
-
-CHECKPOINT = GOLDEN / "tf1_checkpoint" / "model.ckpt-0"
-CONFIG = json.loads((GOLDEN / "original_tf1.json").read_text())["config"]
-TOKENS = [f"item_{number}" for number in range(1, 58)] + ["[pad]", "[MASK]", "[NO_USE]"]
 
 
 def load(folder, tokens=TOKENS, config=CONFIG, checkpoint=CHECKPOINT):

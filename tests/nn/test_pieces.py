@@ -39,7 +39,7 @@ def test_value_and_gradients_are_those_of_the_whole(number, piece, compiled):
     rows, factors, *constants = floats
 
     def total():
-        return sum_in_pieces(loss, (chosen, rows, factors), constants, piece)
+        return sum_in_pieces(loss, piece)((chosen, rows, factors), constants)
 
     got = with_gradients(tf.function(total) if compiled else total, floats)
     expected = with_gradients(lambda: loss(chosen, *floats), floats)
@@ -55,5 +55,19 @@ def test_the_loss_sees_no_more_than_a_piece():
         return loss(chosen, *floats)
 
     chosen, rows, factors, *constants = inputs(13)
-    sum_in_pieces(spying, (chosen, rows, factors), constants, 5)
+    sum_in_pieces(spying, 5)((chosen, rows, factors), constants)
     assert seen == [5]
+
+
+def test_the_loss_is_traced_once_however_often_it_is_summed():
+    traces = []
+
+    def spying(*tensors):
+        traces.append(tensors)
+        return loss(*tensors)
+
+    total = sum_in_pieces(spying, 5)
+    for number in (13, 13, 22):
+        chosen, rows, factors, *constants = inputs(number)
+        total((chosen, rows, factors), constants)
+    assert len(traces) == 1

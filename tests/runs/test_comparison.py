@@ -8,11 +8,11 @@ import pytest
 from support.ranking_oracle import make_sequences, plain_metrics
 
 from bert4rec_tf.commands import main
-from bert4rec_tf.foundation import npz
-from bert4rec_tf.runs.comparison import compare
 from bert4rec_tf.config.run import Run
-from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.evaluation.metrics import METRICS, PROTOCOLS
+from bert4rec_tf.foundation import npz
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.runs.comparison import compare
 from bert4rec_tf.runs.workdir import WorkDirectory
 
 NUM_USERS = 40
@@ -82,13 +82,13 @@ def test_a_run_is_as_good_as_itself(first):
 
 def test_runs_on_other_data_are_refused(first, tmp_path):
     other = work_directory(tmp_path / "other", some_ranks(2), data(seed=1))
-    assert_refused(first, other, "cannot be compared: they have other data")
+    assert_refused(first, other, "cannot be compared: their data differ")
 
 
 @pytest.mark.parametrize("settings", [{"num_negatives": 50}, {"candidates_seed": 1}], ids=str)
 def test_runs_on_other_candidates_are_refused(first, tmp_path, settings):
     other = work_directory(tmp_path / "other", some_ranks(2), **settings)
-    assert_refused(first, other, "cannot be compared: they have other candidates")
+    assert_refused(first, other, "cannot be compared: their candidates differ")
 
 
 def test_a_run_that_has_not_been_evaluated_is_refused(first, tmp_path):
@@ -171,7 +171,7 @@ def test_the_command_prints_a_table(first, second, command):
     code, out, err = command("compare", first.path, second.path)
     assert (code, err) == (0, "")
     lines = [line.split() for line in out.splitlines()]
-    assert lines[0] == ["metric", "first", "second", "difference", "from", "to", "p"]
+    assert lines[0] == ["metric", "first", "second", "difference", "low", "high", "p"]
     headings = [line for line in out.splitlines() if line.startswith("among")]
     assert headings == ["among 100 popular items", "among 100 uniform items", "among all unseen items"]
     rows = [line for line in lines if line and line[0] in METRICS]
@@ -199,7 +199,7 @@ def assert_mistake(result, message):
 def test_mistakes_in_the_folders_end_in_one_line(first, second, tmp_path, command):
     assert_mistake(command("compare", first.path, tmp_path / "nowhere"), "nowhere: no work directory")
     other = work_directory(tmp_path / "other", some_ranks(2), data(seed=1))
-    assert_mistake(command("compare", first.path, other.path), "they have other data")
+    assert_mistake(command("compare", first.path, other.path), "their data differ")
     second.ranks("test").write_bytes(b"ranks")
     assert_mistake(command("compare", first.path, second.path), "ranks-test.npz: cannot be read")
     second.ranks("test").unlink()

@@ -10,6 +10,7 @@ def ndcg(metrics, name):
     return metrics[name]["popular"]["ndcg@10"]
 
 
+@pytest.mark.slow
 def test_the_default_run_reaches_four_fifths_of_the_generator_itself(tmp_path):
     metrics = execute(presets.make_run("synthetic"), workdir=tmp_path, silent=True).metrics
     test, ceiling, pop, random = (ndcg(metrics, name) for name in ("test", "ceiling", "pop", "random"))
@@ -25,6 +26,7 @@ def test_the_ways_to_compute_reach_the_same_quality(tmp_path, way):
     assert ndcg(metrics, "test") >= 0.8 * ndcg(metrics, "ceiling")
 
 
+@pytest.mark.slow
 def test_nothing_is_learned_where_there_is_no_order(tmp_path):
     run = presets.make_run("synthetic-orderless", steps=600, warmup_steps=200, protocol="select")
     metrics = execute(run, workdir=tmp_path, silent=True).metrics

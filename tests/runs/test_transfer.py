@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.profiles import examples
 
 from bert4rec_tf.config.model_settings import PopSettings
 from bert4rec_tf.config.run import Run
@@ -146,7 +147,7 @@ def labels_of(items, users, special, length):
     return [[("padding",), *items, *marks], users, first, first[::-1]]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(old=side, new=side, data=st.data())
 def test_any_items_users_and_lengths_go_where_they_should(old, new, data):
     shared = [data.draw(st.permutations(one)) for one in old[:2]]

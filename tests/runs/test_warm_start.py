@@ -7,21 +7,21 @@ import sys
 
 import numpy as np
 import pytest
-from support import whole_runs
+from support import commands, whole_runs
+from support.commands import contents
 from support.mistakes import BEAUTY, lines, text
-from commands.test_mistakes import contents, start
-from models.test_tf1_import import CHECKPOINT, CONFIG, TOKENS
+from support.tf1_program import CHECKPOINT, CONFIG, TOKENS
 from support.trainings import RUN, small_and_quick
 
 import bert4rec_tf as b4r
-from bert4rec_tf.models import tf1_import
-from bert4rec_tf.runs import seeds, warm_start
-from bert4rec_tf.training import trainer
 from bert4rec_tf.config.run import Run
-from bert4rec_tf.models.construction import new_model
 from bert4rec_tf.data.sequences import Sequences
-from bert4rec_tf.training.trainer import Trainer
+from bert4rec_tf.models import tf1_import
+from bert4rec_tf.models.construction import new_model
+from bert4rec_tf.runs import seeds, warm_start
 from bert4rec_tf.runs.workdir import WorkDirectory
+from bert4rec_tf.training import trainer
+from bert4rec_tf.training.trainer import Trainer
 
 
 def sequences_of(histories):
@@ -285,31 +285,32 @@ def test_a_run_starts_from_the_authors_checkpoint(program, tmp_path, quick):
 MORE = text([*lines(), *(f"{user} {31 + user % 5}" for user in range(1, 41))])
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory, quick):
+@pytest.fixture(scope="session")
+def finished(shared_folders):
     """A finished run, the same users' data with five items more, and a finished run on those that starts there."""
-    folder = tmp_path_factory.mktemp("finished")
-    (folder / "beauty.txt").write_bytes(text(lines()))
-    (folder / "more").mkdir()
-    (folder / "more" / "beauty.txt").write_bytes(MORE)
-    with pytest.MonkeyPatch.context() as patch:
-        start(folder, f"{BEAUTY} --mode=train --workdir=old --noretrain", patch)
-        start(folder, f"{WARM} --mode=train --workdir=work --init_from=old", patch)
-    return folder
+
+    def make(folder):
+        (folder / "beauty.txt").write_bytes(text(lines()))
+        (folder / "more").mkdir()
+        (folder / "more" / "beauty.txt").write_bytes(MORE)
+        with small_and_quick():
+            commands.finished(*f"{BEAUTY} --mode=train --workdir=old --noretrain".split(), cwd=folder)
+            commands.finished(*f"{WARM} --mode=train --workdir=work --init_from=old".split(), cwd=folder)
+
+    return shared_folders.get("warm", make)
 
 
 WARM = f"{BEAUTY} --data_dir=more --noretrain"
 
 
-def test_the_command_tells_what_it_starts_from_and_goes_on_without_it(finished, tmp_path, monkeypatch, capfd):
+def test_the_command_tells_what_it_starts_from_and_goes_on_without_it(finished, tmp_path):
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     shutil.rmtree(tmp_path / "old")
     before = sorted((tmp_path / "work" / "select").glob("step-*.npz"))
-    start(tmp_path, "--mode=evaluate --workdir=work --data_dir=more", monkeypatch)
-    told = capfd.readouterr().out
-    assert "old (select/best.npz, step " in told and "items: 30 found, 5 new, 0 gone." in told
+    told = commands.finished("--mode=evaluate", "--workdir=work", "--data_dir=more", cwd=tmp_path).stdout
+    assert "old (select/best.npz, step " in told and "items: 30 kept, 5 new, 0 gone." in told
     assert told.count("These weights learnt from other data") == 2
-    start(tmp_path, "--mode=train --workdir=work --data_dir=more", monkeypatch)
+    commands.finished("--mode=train", "--workdir=work", "--data_dir=more", cwd=tmp_path)
     assert sorted((tmp_path / "work" / "select").glob("step-*.npz")) == before
     metrics = json.loads((tmp_path / "work" / "metrics.json").read_text())
     assert metrics["run"]["initial_weights"] and metrics["initial"]["dataset"] == "beauty"
@@ -377,26 +378,21 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("kind", MISTAKES)
-def test_a_mistake_ends_in_one_line_and_changes_nothing(finished, tmp_path, monkeypatch, capfd, kind):
+def test_a_mistake_ends_in_one_line_and_changes_nothing(finished, tmp_path, kind):
     flags, set_up, *words = MISTAKES[kind]
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     set_up(tmp_path)
     before = contents(tmp_path)
-    capfd.readouterr()
-    with pytest.raises(SystemExit) as end:
-        start(tmp_path, f"{WARM} --workdir=new {flags}", monkeypatch)
-    told = capfd.readouterr().err
-    assert end.value.code == 2 and "Traceback" not in told
-    assert told.splitlines()[-1].startswith("error: ") and told.count("error: ") == 1
+    line = commands.refused(commands.run(*f"{WARM} --workdir=new {flags}".split(), cwd=tmp_path))
     for part in words:
-        assert part in told.splitlines()[-1]
+        assert part in line
     assert contents(tmp_path) == before
 
 
-def test_models_that_cannot_start_so_are_named(finished, tmp_path, monkeypatch, capfd):
+def test_models_that_cannot_start_so_are_named(finished, tmp_path):
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     other = "--dataset=beauty --data_dir=. --mode=train --noretrain"
-    start(tmp_path, f"{other} --model=pop --workdir=pop", monkeypatch)
+    commands.finished(*f"{other} --model=pop --workdir=pop".split(), cwd=tmp_path)
     for flags, words in (
         (
             f"{other} --model=sasrec --init_from=old",
@@ -406,9 +402,7 @@ def test_models_that_cannot_start_so_are_named(finished, tmp_path, monkeypatch, 
         (f"{WARM} --init_from=old --seeds=1,1", "`seeds` must be at least two"),
         ("--workdir=work --init_from=old", "--dataset must be named, for --init_from is given"),
     ):
-        with pytest.raises(SystemExit):
-            start(tmp_path, flags, monkeypatch)
-        assert words in capfd.readouterr().err.splitlines()[-1]
+        assert words in commands.refused(commands.run(*flags.split(), cwd=tmp_path))
 
 
 def test_a_folder_without_a_record_of_the_start_is_known(finished, tmp_path):

@@ -29,7 +29,7 @@ USERS = ["ann", "bob, jr"]
 
 @pytest.fixture(scope="module", autouse=True)
 def loaded_once():
-    """Every command would load the model anew."""
+    """every command would load the model again."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(client, "LoadedModel", functools.cache(client.LoadedModel))
         yield
@@ -71,7 +71,7 @@ def command(monkeypatch, capsys):
 
 def test_one_history(command, popular):
     code, out, err = command(f"--model={popular}", '--history="a,b", plain,nobody', "-k", "4")
-    assert code == 0 and "warning: 1 of the 3 ids of the history are not known" in err
+    assert code == 0 and "warning: 1 of the 3 ids in the history are unknown" in err
     assert [line.split(maxsplit=2) for line in out.splitlines()] == [
         ["1", "7.0000", 'say "x"'],
         ["2", "6.0000", "Ünï"],
@@ -106,7 +106,7 @@ def test_a_model_that_knows_users_is_told_whom_for(command, factors):
     for user in ("stranger", ""):
         _, out, err = command(f"--model={folder}", "--history=c", f"--user={user}")
         assert [line.split(maxsplit=2)[2] for line in out.splitlines()] == NAMES[:3]
-        assert ("none is named with --user" in err) == (user == "")
+        assert ("this model needs --user" in err) == (user == "")
 
 
 ROWS = [[f"user {number}", *NAMES[: number % 9], *["nobody"] * (number % 3)] for number in range(100)]
@@ -234,7 +234,7 @@ def test_parts_of_another_job_are_not_taken(popular, small_parts, tmp_path, caps
     (parts / "job.json").write_text(json.dumps({"source": "another"}))
     (parts / "part-000000").write_text("user 0,1,old,1.0\n")
     batch.recommend_file(model, write(tmp_path / "in.csv", ROWS), target, client.Choices(), silent=True)
-    assert "old" not in target.read_text() and "beginning anew" in capsys.readouterr().err
+    assert "old" not in target.read_text() and "starting again" in capsys.readouterr().err
 
 
 def test_an_empty_file_gives_a_header(popular, tmp_path):
@@ -244,27 +244,27 @@ def test_an_empty_file_gives_a_header(popular, tmp_path):
 
 
 MISTAKES = {
-    "nothing asked": ([], "Either --history, or --input and --output must be given"),
-    "both": (["--history=a", "--input=in.csv", "--output=o.csv"], "Either --history, or --input"),
-    "no output": (["--input=in.csv"], "Either --history, or --input"),
+    "nothing asked": ([], "Give either --history, or both --input and --output"),
+    "both": (["--history=a", "--input=in.csv", "--output=o.csv"], "Give either --history, or both --input"),
+    "no output": (["--input=in.csv"], "Give either --history, or both --input"),
     "k": (["--history=a", "-k", "0"], "`k` must be at least 1 and less than 2^31. Received: k=0"),
     "no number": (["--history=a", "-k", "ten"], "argument -k: invalid int value: 'ten'"),
-    "no model": (["--history=a", "--model=none"], "none: has no saved_model.pb that can be read"),
+    "no model": (["--history=a", "--model=none"], "none/saved_model.pb: cannot be read"),
     "model of nobody": (
         ["--history=a", "--model=~nobody-at-all/x"],
-        "argument --model: ~nobody-at-all/x: there is no home",
+        "argument --model: ~nobody-at-all/x: no such user",
     ),
     "ending": (["--input=in.csv", "--output=out.txt"], "--output must end in .csv or .parquet. Received: out.txt"),
     "ending before the model": (["--model=none", "--input=in.csv", "--output=out.txt"], "--output must end in .csv"),
     "no folder": (["--input=in.csv", "--output=no/out.csv"], "no: is not a folder"),
     "no input": (["--input=none.csv", "--output=out.csv"], "none.csv: cannot be read (No such file or directory)"),
-    "no text": (["--input=bad.csv", "--output=out.csv"], "bad.csv:2: is no CSV in UTF-8"),
+    "no text": (["--input=bad.csv", "--output=out.csv"], "bad.csv:2: is not CSV in UTF-8"),
     "two lines": (["--history=a\r1"], "Ids must be separated by commas on one line"),
-    "no CSV": (["--input=quote.csv", "--output=out.csv"], "quote.csv:2: is no CSV in UTF-8"),
+    "no CSV": (["--input=quote.csv", "--output=out.csv"], "quote.csv:2: is not CSV in UTF-8"),
     "no titles": (["--history=a", "--titles=none.csv"], "none.csv: cannot be read (No such file or directory)"),
     "bad titles": (
         ["--history=a", "--titles=in.csv"],
-        "in.csv: its first line must name the columns, `id` and `title`",
+        "in.csv: the first line must be a header with the columns `id` and `title`",
     ),
 }
 

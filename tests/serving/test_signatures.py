@@ -17,6 +17,7 @@ from support.exports import (
     rectangle,
     transformer,
 )
+from support.profiles import examples
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bert4rec_tf.export import ranking
@@ -157,7 +158,7 @@ IDS = st.lists(st.sampled_from([*NAMES, "", "unknown", "Two words"]), max_size=1
 
 
 @given(data=st.data())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(40))
 def test_any_request(transformer_served, factors_served, data):
     histories = data.draw(st.lists(IDS, max_size=7))
     number = len(histories)

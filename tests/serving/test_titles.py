@@ -7,6 +7,7 @@ import io
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.profiles import examples
 
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.serving.titles import read_titles
@@ -26,7 +27,7 @@ PACKED = gzip.compress(b"id,title\n" + b"".join(b"%d,Title %d\n" % (number, numb
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(st.dictionaries(texts, texts, max_size=6))
 def test_any_titles_that_were_written_are_read(tmp_path_factory, titles):
     made = io.StringIO(newline="")
@@ -36,7 +37,7 @@ def test_any_titles_that_were_written_are_read(tmp_path_factory, titles):
     assert read_titles(path) == titles
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(st.binary(max_size=60), st.sampled_from(["titles.csv", "titles.csv.gz"]))
 def test_any_bytes_are_titles_or_a_users_mistake(tmp_path_factory, content, name):
     path = tmp_path_factory.getbasetemp() / name
@@ -58,11 +59,11 @@ def test_a_damaged_packed_file_is_told(tmp_path, place):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"id,name\n1,a\n", "first line must name the columns, `id` and `title` among them"),
-        (b"", "first line must name the columns"),
-        (b"1,A\n2,B\n", "first line must name the columns"),
+        (b"id,name\n1,a\n", "first line must be a header with the columns `id` and `title`"),
+        (b"", "first line must be a header"),
+        (b"1,A\n2,B\n", "first line must be a header"),
         (b"id,title\n1,\xff\n", "must be in UTF-8"),
-        (b'id,title\n1,"a\n', "titles.csv:2: is no CSV"),
+        (b'id,title\n1,"a\n', "titles.csv:2: is not CSV"),
         (b"id,title\n1,A\n2,B, and C\n", "titles.csv:3: must have as many fields as the first line, 2.* Received: 3"),
         (b"id,title\n1\n", "titles.csv:2: must have as many fields as the first line, 2.* Received: 1"),
         (None, "cannot be read"),

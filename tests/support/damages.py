@@ -133,8 +133,8 @@ OF_RUNS = [
     of_run(
         "a newer version",
         AGAIN,
-        *("work: was made by another version", "format 2; this one has 1", "another --workdir"),
-        set_up=recorded(lambda content: content.update(format=2)),
+        *("work: was made by another version", "format 3; this one has 2", "another --workdir"),
+        set_up=recorded(lambda content: content.update(format=3)),
     ),
     of_run("a newer version with another record", EXPORT, "format 9", set_up=written("config.json", '{"format": 9}')),
     of_run(
@@ -213,7 +213,7 @@ OF_RUNS = [
     of_run(
         "weights of another model",
         EVALUATE,
-        *("work/retrain/step-", "is of another model", "Found: [3, 3]"),
+        *("work/retrain/step-", "belongs to another model", "Received: [3, 3]"),
         set_up=headed("retrain", shape_of_another),
     ),
     of_run(
@@ -223,7 +223,7 @@ OF_RUNS = [
         "a training without a checkpoint", AGAIN, "work/select", "delete work/select to begin", set_up=cut("select")
     ),
     of_run(
-        "nothing whole to export", EXPORT, "work/retrain", "delete work/retrain to begin again", set_up=cut("retrain")
+        "nothing whole to export", EXPORT, "work/retrain", "delete work/retrain to start again", set_up=cut("retrain")
     ),
     of_run(
         "no best weights", AGAIN, "select/best.npz", "delete work/select to train", set_up=without("select/best.npz")
@@ -232,7 +232,11 @@ OF_RUNS = [
         "damaged best weights", AGAIN, "select/best.npz", "delete work/select", set_up=written("select/best.npz", "PK")
     ),
     of_run(
-        "best weights of another step", AGAIN, "best.npz: is of step", "delete work/select", set_up=best_of_another_step
+        "best weights of another step",
+        AGAIN,
+        "best.npz: is from step",
+        "delete work/select",
+        set_up=best_of_another_step,
     ),
     of_run("measuring before training", EVALUATE, "work/retrain: no finished training; run", set_up=without("retrain")),
     of_run(
@@ -245,12 +249,10 @@ OF_RUNS = [
         "exporting half a training", EXPORT, "work/retrain: no finished training", set_up=headed("retrain", unfinished)
     ),
     of_run("a file for a training", AGAIN, "work/select: ", "File exists", set_up=file_for_phase),
-    of_run(
-        "exporting over something else", f"{EXPORT} --export_dir=work", "work: holds something else", "another folder"
-    ),
+    of_run("exporting over something else", f"{EXPORT} --export_dir=work", "work: holds other files", "another folder"),
     of_run("exporting over data", f"{EXPORT} --export_dir=beauty.txt", "beauty.txt: is not a folder"),
     of_run("exporting below a file", f"{EXPORT} --export_dir=beauty.txt/new", "beauty.txt/new: cannot be written"),
     of_run("exporting where nothing can be", f"{EXPORT} --export_dir=/proc/new", "/proc/new: cannot be written"),
     of_run("exporting over a file", f"{EXPORT} --export_dir=beauty.txt", "beauty.txt: is not a folder"),
-    of_run("a whole run over something else", f"{AGAIN} --export_dir=work/select", "select: holds something else"),
+    of_run("a whole run over something else", f"{AGAIN} --export_dir=work/select", "select: holds other files"),
 ]

@@ -1,12 +1,10 @@
 """Results that nobody measured, and the report that is made of them, as text."""
 
-from support.fake_worker import measured
-
-from experiments import markup
 from experiments.findings import Findings
-from experiments.jobs import Plan
-from experiments.report import Report
+from experiments.plan import Plan
+from experiments.report import Report, render
 from experiments.results import FINISHED
+from support.fake_runs import measured
 
 FILE = {"name": "beauty.txt", "sha256": "f480" * 16, "as_published": True}
 
@@ -33,7 +31,7 @@ def findings(name, values, plan=None, others=()):
 
 def text_of(name, found, **material):
     sections = Report({name: found}, **material).sections()
-    return markup.markdown("Report", sections), markup.page("Report", sections)
+    return render("md", sections), render("html", sections)
 
 
 def rows_of(text):

@@ -101,7 +101,7 @@ OF_FLAGS = [
     of_flags(
         "data of nobody",
         f"--dataset=beauty {TINY} --data_dir=~nobody-at-all",
-        "~nobody-at-all: there is no home folder",
+        "~nobody-at-all: no such user",
     ),
     of_flags("a file of nobody", f"--interactions=~nobody-at-all/x {TINY}", "~nobody-at-all/x: there is no home"),
     of_flags("weights of nobody", f"{SYNTHETIC} --init_from=~nobody-at-all/x", "~nobody-at-all/x: there is no home"),
@@ -275,22 +275,24 @@ OF_FOLDERS = [
         "somebody else's folder", f"{BEAUTY} --workdir=full", "full: is not a work directory", "another --workdir"
     ),
     of_folder("a file for the work directory", f"{BEAUTY} --workdir=full/file", "full/file: is not a work directory"),
-    of_folder("a work directory below a file", f"{BEAUTY} --workdir=full/file/new", "full/file/new: cannot be made"),
-    of_folder("a work directory where none can be", f"{BEAUTY} --workdir=/proc/new", "/proc/new: cannot be made"),
+    of_folder("a work directory below a file", f"{BEAUTY} --workdir=full/file/new", "full/file/new: cannot be created"),
+    of_folder("a work directory where none can be", f"{BEAUTY} --workdir=/proc/new", "/proc/new: cannot be created"),
     of_folder("another program's folder", f"{BEAUTY} --workdir=full", "full/config.json: ", set_up=other_program),
-    of_folder("a file for what is prepared", f"{BEAUTY} --prepared_dir=full/file", "full/file: cannot be made"),
+    of_folder("a file for what is prepared", f"{BEAUTY} --prepared_dir=full/file", "full/file: cannot be created"),
     of_folder(
-        "what is prepared below a file", f"{BEAUTY} --prepared_dir=full/file/new", "full/file/new: cannot be made"
+        "what is prepared below a file", f"{BEAUTY} --prepared_dir=full/file/new", "full/file/new: cannot be created"
     ),
-    of_folder("what is prepared where it cannot be", f"{BEAUTY} --prepared_dir=/proc/new", "/proc/new: cannot be made"),
+    of_folder(
+        "what is prepared where it cannot be", f"{BEAUTY} --prepared_dir=/proc/new", "/proc/new: cannot be created"
+    ),
     of_folder("a new folder beside a bad one", f"{BEAUTY} --workdir=/proc/new --prepared_dir=a/b", "/proc/new: cannot"),
     of_folder(
         "one folder for two things", f"{BEAUTY} --workdir=new --prepared_dir=./new", "`prepared_dir` must", "new"
     ),
-    of_folder("seeds where none can be", f"{BEAUTY} --seeds=1,2 --workdir=full/file", "full/file", "cannot be made"),
+    of_folder("seeds where none can be", f"{BEAUTY} --seeds=1,2 --workdir=full/file", "full/file", "cannot be created"),
     of_folder("nothing to go on with", "--workdir=absent", "absent: no work directory"),
     of_folder("nothing to evaluate", f"{BEAUTY} --mode=evaluate --workdir=absent", "absent: no work directory"),
-    of_folder("seeds among other files", f"{SYNTHETIC} --seeds=1,2 --workdir=full", "else than repetitions (file)"),
+    of_folder("seeds among other files", f"{SYNTHETIC} --seeds=1,2 --workdir=full", "already holds other files (file)"),
     of_folder("nothing to export", "--mode=export --workdir=full", "full: no work directory"),
     of_folder("nothing to export by default", f"{BEAUTY} --mode=export", "runs/beauty-bert4rec-", "no work directory"),
 ]

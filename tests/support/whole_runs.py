@@ -1,28 +1,20 @@
-"""Whole runs as processes of their own: started, killed at chosen moments, and compared with each other.
+"""Whole runs, here or as processes of their own: started, killed at chosen moments, and compared with each other.
 
 As a program it is the command line of the package, which sends itself a signal at a moment:
 
     python whole_runs.py SIGKILL after '*/manifest.json' 2 --dataset=beauty ...
 """
 
-import atexit
 import fnmatch
-import functools
 import json
 import os
 import re
 import resource
 import runpy
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -63,11 +55,24 @@ class Moment:
         return f"{self.when} {self.pattern} {self.count}"
 
 
+def _write_data(cwd):
+    (cwd / "data").mkdir(parents=True, exist_ok=True)
+    (cwd / "data" / "beauty.txt").write_text(DATA)
+
+
+def here(cwd, *flags):
+    """Runs to the end in this process and returns the work directory."""
+    from support import commands
+
+    _write_data(cwd)
+    commands.finished(*flags, "--workdir=work", "--data_dir=data", cwd=cwd)
+    return cwd / "work"
+
+
 def start(cwd, *flags, moment=None, sends="SIGKILL", hash_seed=0, limit=None, **options):
     """Starts the program in a folder with data. `limit`: the most bytes that it may write to one file."""
-    (cwd / "data").mkdir(parents=True, exist_ok=True)
+    _write_data(cwd)
     (cwd / "temporary").mkdir(exist_ok=True)
-    (cwd / "data" / "beauty.txt").write_text(DATA)
     own = {"TMPDIR": str(cwd / "temporary"), "PYTHONHASHSEED": str(hash_seed)}
     program = (sys.executable, "-m", "bert4rec_tf.run")
     if moment is not None:
@@ -105,44 +110,6 @@ def killed(cwd, *flags, moment, **options):
     """Runs until a moment, at which it is killed."""
     process = run(cwd, *flags, "--workdir=work", moment=moment, **options)
     assert process.returncode == -signal.SIGKILL, f"{moment}: not reached\n{process.stderr}"
-
-
-def refused(process):
-    """The one line that a run ends in which cannot go on."""
-    assert process.returncode == 2, process.stderr
-    assert "Traceback" not in process.stderr
-    lines = [line for line in process.stderr.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1, process.stderr
-    return lines[0]
-
-
-def at_once(*functions):
-    """Calls functions two at a time and returns what they return."""
-    with ThreadPoolExecutor(2) as pool:
-        return [future.result() for future in [pool.submit(function) for function in functions]]
-
-
-def uninterrupted(kind):
-    """The work directory of a run that nothing happened to, the same for all tests of a session."""
-    with _ONE_AT_A_TIME[kind]:
-        return _uninterrupted(kind)
-
-
-_ONE_AT_A_TIME = {kind: threading.Lock() for kind in FLAGS}
-
-
-@functools.cache
-def _uninterrupted(kind):
-    folder = Path(tempfile.mkdtemp(prefix="uninterrupted-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    begin = time.monotonic()
-    work = finished(folder, *FLAGS[kind])
-    SECONDS[kind] = time.monotonic() - begin
-    return work
-
-
-SECONDS = {}
-"""How long the uninterrupted runs took."""
 
 
 def partials(folder):

@@ -9,27 +9,18 @@ from support import whole_runs as runs
 from support.whole_runs import FLAGS
 
 AGAIN = {"static": ("--processes=2",), "dynamic": (), "one thread": ()}
+KINDS = [kind if kind == "static" else pytest.param(kind, marks=pytest.mark.slow) for kind in AGAIN]
 
 
-@pytest.fixture(scope="module")
-def pairs(tmp_path_factory):
-    """Kind -> the work directories of two runs that ought to be the same."""
-
-    def again(kind):
-        return runs.finished(tmp_path_factory.mktemp("again"), *FLAGS[kind], *AGAIN[kind], hash_seed=1)
-
-    first = runs.at_once(*(lambda kind=kind: runs.uninterrupted(kind) for kind in AGAIN))
-    second = runs.at_once(*(lambda kind=kind: again(kind) for kind in AGAIN))
-    return dict(zip(AGAIN, zip(first, second)))
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_command_gives_the_same_bytes_in_another_process(uninterrupted, tmp_path, kind):
+    first = runs.finished(tmp_path / "first", *FLAGS[kind]) if kind == "one thread" else uninterrupted(kind)
+    runs.assert_same_runs(first, runs.finished(tmp_path / "again", *FLAGS[kind], *AGAIN[kind], hash_seed=1))
 
 
-@pytest.mark.parametrize("kind", AGAIN)
-def test_the_same_command_gives_the_same_bytes(pairs, kind):
-    runs.assert_same_runs(*pairs[kind])
-
-
-def test_runs_that_ought_to_differ_are_told_apart(pairs):
-    found = runs.differences(pairs["static"][0], pairs["dynamic"][0])
+@pytest.mark.slow
+def test_runs_that_ought_to_differ_are_told_apart(uninterrupted):
+    found = runs.differences(uninterrupted("static"), uninterrupted("dynamic"))
     assert {"metrics.json", "ranks-test.npz: popular", "select/curve.csv", "select/step-000000012.npz: model/000"} <= {
         *found
     }
@@ -85,8 +76,8 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_the_comparison_names_the_one_thing_that_differs(tmp_path, pairs, change):
-    first, _ = pairs["static"]
+def test_the_comparison_names_the_one_thing_that_differs(tmp_path, uninterrupted, change):
+    first = uninterrupted("static")
     shutil.copytree(first, tmp_path / "work")
     assert runs.differences(first, tmp_path / "work") == []
     changed = change(tmp_path / "work")

@@ -5,16 +5,17 @@ import random
 import shutil
 import signal
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from support import whole_runs as runs
+from support.commands import refused
 from support.trainings import small_and_quick, whole_run
 from support.whole_runs import FLAGS, Moment
 
+MOMENT = Moment("half", "*/select/step-*5.npz")
 CHECKPOINT_AT_EVERY_STEP = [
-    Moment("half", "*/select/step-*5.npz"),
+    MOMENT,
     Moment("after", "*/select/best.npz"),
     Moment("half", "*/metrics.json"),
     Moment("before", "*/saved_model"),
@@ -25,22 +26,29 @@ CHECKPOINTS_AT_MEASUREMENTS = [
 ]
 
 
-def killed_with_a_checkpoint_at_every_step(folder):
-    _killed_at(CHECKPOINT_AT_EVERY_STEP, "static", folder)
+def test_a_run_that_is_killed_and_started_again_equals_one_that_is_not(tmp_path, uninterrupted):
+    """The kill comes while a checkpoint is being written."""
+    runs.killed(tmp_path, *FLAGS["static"], moment=MOMENT)
+    assert runs.partials(tmp_path / "work")
+    runs.assert_same_runs(uninterrupted("static"), runs.here(tmp_path, *FLAGS["static"]))
 
 
-def killed_with_checkpoints_at_measurements_only(folder):
-    _killed_at(CHECKPOINTS_AT_MEASUREMENTS, "dynamic", folder)
+def killed_with_a_checkpoint_at_every_step(folder, uninterrupted):
+    _killed_at(CHECKPOINT_AT_EVERY_STEP, "static", folder, uninterrupted)
 
 
-def _killed_at(moments, kind, folder):
+def killed_with_checkpoints_at_measurements_only(folder, uninterrupted):
+    _killed_at(CHECKPOINTS_AT_MEASUREMENTS, "dynamic", folder, uninterrupted)
+
+
+def _killed_at(moments, kind, folder, uninterrupted):
     for moment in moments:
         runs.killed(folder, *FLAGS[kind], moment=moment)
         assert (moment.when == "after") == (not runs.partials(folder / "work"))
-    runs.assert_same_runs(runs.uninterrupted(kind), runs.finished(folder, *FLAGS[kind]))
+    runs.assert_same_runs(uninterrupted(kind), runs.finished(folder, *FLAGS[kind]))
 
 
-def stopped_by_ctrl_c_and_by_sigterm(folder):
+def stopped_by_ctrl_c_and_by_sigterm(folder, uninterrupted):
     """The first signal comes between two measurements, the second during one."""
     flags = (*FLAGS["dynamic"], "--checkpoint_seconds=0")
     _stopped(folder, flags, "SIGINT", Moment("after", "*/select/step-000000006.npz"))
@@ -48,7 +56,7 @@ def stopped_by_ctrl_c_and_by_sigterm(folder):
     _stopped(folder, flags, "SIGTERM", Moment("after", "*/retrain/curve.csv", 2))
     assert (folder / "work" / "retrain" / "step-000000008.npz").exists()
     resumed = runs.finished(folder, *flags)
-    runs.assert_same_runs(runs.uninterrupted("dynamic"), resumed, older_checkpoints=False)
+    runs.assert_same_runs(uninterrupted("dynamic"), resumed, older_checkpoints=False)
 
 
 def _stopped(folder, flags, sends, moment):
@@ -58,25 +66,25 @@ def _stopped(folder, flags, sends, moment):
     assert "Traceback" not in process.stderr
 
 
-def a_second_process_in_the_same_folder(folder):
+def a_second_process_in_the_same_folder(folder, uninterrupted):
     flags = (*FLAGS["dynamic"], "--mode=prepare", "--workdir=work")
     first = _halted(folder, *flags, moment=Moment("before", "*/manifest.json", 2))
-    assert "another process works in this folder" in runs.refused(runs.run(folder, *flags))
+    assert "another process works in this folder" in refused(runs.run(folder, *flags))
     first.kill()
     runs.finish(first)
     assert runs.run(folder, *flags).returncode == 0
-    runs.assert_same_runs(runs.uninterrupted("dynamic") / "prepared", folder / "work" / "prepared")
+    runs.assert_same_runs(uninterrupted("dynamic") / "prepared", folder / "work" / "prepared")
 
 
-def two_processes_share_what_is_prepared(folder):
-    _shared(folder, signal.SIGCONT, 0)
+def two_processes_share_what_is_prepared(folder, uninterrupted):
+    _shared(folder, signal.SIGCONT, 0, uninterrupted)
 
 
-def one_of_two_who_share_what_is_prepared_is_killed(folder):
-    _shared(folder, signal.SIGKILL, -signal.SIGKILL)
+def one_of_two_who_share_what_is_prepared_is_killed(folder, uninterrupted):
+    _shared(folder, signal.SIGKILL, -signal.SIGKILL, uninterrupted)
 
 
-def _shared(folder, sent, expected):
+def _shared(folder, sent, expected, uninterrupted):
     flags = (*FLAGS["dynamic"], "--mode=prepare", "--prepared_dir=prepared")
     first = _halted(folder, *flags, "--workdir=one", moment=Moment("before", "*/train-*"))
     second = runs.start(folder, *flags, "--workdir=other")
@@ -84,7 +92,7 @@ def _shared(folder, sent, expected):
     first.send_signal(sent)
     assert runs.finish(first).returncode == expected
     assert runs.finish(second).returncode == 0
-    runs.assert_same_runs(runs.uninterrupted("dynamic") / "prepared", folder / "prepared")
+    runs.assert_same_runs(uninterrupted("dynamic") / "prepared", folder / "prepared")
 
 
 def _halted(folder, *flags, moment):
@@ -94,7 +102,7 @@ def _halted(folder, *flags, moment):
     return process
 
 
-def preparing_with_several_processes_is_disturbed(folder):
+def preparing_with_several_processes_is_disturbed(folder, uninterrupted):
     """Ctrl-C while the workers begin, a worker killed, the whole killed: each time nobody is left behind."""
     flags = (*FLAGS["static"], "--mode=prepare", "--workdir=work", "--processes=2")
     process = runs.start(folder, *flags, start_new_session=True)
@@ -109,7 +117,7 @@ def preparing_with_several_processes_is_disturbed(folder):
     process = runs.start(folder, *flags)
     workers = _workers(process)
     os.kill(workers[0], signal.SIGKILL)
-    assert "a process that wrote examples was ended from outside" in runs.refused(runs.finish(process))
+    assert "a process that wrote examples was killed" in refused(runs.finish(process))
     _wait_for_the_end_of(workers)
 
     process = runs.start(folder, *flags)
@@ -119,7 +127,7 @@ def preparing_with_several_processes_is_disturbed(folder):
     _wait_for_the_end_of(workers)
 
     assert runs.run(folder, *flags, "--processes=1").returncode == 0
-    runs.assert_same_runs(runs.uninterrupted("static") / "prepared", folder / "work" / "prepared")
+    runs.assert_same_runs(uninterrupted("static") / "prepared", folder / "work" / "prepared")
 
 
 def _workers(process):
@@ -149,18 +157,6 @@ def _wait_for_the_end_of(numbers):
         time.sleep(0.05)
 
 
-def _killed_at_random(folder, kind, seed, times):
-    draw = random.Random(seed)
-    expected = runs.uninterrupted(kind)
-    duration = runs.SECONDS[kind]
-    for _ in range(times):
-        process = runs.start(folder, *FLAGS[kind], "--workdir=work")
-        time.sleep(draw.uniform(0, duration))
-        process.kill()
-        runs.finish(process)
-    runs.assert_same_runs(expected, runs.finished(folder, *FLAGS[kind]))
-
-
 SCENARIOS = [
     killed_with_a_checkpoint_at_every_step,
     killed_with_checkpoints_at_measurements_only,
@@ -168,29 +164,29 @@ SCENARIOS = [
     stopped_by_ctrl_c_and_by_sigterm,
     a_second_process_in_the_same_folder,
     two_processes_share_what_is_prepared,
-    pytest.param(one_of_two_who_share_what_is_prepared_is_killed, marks=pytest.mark.slow),
+    one_of_two_who_share_what_is_prepared_is_killed,
 ]
 
 
-@pytest.fixture(scope="module")
-def outcomes(request, tmp_path_factory):
-    """What comes of the scenarios that are to be tested; they go on two at a time, for most of each is waiting."""
-    items = [item for item in request.session.items if item.module is request.module]
-    chosen = [item.callspec.params["scenario"] for item in items if "scenario" in getattr(item, "fixturenames", [])]
-    with ThreadPoolExecutor(2) as pool:
-        yield {one: pool.submit(one, tmp_path_factory.mktemp("scenario")) for one in chosen}
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-def test_what_happened_leaves_no_trace(outcomes, scenario):
-    outcomes[scenario].result()
+def test_what_happened_leaves_no_trace(tmp_path, uninterrupted, scenario):
+    scenario(tmp_path, uninterrupted)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["static", "dynamic"])
 @pytest.mark.parametrize("seed", range(6))
 def test_killed_at_random_times_equals_uninterrupted(tmp_path, kind, seed):
-    _killed_at_random(tmp_path, kind, seed, 4)
+    draw, begin = random.Random(seed), time.monotonic()
+    expected = runs.finished(tmp_path / "expected", *FLAGS[kind])
+    duration = time.monotonic() - begin
+    for _ in range(4):
+        process = runs.start(tmp_path / "killed", *FLAGS[kind], "--workdir=work")
+        time.sleep(draw.uniform(0, duration))
+        process.kill()
+        runs.finish(process)
+    runs.assert_same_runs(expected, runs.finished(tmp_path / "killed", *FLAGS[kind]))
 
 
 @pytest.fixture
@@ -234,9 +230,9 @@ def resumed_from_states(tmp_path, monkeypatch, masking, choose):
 
 
 @pytest.mark.filterwarnings("ignore:Even though")
-@pytest.mark.parametrize("masking", ["static", "dynamic"])
+@pytest.mark.parametrize("masking", ["static", pytest.param("dynamic", marks=pytest.mark.slow)])
 def test_some_states_of_the_disk_that_a_kill_may_leave_are_gone_on_from(tmp_path, quick, monkeypatch, masking):
-    resumed_from_states(tmp_path, monkeypatch, masking, lambda copies: random.Random(masking).sample(copies, 4))
+    resumed_from_states(tmp_path, monkeypatch, masking, lambda copies: random.Random(masking).sample(copies, 2))
 
 
 @pytest.mark.slow

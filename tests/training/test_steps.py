@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.paths import ROOT, TESTS
+from support.profiles import slow_but
 
 from bert4rec_tf.config.run import TrainingSettings
 from bert4rec_tf.foundation.errors import UserError
@@ -92,7 +93,7 @@ def test_the_compiled_step_is_the_ordinary_one():
     assert plain[0][0]["gradient_norm"] > 0.5
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "adagrad"])
+@pytest.mark.parametrize("optimizer", ["adam", pytest.param("adagrad", marks=pytest.mark.slow)])
 def test_large_tables_are_updated_as_small_ones_are(monkeypatch, optimizer):
     how = {**CALM, "bias_correction": True, "optimizer": optimizer, "momentum": 0.2}
     batches = [batch(16, seed) for seed in range(3)]
@@ -113,11 +114,12 @@ def test_large_tables_are_updated_as_small_ones_are(monkeypatch, optimizer):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_the_compiled_step_learns_with_dropout():
     assert learns(jit_compile=True)
 
 
-@pytest.mark.parametrize("jit_compile", [True, False])
+@pytest.mark.parametrize("jit_compile", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_batch_without_a_target_costs_nothing(jit_compile):
     made, weights = train([batch(4, 0, counts=(0, 0))] * 2, jit_compile=jit_compile, weight_decay=0.0)
     assert [row["loss"] for row in made] == [0, 0] and made[0]["gradient_norm"] == 0
@@ -133,7 +135,7 @@ def test_the_step_says_what_the_model_s_shapes_may_depend_on(jit_compile):
 # In bfloat16
 
 
-@pytest.mark.parametrize("jit_compile", [True, False])
+@pytest.mark.parametrize("jit_compile", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_bfloat16_learns(jit_compile):
     assert learns(dtype="mixed_bfloat16", jit_compile=jit_compile)
 
@@ -247,16 +249,16 @@ def groups_of(model, optimizer):
 def what_was_made_outside_the_scope_is_refused():
     strategy, (model, optimizer, _) = steps.strategy_for(2), make()
     mirrored, mirrored_optimizer, _ = make(strategy)
-    with pytest.raises(ValueError, match=r"`model` must be made under `strategy.scope\(\)`"):
+    with pytest.raises(ValueError, match=r"all variables of `model` must be created under `strategy.scope\(\)`"):
         steps.make_step(model, mirrored_optimizer, TrainingSettings(), strategy)
-    with pytest.raises(ValueError, match=r"`optimizer` must be made under `strategy.scope\(\)`"):
+    with pytest.raises(ValueError, match=r"all variables of `optimizer` must be created under `strategy.scope\(\)`"):
         steps.make_step(mirrored, optimizer, TrainingSettings(), strategy)
 
 
 def more_replicas_than_rows_or_devices_are_refused():
     with pytest.raises(UserError, match=r"`batch_size` must be at least .* replicas, 2. Received: batch_size=1"):
         make(steps.strategy_for(2), batch_size=1)
-    with pytest.raises(UserError, match=r"`replicas` must be at most 3, the devices there are. Received: replicas=4"):
+    with pytest.raises(UserError, match=r"`replicas` must be at most 3, the number of devices. Received: replicas=4"):
         steps.strategy_for(4)
 
 
@@ -274,29 +276,35 @@ CHECKS = {name: functools.partial(shared_training_is_that_of_one_device, **how) 
 }
 
 
-def main(path):
-    """Makes three virtual devices, runs all checks, and writes what went wrong in each."""
+QUICK_CHECKS = ("two, clipped", "more replicas than rows or devices are refused")
+
+
+def main(path, names):
+    """Makes three virtual devices, runs the checks, and writes what went wrong in each."""
     steps.strategy_for(3)
-    outcomes = dict.fromkeys(CHECKS, "")
-    for name, check in CHECKS.items():
+    outcomes = dict.fromkeys(names, "")
+    for name in names:
         try:
-            check()
+            CHECKS[name]()
         except BaseException:
             outcomes[name] = traceback.format_exc()
     Path(path).write_text(json.dumps(outcomes))
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory):
+def outcomes(request, tmp_path_factory):
+    """What comes of the checks that are to be tested, in one process for all of them."""
+    items = [item for item in request.session.items if item.module is request.module]
+    names = [item.callspec.params["check"] for item in items if item.originalname == "test_replicas"]
     path = tmp_path_factory.mktemp("shared") / "outcomes.json"
     folders = os.pathsep.join([str(ROOT), str(TESTS)])
-    command = [sys.executable, "-c", f"from training import test_steps; test_steps.main({str(path)!r})"]
+    command = [sys.executable, "-c", f"from training import test_steps; test_steps.main({str(path)!r}, {names!r})"]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": folders}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(path.read_text())
 
 
-@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("check", slow_but(QUICK_CHECKS, CHECKS))
 def test_replicas(outcomes, check):
     assert not outcomes[check], outcomes[check]
 

@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from bert4rec_tf.foundation import plots
 from bert4rec_tf.training import tensorboard, trainer
-from bert4rec_tf.training.tensorboard import Scalars
+from bert4rec_tf.training.tensorboard import TensorBoardWriter
 
 TRAINING = {f"training/{name}" for name in ("loss", "learning_rate", "gradient_norm", "clipped")}
 VALIDATION = {"validation/hr@10", "validation/ndcg@10"}
@@ -47,7 +47,7 @@ def train(folder, **changes):
 def killed(folder, steps, monkeypatch):
     """A sitting that is killed: what is not in the file by then never comes into it."""
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(Scalars, "close", lambda writer: None)
+        patch.setattr(TensorBoardWriter, "close", lambda writer: None)
         train(folder, make=killed_after(steps))
 
 
@@ -77,7 +77,7 @@ def test_every_curve_is_there_with_the_last_steps(straight):
 
 
 def test_points_are_means_of_the_steps_since_the_last_one(tmp_path):
-    writer = Scalars(tmp_path / "tensorboard", 0, clip_norm=1.0)
+    writer = TensorBoardWriter(tmp_path / "tensorboard", 0, clip_norm=1.0)
     for step in range(1, 8):
         writer.add(step, {"loss": float(step), "gradient_norm": step - 3.5, "learning_rate": 0.5})
     writer.close()
@@ -89,7 +89,7 @@ def test_points_are_means_of_the_steps_since_the_last_one(tmp_path):
 
 def test_points_know_the_time_of_day(tmp_path):
     before = time.time()
-    writer = Scalars(tmp_path / "tensorboard", 0, clip_norm=0)
+    writer = TensorBoardWriter(tmp_path / "tensorboard", 0, clip_norm=0)
     writer.add_metrics(3, {"mrr": 0.5})
     writer.close()
     (event,) = EventAccumulator(str(tmp_path / "tensorboard")).Reload().Scalars("validation/mrr")
@@ -124,7 +124,7 @@ def test_a_training_stopped_by_ctrl_c_has_a_point_where_it_stopped(tmp_path):
 
 
 def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path):
-    writer = Scalars(tmp_path / "tensorboard", 0, clip_norm=0)
+    writer = TensorBoardWriter(tmp_path / "tensorboard", 0, clip_norm=0)
     with open("/dev/full", "wb") as full:
         os.dup2(full.fileno(), writer._file.fileno())
     for act in (writer.flush, writer.close):

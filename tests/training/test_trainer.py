@@ -7,7 +7,16 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.trainings import NUM_ITEMS, curve_without_time, interrupted_during, new_model, scripted, trainer, weights
+from support.trainings import (
+    NUM_ITEMS,
+    curve_without_time,
+    interrupted_during,
+    new_bert4rec,
+    new_model,
+    scripted,
+    trainer,
+    weights,
+)
 
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import BERT4Rec
@@ -30,9 +39,10 @@ def test_the_same_training_gives_the_same_bits(tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize("make", [new_model, pytest.param(new_bert4rec, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("step", [1, 17, 30, 39])
-def test_stopped_and_resumed_equals_uninterrupted(tmp_path, step):
-    straight, stopped, resumed = new_model(), new_model(), new_model()
+def test_stopped_and_resumed_equals_uninterrupted(tmp_path, step, make):
+    straight, stopped, resumed = make(), make(), make()
     expected = trainer(tmp_path / "straight", straight).run()
     with pytest.raises(KeyboardInterrupt):
         trainer(tmp_path / "stopped", stopped, make=interrupted_during(step)).run()

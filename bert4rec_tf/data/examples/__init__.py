@@ -1,1 +1,1 @@
-"""Training examples: Cloze windows and masks in TFRecord shards, and those of the other models in memory."""
+"""Training examples: BERT4Rec's masked windows in TFRecord shards, the other models' examples in memory."""

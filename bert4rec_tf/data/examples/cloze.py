@@ -1,4 +1,4 @@
-"""Sequences to training examples: windows and the Cloze task, vectorised and seeded."""
+"""Cuts sequences into windows and masks them for the Cloze task. Vectorised and seeded."""
 
 from dataclasses import dataclass
 
@@ -10,13 +10,13 @@ from bert4rec_tf.data.sequences import Sequences, take_rows
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """Stretches of histories, at most N items long.
+    """Parts of histories, at most N items long.
 
     Attributes:
-        items: [actions] int32, the flat array that they are cut from.
-        starts: [windows] int64, where each begins in it.
+        items: [actions] int32, the flat array of all histories.
+        starts: [windows] int64, the start of each window in `items`.
         lengths: [windows] int64.
-        users: [windows] int64, whose each is.
+        users: [windows] int64, the user of each window.
     """
 
     items: np.ndarray
@@ -33,19 +33,20 @@ class Windows:
 
 
 def cut_windows(sequences: Sequences, max_length: int, window_step: float) -> Windows:
-    """Cuts histories into windows as the original does.
+    """Cuts histories into windows like the original program.
 
-    A history of up to N items is one window. A longer one gives windows of N items that end at its end and then
-    int(window_step x N) earlier each (-1: N earlier), and its first N items. Histories of a single item are passed
-    over: masking it would leave no context (the original stops with an assertion).
+    A history of up to N items is one window. In a longer one, the last window ends at the end of the history, each
+    further window starts int(window_step x N) items earlier (N items for a step of -1), and the first window starts at
+    the first item. Histories with a single item are skipped: masking it leaves no context. The original stops there
+    with an assertion.
 
     Args:
-        sequences: what to train on.
+        sequences: the training sequences.
         max_length: N.
-        window_step: share of N.
+        window_step: step between windows, as a fraction of N.
 
     Raises:
-        UserError: where the step is less than one item.
+        UserError: if the step is less than one item.
     """
     stride = window_stride(window_step, max_length)
     users = np.flatnonzero(sequences.lengths >= 2)
@@ -65,10 +66,10 @@ class ClozeExamples:
     Attributes:
         users: [rows] int64.
         items: [rows, N] int32, masked and right-padded.
-        lengths: [rows] int64, how many of `items` are real.
-        mask_positions: [rows, P] int32, the positions to predict, ascending, 0 where there are fewer than P.
-        mask_targets: [rows, P] int32, the items that stood there, 0 where there are fewer.
-        num_masked: [rows] int64.
+        lengths: [rows] int64, the number of items without padding.
+        mask_positions: [rows, P] int32, the positions to predict, ascending, right-padded with 0.
+        mask_targets: [rows, P] int32, the original items at these positions, right-padded with 0.
+        num_masked: [rows] int64, the number of positions to predict.
     """
 
     users: np.ndarray
@@ -82,13 +83,13 @@ class ClozeExamples:
 def mask_windows(
     windows: Windows, chosen: np.ndarray, settings: MaskingSettings, max_length: int, num_items: int, seed: list[int]
 ) -> ClozeExamples:
-    """Makes examples from windows, `settings.mask_copies` random ones and one with its last item masked of each.
+    """Masks windows: `settings.mask_copies` examples with random masks, and one with the last item masked, of each.
 
     Args:
-        windows: where they come from.
-        chosen: [rows] int64 example numbers; number e is copy e // len(windows) of window e % len(windows), and the
-            copy numbered `mask_copies` is the one whose last item is masked.
-        settings: how many positions are masked and what is shown there.
+        windows: the windows to mask.
+        chosen: [rows] int64, example numbers. Example e is copy e // len(windows) of window e % len(windows). In copy
+            number `mask_copies` the last item is masked.
+        settings: how many positions are masked and what replaces their items.
         max_length: N, the width of the rows.
         num_items: n; the mask token is n + 1.
         seed: decides the masks of these rows.
@@ -104,22 +105,22 @@ def mask_windows(
     positions, slots = _smallest(keys, num_masked, min(settings.max_predictions, max_length))
     rows = np.arange(len(chosen))[:, None]
     targets = np.where(slots, items[rows, positions], 0)
-    shown = np.full(targets.shape, num_items + 1, np.int32)
+    replacements = np.full(targets.shape, num_items + 1, np.int32)
     if settings.mask_prob < 1:
         draw = rng.random(targets.shape)
-        kept = draw >= settings.mask_prob
-        replaced = draw >= settings.mask_prob + (1 - settings.mask_prob) / 2
-        shown = np.where(kept & ~last_only[:, None], targets, shown)
+        is_kept = draw >= settings.mask_prob
+        is_random = draw >= settings.mask_prob + (1 - settings.mask_prob) / 2
+        replacements = np.where(is_kept & ~last_only[:, None], targets, replacements)
         random_items = rng.integers(1, num_items + 1, targets.shape, np.int32)
-        shown = np.where(replaced & ~last_only[:, None], random_items, shown)
+        replacements = np.where(is_random & ~last_only[:, None], random_items, replacements)
     masked = items.copy()
     row_index, slot_index = np.nonzero(slots)
-    masked[row_index, positions[row_index, slot_index]] = shown[row_index, slot_index]
+    masked[row_index, positions[row_index, slot_index]] = replacements[row_index, slot_index]
     return ClozeExamples(windows.users[window], masked, lengths, positions, targets.astype(np.int32), num_masked)
 
 
 def num_predictions(lengths: np.ndarray, settings: MaskingSettings) -> np.ndarray:
-    """Returns how many items of windows of these lengths are predicted: round(length x rho), halves away from zero."""
+    """Returns the number of masked items for windows of these lengths: round(length x rho), with halves rounded up."""
     exact = lengths * settings.mask_proportion
     rounded = np.floor(exact) + (exact - np.floor(exact) >= 0.5)
     return np.clip(rounded.astype(np.int64), 1, settings.max_predictions)

@@ -1,11 +1,11 @@
-"""Training examples made in memory, batch after batch: pairs, transitions, windows and shifted histories.
+"""Training examples that are made in memory, batch by batch, for all models but BERT4Rec.
 
-What a batch holds is a function of the seed and the batch's number alone, so a training can begin at any of them.
+A batch depends only on the seed and the step, so training can resume at any step.
 """
 
 import abc
-from collections.abc import Iterator
-from typing import ClassVar
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -13,62 +13,63 @@ import tensorflow as tf
 from bert4rec_tf.data.sequences import PAD, Sequences, take_rows
 
 ROUNDS = 20
-"""Times that negatives which the user has met are drawn anew, before they are chosen among what is left."""
+"""Rounds of rejection sampling. After them, negatives are drawn from the list of the user's unseen items."""
 
 
 class UnseenItems:
-    """Draws items uniformly among those that a user has not met.
+    """Draws items uniformly from those that a user has not seen.
 
     Args:
-        sequences: what counts as met: a training's own items, for to leave out the held-out ones would give them away.
+        sequences: the training sequences, whose items count as seen. Held-out items must not: if they were never drawn,
+            the model could learn which they are.
     """
 
     def __init__(self, sequences: Sequences) -> None:
         self.num_items = sequences.num_items
         users = np.repeat(np.arange(sequences.num_users), sequences.lengths)
-        self._met = np.unique(self._codes(users, sequences.items))
+        self._seen = np.unique(self._codes(users, sequences.items))
         self._sequences = sequences
 
     def _codes(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         return users.astype(np.int64) * (self.num_items + 1) + items
 
-    def met(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
-        """Returns bool: whether each user met each item; the two are broadcast against each other."""
+    def seen(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+        """Returns whether each user has seen each item, bool; the arguments are broadcast."""
         codes = self._codes(users, items)
-        places = np.minimum(np.searchsorted(self._met, codes), len(self._met) - 1)
-        return self._met[places] == codes
+        places = np.minimum(np.searchsorted(self._seen, codes), len(self._seen) - 1)
+        return self._seen[places] == codes
 
     def draw(self, users: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
         """Draws with replacement.
 
         Args:
             users: int [b].
-            size: items for each.
-            rng: what decides them.
+            size: items per user.
+            rng: random generator.
 
         Returns:
             int32 [b, size]; 0 for users who have met every item.
         """
         drawn = rng.integers(1, self.num_items + 1, (len(users), size), np.int32)
         owners = np.broadcast_to(users[:, None], drawn.shape)
-        again = self.met(owners, drawn)
+        rejected = self.seen(owners, drawn)
         for _ in range(ROUNDS):
-            if not again.any():
+            if not rejected.any():
                 return drawn
-            drawn[again] = rng.integers(1, self.num_items + 1, again.sum(), np.int32)
-            again[again] = self.met(owners[again], drawn[again])
-        for row in np.flatnonzero(again.any(axis=1)):
+            drawn[rejected] = rng.integers(1, self.num_items + 1, rejected.sum(), np.int32)
+            rejected[rejected] = self.seen(owners[rejected], drawn[rejected])
+        for row in np.flatnonzero(rejected.any(axis=1)):
             unseen = np.setdiff1d(np.arange(1, self.num_items + 1), self._sequences[users[row]])
-            drawn[row, again[row]] = rng.choice(unseen, again[row].sum()) if len(unseen) else PAD
+            drawn[row, rejected[row]] = rng.choice(unseen, rejected[row].sum()) if len(unseen) else PAD
         return drawn
 
 
 class Examples(abc.ABC):
-    """A kind of training example, by number.
+    """Numbered training examples of one kind.
 
     Attributes:
-        num_examples: in one epoch.
-        varying: columns that are as wide as the longest row of their batch.
+        num_examples: examples per epoch.
+        varying: columns whose width is the longest row of the batch.
     """
 
     num_examples: int
@@ -76,17 +77,17 @@ class Examples(abc.ABC):
 
     @abc.abstractmethod
     def batch(self, chosen: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Returns the chosen examples, int32 columns; `rng` decides what is drawn for them."""
+        """Returns the chosen examples as int32 columns; `rng` draws their negatives."""
 
     def batches(self, batch_size: int, seed: int, start_step: int = 0) -> Iterator[dict[str, np.ndarray]]:
-        """Yields batches without end, each epoch in an order of its own; a batch may hold parts of two epochs.
+        """Yields batches without end. Each epoch is shuffled differently; a batch may span two epochs.
 
         Args:
             batch_size: examples per batch.
-            seed: decides the orders and what is drawn.
-            start_step: how many batches to pass over.
+            seed: decides the order and the negatives.
+            start_step: number of batches to skip.
         """
-        epoch, order, step = -1, None, start_step
+        epoch, order, step = -1, np.empty(0, np.int64), start_step
         while True:
             places = np.arange(step * batch_size, (step + 1) * batch_size)
             chosen = np.empty(batch_size, np.int64)
@@ -99,22 +100,22 @@ class Examples(abc.ABC):
             step += 1
 
 
-def _numbered(counts: np.ndarray) -> np.ndarray:
-    """Returns 0, 1, ... anew for each of successive groups of so many members."""
+def _count_within_groups(counts: np.ndarray) -> np.ndarray:
+    """Returns 0, 1, ... counts[g] - 1 for each group g, one group after the other."""
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 class ContextTargetExamples(Examples):
-    """Targets with the items before them and with negatives: pairs, transitions and windows.
+    """Examples of consecutive target items, the items before them, and negatives.
 
-    Each example is `num_targets` successive items of a user, as targets, and up to `context` items before them. A
-    user's targets begin at every place from the first that has `context` items before it; users too short for that
-    have one example, their last items, with what comes before.
+    Each example has `num_targets` consecutive items of a user as targets and up to `context` items before them. The
+    targets start at every position that has `context` items before it. A history that is too short for that gives one
+    example: its last items as targets, with the items before them.
 
     Args:
-        sequences: what to train on.
+        sequences: the training sequences.
         context: items before the targets; 0 for pairs of user and item.
-        num_targets: successive items to predict.
+        num_targets: consecutive items to predict.
         num_negatives: unseen items per example.
     """
 
@@ -123,17 +124,17 @@ class ContextTargetExamples(Examples):
         self.num_targets, self.num_negatives = num_targets, num_negatives
         self.unseen = UnseenItems(sequences)
         lengths = sequences.lengths
-        least = 1 if context else 0
-        last = np.maximum(lengths - num_targets, least)
+        min_context = 1 if context else 0
+        last = np.maximum(lengths - num_targets, min_context)
         first = np.minimum(context, last)
-        counts = np.where(lengths > least, last - first + 1, 0)
+        counts = np.where(lengths > min_context, last - first + 1, 0)
         self.users = np.repeat(np.arange(sequences.num_users), counts)
-        self.places = np.repeat(first, counts) + _numbered(counts)
+        self.places = np.repeat(first, counts) + _count_within_groups(counts)
         self.num_examples = len(self.users)
 
     def batch(self, chosen: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Returns `users [b]`, `items [b, context]`, `lengths [b]`, `targets [b, num_targets]` (0 where there are
-        fewer) and `negatives [b, num_negatives]`."""
+        """Returns `users [b]`, `items [b, context]`, `lengths [b]`, `targets [b, num_targets]` (right-padded with 0)
+        and `negatives [b, num_negatives]`."""
         users, places = self.users[chosen], self.places[chosen]
         begins, lengths = self.sequences.splits[users], np.minimum(places, self.context)
         targets = np.minimum(self.sequences.lengths[users] - places, self.num_targets)
@@ -147,16 +148,16 @@ class ContextTargetExamples(Examples):
 
 
 class NextItemExamples(Examples):
-    """Histories and the item that follows each place of them.
+    """Histories with the next item at every position.
 
     Args:
-        sequences: what to train on; users with one item are passed over.
-        max_length: inputs per example at most.
-        whole: whether longer histories are cut into as many examples as all their targets need, from the end; or have
-            one, of their last items.
-        num_negatives: unseen items per place.
-        num_shared: further items per example, for all examples of a batch to share; a user may have met some of them.
-        alpha: those are drawn in proportion to count^alpha.
+        sequences: the training sequences; users with one item are skipped.
+        max_length: maximum number of inputs per example.
+        num_negatives: unseen items per position.
+        num_shared: negatives per example that all examples of the batch share. A user may have seen some of them.
+        alpha: shared negatives are drawn with probability proportional to count^alpha.
+        whole: cut longer histories into several examples, from the end, so that every item is a target; if False, a
+            history gives one example of its last items.
     """
 
     varying: ClassVar[tuple[str, ...]] = ("items", "targets", "negatives")
@@ -172,19 +173,19 @@ class NextItemExamples(Examples):
     ) -> None:
         self.sequences, self.max_length = sequences, max_length
         self.num_negatives, self.num_shared = num_negatives, num_shared
-        support = sequences.counts()[1:].astype(float)
-        self.rising = np.cumsum(np.where(support > 0, support, 1.0) ** alpha * (support > 0))
+        item_counts = sequences.counts()[1:].astype(float)
+        self.cumulative = np.cumsum(np.where(item_counts > 0, item_counts, 1.0) ** alpha * (item_counts > 0))
         self.unseen = UnseenItems(sequences) if num_negatives else None
         users = np.flatnonzero(sequences.lengths >= 2)
         lengths = sequences.lengths[users]
         counts = -(-(lengths - 1) // max_length) if whole else np.ones_like(lengths)
         self.users = np.repeat(users, counts)
-        self.ends = np.repeat(lengths, counts) - max_length * _numbered(counts)
+        self.ends = np.repeat(lengths, counts) - max_length * _count_within_groups(counts)
         self.num_examples = len(self.users)
 
     def batch(self, chosen: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Returns `users [b]`, `items` and `targets [b, n]`, right-padded to the longest, `lengths [b]` and, where they
-        are asked for, `negatives [b, n, num_negatives]` and `shared [b, num_shared]`."""
+        """Returns `users [b]`, `items` and `targets [b, n]`, right-padded to the longest, `lengths [b]` and, if their
+        numbers are not 0, `negatives [b, n, num_negatives]` and `shared [b, num_shared]`."""
         users, ends = self.users[chosen], self.ends[chosen]
         lengths = np.minimum(ends - 1, self.max_length)
         width, begins = int(lengths.max()), self.sequences.splits[users] + ends - 1 - lengths
@@ -198,17 +199,24 @@ class NextItemExamples(Examples):
             drawn = self.unseen.draw(users, width * self.num_negatives, rng)
             batch["negatives"] = drawn.reshape(len(users), width, self.num_negatives)
         if self.num_shared:
-            draws = rng.random((len(users), self.num_shared)) * self.rising[-1]
-            batch["shared"] = 1 + np.searchsorted(self.rising, draws, side="right").astype(np.int32)
+            draws = rng.random((len(users), self.num_shared)) * self.cumulative[-1]
+            batch["shared"] = 1 + np.searchsorted(self.cumulative, draws, side="right").astype(np.int32)
         return batch
 
 
-KINDS: dict[str, type[Examples]] = {"contexts": ContextTargetExamples, "shifted": NextItemExamples}
-"""What `Recommender.examples` may name, beside "masked", whose examples are prepared on the disk."""
+KINDS: dict[str, Callable[..., Examples]] = {"contexts": ContextTargetExamples, "shifted": NextItemExamples}
+"""Values of `Recommender.examples`. The other value is "masked", whose examples are prepared on disk."""
+
+
+def examples_of(kind: str | None, sequences: Sequences, **options: Any) -> Examples:
+    """Returns the examples of one of KINDS. Raises ValueError for another kind."""
+    if kind not in KINDS:
+        raise ValueError(f"`kind` must be one of {list(KINDS)}. Received: {kind!r}")
+    return KINDS[kind](sequences, **options)
 
 
 def dataset_of(examples: Examples, batch_size: int, seed: int, start_step: int = 0) -> tf.data.Dataset:
-    """Returns the batches of `examples.batches` as TensorFlow reads them, made while a step computes."""
+    """Returns the batches of `examples.batches` as a dataset that prefetches during each training step."""
 
     def spec(name: str, column: np.ndarray) -> tf.TensorSpec:
         shape = [batch_size, *column.shape[1:]]

@@ -1,4 +1,4 @@
-"""Cloze masks drawn inside tf.data, anew in every epoch, by ops whose only state is the step."""
+"""Draws new Cloze masks in every epoch, inside tf.data, with stateless random operations seeded by the step."""
 
 import tensorflow as tf
 
@@ -8,17 +8,17 @@ from bert4rec_tf.config.run import MaskingSettings
 def mask_dynamically(
     batches: tf.data.Dataset, masking: MaskingSettings, num_items: int, seed: int, start_step: int = 0
 ) -> tf.data.Dataset:
-    """Masks batches of windows as `examples.mask_windows` masks them on disk.
+    """Masks batches of windows in the same way as `cloze.mask_windows`.
 
-    In `mask_copies` + 1 epochs each window is once masked at its last item only, and in the others at random: the
-    original's proportion.
+    In every `mask_copies` + 1 epochs a window has only its last item masked once, and random masks otherwise. This is
+    the original's proportion.
 
     Args:
         batches: dictionaries of `user`, `window`, `epoch` [b] and `items` [b, N].
-        masking: how many positions are masked and what is shown there.
+        masking: how many positions are masked and what replaces their items.
         num_items: n; the mask token is n + 1.
-        seed: decides the masks together with the number of the step.
-        start_step: the number of the first batch.
+        seed: decides the masks, together with the step.
+        start_step: the step of the first batch.
 
     Returns:
         Dictionaries with `items` masked, and `mask_positions` and `mask_targets`, int32 [b, P].
@@ -41,10 +41,10 @@ def mask_dynamically(
         positions = tf.sort(tf.where(slots, positions, width), axis=1)
         positions = tf.where(slots, positions, 0)
         targets = tf.where(slots, tf.gather(items, positions, batch_dims=1), 0)
-        shown = _shown(targets, last_only, masking, num_items, tf.stack([seed, 2 * step + 1]))
+        replacements = _replacements(targets, last_only, masking, num_items, tf.stack([seed, 2 * step + 1]))
         where = tf.where(slots)
         indices = tf.stack([where[:, 0], tf.cast(tf.gather_nd(positions, where), tf.int64)], axis=1)
-        masked = tf.tensor_scatter_nd_update(items, indices, tf.gather_nd(shown, where))
+        masked = tf.tensor_scatter_nd_update(items, indices, tf.gather_nd(replacements, where))
         return {"user": batch["user"], "items": masked, "mask_positions": positions, "mask_targets": targets}
 
     return batches.enumerate(start_step).map(mask, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
@@ -56,7 +56,7 @@ def _num_predictions(lengths: tf.Tensor, masking: MaskingSettings) -> tf.Tensor:
     return tf.clip_by_value(tf.cast(rounded, tf.int32), 1, masking.max_predictions)
 
 
-def _shown(
+def _replacements(
     targets: tf.Tensor, last_only: tf.Tensor, masking: MaskingSettings, num_items: int, seed: tf.Tensor
 ) -> tf.Tensor:
     mask_token = tf.fill(tf.shape(targets), num_items + 1)

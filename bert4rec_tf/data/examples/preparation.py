@@ -1,4 +1,4 @@
-"""Sequences to prepared shards: made once for a fingerprint, the same bytes for any number of processes."""
+"""Prepares the shards of a training, once per fingerprint. Any number of processes writes the same bytes."""
 
 import abc
 import contextlib
@@ -30,7 +30,7 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import Progress
 
 SHARD_SIZE = 8_192
-"""Examples per shard; a part of what decides the bytes, the number of processes is not."""
+"""Examples per shard. It changes the bytes of the shards; the number of processes does not."""
 
 
 def prepare(
@@ -41,23 +41,23 @@ def prepare(
     folder: Path,
     processes: int = 1,
 ) -> Shards:
-    """Returns the shards of Cloze examples of `sequences`, writing those that are not there yet.
+    """Returns the shards of Cloze examples of `sequences`. Writes those that are missing or damaged.
 
-    Static masks give `mask_copies` + 1 masked examples of each window, shuffled once; dynamic ones give the windows,
-    and `masking.mask_dynamically` masks them when they are read.
+    With static masks the shards hold `mask_copies` + 1 masked examples of each window, shuffled. With dynamic masks
+    they hold the windows, which `masking.mask_dynamically` masks when they are read.
+
+    If another process works in the same folder, this one waits.
 
     Args:
-        sequences: what to train on.
-        masking: how examples are made.
+        sequences: the training sequences.
+        masking: settings of the masks.
         max_length: N.
         seed: decides the masks and the order on disk.
-        folder: the shards come into a folder of their own in it, named by their fingerprint.
-        processes: how many processes write.
-
-    A shard that is damaged or gone is written again. Another process in the same folder is waited for.
+        folder: the shards get their own folder in it, named by their fingerprint.
+        processes: number of processes that write.
 
     Raises:
-        UserError: where nothing can be masked, the folder cannot be made, or `processes` is below 1.
+        UserError: if nothing can be masked, the folder cannot be created, or `processes` is below 1.
     """
     if processes < 1:
         raise UserError(f"`processes` must be at least 1. Received: processes={processes}")
@@ -65,7 +65,7 @@ def prepare(
     lock, folder = files.FolderLock(folder), folder / fingerprint[:16]
     windows = cut_windows(sequences, max_length, masking.window_step)
     if not len(windows):
-        raise UserError("No user has two items to train on, so no item can be masked with a context")
+        raise UserError("No user has two training items, so there is no item to mask with a context")
     if masking.masking == "static":
         maker: ShardMaker = StaticShards(windows, masking, max_length, sequences.num_items, seed, folder)
     else:
@@ -82,13 +82,13 @@ def prepare(
 
 
 class ShardMaker(abc.ABC):
-    """Writes shard after shard, each a function of its number alone.
+    """Writes shards; each depends only on its number, so processes can write them in any order.
 
     Attributes:
-        windows: what the examples are made of.
-        num_examples: in all shards.
+        windows: the windows that the examples come from.
+        num_examples: in all shards together.
         seed: decides their order.
-        folder: where the shards come.
+        folder: for the shards.
     """
 
     windows: Windows
@@ -105,7 +105,7 @@ class ShardMaker(abc.ABC):
 
     @cached_property
     def order(self) -> np.ndarray:
-        """[num_examples] int64: the one permutation that decides which example lies where."""
+        """The order of the examples on disk, int64 [num_examples]."""
         return np.random.default_rng([self.seed, 0]).permutation(self.num_examples)
 
     def examples_of(self, number: int) -> np.ndarray:
@@ -125,7 +125,7 @@ class ShardMaker(abc.ABC):
 
 
 class StaticShards(ShardMaker):
-    """Masked examples (see `examples.mask_windows`)."""
+    """Shards of masked examples (see `cloze.mask_windows`)."""
 
     def __init__(
         self, windows: Windows, masking: MaskingSettings, max_length: int, num_items: int, seed: int, folder: Path
@@ -144,17 +144,17 @@ class StaticShards(ShardMaker):
 
     def columns(self, number: int) -> dict[str, Column]:
         chosen, seed = self.examples_of(number), [self.seed, 1, number]
-        made = mask_windows(self.windows, chosen, self.masking, self.max_length, self.num_items, seed)
+        examples = mask_windows(self.windows, chosen, self.masking, self.max_length, self.num_items, seed)
         return {
-            "user": Column(made.users),
-            "items": Column(made.items, made.lengths),
-            "mask_positions": Column(made.mask_positions, made.num_masked),
-            "mask_targets": Column(made.mask_targets, made.num_masked),
+            "user": Column(examples.users),
+            "items": Column(examples.items, examples.lengths),
+            "mask_positions": Column(examples.mask_positions, examples.num_masked),
+            "mask_targets": Column(examples.mask_targets, examples.num_masked),
         }
 
 
 class WindowShards(ShardMaker):
-    """Windows as they are, with their numbers."""
+    """Shards of unmasked windows, with their numbers."""
 
     def __init__(self, windows: Windows, max_length: int, seed: int, folder: Path) -> None:
         self.windows = windows
@@ -193,62 +193,64 @@ def _write(maker: ShardMaker, numbers: Sequence[int], processes: int) -> None:
 
 @contextlib.contextmanager
 def _written_by_workers(maker: ShardMaker, numbers: Sequence[int], processes: int) -> Iterator[Iterable[None]]:
-    """Yields what is done when a shard is written, by processes that end with this one, however it ends."""
-    given = maker.folder / f".windows{files.PARTIAL}"
-    npz.write(given, vars(maker.windows))
+    """Yields an iterable with one entry per written shard. The worker processes end when this process ends."""
+    windows_file = maker.folder / f".windows{files.PARTIAL}"
+    npz.write(windows_file, vars(maker.windows))
     bare = copy.copy(maker)
-    bare.windows = None
+    del bare.windows
     context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryFile() as notes:
+    with tempfile.TemporaryFile() as messages:
         try:
-            with ProcessPoolExecutor(processes, context, _receive, (bare, given)) as pool:
-                with _born_quietly(notes):
-                    written = pool.map(_write_received, numbers)
+            with ProcessPoolExecutor(processes, context, _start_worker, (bare, windows_file)) as pool:
+                with _quiet_children(messages):
+                    written = pool.map(_write_shard, numbers)
                 yield written
         except BrokenProcessPool as error:
-            notes.seek(0)
-            said = notes.read().decode(errors="replace")
-            if "Traceback" in said:
-                print(said, file=sys.stderr)
+            messages.seek(0)
+            text = messages.read().decode(errors="replace")
+            if "Traceback" in text:
+                print(text, file=sys.stderr)
             raise UserError(
-                f"{maker.folder}: a process that wrote examples was ended from outside, perhaps for want of memory; "
-                "start the same command again, with fewer --processes"
+                f"{maker.folder}: a process that wrote examples was killed, perhaps because memory ran out; "
+                "run the same command again with fewer --processes"
             ) from error
         finally:
-            given.unlink(missing_ok=True)
+            windows_file.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def _born_quietly(notes: BinaryIO) -> Iterator[None]:
-    """Processes begun inside the block never hear Ctrl-C, and put what TensorFlow says at its start into a file."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if hasattr(signal, "pthread_sigmask") else None
+def _quiet_children(messages: BinaryIO) -> Iterator[None]:
+    """Processes started inside the block ignore Ctrl-C, and TensorFlow's start-up messages go to a file."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if hasattr(signal, "pthread_sigmask") else None
     stderr = os.dup(2)
-    os.dup2(notes.fileno(), 2)
+    os.dup2(messages.fileno(), 2)
     try:
         yield
     finally:
         os.dup2(stderr, 2)
         os.close(stderr)
-        if before is not None:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-_received: list[ShardMaker] = []
-"""What a worker process was given to write from, read once and not with every shard."""
+_makers: list[ShardMaker] = []
+"""The shard maker of a worker process, sent once and not with every shard."""
 
 
-def _receive(bare: ShardMaker, given: Path) -> None:
-    """Puts the windows, which are in a file for they may be large, back into the maker."""
+def _start_worker(bare: ShardMaker, windows_file: Path) -> None:
+    """Loads the windows, which may be too large to send, from a file into the maker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    bare.windows = Windows(**npz.read(given))
-    _received[:] = [bare]
+    bare.windows = Windows(**npz.read(windows_file))
+    _makers[:] = [bare]
 
 
 def _end_with_parent() -> None:
-    multiprocessing.parent_process().join()
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
     os._exit(1)
 
 
-def _write_received(number: int) -> None:
-    _received[0].write(number)
+def _write_shard(number: int) -> None:
+    _makers[0].write(number)

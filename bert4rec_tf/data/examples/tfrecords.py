@@ -1,9 +1,9 @@
-"""Training examples as TFRecord shards: one feature per column, written whole, read back in batches.
+"""Writes training examples to TFRecord shards and reads them back in batches.
 
-A record is a `tf.train.Example` that holds a block of BLOCK rows: a feature `name` with their values one after the
-other, and where rows differ in length a feature `name_lengths`. One record per row would cost ten times the time.
+A record is a `tf.train.Example` that holds BLOCK rows: a feature `name` with the values of all rows and, if rows differ
+in length, a feature `name_lengths`. One record per row would take ten times as long.
 
-The order of examples is a function of seed and epoch alone, so reading can start at any step without a state.
+The order of the examples depends only on seed and epoch, so reading can start at any step without saved state.
 """
 
 import hashlib
@@ -33,14 +33,14 @@ class Column:
 
     Attributes:
         values: int [rows], or [rows, width] with `lengths`.
-        lengths: int [rows], how many values of each row are real.
+        lengths: int [rows], the number of values in each row, without padding.
     """
 
     values: np.ndarray
     lengths: np.ndarray | None = None
 
     def features(self, name: str, rows: slice) -> dict[str, tf.train.Feature]:
-        """Returns these rows as features of one record."""
+        """Returns the given rows as features of one record."""
         values = self.values[rows]
         if self.lengths is None:
             return {name: _integers(values)}
@@ -54,11 +54,11 @@ def _integers(values: np.ndarray) -> tf.train.Feature:
 
 
 def write_shard(path: Path, columns: Mapping[str, Column]) -> None:
-    """Writes one `tf.train.Example` per block of rows; the file appears whole or not at all.
+    """Writes one `tf.train.Example` per block of rows, atomically.
 
     Raises:
-        UserError: where it cannot be written.
-        ValueError: for columns of unequal length.
+        UserError: if the file cannot be written.
+        ValueError: if the columns differ in length.
     """
     rows = {len(column.values) for column in columns.values()}
     if len(rows) != 1:
@@ -85,10 +85,10 @@ class Shards:
     """A folder of shards.
 
     Attributes:
-        folder: where they lie.
+        folder: of the shards.
         names: their file names, in order.
-        sizes: how many examples each holds.
-        widths: feature -> the width to which its rows are padded, or None for one value per row.
+        sizes: number of examples in each.
+        widths: feature -> the width to which its rows are padded; None for one value per row.
     """
 
     folder: Path
@@ -101,16 +101,17 @@ class Shards:
         return sum(self.sizes)
 
     def write_manifest(self, fingerprint: str) -> None:
-        """Writes the manifest, after which the folder counts as prepared."""
+        """Writes the manifest. With it, the folder is complete."""
         manifest = self._manifest(fingerprint)
         for row in manifest["shards"]:
             row["sha256"] = _checksum(self.folder / row["name"])
         files.write_json(self.folder / MANIFEST, manifest)
 
     def missing(self, fingerprint: str) -> list[int]:
-        """Returns the numbers of the shards that must be written: all, unless there is a manifest of this fingerprint.
+        """Returns the numbers of the shards to write.
 
-        Then only those whose bytes are not the manifest's any more, and the user is told which.
+        These are all shards if there is no manifest with this fingerprint; else those whose checksum differs from the
+        manifest's. The latter are reported with a warning.
         """
         everything = list(range(len(self.names)))
         try:
@@ -134,27 +135,27 @@ class Shards:
         }
 
     def read(self, batch_size: int, seed: int, start_step: int = 0) -> tf.data.Dataset:
-        """Reads batches without end, each epoch in an order of its own.
+        """Reads batches without end. Each epoch is shuffled differently.
 
         Args:
-            batch_size: examples per batch; a batch may hold the end of one epoch and the start of the next.
-            seed: decides the order of shards in each epoch and of the examples in each shard.
-            start_step: how many batches to pass over (nothing of passed shards is read).
+            batch_size: examples per batch; a batch may span two epochs.
+            seed: decides the order of the shards in each epoch and of the examples in each shard.
+            start_step: number of batches to skip. Shards that are skipped entirely are not read.
 
         Returns:
-            A dataset of dictionaries: a feature's values, int32 [batch_size] or [batch_size, width] padded with 0, and
+            A dataset of dictionaries with each feature, int32 [batch_size] or [batch_size, width] padded with 0, and
             `epoch`, int64 [batch_size].
         """
         paths = tf.constant([str(self.folder / name) for name in self.names])
         sizes = tf.constant(self.sizes, tf.int64)
-        first_epoch, passed = divmod(start_step * batch_size, self.num_examples)
+        first_epoch, skipped_examples = divmod(start_step * batch_size, self.num_examples)
 
         def shards_of(epoch: tf.Tensor) -> tf.data.Dataset:
             order = tf.random.experimental.stateless_shuffle(tf.range(len(self.names)), seed=tf.stack([seed, epoch]))
             ordered = tf.gather(sizes, order)
             begins = tf.cumsum(ordered, exclusive=True)
-            passed_here = tf.where(epoch == first_epoch, tf.constant(passed, tf.int64), 0)
-            skipped = tf.clip_by_value(passed_here - begins, 0, ordered)
+            skipped_here = tf.where(epoch == first_epoch, tf.constant(skipped_examples, tf.int64), 0)
+            skipped = tf.clip_by_value(skipped_here - begins, 0, ordered)
             rows = (tf.fill(tf.shape(order), epoch), order, skipped)
             return tf.data.Dataset.from_tensor_slices(rows).filter(
                 lambda epoch, shard, skipped: skipped < tf.gather(sizes, shard)
@@ -192,7 +193,7 @@ class Shards:
 
 
 def _checksum(path: Path) -> str | None:
-    """Returns the SHA-256 of a file; None where it cannot be read."""
+    """Returns the SHA-256 of a file; None if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

@@ -25,7 +25,11 @@ def read_pairs(path: Path, member: str | None = None) -> Sequences:
     Raises:
         UserError: for a file that is missing, empty, cut short, or has a line which is not two integers.
     """
-    content = _read_bytes(path, member)
+    return parse_pairs(read_bytes(path, member), path)
+
+
+def parse_pairs(content: bytes, path: Path) -> Sequences:
+    """The same, of what was read from `path`."""
     if content.translate(None, INTEGERS):
         raise _first_bad_line(path, content)
     try:
@@ -58,7 +62,8 @@ def from_columns(users: pd.Series, items: pd.Series, path: Path) -> Sequences:
     return sequences
 
 
-def _read_bytes(path: Path, member: str | None) -> bytes:
+def read_bytes(path: Path, member: str | None = None) -> bytes:
+    """Returns what is packed in a file. Raises UserError where it is missing, damaged or empty."""
     with archives.opened(path, member) as file:
         content = file.read()
     if not content.strip():

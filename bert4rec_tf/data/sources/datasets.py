@@ -10,7 +10,7 @@ from bert4rec_tf.config.data_names import RAW, Interactions, family, is_own, nam
 from bert4rec_tf.config.paper import paper
 from bert4rec_tf.data.reading import archives, conversion
 from bert4rec_tf.data.reading.conversion import Report
-from bert4rec_tf.data.reading.pairs import read_pairs
+from bert4rec_tf.data.reading.pairs import parse_pairs, read_bytes
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import download
 from bert4rec_tf.data.sources.download import Remote
@@ -264,22 +264,18 @@ def obtain(name: str, folder: Path | None = None) -> tuple[File, Path] | None:
         if download.fetch(file.remote, target) and source.terms:
             print(source.terms, flush=True)
         return file, target
-    _tell_if_another(source, *found)
     return found
 
 
-def _tell_if_another(source: Source, file: File, path: Path) -> None:
-    """Says where an authors' file is not the one they published, for results may then be others."""
-    checksum = source.fetched.remote.checksum
-    if source.min_item_actions is None and file == source.fetched and _readable(path, checksum) not in (None, checksum):
-        warn(f"{path}: is not the file that the authors published ({checksum}); results may differ from theirs")
-
-
-def _readable(path: Path, checksum: str) -> str | None:
-    try:
-        return download.digest(path, checksum)
-    except (OSError, *archives.DAMAGED):
-        return None
+def _read_processed(source: Source, file: File, path: Path) -> Sequences:
+    """Reads an authors' file. Warns where it is not the one that they published, for results may then be others."""
+    content = read_bytes(path, file.member)
+    if file == source.fetched:
+        checksum = file.remote.checksum
+        found = download.digest_of(content, checksum) if file.member is None else download.digest(path, checksum)
+        if found != checksum:
+            warn(f"{path}: is not the file that the authors published ({checksum}); results may differ from theirs")
+    return parse_pairs(content, path)
 
 
 def load(data: str | Interactions, folder: Path | str | None = None, source: str = "processed") -> Sequences:
@@ -309,9 +305,10 @@ def load_with_report(
     if found is None:
         return dataset.generator.sequences(), None
     file, path = found
-    least = source_of(name).min_item_actions
+    source = source_of(name)
+    least = source.min_item_actions
     if least is None:
-        return read_pairs(path, file.member), None
+        return _read_processed(source, file, path), None
     columns = dict(zip(("user_column", "item_column", "time_column"), file.columns))
     asked = Interactions(str(path), **columns, min_user_actions=5, min_item_actions=least, bad_rows="skip")
     return conversion.converted(asked, folder, file.member)

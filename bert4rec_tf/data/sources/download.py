@@ -8,10 +8,10 @@ import os
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 from urllib.parse import urlsplit
 
 import filelock
@@ -56,18 +56,24 @@ class Remote:
 
 def digest(path: Path, checksum: str) -> str:
     """Returns the checksum of a file (of what is packed in a `.gz`), in the manner of another checksum."""
-    manner = checksum.split(":")[0]
-    if manner == "git":
-        size = 0
-        with files.open_binary(path) as file:
-            while piece := file.read(PIECE):
-                size += len(piece)
-        found = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
-    else:
-        found = hashlib.new(manner)
     with files.open_binary(path) as file:
-        while piece := file.read(PIECE):
-            found.update(piece)
+        if path.suffix == ".gz" and checksum.startswith("git:"):  # Such a sum begins with the size of what is packed.
+            return digest_of(file.read(), checksum)
+        return _digest(iter(lambda: file.read(PIECE), b""), path.stat().st_size, checksum)
+
+
+def digest_of(content: bytes, checksum: str) -> str:
+    """Returns the checksum of the content of a file, in the manner of another checksum."""
+    return _digest((content,), len(content), checksum)
+
+
+def _digest(pieces: Iterable[bytes], size: int, checksum: str) -> str:
+    manner = checksum.split(":")[0]
+    found = hashlib.new("sha1" if manner == "git" else manner, usedforsecurity=False)
+    if manner == "git":
+        found.update(b"blob %d\0" % size)
+    for piece in pieces:
+        found.update(piece)
     return f"{manner}:{found.hexdigest()}"
 
 
@@ -128,6 +134,9 @@ def _fetch_from(url: str, remote: Remote, path: Path) -> None:
     """Fetches from one address. Raises Unreachable where nothing comes, UserError where it is not the file."""
     part = _Part(path)
     begun = part.length > 0
+    if begun and digest(part.path, remote.checksum) == remote.checksum:
+        part.finish(path)
+        return
     _complete(url, remote, part)
     found = digest(part.path, remote.checksum)
     if found != remote.checksum and begun:
@@ -250,7 +259,7 @@ def _write(response: http.client.HTTPResponse, part: _Part, start: int, total: i
     return received
 
 
-def _opened(part: _Part, mode: str) -> BinaryIO:
+def _opened(part: _Part, mode: str) -> IO[bytes]:
     try:
         return open(part.path, mode)
     except OSError as error:

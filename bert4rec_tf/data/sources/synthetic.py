@@ -1,8 +1,8 @@
-"""The built-in data sets: a Markov catalogue with communities, and its orderless twin.
+"""The built-in data sets: a Markov chain with communities of users, and one without any order.
 
-Every community of users has a taste (a Zipf law over its own order of the items) and its own chain: after an item, one
-of a few successors drawn once from that taste. The same item is followed by other items in another community, so the
-last item alone does not tell the next one, nor does the community alone. Nobody meets an item twice.
+Each community has a taste (a Zipf distribution over its own ranking of the items) and its own Markov chain: each item
+has a few likely successors, drawn from that taste. An item has different successors in different communities, so
+neither the last item alone nor the community alone determines the next item. No user sees an item twice.
 """
 
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ class MarkovCatalogue:
 
     Attributes:
         num_users, num_items, num_communities: sizes.
-        shortest, longest: lengths are uniform in [shortest, longest].
-        successors: how many items follow an item in a community, with falling probability.
-        order: probability that the next item is a successor, not a draw from the community's taste.
-        popularity_exponent: exponent of the Zipf law.
+        shortest, longest: history lengths are uniform in [shortest, longest].
+        successors: number of likely successors of an item in a community; each is half as likely as the one before.
+        order: probability that the next item is a successor; else it is drawn from the community's taste.
+        popularity_exponent: exponent of the Zipf distribution.
         seed: decides chains, tastes and histories.
     """
 
@@ -44,15 +44,15 @@ class MarkovCatalogue:
         """Returns [communities, items]: the probability of each item under each community's taste."""
         rng = np.random.default_rng([self.seed, 0])
         common = rng.permutation(self.num_items)
-        law = (1 + np.arange(self.num_items)) ** -self.popularity_exponent
+        zipf = (1 + np.arange(self.num_items)) ** -self.popularity_exponent
         tastes = np.empty((self.num_communities, self.num_items))
         for taste in tastes:
             rank = np.argsort(np.argsort(common) + rng.normal(0, self.num_items / 4, self.num_items))
-            taste[rank] = law / law.sum()
+            taste[rank] = zipf / zipf.sum()
         return tastes
 
     def transitions(self) -> np.ndarray:
-        """Returns [communities, items, items]: the probability of each next item, whatever was met before."""
+        """Returns [communities, items, items]: the probability of each next item, ignoring which were seen before."""
         rng = np.random.default_rng([self.seed, 1])
         weights = 0.5 ** np.arange(self.successors)
         weights /= weights.sum()
@@ -78,24 +78,24 @@ class MarkovCatalogue:
         unseen = np.ones((self.num_users, self.num_items))
         users = np.arange(self.num_users)
         tastes = self.tastes()[communities]
-        law = tastes
+        probabilities = tastes
         for step in range(self.longest):
-            weights = law * unseen
+            weights = probabilities * unseen
             weights = np.where(weights.any(axis=1, keepdims=True), weights, tastes * unseen)
             drawn[:, step] = _draw(weights, rng)
             unseen[users, drawn[:, step]] = 0
-            law = tables[communities, drawn[:, step]]
+            probabilities = tables[communities, drawn[:, step]]
         return [row[:length] for row, length in zip(drawn, lengths)]
 
     def sequences(self) -> Sequences:
         return _to_sequences(self.histories())
 
     def scores(self, sequences: Sequences, histories: Sequences) -> np.ndarray:
-        """Returns what the generator itself would score: float64 [users, n], column j for item j + 1.
+        """Returns the true transition probabilities as scores: float64 [users, n], column j for item j + 1.
 
         Args:
-            sequences: what `sequences()` returned.
-            histories: the part of them that is known, one row per user.
+            sequences: from `sequences()`.
+            histories: the known part of them, for all users.
         """
         numbers = np.array([int(item.removeprefix("item")) for item in sequences.vocabulary.items])
         last = np.array([histories[user][-1] for user in range(histories.num_users)])
@@ -106,7 +106,7 @@ class MarkovCatalogue:
 
 @dataclass(frozen=True)
 class OrderlessCatalogue:
-    """Items drawn one by one from a single Zipf law, nobody meeting one twice: nothing can be learned beyond it."""
+    """Histories drawn from a single Zipf distribution, no item twice. There is nothing to learn but popularity."""
 
     num_users: int = 4_000
     num_items: int = 300
@@ -121,8 +121,8 @@ class OrderlessCatalogue:
     def sequences(self) -> Sequences:
         rng = np.random.default_rng([self.seed, 4])
         lengths = rng.integers(self.shortest, self.longest + 1, size=self.num_users)
-        law = (1 + np.arange(self.num_items)) ** -self.popularity_exponent
-        keys = rng.exponential(size=(self.num_users, self.num_items)) / rng.permutation(law)
+        zipf = (1 + np.arange(self.num_items)) ** -self.popularity_exponent
+        keys = rng.exponential(size=(self.num_users, self.num_items)) / rng.permutation(zipf)
         order = np.argsort(keys, axis=1)
         return _to_sequences([row[:length] for row, length in zip(order, lengths)])
 

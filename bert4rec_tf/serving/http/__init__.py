@@ -1,1 +1,1 @@
-"""The HTTP server: its addresses, request batching, versions and page."""
+"""The HTTP server: routes, request batching, model versions and the page."""

@@ -1,4 +1,4 @@
-"""What is answered over HTTP: TensorFlow Serving's REST predict API, health checks, and the page."""
+"""The HTTP routes: TensorFlow Serving's REST predict API, health checks and the page."""
 
 import asyncio
 import contextlib
@@ -39,25 +39,25 @@ PAGE_HEADERS = {
     "Cache-Control": "no-cache",
 }
 
-HEAVY = 1 << 16
-"""Bytes of a body, or numbers of an answer, from which on a thread translates them and not the event loop."""
+THREAD_SIZE = 1 << 16
+"""Bodies of so many bytes, and responses of so many values, are converted in a thread to keep the event loop free."""
 
-LONGEST_QUERY, MOST_FOUND = 200, 100
+MAX_QUERY_LENGTH, MAX_RESULTS = 200, 100
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True)
 class Served:
-    """One version: the model, and its items for the page."""
+    """One version of the model, with its items for the page."""
 
     version: int
     model: LoadedModel
     catalogue: Catalogue
 
 
-def open_versions(settings: ServerSettings, tell: Callable[[str], None] = warn) -> Versions[Served]:
-    """Loads the newest version. Raises UserError where there is none, or the titles cannot be read."""
+def open_versions(settings: ServerSettings, report: Callable[[str], None] = warn) -> Versions[Served]:
+    """Loads the newest version. Raises UserError if there is none, or the titles cannot be read."""
     titles = read_titles(expanded_path(settings.titles)) if settings.titles else {}
 
     def load(folder: Path, number: int) -> Served:
@@ -66,22 +66,22 @@ def open_versions(settings: ServerSettings, tell: Callable[[str], None] = warn) 
         items = read_items(model.vocabulary) if model.vocabulary else list(titles)
         return Served(number, model, Catalogue(items, titles))
 
-    return Versions(expanded_path(settings.model), load, tell)
+    return Versions(expanded_path(settings.model), load, report)
 
 
 class Service:
-    """The handlers of all addresses.
+    """The handlers of all routes.
 
     Args:
-        settings: its limits.
-        versions: what is served.
+        settings: limits and timeouts.
+        versions: the versions of the model.
 
     Attributes:
-        is_leaving: whether every answer is to be the last one on its connection.
+        is_stopping: set it to close each connection after its next response.
     """
 
     def __init__(self, settings: ServerSettings, versions: Versions[Served]) -> None:
-        self.is_leaving = False
+        self.is_stopping = False
         self._settings = settings
         self._versions = versions
         self._batcher: Batcher | None = None
@@ -89,30 +89,31 @@ class Service:
 
     def application(self) -> web.Application:
         app = web.Application(
-            middlewares=[self._last_ones, _errors_as_json], client_max_size=self._settings.max_body_bytes
+            middlewares=[self._close_when_stopping, _errors_as_json], client_max_size=self._settings.max_body_bytes
         )
         model = "/v1/models/{name:[^/:]+}"
-        for place in (model, model + "/versions/{version:[^/:]+}"):
-            app.router.add_get(place, self.status)
-            app.router.add_get(place + "/metadata", self.metadata)
-            app.router.add_post(place + ":predict", self.predict)
+        for path in (model, model + "/versions/{version:[^/:]+}"):
+            app.router.add_get(path, self.status)
+            app.router.add_get(path + "/metadata", self.metadata)
+            app.router.add_post(path + ":predict", self.predict)
         app.router.add_get("/healthz", self.live)
         app.router.add_get("/readyz", self.ready)
         app.router.add_get("/page/model", self.about)
         app.router.add_get("/page/items", self.items)
         for path in self._files:
             app.router.add_get(f"/{path}", self.file)
-        app.cleanup_ctx.append(self._at_work)
+        app.cleanup_ctx.append(self._background)
         return app
 
     @web.middleware
-    async def _last_ones(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _close_when_stopping(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         response = await handler(request)
-        if self.is_leaving:
+        if self.is_stopping:
             response.force_close()
         return response
 
-    async def _at_work(self, app: web.Application) -> AsyncIterator[None]:
+    async def _background(self, app: web.Application) -> AsyncIterator[None]:
+        """Runs the batcher and the check for new versions while the server runs."""
         settings = self._settings
         async with Batcher(settings.max_batch_size, settings.batch_timeout_ms / 1_000, settings.max_queue) as batcher:
             self._batcher = batcher
@@ -130,17 +131,17 @@ class Service:
                 try:
                     await loop.run_in_executor(thread, self._versions.refresh)
                 except Exception:
-                    LOG.exception("the folder of versions could not be looked through")
+                    LOG.exception("checking for a new version failed")
 
     def _name(self, request: web.Request) -> str:
-        """Returns the name of the model, which is the only one that may be asked for."""
+        """Returns the model's name. Raises RequestError if the request names another model."""
         name = request.match_info["name"]
         if name != self._settings.name:
-            raise RequestError(f"There is no model {name!r} here, but {self._settings.name!r}", 404)
+            raise RequestError(f"No model {name!r}; this server has {self._settings.name!r}", 404)
         return name
 
     def _served(self, request: web.Request) -> Served:
-        """Returns the version that a request names, or else the current one."""
+        """Returns the current version. Raises RequestError if the request names another one."""
         name, version = self._name(request), request.match_info.get("version")
         served = self._versions.current
         if version is not None and version != str(served.version):
@@ -155,28 +156,28 @@ class Service:
             async with asyncio.timeout_at(end):
                 body = await request.read()
         except TimeoutError:
-            raise RequestError(f"The body did not come within {self._settings.timeout:g} seconds", 408) from None
+            raise RequestError(f"The body did not arrive within {self._settings.timeout:g} seconds", 408) from None
         try:
             async with asyncio.timeout_at(end):
-                question = await _translated(len(body), predict.parse, body, served.model, self._settings)
-                outputs = await self._batcher.submit(question.call)
+                parsed = await _in_thread_if_large(len(body), predict.parse, body, served.model, self._settings)
+                outputs = await self._batcher.submit(parsed.call)
                 size = sum(array.size for array in outputs.values())
-                return await _translated(size, _answer, question, outputs)
+                return await _in_thread_if_large(size, lambda: _json(predict.answer(parsed, outputs)))
         except TimeoutError:
             raise RequestError(f"No answer within {self._settings.timeout:g} seconds", 504) from None
 
     async def status(self, request: web.Request) -> web.Response:
-        name, named = self._name(request), request.match_info.get("version")
-        states = [state for state in self._versions.status() if named in (None, state["version"])]
+        name, version = self._name(request), request.match_info.get("version")
+        states = [state for state in self._versions.status() if version in (None, state["version"])]
         if not states:
-            raise _no_version(name, named, self._versions.current)
+            raise _no_version(name, version, self._versions.current)
         return _json({"model_version_status": states})
 
     async def metadata(self, request: web.Request) -> web.Response:
         served = self._served(request)
         spec = {"name": self._settings.name, "signature_name": "", "version": str(served.version)}
-        told = {"signature_def": {"signature_def": served.model.description}, "model_card": served.model.card}
-        return _json({"model_spec": spec, "metadata": told})
+        metadata = {"signature_def": {"signature_def": served.model.description}, "model_card": served.model.card}
+        return _json({"model_spec": spec, "metadata": metadata})
 
     async def live(self, request: web.Request) -> web.Response:
         return _json({"status": "alive"})
@@ -190,7 +191,7 @@ class Service:
         return web.Response(body=self._files[path], content_type=kind, charset="utf-8", headers=PAGE_HEADERS)
 
     async def about(self, request: web.Request) -> web.Response:
-        """What the page has to know of the model."""
+        """What the page needs to know about the model."""
         served = self._versions.current
         signatures = {
             name: {key: info.default is None for key, info in one.inputs.items()}
@@ -209,26 +210,22 @@ class Service:
         )
 
     async def items(self, request: web.Request) -> web.Response:
-        """Items by `query`, or those with the given `id`s, with their titles."""
+        """Items that match `query`, or the items with the given `id`s, with their titles."""
         catalogue = self._versions.current.catalogue
         ids = request.query.getall("id", [])
         query = request.query.get("query", "")
-        if len(ids) > MOST_FOUND or len(query) > LONGEST_QUERY:
-            raise RequestError(f"At most {MOST_FOUND} ids or {LONGEST_QUERY} letters can be looked for")
-        found = ids or await asyncio.to_thread(catalogue.search, query, MOST_FOUND)
-        return _json({"items": [{"id": item, "title": catalogue.title(item)} for item in found]})
-
-
-def _answer(question: predict.PredictRequest, outputs: Any) -> web.Response:
-    return _json(predict.answer(question, outputs))
+        if len(ids) > MAX_RESULTS or len(query) > MAX_QUERY_LENGTH:
+            raise RequestError(f"A search may have at most {MAX_RESULTS} ids or {MAX_QUERY_LENGTH} characters")
+        results = ids or await asyncio.to_thread(catalogue.search, query, MAX_RESULTS)
+        return _json({"items": [{"id": item, "title": catalogue.title(item)} for item in results]})
 
 
 def _no_version(name: str, version: str, served: Served) -> RequestError:
-    return RequestError(f"There is no version {version!r} of {name!r} here, but {served.version}", 404)
+    return RequestError(f"No version {version!r} of {name!r}; this server has version {served.version}", 404)
 
 
-async def _translated(size: int, function: Callable[..., Any], *arguments: Any) -> Any:
-    return await asyncio.to_thread(function, *arguments) if size >= HEAVY else function(*arguments)
+async def _in_thread_if_large(size: int, function: Callable[..., Any], *arguments: Any) -> Any:
+    return await asyncio.to_thread(function, *arguments) if size >= THREAD_SIZE else function(*arguments)
 
 
 def _json(content: Any, status: int = 200, headers: Any = None) -> web.Response:
@@ -245,11 +242,11 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
     except Overloaded as error:
         return _error(str(error), 503, {"Retry-After": "1"})
     except ModelError as error:
-        return _error(
-            f"The model {'refused' if error.is_callers else 'failed'}: {error}", 400 if error.is_callers else 503
-        )
+        if error.is_client_error:
+            return _error(f"The model rejected the inputs: {error}", 400)
+        return _error(f"The model failed: {error}", 503)
     except web.RequestPayloadError:
-        return _error("The body is not encoded as its headers say", 400)
+        return _error("The body's encoding does not match its headers", 400)
     except web.HTTPException as error:
         if error.status < 400:
             raise
@@ -257,13 +254,13 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
         return _error(_REASONS.get(error.status, error.reason), error.status, allowed)
     except Exception:
         LOG.exception("%s %s failed", request.method, request.path)
-        return _error("The server failed; its log says more", 500)
+        return _error("Internal error; see the server's log", 500)
 
 
 _REASONS = {
-    404: "There is nothing at this address",
-    405: "This address does not take this method",
-    413: "The body is larger than the server takes",
+    404: "No such path",
+    405: "This path does not allow this method",
+    413: "The body is larger than the server allows",
 }
 
 

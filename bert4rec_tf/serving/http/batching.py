@@ -1,4 +1,4 @@
-"""Calls of a model, several requests' rows in one, in a thread of their own."""
+"""Batches the rows of several requests into one call of the model, in a separate thread."""
 
 import asyncio
 import contextlib
@@ -13,26 +13,26 @@ import numpy as np
 from bert4rec_tf.serving.signatures import Arrays, LoadedModel, ModelError
 
 PADDED = "histories"
-"""The input that may be padded to join one more wide: an answer does not depend on a history's padding. It may well
-depend on the width of others: `score` has a column for each of its candidates."""
+"""The only input that may be padded so that requests of different widths share a batch. The padding of a history does
+not change the result; the width of other inputs does (`score` returns a column for each candidate)."""
 
 Outputs = dict[str, np.ndarray]
 
 
 class Overloaded(Exception):
-    """More rows wait already than may."""
+    """The queue is full."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """What one request asks of a model.
+    """A call of a model, for one request.
 
     Attributes:
-        model: of the version that was current when the request came.
-        signature: its name.
+        model: of the version that was current when the request arrived.
+        signature: name of the signature.
         arrays: all inputs.
-        rows: how many; 0 for a signature without any input of that many rows, which is called alone.
-        shared: names of the inputs that all rows have in common.
+        rows: number of rows; 0 if no input has rows. Such a call cannot join others.
+        shared: names of the inputs that are the same for all rows.
     """
 
     model: LoadedModel
@@ -43,7 +43,7 @@ class Call:
 
     @cached_property
     def group(self) -> Hashable:
-        """Equal for calls that may join."""
+        """Equal for calls that can share a batch."""
         common = tuple((name, _content(self.arrays[name])) for name in sorted(self.shared))
         shapes = tuple(
             (name, array.shape[1:])
@@ -52,20 +52,20 @@ class Call:
         )
         return (id(self.model), self.signature, common, shapes, *([] if self.rows else [id(self)]))
 
-    def pieces(self, most: int) -> list["Call"]:
-        """Returns calls of at most so many rows, in order."""
-        if self.rows <= most:
+    def pieces(self, max_rows: int) -> list["Call"]:
+        """Splits the call into calls of at most `max_rows` rows, in order."""
+        if self.rows <= max_rows:
             return [self]
         return [
             replace(
                 self,
-                rows=min(most, self.rows - begin),
+                rows=min(max_rows, self.rows - begin),
                 arrays={
-                    name: array if name in self.shared else array[begin : begin + most]
+                    name: array if name in self.shared else array[begin : begin + max_rows]
                     for name, array in self.arrays.items()
                 },
             )
-            for begin in range(0, self.rows, most)
+            for begin in range(0, self.rows, max_rows)
         ]
 
 
@@ -74,18 +74,18 @@ def _content(array: np.ndarray) -> Hashable:
 
 
 def join(calls: Sequence[Call]) -> Arrays:
-    """Returns the inputs of one call with the rows of all, which are of one group."""
+    """Returns the inputs of one call with the rows of all `calls`, which belong to one group."""
     first = calls[0]
     if len(calls) == 1:
         return first.arrays
     return {
-        name: array if name in first.shared else np.concatenate(_equally_wide([one.arrays[name] for one in calls]))
+        name: array if name in first.shared else np.concatenate(_pad_to_widest([one.arrays[name] for one in calls]))
         for name, array in first.arrays.items()
     }
 
 
-def _equally_wide(arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """Pads [b, w] arrays of bytes on the right to the widest."""
+def _pad_to_widest(arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """Pads [b, w] arrays of bytes on the right to the widest one."""
     if len({array.shape[1:] for array in arrays}) == 1:
         return arrays
     width = max(array.shape[1] for array in arrays)
@@ -94,11 +94,11 @@ def _equally_wide(arrays: list[np.ndarray]) -> list[np.ndarray]:
     ]
 
 
-def share_out(outputs: Outputs, calls: Sequence[Call]) -> list[Outputs]:
-    """Returns each call's part of the outputs: its rows, and the whole of what the signature gives once for all.
+def split_outputs(outputs: Outputs, calls: Sequence[Call]) -> list[Outputs]:
+    """Splits the outputs of a joined call: each call gets its rows, and all of the outputs that have no rows.
 
     Raises:
-        ModelError: where an output should have as many rows as the calls together, and has not.
+        ModelError: if an output does not have one row for each row of the inputs.
     """
     if len(calls) == 1:
         return [outputs]
@@ -107,7 +107,7 @@ def share_out(outputs: Outputs, calls: Sequence[Call]) -> list[Outputs]:
     ends = np.cumsum([call.rows for call in calls]).tolist()
     split = {name: array for name, array in outputs.items() if infos[name].has_rows}
     if any(array.shape[:1] != (rows,) for array in split.values()):
-        raise ModelError("it does not give a row for each row of its inputs", is_callers=True)
+        raise ModelError("it does not return one row for each row of its inputs", is_client_error=True)
     return [
         {**outputs, **{name: array[end - call.rows : end] for name, array in split.items()}}
         for call, end in zip(calls, ends)
@@ -115,28 +115,29 @@ def share_out(outputs: Outputs, calls: Sequence[Call]) -> list[Outputs]:
 
 
 def compute(calls: Sequence[Call]) -> list[Outputs | Exception]:
-    """Computes the calls of one group together; each alone where that fails, so that one cannot spoil the others."""
+    """Computes the calls of one group together; if that fails, each alone, so that only the bad one fails."""
     model, signature = calls[0].model, calls[0].signature
     try:
-        return list(share_out(model.call(signature, join(calls)), calls))
+        return list(split_outputs(model.call(signature, join(calls)), calls))
     except ModelError as error:
         return [error] if len(calls) == 1 else [outcome for call in calls for outcome in compute([call])]
     except Exception as error:
         return [error] * len(calls)
 
 
-def put_together(parts: Sequence[Outputs], pieces: Sequence[Call]) -> Outputs:
-    """Returns the outputs of a call from those of its pieces.
+def join_outputs(parts: Sequence[Outputs], pieces: Sequence[Call]) -> Outputs:
+    """Joins the outputs of a call's pieces.
 
     Raises:
-        ModelError: where an output should have as many rows as its piece, and has not.
+        ModelError: if an output does not have one row for each row of its piece.
     """
     if len(parts) == 1:
         return parts[0]
     infos = pieces[0].model.signatures[pieces[0].signature].outputs
     split = [name for name in parts[0] if infos[name].has_rows]
     if any(part[name].shape[:1] != (piece.rows,) for part, piece in zip(parts, pieces) for name in split):
-        raise ModelError("it does not give a row for each row of its inputs: ask for fewer at once", is_callers=True)
+        message = "it does not return one row for each row of its inputs: send fewer rows per request"
+        raise ModelError(message, is_client_error=True)
     return {**parts[0], **{name: np.concatenate([part[name] for part in parts]) for name in split}}
 
 
@@ -147,17 +148,17 @@ class _Waiting:
 
 
 class Batcher:
-    """Joins the rows of calls that wait at the same time.
+    """Computes calls that wait at the same time as one batch.
 
-    While one batch is computed the next one gathers. Groups of calls that cannot join take turns.
+    While one batch is computed, the next one fills. Groups of calls that cannot share a batch take turns.
 
     Args:
-        max_batch_size: rows in one call of the model. A call of more rows is computed in pieces.
-        wait_seconds: how long a batch that is not full waits for more.
-        max_queue: rows that may wait. A single call of more rows is let in where nothing waits.
+        max_batch_size: maximum rows per call of the model. A call with more rows is split.
+        wait_seconds: how long a batch that is not full waits for more rows.
+        max_queue: maximum number of waiting rows. A single call with more rows is accepted if the queue is empty.
 
     Attributes:
-        batches: how many calls of the model there were.
+        batches: number of batches computed so far.
     """
 
     def __init__(self, max_batch_size: int, wait_seconds: float, max_queue: int) -> None:
@@ -167,7 +168,7 @@ class Batcher:
         self._max_queue = max_queue
         self._groups: OrderedDict[Hashable, deque[_Waiting]] = OrderedDict()
         self._rows = 0
-        self._came = asyncio.Event()
+        self._arrived = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "model")
         self._task: asyncio.Task | None = None
 
@@ -185,19 +186,21 @@ class Batcher:
         """Returns the outputs of a call.
 
         Raises:
-            Overloaded: where too many rows wait.
-            ModelError: where the model cannot compute them.
+            Overloaded: if too many rows wait.
+            ModelError: if the model cannot compute them.
         """
         pieces = call.pieces(self._max_batch_size)
         if self._rows and self._rows + call.rows > self._max_queue:
-            raise Overloaded(f"{self._rows} rows wait, and at most {self._max_queue} may; try again")
+            raise Overloaded(
+                f"The queue is full: {self._rows} rows wait, and the limit is {self._max_queue}; try again"
+            )
         waiting = [_Waiting(piece) for piece in pieces]
         for one in waiting:
             self._groups.setdefault(one.call.group, deque()).append(one)
             self._rows += one.call.rows
-        self._came.set()
+        self._arrived.set()
         try:
-            return put_together([await one.answer for one in waiting], pieces)
+            return join_outputs([await one.answer for one in waiting], pieces)
         finally:
             for one in waiting:
                 _forget(one.answer)
@@ -205,7 +208,7 @@ class Batcher:
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await self._enough()
+            await self._wait_for_rows()
             batch = self._next_batch()
             if not batch:
                 continue
@@ -213,20 +216,20 @@ class Batcher:
             outcomes = await loop.run_in_executor(self._thread, compute, [one.call for one in batch])
             _deliver(batch, outcomes)
 
-    async def _enough(self) -> None:
-        """Waits for a call, and then for a batch full of rows, but not for long."""
+    async def _wait_for_rows(self) -> None:
+        """Waits for a call, and then at most `wait_seconds` until the batch is full."""
         while not self._groups:
-            self._came.clear()
-            await self._came.wait()
+            self._arrived.clear()
+            await self._arrived.wait()
         if self._wait_seconds:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._wait_seconds):
                     while self._rows < self._max_batch_size:
-                        self._came.clear()
-                        await self._came.wait()
+                        self._arrived.clear()
+                        await self._arrived.wait()
 
     def _next_batch(self) -> list[_Waiting]:
-        """Takes what fits into one call of the model out of the first group, which then goes to the end."""
+        """Takes one batch from the first group, and moves that group to the end."""
         group, waiting = next(iter(self._groups.items()))
         batch: list[_Waiting] = []
         rows = 0
@@ -244,7 +247,7 @@ class Batcher:
 
 
 def _forget(answer: asyncio.Future) -> None:
-    """Gives an answer up that is still to come, and passes over the error of one that has come."""
+    """Cancels a pending answer. If it already failed, reads the error so that asyncio does not log it."""
     if not answer.cancel() and not answer.cancelled():
         answer.exception()
 

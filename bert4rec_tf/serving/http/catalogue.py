@@ -1,4 +1,4 @@
-"""The items of a model with their titles, and a search among them that is quick for a million."""
+"""The items of a model with their titles, and a search that is fast for a million items."""
 
 import re
 import unicodedata
@@ -9,15 +9,15 @@ import numpy as np
 
 from bert4rec_tf.foundation.errors import UserError
 
-MOST_LINES = 50_000
-"""Lines that one search looks at: more hold its rarest word only where that says little."""
+MAX_LINES = 50_000
+"""A search looks at so many lines at most. Only words that say little occur in more lines."""
 
 _NO_WORD = re.compile(r"[^\w\n]+")
 _ACCENTS = re.compile("[\u0300-\u036f]")
 
 
 def read_items(path: Path) -> list[str]:
-    """Reads the raw ids of a SavedModel's vocabulary."""
+    """Returns the raw ids in a SavedModel's vocabulary."""
     try:
         return path.read_bytes().decode().split("\n")[:-1]
     except (OSError, UnicodeDecodeError) as error:
@@ -25,11 +25,11 @@ def read_items(path: Path) -> list[str]:
 
 
 class Catalogue:
-    """Items that can be found by their ids and by words of their titles.
+    """Items that can be searched by id and by the words of their titles.
 
     Args:
         items: raw ids, the most popular first.
-        titles: of some of them.
+        titles: raw id -> title; items may lack one.
     """
 
     def __init__(self, items: Sequence[str], titles: Mapping[str, str]) -> None:
@@ -37,7 +37,7 @@ class Catalogue:
         self.titles = titles
         self._rows = {item: row for row, item in enumerate(items)}
         lines = (f"{item} {titles.get(item, '')}".replace("\n", " ") for item in items)
-        # A space before every word, so that the beginning of one is found at once.
+        # A space before every word, so that searching for " x" finds the words that begin with x.
         self._text = _folded("".join(f"\n {line}" for line in lines)).encode() + b"\n"
         self._ends = np.flatnonzero(np.frombuffer(self._text, np.uint8) == ord("\n"))
 
@@ -45,41 +45,42 @@ class Catalogue:
         return self.titles.get(item, "")
 
     def search(self, query: str, limit: int) -> list[str]:
-        """Returns at most `limit` items, popular ones first.
+        """Returns at most `limit` items.
 
-        The item with the very id comes first, then those which have all words of the query at the beginning of a
-        word, then those which have them anywhere. Case and accents do not matter. An empty query finds all.
+        First the item with exactly this id, then the items with words that begin with the words of the query, then
+        those that contain them anywhere; within each group the most popular first. Case and accents are ignored. An
+        empty query returns all items.
         """
         query = query.strip()
         if not query:
             return list(self.items[:limit])
         words = [word.encode("utf-8", "ignore") for word in _folded(query.replace("\n", " ")).split()]
-        found = [self._rows[query]] if query in self._rows else []
+        rows = [self._rows[query]] if query in self._rows else []
         for needles in ([b" " + word for word in words], words):
             for row in self._rows_with(needles):
-                if len(found) >= limit:
+                if len(rows) >= limit:
                     break
-                if row not in found:
-                    found.append(row)
-        return [self.items[row] for row in found[:limit]]
+                if row not in rows:
+                    rows.append(row)
+        return [self.items[row] for row in rows[:limit]]
 
     def _rows_with(self, needles: Sequence[bytes]) -> Iterator[int]:
-        """Yields the lines that hold all of the needles, in their order."""
+        """Yields the lines that contain all of the needles, in ascending order."""
         if not needles:
             return
         rarest = min(needles, key=self._text.count)
-        place = self._text.find(rarest)
-        looked_at = 0
-        while place >= 0 and looked_at < MOST_LINES:
-            row = int(np.searchsorted(self._ends, place)) - 1
+        position = self._text.find(rarest)
+        lines = 0
+        while position >= 0 and lines < MAX_LINES:
+            row = int(np.searchsorted(self._ends, position)) - 1
             line = self._text[self._ends[row] : self._ends[row + 1]]
             if all(needle in line for needle in needles):
                 yield row
-            looked_at += 1
-            place = self._text.find(rarest, self._ends[row + 1])
+            lines += 1
+            position = self._text.find(rarest, self._ends[row + 1])
 
 
 def _folded(text: str) -> str:
-    """Returns lower case without accents, with one space for all that is no letter or digit."""
+    """Returns the text in lower case and without accents; everything but letters and digits becomes one space."""
     plain = _ACCENTS.sub("", unicodedata.normalize("NFKD", text).casefold())
     return _NO_WORD.sub(" ", plain)

@@ -1,6 +1,6 @@
-"""TensorFlow Serving's REST predict protocol: a request's JSON to a call of the model, its outputs to JSON.
+"""TensorFlow Serving's REST predict protocol: parses a request's JSON into a call, and writes its outputs as JSON.
 
-The source is TensorFlow Serving's own documentation ("RESTful API"). docs/http.md says where this goes beyond it.
+Follows TensorFlow Serving's documentation ("RESTful API"). docs/http.md lists the extensions.
 """
 
 import base64
@@ -21,16 +21,16 @@ from bert4rec_tf.serving.signatures import LoadedModel, Signature, TensorInfo
 
 DEFAULT_SIGNATURE = "serving_default"
 BINARY_SUFFIX = "_bytes"
-"""Outputs with such a name are given in base64."""
+"""Outputs with this suffix are sent in base64."""
 
 INSTANCES, INPUTS, SIGNATURE, B64 = "instances", "inputs", "signature_name", "b64"
 
 
 class RequestError(Exception):
-    """A request that cannot be answered; one line that says why.
+    """A request that cannot be answered, with one line that says why.
 
     Attributes:
-        status: HTTP's number for it.
+        status: the HTTP status.
     """
 
     def __init__(self, message: str, status: int = 400) -> None:
@@ -40,11 +40,11 @@ class RequestError(Exception):
 
 @dataclass(frozen=True)
 class PredictRequest:
-    """A request as it was understood.
+    """A parsed request.
 
     Attributes:
-        call: of the model.
-        by_rows: whether it came in the row format, so that the answer goes back in it.
+        call: the call of the model.
+        by_rows: whether the request, and so the response, is in the row format.
     """
 
     call: Call
@@ -52,10 +52,10 @@ class PredictRequest:
 
 
 def parse(body: bytes, model: LoadedModel, settings: ServerSettings) -> PredictRequest:
-    """Returns what the body of a request asks.
+    """Parses the body of a request.
 
     Raises:
-        RequestError: where it is no JSON, of another form, or beyond the limits.
+        RequestError: if it is not valid JSON, has another form or exceeds a limit.
     """
     content = _json(body)
     if not isinstance(content, dict):
@@ -65,12 +65,11 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings) -> PredictR
     if by_rows == (INPUTS in content):
         raise RequestError(f"The body must have either `{INSTANCES}` or `{INPUTS}`, and not both")
     columns = _by_rows(content[INSTANCES], signature) if by_rows else _by_columns(content[INPUTS], signature)
-    given = {name: _array(name, value, signature.inputs[name], settings) for name, value in columns.items()}
-    rows = _rows(given, signature, settings)
-    shared = {name for name, array in given.items() if not signature.inputs[name].has_rows or len(array) != rows}
-    arrays = dict(given)
+    arrays = {name: _array(name, value, signature.inputs[name], settings) for name, value in columns.items()}
+    rows = _rows(arrays, signature, settings)
+    shared = {name for name, array in arrays.items() if not signature.inputs[name].has_rows or len(array) != rows}
     for name, info in signature.inputs.items():
-        if name not in given:
+        if name not in arrays:
             if info.default is None:
                 raise RequestError(f"`{name}` is missing: {_wanted(signature)}")
             arrays[name] = info.default
@@ -114,7 +113,7 @@ def _by_rows(instances: Any, signature: Signature) -> Mapping[str, list]:
         raise RequestError(f"`{INSTANCES}` must be a list of at least one. Received: {_shown(instances)}")
     if not _is_named(instances[0]):
         if any(_is_named(one) for one in instances):
-            raise RequestError(f"`{INSTANCES}` must be all objects or none")
+            raise RequestError(f"`{INSTANCES}` must be either all objects or all values")
         return {_only_input(signature, INSTANCES): instances}
     names = instances[0].keys()
     for number, one in enumerate(instances):
@@ -122,7 +121,7 @@ def _by_rows(instances: Any, signature: Signature) -> Mapping[str, list]:
             raise RequestError(f"`{INSTANCES}` must be objects with the same keys; number {number} is not")
     for name in _known(names, signature):
         if not signature.inputs[name].has_rows:
-            raise RequestError(f"`{name}` is one for all rows: ask in the column format, `{INPUTS}`")
+            raise RequestError(f"`{name}` has one value for all rows: use the column format, `{INPUTS}`")
     return {name: [one[name] for one in instances] for name in names}
 
 
@@ -142,13 +141,13 @@ def _only_input(signature: Signature, key: str) -> str:
 def _known(names: Any, signature: Signature) -> Any:
     for name in names:
         if name not in signature.inputs:
-            raise RequestError(f"There is no input {_shown(name)}: {_wanted(signature)}")
+            raise RequestError(f"Unknown input {_shown(name)}: {_wanted(signature)}")
     return names
 
 
-def _rows(given: Mapping[str, np.ndarray], signature: Signature, settings: ServerSettings) -> int:
-    """Returns the number of rows; 0 where no input has any."""
-    sizes = {name: len(array) for name, array in given.items() if signature.inputs[name].has_rows}
+def _rows(arrays: Mapping[str, np.ndarray], signature: Signature, settings: ServerSettings) -> int:
+    """Returns the number of rows; 0 if no input has rows."""
+    sizes = {name: len(array) for name, array in arrays.items() if signature.inputs[name].has_rows}
     rows = max(sizes.values(), default=0)
     if rows > settings.max_rows:
         raise RequestError(f"A request may have at most {settings.max_rows} rows. Received: {rows}")
@@ -161,14 +160,14 @@ def _rows(given: Mapping[str, np.ndarray], signature: Signature, settings: Serve
 
 
 def _array(name: str, value: Any, info: TensorInfo, settings: ServerSettings) -> np.ndarray:
-    """Returns an input from nested lists; lists of strings that are not equally long are padded with empty strings."""
+    """Converts nested lists to an input. Lists of strings of unequal length are padded with empty strings."""
     if info.shape is None or info.dtype not in _CONVERTERS:
         raise RequestError(f"`{name}` cannot be given as JSON: {info.dtype.name}, shape {info.shape}")
     convert = _CONVERTERS[info.dtype]
     values, shape = [value], []
     for axis, size in enumerate(info.shape):
         if not all(isinstance(one, list) for one in values):
-            raise RequestError(f"`{name}` must be {_form(info)}. Received: {_shown(value)}")
+            raise RequestError(f"`{name}` must be {_describe(info)}. Received: {_shown(value)}")
         widths = {len(one) for one in values}
         width = max(widths, default=0)
         shape.append(width)
@@ -179,22 +178,22 @@ def _array(name: str, value: Any, info: TensorInfo, settings: ServerSettings) ->
                 raise RequestError(f"`{name}` must have lists of equal lengths. Received: {sorted(widths)[:2]}")
             values = [[*one, *[""] * (width - len(one))] for one in values]
         if size is not None and width != size:
-            raise RequestError(f"`{name}` must be {_form(info)}. Received: {width} in dimension {axis}")
+            raise RequestError(f"`{name}` must be {_describe(info)}. Received: {width} in dimension {axis}")
         values = [element for one in values for element in one]
-    made = np.empty(len(values), info.dtype.as_numpy_dtype)
-    made[:] = [convert(name, element) for element in values]
-    return made.reshape(shape)
+    array = np.empty(len(values), info.dtype.as_numpy_dtype)
+    array[:] = [convert(name, element) for element in values]
+    return array.reshape(shape)
 
 
 def _check_size(name: str, shape: list[int], axis: int, settings: ServerSettings) -> None:
     if name == PADDED and axis == 1 and shape[1] > settings.max_history:
         raise RequestError(f"A history may have at most {settings.max_history} items. Received: {shape[1]}")
-    most = settings.max_rows * settings.max_history
-    if math.prod(shape) > most:
-        raise RequestError(f"`{name}` may have at most {most} values with its padding. Received: {math.prod(shape)}")
+    limit = settings.max_rows * settings.max_history
+    if math.prod(shape) > limit:
+        raise RequestError(f"`{name}` may have at most {limit} values with its padding. Received: {math.prod(shape)}")
 
 
-def _form(info: TensorInfo) -> str:
+def _describe(info: TensorInfo) -> str:
     shape = ", ".join("any" if size is None else str(size) for size in info.shape)
     return f"{info.dtype.name} [{shape}]" if shape else f"a single {info.dtype.name}"
 
@@ -229,11 +228,11 @@ def _whole(dtype: tf.DType) -> Callable[[str, Any], int]:
 
 
 def _real(dtype: tf.DType) -> Callable[[str, Any], float]:
-    most = float(dtype.max)
+    largest = float(dtype.max)
 
     def convert(name: str, value: Any) -> float:
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if is_number and (value != value or abs(value) <= most or abs(value) == math.inf):
+        if is_number and (value != value or abs(value) <= largest or abs(value) == math.inf):
             return float(value)
         raise RequestError(f"`{name}` must hold numbers that fit into {dtype.name}. Received: {_shown(value)}")
 
@@ -255,7 +254,7 @@ _REPR.maxlist = _REPR.maxdict = 4
 
 
 def _shown(value: Any) -> str:
-    """Returns a value in short, in one line."""
+    """Returns a value on one line, shortened."""
     return _REPR.repr(value)
 
 
@@ -263,32 +262,32 @@ def _kind(value: Any) -> str:
     return {list: "a list", str: "a string", bool: "true or false", type(None): "null"}.get(type(value), "a number")
 
 
-def answer(question: PredictRequest, outputs: Outputs) -> dict[str, Any]:
-    """Returns what is sent back, in the format that was asked in.
+def answer(request: PredictRequest, outputs: Outputs) -> dict[str, Any]:
+    """Returns the response as JSON, in the format of the request.
 
     Raises:
-        RequestError: in the row format, where an output has no row for each of the question's.
+        RequestError: in the row format, if an output does not have one row for each row of the request.
     """
     columns = {name: _listed(array, name.endswith(BINARY_SUFFIX)) for name, array in outputs.items()}
     single = next(iter(columns)) if len(columns) == 1 else None
-    if not question.by_rows:
+    if not request.by_rows:
         return {"outputs": columns if single is None else columns[single]}
-    rows = question.call.rows
+    rows = request.call.rows
     for name, array in outputs.items():
         if not array.ndim or len(array) != rows:
-            raise RequestError(f"The output {name!r} is one for all rows: ask in the column format, `{INPUTS}`")
+            raise RequestError(f"The output {name!r} has one value for all rows: use the column format, `{INPUTS}`")
     if single is not None:
         return {"predictions": columns[single]}
     return {"predictions": [{name: column[row] for name, column in columns.items()} for row in range(rows)]}
 
 
 def _listed(array: np.ndarray, binary: bool) -> Any:
-    """Returns nested lists of what JSON can hold."""
+    """Converts an array to nested lists of values that JSON can hold."""
     if array.dtype == object:
         return _mapped(array.tolist(), _encoded if binary else _decoded)
     if not np.issubdtype(array.dtype, np.floating):
         return array.tolist()
-    # By way of its own shortest digits: 0.2 in float32 is 0.2, and not 0.20000000298.
+    # Through text, so that 0.2 in float32 becomes 0.2 and not 0.20000000298.
     listed = array.astype(str).astype(np.float64).tolist() if array.dtype != np.float64 else array.tolist()
     return listed if np.isfinite(array).all() else _mapped(listed, _finite)
 
@@ -309,7 +308,7 @@ def _encoded(value: bytes) -> dict[str, str]:
 
 
 def _finite(value: float) -> float | str:
-    """Returns a number, or protobuf's name for one that JSON lacks."""
+    """Returns a finite number unchanged, and others as protobuf's JSON names them."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

@@ -1,4 +1,4 @@
-"""The life of the HTTP server: it listens, answers, and leaves without dropping a request."""
+"""Starts the HTTP server and shuts it down without dropping a request."""
 
 import asyncio
 import contextlib
@@ -15,51 +15,51 @@ from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.serving.http.app import Service, open_versions
 from bert4rec_tf.serving.http.settings import ServerSettings
 
-LEAVING_SECONDS = 1.0
-"""How long callers on open connections have for one more request, whose answer tells them that it is the last."""
+DRAIN_SECONDS = 1.0
+"""How long clients may send one more request on an open connection. Its response closes the connection."""
 
 
 def serve(settings: ServerSettings) -> None:
-    """Serves until Ctrl-C or SIGTERM; requests in flight are answered first.
+    """Serves until Ctrl-C or SIGTERM, then answers the open requests and returns.
 
     Raises:
-        UserError: where the address cannot be had, or the model cannot be loaded.
+        UserError: if the server cannot listen on the address, or the model cannot be loaded.
     """
-    # It logs a traceback for all that is no HTTP; what fails in the service is logged there.
+    # aiohttp logs a traceback for every request that is not valid HTTP. The service logs its own failures.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
-    # Ctrl-C while the model is loaded; later it is a signal to `run`.
+    # KeyboardInterrupt: Ctrl-C while the model loads. Later Ctrl-C is a signal that `run` handles.
     with listening(settings) as listener, contextlib.suppress(KeyboardInterrupt):
         versions = open_versions(settings)
         host, port = listener.getsockname()[:2]
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
-        def tell() -> None:
+        def announce() -> None:
             print(f"version {versions.current.version} of {settings.model} at {address}/", flush=True)
-            print(f"predict with POST {address}/v1/models/{settings.name}:predict; Ctrl-C ends", flush=True)
+            print(f"predict with POST {address}/v1/models/{settings.name}:predict; Ctrl-C stops", flush=True)
 
-        async def until_told() -> None:
+        async def run_until_signal() -> None:
             stop = asyncio.Event()
             for number in (signal.SIGINT, signal.SIGTERM):
-                # Windows has no such handlers: there Ctrl-C cancels all of this, which cleans up too.
+                # Windows has no signal handlers in asyncio. There Ctrl-C cancels this task, which also cleans up.
                 with contextlib.suppress(NotImplementedError):
                     asyncio.get_running_loop().add_signal_handler(number, stop.set)
-            await run(Service(settings, versions), listener, settings.shutdown_seconds, tell, stop)
+            await run(Service(settings, versions), listener, settings.shutdown_seconds, announce, stop)
 
-        asyncio.run(until_told())
+        asyncio.run(run_until_signal())
         print("stopped", flush=True)
 
 
 async def run(
-    service: Service, listener: socket.socket, shutdown_seconds: float, tell: Callable[[], None], stop: asyncio.Event
+    service: Service, listener: socket.socket, shutdown_seconds: float, ready: Callable[[], None], stop: asyncio.Event
 ) -> None:
-    """Answers until `stop` is set, and then whatever has come or comes on the connections that are open.
+    """Answers requests until `stop` is set, then finishes those on open connections.
 
     Args:
-        service: what answers.
-        listener: has its address.
-        shutdown_seconds: what requests in flight are given at the end.
-        tell: called when it listens.
-        stop: set by whoever ends it.
+        service: answers the requests.
+        listener: a bound socket.
+        shutdown_seconds: time for open requests at the end.
+        ready: called when the server accepts requests.
+        stop: set it to stop the server.
     """
     runner = web.AppRunner(
         service.application(), access_log=None, handler_cancellation=True, shutdown_timeout=shutdown_seconds
@@ -68,12 +68,12 @@ async def run(
     try:
         site = web.SockSite(runner, listener, backlog=1_024)
         await site.start()
-        tell()
+        ready()
         await stop.wait()
-        service.is_leaving = True
+        service.is_stopping = True
         await site.stop()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LEAVING_SECONDS):
+            async with asyncio.timeout(DRAIN_SECONDS):
                 while runner.server.connections:
                     await asyncio.sleep(0.01)
     finally:
@@ -81,10 +81,10 @@ async def run(
 
 
 def listening(settings: ServerSettings) -> socket.socket:
-    """Returns a socket that has its address; it listens when the model is loaded.
+    """Returns a bound socket. It accepts connections only after the model is loaded.
 
     Raises:
-        UserError: where the address cannot be had.
+        UserError: if the address cannot be used.
     """
     try:
         ((family, kind, protocol, _, place), *_) = socket.getaddrinfo(
@@ -100,6 +100,7 @@ def listening(settings: ServerSettings) -> socket.socket:
         ) from error
     if not ipaddress.ip_address(place[0].split("%")[0]).is_loopback:
         warn(
-            f"{settings.host} is not of this machine alone; whoever reaches it can ask, for nothing here asks who it is"
+            f"{settings.host} can be reached from other machines, and the server has no authentication; put a proxy "
+            "with TLS and authentication in front of it"
         )
     return listener

@@ -1,4 +1,4 @@
-"""The version of a model that is served: the newest complete one of a folder, exchanged while requests are answered."""
+"""Model versions: serves the newest complete one in a folder, and switches to a new one while requests are answered."""
 
 import gc
 import re
@@ -12,11 +12,11 @@ from bert4rec_tf.foundation.errors import UserError
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
 
 ONLY = 1
-"""The version of a SavedModel that lies in no numbered folder."""
+"""The version of a SavedModel that is not in a numbered folder."""
 
 
 class Numbered(Protocol):
-    """Whatever is loaded from the folder of a version."""
+    """An object that was loaded from the folder of a version."""
 
     version: int
 
@@ -26,26 +26,26 @@ Stamp = tuple[tuple[str, int, int], ...]
 
 
 class Versions(Generic[Loaded]):
-    """The versions in a folder, laid out as TensorFlow Serving's: a SavedModel in each folder whose name is a number.
+    """The versions in a folder with TensorFlow Serving's layout: numbered folders with one SavedModel each.
 
-    A folder that holds a SavedModel itself has the one version 1, which is not looked at again.
+    If the folder itself is a SavedModel, that is version 1, and `refresh` does nothing.
 
     Args:
         folder: of the versions, or of one SavedModel.
-        load: makes what is served from the folder of a version. It raises UserError where it cannot.
-        tell: is given a line for each thing that happens.
+        load: loads the folder of a version; raises UserError if that fails.
+        report: called with a line for each event.
 
     Attributes:
-        current: what is served. Whoever works with it keeps his own reference: it may be another one the next moment.
+        current: the version in use. Copy the reference before you work with it: `refresh` may replace it at any time.
 
     Raises:
-        UserError: where no version can be loaded.
+        UserError: if no version can be loaded.
     """
 
-    def __init__(self, folder: Path, load: Callable[[Path, int], Loaded], tell: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, load: Callable[[Path, int], Loaded], report: Callable[[str], None]) -> None:
         self._folder = folder
         self._load = load
-        self._tell = tell
+        self._report = report
         self._seen: dict[int, Stamp] = {}
         self._refused: dict[int, tuple[Stamp, str]] = {}
         self._loading: int | None = None
@@ -54,25 +54,25 @@ class Versions(Generic[Loaded]):
 
     def _first(self) -> Loaded:
         if not self._folder.is_dir():
-            raise UserError(f"{self._folder}: there is no such folder")
+            raise UserError(f"{self._folder}: no such folder")
         if self._is_single:
             return self._load(self._folder, ONLY)
         stamps = self._look()
         if not stamps:
             raise UserError(f"{self._folder}: holds neither a SavedModel nor numbered folders that do")
         for number in sorted(stamps, reverse=True):
-            found = self._try(number, stamps[number])
-            if found is not None:
-                return found
+            loaded = self._try(number, stamps[number])
+            if loaded is not None:
+                return loaded
         (_, reason) = self._refused[max(stamps)]
-        raise UserError(f"{self._folder}: no version of it can be loaded; of the newest, {reason}")
+        raise UserError(f"{self._folder}: no version can be loaded; the newest: {reason}")
 
     def refresh(self) -> None:
-        """Looks into the folder once, and loads the newest complete version if that is not the current one.
+        """Checks the folder once, and loads the newest complete version if it is not the current one.
 
-        A version is complete when nothing in its folder changed since the last look. One that cannot be loaded is
-        tried again when its folder changes. Where the current version's folder is gone, the newest of the others
-        takes its place; where there are no others, the current one stays.
+        A version is complete if its folder has not changed since the previous check. A version that cannot be loaded is
+        tried again when its folder changes. If the current version's folder is deleted, the newest other version
+        replaces it; if there is none, the current one stays in use.
         """
         if self._is_single:
             return
@@ -85,35 +85,35 @@ class Versions(Generic[Loaded]):
             is_refused = number in self._refused and self._refused[number][0] == stamps[number]
             if is_refused or stamps[number] != before.get(number):
                 continue
-            found = self._try(number, stamps[number])
-            if found is not None:
-                self._tell(f"version {number} takes the place of version {self.current.version}")
-                self.current = found
-                gc.collect()  # The graph of the old one is full of cycles, and large.
+            loaded = self._try(number, stamps[number])
+            if loaded is not None:
+                self._report(f"version {number} replaces version {self.current.version}")
+                self.current = loaded
+                gc.collect()  # The old version's graph is large and has reference cycles.
                 return
 
     def _try(self, number: int, stamp: Stamp) -> Loaded | None:
         self._loading = number
         try:
-            found = self._load(self._folder / str(number), number)
+            loaded = self._load(self._folder / str(number), number)
         except UserError as error:
             self._refused[number] = (stamp, str(error))
-            self._tell(f"version {number} cannot be served: {error}")
+            self._report(f"version {number} cannot be served: {error}")
             return None
         finally:
             self._loading = None
         self._refused.pop(number, None)
-        return found
+        return loaded
 
     def _look(self) -> dict[int, Stamp]:
-        """Returns the names, sizes and times of all files of each version that has a SavedModel."""
+        """Returns the names, sizes and times of all files, for each version with a SavedModel."""
         stamps = {}
         for path in self._children():
             try:
                 if _NUMBER.fullmatch(path.name) and (path / MODEL).is_file():
                     stamps[int(path.name)] = _stamp(path)
             except OSError:
-                continue  # It is just being moved or deleted.
+                continue  # The folder is being moved or deleted.
         return stamps
 
     def _children(self) -> list[Path]:
@@ -123,7 +123,7 @@ class Versions(Generic[Loaded]):
             return []
 
     def status(self) -> list[dict[str, Any]]:
-        """Returns the state of each version, newest first, as TensorFlow Serving tells it."""
+        """Returns the state of each version, newest first, in TensorFlow Serving's format."""
         states = {number: ("END", "UNKNOWN", reason) for number, (_, reason) in dict(self._refused).items()}
         if self._loading is not None:
             states[self._loading] = ("LOADING", "OK", "")

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from support.profiles import examples
 
 from bert4rec_tf.config.run import MaskingSettings
 from bert4rec_tf.data.examples.cloze import cut_windows, mask_windows, num_predictions
@@ -16,7 +17,7 @@ from bert4rec_tf.data.examples.preparation import StaticShards
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.foundation.errors import UserError
 
-QUICK = settings(deadline=None, max_examples=80)
+QUICK = settings(max_examples=examples(80))
 HISTORIES = st.lists(st.lists(st.integers(0, 30), min_size=2, max_size=25), min_size=1, max_size=5)
 STEPS = st.just(-1.0) | st.floats(0.05, 1.0)
 MASKINGS = st.builds(

@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import sys
 import zipfile
 
 import numpy as np
@@ -15,6 +16,7 @@ from bert4rec_tf.config.data_names import Interactions, family, named
 from bert4rec_tf.data.reading import actions, conversion
 from bert4rec_tf.data.reading.actions import filtered, order_of
 from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.data.sources.download import Remote
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
 
@@ -191,10 +193,26 @@ def test_the_authors_archive_of_ml_20m_and_its_publishers_have_one_name(tmp_path
     assert histories(datasets.load("ml-20m", tmp_path, source="raw")) == plainly(ROWS, 5, 1)
 
 
-def test_an_authors_file_that_is_another_is_told(tmp_path, capfd):
-    put(tmp_path, "beauty.txt", b"1 2\n1 3\n")
+@pytest.mark.parametrize("name", ["beauty.txt", "beauty.txt.gz"])
+def test_an_authors_file_is_read_once_and_told_where_it_is_another(tmp_path, capfd, name):
+    content, opened = b"1 2\n1 3\n", []
+    put(tmp_path, name, content)
+    path = str(tmp_path / name)
+    sys.addaudithook(lambda event, args: opened.append(event) if event == "open" and str(args[0]) == path else None)
     datasets.load("beauty", tmp_path)
+    assert len(opened) == 1
     assert "is not the file that the authors published (git:16718a33" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["beauty.txt", "beauty.txt.gz"])
+def test_an_authors_file_that_is_theirs_is_taken_without_a_word(tmp_path, capfd, monkeypatch, name):
+    content = b"1 2\n1 3\n"
+    put(tmp_path, name, content)
+    blob = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+    source = datasets.Source((datasets.File("beauty.txt", Remote(("http://localhost/",), f"git:{blob}")),))
+    monkeypatch.setitem(datasets.DATASETS, "beauty", datasets.Dataset("Beauty", {"processed": source}))
+    datasets.load("beauty", tmp_path)
+    assert not capfd.readouterr().err
 
 
 def test_the_published_sources_are_named_with_their_checksums():

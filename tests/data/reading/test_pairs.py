@@ -180,7 +180,7 @@ def test_a_raw_id_that_is_no_line_is_refused(tmp_path, kind, column):
 
 @pytest.mark.parametrize("kind", BAD_IDS)
 def test_a_vocabulary_holds_no_id_that_is_no_line(kind):
-    with pytest.raises(ValueError, match="must be ids of one line that are not empty") as refused:
+    with pytest.raises(ValueError, match="must be ids that are not empty and contain no line break") as refused:
         Vocabulary(np.array(["a", BAD_IDS[kind]], object), np.ones(2, np.int64))
     assert repr(BAD_IDS[kind]) in str(refused.value)
 

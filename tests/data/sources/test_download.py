@@ -102,6 +102,15 @@ def test_what_a_killed_process_left_is_gone_on_with(tmp_path):
     assert (tmp_path / "file").read_bytes() == CONTENT
 
 
+def test_a_complete_beginning_is_taken_as_it_is(tmp_path):
+    (tmp_path / ".file.part").write_bytes(CONTENT)
+    with served(CONTENT) as server:
+        assert download.fetch(remote(server), tmp_path / "file")
+        assert not server.asked
+    assert (tmp_path / "file").read_bytes() == CONTENT
+    assert kept(tmp_path) == ["file"]
+
+
 def test_a_file_that_changed_in_between_is_fetched_from_its_start(tmp_path):
     with served(b"old" * 1_000, cut_after=[1_000, 0, 0, 0, 0]) as server:
         refusal(remote(server), tmp_path / "file")
@@ -176,7 +185,7 @@ def test_more_bytes_than_the_file_can_have_are_not_taken(tmp_path, monkeypatch, 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path):
     (tmp_path / "file").write_text("mine")
     with served(CONTENT) as server:
-        assert "cannot be made" in refusal(remote(server), tmp_path / "file" / "below" / "file")
+        assert "cannot be created" in refusal(remote(server), tmp_path / "file" / "below" / "file")
 
 
 PROGRAM = """

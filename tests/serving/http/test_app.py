@@ -170,8 +170,11 @@ WRONG = {
     "half a letter": (b'{"instances": [["\\ud800"]]}', "text that UTF-8 can hold"),
     "no base64": ({"instances": [[{"b64": "a"}]]}, "must hold base64"),
     "two kinds": ({"instances": [{"histories": ["a"]}, ["a"]]}, "same keys; number 1"),
-    "two kinds more": ({"instances": [["a"], {"histories": ["a"]}]}, "all objects or none"),
-    "an unknown input": ({"inputs": {"history": [["a"]]}}, "no input 'history': the inputs of serving_default are"),
+    "two kinds more": ({"instances": [["a"], {"histories": ["a"]}]}, "either all objects or all values"),
+    "an unknown input": (
+        {"inputs": {"history": [["a"]]}},
+        "Unknown input 'history': the inputs of serving_default are",
+    ),
     "an unknown signature": ({"signature_name": "x", "instances": [["a"]]}, "one of mixed, recommend, score, serving"),
     "a signature of another kind": ({"signature_name": 3, "instances": [["a"]]}, "must be a string. Received: 3"),
     "a missing input": (score(), "`candidates` is missing"),
@@ -180,8 +183,8 @@ WRONG = {
     "too many": ({"instances": [["a"]] * 21}, "at most 20 rows. Received: 21"),
     "too long": ({"instances": [["a"], ["a"] * 31]}, "at most 30 items. Received: 31"),
     "too wide": (recommend(exclude=[["a"] * 601]), "600 values"),
-    "k of 0": (recommend(k=0), "The model refused: `k` must be at least 1"),
-    "k of -1": (recommend(k=-1), "The model refused: `k` must be at least 1"),
+    "k of 0": (recommend(k=0), "The model rejected the inputs: `k` must be at least 1"),
+    "k of -1": (recommend(k=-1), "The model rejected the inputs: `k` must be at least 1"),
     "k of 2 ** 31": (recommend(k=2**31), "fit into int32"),
     "k of 1.5": (recommend(k=1.5), "whole numbers"),
     "k of true": (recommend(k=True), "whole numbers"),
@@ -355,7 +358,7 @@ def test_requests_in_flight_are_answered_when_the_server_stops():
 
 
 def test_callers_on_open_connections_are_told_that_an_answer_is_the_last(monkeypatch):
-    monkeypatch.setattr(lifetime, "LEAVING_SECONDS", 60)
+    monkeypatch.setattr(lifetime, "DRAIN_SECONDS", 60)
     answers, failures = [], []
 
     def ask(client, number):

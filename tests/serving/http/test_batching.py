@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.http_server import Fake
+from support.profiles import examples
 
 from bert4rec_tf.serving.http.batching import Batcher, Call, Overloaded, compute, join
 from bert4rec_tf.serving.signatures import ModelError
@@ -18,7 +19,7 @@ texts = st.lists(st.text(min_size=1, max_size=3), max_size=4)
 def joined_texts(arrays):
     """Each row's ids in one text, k times; refuses a batch with the id BAD."""
     if (arrays["histories"] == b"BAD").any():
-        raise ModelError("bad", is_callers=True)
+        raise ModelError("bad", is_client_error=True)
     rows = np.array([b"|".join(one for one in row if one) for row in arrays["histories"]], object)
     return {"texts": rows, "wide": np.tile(rows[:, None], [1, int(arrays.get("k", 2))]), "one": np.array([3, 4, 5])}
 
@@ -57,7 +58,7 @@ def together(calls, max_batch_size=8, max_queue=10_000, wait_seconds=0.0):
     return asyncio.run(run())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(st.lists(st.tuples(st.lists(texts, min_size=1, max_size=10), st.integers(1, 3)), min_size=1, max_size=6))
 def test_each_request_gets_the_answer_it_would_have_got_alone(requests):
     outcomes, _ = together([call_of(rows, k) for rows, k in requests])
@@ -118,7 +119,7 @@ def test_outputs_that_are_not_by_rows_are_never_shared_out():
     outcomes, batches = together([call_of([["a"]] * rows, model=model) for rows in (2, 3, 1)])
     assert batches == 1 and [outputs["x"].tolist() for outputs in outcomes] == [[0, 1, 2, 3, 4]] * 3
     (outcome,), _ = together([call_of([["a"]] * 20, model=model)])
-    assert isinstance(outcome, ModelError) and "ask for fewer" in str(outcome)
+    assert isinstance(outcome, ModelError) and "send fewer rows" in str(outcome)
 
 
 def test_a_call_without_rows_is_computed_alone():

@@ -5,9 +5,10 @@ import unicodedata
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.profiles import examples
 
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.serving.http.catalogue import MOST_LINES, Catalogue, read_items
+from bert4rec_tf.serving.http.catalogue import MAX_LINES, Catalogue, read_items
 
 
 def words_of(text):
@@ -34,14 +35,14 @@ letters = st.text(st.sampled_from("abcABÄéßÉ 1-_,🎬日\u0301\u2028"), max_
 names = st.text(st.sampled_from("abcÄß1-🎬日"), min_size=1, max_size=4)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(st.lists(names, unique=True, max_size=12), st.lists(letters, max_size=12), letters, st.integers(1, 5))
 def test_finds_what_plain_python_finds(items, found_titles, query, limit):
     titles = dict(zip(items, found_titles))
     assert Catalogue(items, titles).search(query, limit) == expected(items, titles, query, limit)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80))
 @given(st.lists(st.text(min_size=1, max_size=4).filter(lambda text: "\n" not in text), unique=True), st.text())
 def test_any_text_can_be_looked_for(items, query):
     items = [item for item in items if item.encode(errors="ignore").decode() == item]
@@ -52,7 +53,7 @@ def test_any_text_can_be_looked_for(items, query):
 
 
 def test_a_search_looks_at_so_many_lines_and_no_more():
-    items = [f"a{number}" for number in range(MOST_LINES + 10)]
+    items = [f"a{number}" for number in range(MAX_LINES + 10)]
     catalogue = Catalogue([*items, "a last"], {})
     assert catalogue.search("last a", 2) == ["a last"]
     assert catalogue.search("a1 a1", 1) == ["a1"]

@@ -166,7 +166,7 @@ def test_a_history_that_is_full_and_a_list_without_anything_are_told(page):
         "**/*:predict", lambda route: route.fulfill(status=200, json={"outputs": {"items": [[]], "scores": [[]]}})
     )
     page.get_by_role("button", name="Clear").click()
-    sync_api.expect(page.locator("#measure")).to_have_text("Nothing is left to recommend.")
+    sync_api.expect(page.locator("#measure")).to_have_text("No items left to recommend.")
 
 
 def test_a_model_that_knows_users_is_asked_for_one(page, server):

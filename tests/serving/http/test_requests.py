@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.http_server import ITEMS, Server, best, export
+from support.profiles import examples
 
 from bert4rec_tf.serving.http.app import open_versions
 from bert4rec_tf.serving.http.settings import ServerSettings
@@ -78,7 +79,7 @@ nearly = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120))
 @given(st.binary(max_size=300))
 @example(b"\xef\xbb\xbf{}")
 @example(b'{"instances": [["\xed\xa0\x80"]]}')
@@ -87,7 +88,7 @@ def test_any_bytes(client, body):
     assert 400 <= check(client.post(body)) < 500
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120))
 @given(nearly | junk)
 @example({"inputs": {"histories": [[]] * 3}})
 @example({"signature_name": "score", "inputs": {"histories": [["a"]], "candidates": [[]]}})
@@ -101,7 +102,7 @@ def test_any_json(client, content):
     check(client.post(content))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(rows.filter(len))
 def test_any_histories_get_what_they_should(client, histories):
     answer = client.post({"instances": histories})
@@ -176,7 +177,7 @@ def raw(server, data, ends=True):
             return b""
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80))
 @given(headers, st.sampled_from([None, "0", "-1", "x", "999999999999", "5", "30", "30, 30"]))
 def test_wrong_headers(server, fields, length):
     body = json.dumps({"instances": [["a", "two words"]]}).encode()
@@ -189,7 +190,7 @@ def test_wrong_headers(server, fields, length):
     assert all(status < b"500" for status in statuses), answer
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80))
 @given(
     st.binary(max_size=200)
     | st.text(st.sampled_from("GET /v1:predict%?&=\r\n HTTP/1.0#\x00é..;"), max_size=60).map(str.encode)
@@ -199,7 +200,7 @@ def test_bytes_that_are_no_http(server, data):
     assert not answer or (answer.startswith(b"HTTP/1.") and answer.split()[1] < b"500")
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80))
 @given(
     st.sampled_from(["GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD", "PATCH", "TRACE"]),
     st.sampled_from(["/v1/models/", "/v1/models/bert4rec/versions/", "/page/items?query=", "/page/items?id=", "/"]),
@@ -211,7 +212,7 @@ def test_any_address(server, method, path, rest):
     assert answer.startswith(b"HTTP/1.") and answer.split()[1] < b"500", answer
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.text(max_size=40))
 def test_any_search(client, query):
     check(client.get(f"/page/items?query={quote(query.encode('utf-8', 'surrogatepass'))}"))

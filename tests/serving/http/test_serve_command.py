@@ -63,7 +63,7 @@ def test_it_serves_and_ends_when_it_is_told_to_without_dropping_a_request(folder
     [
         (["--port=0"], "required: --model"),
         (["--model=none"], "no such folder"),
-        (["--model=~nobody-at-all/x"], "~nobody-at-all/x: there is no home folder of that user"),
+        (["--model=~nobody-at-all/x"], "~nobody-at-all/x: no such user"),
         (["--model=.", "--port=70000"], "`port` must be at least 0 and at most 65535"),
         (["--model=.", "--port=x"], "argument --port: invalid int value"),
         (["--model=.", "--timeout=0"], "`timeout` must be above 0"),
@@ -80,7 +80,9 @@ def test_a_mistake_ends_in_one_line_and_exit_code_2(flags, words, tmp_path, monk
     code, told = end_of([*flags, *port], monkeypatch, capsys)
     *warnings, error = told.splitlines()
     assert code == 2 and error.startswith("error: ") and words in error
-    assert len(warnings) == ("0.0.0.0" in flags[-1]) and all("is not of this machine alone" in one for one in warnings)
+    assert len(warnings) == ("0.0.0.0" in flags[-1]) and all(
+        "can be reached from other machines" in one for one in warnings
+    )
 
 
 def test_a_port_that_is_taken_is_told_before_the_model_is_loaded(tmp_path, monkeypatch, capsys):

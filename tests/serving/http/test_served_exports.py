@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.exports import HISTORIES, NAMES, NUM_ITEMS, USERS, VOCABULARY, K, rectangle, transformer
 from support.http_server import Server
+from support.profiles import examples
 
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.models import BprMf
@@ -171,7 +172,7 @@ asked = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80))
 @given(st.sampled_from(["serving_default", "recommend", "score", "encode"]), asked)
 @example("recommend", {"histories": [["0"]], "k": 2**31 - 1, "candidates": [["0"] * 300]})
 @example("recommend", {"histories": [[]], "users": [""], "candidates": [[]], "exclude": [[]]})

@@ -85,7 +85,7 @@ def test_a_new_version_is_taken_when_nothing_in_it_changes_any_more(tmp_path, op
     assert versions.current.version == 1
     versions.refresh()
     assert (versions.current.version, versions.current.content) == (2, "whole model")
-    assert told == ["version 2 takes the place of version 1"] and states(versions) == {2: "AVAILABLE"}
+    assert told == ["version 2 replaces version 1"] and states(versions) == {2: "AVAILABLE"}
 
 
 def test_a_version_that_cannot_be_loaded_is_told_once_and_tried_again_when_it_changes(tmp_path, opened, told):
@@ -120,7 +120,7 @@ def test_at_the_start_a_broken_version_gives_way_and_none_at_all_is_an_error(tmp
     with pytest.raises(UserError, match="neither a SavedModel nor numbered folders"):
         opened()
     write(tmp_path, 2, "broken")
-    with pytest.raises(UserError, match=r"no version of it can be loaded; of the newest, .*is broken"):
+    with pytest.raises(UserError, match=r"no version can be loaded; the newest: .*is broken"):
         opened()
     write(tmp_path, 1)
     assert opened()[0].current.version == 1
@@ -183,7 +183,7 @@ def copy_slowly(source, target, pause):
 def test_no_request_is_lost_when_a_version_changes(exported, tmp_path):
     folder = tmp_path / "served"
     shutil.copytree(exported / "1", folder / "1")
-    versions = open_versions(ServerSettings(model=str(folder)), tell=lambda line: None)
+    versions = open_versions(ServerSettings(model=str(folder)), report=lambda line: None)
     stop, answers, failures = threading.Event(), [], []
 
     def ask(server, number):

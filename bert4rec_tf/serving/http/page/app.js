@@ -10,7 +10,7 @@ let model = { inputs: {}, items: 0, titles: false, max_history: Infinity, card: 
 let history = [];
 let found = [];
 let searching = new AbortController();
-let asking = new AbortController();
+let predicting = new AbortController();
 
 async function fetchJson(address, options = {}) {
   const response = await fetch(address, options);
@@ -19,21 +19,21 @@ async function fetchJson(address, options = {}) {
   return content;
 }
 
-function tell(message, bad = false) {
+function showMessage(message, bad = false) {
   byId("state").textContent = message;
   byId("state").classList.toggle("bad", bad);
 }
 
-/** Runs a task that a newer one of its kind may overtake; only an error that is not that is told. */
+/** Runs a task and shows its error, unless a newer task of the same kind has aborted it. */
 async function attempt(task) {
   try {
     await task();
   } catch (error) {
-    if (error.name !== "AbortError") tell(error.message, true);
+    if (error.name !== "AbortError") showMessage(error.message, true);
   }
 }
 
-/** Makes an element. Everything that comes from outside goes through textContent, never through markup. */
+/** Creates an element. Text from outside is set as textContent, never as markup. */
 function make(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
@@ -54,30 +54,30 @@ function nameElement(id) {
   return name;
 }
 
-function remember(items) {
+function storeTitles(items) {
   for (const { id, title } of items) titles.set(id, title);
 }
 
-async function learnTitles(ids) {
+async function fetchTitles(ids) {
   const missing = [...new Set(ids)].filter((id) => !titles.has(id));
   for (let begin = 0; model.titles && begin < missing.length; begin += 50) {
-    const asked = new URLSearchParams(missing.slice(begin, begin + 50).map((id) => ["id", id]));
-    remember((await fetchJson(`page/items?${asked}`)).items);
+    const parameters = new URLSearchParams(missing.slice(begin, begin + 50).map((id) => ["id", id]));
+    storeTitles((await fetchJson(`page/items?${parameters}`)).items);
   }
 }
 
-// Finding
+// Search
 
 async function search() {
   searching.abort();
   searching = new AbortController();
   const query = byId("query").value;
-  const asked = new URLSearchParams({ query });
-  const { items } = await fetchJson(`page/items?${asked}`, { signal: searching.signal });
-  remember(items);
+  const parameters = new URLSearchParams({ query });
+  const { items } = await fetchJson(`page/items?${parameters}`, { signal: searching.signal });
+  storeTitles(items);
   found = items.slice(0, MAX_SHOWN).map((item) => item.id);
-  const nothingKnown = model.items === 0 && query.trim() !== "";
-  if (nothingKnown) found = [query.trim()];
+  const acceptsAnyId = model.items === 0 && query.trim() !== "";
+  if (acceptsAnyId) found = [query.trim()];
   showFound(query);
 }
 
@@ -91,13 +91,13 @@ function showFound(query) {
       ),
     ),
   );
-  const some = found.length === MAX_SHOWN ? `The first ${MAX_SHOWN}` : `${found.length}`;
-  byId("found").setAttribute("aria-label", query.trim() ? `${some} found for ${query}` : "Popular items");
+  const count = found.length === MAX_SHOWN ? `The first ${MAX_SHOWN}` : `${found.length}`;
+  byId("found").setAttribute("aria-label", query.trim() ? `${count} found for ${query}` : "Popular items");
   if (!found.length && query.trim()) byId("found").append(make("li", { className: "hint" }, "Nothing found."));
 }
 
-/** Lets the arrow keys go from the search field through the buttons below it. */
-function walk(event) {
+/** Moves the focus with the arrow keys, from the search field through the buttons below it. */
+function moveFocus(event) {
   const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
   if (!step) return;
   const stops = [byId("query"), ...byId("found").querySelectorAll("button")];
@@ -108,19 +108,19 @@ function walk(event) {
   }
 }
 
-// The history
+// History
 
 function extend(id) {
-  if (history.length >= model.max_history) return tell(`A history has at most ${model.max_history} items.`, true);
+  if (history.length >= model.max_history) return showMessage(`A history has at most ${model.max_history} items.`, true);
   change([...history, id], `${nameOf(id)} added`);
 }
 
 function change(next, message) {
   history = next;
-  const kept = new URLSearchParams(history.map((id) => ["item", id]));
-  window.history.replaceState(null, "", history.length ? `#${kept}` : location.pathname);
+  const parameters = new URLSearchParams(history.map((id) => ["item", id]));
+  window.history.replaceState(null, "", history.length ? `#${parameters}` : location.pathname);
   showHistory();
-  tell(message);
+  showMessage(message);
   attempt(recommend);
 }
 
@@ -161,12 +161,12 @@ function showHistory() {
 
 // Recommendations
 
-/** Tells whether the model takes an input of `recommend` that may be left out. */
+/** Whether `recommend` has this optional input. */
 function offers(name) {
   return model.inputs[RECOMMEND]?.[name] === false;
 }
 
-function question() {
+function requestBody() {
   const signature = offers("k") ? RECOMMEND : DEFAULT;
   const inputs = { histories: [history] };
   if ("users" in model.inputs[signature]) inputs.users = [byId("user").value];
@@ -176,21 +176,21 @@ function question() {
 }
 
 async function recommend() {
-  asking.abort();
-  asking = new AbortController();
+  predicting.abort();
+  predicting = new AbortController();
   const address = `v1/models/${encodeURIComponent(model.name)}:predict`;
-  const { outputs } = await fetchJson(address, { method: "POST", body: question(), signal: asking.signal });
+  const { outputs } = await fetchJson(address, { method: "POST", body: requestBody(), signal: predicting.signal });
   const rows = outputs.items[0]
     .map((id, place) => ({ id, score: Number(outputs.scores[0][place]) }))
     .filter((row) => row.id !== "");
-  await learnTitles(rows.map((row) => row.id));
+  await fetchTitles(rows.map((row) => row.id));
   showRecommendations(rows);
   const unknown = outputs.unknown?.[0] ?? 0;
-  if (unknown) tell(`The model does not know ${unknown} of the items, and passed over them.`);
+  if (unknown) showMessage(`The model does not know ${unknown} of the items in the history and skipped them.`);
 }
 
-/** Returns each row's bar, 0 to 1, and its number: a probability where the model card says that scores are their logarithms. */
-function measured(rows) {
+/** Returns each row's bar length, 0 to 1, and its score as text: a probability if the model card says log-probabilities. */
+function displayedScores(rows) {
   const probabilities = rows.map((row) => Math.exp(row.score));
   const sum = probabilities.reduce((total, one) => total + one, 0);
   const areProbabilities = model.card.scores === "log-probabilities";
@@ -200,16 +200,16 @@ function measured(rows) {
   const percent = new Intl.NumberFormat("en", { style: "percent", minimumSignificantDigits: 3, maximumSignificantDigits: 3 });
   const shown = (value) => (areProbabilities ? percent.format(value) : value.toPrecision(4));
   byId("measure").textContent = areProbabilities
-    ? `Probability of being next; these ${rows.length} hold ${percent.format(sum)}. Click to extend the history.`
-    : "The model's scores, of which higher is better. Click to extend the history.";
+    ? `Probability of being the next item; together ${percent.format(sum)}. Click an item to add it to the history.`
+    : "Scores; higher is better. Click an item to add it to the history.";
   return values.map((value) => ({ share: (value - least) / range, shown: shown(value) }));
 }
 
 function showRecommendations(rows) {
-  const measures = measured(rows);
+  const scores = displayedScores(rows);
   byId("recommendations").replaceChildren(
     ...rows.map(({ id }, place) => {
-      const { share, shown } = measures[place];
+      const { share, shown } = scores[place];
       const button = make(
         "button",
         { type: "button", className: "item", onclick: () => extend(id), "aria-label": `Add ${nameOf(id)} to the history; ${shown}` },
@@ -221,12 +221,12 @@ function showRecommendations(rows) {
       return make("li", {}, button);
     }),
   );
-  if (!rows.length) byId("measure").textContent = "Nothing is left to recommend.";
+  if (!rows.length) byId("measure").textContent = "No items left to recommend.";
 }
 
-// Beginning
+// Start
 
-/** Says what the model card tells: which model it is, and what it learned from. */
+/** Shows the model and its training data, from the model card. */
 function showCard() {
   const { model: kind, data } = model.card;
   if (!kind) return;
@@ -235,7 +235,7 @@ function showCard() {
   byId("card").replaceChildren(make("a", { href: address, title: "Model card and signatures" }, words));
 }
 
-async function begin() {
+async function start() {
   model = await fetchJson("page/model");
   const items = new Intl.NumberFormat("en").format(model.items);
   byId("model").textContent = `${model.name}, version ${model.version}${model.items ? `, ${items} items` : ""}`;
@@ -245,7 +245,7 @@ async function begin() {
   byId("seen-label").hidden = !offers("exclude_seen");
   byId("user-field").hidden = !("users" in (model.inputs[DEFAULT] ?? {}));
   history = new URLSearchParams(location.hash.slice(1)).getAll("item").slice(0, model.max_history);
-  await learnTitles(history);
+  await fetchTitles(history);
   showHistory();
   attempt(search);
   attempt(recommend);
@@ -264,12 +264,12 @@ byId("search").addEventListener("submit", (event) => {
     if (found.length && byId("query").value.trim()) extend(found[0]);
   });
 });
-byId("find").addEventListener("keydown", walk);
+byId("find").addEventListener("keydown", moveFocus);
 byId("clear").addEventListener("click", () => {
-  change([], "The history is empty");
+  change([], "History cleared");
   byId("query").focus();
 });
 byId("number").addEventListener("change", () => attempt(recommend));
 byId("seen").addEventListener("change", () => attempt(recommend));
 byId("user").addEventListener("input", () => attempt(recommend));
-attempt(begin);
+attempt(start);

@@ -9,7 +9,7 @@ from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import BERT4Rec
-from experiments import attention
+from experiments import running
 
 NUM_ITEMS, MAX_LENGTH = 30, 14
 
@@ -31,7 +31,7 @@ def model():
 
 @pytest.fixture
 def split(monkeypatch):
-    monkeypatch.setattr(attention, "BATCH_SIZE", 3)
+    monkeypatch.setattr(running, "BATCH_SIZE", 3)
     return LeaveOneOut(sequences([9, 10, 11, 12, 13, 20, 40, 3, 15]))
 
 
@@ -51,7 +51,7 @@ def plain(model, histories, users):
 def test_it_is_the_plain_mean_over_users_of_ten_inputs(model, split):
     histories = split.histories("test")
     expected, users = plain(model, histories, split.users)
-    found, counted = attention.mean_attention(model, histories, split.users)
+    found, counted = running.mean_attention(model, histories, split.users)
     assert counted == users == 7, "a user of ten actions has nine before the test item, and the mask token"
     assert found.shape == (2, 2, 10, 10)
     np.testing.assert_allclose(found, expected, atol=1e-6)
@@ -62,12 +62,12 @@ def test_it_is_the_plain_mean_over_users_of_ten_inputs(model, split):
 def test_no_long_history_is_a_mistake_of_the_user(model):
     split = LeaveOneOut(sequences([5, 6, 7]))
     with pytest.raises(UserError, match="at least 10 positions"):
-        attention.mean_attention(model, split.histories("test"), split.users)
+        running.mean_attention(model, split.histories("test"), split.users)
 
 
 def test_it_is_kept_beside_the_results(model, split, tmp_path):
     run = presets.make_run("synthetic")
-    attention.keep(tmp_path / "new" / "attention.json", run, model, split.sequences)
+    running.keep_attention(tmp_path / "new" / "attention.json", run, model, split.sequences)
     kept = files.read_json(tmp_path / "new" / "attention.json")
     expected, users = plain(model, split.histories("test"), split.users)
     assert kept["key"] == run.digest and kept["users"] == users

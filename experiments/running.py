@@ -1,20 +1,43 @@
-"""Figure 2: where BERT4Rec looks, on average over the users of the test."""
+"""What the process of a run does: the run, and the mean attention of Figure 2. The only module here with TensorFlow."""
 
 from pathlib import Path
 
 import numpy as np
+
+from bert4rec_tf.foundation.startup import import_tensorflow
+
+import_tensorflow()
+
 import tensorflow as tf
 
 from bert4rec_tf.config.run import Run
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
+from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import BERT4Rec
+from bert4rec_tf.runs import pipeline
+from experiments.processes import Request
+from experiments.results import folder_of_data
 
 POSITIONS = 10
 """The last ones of an input, the mask token among them."""
 
 BATCH_SIZE = 512
+
+
+def carry_out(request: Request) -> Path:
+    """Does a request's run, and returns the folder that it was done in."""
+    run = request.run
+    sequences, report = datasets.load_with_report(run.dataset, request.data_dir)
+    print(datasets.describe(run.dataset, sequences, report), flush=True)
+    if request.threads is not None:
+        pipeline.set_threads(request.threads)
+    folder = folder_of_data(request.workdir, sequences.fingerprint)
+    result = pipeline.execute(run, sequences=sequences, workdir=folder, prepared_dir=request.prepared_dir)
+    if request.attention:
+        keep_attention(request.attention, run, result.model, sequences)
+    return folder
 
 
 def mean_attention(model: BERT4Rec, histories: Sequences, users: np.ndarray) -> tuple[np.ndarray, int]:
@@ -25,7 +48,7 @@ def mean_attention(model: BERT4Rec, histories: Sequences, users: np.ndarray) -> 
     Args:
         model: trained.
         histories: what comes before the test item.
-        users: those to look at; the ones whose input has fewer positions, the mask token included, are passed over.
+        users: those to look at; the ones whose input has fewer positions, the mask token included, are skipped.
 
     Returns:
         float64 [layers, heads, POSITIONS, POSITIONS], rows the positions that attend; and a number.
@@ -53,7 +76,7 @@ def mean_attention(model: BERT4Rec, histories: Sequences, users: np.ndarray) -> 
     return total / len(kept), len(kept)
 
 
-def keep(path: Path, run: Run, model: BERT4Rec, sequences: Sequences) -> None:
+def keep_attention(path: Path, run: Run, model: BERT4Rec, sequences: Sequences) -> None:
     """Measures the attention of a trained model and writes it to `path` as JSON."""
     split = LeaveOneOut(sequences)
     attention, users = mean_attention(model, split.histories("test"), split.users)

@@ -1,0 +1,1 @@
+"""A run from start to end: prepare, train, evaluate, export; its folder; warm starts, seeds, comparison."""

@@ -1,0 +1,119 @@
+"""Which runs are asked for: a table's cells at a budget and with seeds."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from bert4rec_tf.config import presets
+from bert4rec_tf.config.model_settings import MASKED_MODEL
+from bert4rec_tf.config.run import SELECT, TRAININGS, Run
+from experiments.tables import TABLES, Cell
+
+SELECT_ONLY = {"protocol": SELECT}
+"""The protocol of quick runs and searches: one training, with the validation item held out."""
+
+QUICK = {"steps": 20, "warmup_steps": 5, "evaluate_every": 20, "batch_size": 64, **SELECT_ONLY}
+QUICK_MASKED = {"mask_copies": 1, "num_layers": 1}
+QUICK_WIDTH = 32
+"""A quick run takes seconds: few steps, few examples, one block, and no model wider than this."""
+
+
+def num_trainings(run: Run) -> int:
+    """Returns 2 if the steps are selected first and the model is then trained again, else 1."""
+    return len(TRAININGS[run.training.protocol])
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run.
+
+    Attributes:
+        run: the record, whose digest is the job's key.
+        budget: share of its preset's steps.
+        attention: whether its mean attention is kept too.
+        cells: where it stands, for the reader.
+    """
+
+    run: Run
+    budget: float = 1.0
+    attention: bool = False
+    cells: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        return self.run.digest
+
+    @property
+    def title(self) -> str:
+        share = "" if self.budget == 1 else f", {100 * self.budget:.3g} % of the steps"
+        cells = f" ({'; '.join(self.cells)})" if self.cells else ""
+        return f"{self.run.model} on {self.run.dataset}, seed {self.run.seed}{share}, run {self.key}{cells}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is asked for.
+
+    Attributes:
+        datasets: on what.
+        preset: settings of BERT4Rec to start from; the other models have `fast` alone.
+        seeds: each run is done once with each.
+        budget: share of the presets' steps.
+        quick: with QUICK settings.
+    """
+
+    datasets: Sequence[str]
+    preset: str = "fast"
+    seeds: Sequence[int] = (1,)
+    budget: float = 1.0
+    quick: bool = False
+
+    def jobs(self, name: str) -> dict[tuple[str, str], list[Job]]:
+        """Returns the jobs of a table: (data set, variant) -> one per seed."""
+        table, label = TABLES[name], name.replace("table", "T").replace("figure", "F")
+        found = {}
+        for cell in table.cells(self.datasets, self.preset, self.quick):
+            kept = {"attention": table.keeps_attention, "cells": (f"{label}: {table.variants[cell.variant]}",)}
+            jobs = [dataclasses.replace(self.job(cell, seed), **kept) for seed in self.seeds]
+            found[cell.dataset, cell.variant] = jobs
+        return found
+
+    def all_jobs(self, names: Iterable[str]) -> list[Job]:
+        """Returns every run of some tables once."""
+        return distinct(job for name in names for some in self.jobs(name).values() for job in some)
+
+    def job(self, cell: Cell, seed: int) -> Job:
+        """Returns the job of a cell."""
+        is_masked, changes = cell.model == MASKED_MODEL, dict(cell.changes)
+        preset = self.preset if is_masked else "fast"
+        if self.quick:
+            changes = {**QUICK, **(QUICK_MASKED if is_masked else {}), **changes}
+        run = presets.make_run(cell.dataset, cell.model, preset, seed, **changes)
+        if self.quick and run.flat().get("hidden_dim", 0) > QUICK_WIDTH:
+            run = presets.make_run(cell.dataset, cell.model, preset, seed, **{**changes, "hidden_dim": QUICK_WIDTH})
+        return Job(shortened(run, self.budget), self.budget)
+
+
+def shortened(run: Run, budget: float) -> Run:
+    """Returns a run with a share of its steps: warm-up and distance of measurements shrink alike."""
+    if budget == 1:
+        return run
+    training = run.training
+    steps = max(1, round(budget * training.steps))
+    scaled = dataclasses.replace(
+        training,
+        steps=steps,
+        warmup_steps=min(round(budget * training.warmup_steps), steps - 1),
+        evaluate_every=max(1, round(budget * training.evaluate_every)),
+    )
+    return dataclasses.replace(run, training=scaled)
+
+
+def distinct(jobs: Iterable[Job]) -> list[Job]:
+    """Returns each run once, for tables share some of theirs; what one of them keeps is kept."""
+    found: dict[str, Job] = {}
+    for job in jobs:
+        known = found.get(job.key, job)
+        cells = tuple(dict.fromkeys((*known.cells, *job.cells)))
+        found[job.key] = dataclasses.replace(known, attention=known.attention or job.attention, cells=cells)
+    return list(found.values())

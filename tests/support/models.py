@@ -1,0 +1,58 @@
+"""A small model of every kind, its data, and batches to train it on."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert4rec_tf.config.run import MaskingSettings, Run
+from bert4rec_tf.data.examples import in_memory
+from bert4rec_tf.data.examples.cloze import cut_windows, mask_windows
+from bert4rec_tf.models import MODELS
+from support.ranking_oracle import make_sequences
+
+NUM_ITEMS, NUM_USERS = 40, 60
+SEQUENCES = make_sequences(
+    [1 + (np.arange(4 + user % 9) + 5 * user) % NUM_ITEMS for user in range(NUM_USERS)], NUM_ITEMS
+)
+SMALL = {"hidden_dim": 16, "max_length": 8, "num_heads": 2, "extra_negatives": 2}
+HISTORIES = {
+    "users": np.array([3, 59, 0, 7], np.int32),
+    "items": np.array([[4, 9, 2, 7, 1, 12], [3, 0, 0, 0, 0, 0], [5, 6, 8, 0, 0, 0], [0, 0, 0, 0, 0, 0]], np.int32),
+    "lengths": np.array([6, 1, 3, 0], np.int32),
+}
+TRAINED = [name for name, kind in MODELS.items() if kind.examples is not None]
+every_model = pytest.mark.parametrize("name", MODELS)
+every_trained_model = pytest.mark.parametrize("name", TRAINED)
+
+
+def make(name, **changes):
+    keras.utils.set_random_seed(4)
+    known = Run.make("beauty", name).to_dict()["architecture"]
+    options = {**known, **{key: value for key, value in SMALL.items() if key in known}, **changes}
+    if MODELS[name].has_user_embeddings:
+        options["num_users"] = NUM_USERS
+    options["num_heads" if "num_heads" in known else "name"] = 2 if "num_heads" in known else name
+    model = MODELS[name](NUM_ITEMS, **options)
+    model.adapt(SEQUENCES)
+    return model
+
+
+def batches(model, size=16):
+    """Batches of the kind that the model is trained on."""
+    if model.examples != "masked":
+        return in_memory.KINDS[model.examples](SEQUENCES, **model.example_options).batches(size, seed=1)
+    masking = MaskingSettings(mask_proportion=0.4, max_predictions=4, mask_copies=2)
+    windows, rng = cut_windows(SEQUENCES, 8, 0.5), np.random.default_rng(1)
+
+    def endless():
+        while True:
+            made = mask_windows(windows, rng.integers(3 * len(windows), size=size), masking, 8, NUM_ITEMS, [1])
+            columns = ("users", "lengths", "items", "mask_positions", "mask_targets")
+            yield {column: getattr(made, column).astype(np.int32) for column in columns}
+
+    return endless()
+
+
+def tensors(batch):
+    return {name: tf.constant(column) for name, column in batch.items()}

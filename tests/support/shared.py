@@ -1,0 +1,39 @@
+"""Folders that are made once in a session, by whichever worker needs one first."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import filelock
+
+
+class SharedFolders:
+    """Folders below one that all workers of a session see. Who changes such a folder takes a copy."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def get(self, name: str, make: Callable[[Path], object]) -> Path:
+        """Returns the folder `name`, which `make` has filled once.
+
+        Args:
+            name: of the folder.
+            make: fills the new folder that it is called with; what was half made by a failure is made again.
+        """
+        folder, done = self._root / name, self._root / f"{name}.done"
+        with filelock.FileLock(self._root / f"{name}.lock"):
+            if not done.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+                make(folder)
+                done.touch()
+        return folder
+
+
+def root_of(tmp_path_factory) -> Path:
+    """Returns the folder that the workers of a session share."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared"
+    folder.mkdir(exist_ok=True)
+    return folder

@@ -1,0 +1,314 @@
+"""The pages in docs/ and the README: their links, commands, examples, and the numbers of their tables."""
+
+import ast
+import json
+import re
+import shlex
+import unicodedata
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.http_server import Client, Server
+from support.paths import ROOT
+
+from bert4rec_tf import run as runner
+from bert4rec_tf.commands import data, recommend
+from bert4rec_tf.config import presets
+from bert4rec_tf.config.paper import paper
+from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.runs.pipeline import execute, export
+from bert4rec_tf.runs.workdir import WorkDirectory
+from bert4rec_tf.serving.http.app import open_versions
+from bert4rec_tf.serving.http.settings import ServerSettings
+from experiments.__main__ import parser as experiments_parser
+
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+# Links
+
+
+def anchors(text: str) -> set[str]:
+    """The names that GitHub gives to a page's headings."""
+    without_code = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", without_code, re.MULTILINE)
+    kept = ["".join(c for c in title.lower() if unicodedata.category(c)[0] in "LN" or c in " -_") for title in titles]
+    return {title.replace(" ", "-") for title in kept}
+
+
+@each_page
+def test_links_lead_to_files_and_headings(page):
+    for target in re.findall(r"\]\((?!http)(.*?)\)", TEXTS[page]):
+        name, _, heading = target.partition("#")
+        path = (page.parent / name).resolve() if name else page
+        assert path.exists(), target
+        if heading:
+            assert heading in anchors(path.read_text(encoding="utf-8")), target
+
+
+def test_every_page_can_be_reached_from_the_readme():
+    linked = {(README.parent / target).resolve() for target in re.findall(r"\]\((docs/\w+\.md)\)", TEXTS[README])}
+    assert linked == {page.resolve() for page in PAGES[1:]}
+
+
+# Numbers
+
+
+def results() -> list[dict]:
+    lines = (ROOT / "experiments" / "results" / "results.jsonl").read_text(encoding="utf-8").splitlines()
+    return [found for found in map(json.loads, lines) if found["status"] == "finished"]
+
+
+RESULTS = results()
+DATASETS = {"Beauty": "beauty", "ML-1m": "ml-1m"}
+DROPOUT = {"beauty": 0.5, "ml-1m": 0.0}
+"""What the preset of BERT4Rec has: with all steps, some of Table 5's rows are kept too."""
+
+
+def result(dataset: str, model: str, budget: float = 1.0, **changed) -> dict:
+    """The one result of a model's preset, with some settings changed."""
+    usual = {"num_layers": 2, "num_heads": 2, "dropout": DROPOUT[dataset], "use_feed_forward": True}
+    usual |= {"use_residual": True, "use_layer_norm": True, "use_positions": True}
+    usual |= {"mask_proportion": {"beauty": 0.6, "ml-1m": 0.4}[dataset]}
+    wanted = {**usual, **changed} if model == "bert4rec" else {}
+    found = [
+        one
+        for one in RESULTS
+        if (one["run"]["dataset"], one["run"]["model"], one["budget"]) == (dataset, model, budget)
+        and wanted.items() <= {**one["run"]["architecture"], **one["run"]["masking"]}.items()
+    ]
+    assert len(found) == 1, (dataset, model, budget, changed)
+    return found[0]
+
+
+def shown(value: float) -> str:
+    return f"{value:.4f}".removeprefix("0")
+
+
+def rows_below(text: str, header: str) -> list[list[str]]:
+    """The cells of the table whose first line is `header`."""
+    table = text.split(header + "\n", 1)[1].split("\n\n", 1)[0]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[1:]]
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/results.md"])
+def test_the_table_of_nine_models_is_what_was_measured(name):
+    header = "| model | Beauty HR@10 | Beauty NDCG@10 | ML-1m HR@10 | ML-1m NDCG@10 |"
+    rows = rows_below(TEXTS[ROOT / name], header)
+    assert len(rows) == 9
+    for title, *cells in rows:
+        model = title.lower().replace("-", "_").replace("+", "_plus")
+        expected = []
+        for dataset in DATASETS.values():
+            measured = result(dataset, model)["test"]["popular"]
+            published = paper()["table2"][dataset][model]
+            expected += [f"{shown(measured[m])} ({shown(published[m])})" for m in ("hr@10", "ndcg@10")]
+        assert cells == expected, title
+
+
+@pytest.mark.parametrize("dataset, section", [("beauty", "### Beauty"), ("ml-1m", "### MovieLens 1M")])
+def test_the_tables_of_bert4rec_are_what_was_measured(dataset, section):
+    text = TEXTS[ROOT / "docs" / "results.md"].split(section, 1)[1]
+    found = result(dataset, "bert4rec")
+    rows = rows_below(text, "| metric | BERT4Rec (d = 64) | POP | random | the paper (d = 256) |")
+    assert len(rows) == 6
+    for title, *cells in rows:
+        metric = title.lower()
+        sources = [found[source]["popular"] for source in ("test", "pop", "random")]
+        assert cells == [shown(source[metric]) for source in (*sources, paper()["table2"][dataset]["bert4rec"])]
+
+
+ELSEWHERE = [
+    *[("beauty", model, "uniform", "ndcg@10") for model in ("gru4rec_plus", "gru4rec", "pop", "bert4rec")],
+    *[("beauty", model, "uniform", "hr@10") for model in ("ncf", "caser", "pop")],
+    *[("ml-1m", model, "uniform", "ndcg@10") for model in ("gru4rec_plus", "bert4rec")],
+    *[("ml-1m", model, "full", "ndcg@10") for model in ("bert4rec", "sasrec", "gru4rec_plus")],
+    *[("beauty", model, "full", "ndcg@10") for model in ("fpmc", "gru4rec_plus", "bert4rec")],
+]
+
+
+@pytest.mark.parametrize("dataset, model, protocol, metric", ELSEWHERE)
+def test_numbers_of_the_other_protocols_are_what_was_measured(dataset, model, protocol, metric):
+    section = TEXTS[ROOT / "docs" / "results.md"].split("### The ranking depends on the candidates", 1)[1]
+    assert shown(result(dataset, model)["test"][protocol][metric]) in section.split("\n## ", 1)[0]
+
+
+ABLATIONS = [
+    *[{}, {"use_residual": False}, {"use_layer_norm": False}, {"use_positions": False}, {"use_feed_forward": False}],
+    *[{"num_layers": count} for count in (1, 3, 4)],
+    *[{"num_heads": count} for count in (1, 4, 8)],
+    *[{"mask_proportion": 0.5}, {"dropout": 0.0}],
+]
+
+
+@pytest.mark.parametrize("changed", ABLATIONS, ids=str)
+def test_numbers_of_the_ablations_are_what_was_measured(changed):
+    section = TEXTS[ROOT / "docs" / "results.md"].split("## Ablations", 1)[1]
+    assert shown(result("beauty", "bert4rec", 0.25, **changed)["test"]["popular"]["ndcg@10"]) in section
+
+
+@pytest.mark.parametrize("changed", [{}, {"use_feed_forward": False}, {"dropout": 0.0}], ids=str)
+def test_numbers_of_the_ablations_with_all_steps_are_what_was_measured(changed):
+    section = TEXTS[ROOT / "docs" / "results.md"].split("## Ablations", 1)[1]
+    assert shown(result("beauty", "bert4rec", **changed)["test"]["popular"]["ndcg@10"]) in section
+
+
+# Commands
+
+
+def blocks(text: str) -> list[str]:
+    """Indented blocks and fenced ones without a language, continued lines joined."""
+    indented = re.findall(r"(?:^    .*\n)+", text, re.MULTILINE)
+    fenced = re.findall(r"^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    return [re.sub(r"\\\n\s*", " ", block) for block in (*indented, *fenced)]
+
+
+def commands(text: str) -> list[str]:
+    lines = [line.strip().removeprefix("$ ") for block in blocks(text) for line in block.splitlines()]
+    return [part.strip() for line in lines for part in line.split("&&")]
+
+
+def parser_flags(parser) -> set[str]:
+    return {name for action in parser._actions for name in action.option_strings}
+
+
+def runner_flags() -> set[str]:
+    flags = runner.FLAGS
+    return {f"--{name}" for name in flags} | {f"--no{name}" for name in flags if flags[name].boolean}
+
+
+FLAGS = {
+    "python -m bert4rec_tf.run": runner_flags(),
+    "bert4rec run": runner_flags(),
+    "python -m bert4rec_tf.data": parser_flags(data.parser()),
+    "bert4rec data": parser_flags(data.parser()),
+    "bert4rec recommend": parser_flags(recommend.parser()),
+    "bert4rec serve": {"--help", *(f"--{field.name}" for field in fields(ServerSettings))},
+    "bert4rec compare": {"--help"},
+    "./run_all.sh": parser_flags(experiments_parser()),
+    "python -m benchmarks": set(re.findall(r'"(--\w+)"', (ROOT / "benchmarks" / "__main__.py").read_text())),
+}
+
+
+@each_page
+def test_commands_have_the_flags_that_are_shown(page):
+    for line in commands(TEXTS[page]):
+        for program, known in FLAGS.items():
+            if line.startswith(program):
+                given = {word.split("=")[0] for word in shlex.split(line, comments=True) if word.startswith("-")}
+                assert given - {"-m"} <= known, line
+
+
+@each_page
+def test_flags_in_sentences_exist(page):
+    known = set.union(*FLAGS.values()) | {"--help"}
+    prose = re.sub(r"```.*?```", "", TEXTS[page], flags=re.DOTALL)
+    others = {"--dir", "--all", "--tag_set", "--signature_def", "--input_exprs"}  # of saved_model_cli
+    assert set(re.findall(r"(?<![\w-])--[a-z]\w*", prose)) <= known | others
+
+
+# Examples
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("docs") / "work"
+    execute(presets.make_run("synthetic", model="pop"), workdir=workdir, silent=True)
+    export(WorkDirectory(workdir))
+    return workdir / "saved_model"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The working directory of a reader who has the files that the pages name."""
+    monkeypatch.chdir(tmp_path)
+    Path("histories.csv").write_text("anna,item1,item2\nben,item3\n")
+    Path("titles.csv").write_text("id,title\nitem1,The Quiet River\n")
+    return tmp_path
+
+
+def with_model(text: str, exported: Path) -> str:
+    return re.sub(r"runs/\w+/saved_model", str(exported), text)
+
+
+RECOMMEND = [line for text in TEXTS.values() for line in commands(text) if line.startswith("bert4rec recommend")]
+
+
+@pytest.mark.parametrize("line", sorted(set(RECOMMEND)))
+def test_the_commands_that_recommend_work(line, exported, folder, capsys):
+    arguments = shlex.split(with_model(line, exported), comments=True)[2:]
+    recommend.main(arguments)
+    wanted = {word.split("=")[1] for word in arguments if word.startswith("--output=")}
+    assert all((folder / name).stat().st_size for name in wanted)
+    assert "2 users" in capsys.readouterr().out if wanted else "item" in capsys.readouterr().out
+
+
+CURL = [line for text in TEXTS.values() for line in commands(text) if line.startswith("curl ")]
+
+
+def test_the_requests_over_http_are_answered(exported, folder):
+    settings = ServerSettings(model=str(exported), titles="titles.csv")
+    assert len(CURL) >= 3
+    with Server(open_versions(settings)) as server:
+        client = Client(server.port)
+        for line in CURL:
+            _, _, body, address = shlex.split(line)
+            host, _, path = address.partition("/")
+            assert host == "localhost:8501"
+            answer = client.ask("POST", f"/{path}", body.encode())
+            assert answer.status == 200 and answer.json.keys() <= {"predictions", "outputs"}, answer.body
+
+
+def python_blocks(text: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+@each_page
+def test_python_examples_import_what_exists(page):
+    for code in python_blocks(TEXTS[page]):
+        tree = ast.parse(code)
+        imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        names: dict = {}
+        exec(compile(ast.Module(imports, []), page.name, "exec"), names)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("b4r", "tf"):
+                assert hasattr(names[node.value.id], node.attr), f"{node.value.id}.{node.attr}"
+
+
+def test_the_example_of_serving_runs(exported):
+    (code,) = python_blocks(TEXTS[ROOT / "docs" / "serving.md"])
+    exec(with_model(code, exported), {})
+
+
+STEPS = "steps=600, warmup_steps=300, evaluate_every=200"
+
+
+def run_training_example(steps: str, capsys) -> dict:
+    (code,) = python_blocks(TEXTS[ROOT / "docs" / "training.md"])
+    assert STEPS in code
+    names: dict = {}
+    exec(code.replace(STEPS, steps), names)
+    sequences = names["sequences"]
+    assert sequences.num_users == datasets.load("synthetic").num_users
+    scores = np.asarray(names["scores"])[0]
+    assert sequences.vocabulary.encode([str(item) for item in sequences.vocabulary.decode(names["best"])])[0] == (
+        scores.argmax() + 1
+    )
+    assert "item" in capsys.readouterr().out
+    return names["result"].metrics
+
+
+def test_the_example_of_training_runs(folder, capsys):
+    run_training_example("steps=8, warmup_steps=2, evaluate_every=4, num_layers=1, num_heads=1, hidden_dim=8", capsys)
+
+
+@pytest.mark.slow
+def test_the_example_of_training_learns(folder, capsys):
+    metrics = run_training_example(STEPS, capsys)
+    assert metrics["test"]["popular"]["ndcg@10"] > 2 * metrics["pop"]["popular"]["ndcg@10"]
