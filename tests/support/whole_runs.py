@@ -63,6 +63,7 @@ def _write_data(cwd):
 def here(cwd, *flags):
     """Runs to the end in this process and returns the work directory."""
     import keras
+
     from support import commands
 
     _write_data(cwd)
