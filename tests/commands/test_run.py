@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.commands import Ended, console, finished, refused, run
+from support.profiles import slow_but
 
 TINY = ["--steps=30", "--warmup_steps=5", "--evaluate_every=10", "--hidden_dim=8", "--num_heads=1", "--num_layers=1"]
 WHOLE = ("--dataset=synthetic", "--workdir=work", *TINY)
@@ -212,7 +213,7 @@ def test_seeds_are_repeated_and_summed_up(tmp_path):
     assert len(list(same.glob("candidates-*.npz"))) == 1
 
 
-@pytest.mark.parametrize("flag", ["--mixed_precision", "--jit_compile"])
+@pytest.mark.parametrize("flag", slow_but(["--mixed_precision"], ["--mixed_precision", "--jit_compile"]))
 def test_the_ways_to_compute_go_the_whole_way(tmp_path, flag):
     finished(*WHOLE, "--noretrain", flag, cwd=tmp_path)
     metrics = json.loads((tmp_path / "work" / "metrics.json").read_text())
