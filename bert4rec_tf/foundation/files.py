@@ -218,14 +218,13 @@ def _belongs_to_another(path: Path) -> bool:
 
 
 class FolderLock:
-    """A folder as one process' own. The system frees it when that process ends, however it ends.
+    """A lock on a folder. The system releases it when the process ends, even if the process is killed.
 
-    Locking it removes the temporary files of killed processes. The same object can be entered again inside itself,
-    which removes nothing.
+    Locking removes the temporary files of killed processes. The lock is reentrant; entering it again removes nothing.
 
     Args:
-        folder: made where it is not there.
-        busy: what to tell where another process has it; None to wait for that one.
+        folder: created if it does not exist.
+        busy: error message if another process has the lock; None to wait for that process.
     """
 
     def __init__(self, folder: Path, busy: str | None = None) -> None:
@@ -235,10 +234,10 @@ class FolderLock:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[bool]:
-        """Holds the folder inside the block. Yields whether this is the outermost entry.
+        """Holds the lock inside the block. Yields whether this is the outermost entry.
 
         Raises:
-            UserError: where another process has it, or it cannot be written.
+            UserError: if another process has the lock and `busy` is given, or the folder cannot be written.
         """
         make_folder(self.folder)
         try:

@@ -76,8 +76,9 @@ def _blocks(titles: Sequence[str], num_negatives: int, cells: Callable[[str, str
 def _notes(content: dict[str, Any]) -> list[str]:
     notes = [f"{content['users']:,} users evaluated."]
     if content["users_with_fewer_candidates"]:
-        few = f"{content['users_with_fewer_candidates']:,} users have fewer unseen items than that"
-        notes.append(f"{few}; their targets are ranked among all unseen items.")
+        wanted = content["run"]["evaluation"]["num_negatives"]
+        few = f"{content['users_with_fewer_candidates']:,} users have fewer than {wanted} unseen items"
+        notes.append(f"{few}; their targets are ranked among all of them.")
     if content["users_not_evaluated"]:
         notes.append(f"{content['users_not_evaluated']:,} users with fewer than three actions were not evaluated.")
     dataset = family(content["run"]["dataset"])

@@ -118,7 +118,7 @@ def test_a_packed_file_from_the_folder_in_the_environment_the_authors_way(tmp_pa
     metrics = json.loads((work / "metrics.json").read_text())
     assert "paper" not in metrics
     assert metrics["retrain"]["steps"] == 30 and "validation" not in metrics
-    assert metrics["users_with_fewer_candidates"] == 12 and "12 users have fewer unseen items" in process.stdout
+    assert metrics["users_with_fewer_candidates"] == 12 and "12 users have fewer than" in process.stdout
     assert not (work / "select").exists()
 
 

@@ -1,4 +1,4 @@
-"""Fetching files: verified, resumed, and by one process at a time."""
+"""Downloads files: verifies them, resumes interrupted downloads, and lets one process at a time fetch a file."""
 
 import contextlib
 import hashlib
@@ -21,32 +21,32 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import Transfer, warn
 
 OFFLINE = "BERT4REC_OFFLINE"
-"""A variable of the environment that forbids downloads."""
+"""The environment variable that forbids downloads."""
 
 PIECE = 1 << 20
 TIMEOUT = 60.0
 PAUSES = (1.0, 2.0, 4.0, 8.0)
-"""Seconds before the second attempt and the ones after; one that brought something starts them anew."""
+"""Seconds before each new attempt. An attempt that received data starts the list again."""
 
 MAX_ATTEMPTS = 100
 
 
 class Unreachable(Exception):
-    """A file that cannot be had from an address."""
+    """A URL that does not provide the file."""
 
 
-class Cut(Exception):
-    """A connection that ended too early."""
+class Interrupted(Exception):
+    """A connection that ended too early, or a temporary failure of the server."""
 
 
 @dataclass(frozen=True)
 class Remote:
-    """A file to be fetched.
+    """A file to download.
 
     Attributes:
-        urls: where it lies; the later ones are tried where the earlier ones fail.
-        checksum: `sha256:`, `md5:` or `git:` (a blob's id) and hexadecimal digits.
-        size: the most bytes that it may have.
+        urls: tried in this order.
+        checksum: `sha256:`, `md5:` or `git:` (id of a blob), followed by hexadecimal digits.
+        size: maximum size in bytes.
     """
 
     urls: Sequence[str]
@@ -55,44 +55,43 @@ class Remote:
 
 
 def digest(path: Path, checksum: str) -> str:
-    """Returns the checksum of a file (of what is packed in a `.gz`), in the manner of another checksum."""
+    """Returns a file's checksum, with the algorithm of the given checksum. A `.gz` file is decompressed first."""
     with files.open_binary(path) as file:
-        if path.suffix == ".gz" and checksum.startswith("git:"):  # Such a sum begins with the size of what is packed.
+        if path.suffix == ".gz" and checksum.startswith("git:"):  # Git hashes the decompressed size first.
             return digest_of(file.read(), checksum)
         return _digest(iter(lambda: file.read(PIECE), b""), path.stat().st_size, checksum)
 
 
 def digest_of(content: bytes, checksum: str) -> str:
-    """Returns the checksum of the content of a file, in the manner of another checksum."""
+    """Returns the checksum of a file's content, with the algorithm of the given checksum."""
     return _digest((content,), len(content), checksum)
 
 
 def _digest(pieces: Iterable[bytes], size: int, checksum: str) -> str:
-    manner = checksum.split(":")[0]
-    found = hashlib.new("sha1" if manner == "git" else manner, usedforsecurity=False)
-    if manner == "git":
+    algorithm = checksum.split(":")[0]
+    found = hashlib.new("sha1" if algorithm == "git" else algorithm, usedforsecurity=False)
+    if algorithm == "git":
         found.update(b"blob %d\0" % size)
     for piece in pieces:
         found.update(piece)
-    return f"{manner}:{found.hexdigest()}"
+    return f"{algorithm}:{found.hexdigest()}"
 
 
 def fetch(remote: Remote, path: Path) -> bool:
-    """Brings a file to `path`, unless it is there; it appears whole and verified, or not at all.
+    """Downloads a file to `path`, unless it exists. It is verified and written atomically.
 
-    Returns whether this process fetched it.
+    Interrupted downloads resume if the server allows it. If another process downloads the same file, this one waits.
 
-    What a cut connection or a killed process left is gone on with, where the server allows it. Another process that
-    fetches the same file is waited for.
+    Returns:
+        Whether this process downloaded the file.
 
     Raises:
-        UserError: one line that names an address and where to put the file, where no address gives it; and where what
-            it gives is not the file.
+        UserError: if no URL provides the file, with a URL and where to put the file; or if its checksum is wrong.
     """
     if os.environ.get(OFFLINE):
-        raise UserError(by_hand(remote, path, f"{OFFLINE} is set"))
+        raise UserError(download_by_hand(remote, path, f"{OFFLINE} is set"))
     files.make_folder(path.parent)
-    with _alone(path):
+    with _locked(path):
         if path.exists():
             return False
         reasons = []
@@ -102,25 +101,25 @@ def fetch(remote: Remote, path: Path) -> bool:
                 return True
             except Unreachable as error:
                 reasons.append(str(error))
-        raise UserError(by_hand(remote, path, "; ".join(reasons)))
+        raise UserError(download_by_hand(remote, path, "; ".join(reasons)))
 
 
-def by_hand(remote: Remote, path: Path, why: str) -> str:
-    """Returns the line that tells which file to put where."""
+def download_by_hand(remote: Remote, path: Path, reason: str) -> str:
+    """Returns an error message that says which file to put where."""
     return (
-        f"{path}: no such file, nor the same with .gz, and it was not downloaded ({why}). Get {remote.urls[0]} and put "
-        "it there, or set --data_dir"
+        f"{path}: no such file, with or without .gz, and it was not downloaded ({reason}). Get {remote.urls[0]} and "
+        "put it there, or set --data_dir"
     )
 
 
 @contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def _locked(path: Path) -> Iterator[None]:
     lock = filelock.FileLock(path.with_name(f".{path.name}{files.LOCK}"))
     try:
         try:
             lock.acquire(timeout=0)
         except filelock.Timeout:
-            warn(f"{path}: another process fetches it; waiting for that one")
+            warn(f"{path}: another process is downloading it; waiting")
             lock.acquire()
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror or error})") from error
@@ -131,30 +130,30 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _fetch_from(url: str, remote: Remote, path: Path) -> None:
-    """Fetches from one address. Raises Unreachable where nothing comes, UserError where it is not the file."""
+    """Downloads from one URL. Raises Unreachable if that fails, UserError if the checksum is wrong."""
     part = _Part(path)
-    begun = part.length > 0
-    if begun and digest(part.path, remote.checksum) == remote.checksum:
+    has_part = part.length > 0
+    if has_part and digest(part.path, remote.checksum) == remote.checksum:
         part.finish(path)
         return
-    _complete(url, remote, part)
-    found = digest(part.path, remote.checksum)
-    if found != remote.checksum and begun:
-        warn(f"{path}: what was gone on with is not the file; fetching it anew")
+    _download(url, remote, part)
+    received = digest(part.path, remote.checksum)
+    if received != remote.checksum and has_part:
+        warn(f"{path}: the resumed download has the wrong checksum; downloading it again")
         part.discard()
-        _complete(url, remote, part)
-        found = digest(part.path, remote.checksum)
-    if found != remote.checksum:
+        _download(url, remote, part)
+        received = digest(part.path, remote.checksum)
+    if received != remote.checksum:
         part.discard()
         raise UserError(
-            f"{path}: {url} gave another file than expected, which was not kept (expected {remote.checksum}, received "
-            f"{found}). A file that you put there yourself is used all the same"
+            f"{path}: the file at {url} has the wrong checksum and was not kept (expected {remote.checksum}, received "
+            f"{received}). If you put a file there yourself, it is used as it is"
         )
     part.finish(path)
 
 
 class _Part:
-    """The beginning of a file, and the tag by which its server knows it."""
+    """A partly downloaded file, and the server's tag (ETag or date) of it."""
 
     def __init__(self, path: Path) -> None:
         self.target = path
@@ -166,7 +165,7 @@ class _Part:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def tag(self, url: str) -> str | None:
-        """Returns what the server at `url` called the file whose beginning this is."""
+        """Returns the tag if the part was downloaded from `url`, else None."""
         try:
             note = json.loads(self._note.read_text())
             return note["tag"] if note["url"] == url else None
@@ -186,15 +185,15 @@ class _Part:
         self.discard()
 
 
-def _complete(url: str, remote: Remote, part: _Part) -> None:
-    """Asks until everything has come."""
+def _download(url: str, remote: Remote, part: _Part) -> None:
+    """Sends requests until the file is complete."""
     idle = 0
     for _ in range(MAX_ATTEMPTS):
         before = part.length
         try:
-            _ask(url, remote, part)
+            _request(url, remote, part)
             return
-        except Cut as error:
+        except Interrupted as error:
             idle = 0 if part.length > before else idle + 1
             if idle > len(PAUSES):
                 raise Unreachable(f"{url}: {error}") from error
@@ -202,8 +201,8 @@ def _complete(url: str, remote: Remote, part: _Part) -> None:
     raise Unreachable(f"{url}: the connection was cut {MAX_ATTEMPTS} times")
 
 
-def _ask(url: str, remote: Remote, part: _Part) -> None:
-    """Makes one request for what is missing. Raises Cut where the connection ended before everything had come."""
+def _request(url: str, remote: Remote, part: _Part) -> None:
+    """Sends one request for the missing bytes. Raises Interrupted if not all of them arrived."""
     headers = {"User-Agent": "bert4rec_tf", "Accept-Encoding": "identity"}
     tag = part.tag(url)
     if part.length and tag:
@@ -216,46 +215,46 @@ def _ask(url: str, remote: Remote, part: _Part) -> None:
     except urllib.error.HTTPError as error:
         if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
             part.discard()
-            raise Cut(f"{urlsplit(url).netloc} has no more of the file") from error
-        if error.code >= 500 or error.code == http.client.TOO_MANY_REQUESTS:
-            raise Cut(f"{urlsplit(url).netloc} answered {error.code} {error.reason}") from error
-        raise Unreachable(f"{urlsplit(url).netloc} answered {error.code} {error.reason}") from error
+            raise Interrupted(f"{urlsplit(url).netloc} has no more of the file") from error
+        is_temporary = error.code >= 500 or error.code == http.client.TOO_MANY_REQUESTS
+        failure = Interrupted if is_temporary else Unreachable
+        raise failure(f"{urlsplit(url).netloc} answered {error.code} {error.reason}") from error
     except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
-        raise Cut(str(error) or type(error).__name__) from error
+        raise Interrupted(str(error) or type(error).__name__) from error
     except urllib.error.URLError as error:
         raise Unreachable(f"{urlsplit(url).netloc} cannot be reached: {error.reason}") from error
 
 
 def _receive(response: http.client.HTTPResponse, url: str, remote: Remote, part: _Part) -> None:
-    goes_on = response.status == http.client.PARTIAL_CONTENT
-    start = part.length if goes_on else 0
-    if goes_on and not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
+    is_resumed = response.status == http.client.PARTIAL_CONTENT
+    start = part.length if is_resumed else 0
+    if is_resumed and not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
         part.discard()
-        raise Cut("the server sent another part than asked for")
-    left = response.headers.get("Content-Length", "")
-    total = start + int(left) if left.isdigit() else None
+        raise Interrupted("the server did not send the requested part")
+    missing = response.headers.get("Content-Length", "")
+    total = start + int(missing) if missing.isdigit() else None
     if total is not None and total > remote.size:
-        raise Unreachable(f"{url}: {total:,} bytes, which is more than the file can have ({remote.size:,})")
+        raise Unreachable(f"{url}: {total:,} bytes, which is more than the maximum size ({remote.size:,})")
     part.remember(url, response.headers.get("ETag") or response.headers.get("Last-Modified"))
     received = _write(response, part, start, total, remote.size)
     if received > remote.size:
         part.discard()
-        raise Unreachable(f"{url}: more bytes than the file can have ({remote.size:,})")
+        raise Unreachable(f"{url}: more bytes than the maximum size ({remote.size:,})")
     if total is not None and received < total:
-        raise Cut(f"cut off after {received:,} of {total:,} bytes")
+        raise Interrupted(f"cut off after {received:,} of {total:,} bytes")
 
 
-def _write(response: http.client.HTTPResponse, part: _Part, start: int, total: int | None, most: int) -> int:
-    """Writes what comes, and returns how many bytes there are now."""
-    with Transfer(part.target.name, start, total) as shown, _opened(part, "ab" if start else "wb") as file:
+def _write(response: http.client.HTTPResponse, part: _Part, start: int, total: int | None, limit: int) -> int:
+    """Writes the response to the part, at most `limit` bytes. Returns the size of the part."""
+    with Transfer(part.target.name, start, total) as progress, _opened(part, "ab" if start else "wb") as file:
         received = start
-        while received <= most and (piece := response.read1(PIECE)):
+        while received <= limit and (piece := response.read1(PIECE)):
             try:
                 file.write(piece)
             except OSError as error:
                 raise UserError(f"{part.target}: cannot be written ({error.strerror or error})") from error
             received += len(piece)
-            shown.advance(len(piece))
+            progress.advance(len(piece))
     return received
 
 

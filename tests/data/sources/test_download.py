@@ -71,7 +71,7 @@ def test_a_file_that_is_there_is_not_asked_for(tmp_path):
 def test_another_file_is_not_kept(tmp_path):
     with served(b"another") as server:
         line = refusal(remote(server), tmp_path / "file")
-    assert "gave another file than expected, which was not kept" in line and SHA in line
+    assert "has the wrong checksum and was not kept" in line and SHA in line
     assert kept(tmp_path) == []
 
 
@@ -127,7 +127,7 @@ def test_a_damaged_beginning_is_fetched_anew(tmp_path, capfd):
         part.write_bytes(b"x" * 1_000)
         server.cut_after.clear()
         download.fetch(remote(server), tmp_path / "file")
-    assert "fetching it anew" in capfd.readouterr().err
+    assert "downloading it again" in capfd.readouterr().err
     assert (tmp_path / "file").read_bytes() == CONTENT
 
 
@@ -178,7 +178,7 @@ def test_more_bytes_than_the_file_can_have_are_not_taken(tmp_path, monkeypatch, 
         monkeypatch.setattr("http.client.HTTPMessage.get", lambda self, name, default=None: default)
     with served(CONTENT) as server:
         line = refusal(remote(server, size=1_000), tmp_path / "file")
-    assert ("which is more than the file can have" if told else "more bytes than the file can have") in line
+    assert ("which is more than the maximum size" if told else "more bytes than the maximum size") in line
     assert not (tmp_path / "file").exists()
 
 
@@ -209,7 +209,7 @@ def test_of_two_processes_one_fetches_and_the_other_waits(tmp_path):
         found = [process.communicate(timeout=60) for process in both]
         assert len(server.asked) == 1
     assert [out for out, _ in found] == ["300000\n"] * 2
-    assert sum("another process fetches it; waiting" in error for _, error in found) <= 1
+    assert sum("another process is downloading it; waiting" in error for _, error in found) <= 1
 
 
 def test_a_data_set_is_fetched_once_and_then_used_without_a_network(tmp_path, monkeypatch, capsys):
