@@ -1,6 +1,6 @@
 """The report: every table and figure beside the paper's, from whatever results there are."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,6 +80,7 @@ class Report:
         paragraphs = [table.note] if table.note else []
         for more in DETAILS.get(name, ()):
             paragraphs += more(found)
+        paragraphs += _remarks(found.lines[job.key] for some in found.runs.values() for job, _ in some)
         if name == "table2":
             paragraphs += significance.sentences(found, self.comparisons)
         paragraphs += [*_budgets(found), *claims.sentences(found)]
@@ -154,7 +155,11 @@ class Report:
         last = [line["key"] for _, line in shown if _is_best_at_the_end(line)]
         capped = f"Best at the last step that was allowed, so more steps may do better: {', '.join(last)}."
         rows = [list(map(Text, _run_row(cells, line).values())) for cells, line in shown]
-        return Section("Runs", [RUNS, *([capped] if last else [])], [Grid(list(_run_row(*shown[0])), rows)])
+        return Section(
+            "Runs",
+            [RUNS, *([capped] if last else []), *_remarks(line for _, line in shown)],
+            [Grid(list(_run_row(*shown[0])), rows)],
+        )
 
 
 def _named(file: Mapping[str, Any] | None) -> str:
@@ -183,6 +188,15 @@ def _versions(environment: Mapping[str, Any]) -> str:
 
 def _is_best_at_the_end(line: Line) -> bool:
     return line.get(SELECT, {}).get("best_step") == line["run"]["training"]["steps"]
+
+
+def _remarks(lines: Iterable[Line]) -> list[str]:
+    """Says what is known to be wrong with runs, from the `remark` of their lines."""
+    keys: dict[str, list[str]] = {}
+    for line in lines:
+        if "remark" in line:
+            keys.setdefault(line["remark"], []).append(f"{line['key']} ({line['run']['model']})")
+    return [f"Read with care: {', '.join(some)}: {remark}." for remark, some in keys.items()]
 
 
 def _percent(share: float) -> str:

@@ -1,11 +1,12 @@
 """The pages in docs/ and the README: their links, commands, examples, and the numbers of their tables."""
 
 import ast
+import contextlib
+import io
 import json
 import re
 import shlex
 import unicodedata
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from support.http_server import Client, Server
 from support.paths import ROOT
 
 from bert4rec_tf import run as runner
-from bert4rec_tf.commands import data, recommend
+from bert4rec_tf.commands import compare, data, recommend, serve
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.paper import paper
 from bert4rec_tf.data.sources import datasets
@@ -174,8 +175,11 @@ def commands(text: str) -> list[str]:
     return [part.strip() for line in lines for part in line.split("&&")]
 
 
-def parser_flags(parser) -> set[str]:
-    return {name for action in parser._actions for name in action.option_strings}
+def flags_of_help(main) -> set[str]:
+    """The flags that a command's --help names."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed, pytest.raises(SystemExit):
+        main(["--help"])
+    return set(re.findall(r"(?<![\w-])--?[a-z]\w*", printed.getvalue()))
 
 
 def runner_flags() -> set[str]:
@@ -186,12 +190,12 @@ def runner_flags() -> set[str]:
 FLAGS = {
     "python -m bert4rec_tf.run": runner_flags(),
     "bert4rec run": runner_flags(),
-    "python -m bert4rec_tf.data": parser_flags(data.parser()),
-    "bert4rec data": parser_flags(data.parser()),
-    "bert4rec recommend": parser_flags(recommend.parser()),
-    "bert4rec serve": {"--help", *(f"--{field.name}" for field in fields(ServerSettings))},
-    "bert4rec compare": {"--help"},
-    "./run_all.sh": parser_flags(experiments_parser()),
+    "python -m bert4rec_tf.data": flags_of_help(data.main),
+    "bert4rec data": flags_of_help(data.main),
+    "bert4rec recommend": flags_of_help(recommend.main),
+    "bert4rec serve": flags_of_help(serve.main),
+    "bert4rec compare": flags_of_help(compare.main),
+    "./run_all.sh": flags_of_help(experiments_parser().parse_args),
     "python -m benchmarks": set(re.findall(r'"(--\w+)"', (ROOT / "benchmarks" / "__main__.py").read_text())),
 }
 
@@ -271,10 +275,10 @@ def python_blocks(text: str) -> list[str]:
 
 @each_page
 def test_python_examples_import_what_exists(page):
+    names: dict = {}  # of the whole page: later examples use what earlier ones import
     for code in python_blocks(TEXTS[page]):
         tree = ast.parse(code)
         imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-        names: dict = {}
         exec(compile(ast.Module(imports, []), page.name, "exec"), names)
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("b4r", "tf"):

@@ -269,6 +269,13 @@ def test_runs_that_were_best_at_their_last_step_are_told():
     assert "more steps" not in text_of("table2", findings("table2", TABLE2))[0]
 
 
+def test_what_is_known_to_be_wrong_with_a_run_stands_by_its_table():
+    job = Plan(("beauty",)).jobs("table2")["beauty", "gru4rec"][0]
+    text, _ = text_of("table2", findings("table2", {}, others=[line_of(job, remark="its kernels began equal")]))
+    assert text.count(f"Read with care: {job.key} (gru4rec): its kernels began equal.") == 2
+    assert "Read with care" not in text_of("table2", findings("table2", TABLE2))[0]
+
+
 def test_failures_are_told():
     plan = Plan(("beauty",))
     job = plan.jobs("table2")["beauty", "ncf"][0]
