@@ -223,7 +223,7 @@ TABLES: dict[str, Table] = {
         {str(rho): f"rho = {rho}" for rho in PROPORTIONS},
         _proportion,
         quick=("0.2", "0.5"),
-        note="The best of each line is bold.",
+        note="The best of each metric is bold.",
     ),
 }
 """Name -> table or figure."""
