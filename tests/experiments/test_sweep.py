@@ -22,7 +22,7 @@ from experiments.results import BUSY, FAILED, FINISHED, STOPPED, Results, commit
 from experiments.sweep import MISSING, RUNNING, Sweep, estimate, states
 from experiments.tables import TABLES, Cell
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 def job(seed=1, model="bpr_mf", dataset="synthetic", **changes):
