@@ -95,7 +95,11 @@ MISTAKES = {
         f"--interactions=bad.csv {TINY} --workdir=new",
         "bad.csv, line 242: expected 3 columns, found 2",
     ),
-    "a preset of data sets": (None, f"{OWN} --preset=table2", "Preset 'table2' has no settings for 'own-ratings-"),
+    "a preset of data sets": (
+        None,
+        f"{OWN} --preset=table2",
+        "Model 'bert4rec' has no preset 'table2' for 'own-ratings-",
+    ),
 }
 
 

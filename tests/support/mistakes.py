@@ -69,7 +69,10 @@ OF_FLAGS = [
     of_flags("a mistyped mode", f"{SYNTHETIC} --mode=evalute", "mode: 'evalute'. Did you mean 'evaluate'?"),
     of_flags("a mistyped flag", f"{SYNTHETIC} --hiden_dim=8", "flag 'hiden_dim'. Did you mean: hidden_dim"),
     of_flags(
-        "a preset of other data", "--dataset=synthetic --preset=released", "no settings for 'synthetic'", "It has"
+        "a preset of other data",
+        "--dataset=synthetic --preset=released",
+        "has no preset 'released' for 'synthetic'",
+        "It has",
     ),
     of_flags("a setting of another model", "--dataset=synthetic --model=pop --dropout=0.1", "model 'pop': 'dropout'"),
     of_flags("a word that is no flag", f"{SYNTHETIC} extra", "Flags start with --. Received: 'extra'"),

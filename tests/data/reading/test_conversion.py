@@ -284,7 +284,7 @@ def test_a_run_on_one_s_own_data_has_settings_and_needs_the_file(path):
     for model in ("bert4rec", "sasrec", "pop"):
         run = presets.make_run(asked, model=model)
         assert run.dataset == "own-ratings" and run == presets.make_run("own-ratings", model=model)
-    with pytest.raises(UserError, match="Preset 'released' has no settings for 'own-ratings'"):
+    with pytest.raises(UserError, match="Model 'bert4rec' has no preset 'released' for 'own-ratings'"):
         presets.make_run(asked, preset="released")
     with pytest.raises(UserError, match="name their file"):
         datasets.load("own-ratings")
