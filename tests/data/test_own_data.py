@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from commands.test_mistakes import start
-from data.reading.test_interactions import as_csv
+from support.interaction_files import as_csv
 from support.mistakes import TINY
 from support.ranking_oracle import make_sequences
 

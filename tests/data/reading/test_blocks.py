@@ -2,7 +2,6 @@
 
 import io
 import re
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -20,16 +19,17 @@ def test_blocks_are_the_file_cut_at_ends_of_lines_and_numbered(lines, ends, size
     content = "".join(line + end for line, end in zip(lines, ends)).encode()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "SIZE", size)
-        found = list(blocks.read(io.BytesIO(content), Path("ratings.csv")))
+        found = list(blocks.read(io.BytesIO(content), "ratings.csv"))
     assert b"".join(block.content for block in found) == content
     before = b""
     for block in found:
         assert block.first == 1 + len(re.findall(rb"\r\n|\r|\n", before))
-        assert block.num_lines == len(re.findall(rb"\r\n|\r|\n", block.content))
+        ends = [found.end() - 1 for found in re.finditer(rb"\r\n|\r|\n", block.content)]
+        assert blocks.line_ends(block.content).tolist() == ends
         before += block.content
 
 
 def test_a_file_of_old_line_ends_comes_in_many_blocks(monkeypatch):
     monkeypatch.setattr(blocks, "SIZE", 10)
-    found = list(blocks.read(io.BytesIO(b"aa,1\rb,2\r" * 50), Path("ratings.csv")))
+    found = list(blocks.read(io.BytesIO(b"aa,1\rb,2\r" * 50), "ratings.csv"))
     assert len(found) > 10 and all(block.content.endswith(b"\r") for block in found)
