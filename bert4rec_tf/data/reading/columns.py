@@ -142,8 +142,7 @@ class Columns:
     def _refuse_twice(self, *columns: Any) -> None:
         given = [column for column in columns if column is not None]
         if len(set(given)) < len(given):
-            options = " and ".join(f"`{self.option.format(role).lstrip('-')}`" for role in ("user", "item", "time"))
-            raise UserError(f"{options} must differ in {self.source}. Received: {columns}")
+            raise UserError(f"{self.source}: the columns of users, items and times must differ. Received: {columns}")
 
 
 def guess(names: Sequence[str], known: Sequence[str]) -> str | None:

@@ -47,7 +47,9 @@ def interactions(
             can be learnt.
     """
     asked = Interactions(TITLE, user, item, time, min_user_actions, min_item_actions, bad_rows)
-    names = [str(name) for name in (frame.columns if hasattr(frame, "iloc") else frame.schema.names)]
+    if not (is_arrow := isinstance(frame, (pa.Table, pa.RecordBatch))) and not hasattr(frame, "iloc"):
+        raise UserError(f"`frame` must be a pandas DataFrame or an Arrow table. Received: {type(frame).__name__}")
+    names = [str(name) for name in (frame.schema.names if is_arrow else frame.columns)]
     layout = Columns(TITLE, user, item, time, option="{}=").of_names(PARQUET, names)
     policy = BadRows(TITLE, bad_rows == "skip", "row")
     batches = _arrow(frame, names, list(layout.roles.values())).to_batches(parquet.ROWS)

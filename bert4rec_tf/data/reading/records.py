@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.json
 
 from bert4rec_tf.data.reading import bad_rows
+from bert4rec_tf.data.reading.bad_rows import BadRow
 from bert4rec_tf.data.reading.blocks import Block
 from bert4rec_tf.data.reading.checks import ID, Checker
 from bert4rec_tf.data.reading.columns import JSON, LITERALS, Layout
@@ -19,6 +21,7 @@ _TOKEN = re.compile(
 """A text, up to the end of the line where it is not closed so that nothing is looked at twice; or a constant."""
 
 _CONSTANTS = {"True": "true", "False": "false", "None": "null"}
+PIECE = 2 << 20
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -55,6 +58,9 @@ def _as_json(token: re.Match) -> str:
         raise ValueError(str(error)) from error
 
 
+_IDS = frozenset((str, int, type(None)))
+_TIMES = frozenset((str, int, float))
+_ARROW = ((int, pa.int64()), (float, pa.float64()))
 READERS = {JSON: json_record, LITERALS: python_record}
 
 
@@ -67,55 +73,90 @@ class Reader:
     """
 
     def __init__(self, layout: Layout, checker: Checker) -> None:
-        self._read, self._names = READERS[layout.kind], layout.roles
+        self._read, self._layout = READERS[layout.kind], layout
         self._checker = checker
+        self._schema: pa.Schema | None = None
 
     def read(self, block: Block) -> Iterator[pa.Table]:
         """Yields the good rows of a block. Raises UserError at a bad row, unless those are skipped."""
-        columns, numbers, wrong = {role: [] for role in self._names}, [], []
-        for number, line in _lines(block):
-            try:
-                record = self._read(line)
-                values = {role: record.get(name) for role, name in self._names.items()}
-                ids = [_id(values[role]) for role in ("user", "item")]
-            except TypeError:
-                wrong.append((number, bad_rows.NO_ID, line))
-            except ValueError:
-                wrong.append((number, bad_rows.NO_RECORD, line))
-            else:
-                numbers.append(number)
-                for role, value in zip(columns, [*ids, _time(values.get("time"))]):
-                    columns[role].append(value)
-        arrays = {role: _array(column) for role, column in columns.items()}
-        arrays |= {role: arrays[role].dictionary_encode().cast(ID) for role in ("user", "item")}
-        table, others = self._checker.good(arrays)
-        self._checker.bad.add([*wrong, *((numbers[place], kind, text) for place, kind, text in others)])
+        columns, lines, wrong = self._at_once(block.content), None, []
+        if columns is None:
+            columns, lines, wrong = self._by_line(block)
+        table, others = self._checker.good(columns)
+        for place, kind, text in others:
+            wrong.append((block.first + place if lines is None else lines[place], kind, text))
+        self._checker.bad.add(wrong)
         yield table
 
+    def _at_once(self, content: bytes) -> dict[str, pa.Array] | None:
+        """Returns the columns of a block of which every line is a JSON object like the first; None for any other.
 
-def _lines(block: Block) -> Iterator[tuple[int, str]]:
+        Arrow needs a quarter of the time of `json`, but cannot name the line that it does not like.
+        """
+        if self._layout.kind != JSON:
+            return None
+        self._schema = self._schema or self._schema_of(content)
+        try:
+            table = pyarrow.json.read_json(
+                pa.BufferReader(content),
+                pyarrow.json.ReadOptions(block_size=PIECE),
+                pyarrow.json.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior="ignore"),
+            ).combine_chunks()
+            if table.num_rows != 1 + content.count(b"}\n{") + content.count(b"}\r\n{"):
+                return None
+            columns = {role: table[name].chunk(0) for role, name in self._layout.roles.items()}
+            for role in ("user", "item"):
+                columns[role] = columns[role].cast(pa.string()).dictionary_encode().cast(ID)
+                columns[role].dictionary.validate(full=True)
+        except (pa.ArrowException, IndexError, UnicodeError):
+            return None
+        return columns
+
+    def _schema_of(self, content: bytes) -> pa.Schema:
+        """Returns the types of the columns in the first line; texts where it has none."""
+        try:
+            record = self._read(content.split(b"\n", 1)[0].decode())
+        except ValueError:
+            record = {}
+        known = {"user": _ARROW[:1], "item": _ARROW[:1], "time": _ARROW}
+        kinds = {role: dict(known[role]).get(type(record.get(name))) for role, name in self._layout.roles.items()}
+        return pa.schema([(name, kinds[role] or pa.string()) for role, name in self._layout.roles.items()])
+
+    def _by_line(self, block: Block) -> tuple[dict[str, pa.Array], list[int], list[BadRow]]:
+        """Returns the columns of the records, the line of each, and the lines that are none."""
+        user, item, time = self._layout.user, self._layout.item, self._layout.time
+        users, items, times, numbers, wrong = [], [], [], [], []
+        for number, line in enumerate(_lines(block), start=block.first):
+            try:
+                record = self._read(line)
+            except ValueError:
+                if line.strip():
+                    wrong.append((number, bad_rows.NO_RECORD, line))
+                continue
+            ids = record.get(user), record.get(item)
+            if not (type(ids[0]) in _IDS and type(ids[1]) in _IDS):
+                wrong.append((number, bad_rows.NO_ID, line))
+                continue
+            users.append(ids[0])
+            items.append(ids[1])
+            times.append(record.get(time))
+            numbers.append(number)
+        columns = {"user": _texts(users), "item": _texts(items)}
+        columns = {role: column.dictionary_encode().cast(ID) for role, column in columns.items()}
+        if time is not None:
+            columns["time"] = _texts([value if type(value) in _TIMES else None for value in times])
+        return columns, numbers, wrong
+
+
+def _lines(block: Block) -> list[str]:
     text = block.content.decode("utf-8", "replace")
-    for number, line in enumerate(re.split(r"\r\n|\r|\n", text), start=block.first):
-        if line.strip():
-            yield number, line
+    return re.split(r"\r\n|\r|\n", text) if "\r" in text else text.split("\n")
 
 
-def _id(value: Any) -> str | None:
-    """Raises TypeError for what is neither a text nor a whole number."""
-    if type(value) is str or value is None:
-        return value
-    if type(value) is not int:
-        raise TypeError(value)
-    return str(value)
-
-
-def _time(value: Any) -> str | None:
-    return str(value) if type(value) in (str, int, float) else None
-
-
-def _array(texts: list[str | None]) -> pa.Array:
+def _texts(values: list[str | int | float | None]) -> pa.Array:
     """Lone surrogates, which JSON can name though no text may hold them, become U+FFFD."""
     try:
+        return pa.array(values, pa.string())
+    except (pa.ArrowTypeError, UnicodeEncodeError):
+        texts = [value if value is None else _SURROGATES.sub("\ufffd", str(value)) for value in values]
         return pa.array(texts, pa.string())
-    except UnicodeEncodeError:
-        return pa.array([text if text is None else _SURROGATES.sub("\ufffd", text) for text in texts], pa.string())

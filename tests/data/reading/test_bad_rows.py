@@ -62,6 +62,7 @@ GOOD_RECORDS = {
     b'{"user": "a", "item": "1", "time": 5}': ("a", "1", 5),
     b'{"user": "a", "item": 2, "time": "4.5", "x": [1, {}]}': ("a", "2", 4.5),
     b'{"user": "nan", "item": "1", "time": -1.5}': ("nan", "1", -1.5),
+    b'{"user": "a", "user": "b", "item": 2, "time": 3}': ("b", "2", 3),
     b" ": None,
 }
 
@@ -88,7 +89,7 @@ def lines_of(name):
 def files(draw):
     name = draw(st.sampled_from(["a.csv", "a.tsv", "a.dat", "a.txt", "a.json"]))
     good, bad = lines_of(name)
-    starts = [b"a 1 5 lamp", b"a 2 4.5 x"] if name == "a.txt" else list(good)[:2]
+    starts = [b"a 1 5 lamp", b"a 2 4.5 x"] if name == "a.txt" else draw(st.permutations(list(good)[:2]))
     body = draw(st.lists(st.sampled_from([*good, *bad]), max_size=8))
     return name, [*starts, *body], draw(st.sampled_from([b"\n", b"\r\n", b"\r"])), draw(st.sampled_from([20, 8 << 20]))
 
@@ -243,3 +244,8 @@ def test_a_file_that_cannot_be_understood_is_refused(tmp_path, kind):
 def test_json_text_in_utf_8_is_read_whatever_the_names_of_other_keys(tmp_path):
     path = write(tmp_path, "a.json", as_json(ROWS).replace(b"user_id", b"us\xe3r_id"))
     assert histories(read(path, user_column="1")[0]) == plainly(ROWS)
+
+
+@pytest.mark.parametrize("first", [b'{"user": 1, "item": 1.5, "time": 1}', b'{"user": 1.0, "item": 1, "time": 1}'])
+def test_a_fraction_is_no_id_in_the_first_line_either(tmp_path, first):
+    assert f"line 1: {bad_rows.NO_ID}" in refusal(write(tmp_path, "a.json", first + b"\n"))
