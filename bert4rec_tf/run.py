@@ -256,7 +256,7 @@ def parse(argv: list[str]) -> list[str]:
 
 def guarded(argv: list[str]) -> None:
     try:
-        startup.guarded(lambda: main(argv), stopped="Stopped. The same command goes on from the last checkpoint.")
+        startup.exit_on_error(lambda: main(argv), stopped="Stopped. The same command goes on from the last checkpoint.")
     except Exception as error:
         if not lacks_memory(error):
             raise
