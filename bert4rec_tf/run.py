@@ -45,7 +45,7 @@ flags.DEFINE_string("source", "processed", "where a data set comes from: process
 flags.DEFINE_string(
     "interactions",
     None,
-    "files of your own in place of --dataset: a file, a pattern or a folder of Parquet (docs/data.md)",
+    "your own file, pattern or folder of Parquet in place of --dataset (docs/data.md)",
 )
 flags.DEFINE_string("model", "bert4rec", "name of the model: " + ", ".join(MODEL_SETTINGS))
 flags.DEFINE_string("preset", "fast", "name of the settings to start from: fast, released, table2")
@@ -254,7 +254,7 @@ def parse(argv: list[str]) -> list[str]:
         end(str(error))
 
 
-def guarded(argv: list[str]) -> None:
+def exit_on_error(argv: list[str]) -> None:
     try:
         startup.exit_on_error(lambda: main(argv), stopped="Stopped. The same command goes on from the last checkpoint.")
     except Exception as error:
@@ -269,4 +269,4 @@ def lacks_memory(error: Exception) -> bool:
 
 
 if __name__ == "__main__":
-    app.run(guarded, flags_parser=parse)
+    app.run(exit_on_error, flags_parser=parse)

@@ -23,7 +23,7 @@ def parser() -> Parser:
     data.add_argument(
         "--interactions",
         metavar="FILE",
-        help="files of your own, one action per row: a file, a pattern, a folder of Parquet",
+        help="your own file, pattern or folder of Parquet",
     )
     made.add_argument("--source", choices=SOURCES, default="processed", help="where a data set comes from")
     made.add_argument("--data_dir", type=path_argument, help="folder of data files and what is made of them")

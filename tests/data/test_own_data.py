@@ -4,7 +4,6 @@ import json
 import shutil
 
 import numpy as np
-import pandas
 import pytest
 from commands.test_mistakes import start
 from support.interaction_files import as_csv
@@ -23,8 +22,6 @@ ROWS = [
     for place in range(6)
 ]
 OWN = f"--interactions=ratings.csv --min_user_actions=2 {TINY}"
-_FLAGS = (flag.removeprefix("--").split("=") for flag in TINY.split())
-SETTINGS = {name: float(value) if "." in value else int(value) for name, value in _FLAGS}
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +105,9 @@ def test_a_mistake_ends_in_one_line(copy, monkeypatch, capfd, kind):
 
 def test_the_same_from_python(finished, tmp_path):
     own = b4r.Interactions(finished / "ratings.csv", min_user_actions=2)
-    run = b4r.make_run(own, **SETTINGS)
+    flags = dict(flag.removeprefix("--").split("=") for flag in TINY.split())
+    settings = {name: float(value) if "." in value else int(value) for name, value in flags.items()}
+    run = b4r.make_run(own, **settings)
     options = {"interactions": own, "data_dir": tmp_path, "silent": True}
     result = b4r.execute(run, workdir=tmp_path / "work", **options)
     there = json.loads((finished / "work" / "metrics.json").read_text())
@@ -117,18 +116,6 @@ def test_the_same_from_python(finished, tmp_path):
     export(WorkDirectory(tmp_path / "work"))
     with pytest.raises(b4r.UserError, match="name their file"):
         b4r.execute(run, workdir=tmp_path / "other")
-
-
-def test_a_table_in_memory_trains_a_model_and_its_work_directory_is_used_again(tmp_path):
-    frame = pandas.DataFrame(ROWS, columns=["customer", "sku", "bought_at"])
-    sequences = b4r.interactions(frame, min_user_actions=2)
-    run = b4r.make_run("own-shop", **SETTINGS)
-    result = b4r.execute(run, sequences=sequences, workdir=tmp_path / "work", silent=True)
-    assert result.metrics["users"] == 40 and result.metrics["run"]["dataset"] == "own-shop"
-    again = b4r.execute(run, sequences=b4r.interactions(frame), workdir=tmp_path / "work", silent=True)
-    assert again.metrics["test"] == result.metrics["test"]
-    with pytest.raises(b4r.UserError, match="was made from other data"):
-        b4r.execute(run, sequences=b4r.interactions(frame[6:]), workdir=tmp_path / "work", silent=True)
 
 
 def test_home_folders_are_found_from_python(tmp_path, monkeypatch):

@@ -66,7 +66,7 @@ def _arrow(frame: Any, names: list[str], wanted: list[str]) -> pa.Table:
     columns = {}
     for name in wanted:
         try:
-            columns[name] = pa.chunked_array([]) if frame.empty else _column(frame.iloc[:, names.index(name)])
+            columns[name] = _column(frame.iloc[:, names.index(name)])
         except (pa.ArrowException, UnicodeError) as error:
             raise UserError(f"{TITLE}: column {name!r} has values of several types ({error})") from error
     return pa.table(columns)
@@ -74,4 +74,4 @@ def _arrow(frame: Any, names: list[str], wanted: list[str]) -> pa.Table:
 
 def _column(series: Any) -> pa.ChunkedArray:
     found = pa.array(series, from_pandas=True)
-    return found if isinstance(found, pa.ChunkedArray) else pa.chunked_array([found])
+    return found if isinstance(found, pa.ChunkedArray) else pa.chunked_array([found], found.type)

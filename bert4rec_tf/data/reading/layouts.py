@@ -8,7 +8,7 @@ from pathlib import Path
 from bert4rec_tf.data.reading import parquet, records
 from bert4rec_tf.data.reading.bad_rows import printable
 from bert4rec_tf.data.reading.columns import ITEMS, JSON, LITERALS, PARQUET, USERS, Columns, Layout, guess
-from bert4rec_tf.data.reading.text import BLANKS
+from bert4rec_tf.data.reading.text import ANY_BLANKS
 from bert4rec_tf.foundation.errors import UserError
 
 SAMPLE = 1 << 20
@@ -53,7 +53,7 @@ def find(path: Path, columns: Columns, start: bytes, name: str | None = None) ->
 
 def fields(line: str, separator: str) -> list[str]:
     """Splits one line of a text."""
-    if separator == BLANKS:
+    if separator == ANY_BLANKS:
         return line.split()
     if separator in (",", ";"):
         return next(csv.reader(io.StringIO(line, newline=""), delimiter=separator), [])
@@ -62,7 +62,7 @@ def fields(line: str, separator: str) -> list[str]:
 
 def _separator(path: Path, name: str, line: str) -> str:
     suffix = Path(name.removesuffix(".gz")).suffix.lower()
-    known = {".csv": (",", ";", "\t"), ".tsv": ("\t",)}.get(suffix, ("\t", "::", ",", ";", BLANKS))
+    known = {".csv": (",", ";", "\t"), ".tsv": ("\t",)}.get(suffix, ("\t", "::", ",", ";", ANY_BLANKS))
     found = next((separator for separator in known if separator in line.strip()), None)
     if found is None:
         raise UserError(f"{path}, line 1: expected at least two columns, found {printable(line)!r}")

@@ -13,7 +13,7 @@ from bert4rec_tf.data.reading.blocks import Block, line_ends, outside_quotes
 from bert4rec_tf.data.reading.checks import ID, Checker
 from bert4rec_tf.data.reading.columns import Layout
 
-BLANKS = " "
+ANY_BLANKS = " "
 """The separator that stands for any number of blanks and tabs."""
 
 UNIT_SEPARATOR = "\x1f"
@@ -66,7 +66,7 @@ class Reader:
         """Returns a content whose columns one character separates."""
         if self._layout.separator == "::":
             return content.replace(b"::", UNIT_SEPARATOR.encode())
-        if self._layout.separator != BLANKS:
+        if self._layout.separator != ANY_BLANKS:
             return content
         content = content.replace(b"\t", b" ")
         while b"  " in content:

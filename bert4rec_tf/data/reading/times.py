@@ -120,7 +120,7 @@ def _kind_of(texts: pa.Array) -> str | None:
     like = {kind: _looks_like(texts, kind) for kind in _LIKE}
     for place in np.flatnonzero(np.any(list(like.values()), axis=0)).tolist():
         for kind, found in like.items():
-            if found[place] and _cast(texts[place : place + 1], kind) is not None:
+            if found[place] and _cast(texts.take(pa.array([place])), kind) is not None:
                 return kind
     return None
 

@@ -198,6 +198,12 @@ def test_times_of_every_kind_order_the_actions(tmp_path, kind, written):
     assert histories(sequences) == {"a": ["3", "2", "1"]} and not report.bad
 
 
+def test_the_first_time_that_is_one_says_the_kind_of_all(tmp_path):
+    rows = [("a", str(place), time) for place, time in enumerate(["0x10", "soon", "9", "5", "2020-01-01", "7"])]
+    sequences, report = read(write(tmp_path, "a.csv", as_csv(rows)), bad_rows="skip")
+    assert histories(sequences) == {"a": ["3", "5", "2"]} and report.read["actions"] == 3
+
+
 def test_whole_and_broken_times_in_different_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr(blocks, "SIZE", 16)
     rows = [("a", str(number), 10 - number + (0.5 if number == 7 else 0)) for number in range(10)]
