@@ -1,5 +1,6 @@
 """A file in blocks of whole rows, so that memory does not grow with the file."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -40,19 +41,37 @@ def line_ends(content: bytes) -> np.ndarray:
     return np.flatnonzero(ends)
 
 
-def outside_quotes(content: bytes, places: np.ndarray) -> np.ndarray:
-    """Returns which places have an even number of quotes before them, bool."""
+def row_ends(content: bytes, separator: str) -> tuple[np.ndarray, int | None]:
+    """Returns which line ends are ends of rows, where fields may stand between quotes.
+
+    A quote opens a field only where the field begins, as Arrow reads it too; another one is a letter.
+
+    Args:
+        content: whole rows, and perhaps the beginning of another.
+        separator: between two fields, one character.
+
+    Returns:
+        bool, for each of `line_ends`; and the place of a quote that is not closed, None where there is none.
+    """
+    ends = line_ends(content)
     quotes = np.flatnonzero(np.frombuffer(content, np.uint8) == ord('"'))
-    return np.searchsorted(quotes, places) % 2 == 0
+    if len(quotes) % 2 == 0 and not (np.searchsorted(quotes, ends) % 2).any():
+        return np.ones(len(ends), bool), None
+    field = rb'(?:^|[%b\r\n])"[^"]*(?:""[^"]*)*("(?!")|\Z)' % re.escape(separator.encode())
+    spans = [(found.start(), found.end(), found[1]) for found in re.finditer(field, content)]
+    starts, closed = (np.array([span[edge] for span in spans], np.int64) for edge in (0, 1))
+    last = np.searchsorted(starts, ends, side="left") - 1  # the field that opens before the line ends
+    inside = (last >= 0) & (ends < closed[last]) if spans else np.zeros(len(ends), bool)
+    return ~inside, content.index(b'"', spans[-1][0]) if spans and not spans[-1][2] else None
 
 
-def read(stream: BinaryIO, source: str, quoted: bool = False) -> Iterator[Block]:
+def read(stream: BinaryIO, source: str, quoted_by: str | None = None) -> Iterator[Block]:
     """Cuts a stream into blocks.
 
     Args:
         stream: to read from.
         source: its file, for messages.
-        quoted: whether an end of line between quotes belongs to its field.
+        quoted_by: the separator of fields that may stand between quotes, with line ends in them; None for others.
 
     Raises:
         UserError: for UTF-16, a line beyond LONGEST_LINE, and a quote that is never closed.
@@ -64,15 +83,12 @@ def read(stream: BinaryIO, source: str, quoted: bool = False) -> Iterator[Block]
     while not at_end:
         piece = stream.read(SIZE)
         content, at_end = rest + piece, len(piece) < SIZE
-        end = _end_of_rows(content, quoted)
-        if at_end:
-            if quoted and content.count(b'"') % 2:
-                line = number + _num_lines(content[:end])
-                raise UserError(f"{source}, line {line}: a quote is never closed")
-            end = len(content)
-        elif not end and len(content) > LONGEST_LINE:
-            quote = ", or a quote is never closed" if quoted else ""
-            raise UserError(f"{source}, line {number}: longer than {LONGEST_LINE:,} bytes{quote}")
+        end, opened = _end_of_rows(content, quoted_by)
+        if opened is not None and (at_end or len(content) > LONGEST_LINE):
+            raise UserError(f"{source}, line {number + _num_lines(content[:opened])}: a quote is never closed")
+        if not at_end and not end and len(content) > LONGEST_LINE:
+            raise UserError(f"{source}, line {number}: longer than {LONGEST_LINE:,} bytes")
+        end = len(content) if at_end else end
         if end:
             yield Block(content[:end], number)
             number += _num_lines(content[:end])
@@ -84,10 +100,14 @@ def _num_lines(content: bytes) -> int:
     return ends + content.count(b"\r") - content.count(b"\r\n") if b"\r" in content else ends
 
 
-def _end_of_rows(content: bytes, quoted: bool) -> int:
-    """Returns where the last whole row ends; 0 where none does. A `\\r` at the end may be half a line end."""
-    if quoted and content.count(b'"'):
-        ends = line_ends(content.removesuffix(b"\r"))
-        ends = ends[outside_quotes(content, ends)]
-        return int(ends[-1]) + 1 if len(ends) else 0
-    return content.rfind(b"\n") + 1 or content.rfind(b"\r", 0, len(content) - 1) + 1
+def _end_of_rows(content: bytes, quoted_by: str | None) -> tuple[int, int | None]:
+    """Returns where the last whole row ends, 0 where none does; and the place of a quote that is not closed.
+
+    A `\\r` or a quote at the very end may be followed by what changes its meaning.
+    """
+    if quoted_by and b'"' in content:
+        outside, opened = row_ends(content, quoted_by)
+        ends = line_ends(content)[outside]
+        ends = ends[ends < len(content) - content.endswith(b"\r")]
+        return (int(ends[-1]) + 1 if len(ends) else 0), opened
+    return content.rfind(b"\n") + 1 or content.rfind(b"\r", 0, len(content) - 1) + 1, None

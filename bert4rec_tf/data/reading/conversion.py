@@ -119,7 +119,7 @@ def _tables(path: Path, layout: Layout, checker: Checker, member: str | None) ->
     reader = (text if layout.kind == TEXT else records).Reader(layout, checker)
     shown = Transfer(f"reading {path.name}", 0, path.stat().st_size)
     with shown, archives.opened(path, member, watch=shown.advance) as stream:
-        for block in blocks.read(stream, str(path), layout.quoted):
+        for block in blocks.read(stream, str(path), layout.separator if layout.quoted else None):
             yield from reader.read(block)
 
 

@@ -9,7 +9,7 @@ import pyarrow.csv
 
 from bert4rec_tf.data.reading import bad_rows
 from bert4rec_tf.data.reading.bad_rows import BadRow
-from bert4rec_tf.data.reading.blocks import Block, line_ends, outside_quotes
+from bert4rec_tf.data.reading.blocks import Block, line_ends, row_ends
 from bert4rec_tf.data.reading.checks import ID, Checker
 from bert4rec_tf.data.reading.columns import Layout
 
@@ -50,8 +50,7 @@ class Reader:
             table = self._parsed(content)
         except pa.ArrowInvalid:  # Arrow hands out rows as texts, so all must be UTF-8
             table = self._parsed(content.decode("utf-8", "replace").encode(), wrong)
-        total = table.num_rows + len(wrong)
-        places = np.delete(np.arange(total), [place for place, _, _ in wrong])
+        places = np.delete(np.arange(table.num_rows + len(wrong)), [place for place, _, _ in wrong])
         before = 0
         for batch in table.to_batches():
             found, others = self._checker.good(dict(zip(self._layout.roles, batch.columns)))
@@ -59,7 +58,7 @@ class Reader:
             before += batch.num_rows
             yield found
         if wrong:
-            lines = first + self._lines(content, total)
+            lines = first + self._lines(content)
             self._checker.bad.add((int(lines[place]), kind, text) for place, kind, text in wrong)
 
     def _normal(self, content: bytes) -> bytes:
@@ -124,14 +123,14 @@ class Reader:
             ),
         )
 
-    def _lines(self, content: bytes, rows: int) -> np.ndarray:
+    def _lines(self, content: bytes) -> np.ndarray:
         """Returns the line, from 0, in which each row begins."""
         ends = line_ends(content)
         begins, lines = np.append(0, ends + 1), np.arange(len(ends) + 1)
         if self._layout.quoted:
-            inside = ~outside_quotes(content, ends)
-            begins, lines = np.delete(begins, np.flatnonzero(inside) + 1), np.delete(lines, np.flatnonzero(inside) + 1)
+            begin = np.append(True, row_ends(content, self._layout.separator)[0])
+            begins, lines = begins[begin], lines[begin]
         filled = begins < len(content)
         begins, lines = begins[filled], lines[filled]
         lines = lines[~np.isin(np.frombuffer(content, np.uint8)[begins], (ord("\r"), ord("\n")))]
-        return lines if len(lines) == rows else np.arange(rows)  # quotes that mean nothing hide ends of lines
+        return lines

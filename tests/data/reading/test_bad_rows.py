@@ -153,6 +153,15 @@ def test_a_quote_that_is_never_closed_refuses_the_file(tmp_path, monkeypatch, en
     assert f"{path}, line 6: a quote is never closed" in refusal(path, bad_rows=policy)
 
 
+@pytest.mark.parametrize("size", [7, blocks.SIZE])
+def test_lines_are_counted_across_quotes_of_every_kind(tmp_path, monkeypatch, size):
+    monkeypatch.setattr(blocks, "SIZE", size)
+    odd = b'a,3,1,5" lamp\na,"3",1,"of\n5"" or\r\n\n3"""\nb,"2" x,3,"4"5\n'
+    path = write(tmp_path, "a.csv", TITLED + odd + b"a,3\n")
+    assert f"{path}, line 12: {bad_rows.COLUMNS.format(4, 2)}" in refusal(path)
+    assert histories(read(path, bad_rows="skip")[0]) == {"a": ["3", "3", "2", "1"], "b": ["1", "3", "2 x"]}
+
+
 def test_a_line_beyond_the_limit_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(blocks, "SIZE", 10)
     monkeypatch.setattr(blocks, "LONGEST_LINE", 100)
@@ -184,6 +193,8 @@ HANDLED = {
     "blanks around ids": TITLED.replace(b"\na,", b"\n a ,").replace(b",1,", b", 1,"),
     "quotes around everything": TITLED.replace(b"a,1,5", b'"a","1","5"'),
     "quotes inside a field": TITLED.replace(b"lamp", b'lamp of 5" by 3"'),
+    "a quote inside a field": TITLED.replace(b"lamp", b'lamp of 5"'),
+    "quotes inside fields beside quoted ends of lines": TITLED.replace(b"lamp", b'5"').replace(b"two,", b'""\n""'),
     "Latin-1 in another column": TITLED.replace(b"lamp", LATIN),
     "an end of line in another column": TITLED.replace(b"two,", b"two\r\n"),
     "a fraction for a time": TITLED.replace(b",5,", b",5.5,"),
