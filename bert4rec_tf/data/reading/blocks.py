@@ -53,9 +53,11 @@ def row_ends(content: bytes, separator: str) -> tuple[np.ndarray, int | None]:
     Returns:
         bool, for each of `line_ends`; and the place of a quote that is not closed, None where there is none.
     """
-    ends = line_ends(content)
-    quotes = np.flatnonzero(np.frombuffer(content, np.uint8) == ord('"'))
-    if len(quotes) % 2 == 0 and not (np.searchsorted(quotes, ends) % 2).any():
+    ends, letters = line_ends(content), np.frombuffer(content, np.uint8)
+    quotes = np.flatnonzero(letters == ord('"'))
+    before = np.where(quotes[::2] > 0, letters[quotes[::2] - 1], ord("\n"))
+    are_even = len(quotes) % 2 == 0 and not (np.searchsorted(quotes, ends) % 2).any()
+    if are_even and np.isin(before, list(b'"\r\n' + separator.encode())).all():  # no other quotes, no long fields
         return np.ones(len(ends), bool), None
     field = rb'(?:^|[%b\r\n])"[^"]*(?:""[^"]*)*("(?!")|\Z)' % re.escape(separator.encode())
     spans = [(found.start(), found.end(), found[1]) for found in re.finditer(field, content)]

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from support.interaction_files import ROWS, as_json, as_parquet, histories, plainly, read, refusal, write
 
 from bert4rec_tf.data.reading import bad_rows, blocks
+from bert4rec_tf.foundation.errors import UserError
 
 LATIN = "caf\u00e9".encode("latin-1")
 BAD = {
@@ -151,6 +152,26 @@ def test_a_quote_that_is_never_closed_refuses_the_file(tmp_path, monkeypatch, en
     assert f"{path}, line 6: a quote is never closed" in refusal(path, bad_rows=policy)
     monkeypatch.setattr(blocks, "SIZE", 10)
     assert f"{path}, line 6: a quote is never closed" in refusal(path, bad_rows=policy)
+
+
+PARTS = st.sampled_from(['"', '""', ",", "\n", "\r\n", "\r", "a", "1", "x,1,2\n", '"\n', "\xff"])
+
+
+@settings(deadline=None)
+@given(st.lists(PARTS, max_size=40).map("".join))
+@example('1","aaa, \n,aa\n')
+def test_the_size_of_blocks_makes_no_difference_whatever_the_quotes(folder, text):
+    path = write(folder, "quotes.csv", b"user,item,time\na,1,1\na,2,2\n" + text.encode("latin-1"))
+    outcomes = []
+    for size in (9, 8 << 20):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(blocks, "SIZE", size)
+            try:
+                sequences, report = read(path, bad_rows="skip")
+                outcomes.append((histories(sequences), report.bad))
+            except UserError as error:
+                outcomes.append(str(error))
+    assert outcomes[0] == outcomes[1]
 
 
 @pytest.mark.parametrize("size", [7, blocks.SIZE])
