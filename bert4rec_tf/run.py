@@ -42,7 +42,11 @@ DEFINE = {int: flags.DEFINE_integer, float: flags.DEFINE_float, bool: flags.DEFI
 
 flags.DEFINE_string("dataset", None, "name of the data set: beauty, steam, ml-1m, ml-20m, synthetic, ...")
 flags.DEFINE_string("source", "processed", "where a data set comes from: processed (the authors' file) or raw")
-flags.DEFINE_string("interactions", None, "a file of your own in place of --dataset, one action per row (docs/data.md)")
+flags.DEFINE_string(
+    "interactions",
+    None,
+    "your own file, pattern or folder of Parquet in place of --dataset (docs/data.md)",
+)
 flags.DEFINE_string("model", "bert4rec", "name of the model: " + ", ".join(MODEL_SETTINGS))
 flags.DEFINE_string("preset", "fast", "name of the settings to start from: " + ", ".join(presets.NAMES))
 flags.DEFINE_integer("seed", 1, "seed of masks, initial weights, dropout and the order of examples")

@@ -20,7 +20,11 @@ def parser(prog: str) -> Parser:
     made = Parser(prog=prog, description=__doc__.splitlines()[0], allow_abbrev=False)
     data = made.add_mutually_exclusive_group(required=True)
     data.add_argument("--dataset", help=f"a data set: {', '.join(datasets.DATASETS)}")
-    data.add_argument("--interactions", metavar="FILE", help="a file of your own, one action per row")
+    data.add_argument(
+        "--interactions",
+        metavar="FILE",
+        help="your own file, pattern or folder of Parquet",
+    )
     made.add_argument("--source", choices=SOURCES, default="processed", help="where a data set comes from")
     made.add_argument("--data_dir", type=path_argument, help="folder of data files and what is made of them")
     made.add_argument("--plot", type=path_argument, metavar="FILE.png", help="also draw the distributions")

@@ -39,9 +39,13 @@ def is_own(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Interactions(Settings):
-    """A file of one's own, one action per row, and how to read it (docs/data.md)."""
+    """Where interactions come from: files of one's own, one action per row, and how to read them (docs/data.md).
 
-    path: str
+    Attributes:
+        path: a file, a pattern as `logs/*.csv`, a folder of Parquet files, or several of these.
+    """
+
+    path: str | tuple[str, ...]
     user_column: str | None = setting(None, "column of the users: its name, or its number from 1 (default: guessed)")
     item_column: str | None = setting(None, "column of the items, likewise")
     time_column: str | None = setting(None, "column of the times, likewise; `none`: the order of the file counts")
@@ -50,15 +54,25 @@ class Interactions(Settings):
     bad_rows: str = setting("refuse", "what to do at a row that cannot be read", choices=("refuse", "skip"))
 
     def __post_init__(self) -> None:
-        if isinstance(self.path, Path):
-            object.__setattr__(self, "path", str(self.path))
+        many = isinstance(self.path, (list, tuple))
+        paths = tuple(str(path) for path in (self.path if many else [self.path]))
+        object.__setattr__(self, "path", paths if many else paths[0])
         super().__post_init__()
-        if not self.path:
-            raise UserError("`interactions` must name a file. Received: interactions=''")
+        if not paths or not all(paths):
+            raise UserError(f"`interactions` must name a file. Received: interactions={self.path!r}")
+
+    def _converted(self, field: dataclasses.Field) -> Any:
+        return self.path if field.name == "path" else super()._converted(field)
 
     @property
-    def file(self) -> Path:
-        return expanded_path(self.path)
+    def files(self) -> tuple[Path, ...]:
+        """The paths as they were named: files, patterns and folders."""
+        return tuple(expanded_path(path) for path in ((self.path,) if isinstance(self.path, str) else self.path))
+
+    @property
+    def title(self) -> str:
+        """The paths, for messages."""
+        return ", ".join(map(str, self.files))
 
     @property
     def options(self) -> dict[str, Any]:
@@ -68,14 +82,18 @@ class Interactions(Settings):
 
     @property
     def name(self) -> str:
-        """`own-<stem>`, with six digits that depend on the options where one is not the default."""
-        stem = re.sub(r"[^\w.-]+", "_", self.file.name.split(".")[0] or self.file.name, flags=re.ASCII)[:40]
+        """`own-<stem>` of the (first) path, with six digits that depend on the options where one is not the default."""
+        name = self.files[0].name.split(".")[0] or self.files[0].name
+        if not re.search(r"\w", name.replace("*", ""), flags=re.ASCII) and self.files[0].parent.name:
+            name = self.files[0].parent.name  # logs/*.csv
+        stem = re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII)[:40]
         digest = hashlib.sha256(json.dumps(self.options, sort_keys=True).encode()).hexdigest()[:6]
         return f"{OWN}{stem}-{digest}" if self.options else f"{OWN}{stem}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the record as JSON can hold it; the path is absolute."""
-        return {**dataclasses.asdict(self), "path": str(self.file.resolve())}
+        """Returns the record as JSON can hold it; paths are absolute."""
+        paths = [str(path.resolve()) for path in self.files]
+        return {**dataclasses.asdict(self), "path": paths[0] if isinstance(self.path, str) else paths}
 
 
 def column_options() -> dict[str, dataclasses.Field]:

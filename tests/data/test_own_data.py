@@ -5,8 +5,8 @@ import shutil
 
 import numpy as np
 import pytest
-from data.reading.test_interactions import as_csv
 from support import commands
+from support.interaction_files import as_csv
 from support.mistakes import TINY
 from support.ranking_oracle import make_sequences
 from support.trainings import small_and_quick

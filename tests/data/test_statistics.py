@@ -9,6 +9,7 @@ import pytest
 
 from bert4rec_tf.commands import data as program
 from bert4rec_tf.commands.main import main as command
+from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data import statistics
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.data.sources import datasets
@@ -29,7 +30,7 @@ def test_the_numbers_are_those_that_one_counts(tmp_path):
 
 def test_test_items_never_trained_are_counted(tmp_path):
     (tmp_path / "a.csv").write_text("user,item\na,1\na,2\na,3\na,4\nb,1\nb,2\nb,3\nb,1\nc,1\nc,2\n")
-    sequences = datasets.load(program.Interactions(tmp_path / "a.csv"), tmp_path)
+    sequences = datasets.load(Interactions(tmp_path / "a.csv"), tmp_path)
     found = statistics.of(sequences)
     split = LeaveOneOut(sequences)
     assert found["evaluated"] == len(split.users) == 2
@@ -44,7 +45,7 @@ def test_beauty_has_the_known_share_of_items_never_trained(real_data):
 
 def test_data_without_test_items_have_statistics(tmp_path):
     (tmp_path / "a.csv").write_text("user,item\na,1\na,2\n")
-    found = statistics.of(datasets.load(program.Interactions(tmp_path / "a.csv"), tmp_path))
+    found = statistics.of(datasets.load(Interactions(tmp_path / "a.csv"), tmp_path))
     assert found["never_trained"]["with_validation"] is None
     assert "No user has three actions" in statistics.table(found)
 

@@ -1,8 +1,8 @@
-"""A file in blocks of whole lines, so that memory does not grow with it and a bad line spoils one block only."""
+"""A file in blocks of whole rows, so that memory does not grow with the file."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from bert4rec_tf.foundation.errors import UserError
 
 SIZE = 8 << 20
-"""Bytes read at once. What is larger comes fresh from the system each time, which costs more than reading it."""
+"""Bytes read at once. Larger buffers come from the system anew each time, which costs more than reading them."""
 
 LONGEST_LINE = 64 << 20
 BOM = b"\xef\xbb\xbf"
@@ -19,67 +19,97 @@ WIDE = (b"\xff\xfe", b"\xfe\xff")
 
 @dataclass(frozen=True)
 class Block:
-    """Whole lines of a file.
+    """Whole rows of a file.
 
     Attributes:
-        content: their bytes; a mark of the byte order is not among them.
-        first: the number of the first, from 1.
+        content: their bytes, without the file's byte order mark.
+        first: the number of the first line, from 1.
     """
 
     content: bytes
     first: int
 
-    @property
-    def num_lines(self) -> int:
-        """How many lines there are, ended by `\\n`, `\\r\\n` and `\\r`, also mixed; the last one needs no end."""
-        return _line_ends(self.content) + (not self.content.endswith((b"\n", b"\r")))
+
+def line_ends(content: bytes) -> np.ndarray:
+    """Returns the places of the last byte of every `\\n`, `\\r\\n` and `\\r`, int64."""
+    letters = np.frombuffer(content, np.uint8)
+    ends = letters == ord("\n")
+    if b"\r" in content:
+        alone = letters == ord("\r")
+        alone[:-1] &= ~ends[1:]
+        ends |= alone
+    return np.flatnonzero(ends)
 
 
-def _line_ends(content: bytes) -> int:
-    ends = content.count(b"\n")
-    return ends + content.count(b"\r") - content.count(b"\r\n") if b"\r" in content else ends
+def row_ends(content: bytes, separator: str) -> tuple[np.ndarray, int | None]:
+    """Returns which line ends are ends of rows, where fields may stand between quotes.
+
+    A quote opens a field only where the field begins, as Arrow reads it too; another one is a letter.
+
+    Args:
+        content: whole rows, and perhaps the beginning of another.
+        separator: between two fields, one character.
+
+    Returns:
+        bool, for each of `line_ends`; and the place of a quote that is not closed, None where there is none.
+    """
+    ends, letters = line_ends(content), np.frombuffer(content, np.uint8)
+    quotes = np.flatnonzero(letters == ord('"'))
+    before = np.where(quotes[::2] > 0, letters[quotes[::2] - 1], ord("\n"))
+    are_even = len(quotes) % 2 == 0 and not (np.searchsorted(quotes, ends) % 2).any()
+    if are_even and np.isin(before, list(b'"\r\n' + separator.encode())).all():  # no other quotes, no long fields
+        return np.ones(len(ends), bool), None
+    field = rb'(?:^|[%b\r\n])"[^"]*(?:""[^"]*)*("(?!")|\Z)' % re.escape(separator.encode())
+    spans = [(found.start(), found.end(), found[1]) for found in re.finditer(field, content)]
+    starts, closed = (np.array([span[edge] for span in spans], np.int64) for edge in (0, 1))
+    last = np.searchsorted(starts, ends, side="left") - 1  # the field that opens before the line ends
+    inside = (last >= 0) & (ends < closed[last]) if spans else np.zeros(len(ends), bool)
+    return ~inside, content.index(b'"', spans[-1][0]) if spans and not spans[-1][2] else None
 
 
-def read(stream: BinaryIO, path: Path, quoted: bool = False) -> Iterator[Block]:
+def read(stream: BinaryIO, source: str, quoted_by: str | None = None) -> Iterator[Block]:
     """Cuts a stream into blocks.
 
     Args:
         stream: to read from.
-        path: its file, for messages.
-        quoted: whether an end of line between quotes belongs to its field.
+        source: its file, for messages.
+        quoted_by: the separator of fields that may stand between quotes, with line ends in them; None for others.
 
     Raises:
-        UserError: for text of 16 bits per character, and a line beyond LONGEST_LINE.
+        UserError: for UTF-16, a line beyond LONGEST_LINE, and a quote that is never closed.
     """
-    number, rest = 1, _without_mark(stream.read(len(BOM)), path)
-    at_end = False
+    rest, number = stream.read(len(BOM)), 1
+    if rest.startswith(WIDE):
+        raise UserError(f"{source}: is text of 16 bits per character; save it as UTF-8")
+    rest, at_end = rest.removeprefix(BOM), False
     while not at_end:
         piece = stream.read(SIZE)
         content, at_end = rest + piece, len(piece) < SIZE
-        end = len(content) if at_end else _last_end(content, quoted)
-        if not end and len(content) > LONGEST_LINE:
-            raise UserError(f"{path}, line {number}: longer than {LONGEST_LINE:,} bytes")
+        end, opened = _end_of_rows(content, quoted_by)
+        if opened is not None and (at_end or len(content) > LONGEST_LINE):
+            raise UserError(f"{source}, line {number + _num_lines(content[:opened])}: a quote is never closed")
+        if not at_end and not end and len(content) > LONGEST_LINE:
+            raise UserError(f"{source}, line {number}: longer than {LONGEST_LINE:,} bytes")
+        end = len(content) if at_end else end
         if end:
-            block = Block(content[:end], number)
-            yield block
-            number += block.num_lines
+            yield Block(content[:end], number)
+            number += _num_lines(content[:end])
         rest = content[end:]
 
 
-def _without_mark(start: bytes, path: Path) -> bytes:
-    if start.startswith(WIDE):
-        raise UserError(f"{path}: is text of 16 bits per character; save it as UTF-8")
-    return start.removeprefix(BOM)
+def _num_lines(content: bytes) -> int:
+    ends = content.count(b"\n")
+    return ends + content.count(b"\r") - content.count(b"\r\n") if b"\r" in content else ends
 
 
-def _last_end(content: bytes, quoted: bool) -> int:
-    """Returns where the last whole line ends, outside of quotes if possible; 0 where there is none."""
-    end = content.rfind(b"\n") + 1
-    if not end:
-        return content.rfind(b"\r", 0, len(content) - 1) + 1
-    if not quoted or content.count(b'"', 0, end) % 2 == 0:
-        return end
-    letters = np.frombuffer(content, np.uint8, end)
-    ends, quotes = np.flatnonzero(letters == ord("\n")), np.flatnonzero(letters == ord('"'))
-    outside = ends[np.searchsorted(quotes, ends) % 2 == 0]
-    return int(outside[-1]) + 1 if len(outside) else end
+def _end_of_rows(content: bytes, quoted_by: str | None) -> tuple[int, int | None]:
+    """Returns where the last whole row ends, 0 where none does; and the place of a quote that is not closed.
+
+    A `\\r` or a quote at the very end may be followed by what changes its meaning.
+    """
+    if quoted_by and b'"' in content:
+        outside, opened = row_ends(content, quoted_by)
+        ends = line_ends(content)[outside]
+        ends = ends[ends < len(content) - content.endswith(b"\r")]
+        return (int(ends[-1]) + 1 if len(ends) else 0), opened
+    return content.rfind(b"\n") + 1 or content.rfind(b"\r", 0, len(content) - 1) + 1, None

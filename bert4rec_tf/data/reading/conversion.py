@@ -1,7 +1,9 @@
-"""A file of interactions to `Sequences`, once: what was converted is read again for the same file and options."""
+"""Files and tables of interactions to `Sequences`. What was made of files is kept and read again for the same files."""
 
+import glob
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,17 +12,18 @@ import numpy as np
 import pyarrow as pa
 
 from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.data.reading import archives, bad_rows, blocks, delimited, layouts, records
-from bert4rec_tf.data.reading.actions import Actions
+from bert4rec_tf.data.reading import archives, bad_rows, blocks, grouping, layouts, parquet, records, text
 from bert4rec_tf.data.reading.bad_rows import BadRows
-from bert4rec_tf.data.reading.layouts import PARQUET, TEXT
+from bert4rec_tf.data.reading.checks import Checker
+from bert4rec_tf.data.reading.columns import PARQUET, TEXT, Columns, Layout
+from bert4rec_tf.data.reading.times import Times
 from bert4rec_tf.data.sequences import Sequences, Vocabulary
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import Transfer, warn
 
-FORMAT = 1
-"""The number of what conversion makes of a file; a change of it makes what was kept worthless."""
+FORMAT = 2
+"""The number of what conversion makes of files; a change of it makes what was kept worthless."""
 
 FOLDER = "converted"
 
@@ -30,12 +33,11 @@ class Report:
     """What a conversion met.
 
     Attributes:
-        path: the file.
+        path: the files, as they were named.
         columns: what was taken for user, item and time.
         read, kept: users, items and actions before and after the filter.
         min_user_actions, min_item_actions: the filter.
-        bad: kind of bad row -> how many were passed over, and the number of the first.
-        unit: `line` or `row`.
+        bad: kind of bad row -> how many were skipped, and where the first is.
     """
 
     path: str
@@ -44,11 +46,10 @@ class Report:
     kept: dict[str, int]
     min_user_actions: int = 1
     min_item_actions: int = 1
-    bad: dict[str, tuple[int, int]] = field(default_factory=dict)
-    unit: str = "line"
+    bad: dict[str, tuple[int, str]] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        lines = [f"{self.path}: {self.columns}", *bad_rows.told(self.bad, self.unit)]
+        lines = [f"{self.path}: {self.columns}", *bad_rows.summary(self.bad)]
         sizes = [", ".join(f"{count:,} {name}" for name, count in found.items()) for found in (self.read, self.kept)]
         lines.append(f"read: {sizes[0]}")
         lines.append(
@@ -58,60 +59,100 @@ class Report:
         return "\n".join(lines)
 
 
+def files_of(asked: Interactions) -> list[Path]:
+    """Returns the files that are meant, sorted: each named one, those of a pattern, and all Parquet of a folder.
+
+    Raises:
+        UserError: where a folder has no Parquet, or no file is like a pattern.
+    """
+    found: set[Path] = set()
+    for path in asked.files:
+        if path.is_dir():
+            matches = list(path.glob("*.parquet"))
+            if not matches:
+                raise UserError(f"{path}: a folder without .parquet files; name others by a pattern: '{path}/*.csv'")
+        elif glob.has_magic(str(path)) and not path.exists():
+            matches = [Path(match) for match in glob.glob(str(path)) if Path(match).is_file()]
+            if not matches:
+                raise UserError(f"{path}: no such file")
+        else:
+            matches = [path]
+        found.update(matches)
+    return sorted(found)
+
+
 def convert(asked: Interactions, member: str | None = None) -> tuple[Sequences, Report]:
-    """Reads a file of interactions.
+    """Reads interactions from files.
 
     Args:
-        asked: the file and how to read it.
+        asked: the files and how to read them.
         member: the file in the archive that it is.
 
     Raises:
-        UserError: where the file is missing, damaged or empty, its columns cannot be found, a row is bad and not passed
-            over, or nothing can be learnt from what is left.
+        UserError: where a file is missing, damaged or empty, its columns cannot be found or are others than those of
+            the first, a row is bad and not skipped, or nothing can be learnt from what is left.
     """
-    path, actions = asked.file, Actions()
+    paths = files_of(asked)
+    tables, times, bad = [], Times(), {}
+    first: Layout | None = None
+    for path in paths:
+        layout = _layout(path, asked, member)
+        first = first or layout
+        if str(layout) != str(first):
+            raise UserError(f"{path}: its columns are {layout}; those of {paths[0]} are {first}")
+        unit = "row" if layout.kind == PARQUET else "line"
+        policy = BadRows(str(path), asked.bad_rows == "skip", unit, path.name if len(paths) > 1 else None, bad)
+        tables += _tables(path, layout, Checker(policy, times, layout.kind == TEXT), member)
+    return sequences_of(tables, asked, str(first), bad)
+
+
+def _layout(path: Path, asked: Interactions, member: str | None) -> Layout:
     with archives.opened(path, member) as stream:
-        layout = layouts.find(asked, stream.read(layouts.SAMPLE), member)
-    bad = BadRows(path, asked.bad_rows == "skip", "row" if layout.kind == PARQUET else "line")
+        return layouts.find(path, Columns.asked(str(path), asked), stream.read(layouts.SAMPLE), member)
+
+
+def _tables(path: Path, layout: Layout, checker: Checker, member: str | None) -> Iterator[pa.Table]:
+    """Yields the good rows of one file."""
     if layout.kind == PARQUET:
-        from bert4rec_tf.data.reading import parquet
+        yield from parquet.read(path, layout, checker)
+        return
+    reader = (text if layout.kind == TEXT else records).Reader(layout, checker)
+    shown = Transfer(f"reading {path.name}", 0, path.stat().st_size)
+    with shown, archives.opened(path, member, watch=shown.advance) as stream:
+        for block in blocks.read(stream, str(path), layout.separator if layout.quoted else None):
+            yield from reader.read(block)
 
-        for found in parquet.read(path, layout, bad):
-            actions.add(found)
-    else:
-        reader = (delimited if layout.kind == TEXT else records).Reader(layout, bad)
-        shown = Transfer(f"reading {path.name}", 0, path.stat().st_size)
-        with shown, archives.opened(path, member, watch=shown.advance) as stream:
-            for block in blocks.read(stream, path, layout.quoted):
-                actions.add(reader.read(block))
-    actions.tables[:] = _of_one_type(actions.tables)
+
+def sequences_of(
+    tables: list[pa.Table], asked: Interactions, columns: str, bad: dict[str, tuple[int, str]]
+) -> tuple[Sequences, Report]:
+    """Makes sequences of the parts of a table, which are given up on the way to save memory.
+
+    Raises:
+        UserError: where nothing can be learnt from what is left.
+    """
     least = {"min_user_actions": asked.min_user_actions, "min_item_actions": asked.min_item_actions}
-    sequences, sizes = actions.sequences(**least)
-    why = "".join(f"; {line}" for line in bad_rows.told(bad.found, bad.unit))
+    whole = [grouping.table_of(tables)]
+    tables.clear()
+    sequences, sizes = grouping.to_sequences(whole.pop(), **least)
+    why = "".join(f"; {line}" for line in bad_rows.summary(bad))
     if sequences.num_users == 0:
-        raise UserError(f"{path}: no user has two actions left, so there is nothing to learn from{why}")
+        raise UserError(f"{asked.title}: no user has two actions left, so there is nothing to learn from{why}")
     if sequences.num_items == 1:
-        raise UserError(f"{path}: there is only one item left, so there is nothing to recommend{why}")
-    return sequences, Report(str(path), str(layout), **sizes, **least, bad=bad.found, unit=bad.unit)
-
-
-def _of_one_type(tables: list[pa.Table]) -> list[pa.Table]:
-    """Makes the times of all blocks fractions where those of one are."""
-    kinds = {found.schema.field("time").type for found in tables if "time" in found.column_names}
-    if len(kinds) < 2:
-        return tables
-    return [found.set_column(2, "time", found["time"].cast(pa.float64(), safe=False)) for found in tables]
+        raise UserError(f"{asked.title}: there is only one item left, so there is nothing to recommend{why}")
+    return sequences, Report(asked.title, columns, **sizes, **least, bad=bad)
 
 
 def converted(asked: Interactions, folder: Path, member: str | None = None) -> tuple[Sequences, Report]:
-    """Returns what `convert` does, from `folder` where it was converted before. A damaged file there is made anew."""
-    key = {"format": FORMAT, "source": checksum(asked.file), "member": member, "options": asked.options}
+    """Returns what `convert` does, from `folder` where it was converted before. A damaged file there is replaced."""
+    checksums = [checksum(path) for path in files_of(asked)]
+    key = {"format": FORMAT, "sources": checksums, "member": member, "options": asked.options}
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     path = folder / FOLDER / f"{asked.name.removeprefix('own-')}-{digest}.npz"
     if path.exists():
         try:
             sequences, report = load(path)
-            return sequences, replace(report, path=str(asked.file))
+            return sequences, replace(report, path=asked.title)
         except npz.CorruptFileError as error:
             warn(f"{error}; converted again")
     sequences, report = convert(asked, member)

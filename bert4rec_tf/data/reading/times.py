@@ -1,69 +1,148 @@
-"""The times of actions: numbers of any unit, or dates (ISO 8601), with or without a zone. One kind for a file."""
+"""The times of actions: numbers of any unit, or dates (ISO 8601) with or without a zone. One kind per source."""
 
-import re
-from collections.abc import Sequence
-
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bert4rec_tf.foundation.errors import UserError
+
 NUMBER, DATE, ZONED = "number", "date", "date with a zone"
-TYPES = {
-    NUMBER: (pa.int64(), pa.float64()),
-    DATE: (pa.timestamp("ns"),),
-    ZONED: (pa.timestamp("ns", "UTC"),),
-}
-"""The types that a column of times of a kind may have, the one to try first in front."""
+TYPES = {NUMBER: (pa.int64(), pa.float64()), DATE: (pa.timestamp("ns"),), ZONED: (pa.timestamp("ns", "UTC"),)}
+"""Kind -> the types to try, in this order."""
 
-_DAY = re.compile(r"\d{4}-\d\d-\d\d")
-_ZONE = re.compile(r"[T ].*(?:Z|[+-]\d\d(?::?\d\d)?)$")
+BLANKS = " \t"
+_DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _LIKE = {
-    NUMBER: re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|0[xX][0-9a-fA-F]+"),
-    DATE: re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[ T][0-9:.]+)?"),
-    ZONED: re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9:.]+(?:Z|[+-][0-9:]+)"),
+    NUMBER: r"^[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?$",
+    DATE: rf"^{_DAY}(?:[ T][0-9:.]+)?$",
+    ZONED: rf"^{_DAY}[ T][0-9:.]+(?:Z|[+-][0-9:]+)$",
 }
-"""What is not like this is no time of the kind; what is, Arrow decides."""
+"""What a text of each kind looks like. Arrow decides about those that do: 2020-02-30 is no date."""
 
 
-def kind_of(text: str) -> str | None:
-    """Returns the kind of a time, None where the text is none."""
-    if converted([text], NUMBER) is not None:
-        return NUMBER
-    kind = ZONED if _DAY.match(text) and _ZONE.search(text) else DATE
-    return kind if converted([text], kind) is not None else None
+class Times:
+    """Reads the times of one source, whose kind is that of its first time."""
+
+    def __init__(self) -> None:
+        self.kind: str | None = None
+
+    def read(self, column: pa.Array, source: str) -> tuple[pa.Array, np.ndarray | None]:
+        """Returns times and which of them are bad.
+
+        Args:
+            column: texts, numbers, dates or timestamps.
+            source: its file, for messages.
+
+        Returns:
+            int64 or float64 [rows], whose values are 0 at bad rows, and bool [rows]; None where all are good.
+
+        Raises:
+            UserError: for a column of another type.
+        """
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        if is_text(column.type):
+            values = self._of_texts(column.cast(pa.string()))
+        else:
+            kind, values = _of_type(column, source)
+            self.kind = self.kind or kind
+            if kind != self.kind:
+                values = pa.nulls(len(values), values.type)
+        bad = values.is_null(nan_is_null=True)
+        if pa.types.is_floating(values.type):
+            bad = pc.or_(bad, pc.is_inf(values).fill_null(True))
+        if not pc.any(bad, min_count=0).as_py():
+            return values, None
+        return pc.if_else(bad, pa.scalar(0, values.type), values), bad.to_numpy(zero_copy_only=False)
+
+    def _of_texts(self, texts: pa.Array) -> pa.Array:
+        if self.kind is None and len(texts):
+            self.kind = _kind_of(texts[:1]) or _kind_of(texts)
+        if self.kind is None:
+            return pa.nulls(len(texts), pa.int64())
+        values = _cast(texts, self.kind)
+        return _cast_some(texts, self.kind) if values is None else values
 
 
-def converted(texts: Sequence[str], kind: str) -> pa.Array | None:
-    """Returns the times of texts without blanks around them; None where one of them is none of this kind."""
-    try:
-        column = pa.array(texts, pa.string())
-    except UnicodeEncodeError:  # bytes that are not UTF-8
-        return None
+def is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def _cast(texts: pa.Array, kind: str) -> pa.Array | None:
+    """Returns the times of texts, None where one of them is none of this kind."""
     for wanted in TYPES[kind]:
         try:
-            found = column.cast(wanted)
+            values = texts.cast(wanted)
         except pa.ArrowInvalid:
             continue
-        return found if is_finite(found) else None
+        if kind != NUMBER:
+            return values.cast(pa.int64())
+        if pa.types.is_floating(wanted):
+            return values if pc.all(pc.is_finite(values), min_count=0).as_py() else None
+        return None if _has_x(texts) else values
     return None
 
 
-def not_of(texts: Sequence[str], kind: str) -> set[str]:
-    """Returns those of some texts that are no times of this kind."""
-    found = {text for text in set(texts) if not _LIKE[kind].fullmatch(text)}
-    pending = [sorted(set(texts) - found)]  # tried as a whole, then by halves, for hardly any is bad
+def _has_x(texts: pa.Array) -> bool:
+    """Tells whether a text may be hexadecimal, which Arrow takes for a whole number but for no fraction."""
+    letters = texts.buffers()[2]
+    return letters is not None and bool((np.frombuffer(letters, np.uint8) | 32 == ord("x")).any())
+
+
+def _cast_some(texts: pa.Array, kind: str) -> pa.Array:
+    """Returns the times of texts, null for those that are none of this kind."""
+    coded = pc.utf8_trim(texts, characters=BLANKS).dictionary_encode()
+    names = coded.dictionary
+    good = np.flatnonzero(_looks_like(names, kind))
+    pending, failed = [good], set()  # tried as a whole, then by halves, for hardly any is bad
     while pending:
         part = pending.pop()
-        if converted(part, kind) is not None:
-            continue
-        if len(part) == 1:
-            found.add(part[0])
-        else:
-            pending += [part[: len(part) // 2], part[len(part) // 2 :]]
-    return found
+        if _cast(names.take(pa.array(part)), kind) is None:
+            if len(part) == 1:
+                failed.add(int(part[0]))
+            else:
+                pending += [part[: len(part) // 2], part[len(part) // 2 :]]
+    good = np.array([place for place in good.tolist() if place not in failed], np.int64)
+    values = _cast(names.take(pa.array(good)), kind)
+    places = np.full(len(names), -1)
+    places[good] = np.arange(len(good))
+    places = pa.array(places, mask=places < 0)
+    return values.take(places.take(coded.indices))
 
 
-def is_finite(times: pa.Array | pa.ChunkedArray) -> bool:
-    """Tells whether no time is missing, infinite or no number."""
-    if times.null_count:
-        return False
-    return not pa.types.is_floating(times.type) or bool(pc.all(pc.is_finite(times), min_count=0).as_py())
+def _looks_like(texts: pa.Array, kind: str) -> np.ndarray:
+    return pc.match_substring_regex(texts, _LIKE[kind]).fill_null(False).to_numpy(zero_copy_only=False)
+
+
+def _kind_of(texts: pa.Array) -> str | None:
+    """Returns the kind of the first text that has one."""
+    texts = pc.utf8_trim(texts, characters=BLANKS).unique()
+    like = {kind: _looks_like(texts, kind) for kind in _LIKE}
+    for place in np.flatnonzero(np.any(list(like.values()), axis=0)).tolist():
+        for kind, found in like.items():
+            if found[place] and _cast(texts.take(pa.array([place])), kind) is not None:
+                return kind
+    return None
+
+
+def _of_type(column: pa.Array, source: str) -> tuple[str | None, pa.Array]:
+    """Returns the kind of a column that is no text, and its times as numbers."""
+    kind = column.type
+    if pa.types.is_null(kind):
+        return None, column.cast(pa.int64())
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        zone = getattr(kind, "tz", None)
+        if getattr(kind, "unit", None) != "ns":
+            column = _near(column.cast(pa.timestamp("us", zone))).cast(pa.timestamp("ns", zone))
+        return ZONED if zone else DATE, column.cast(pa.int64())
+    if pa.types.is_integer(kind) and kind != pa.uint64():
+        return NUMBER, column.cast(pa.int64())
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind) or kind == pa.uint64():
+        return NUMBER, column.cast(pa.float64(), safe=False)
+    raise UserError(f"{source}: times must be numbers, dates, timestamps or texts. Found: {kind}")
+
+
+def _near(column: pa.Array) -> pa.Array:
+    """Leaves out what has no place in 64 bits of nanoseconds, as in texts."""
+    year = pc.year(column)
+    return pc.if_else(pc.and_(pc.greater(year, 1677), pc.less(year, 2262)), column, pa.scalar(None, column.type))

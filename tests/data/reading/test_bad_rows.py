@@ -1,141 +1,193 @@
-"""Every kind of bad row, what is no mistake, and files that cannot be understood."""
+"""Bad rows of every kind whatever stands beside them, what is no mistake, and files that cannot be understood."""
 
-import csv
 import gzip
-import io
-import re
 
 import pytest
-from data.reading.test_interactions import ROWS, as_json, as_parquet, histories, plainly, read, refusal, write
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.interaction_files import ROWS, as_json, as_parquet, histories, plainly, read, refusal, write
 
-from bert4rec_tf.data.reading import bad_rows, blocks, delimited, layouts, times
+from bert4rec_tf.data.reading import bad_rows, blocks
+from bert4rec_tf.foundation.errors import UserError
 
-KINDS = tuple(times.TYPES)
-
-GOOD = b'user,item,time,title\na,1,5,lamp\na,2,4,"two, three"\nb,1,1,x\nb,3,2,y\n'
+LATIN = "caf\u00e9".encode("latin-1")
 BAD = {
-    "too few columns": (b"a,3\n", "expected 4 columns, found 2"),
-    "too many columns": (b"a,3,1,x,y\n", "expected 4 columns, found 5"),
-    "no user": (b",3,1,x\n", bad_rows.NO_USER),
-    "only blanks for a user": (b"  ,3,1,x\n", bad_rows.NO_USER),
-    "no item": (b"a,,1,x\n", bad_rows.NO_ITEM),
-    "an item that is NaN": (b"a,NaN,1,x\n", bad_rows.NO_ITEM),
-    "no time": (b"a,3,,x\n", bad_rows.NO_TIME),
-    "a word for a time": (b"a,3,yesterday,x\n", bad_rows.NO_TIME),
-    "a time that is NaN": (b"a,3,nan,x\n", bad_rows.NO_TIME),
-    "an infinite time": (b"a,3,inf,x\n", bad_rows.NO_TIME),
-    "a date among numbers": (b"a,3,2020-01-01,x\n", bad_rows.NO_TIME),
-    "Latin-1 in an id": ("a,caf\u00e9,1,x\n".encode("latin-1"), bad_rows.NO_UTF8),
-    "an end of line in an id": (b'a,"3\n4",1,x\n', bad_rows.MANY_LINES),
+    b"a{}3": bad_rows.COLUMNS.format(4, 2),
+    b"a{}3{}1{}x{}y": bad_rows.COLUMNS.format(4, 5),
+    b"a{}" + LATIN: bad_rows.COLUMNS.format(4, 2),
+    b"NaN{}3{}1{}x": bad_rows.NO_USER,
+    b"a{}NaN{}1{}x": bad_rows.NO_ITEM,
+    b"None{}3{}1{}x": bad_rows.NO_USER,
+    b"a{}3{}yesterday{}x": bad_rows.NO_TIME,
+    b"a{}3{}nan{}x": bad_rows.NO_TIME,
+    b"a{}3{}inf{}x": bad_rows.NO_TIME,
+    b"a{}3{}1e999{}x": bad_rows.NO_TIME,
+    b"a{}3{}0x10{}x": bad_rows.NO_TIME,
+    b"a{}3{}2020-01-01{}x": bad_rows.NO_TIME,
+    b"a{}" + LATIN + b"{}1{}x": bad_rows.NO_UTF8,
+    LATIN + b"{}3{}1{}x": bad_rows.NO_UTF8,
+}
+EMPTY = {
+    b"{}3{}1{}x": bad_rows.NO_USER,
+    b" \t {}3{}1{}x": bad_rows.NO_USER,
+    b"a{}{}1{}x": bad_rows.NO_ITEM,
+    b"a{}3{}{}x": bad_rows.NO_TIME,
+    b"{}{}{}": bad_rows.NO_USER,
+}
+GOOD = {
+    b"a{}1{}5{}lamp": ("a", "1", 5),
+    b"a{}2{}4.5{}" + LATIN: ("a", "2", 4.5),
+    b"b{}1{}-1{}x": ("b", "1", -1),
+    b"b {}  07{}1e3{}": ("b", "07", 1e3),
+    b"\xe6\x97\xa5{}2{} 2 {}y": ("\u65e5", "2", 2),
+    b"": None,
+}
+RECORDS = {
+    b"[1, 2]": bad_rows.NO_RECORD,
+    b'{"user": "a"': bad_rows.NO_RECORD,
+    b'{"user": "a", "item": "1", "time": 1}{"user": "a", "item": "1", "time": 1}': bad_rows.NO_RECORD,
+    b'{"item": "1", "time": 1}': bad_rows.NO_USER,
+    b'{"user": "a", "item": null, "time": 1}': bad_rows.NO_ITEM,
+    b'{"user": "a", "item": 1.5, "time": 1}': bad_rows.NO_ID,
+    b'{"user": true, "item": 1, "time": 1}': bad_rows.NO_ID,
+    b'{"user": ["a"], "item": "1", "time": 1}': bad_rows.NO_ID,
+    b'{"user": "a", "item": "1", "time": NaN}': bad_rows.NO_TIME,
+    b'{"user": "a", "item": "1", "time": true}': bad_rows.NO_TIME,
+    b'{"user": "a", "item": "1"}': bad_rows.NO_TIME,
+    b'{"user": "a\\n", "item": "1", "time": 1}': bad_rows.MANY_LINES,
+    b'{"user": "\\ud800", "item": "1", "time": 1}': bad_rows.NO_UTF8,
+    b'{"user": "' + LATIN + b'", "item": "1", "time": 1}': bad_rows.NO_UTF8,
+    b'{"user": "a", "item": "1", "time": "\\ud800"}': bad_rows.NO_TIME,
+}
+GOOD_RECORDS = {
+    b'{"user": "a", "item": "1", "time": 5}': ("a", "1", 5),
+    b'{"user": "a", "item": 2, "time": "4.5", "x": [1, {}]}': ("a", "2", 4.5),
+    b'{"user": "nan", "item": "1", "time": -1.5}': ("nan", "1", -1.5),
+    b'{"user": "a", "user": "b", "item": 2, "time": 3}': ("b", "2", 3),
+    b" ": None,
 }
 
 
-@pytest.mark.parametrize("kind", BAD)
-def test_a_bad_row_is_refused_with_its_line_or_passed_over_and_counted(tmp_path, kind):
-    line, expected = BAD[kind]
-    path = write(tmp_path, "ratings.csv", GOOD + line + b"b,2,3,z\n" + line)
-    assert f"{path}, line 6: {expected}" in refusal(path)
-    sequences, report = read(path, bad_rows="skip")
-    assert histories(sequences) == {"a": ["2", "1"], "b": ["1", "3", "2"]}
-    assert report.bad == {expected: (2, 6)}
-    assert f"passed over 2 bad rows: {expected} (the first: line 6)" in str(report)
+def filled(lines, separator):
+    return {line.replace(b"{}", separator): expected for line, expected in lines.items()}
 
 
-def test_a_quote_that_is_never_closed_swallows_nothing(tmp_path):
-    path = write(tmp_path, "ratings.csv", GOOD + b'a,3,1,"x\nb,2,3,z\nb,1,4,z\n')
-    assert f"{path}, line 6: {bad_rows.UNCLOSED}" in refusal(path)
-    sequences, report = read(path, bad_rows="skip")
-    assert histories(sequences) == {"a": ["2", "1"], "b": ["1", "3", "2", "1"]}
-    assert report.bad == {bad_rows.UNCLOSED: (1, 6)}
+def lines_of(name):
+    """The good and the bad lines of a layout: line -> its row, line -> what is wrong with it."""
+    if name == "a.json":
+        return GOOD_RECORDS, RECORDS
+    separator = {"a.csv": b",", "a.tsv": b"\t", "a.dat": b"::", "a.txt": b" "}[name]
+    if name == "a.txt":
+        good = {line: row for line, row in GOOD.items() if not line.endswith(b"{}")}
+        return filled(good, b" ") | {b"a 2 4.5 x": ("a", "2", 4.5)} | filled(good, b"\t  "), filled(BAD, b" ") | filled(
+            BAD, b" \t"
+        )
+    bad = {line: kind for line, kind in EMPTY.items() if name != "a.tsv" or b"\t" not in line}
+    return filled(GOOD, separator), filled(BAD | bad, separator)
 
 
-def test_two_stray_quotes_do_not_hide_the_rows_between_them(tmp_path):
-    path = write(tmp_path, "ratings.csv", GOOD + b'a,3,1,"x\nb,2,3,z\nb,1,4,"z\nb,2,5,"z ""z\nz"\n')
-    sequences, report = read(path, bad_rows="skip")
-    assert histories(sequences) == {"a": ["2", "1"], "b": ["1", "3", "2", "2"]}
-    assert report.bad == {bad_rows.UNCLOSED: (2, 6)}
+@st.composite
+def files(draw):
+    name = draw(st.sampled_from(["a.csv", "a.tsv", "a.dat", "a.txt", "a.json"]))
+    good, bad = lines_of(name)
+    starts = [b"a 1 5 lamp", b"a 2 4.5 x"] if name == "a.txt" else draw(st.permutations(list(good)[:2]))
+    body = draw(st.lists(st.sampled_from([*good, *bad]), max_size=8))
+    return name, [*starts, *body], draw(st.sampled_from([b"\n", b"\r\n", b"\r"])), draw(st.sampled_from([20, 8 << 20]))
 
 
-def rows_of(content):
-    """What the row-by-row reading of a comma-separated block of three columns yields."""
-    layout = layouts.Layout(layouts.TEXT, 0, 1, width=3)
-    reader = delimited.Reader(layout, bad_rows.BadRows("file", skip=True))
-    return list(reader._rows(blocks.Block(content.encode(), 1)))
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("bad")
 
 
-VALUES = st.text('ab", \n\r', max_size=5)
-
-
-@settings(deadline=None)
-@given(
-    before=st.lists(st.tuples(VALUES, VALUES, VALUES), max_size=6),
-    after=st.lists(st.sampled_from(["a,b,c", "", 'a,b"x,c', '"a",b,c']), max_size=6),
-    strays=st.integers(0, 2),
-)
-def test_quoted_rows_are_those_of_the_standard_library_and_a_stray_quote_takes_its_line_alone(before, after, strays):
-    file = io.StringIO(newline="")
-    csv.writer(file, lineterminator="\r\n").writerows(before)
-    found = rows_of(file.getvalue() + 'a,"b,c\n' * strays + "".join(f"{line}\n" for line in after))
-    expected = [list(row) for row in before] + ['a,"b,c'] * strays
-    expected += [line.replace('"a"', "a").split(",") for line in after if line]
-    assert [row for _, row in found] == expected
-    lines = re.split(r"\r\n|\r|\n", file.getvalue())
-    assert [number for number, row in found if row == 'a,"b,c'] == [len(lines) + place for place in range(strays)]
-
-
-@pytest.mark.parametrize("line", ['x",",y\n', '"a,b,c\n', 'a,b,"\n', 'a,"""b,c\n'])
-def test_many_odd_quotes_take_a_number_of_steps_that_grows_with_the_lines(monkeypatch, line):
-    lines_parsed, begun = [], delimited.Reader._begun
-
-    def counted(self, *lines, **options):
-        lines_parsed.append(len(lines))
-        return begun(self, *lines, **options)
-
-    monkeypatch.setattr(delimited.Reader, "_begun", counted)
-    assert len(rows_of(line * 500)) <= 500
-    assert sum(lines_parsed) <= 4 * 500
-
-
-TIME_TEXTS = st.from_regex(
-    r"[-+]?[0-9x.]{1,4}(e[0-9]{1,3})?|2020-[0-9]{2}-[0-9]{2}([ T][0-9:.]{1,8}[Z+-]?[0-9:]{0,5})?"
-)
+def check(folder, name, lines, end, size):
+    """Reads a file of some lines, of which a table says what each is."""
+    good, bad = lines_of(name)
+    rows = [good[line] for line in lines if good.get(line)]
+    kinds = [(number, bad[line]) for number, line in enumerate(lines, start=1) if line in bad]
+    path = write(folder, name, end.join(lines))
+    options = {} if name == "a.json" else {"user_column": "1", "item_column": "2", "time_column": "3"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "SIZE", size)
+        sequences, report = read(path, bad_rows="skip", **options)
+        assert histories(sequences) == plainly(rows)
+        first = {kind: number for number, kind in reversed(kinds)}
+        counts = {kind: sum(kind == other for _, other in kinds) for kind in first}
+        assert report.bad == {kind: (counts[kind], f"line {first[kind]}") for kind in first}
+        if kinds:
+            number, kind = kinds[0]
+            assert f"{path}, line {number}: {kind}" in refusal(path, **options)
+            assert f"skipped {counts[kind]} bad rows: {kind} (the first: line {number})" in str(report)
 
 
 @settings(deadline=None)
-@given(texts=st.lists(TIME_TEXTS | st.text("0123456789-:.T Zex", max_size=12), max_size=8), kind=st.sampled_from(KINDS))
-def test_the_times_that_are_none_are_found_as_one_by_one(texts, kind):
-    assert times.not_of(texts, kind) == {text for text in texts if times.converted([text], kind) is None}
+@given(files())
+@example(("a.txt", [b"a 1 5 lamp", b"a\t  2\t  4.5\t  " + LATIN], b"\n", blocks.SIZE))
+@example(("a.txt", [b"a 1 5 lamp", b"a\t  2\t  4.5\t  " + LATIN, b"a 3"], b"\n", blocks.SIZE))
+def test_each_bad_row_is_named_or_skipped_whatever_its_neighbours_are(folder, file):
+    name, lines, end, size = file
+    check(folder, name, lines, end, size)
 
 
-BAD_RECORDS = {
-    "no object": (b"[1, 2]\n", bad_rows.NO_RECORD),
-    "half an object": (b'{"user": "a"\n', bad_rows.NO_RECORD),
-    "two objects": (
-        b'{"user": "a", "item": "1", "time": 1}{"user": "a", "item": "1", "time": 1}\n',
-        bad_rows.NO_RECORD,
-    ),
-    "no user": (b'{"item": "1", "time": 1}\n', bad_rows.NO_USER),
-    "null for an item": (b'{"user": "a", "item": null, "time": 1}\n', bad_rows.NO_ITEM),
-    "a fraction for an item": (b'{"user": "a", "item": 1.5, "time": 1}\n', bad_rows.NO_ID),
-    "a list for a user": (b'{"user": ["a"], "item": "1", "time": 1}\n', bad_rows.NO_ID),
-    "NaN for a time": (b'{"user": "a", "item": "1", "time": NaN}\n', bad_rows.NO_TIME),
-    "a truth value for a time": (b'{"user": "a", "item": "1", "time": true}\n', bad_rows.NO_TIME),
-    "an end of line in an id": (b'{"user": "a\\n", "item": "1", "time": 1}\n', bad_rows.MANY_LINES),
-    "half a character": (b'{"user": "\\ud800", "item": "1", "time": 1}\n', bad_rows.NO_UTF8),
-    "half a character for a time": (b'{"user": "a", "item": "1", "time": "\\ud800"}\n', bad_rows.NO_TIME),
-}
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.dat", "a.txt", "a.json"])
+def test_all_kinds_of_bad_rows_in_one_file(tmp_path, name):
+    good, bad = lines_of(name)
+    check(tmp_path, name, [line for pair in zip([*good] * len(bad), bad) for line in pair], b"\n", 8 << 20)
 
 
-@pytest.mark.parametrize("kind", BAD_RECORDS)
-def test_a_bad_record_is_refused_with_its_line_or_passed_over(tmp_path, kind):
-    line, expected = BAD_RECORDS[kind]
-    rows = [("a", "1", 5), ("a", "2", 4), ("b", "1", 1), ("b", "nan", 2)]
-    path = write(tmp_path, "ratings.json", as_json(rows, ("user", "item", "time")) + line)
-    assert f"{path}, line 5: {expected}" in refusal(path)
-    sequences, report = read(path, bad_rows="skip")
-    assert histories(sequences) == {"a": ["2", "1"], "b": ["1", "nan"]} and report.bad == {expected: (1, 5)}
+TITLED = b'user,item,time,title\na,1,5,lamp\na,2,4,"two, three"\nb,1,1,x\nb,3,2,y\n'
+
+
+def test_a_quoted_end_of_line_in_an_id_is_bad_and_lines_stay_right_behind_it(tmp_path):
+    path = write(tmp_path, "a.csv", TITLED + b'a,"3\n4",1,x\n\na,3,1,"x\r\ny"\na,3\n')
+    assert "line 6: an id has an end of line in it" in refusal(path)
+    _, report = read(path, bad_rows="skip")
+    assert report.bad == {bad_rows.MANY_LINES: (1, "line 6"), bad_rows.COLUMNS.format(4, 2): (1, "line 11")}
+
+
+@pytest.mark.parametrize("policy", ["refuse", "skip"])
+@pytest.mark.parametrize("end", [b'a,3,1,"x\nb,2,3,z\n', b'a,3,1,"x', b'a,"3', b'"'])
+def test_a_quote_that_is_never_closed_refuses_the_file(tmp_path, monkeypatch, end, policy):
+    path = write(tmp_path, "ratings.csv", TITLED + end)
+    assert f"{path}, line 6: a quote is never closed" in refusal(path, bad_rows=policy)
+    monkeypatch.setattr(blocks, "SIZE", 10)
+    assert f"{path}, line 6: a quote is never closed" in refusal(path, bad_rows=policy)
+
+
+PARTS = st.sampled_from(['"', '""', ",", "\n", "\r\n", "\r", "a", "1", "x,1,2\n", '"\n', "\xff"])
+
+
+@settings(deadline=None)
+@given(st.lists(PARTS, max_size=40).map("".join))
+@example('1","aaa, \n,aa\n')
+def test_the_size_of_blocks_makes_no_difference_whatever_the_quotes(folder, text):
+    path = write(folder, "quotes.csv", b"user,item,time\na,1,1\na,2,2\n" + text.encode("latin-1"))
+    outcomes = []
+    for size in (9, 8 << 20):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(blocks, "SIZE", size)
+            try:
+                sequences, report = read(path, bad_rows="skip")
+                outcomes.append((histories(sequences), report.bad))
+            except UserError as error:
+                outcomes.append(str(error))
+    assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize("size", [7, blocks.SIZE])
+def test_lines_are_counted_across_quotes_of_every_kind(tmp_path, monkeypatch, size):
+    monkeypatch.setattr(blocks, "SIZE", size)
+    odd = b'a,3,1,5" lamp\na,"3",1,"of\n5"" or\r\n\n3"""\nb,"2" x,3,"4"5\n'
+    path = write(tmp_path, "a.csv", TITLED + odd + b"a,3\n")
+    assert f"{path}, line 12: {bad_rows.COLUMNS.format(4, 2)}" in refusal(path)
+    assert histories(read(path, bad_rows="skip")[0]) == {"a": ["3", "3", "2", "1"], "b": ["1", "3", "2 x"]}
+
+
+def test_a_line_beyond_the_limit_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "SIZE", 10)
+    monkeypatch.setattr(blocks, "LONGEST_LINE", 100)
+    line = refusal(write(tmp_path, "ratings.csv", TITLED + b"a,1,2," + b"x" * 200 + b"\n"))
+    assert "ratings.csv, line 6: longer than 100 bytes" in line
 
 
 def test_bad_rows_of_parquet_are_named_by_their_number(tmp_path):
@@ -144,32 +196,42 @@ def test_bad_rows_of_parquet_are_named_by_their_number(tmp_path):
     assert f"{path}, row 7: {bad_rows.NO_USER}" in refusal(path)
     sequences, report = read(path, bad_rows="skip")
     assert histories(sequences) == plainly(ROWS)
-    assert report.bad == {bad_rows.NO_USER: (1, 7), bad_rows.NO_ITEM: (1, 8), bad_rows.NO_TIME: (1, 9)}
+    assert report.bad == {
+        bad_rows.NO_USER: (1, "row 7"),
+        bad_rows.NO_ITEM: (1, "row 8"),
+        bad_rows.NO_TIME: (1, "row 9"),
+    }
 
 
 HANDLED = {
-    "a mark of the byte order": b"\xef\xbb\xbf" + GOOD,
-    "Windows line ends": GOOD.replace(b"\n", b"\r\n"),
-    "old Mac line ends": GOOD.replace(b"\n", b"\r"),
-    "mixed line ends": GOOD.replace(b"\n", b"\r\n", 2).replace(b"y\n", b"y\r"),
-    "no end of the last line": GOOD.rstrip(),
-    "blank lines": GOOD.replace(b"\n", b"\n\n"),
-    "blanks around ids": GOOD.replace(b"\na,", b"\n a ,").replace(b",1,", b", 1,"),
-    "quotes around everything": GOOD.replace(b"a,1,5", b'"a","1","5"'),
-    "Latin-1 in another column": GOOD.replace(b"lamp", "caf\u00e9".encode("latin-1")),
-    "an end of line in another column": GOOD.replace(b"two,", b"two\r\n"),
-    "a fraction for a time": GOOD.replace(b",5,", b",5.5,"),
+    "a mark of the byte order": b"\xef\xbb\xbf" + TITLED,
+    "Windows line ends": TITLED.replace(b"\n", b"\r\n"),
+    "old Mac line ends": TITLED.replace(b"\n", b"\r"),
+    "mixed line ends": TITLED.replace(b"\n", b"\r\n", 2).replace(b"y\n", b"y\r"),
+    "no end of the last line": TITLED.rstrip(),
+    "blank lines": TITLED.replace(b"\n", b"\n\n"),
+    "blank lines before the header": b"\n \r\n" + TITLED,
+    "blanks around ids": TITLED.replace(b"\na,", b"\n a ,").replace(b",1,", b", 1,"),
+    "quotes around everything": TITLED.replace(b"a,1,5", b'"a","1","5"'),
+    "quotes inside a field": TITLED.replace(b"lamp", b'lamp of 5" by 3"'),
+    "a quote inside a field": TITLED.replace(b"lamp", b'lamp of 5"'),
+    "quotes inside fields beside quoted ends of lines": TITLED.replace(b"lamp", b'5"').replace(b"two,", b'""\n""'),
+    "Latin-1 in another column": TITLED.replace(b"lamp", LATIN),
+    "an end of line in another column": TITLED.replace(b"two,", b"two\r\n"),
+    "a fraction for a time": TITLED.replace(b",5,", b",5.5,"),
 }
 
 
+@pytest.mark.parametrize("size", [11, 8 << 20])
 @pytest.mark.parametrize("kind", HANDLED)
-def test_what_is_no_mistake_is_read_the_same(tmp_path, kind):
+def test_what_is_no_mistake_is_read_the_same(tmp_path, monkeypatch, kind, size):
+    monkeypatch.setattr(blocks, "SIZE", size)
     sequences, report = read(write(tmp_path, "ratings.csv", HANDLED[kind]))
     assert histories(sequences) == {"a": ["2", "1"], "b": ["1", "3"]} and not report.bad
 
 
-COLUMNS = {
-    "a name that is not there": ("a.csv", GOOD, {"user_column": "usr"}, "Unknown column", "Did you mean 'user'?"),
+NOT_UNDERSTOOD = {
+    "a name that is not there": ("a.csv", TITLED, {"user_column": "usr"}, "Unknown column", "Did you mean 'user'?"),
     "a number that is not there": (
         "u.data",
         b"1\t2\t3\t4\n",
@@ -179,32 +241,43 @@ COLUMNS = {
     "no known user": ("a.csv", b"who,item\na,1\n", {"item_column": "item"}, "Name --user_column, one of: who, item"),
     "three columns without a header": ("a.csv", b"a,1,2\n", {}, "--time_column=none"),
     "one column": ("a.csv", b"a\nb\n", {}, "expected at least two columns"),
-    "the same column twice": ("a.csv", GOOD, {"user_column": "item"}, "must differ"),
-    "text of 16 bits": ("a.csv", GOOD.decode().encode("utf-16"), {}, "save it as UTF-8"),
+    "the same column twice": ("a.csv", TITLED, {"user_column": "item"}, "must differ"),
+    "text of 16 bits": ("a.csv", TITLED.decode().encode("utf-16"), {}, "save it as UTF-8"),
     "nothing": ("a.csv", b"\n\n", {}, "the file is empty"),
     "a header only": ("a.csv", b"user,item\n", {}, "no user has two actions left"),
     "one user with one item": ("a.csv", b"user,item\na,1\na,1\n", {}, "only one item left"),
-    "a filter that leaves nothing": ("a.csv", GOOD, {"min_user_actions": 9}, "no user has two actions left"),
-    "an archive cut short": ("a.csv.gz", gzip.compress(GOOD)[:40], {}, "damaged"),
-    "an archive": ("a.csv", b"PK\x03\x04" + GOOD, {}, "is packed; unpack it"),
-    "a packed file by another name": ("a.csv", gzip.compress(GOOD), {}, "under a name that ends in .gz"),
+    "a filter that leaves nothing": ("a.csv", TITLED, {"min_user_actions": 9}, "no user has two actions left"),
+    "an archive cut short": ("a.csv.gz", gzip.compress(TITLED)[:40], {}, "damaged"),
+    "an archive": ("a.csv", b"PK\x03\x04" + TITLED, {}, "is packed; unpack it"),
+    "a packed file by another name": ("a.csv", gzip.compress(TITLED), {}, "under a name that ends in .gz"),
     "a JSON array": ("a.json", b'[{"user": "a", "item": 1},\n{"user": "a", "item": 2}]', {}, "begins a JSON array"),
     "a JSON object of many lines": ("a.json", b'{\n"user": "a"\n}', {}, "line 1: neither a whole JSON object"),
     "packed parquet": ("a.parquet.gz", gzip.compress(as_parquet(ROWS)), {}, "is not read from .gz"),
+    "fractions for ids": ("a.parquet", as_parquet([(1.5, "a", 1)]), {}, "ids must be texts or whole numbers"),
     "bad rows only": (
         "a.csv",
         b"user,item,date\na,1,01/02/2020\na,2,01/03/2020\n",
         {"bad_rows": "skip"},
-        f"nothing to learn from; passed over 2 bad rows: {bad_rows.NO_TIME} (the first: line 2)",
+        f"nothing to learn from; skipped 2 bad rows: {bad_rows.NO_TIME} (the first: line 2)",
     ),
     "no parquet": ("a.parquet", b"PAR1 and more", {}, "damaged"),
 }
 
 
-@pytest.mark.parametrize("kind", COLUMNS)
+@pytest.mark.parametrize("kind", NOT_UNDERSTOOD)
 def test_a_file_that_cannot_be_understood_is_refused(tmp_path, kind):
-    name, content, options, *words = COLUMNS[kind]
+    name, content, options, *words = NOT_UNDERSTOOD[kind]
     path = tmp_path / name
     path.write_bytes(content)
     line = refusal(path, **options)
     assert all(word in line for word in words), line
+
+
+def test_json_text_in_utf_8_is_read_whatever_the_names_of_other_keys(tmp_path):
+    path = write(tmp_path, "a.json", as_json(ROWS).replace(b"user_id", b"us\xe3r_id"))
+    assert histories(read(path, user_column="1")[0]) == plainly(ROWS)
+
+
+@pytest.mark.parametrize("first", [b'{"user": 1, "item": 1.5, "time": 1}', b'{"user": 1.0, "item": 1, "time": 1}'])
+def test_a_fraction_is_no_id_in_the_first_line_either(tmp_path, first):
+    assert f"line 1: {bad_rows.NO_ID}" in refusal(write(tmp_path, "a.json", first + b"\n"))

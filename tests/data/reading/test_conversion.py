@@ -7,14 +7,14 @@ import zipfile
 
 import numpy as np
 import pytest
-from data.reading.test_interactions import as_csv, as_json, as_literals, as_text, histories, plainly
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.interaction_files import as_csv, as_json, as_literals, as_text, histories, plainly
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.data_names import Interactions, family, named
-from bert4rec_tf.data.reading import actions, conversion
-from bert4rec_tf.data.reading.actions import filtered, order_of
+from bert4rec_tf.data.reading import conversion, grouping
+from bert4rec_tf.data.reading.grouping import filtered, order_of
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.data.sources.download import Remote
 from bert4rec_tf.foundation import npz
@@ -54,7 +54,7 @@ def test_actions_are_ordered_by_user_time_and_row(rows, kind, grouped, piece):
     users = np.array([user for user, _ in rows], np.int32)
     times = None if kind == "none" else np.array([time for _, time in rows], kind)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(actions, "PIECE", piece)
+        patch.setattr(grouping, "PIECE", piece)
         order = order_of(users, times)
     expected = sorted(range(len(rows)), key=lambda row: (users[row], 0 if times is None else times[row], row))
     assert (np.arange(len(rows)) if order is None else order).tolist() == expected
@@ -171,7 +171,7 @@ def test_steam_is_read_from_python_dictionaries_by_day_and_row(tmp_path):
     put(tmp_path, "steam_reviews.json.gz", content + b"{u'page': 1}\n")
     sequences, report = datasets.load_with_report("steam", tmp_path, "raw")
     assert histories(sequences) == sasrec([row for row in ROWS if row[2] > 90])
-    assert report.bad == {"the user's id is missing": (1, len(rows) + 1)}
+    assert report.bad == {"the user's id is missing": (1, f"line {len(rows) + 1}")}
 
 
 def test_the_rare_items_of_ml_20m_stay(tmp_path):

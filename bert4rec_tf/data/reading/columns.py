@@ -1,0 +1,151 @@
+"""Which columns are the user, item and time."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.foundation.errors import UserError, unknown_name
+
+USERS = (
+    *("user", "userid", "uid", "username", "reviewerid", "customer", "customerid", "visitorid", "visitor", "account"),
+    *("accountid", "member", "memberid", "clientid", "personid", "sessionid", "session"),
+)
+ITEMS = (
+    *("item", "itemid", "iid", "movie", "movieid", "asin", "parentasin", "product", "productid", "sku", "article"),
+    *("articleid", "book", "bookid", "isbn", "song", "songid", "track", "trackid", "artist", "artistid", "video"),
+    *("videoid", "game", "gameid", "businessid", "gmapid", "contentid", "newsid"),
+)
+TIMES = (
+    *("timestamp", "time", "unixreviewtime", "unixtime", "unixtimestamp", "ts", "datetime", "date", "eventtime"),
+    *("createdat", "ratedat", "reviewdate", "day"),
+)
+"""Names that columns have, in small letters and digits alone, the ones preferred first."""
+
+NO_TIME = "none"
+TEXT, JSON, LITERALS, PARQUET = "text", "json", "literals", "parquet"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How to read a file.
+
+    Attributes:
+        kind: TEXT (separated columns), JSON (an object per line), LITERALS (a Python dictionary per line), PARQUET.
+        user, item, time: the names of the columns, or their numbers from 0 in a TEXT; `time` is None where the order
+            of the file counts.
+        separator: between the columns of a TEXT.
+        header: the names in the first line of a TEXT; none where it is data already.
+        width: the number of columns of a TEXT.
+    """
+
+    kind: str
+    user: Any
+    item: Any
+    time: Any = None
+    separator: str = ","
+    header: tuple[str, ...] = ()
+    width: int = 0
+
+    @property
+    def quoted(self) -> bool:
+        """Whether fields may stand between quotes."""
+        return self.kind == TEXT and self.separator in (",", ";")
+
+    @property
+    def roles(self) -> dict[str, Any]:
+        """`user`, `item` and, where there are times, `time` -> its column."""
+        return {role: column for role in ("user", "item", "time") if (column := getattr(self, role)) is not None}
+
+    def __str__(self) -> str:
+        def shown(column: Any) -> str:
+            if self.kind != TEXT:
+                return repr(column)
+            return repr(self.header[column]) if self.header else f"column {column + 1}"
+
+        order = "the order of the file (no time)" if self.time is None else f"time {shown(self.time)}"
+        return f"user {shown(self.user)}, item {shown(self.item)}, {order}"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What was said of the columns of a source, and how to speak of it.
+
+    Attributes:
+        source: the file, for messages.
+        user, item, time: their names or numbers from 1; None for those to be guessed.
+        option: what an option is called that names one, with `{}` for user, item or time.
+    """
+
+    source: str
+    user: str | None = None
+    item: str | None = None
+    time: str | None = None
+    option: str = "--{}_column"
+
+    @classmethod
+    def asked(cls, source: str, asked: Interactions) -> "Columns":
+        return cls(source, asked.user_column, asked.item_column, asked.time_column)
+
+    @property
+    def named(self) -> list[str]:
+        return [name for name in (self.user, self.item, self.time) if name not in (None, NO_TIME)]
+
+    def of_names(self, kind: str, names: Sequence[str]) -> Layout:
+        """Returns the layout of a source whose columns have names. Raises UserError where one is not found."""
+        user, item, time = self._named("user", names, USERS), self._named("item", names, ITEMS), None
+        if self.time not in (None, NO_TIME) or (self.time is None and guess(names, TIMES)):
+            time = self._named("time", names, TIMES)
+        self._refuse_twice(user, item, time)
+        return Layout(kind, user, item, time)
+
+    def of_header(self, separator: str, header: Sequence[str]) -> Layout:
+        """Returns the layout of a text with a header."""
+        found = {role: list(header).index(name) for role, name in self.of_names(TEXT, header).roles.items()}
+        return Layout(TEXT, **found, separator=separator, header=tuple(header), width=len(header))
+
+    def of_numbers(self, separator: str, width: int) -> Layout:
+        """Returns the layout of a text without a header: `user item`, `user item rating time`, or as was said."""
+        time = self.time or {2: NO_TIME, 4: "4"}.get(width)
+        if time is None:
+            raise UserError(
+                f"{self.source}: has {width} columns and no header that is understood; name the users', items' and "
+                "times' (--user_column=1 --item_column=2 --time_column=3, or --time_column=none)"
+            )
+        user, item = self._number("user", self.user or "1", width), self._number("item", self.item or "2", width)
+        where = None if time == NO_TIME else self._number("time", time, width)
+        self._refuse_twice(user, item, where)
+        return Layout(TEXT, user, item, where, separator, (), width)
+
+    def _number(self, role: str, number: str, width: int) -> int:
+        if not number.isascii() or not number.isdigit() or not 1 <= int(number) <= width:
+            option = f"{role}_column"
+            raise UserError(f"`{option}` must be from 1 to {width} in {self.source}. Received: {option}={number}")
+        return int(number) - 1
+
+    def _named(self, role: str, names: Sequence[str], known: Sequence[str]) -> str:
+        name = getattr(self, role)
+        if name is None:
+            name = guess(names, known)
+            if name is None:
+                option = self.option.format(role)
+                raise UserError(f"{self.source}: which column is it? Name {option}, one of: {', '.join(names)[:300]}")
+        elif name not in names and name.isascii() and name.isdigit() and 1 <= int(name) <= len(names):
+            name = names[int(name) - 1]
+        if name not in names:
+            raise unknown_name(f"column of {self.source}", name, names)
+        if list(names).count(name) > 1:
+            raise UserError(f"{self.source}: has {list(names).count(name)} columns {name!r}; rename one")
+        return name
+
+    def _refuse_twice(self, *columns: Any) -> None:
+        given = [column for column in columns if column is not None]
+        if len(set(given)) < len(given):
+            raise UserError(f"{self.source}: the columns of users, items and times must differ. Received: {columns}")
+
+
+def guess(names: Sequence[str], known: Sequence[str]) -> str | None:
+    """Returns the column whose name is known, or None. `user_id:token` is how RecBole names its columns."""
+    plain = {re.sub(r"[^a-z0-9]", "", name.lower().split(":")[0]): name for name in reversed(names)}
+    return next((plain[name] for name in known if name in plain), None)

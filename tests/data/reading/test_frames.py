@@ -1,0 +1,89 @@
+"""Tables in memory: pandas and Arrow give what the same rows in a file give."""
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from support.interaction_files import HEADER, ROWS, as_csv, histories, plainly, read, write
+
+import bert4rec_tf as b4r
+
+FRAME = pd.DataFrame(ROWS, columns=HEADER)
+
+
+def frames():
+    day = pd.to_datetime(FRAME["timestamp"], unit="D")
+    yield "as it is", FRAME
+    yield "categories", FRAME.astype({"user_id": "category", "item_id": "category"})
+    yield "the string type of pandas", FRAME.astype({"user_id": "string", "item_id": "string"})
+    yield "datetimes", FRAME.assign(timestamp=day)
+    yield "datetimes with a zone", FRAME.assign(timestamp=day.dt.tz_localize("Asia/Tokyo"))
+    yield "dates", FRAME.assign(timestamp=day.dt.date)
+    yield "texts of dates", FRAME.assign(timestamp=day.dt.strftime("%Y-%m-%d"))
+    yield "fractions", FRAME.assign(timestamp=FRAME["timestamp"] / 7)
+    yield "another index", FRAME.set_index(np.arange(len(ROWS))[::-1] * 3)
+    yield "several pieces", pd.concat([FRAME[:2], FRAME[2:]])
+    yield "an Arrow table", pa.Table.from_pandas(FRAME)
+    yield (
+        "an Arrow table in chunks",
+        pa.concat_tables([pa.Table.from_pandas(FRAME[:4]), pa.Table.from_pandas(FRAME[4:])]),
+    )
+    yield "a record batch", pa.RecordBatch.from_pandas(FRAME)
+
+
+@pytest.mark.parametrize("frame", [pytest.param(frame, id=name) for name, frame in frames()])
+def test_a_table_is_read_as_a_file_of_its_rows(frame, tmp_path):
+    sequences = b4r.interactions(frame)
+    assert histories(sequences) == plainly(ROWS)
+    assert sequences.fingerprint == read(write(tmp_path, "ratings.csv", as_csv(ROWS)))[0].fingerprint
+
+
+def test_columns_are_named_filtered_and_ordered_by_row():
+    frame = FRAME.rename(columns={"user_id": "who", "item_id": 7, "timestamp": "when"})
+    assert histories(b4r.interactions(frame, user="who", item="7", time="when")) == plainly(ROWS)
+    in_order = plainly([(user, item, 0) for user, item, _ in ROWS], min_item=2)
+    found = b4r.interactions(FRAME, time="none", min_item_actions=2)
+    assert histories(found) == in_order
+
+
+def test_whole_numbers_are_ids():
+    frame = pd.DataFrame({"user": [2, 2, 1, 1], "item": pd.array([5, 3, 3, 5], "Int64"), "ts": [2, 1, 1, 2]})
+    assert histories(b4r.interactions(frame)) == {"2": ["3", "5"], "1": ["3", "5"]}
+
+
+MISSING = {
+    "user_id": (None, "row 3: the user's id is missing: ', a b, 20'"),
+    "item_id": (np.nan, "row 3: the item's id is missing: 'ann, , 20'"),
+    "timestamp": (np.nan, "row 3: the time is no number"),
+}
+
+
+@pytest.mark.parametrize("column", MISSING)
+def test_a_missing_value_is_refused_with_its_row_or_skipped(column):
+    value, words = MISSING[column]
+    frame = FRAME.copy()
+    frame[column] = [value if row == 2 else found for row, found in enumerate(frame[column])]
+    with pytest.raises(b4r.UserError, match="the table, " + words):
+        b4r.interactions(frame)
+    assert histories(b4r.interactions(frame, bad_rows="skip")) == plainly(ROWS[:2] + ROWS[3:])
+
+
+REFUSED = {
+    "an unknown column": (FRAME, {"user": "usr"}, "Unknown column of the table: 'usr'. Did you mean 'user_id'?"),
+    "a column that cannot be guessed": (FRAME.rename(columns={"user_id": "x"}), {}, "Name user=, one of: x, item_id"),
+    "the same column twice": (FRAME, {"user": "item_id"}, "the columns of users, items and times must differ"),
+    "fractions for ids": (FRAME.assign(item_id=[1.0, 2, 3, 4, 5, np.nan]), {}, "use Int64"),
+    "ids of several types": (FRAME.assign(item_id=["a", 2, 3, 4, 5, 6]), {}, "'item_id' has values of several types"),
+    "truth values for times": (FRAME.assign(timestamp=True), {}, "times must be numbers, dates, timestamps or texts"),
+    "no rows": (FRAME[:0], {}, "no user has two actions left"),
+    "no table": ([1, 2], {}, "`frame` must be a pandas DataFrame or an Arrow table"),
+    "a policy that is none": (FRAME, {"bad_rows": "keep"}, "`bad_rows` must be one of"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_table_that_cannot_be_understood_is_refused(kind):
+    frame, options, words = REFUSED[kind]
+    with pytest.raises(b4r.UserError) as refused:
+        b4r.interactions(frame, **options)
+    assert words in str(refused.value)
