@@ -1,11 +1,12 @@
 """Results that nobody measured, and the report that is made of them, as text."""
 
+from support.fake_worker import measured
+
 from experiments import markup
 from experiments.findings import Findings
 from experiments.jobs import Plan
 from experiments.report import Report
 from experiments.results import FINISHED
-from support.fake_worker import measured
 
 FILE = {"name": "beauty.txt", "sha256": "f480" * 16, "as_published": True}
 

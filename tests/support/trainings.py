@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.shards import SEQUENCES
 
 from bert4rec_tf.config.run import Run, TrainingSettings
 from bert4rec_tf.data.examples import preparation
@@ -16,7 +17,6 @@ from bert4rec_tf.models import BERT4Rec
 from bert4rec_tf.runs.pipeline import Experiment
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.training.trainer import Trainer
-from support.shards import SEQUENCES
 
 NUM_ITEMS = 12
 STEP_40 = "step-000000040.npz"

@@ -286,7 +286,7 @@ def load(data: str | Interactions, folder: Path | str | None = None, source: str
     """Reads or makes data.
 
     Args:
-        data: a name in DATASETS, or a file of one's own.
+        data: a name in DATASETS, or files of one's own.
         folder: where the data sets' files lie or are put, and what is converted is kept; `default_folder()` where none
             is named.
         source: `processed` (the authors' file) or `raw` (the publisher's).

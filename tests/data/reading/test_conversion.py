@@ -92,6 +92,18 @@ def test_another_file_or_option_is_converted_anew(path, tmp_path):
     assert len(list((folder / "converted").iterdir())) == 3
 
 
+def test_a_change_of_any_of_several_files_is_seen(path, tmp_path):
+    asked = Interactions([path, tmp_path / "more*.csv"])
+    (tmp_path / "more.csv").write_bytes(as_csv(ROWS[:2]))
+    first, _ = conversion.converted(asked, tmp_path / "data")
+    assert conversion.converted(asked, tmp_path / "data")[0].fingerprint == first.fingerprint
+    (tmp_path / "more.csv").write_bytes(as_csv(ROWS[:3]))
+    assert conversion.converted(asked, tmp_path / "data")[0].num_actions == first.num_actions + 1
+    (tmp_path / "more2.csv").write_bytes(as_csv(ROWS[:4]))
+    assert conversion.converted(asked, tmp_path / "data")[0].num_actions == first.num_actions + 5
+    assert len(list((tmp_path / "data" / "converted").iterdir())) == 3
+
+
 @pytest.mark.parametrize("damage", ["cut short", "flipped", "something else"])
 def test_what_is_damaged_is_converted_again(path, tmp_path, capfd, damage):
     first, _ = conversion.converted(Interactions(path), tmp_path / "data")
