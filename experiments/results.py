@@ -162,10 +162,10 @@ def data_file(dataset: str, folder: Path | None) -> dict[str, Any] | None:
     if present is None:
         return None
     file, path = present
-    fetched = datasets.source_of(dataset).fetched
+    fetched, remote = datasets.source_of(dataset).fetched
     with archives.opened(path, file.member) as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()
-    is_published = download.digest(path, fetched.remote.checksum) == fetched.remote.checksum
+    is_published = download.digest(path, remote.checksum) == remote.checksum
     known = is_published or file == fetched
     return {"name": path.name, "sha256": digest, "as_published": is_published if known else None}
 

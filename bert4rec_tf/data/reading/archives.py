@@ -8,7 +8,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import IO, Any
 
 from bert4rec_tf.foundation.errors import UserError
 
@@ -31,7 +31,7 @@ class _Watched(io.FileIO):
         super().__init__(path)
         self._watch = watch
 
-    def readinto(self, buffer: bytearray | memoryview) -> int:
+    def readinto(self, buffer: Any) -> int:
         count = super().readinto(buffer)
         self._watch(count)
         return count
@@ -40,7 +40,7 @@ class _Watched(io.FileIO):
 @contextlib.contextmanager
 def opened(
     path: Path, member: str | None = None, limit: int = LIMIT, watch: Callable[[int], None] = lambda count: None
-) -> Iterator[BinaryIO]:
+) -> Iterator[IO[bytes]]:
     """Opens a file for reading, unpacked on the way.
 
     Args:
@@ -57,7 +57,8 @@ def opened(
         with contextlib.ExitStack() as stack:
             packed = stack.enter_context(io.BufferedReader(_Watched(path, watch), PIECE))
             if member is None:
-                yield stack.enter_context(gzip.GzipFile(fileobj=packed)) if path.suffix == ".gz" else packed
+                unpacked = io.BufferedReader(gzip.GzipFile(fileobj=packed)) if path.suffix == ".gz" else packed
+                yield stack.enter_context(unpacked)
             else:
                 archive = stack.enter_context(zipfile.ZipFile(packed))
                 yield stack.enter_context(_opened(path, archive, _checked(path, archive, member, limit)))
@@ -69,7 +70,7 @@ def opened(
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
-def _opened(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> BinaryIO:
+def _opened(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
     try:
         return archive.open(info)
     except (RuntimeError, NotImplementedError) as error:  # encrypted, or packed in a way that Python does not know

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import IO
 
 import numpy as np
 
@@ -67,7 +67,7 @@ def row_ends(content: bytes, separator: str) -> tuple[np.ndarray, int | None]:
     return ~inside, content.index(b'"', spans[-1][0]) if spans and not spans[-1][2] else None
 
 
-def read(stream: BinaryIO, source: str, quoted_by: str | None = None) -> Iterator[Block]:
+def read(stream: IO[bytes], source: str, quoted_by: str | None = None) -> Iterator[Block]:
     """Cuts a stream into blocks.
 
     Args:

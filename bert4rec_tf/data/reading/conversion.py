@@ -93,7 +93,8 @@ def convert(asked: Interactions, member: str | None = None) -> tuple[Sequences, 
             the first, a row is bad and not skipped, or nothing can be learnt from what is left.
     """
     paths = files_of(asked)
-    tables, times, bad = [], Times(), {}
+    tables: list[pa.Table] = []
+    times, bad = Times(), dict[str, tuple[int, str]]()
     first: Layout | None = None
     for path in paths:
         layout = _layout(path, asked, member)
@@ -131,16 +132,16 @@ def sequences_of(
     Raises:
         UserError: where nothing can be learnt from what is left.
     """
-    least = {"min_user_actions": asked.min_user_actions, "min_item_actions": asked.min_item_actions}
+    least = asked.min_user_actions, asked.min_item_actions
     whole = [grouping.table_of(tables)]
     tables.clear()
-    sequences, sizes = grouping.to_sequences(whole.pop(), **least)
+    sequences, sizes = grouping.to_sequences(whole.pop(), *least)
     why = "".join(f"; {line}" for line in bad_rows.summary(bad))
     if sequences.num_users == 0:
         raise UserError(f"{asked.title}: no user has two actions left, so there is nothing to learn from{why}")
     if sequences.num_items == 1:
         raise UserError(f"{asked.title}: there is only one item left, so there is nothing to recommend{why}")
-    return sequences, Report(asked.title, columns, **sizes, **least, bad=bad)
+    return sequences, Report(asked.title, columns, sizes["read"], sizes["kept"], *least, bad)
 
 
 def converted(asked: Interactions, folder: Path, member: str | None = None) -> tuple[Sequences, Report]:
@@ -193,8 +194,8 @@ def load(path: Path) -> tuple[Sequences, Report]:
     try:
         users, names, report = (found[name].tobytes().decode() for name in ("users", "names", "report"))
         vocabulary = Vocabulary(np.array(names.split("\n"), object), found["counts"])
-        users = np.array(users.split("\n"), object)
-        sequences = Sequences(found["items"], found["splits"], users, vocabulary, int(found["left_out"]))
+        raw_users = np.array(users.split("\n"), object)
+        sequences = Sequences(found["items"], found["splits"], raw_users, vocabulary, int(found["left_out"]))
         content = json.loads(report)
         content["bad"] = {kind: tuple(counts) for kind, counts in content["bad"].items()}
         return sequences, Report(**content)

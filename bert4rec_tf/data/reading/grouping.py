@@ -78,9 +78,10 @@ def filtered(users: np.ndarray, items: np.ndarray, min_user_actions: int, min_it
 
 def _counts(codes: np.ndarray) -> np.ndarray:
     """`np.bincount` in pieces, for it copies what it counts to 64 bits."""
-    number = int(codes.max()) + 1
-    pieces = (codes[begin : begin + PIECE] for begin in range(0, len(codes), PIECE))
-    return sum(np.bincount(piece, minlength=number) for piece in pieces)
+    counts = np.zeros(int(codes.max()) + 1, np.int64)
+    for begin in range(0, len(codes), PIECE):
+        counts += np.bincount(codes[begin : begin + PIECE], minlength=len(counts))
+    return counts
 
 
 def order_of(users: np.ndarray, times: np.ndarray | None) -> np.ndarray | None:

@@ -79,7 +79,7 @@ class Reader:
 
     def read(self, block: Block) -> Iterator[pa.Table]:
         """Yields the good rows of a block. Raises UserError at a bad row, unless those are skipped."""
-        columns, lines, wrong = self._at_once(block.content), None, []
+        columns, lines, wrong = self._at_once(block.content), None, list[BadRow]()
         if columns is None:
             columns, lines, wrong = self._by_line(block)
         table, others = self._checker.good(columns)

@@ -20,8 +20,8 @@ UNIT_SEPARATOR = "\x1f"
 """What `::` becomes, for Arrow takes one character; a field that has it counts as two."""
 
 PIECE = 2 << 20
-_BLANK_LINES = re.compile(rb"(?:[ \t]*(?:\r\n|\r|\n))*")
-_LINE = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)?")
+_BLANK_LINES = re.compile(rb"\A(?:[ \t]*(?:\r\n|\r|\n))*")
+_LINE = re.compile(rb"\A[^\r\n]*(?:\r\n|\r|\n)?")
 
 
 class Reader:
@@ -76,12 +76,12 @@ class Reader:
 
     def _after_header(self, content: bytes) -> tuple[bytes, int]:
         """Returns what follows blank lines and the header, and how many lines these are."""
-        begin = _BLANK_LINES.match(content).end()
-        if begin < len(content):
+        rest = _BLANK_LINES.sub(b"", content, count=1)
+        if rest:
             self._at_start = False
             if self._layout.header:
-                begin = _LINE.match(content, begin).end()
-        return content[begin:], len(line_ends(content[:begin]))
+                rest = _LINE.sub(b"", rest, count=1)
+        return rest, len(line_ends(content[: len(content) - len(rest)]))
 
     def _parsed(self, content: bytes, wrong: list[BadRow] | None = None) -> pa.Table:
         """Returns the columns of `roles`: ids as ID, times as texts.
@@ -95,8 +95,10 @@ class Reader:
             pyarrow.ArrowInvalid: without `wrong`, for such a row; and for an id that is not UTF-8.
         """
 
+        found: list[BadRow] = [] if wrong is None else wrong
+
         def keep(row: pyarrow.csv.InvalidRow) -> str:
-            wrong.append((row.number - 1, bad_rows.COLUMNS.format(row.expected_columns, row.actual_columns), row.text))
+            found.append((row.number - 1, bad_rows.COLUMNS.format(row.expected_columns, row.actual_columns), row.text))
             return "skip"
 
         layout, counted = self._layout, wrong is not None

@@ -103,7 +103,7 @@ def _cast_some(texts: pa.Array, kind: str) -> pa.Array:
             else:
                 pending += [part[: len(part) // 2], part[len(part) // 2 :]]
     good = np.array([place for place in good.tolist() if place not in failed], np.int64)
-    values = _cast(names.take(pa.array(good)), kind)
+    values = _cast(names.take(pa.array(good)), kind) or pa.nulls(0, pa.int64())
     places = np.full(len(names), -1)
     places[good] = np.arange(len(good))
     places = pa.array(places, mask=places < 0)

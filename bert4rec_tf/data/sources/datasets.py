@@ -63,8 +63,8 @@ class Source:
     terms: str | None = None
 
     @property
-    def fetched(self) -> File:
-        return next(file for file in self.files if file.remote)
+    def fetched(self) -> tuple[File, Remote]:
+        return next((file, file.remote) for file in self.files if file.remote)
 
 
 @dataclass(frozen=True)
@@ -254,14 +254,13 @@ def obtain(name: str, folder: Path | None = None) -> tuple[File, Path] | None:
         return None
     found = present(name, folder)
     if found is None:
-        file = source.fetched
+        file, remote = source.fetched
         target = folder / file.name
         if target.exists() and not _may_be(file, target):
             raise UserError(
-                f"{target}: has no {file.member!r}; name it otherwise, for what is fetched from {file.remote.urls[0]} "
-                "is kept under this name"
+                f"{target}: has no {file.member!r}; rename it, because the file from {remote.urls[0]} gets this name"
             )
-        if download.fetch(file.remote, target) and source.terms:
+        if download.fetch(remote, target) and source.terms:
             print(source.terms, flush=True)
         return file, target
     return found
@@ -270,8 +269,9 @@ def obtain(name: str, folder: Path | None = None) -> tuple[File, Path] | None:
 def _read_processed(source: Source, file: File, path: Path) -> Sequences:
     """Reads an authors' file. Warns where it is not the one that they published, for results may then be others."""
     content = read_bytes(path, file.member)
-    if file == source.fetched:
-        checksum = file.remote.checksum
+    fetched, remote = source.fetched
+    if file == fetched:
+        checksum = remote.checksum
         found = download.digest_of(content, checksum) if file.member is None else download.digest(path, checksum)
         if found != checksum:
             warn(f"{path}: is not the file that the authors published ({checksum}); results may differ from theirs")
@@ -282,7 +282,7 @@ def load(data: str | Interactions, folder: Path | str | None = None, source: str
     """Reads or makes data.
 
     Args:
-        data: a name in DATASETS, or a file of one's own.
+        data: a name in DATASETS, or files of one's own.
         folder: where the data sets' files lie or are put, and what is converted is kept; `default_folder()` where none
             is named.
         source: `processed` (the authors' file) or `raw` (the publisher's).
@@ -301,16 +301,18 @@ def load_with_report(
     if isinstance(data, Interactions):
         return conversion.converted(data, folder)
     name = named(data, source)
-    dataset, found = find(name), obtain(name, folder)
-    if found is None:
-        return dataset.generator.sequences(), None
+    origin, generator, found = source_of(name), find(name).generator, obtain(name, folder)
+    if generator is not None:
+        return generator.sequences(), None
+    if origin is None or found is None:
+        raise UserError(f"{name!r} has no source {source!r}")
     file, path = found
-    source = source_of(name)
-    least = source.min_item_actions
-    if least is None:
-        return _read_processed(source, file, path), None
-    columns = dict(zip(("user_column", "item_column", "time_column"), file.columns))
-    asked = Interactions(str(path), **columns, min_user_actions=5, min_item_actions=least, bad_rows="skip")
+    if origin.min_item_actions is None:
+        return _read_processed(origin, file, path), None
+    user, item, time = file.columns or (None, None, None)
+    asked = Interactions(
+        str(path), user, item, time, min_user_actions=5, min_item_actions=origin.min_item_actions, bad_rows="skip"
+    )
     return conversion.converted(asked, folder, file.member)
 
 

@@ -94,6 +94,18 @@ def test_another_file_or_option_is_converted_anew(path, tmp_path):
     assert len(list((folder / "converted").iterdir())) == 3
 
 
+def test_a_change_of_any_of_several_files_is_seen(path, tmp_path):
+    asked = Interactions([path, tmp_path / "more*.csv"])
+    (tmp_path / "more.csv").write_bytes(as_csv(ROWS[:2]))
+    first, _ = conversion.converted(asked, tmp_path / "data")
+    assert conversion.converted(asked, tmp_path / "data")[0].fingerprint == first.fingerprint
+    (tmp_path / "more.csv").write_bytes(as_csv(ROWS[:3]))
+    assert conversion.converted(asked, tmp_path / "data")[0].num_actions == first.num_actions + 1
+    (tmp_path / "more2.csv").write_bytes(as_csv(ROWS[:4]))
+    assert conversion.converted(asked, tmp_path / "data")[0].num_actions == first.num_actions + 5
+    assert len(list((tmp_path / "data" / "converted").iterdir())) == 3
+
+
 @pytest.mark.parametrize("damage", ["cut short", "flipped", "something else"])
 def test_what_is_damaged_is_converted_again(path, tmp_path, capfd, damage):
     first, _ = conversion.converted(Interactions(path), tmp_path / "data")
@@ -187,7 +199,7 @@ def test_the_authors_archive_of_ml_20m_and_its_publishers_have_one_name(tmp_path
     put_archive(tmp_path, "ml-20m.zip", "ml-20m.txt", b"1 2\n1 3\n2 3\n2 2\n")
     assert histories(datasets.load("ml-20m", tmp_path)) == {"1": ["2", "3"], "2": ["3", "2"]}
     assert datasets.present("ml-20m-raw", tmp_path) is None
-    with pytest.raises(UserError, match=r"ml-20m\.zip: has no 'ratings.csv'; name it otherwise"):
+    with pytest.raises(UserError, match=r"ml-20m\.zip: has no 'ratings.csv'; rename it"):
         datasets.load("ml-20m", tmp_path, source="raw")
     put(tmp_path, "ml-20m/ratings.csv", content)
     assert histories(datasets.load("ml-20m", tmp_path, source="raw")) == plainly(ROWS, 5, 1)
@@ -218,7 +230,7 @@ def test_an_authors_file_that_is_theirs_is_taken_without_a_word(tmp_path, capfd,
 def test_the_published_sources_are_named_with_their_checksums():
     for name, dataset in datasets.DATASETS.items():
         for source in dataset.sources.values():
-            remote = source.fetched.remote
+            remote = source.fetched[1]
             manner, digits = remote.checksum.split(":")
             assert len(digits) == {"git": 40, "sha256": 64}[manner] and all(
                 url.startswith("https://") for url in remote.urls
@@ -229,7 +241,7 @@ def test_the_published_sources_are_named_with_their_checksums():
 def test_real_files_have_the_blob_ids_of_git(real_file):
     content = gzip.decompress(real_file("beauty.txt.gz").read_bytes())
     blob = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-    remote = datasets.DATASETS["beauty"].sources["processed"].fetched.remote
+    remote = datasets.DATASETS["beauty"].sources["processed"].fetched[1]
     assert remote.checksum == f"git:{blob}" and len(content) < remote.size
 
 
