@@ -65,7 +65,7 @@ def flip(path, bit):
     path.write_bytes(content)
 
 
-def damage_an_array(path, name="model/003"):
+def damage_an_array(path, name="model/001"):
     """Flips a bit in the values of one array, which leaves the header and all others whole."""
     content = path.read_bytes()
     place = content.index(f"{name}.npy".encode())

@@ -135,7 +135,8 @@ def test_the_step_says_what_the_model_s_shapes_may_depend_on(jit_compile):
 # In bfloat16
 
 
-@pytest.mark.parametrize("jit_compile", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("jit_compile", [True, False])
 def test_bfloat16_learns(jit_compile):
     assert learns(dtype="mixed_bfloat16", jit_compile=jit_compile)
 
