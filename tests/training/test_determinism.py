@@ -9,10 +9,10 @@ from support import whole_runs as runs
 from support.whole_runs import FLAGS
 
 AGAIN = {"static": ("--processes=2",), "dynamic": (), "one thread": ()}
-KINDS = [kind if kind == "static" else pytest.param(kind, marks=pytest.mark.slow) for kind in AGAIN]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", AGAIN)
 def test_the_same_command_gives_the_same_bytes_in_another_process(uninterrupted, tmp_path, kind):
     first = runs.finished(tmp_path / "first", *FLAGS[kind]) if kind == "one thread" else uninterrupted(kind)
     runs.assert_same_runs(first, runs.finished(tmp_path / "again", *FLAGS[kind], *AGAIN[kind], hash_seed=1))
