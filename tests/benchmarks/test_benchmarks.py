@@ -110,7 +110,7 @@ def test_the_originals_candidates_are_unseen_and_distinct():
         assert len(set(drawn)) == 100 and not set(drawn) & set(sequences[user].tolist())
 
 
-@pytest.mark.parametrize("name", slow_but(["candidates", "evaluation"], lines.LINES))
+@pytest.mark.parametrize("name", slow_but(["candidates"], lines.LINES))
 def test_every_line_can_be_measured(tiny, name):
     rows = list(lines.LINES[name]())
     assert rows and all(row.ours > 0 and (name == "models" or row.theirs > 0) for row in rows)

@@ -198,6 +198,7 @@ def test_another_number_of_items_is_exported_from_a_finished_run(pop, tmp_path):
     assert numbers == [10, 3, 3]
 
 
+@pytest.mark.slow
 def test_seeds_are_repeated_and_summed_up(tmp_path):
     tiny = [*TINY, "--noretrain", "--evaluate_every=30"]
     process = finished("--dataset=synthetic", "--workdir=many", "--seeds=1,2", *tiny, cwd=tmp_path)

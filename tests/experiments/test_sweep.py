@@ -162,6 +162,7 @@ def test_two_at_once_share_the_work(tmp_path):
     assert_complete(tmp_path)
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_everything_and_the_same_command_goes_on(tmp_path):
     process = start(tmp_path, "--jobs=2")
     wait_until(lambda: len(processes(tmp_path)) >= 2)
