@@ -130,7 +130,10 @@ class Columns:
             name = guess(names, known)
             if name is None:
                 option = self.option.format(role)
-                raise UserError(f"{self.source}: which column is it? Name {option}, one of: {', '.join(names)[:300]}")
+                raise UserError(
+                    f"{self.source}: no column has a known name for the {role}s. Name {option}, one of: "
+                    f"{', '.join(names)[:300]}"
+                )
         elif name not in names and name.isascii() and name.isdigit() and 1 <= int(name) <= len(names):
             name = names[int(name) - 1]
         if name not in names:
