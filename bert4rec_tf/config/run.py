@@ -38,7 +38,7 @@ class MaskingSettings(Settings):
     max_predictions: int = setting(20, "most items to predict in one example", at_least=1)
     mask_prob: float = setting(
         1.0,
-        "share of these items that become the mask token; half of the rest stay, half become random",
+        "share of the items to predict that become the mask token; half of the rest stay, half become random",
         at_least=0,
         at_most=1,
     )
