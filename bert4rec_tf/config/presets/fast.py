@@ -8,7 +8,7 @@ from bert4rec_tf.config.data_names import OWN
 from bert4rec_tf.config.presets.entry import NO_ESTIMATE, NOT_MEASURED, Preset
 
 NO_ORDER = "Nothing: there is no order to learn."
-EQUAL_KERNELS = "Measured before a fix: both kernels of the GRU began with equal weights. To be measured again."
+EQUAL_KERNELS = "Measured before a fix (both kernels of the GRU began with equal weights); to be measured again."
 TWO_TRAININGS = "At most 10,000 steps, then a second training for the selected number of steps."
 
 AT_MOST_1_500 = {"steps": 1_500, "evaluate_every": 300, "patience": 5}
