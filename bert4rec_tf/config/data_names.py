@@ -1,4 +1,4 @@
-"""What a run's data are called: a data set by its name, its raw source, or a file of one's own."""
+"""The names of data: a data set, its raw source, or a user's own files."""
 
 import dataclasses
 import hashlib
@@ -14,10 +14,10 @@ from bert4rec_tf.foundation.files import expanded_path
 
 SOURCES = ("processed", "raw")
 RAW = "-raw"
-"""Ends the name of a data set that comes from its publisher."""
+"""Suffix of the name of a data set that is read from its publisher's file."""
 
 OWN = "own-"
-"""Begins the name of data that a user brought."""
+"""Prefix of the names of a user's own data."""
 
 
 def named(dataset: str, source: str) -> str:
@@ -28,30 +28,30 @@ def named(dataset: str, source: str) -> str:
 
 
 def family(name: str) -> str:
-    """Returns the data set that a name means, whatever its source: what presets and published numbers go by."""
+    """Returns the name of the data set without its source, as presets and published numbers use it."""
     return name.removesuffix(RAW)
 
 
 def is_own(name: str) -> bool:
-    """Tells whether data of this name are a user's own."""
+    """Returns whether this is the name of a user's own data."""
     return name.startswith(OWN)
 
 
 @dataclass(frozen=True)
 class Interactions(Settings):
-    """Where interactions come from: files of one's own, one action per row, and how to read them (docs/data.md).
+    """A user's own files, one action per row, and how to read them (docs/data.md).
 
     Attributes:
-        path: a file, a pattern as `logs/*.csv`, a folder of Parquet files, or several of these.
+        path: a file, a pattern such as `logs/*.csv`, a folder of Parquet files, or several of these.
     """
 
     path: str | tuple[str, ...]
     user_column: str | None = setting(None, "column of the users: its name, or its number from 1 (default: guessed)")
-    item_column: str | None = setting(None, "column of the items, likewise")
-    time_column: str | None = setting(None, "column of the times, likewise; `none`: the order of the file counts")
+    item_column: str | None = setting(None, "column of the items: its name or number")
+    time_column: str | None = setting(None, "column of the times: its name or number; `none`: the rows are in order")
     min_user_actions: int = setting(1, "leave out users with fewer actions", at_least=1)
     min_item_actions: int = setting(1, "leave out items with fewer actions", at_least=1)
-    bad_rows: str = setting("refuse", "what to do at a row that cannot be read", choices=("refuse", "skip"))
+    bad_rows: str = setting("refuse", "what to do with a row that cannot be read", choices=("refuse", "skip"))
 
     def __post_init__(self) -> None:
         many = isinstance(self.path, (list, tuple))
@@ -66,7 +66,7 @@ class Interactions(Settings):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The paths as they were named: files, patterns and folders."""
+        """The paths as given: files, patterns and folders."""
         return tuple(expanded_path(path) for path in ((self.path,) if isinstance(self.path, str) else self.path))
 
     @property
@@ -76,13 +76,13 @@ class Interactions(Settings):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What decides the sequences beside the file itself: the options that are not the default."""
+        """The options that are not the default: with the files, they decide the sequences."""
         fields = [field for field in dataclasses.fields(self) if field.name != "path"]
         return {field.name: value for field in fields if (value := getattr(self, field.name)) != field.default}
 
     @property
     def name(self) -> str:
-        """`own-<stem>` of the (first) path, with six digits that depend on the options where one is not the default."""
+        """`own-<stem>` of the first path, then six digits of a hash of `options` unless they are empty."""
         name = self.files[0].name.split(".")[0] or self.files[0].name
         if not re.search(r"\w", name.replace("*", ""), flags=re.ASCII) and self.files[0].parent.name:
             name = self.files[0].parent.name  # logs/*.csv
@@ -91,11 +91,11 @@ class Interactions(Settings):
         return f"{OWN}{stem}-{digest}" if self.options else f"{OWN}{stem}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the record as JSON can hold it; paths are absolute."""
+        """Returns the record in JSON's types; paths are absolute."""
         paths = [str(path.resolve()) for path in self.files]
         return {**dataclasses.asdict(self), "path": paths[0] if isinstance(self.path, str) else paths}
 
 
 def column_options() -> dict[str, dataclasses.Field]:
-    """The options of `Interactions` by their names: what command lines offer as flags."""
+    """The options of `Interactions` by name: each is a flag of the command line."""
     return {field.name: field for field in dataclasses.fields(Interactions) if field.name != "path"}

@@ -1,4 +1,4 @@
-"""The settings of every model, one frozen dataclass each: what the models' constructors take."""
+"""The settings of every model: one frozen dataclass each, which its constructor takes."""
 
 from dataclasses import dataclass
 
@@ -29,13 +29,13 @@ class BERT4RecSettings(Settings):
         0.1, "dropout of the attention probabilities", at_least=0, below=1, changeable=True
     )
     initializer_stddev: float = setting(
-        0.02, "deviation of the truncated normal initial weights", above=0, changeable=True
+        0.02, "standard deviation of the truncated normal initial weights", above=0, changeable=True
     )
     use_positions: bool = setting(True, "add position embeddings (Table 5: PE)")
-    use_feed_forward: bool = setting(True, "have feed-forward sub-layers (Table 5: PFFN)")
-    use_layer_norm: bool = setting(True, "have layer norms, all of them (Table 5: LN)")
-    use_residual: bool = setting(True, "have residual connections (Table 5: RC)")
-    use_token_type: bool = setting(False, "add the original program's constant token type row")
+    use_feed_forward: bool = setting(True, "use feed-forward sub-layers (Table 5: PFFN)")
+    use_layer_norm: bool = setting(True, "use layer norms (Table 5: LN)")
+    use_residual: bool = setting(True, "use residual connections (Table 5: RC)")
+    use_token_type: bool = setting(False, "add the original program's constant token type embedding")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,36 +46,32 @@ class BERT4RecSettings(Settings):
 
 @dataclass(frozen=True)
 class PopSettings(Settings):
-    """POP has nothing to set."""
+    """POP has no settings."""
 
 
 @dataclass(frozen=True)
 class BprMfSettings(Settings):
-    """Of `models.bpr_mf.BprMf`."""
+    """The settings of `models.bpr_mf.BprMf`."""
 
-    hidden_dim: int = setting(64, "d: length of the users' and items' rows", at_least=1)
-    l2: float = setting(
-        1e-3, "weight of the squared norms of the rows that an example uses", at_least=0, changeable=True
-    )
-    initializer_stddev: float = setting(0.01, "deviation of the initial weights", above=0, changeable=True)
+    hidden_dim: int = setting(64, "d: width of the user and item embeddings", at_least=1)
+    l2: float = setting(1e-3, "weight of the squared norms of an example's embeddings", at_least=0, changeable=True)
+    initializer_stddev: float = setting(0.01, "standard deviation of the initial weights", above=0, changeable=True)
 
 
 @dataclass(frozen=True)
 class FpmcSettings(BprMfSettings):
-    """Of `models.fpmc.Fpmc`."""
+    """The settings of `models.fpmc.Fpmc`."""
 
 
 @dataclass(frozen=True)
 class NcfSettings(Settings):
-    """Of `models.ncf.Ncf`."""
+    """The settings of `models.ncf.Ncf`."""
 
     hidden_dim: int = setting(64, "width of the tower's input, a multiple of 8", at_least=8)
-    l2: float = setting(
-        0.0, "weight of the squared norms of the rows that an example uses", at_least=0, changeable=True
-    )
-    initializer_stddev: float = setting(0.01, "deviation of the initial weights", above=0, changeable=True)
+    l2: float = setting(0.0, "weight of the squared norms of an example's embeddings", at_least=0, changeable=True)
+    initializer_stddev: float = setting(0.01, "standard deviation of the initial weights", above=0, changeable=True)
     train_negatives: int = setting(
-        4, "unseen items per example, drawn anew in every epoch", at_least=1, changeable=True
+        4, "unseen items per example, drawn again in every epoch", at_least=1, changeable=True
     )
 
     def __post_init__(self) -> None:
@@ -86,25 +82,25 @@ class NcfSettings(Settings):
 
 @dataclass(frozen=True)
 class GRU4RecSettings(Settings):
-    """Of `models.gru4rec.GRU4Rec`."""
+    """The settings of `models.gru4rec.GRU4Rec`."""
 
-    max_length: int = setting(50, "how many of the last items of a history are read", at_least=1, changeable=True)
+    max_length: int = setting(50, "how many of a history's last items are read", at_least=1, changeable=True)
     hidden_dim: int = setting(100, "width of the GRU and of the item embeddings", at_least=1)
     dropout: float = setting(0.0, "dropout of the GRU's input and output", at_least=0, below=1, changeable=True)
-    loss: str = setting("top1", "what is learnt by", choices=("top1", "top1_max", "bpr_max"), changeable=True)
+    loss: str = setting("top1", "the training loss", choices=("top1", "top1_max", "bpr_max"), changeable=True)
     final_activation: str = setting(
-        "tanh", "of the scores in the loss", choices=("linear", "tanh", "elu-0.5"), changeable=True
+        "tanh", "applied to the scores in the loss", choices=("linear", "tanh", "elu-0.5"), changeable=True
     )
     regularization: float = setting(
         0.0, "weight of the negatives' squared scores in bpr_max", at_least=0, changeable=True
     )
     extra_negatives: int = setting(0, "negatives per row that the whole batch shares", at_least=0, changeable=True)
-    alpha: float = setting(0.75, "the shared ones are drawn in proportion to count^alpha", at_least=0, changeable=True)
+    alpha: float = setting(0.75, "shared negatives are drawn in proportion to count^alpha", at_least=0, changeable=True)
 
 
 @dataclass(frozen=True)
 class GRU4RecPlusSettings(GRU4RecSettings):
-    """Of `models.gru4rec_plus.GRU4RecPlus`."""
+    """The settings of `models.gru4rec_plus.GRU4RecPlus`."""
 
     loss: str = another_default(GRU4RecSettings, "loss", "bpr_max")
     final_activation: str = another_default(GRU4RecSettings, "final_activation", "elu-0.5")
@@ -114,30 +110,30 @@ class GRU4RecPlusSettings(GRU4RecSettings):
 
 @dataclass(frozen=True)
 class CaserSettings(Settings):
-    """Of `models.caser.Caser`."""
+    """The settings of `models.caser.Caser`."""
 
     markov_order: int = setting(5, "L: how many of the last items are read", at_least=1)
     num_targets: int = setting(3, "T: the next items that an example predicts", at_least=1, changeable=True)
-    hidden_dim: int = setting(50, "d: length of the users' and items' rows", at_least=1)
+    hidden_dim: int = setting(50, "d: width of the user and item embeddings", at_least=1)
     horizontal_filters: int = setting(16, "horizontal filters of each height", at_least=1)
     vertical_filters: int = setting(4, "vertical filters", at_least=1)
-    dropout: float = setting(0.5, "dropout of what the convolutions give", at_least=0, below=1, changeable=True)
+    dropout: float = setting(0.5, "dropout of the convolutions' output", at_least=0, below=1, changeable=True)
     train_negatives: int = setting(
-        3, "unseen items per example, drawn anew in every epoch", at_least=1, changeable=True
+        3, "unseen items per example, drawn again in every epoch", at_least=1, changeable=True
     )
     l2: float = setting(1e-6, "weight of half the squared norm of all weights", at_least=0, changeable=True)
 
 
 @dataclass(frozen=True)
 class SASRecSettings(Settings):
-    """Of `models.sasrec.SASRec`."""
+    """The settings of `models.sasrec.SASRec`."""
 
-    max_length: int = setting(50, "how many of the last items of a history are read", at_least=1, changeable=True)
+    max_length: int = setting(50, "how many of a history's last items are read", at_least=1, changeable=True)
     hidden_dim: int = setting(50, "d: width of the hidden states", at_least=1)
     num_layers: int = setting(2, "number of blocks", at_least=1)
     num_heads: int = setting(1, "attention heads", at_least=1)
     dropout: float = setting(0.5, "dropout of embeddings, attention and networks", at_least=0, below=1, changeable=True)
-    loss: str = setting("binary", "what is learnt by", choices=("binary", "cross_entropy"), changeable=True)
+    loss: str = setting("binary", "the training loss", choices=("binary", "cross_entropy"), changeable=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -155,10 +151,10 @@ MODEL_SETTINGS: dict[str, type[Settings]] = {
     "sasrec": SASRecSettings,
     "bert4rec": BERT4RecSettings,
 }
-"""Name of a model -> its settings, in the order of Table 2. No other list of all models is kept by hand."""
+"""Name of a model -> its settings, in the order of Table 2."""
 
 MASKED_MODEL = "bert4rec"
-"""The model that is trained on masked histories; `MaskingSettings` are of no use to the others."""
+"""The model that is trained on masked histories, the only one that uses `MaskingSettings`."""
 
 MIXED_MODELS = ("bert4rec", "sasrec")
-"""The models that can compute in bfloat16: those of attention. The others have little to multiply."""
+"""The models that can compute in bfloat16: those with attention. The others would gain little."""

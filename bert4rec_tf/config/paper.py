@@ -1,4 +1,4 @@
-"""The numbers that the paper prints."""
+"""The paper's numbers."""
 
 import json
 from functools import cache

@@ -1,4 +1,4 @@
-"""A run: the whole record of what decides a result; `Run.digest` names it."""
+"""A run: the record of everything that decides a result; `Run.digest` names it."""
 
 import dataclasses
 import hashlib
@@ -12,11 +12,11 @@ from bert4rec_tf.config.settings import Settings, described, setting
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 
 SELECT, RETRAIN = "select", "retrain"
-"""The trainings there are: with the validation items held out, to select the number of steps, and with them."""
+"""The two trainings: without the validation items, to select the number of steps, and with them."""
 
 FIXED, SELECT_AND_RETRAIN = "fixed", "select_and_retrain"
 TRAININGS = {FIXED: (RETRAIN,), SELECT: (SELECT,), SELECT_AND_RETRAIN: (SELECT, RETRAIN)}
-"""Protocol -> its trainings, in their order. The last one gives the model that is measured on the test items."""
+"""Protocol -> its trainings, in order. The last one gives the model that is measured on the test items."""
 
 OLDER_NAMES = {
     "train_on_validation": "older name: true for protocol=fixed, false for select_and_retrain",
@@ -37,12 +37,15 @@ class MaskingSettings(Settings):
     mask_proportion: float = setting(0.2, "rho: share of the items to predict", above=0, at_most=1)
     max_predictions: int = setting(20, "most items to predict in one example", at_least=1)
     mask_prob: float = setting(
-        1.0, "share of them shown as the mask token; of the rest half stay, half become random", at_least=0, at_most=1
+        1.0,
+        "share of the items to predict that become the mask token; half of the rest stay, half become random",
+        at_least=0,
+        at_most=1,
     )
     mask_copies: int = setting(
-        10, "randomly masked copies of each window for one with its last item masked", at_least=0, at_most=10_000
+        10, "randomly masked copies of each window, beside one with its last item masked", at_least=0, at_most=10_000
     )
-    window_step: float = setting(0.5, "share of N by which windows slide over long sequences (-1: by N)", at_most=1)
+    window_step: float = setting(0.5, "windows slide over long sequences by this share of N (-1: by N)", at_most=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,7 +54,7 @@ class MaskingSettings(Settings):
 
 
 def window_stride(window_step: float, max_length: int) -> int:
-    """Returns by how many items windows slide: int(window_step x N), or N for -1. Raises UserError for none."""
+    """Returns by how many items windows slide: int(window_step x N), or N for -1. Raises UserError for 0."""
     stride = max_length if window_step == -1 else int(window_step * max_length)
     if stride < 1:
         raise UserError(
@@ -68,11 +71,11 @@ class TrainingSettings(Settings):
     steps: int = setting(10_000, "training steps", at_least=1)
     batch_size: int = setting(256, "examples per step", at_least=1, at_most=1_000_000)
     learning_rate: float = setting(1e-4, "the highest learning rate", above=0)
-    warmup_steps: int = setting(100, "steps over which the rate rises from 0", at_least=0)
+    warmup_steps: int = setting(100, "steps over which the learning rate rises from 0", at_least=0)
     optimizer: str = setting("adam", "how gradients become updates", choices=("adam", "adagrad"))
     schedule: str = setting(
         "linear",
-        "after the warm-up the rate falls evenly, to 0 at the end of the last step, or stays",
+        "learning rate after the warm-up: linear falls to 0 at the end of the last step, constant stays",
         choices=("linear", "constant"),
     )
     momentum: float = setting(0.0, "momentum of Adagrad", only_with="adagrad", at_least=0, below=1)
@@ -88,12 +91,12 @@ class TrainingSettings(Settings):
     )
     protocol: str = setting(
         SELECT_AND_RETRAIN,
-        "select_and_retrain: pick the number of steps on the validation items, then train again with these items for "
-        "as many; select: only the first; fixed: train once, with them, for the given number of steps",
+        "select_and_retrain: pick the number of steps on the validation items, then train that long again with these "
+        "items included; select: only the first; fixed: train once, with them included, for the given number of steps",
         choices=tuple(TRAININGS),
     )
     evaluate_every: int = setting(1_000, "steps between two measurements on the validation item", at_least=1)
-    patience: int = setting(0, "measurements without a better one after which training stops (0: never)", at_least=0)
+    patience: int = setting(0, "stop after this many measurements without a better one (0: never)", at_least=0)
     mixed_precision: bool = setting(
         False, f"compute {' and '.join(MIXED_MODELS)} in bfloat16 and keep the weights in float32"
     )
@@ -120,10 +123,10 @@ class TrainingSettings(Settings):
 
 @dataclass(frozen=True)
 class EvaluationSettings(Settings):
-    """The candidates that a target is ranked among (section 4.2)."""
+    """The candidates among which a target is ranked (section 4.2)."""
 
     num_negatives: int = setting(100, "candidates beside the target", at_least=1)
-    candidates_seed: int = setting(0, "seed of the candidates, apart from the run's own", at_least=0)
+    candidates_seed: int = setting(0, "seed of the candidates, separate from the run's seed", at_least=0)
 
 
 def digest_of(record: dict[str, Any]) -> str:
@@ -160,20 +163,20 @@ class Run:
         return digest_of(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the record as JSON can hold it."""
+        """Returns the record in JSON's types."""
         record = dataclasses.asdict(self)
         if self.initial_weights is None:
             del record["initial_weights"]
         return record
 
     def flat(self) -> dict[str, Any]:
-        """Every setting that counts for the model by its own name, whatever its group."""
+        """Returns every setting that the model uses by name, without its group."""
         masking = (self.masking,) if self.model == MASKED_MODEL else ()
         groups = (self.architecture, *masking, self.training, self.evaluation)
         return {name: value for group in groups for name, value in dataclasses.asdict(group).items()}
 
     def check_named(self, names: Collection[str]) -> None:
-        """Raises UserError where one of the settings that were named is of no use to the model or the optimizer."""
+        """Raises UserError if a setting that the user named has no effect on this model or optimizer."""
         if self.training.mixed_precision and self.model not in MIXED_MODELS:
             raise UserError(
                 f"`mixed_precision` goes with {' and '.join(MIXED_MODELS)}. "
@@ -230,7 +233,7 @@ def with_protocol(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns settings with `protocol` in place of its OLDER_NAMES.
 
     Raises:
-        UserError: where they are named beside `protocol`, or contradict each other.
+        UserError: if they are given together with `protocol`, or contradict each other.
     """
     older = {name: settings[name] for name in OLDER_NAMES if name in settings}
     rest = {name: value for name, value in settings.items() if name not in older}
@@ -241,7 +244,7 @@ def with_protocol(settings: Mapping[str, Any]) -> dict[str, Any]:
             raise UserError(f"`{name}` must be true or false. Received: {name}={value!r}")
     if "protocol" in rest:
         name = next(iter(older))
-        raise UserError(f"`{name}` is an older name of `protocol`; name one of them. Received: both")
+        raise UserError(f"`{name}` is an older name of `protocol`; give only one of them. Received: both")
     if older.get("train_on_validation"):
         if "retrain" in older:
             raise UserError(
@@ -262,12 +265,12 @@ def _group_types(model: str) -> dict[str, type[Settings]]:
 
 
 def all_settings() -> dict[str, dataclasses.Field]:
-    """Every field of every model's settings by its name: what the command line offers as flags."""
+    """Every field of every model's settings by name: each is a flag of the command line."""
     return {field.name: field for model in MODEL_SETTINGS for _, field in _fields(model)}
 
 
 def help_texts() -> dict[str, str]:
-    """Returns what each of `all_settings` means, and for which models where not for all of them."""
+    """Returns what each of `all_settings` means, and for which models unless for all of them."""
     models: dict[str, dict[str, list[str]]] = {}
     for model in MODEL_SETTINGS:
         for group, field in _fields(model):

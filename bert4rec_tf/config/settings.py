@@ -12,11 +12,10 @@ def setting(default: Any, help: str, *, changeable: bool = False, only_with: str
     """Declares a field.
 
     Args:
-        default: its value where none is given.
+        default: its value if none is given.
         help: what it means.
-        changeable: whether a run that starts from trained weights may have another value than they were trained with,
-            because the setting decides neither the shape nor the meaning of a weight.
-        only_with: the one optimizer that uses it; None where it does not depend on the optimizer.
+        changeable: whether a warm start may change it: it decides neither the shape nor the meaning of a weight.
+        only_with: the one optimizer that uses it; None if it does not depend on the optimizer.
         **limits: any of `at_least`, `above`, `at_most`, `below` and `choices`.
     """
     metadata = {"help": help, "limits": limits, "changeable": changeable, "only_with": only_with}
@@ -24,7 +23,7 @@ def setting(default: Any, help: str, *, changeable: bool = False, only_with: str
 
 
 def another_default(settings: type["Settings"], name: str, default: Any) -> Any:
-    """Declares a field of other settings again, with another default."""
+    """Declares a field of other settings with another default."""
     field = next(field for field in dataclasses.fields(settings) if field.name == name)
     return dataclasses.field(default=default, metadata=field.metadata)
 
@@ -48,7 +47,7 @@ _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Base of the settings: checks every field against its declared limits."""
+    """Base class that checks every field against its declared limits."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -77,6 +76,6 @@ class Settings:
 
 
 def described(field: dataclasses.Field) -> str:
-    """Returns what a setting means, and its values where there are few."""
+    """Returns what a setting means, and its choices unless the text names them."""
     text, choices = field.metadata["help"], field.metadata["limits"].get("choices", ())
     return text if all(choice in text for choice in choices) else f"{text}: {', '.join(choices)}"

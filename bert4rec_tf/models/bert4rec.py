@@ -12,9 +12,7 @@ from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, Recommender, last_
 from bert4rec_tf.nn import layers, losses
 
 LENGTH_GROUPS = (1 / 4, 1 / 2, 3 / 4, 7 / 8)
-"""A training batch is worked through in groups of rows sorted by length, which end at these shares of it.
-
-A group is as wide as its longest row; that of all rows together would not stay in the cache either."""
+"""Where a batch sorted by length is cut into groups, as fractions of its rows (`_by_length`)."""
 
 LOSS_EPSILON = 1e-5
 """Added to the number of masked positions that the loss is divided by, as in the original."""
@@ -29,13 +27,13 @@ class BERT4Rec(Recommender):
 
     Args:
         num_items: n.
-        settings: the architecture, or single fields of it by their names (`Recommender`).
+        settings: the architecture; or give single fields of it by name (`Recommender`).
         num_extra_rows: further rows of the table.
         dtype: the policy of the model and all its layers; "mixed_bfloat16" computes in bfloat16, keeps float32 weights,
             and still gives float32 scores and losses.
 
     Raises:
-        ValueError: for a size below its least, or a setting out of its range.
+        ValueError: for a size that is too small, or a setting out of its range.
 
     Example:
         model = BERT4Rec(num_items=1000, max_length=50)
@@ -138,7 +136,7 @@ class BERT4Rec(Recommender):
     def training_loss(self, batch: Batch) -> Tensor:
         """The Cloze loss (equation 8, averaged over the batch's masked positions as in the original).
 
-        Only the real masked positions reach the output layer, or with `static_shapes` all slots.
+        Only the real masked positions reach the output layer; with `static_shapes`, all slots do.
 
         Args:
             batch: masked `items [b, n]`, and `mask_positions` and `mask_targets` [b, p], whose unused slots have
@@ -171,7 +169,7 @@ class BERT4Rec(Recommender):
         return tf.reduce_sum(tf.cast(batch["mask_targets"] > 0, tf.float32)) + LOSS_EPSILON
 
     def masked_history(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Returns the test input (section 3.6): the last N - 1 items and the mask token, and where that stands.
+        """Returns the test input (section 3.6): the last N - 1 items and the mask token, and its position.
 
         Returns:
             int32 [b, n + 1] with n + 1 <= N, and int32 [b].
@@ -197,9 +195,9 @@ class BERT4Rec(Recommender):
 
 
 def _by_length(batch: Batch) -> list[Batch]:
-    """Splits a batch at LENGTH_GROUPS into groups of similar length, each as wide as it must be.
+    """Splits a batch at LENGTH_GROUPS into groups of similar length, each only as wide as its longest row.
 
-    Most histories are far shorter than N, and what is computed for padding is thrown away.
+    Most histories are far shorter than N: this saves work on padding, and a group fits the cache better.
     """
     lengths = tf.math.count_nonzero(batch["items"], axis=1, dtype=tf.int32)
     order = tf.argsort(lengths, stable=True)

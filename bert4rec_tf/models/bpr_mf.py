@@ -13,7 +13,7 @@ from bert4rec_tf.nn import losses
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
 class BprMf(Recommender):
-    """Scores <p_u, q_i> + b_i (section 4.3.1 of its paper), learnt by BPR-Opt from pairs with one unseen item each."""
+    """Scores <p_u, q_i> + b_i (section 4.3.1 of its paper), trained with BPR-Opt on pairs of seen and unseen items."""
 
     settings_type: ClassVar = BprMfSettings
     examples: ClassVar[str] = "contexts"

@@ -15,7 +15,7 @@ from bert4rec_tf.nn.dropout import dropout_layer
 class Caser(Recommender):
     """Convolutions over the last L items as an image, joined with the user's embedding (section 3 of its paper).
 
-    They are horizontal (equations 4 to 6) and vertical (equations 7 and 8).
+    Some are horizontal (equations 4 to 6), some vertical (equations 7 and 8).
     """
 
     settings_type: ClassVar = CaserSettings
@@ -52,8 +52,8 @@ class Caser(Recommender):
         return {option: getattr(self.settings, name) for option, name in names.items()}
 
     def training_loss(self, batch: Batch) -> Tensor:
-        """Binary cross-entropy (equation 12), the means over targets and over negatives added, and l2, which
-        the authors' optimizer adds to the gradients.
+        """Binary cross-entropy (equation 12): its mean over targets, plus its mean over negatives, plus the l2 penalty
+        of the authors' optimizer.
 
         `batch`: `users [b]`, `items [b, L]`, `lengths [b]`, `targets [b, T]` and `negatives [b, c]`.
         """
@@ -72,7 +72,7 @@ class Caser(Recommender):
         return scores_of(vectors, self.output_rows, candidates, self.bias)
 
     def _state(self, batch: Batch, training: bool = False) -> Tensor:
-        """Returns [b, 2 d]: what the convolutions make of the last L items, and the user."""
+        """Returns [b, 2 d]: the convolutions' output for the last L items, and the user's embedding."""
         last = last_items(batch, self.max_history)
         image = tf.gather(self.items, last) * tf.cast(last > 0, self.items.dtype)[:, :, None]
         vertical = tf.einsum("bld,lf->bfd", image, self.vertical)

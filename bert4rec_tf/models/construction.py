@@ -1,4 +1,4 @@
-"""A run's model with fresh weights."""
+"""Makes a run's model."""
 
 import contextlib
 from typing import Any
@@ -11,7 +11,7 @@ from bert4rec_tf.models import MODELS, Recommender
 
 
 def new_model(run: Run, num_items: int, num_users: int, strategy: tf.distribute.Strategy | None = None) -> Recommender:
-    """Returns a run's model with fresh weights, which the seed decides."""
+    """Returns a run's model with new weights, drawn with the run's seed."""
     keras.utils.set_random_seed(run.seed)
     kind, options = MODELS[run.model], dict[str, Any]()
     if kind.has_user_embeddings:

@@ -13,7 +13,7 @@ from bert4rec_tf.nn import losses
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
 class Fpmc(Recommender):
-    """Scores <U_u, I_i> + <L_last, J_i> (equation 11 with baskets of one item), learnt by S-BPR."""
+    """Scores <U_u, I_i> + <L_last, J_i> (equation 11 with baskets of one item), trained with S-BPR."""
 
     settings_type: ClassVar = FpmcSettings
     examples: ClassVar[str] = "contexts"

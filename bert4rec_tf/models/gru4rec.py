@@ -17,7 +17,7 @@ from bert4rec_tf.nn.dropout import dropout_layer
 
 @tf.custom_gradient
 def elu_of_half(scores: Tensor):
-    """Returns r, and .5 (e^r - 1) below 0: elu with alpha = .5, as the authors' program has it."""
+    """Elu with alpha = 0.5, as in the authors' program: r, and 0.5 (e^r - 1) below 0."""
     activated = tf.maximum(scores, 0.0) + 0.5 * (tf.exp(tf.minimum(scores, 0.0)) - 1.0)
     return activated, lambda upstream: upstream * tf.where(scores > 0, tf.ones_like(scores), activated + 0.5)
 
@@ -27,19 +27,19 @@ ACTIVATIONS = {
     "tanh": tf.tanh,
     "elu-0.5": elu_of_half,
 }
-"""What the loss sees of the scores. All rise, so ranks do not depend on them."""
+"""Functions of the scores in the loss. All are increasing, so ranks do not depend on them."""
 
 PIECE = 128
-"""Targets that the loss works on at a time; more of them gain nothing, and leave a larger last piece half empty."""
+"""Targets per piece of the loss. Larger pieces are no faster, and leave more of the last piece empty."""
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
 class GRU4Rec(Recommender):
-    """Item embedding, GRU, and a table of output rows; TOP1 on the other targets of the batch.
+    """Item embeddings, GRU and output embeddings, trained with TOP1 against the other targets of the batch.
 
     Trained with back-propagation through up to `max_length` steps, as the authors advise for long histories, and not on
-    session-parallel batches: the negatives of a step are the other users' targets at the same step. Longer histories
-    are several examples. The reset gate acts before the recurrent product, as in the authors' program.
+    session-parallel batches: the negatives of a step are the other users' targets at the same step. A longer history
+    becomes several examples. The reset gate acts before the recurrent product, as in the authors' program.
     """
 
     settings_type: ClassVar = GRU4RecSettings
@@ -54,7 +54,7 @@ class GRU4Rec(Recommender):
         self.bias = self.add_bias("bias", num_items + 1)
         self.input_dropout = dropout_layer("input_dropout", dropout, self.dtype_policy)
         self.output_dropout = dropout_layer("output_dropout", dropout, self.dtype_policy)
-        # Glorot's bound of each gate's own matrix; Keras' initializer would take the three gates for one wide matrix.
+        # Glorot's bound of each gate's own matrix; Keras' would treat the three gates as one wide matrix.
         bound = math.sqrt(6 / (hidden_dim + hidden_dim))
         self.gru = keras.layers.GRU(
             hidden_dim,
@@ -105,9 +105,13 @@ class GRU4Rec(Recommender):
         shared: Tensor,
         shared_biases: Tensor,
     ) -> Tensor:
-        """Returns the sum of the loss over targets [t] that are no padding: states [t, d], own scores [t], scores of
-        the batch's targets at the same step [t, b] and which of them are negatives, and rows [s, d] with biases [s] of
-        the negatives that all of them share."""
+        """Returns the sum of the loss over the targets that are not padding.
+
+        Args:
+            targets, states, positives: [t], [t, d] and [t]: the targets, the states before them, and their scores.
+            scores, others: [t, b]: the scores of the batch's targets at the same step, and which are negatives.
+            shared, shared_biases: [s, d] and [s]: output embeddings and biases of the negatives that all share.
+        """
         activate = ACTIVATIONS[self.settings.final_activation]
         of_shared = tf.matmul(states, shared, transpose_b=True) + shared_biases
         scores = activate(tf.concat([scores, of_shared], axis=1))

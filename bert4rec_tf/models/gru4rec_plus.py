@@ -10,9 +10,9 @@ from bert4rec_tf.models.gru4rec import GRU4Rec
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
 class GRU4RecPlus(GRU4Rec):
-    """GRU4Rec with BPR-max, elu-0.5 on the scores, and extra negatives by count^0.75 that all rows of a batch share.
+    """GRU4Rec with BPR-max, elu-0.5 on the scores, and extra negatives, drawn by count^0.75, that a batch shares.
 
-    With 128 rows per batch, its 16 extra negatives for each are the authors' 2,048.
+    With 128 rows per batch, 16 extra negatives per row make the authors' 2,048.
     """
 
     settings_type: ClassVar = GRU4RecPlusSettings

@@ -16,7 +16,7 @@ NUM_LAYERS = 3
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
 class Ncf(Recommender):
-    """GMF and an MLP side by side (equation 12), h^T [p_u * q_i ; MLP(p'_u, q'_i)], trained without pre-training."""
+    """GMF and an MLP side by side (equation 12), h^T [p_u * q_i ; MLP(p'_u, q'_i)], trained from scratch."""
 
     settings_type: ClassVar = NcfSettings
     examples: ClassVar[str] = "contexts"
@@ -56,7 +56,7 @@ class Ncf(Recommender):
         )
 
     def user_vectors(self, batch: Batch) -> Tensor:
-        """Returns [p_u ; W_u p'_u], W_u being the user's half of the tower's first kernel."""
+        """Returns [p_u ; W_u p'_u], where W_u is the user's half of the tower's first kernel."""
         of_user, _ = tf.split(self.tower[0].kernel, 2)
         gmf_user = tf.gather(self.gmf_users, batch["users"])
         return tf.concat([gmf_user, tf.matmul(tf.gather(self.mlp_users, batch["users"]), of_user)], axis=1)
@@ -67,7 +67,7 @@ class Ncf(Recommender):
         if candidates is not None:
             mlp_item = tf.gather(self.mlp_items, candidates) @ of_item
             return self._logits(gmf_user, tf.gather(self.gmf_items, candidates), mlp_user, mlp_item)
-        # One user at a time: the tower's values for all items of many users would not fit.
+        # One user at a time: the tower's values for many users and all items would not fit into memory.
         mlp_item = tf.matmul(self.mlp_items[1:], of_item)
         return tf.map_fn(
             lambda user: self._logits(user[0], self.gmf_items[1:], user[1], mlp_item),
@@ -76,8 +76,8 @@ class Ncf(Recommender):
         )
 
     def _logits(self, gmf_user: Tensor, gmf_item: Tensor, mlp_user: Tensor, mlp_item: Tensor) -> Tensor:
-        """Returns [..., c]: the logits of users [..., 1, d] and items [..., c, d]; both parts of the tower's input come
-        multiplied with their halves of its first kernel."""
+        """Returns logits [..., c] of users [..., 1, d] and items [..., c, d]. `mlp_user` and `mlp_item` are already
+        multiplied by their halves of the tower's first kernel."""
         first, *rest = self.tower
         hidden = tf.nn.relu(mlp_user + mlp_item + first.bias)
         for dense in rest:

@@ -14,41 +14,41 @@ from bert4rec_tf.nn.layers import check_size
 
 ITEMS, USERS = "items", "users"
 FROM_FIRST, FROM_LAST = "positions from the first", "positions from the last"
-"""What the rows of a weight stand for: row i for item i (row 0 is padding, rows past n are special tokens), row u for
-user u, row p for the item with p others before it, or the last row for the newest item and so on."""
+"""What the rows of a weight stand for. ITEMS: row i is item i (row 0 padding, rows past n special tokens). USERS: row u
+is user u. FROM_FIRST: row p is the item after p others. FROM_LAST: the last row is the newest item, and so on back."""
 
 KERAS_OPTIONS = ("name", "dtype", "trainable")
-"""Arguments of every model that are Keras' own."""
+"""Constructor arguments that are Keras' own."""
 
 
 class Recommender(keras.Model):
-    """What training, evaluation and export ask of a model.
+    """What training, evaluation and export need from a model.
 
     A model defines `settings_type`, `examples`, `training_loss`, `user_vectors` and `score_vectors`, and makes its
     variables in its constructor. Items are 1 .. n, 0 pads rows on the right; users are 0 .. m - 1.
 
     Args:
         num_items: n.
-        settings: what the model is to be, of its `settings_type`. In its place single fields may be given by their
-            names; the others then have their defaults: `SASRec(1000, hidden_dim=64)`.
-        num_users: m, where it `has_user_embeddings`.
+        settings: of type `settings_type`. Or give single fields by name, and the others have their defaults:
+            `SASRec(1000, hidden_dim=64)`.
+        num_users: m, if it `has_user_embeddings`.
         **options: fields of the settings, and Keras' `name`, `dtype` and `trainable`.
 
     Raises:
         UserError: for settings together with fields of them, an unknown name, or a value out of its range.
-        ValueError: for no items, or no users where they are needed.
+        ValueError: for no items, or if `num_users` is missing or not needed.
 
     Attributes:
         num_items, num_users: as above.
         settings: as above, with all defaults filled in.
         settings_type: the dataclass of its settings, which names the model too (`config.model_settings`).
-        examples: the kind of training example it eats; None where it only counts (`adapt`).
-        example_options: what that kind is made with.
-        has_user_embeddings: whether it has parameters for each user, and so only serves those it was trained on.
-        max_history: how many of the last items of a history it reads; None for any number.
+        examples: the kind of example it is trained on; None if it only counts (`adapt`).
+        example_options: the options with which these examples are made.
+        has_user_embeddings: whether it has weights for each user, and so serves only users it was trained on.
+        max_history: how many of a history's last items it reads; None for all.
         scores_are_logits: whether `score` gives logits of a softmax over the items.
-        static_shapes: set where XLA compiles the step: then no shape in `training_loss` may depend on what the batch
-            holds, so slots without a target are computed too, and weigh nothing.
+        static_shapes: set if XLA compiles the step. Then no shape in `training_loss` may depend on the batch's values,
+            so slots without a target are computed too, with weight 0.
     """
 
     settings_type: ClassVar[type[Settings]]
@@ -74,24 +74,26 @@ class Recommender(keras.Model):
         self._row_kinds: dict[str, str] = {}
 
     def build(self, input_shape: Shape | None = None) -> None:
-        """The constructor has made the variables already."""
+        """Does nothing: the constructor makes the variables."""
 
     def training_loss(self, batch: Batch) -> Tensor:
         """Returns the loss of a training batch, float32 []. What the batch holds depends on `examples`."""
         raise TypeError(f"{type(self).__name__} is not trained by steps")
 
     def of_targets(self, targets: Tensor, *columns: Tensor) -> list[Tensor]:
-        """Returns `targets [b, n]` and `columns [b, n, ...]` as [t] and [t, ...]: those of the targets that are no
-        padding, or with `static_shapes` of all."""
+        """Returns `targets [b, n]` and `columns [b, n, ...]` as [t] and [t, ...], without the padding.
+
+        With `static_shapes`, the padding stays.
+        """
         rows = (targets, *columns)
         if self.static_shapes:
             return [tf.reshape(row, tf.concat([[-1], tf.shape(row)[2:]], axis=0)) for row in rows]
         return [tf.boolean_mask(row, targets > 0) for row in rows]
 
     def loss_weight(self, batch: Batch) -> Tensor:
-        """Returns what `training_loss` divides a sum by, float32 []; the rows, unless a model's loss has other terms.
+        """Returns the number by which `training_loss` divides a sum, float32 []: here the number of rows.
 
-        The share of a part of a batch is its weight divided by that of the batch.
+        If a batch is split, each part counts by its share of the batch's weight.
         """
         return tf.cast(tf.shape(batch["users"])[0], tf.float32)
 
@@ -100,8 +102,7 @@ class Recommender(keras.Model):
 
         Args:
             batch: `users [b]`, `items [b, n]` histories oldest first, right-padded, and `lengths [b]`.
-            candidates: int32 [b, c] item ids, or None for all items. 0 stands for no candidate; its score is of no
-                meaning.
+            candidates: int32 [b, c] item ids, or None for all items. 0 is padding; its score means nothing.
 
         Returns:
             float32 [b, c]; for all items [b, num_items], column j for item j + 1.
@@ -109,14 +110,14 @@ class Recommender(keras.Model):
         return self.score_vectors(self.user_vectors(batch), candidates)
 
     def user_vectors(self, batch: Batch) -> Tensor:
-        """Returns float32 [b, d], all that the model knows of whom it recommends to. `batch`: as for `score`."""
+        """Returns float32 [b, d]: all that scoring needs of each user and history. `batch`: as for `score`."""
         raise TypeError(f"{type(self).__name__} must define `user_vectors`")
 
     def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
-        """Scores what may come next for users of whom only the vectors are known.
+        """Scores what may come next from users' vectors alone.
 
         Args:
-            vectors: float32 [b, d], of `user_vectors`.
+            vectors: float32 [b, d], from `user_vectors`.
             candidates: as for `score`.
 
         Returns:
@@ -125,7 +126,7 @@ class Recommender(keras.Model):
         raise TypeError(f"{type(self).__name__} must define `score_vectors`")
 
     def adapt(self, sequences: Sequences) -> None:
-        """Learns from what can be counted in the training sequences, before training."""
+        """Learns, before training, what is only counted in the training sequences."""
 
     def call(self, batch: Batch) -> Tensor:
         """Scores all items, as `score` does."""
@@ -134,9 +135,9 @@ class Recommender(keras.Model):
     def add_table(
         self, name: str, rows: int, width: int, initializer: float | str | keras.initializers.Initializer, of: str
     ) -> keras.Variable:
-        """Makes embeddings [rows, width], and notes `of` what (`mark_rows`).
+        """Makes embeddings [rows, width] of `of` (`mark_rows`).
 
-        Normal with the deviation `initializer`, or by an initializer of Keras.
+        `initializer` is a Keras initializer, or the standard deviation of a normal distribution.
         """
         if isinstance(initializer, float):
             initializer = keras.initializers.RandomNormal(stddev=initializer)
@@ -144,30 +145,30 @@ class Recommender(keras.Model):
         return self.mark_rows(table, of)
 
     def add_bias(self, name: str, rows: int) -> keras.Variable:
-        """Makes a number for each item, 0 at first."""
+        """Makes one number per row, 0 at first, of items."""
         bias = self.add_weight(name=name, shape=(rows,), initializer="zeros", autocast=False)
         return self.mark_rows(bias, ITEMS)
 
     def mark_rows(self, variable: keras.Variable, of: str) -> keras.Variable:
-        """Notes what the rows of a weight stand for: ITEMS, USERS, FROM_FIRST or FROM_LAST. Returns the weight.
+        """Records what the rows of a weight stand for: ITEMS, USERS, FROM_FIRST or FROM_LAST. Returns the weight.
 
-        Every weight that grows with the items, the users or `max_length` must be noted: a warm start moves its rows.
+        Mark every weight that grows with the items, the users or `max_length`: a warm start moves its rows.
         """
         self._row_kinds[variable.path] = of
         return variable
 
     def rows_of(self, variable: keras.Variable) -> str | None:
-        """Returns what `mark_rows` noted of a weight; None where its rows stand for nothing that may change."""
+        """Returns what `mark_rows` recorded for a weight; None if it was not marked."""
         return self._row_kinds.get(variable.path)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments as JSON can hold them, the settings field by field."""
+        """Returns the constructor's arguments in JSON's types, the settings field by field."""
         users = {} if self.num_users is None else {"num_users": self.num_users}
         return {**super().get_config(), "num_items": self.num_items, **users, **dataclasses.asdict(self.settings)}
 
 
 def settings_of(kind: type[Settings], settings: Settings | None, fields: dict[str, Any]) -> Settings:
-    """Returns the settings that a constructor was given, whole or by single fields. Raises UserError as that does."""
+    """Returns the settings that a constructor was given, whole or by single fields. Raises UserError for both."""
     if settings is None:
         known = [field.name for field in dataclasses.fields(kind)]
         for name in fields:
@@ -184,7 +185,7 @@ def settings_of(kind: type[Settings], settings: Settings | None, fields: dict[st
 def scores_of(state: Tensor, table: Tensor, candidates: Tensor | None, bias: Tensor | None = None) -> tf.Tensor:
     """Returns the products of states [b, d] with the rows [n + 1, d] of candidates [b, c], or of all items."""
     if candidates is None:
-        # The scores are cut and not the table: without its first row most widths leave it unaligned, and it is copied.
+        # Cut the scores, not the table: without its first row the table is mostly unaligned, and would be copied.
         scores = tf.matmul(state, table, transpose_b=True)[:, 1:]
         return scores if bias is None else scores + bias[1:]
     scores = tf.einsum("bd,bcd->bc", state, tf.gather(table, candidates))
@@ -206,6 +207,6 @@ def last_items(batch: Batch, number: int) -> tf.Tensor:
     """Returns the last items of each history, int32 [b, number], left-padded with 0: the newest in the last column."""
     items, lengths = tf.cast(batch["items"], tf.int32), tf.cast(batch["lengths"], tf.int32)
     columns = lengths[:, None] - number + tf.range(number)[None, :]
-    # One column more, for a history may have none at all.
+    # One column more, because there may be none at all.
     filled = tf.pad(items, [[0, 0], [0, 1]])
     return tf.where(columns >= 0, tf.gather(filled, tf.maximum(columns, 0), batch_dims=1), 0)

@@ -13,17 +13,17 @@ from bert4rec_tf.nn import kernels, losses
 from bert4rec_tf.nn.dropout import dropout_layer
 
 EPSILON = 1e-8
-"""Of the layer norms, as in the authors' program."""
+"""Epsilon of the layer norms, as in the authors' program."""
 
 NEVER = -1e9
-"""Added to the scores of what attention must not see, and of the row that is no item."""
+"""Added to the scores that attention must not see, and to the score of row 0, which is no item."""
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
 class SASRec(Recommender):
     """Blocks of causal attention and point-wise networks over item and position embeddings (section III of its paper).
 
-    As the authors' program has it: only the queries are normalised, the residual starts from them, attention has no
+    As in the authors' program, only the queries are normalised, the residual starts from them, attention has no
     output projection, and the item table is the output layer too.
     """
 
@@ -54,7 +54,7 @@ class SASRec(Recommender):
         return {"max_length": self.settings.max_length, "num_negatives": negatives}
 
     def states(self, items: Tensor, training: bool = False) -> Tensor:
-        """Returns [b, n, d] for `items [b, n]`, right-padded. The last item has the last position, always."""
+        """Returns [b, n, d] for `items [b, n]`, right-padded. The last item always has the last position."""
         real = items > 0
         lengths = tf.math.count_nonzero(real, axis=1, keepdims=True, dtype=tf.int32)
         places = self.max_history - lengths + tf.range(tf.shape(items)[1])
@@ -86,7 +86,7 @@ class SASRec(Recommender):
         return tf.reduce_sum(tf.cast(batch["targets"] > 0, tf.float32))
 
     def _no_item(self) -> Tensor:
-        """Returns [n + 1]: what takes row 0, which is no item, out of a softmax."""
+        """Returns a bias [n + 1] that takes row 0, which is no item, out of a softmax."""
         return tf.one_hot(0, self.num_items + 1, on_value=NEVER, off_value=0.0)
 
     def user_vectors(self, batch: Batch) -> Tensor:
@@ -99,14 +99,14 @@ class SASRec(Recommender):
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
 class CausalBlock(keras.layers.Layer):
-    """One block: q = LN(x); y = q + Attention(q, x, x); z = LN(y); z + W2 relu(W1 z), each step from the past alone.
+    """One block: q = LN(x); y = q + Attention(q, x, x); z = LN(y); z + W2 relu(W1 z). Each step sees only the past.
 
     Args:
         num_heads: h, a divisor of the width.
         dropout: of the attention probabilities, and after both layers of the point-wise network.
 
     Call arguments:
-        inputs: [b, n, d], zeros where padding is, on the right.
+        inputs: [b, n, d], with zeros as padding on the right.
         training: whether dropout acts.
 
     Returns:
@@ -148,7 +148,7 @@ class CausalBlock(keras.layers.Layer):
             for dense, part in ((self.query, queries), (self.key, inputs), (self.value, inputs))
         )
         batch, heads, length, _ = tf.unstack(tf.shape(query))
-        # Padding is on the right, so what is not in the future of a real item is real.
+        # Padding is on the right, so a real item has only real ones before it.
         future = NEVER * (1.0 - tf.linalg.band_part(tf.ones([length, length]), -1, 0))
         kept = self.attention_dropout.draw_kept(tf.stack([batch, heads, length, length]), training)
         scale = 1.0 if kept is None else self.attention_dropout.scale

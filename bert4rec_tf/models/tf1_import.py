@@ -24,17 +24,17 @@ def load(checkpoint: str | Path, config: str | Path, vocabulary: str | Path) -> 
     """Loads a model that the authors' program trained.
 
     Args:
-        checkpoint: the prefix of the checkpoint's files, as `.../model.ckpt-400000`.
+        checkpoint: the prefix of the checkpoint's files, such as `.../model.ckpt-400000`.
         config: the model's configuration (`bert_config_*.json`).
         vocabulary: a text file of the program's tokens, one per line in the order of their ids from 1
             (docs/fidelity.md shows how to write one from the program's pickle).
 
     Returns:
-        The model, and its vocabulary: raw ids without the program's prefix `item_`. Its counts are 0, for the
+        The model, and its vocabulary: raw ids without the program's prefix `item_`. Its counts are 0, because the
         checkpoint does not hold them.
 
     Raises:
-        UserError: for missing files, or files that do not fit each other.
+        UserError: for missing files, or files that do not belong together.
     """
     tokens = read_tokens(Path(vocabulary))
     weights = read_weights(checkpoint)
@@ -43,7 +43,7 @@ def load(checkpoint: str | Path, config: str | Path, vocabulary: str | Path) -> 
     if rows != len(tokens) + 1:
         raise UserError(
             f"{vocabulary}: has {len(tokens)} tokens, but the checkpoint's table has {rows} rows; "
-            "it needs one token less than rows, for row 0 is padding"
+            "it needs one token fewer than rows, because row 0 is padding"
         )
     order = row_order(tokens)
     items = [tokens[row - 1].removeprefix(ITEM_PREFIX) for row in order[1:] if tokens[row - 1] not in SPECIAL_TOKENS]
@@ -61,7 +61,7 @@ def read_tokens(path: Path) -> list[str]:
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not text; docs/fidelity.md shows how to turn the pickle into text") from error
     if tokens.count(MASK_TOKEN) != 1 or len(set(tokens)) != len(tokens):
-        raise UserError(f"{path}: must hold every token once, and {MASK_TOKEN} among them")
+        raise UserError(f"{path}: must hold every token once, {MASK_TOKEN} included")
     return tokens
 
 
@@ -75,14 +75,14 @@ CONFIG = {
     "attention_probs_dropout_prob": "attention_dropout",
     "initializer_range": "initializer_stddev",
 }
-"""The setting that each number of the program's configuration is."""
+"""Name in the program's configuration -> our setting."""
 
 
 def read_config(path: Path) -> BERT4RecSettings:
-    """Returns the settings that a configuration of the program stands for.
+    """Returns the settings in a configuration file of the program.
 
     Raises:
-        UserError: where it cannot be read, lacks a number, or has one that no model can have.
+        UserError: if it cannot be read, lacks a number, or has one that no model can have.
     """
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -104,13 +104,13 @@ def read_config(path: Path) -> BERT4RecSettings:
 
 
 def read_weights(checkpoint: str | Path) -> dict[str, np.ndarray]:
-    """Returns the weights in a TensorFlow 1 checkpoint by their names, the optimizer's left out."""
+    """Returns the weights in a TensorFlow 1 checkpoint by name, without the optimizer's."""
     try:
         reader = tf.train.load_checkpoint(str(checkpoint))
         names = [name for name in reader.get_variable_to_shape_map() if name.startswith(("bert/", "cls/"))]
         return {name: reader.get_tensor(name) for name in names if not name.endswith(("/adam_m", "/adam_v"))}
     except (ValueError, tf.errors.OpError) as error:
-        raise UserError(f"{checkpoint}: no TensorFlow checkpoint ({str(error).splitlines()[0]})") from error
+        raise UserError(f"{checkpoint}: not a TensorFlow checkpoint ({str(error).splitlines()[0]})") from error
 
 
 def row_order(tokens: list[str]) -> np.ndarray:
@@ -124,8 +124,8 @@ def assign(model: BERT4Rec, weights: Mapping[str, np.ndarray], order: np.ndarray
     """Puts the program's weights into a model.
 
     Args:
-        model: of the same sizes, with `use_token_type`.
-        weights: by the program's names.
+        model: with the same sizes and `use_token_type`.
+        weights: the program's name -> value.
         order: the program's row of each of the model's rows, as `row_order` gives it.
 
     Raises:
@@ -141,11 +141,11 @@ def assign(model: BERT4Rec, weights: Mapping[str, np.ndarray], order: np.ndarray
         variable.assign(value)
         unused.remove(name)
     if unused:
-        raise UserError(f"The checkpoint has {min(unused)}, which a model of this configuration has not")
+        raise UserError(f"The checkpoint has {min(unused)}, which a model with this configuration does not have")
 
 
 def to_ours(name: str, value: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Returns a tensor of the program in this model's layout: rows moved, of the token types only row 0."""
+    """Returns a tensor of the program in this model's layout: items reordered; of the token types, only row 0."""
     if name in (TABLE, OUTPUT_BIAS):
         return value[order]
     return value[0] if name == "bert/embeddings/token_type_embeddings" else value

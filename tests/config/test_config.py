@@ -193,7 +193,7 @@ def test_the_help_says_what_a_setting_is_in_each_model():
     texts = help_texts()
     assert set(texts) == set(all_settings())
     assert texts["l2"] == (
-        "weight of the squared norms of the rows that an example uses (bpr_mf, ncf, fpmc); "
+        "weight of the squared norms of an example's embeddings (bpr_mf, ncf, fpmc); "
         "weight of half the squared norm of all weights (caser)"
     )
     assert texts["optimizer"] == "how gradients become updates: adam, adagrad"
@@ -367,7 +367,7 @@ def test_the_older_names_of_the_protocol_mean_the_same(older, protocol, model):
     [
         ({"train_on_validation": True, "retrain": True}, "`retrain` goes with train_on_validation=False"),
         ({"protocol": "fixed", "train_on_validation": True}, "`train_on_validation` is an older name of `protocol`"),
-        ({"protocol": "select", "retrain": False}, "`retrain` is an older name of `protocol`; name one of them"),
+        ({"protocol": "select", "retrain": False}, "`retrain` is an older name of `protocol`; give only one of them"),
         ({"retrain": "no"}, "`retrain` must be true or false. Received: retrain='no'"),
     ],
 )

@@ -51,7 +51,7 @@ def test_special_tokens_may_stand_anywhere(tmp_path):
         ({"config": {**CONFIG, "intermediate_size": 0}}, "`intermediate_dim` must be at least 1"),
         ({"config": {**CONFIG, "hidden_size": "16"}}, "`hidden_dim` must be"),
         ({"config": {**CONFIG, "hidden_dropout_prob": 1.5}}, "`dropout` must be"),
-        ({"checkpoint": "nowhere/model.ckpt-1"}, "nowhere/model.ckpt-1: no TensorFlow checkpoint"),
+        ({"checkpoint": "nowhere/model.ckpt-1"}, "nowhere/model.ckpt-1: not a TensorFlow checkpoint"),
     ],
 )
 def test_files_that_do_not_fit_are_named(tmp_path, changes, message):

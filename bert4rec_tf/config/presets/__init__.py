@@ -1,4 +1,4 @@
-"""Presets: settings worth having a name, each with what to expect and how long it takes, and the runs made of them.
+"""Presets: named settings with the quality to expect and the time they take, and the runs made from them.
 
 The entries are data in `fast` and `authors`: one per preset, data set and model.
 """
@@ -25,7 +25,7 @@ NAMES = tuple(dict.fromkeys(name for name, _, _ in PRESETS))
 
 
 def find(name: str, dataset: str, model: str = "bert4rec") -> Preset:
-    """Returns the preset `name` for `dataset` and `model`. Raises UserError for an unknown name, or where none is."""
+    """Returns the preset `name` for `dataset` and `model`. Raises UserError if there is none."""
     data = OWN if is_own(dataset) else family(dataset)
     if (name, data, model) in PRESETS:
         return PRESETS[name, data, model]
@@ -48,21 +48,20 @@ def make_run(
 ) -> Run:
     """Makes the run of a preset, with single settings changed.
 
-    A preset's fixed number of steps holds under `protocol="fixed"` and, for the models other than BERT4Rec, for the
-    preset's architecture alone. With another protocol or architecture the number is selected (`Preset.search`), unless
-    `protocol="fixed"` is asked for.
+    A preset's fixed number of steps is for its own protocol and, except for BERT4Rec, its own architecture. With
+    another one the number is selected (`Preset.search`), unless you ask for `protocol="fixed"`.
 
     Args:
-        dataset: a name in `DATASETS`, or a file of one's own (or its `name`).
+        dataset: a name in `DATASETS`, or your own files (or their `name`).
         model: a name in `models.MODELS`.
         preset: `fast`, `released` or `table2`.
         seed: seed of the masks, the initial weights, dropout and the order of examples.
         source: `processed` or `raw`, where a data set comes from.
-        **settings: fields of the settings in `config`, over the preset's; `train_on_validation` and `retrain` are older
-            names for `protocol` (`config.run.with_protocol`).
+        **settings: fields of the settings in `config`, in place of the preset's; `train_on_validation` and `retrain`
+            are older names for `protocol` (`config.run.with_protocol`).
 
     Raises:
-        UserError: for an unknown name, a value out of its range, or a setting that nothing would come of.
+        UserError: for an unknown name, a value out of its range, or a setting that has no effect.
     """
     dataset = dataset.name if isinstance(dataset, Interactions) else named(dataset, source)
     entry, settings = find(preset, dataset, model), with_protocol(settings)
@@ -72,17 +71,17 @@ def make_run(
 
 
 def _base(entry: Preset, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what a preset adds to settings that are asked for by name."""
+    """Returns the preset's settings that the given ones leave open."""
     base, protocol = dict(entry.settings), settings.get("protocol")
     is_fixed = base.get("protocol") == FIXED
     if is_fixed and protocol != FIXED and (protocol or (entry.search and _has_other_sizes(entry, settings))):
         base |= {"protocol": SELECT_AND_RETRAIN, **entry.search}
     if not is_fixed and protocol == FIXED:
-        base.pop("patience", None)  # nothing is measured on the way
+        base.pop("patience", None)  # nothing is measured during a fixed training
     return {name: value for name, value in base.items() if name not in settings}
 
 
 def _has_other_sizes(entry: Preset, settings: Mapping[str, Any]) -> bool:
-    """Tells whether settings give another architecture than the preset's."""
+    """Returns whether settings change the preset's architecture."""
     architecture = Run.make(entry.dataset, entry.model, **entry.settings).architecture
     return any(getattr(architecture, name, value) != value for name, value in settings.items())

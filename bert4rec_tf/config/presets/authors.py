@@ -1,5 +1,7 @@
-"""The presets of the paper's authors, of BERT4Rec alone: what their scripts run (`released`) and the paper's best rows
-(`table2`, d = 256). What to expect are the paper's own results."""
+"""The authors' settings of BERT4Rec: of their scripts (`released`) and of the paper's best rows (`table2`, d = 256).
+
+`expect` holds the paper's own results.
+"""
 
 from bert4rec_tf.config.presets.entry import Preset
 
@@ -160,12 +162,11 @@ DROPOUT = {
     "synthetic": {64: (0.0, 0.0)},
     "synthetic-orderless": {64: (0.0, 0.0)},
 }
-"""Data set -> width -> the released dropout of hidden states and of attention, for experiments with the width."""
+"""Data set -> width -> the released `dropout` and `attention_dropout`, for experiments with the width."""
 
 
 def dropout_of(dataset: str, hidden_dim: int) -> dict[str, float]:
-    """Returns the released `dropout` and `attention_dropout` of the largest known width up to `hidden_dim`, or of the
-    smallest one."""
+    """Returns the released dropout of the largest known width up to `hidden_dim`, else of the smallest."""
     known = DROPOUT[dataset]
     nearest = max((width for width in known if width <= hidden_dim), default=min(known))
     return dict(zip(("dropout", "attention_dropout"), known[nearest]))

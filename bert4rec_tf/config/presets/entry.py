@@ -1,4 +1,4 @@
-"""What an entry of the presets holds, and the sentences that several of them share."""
+"""One preset, and the sentences that several of them share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,17 +12,17 @@ NO_ESTIMATE = "No estimate yet for your data."
 
 @dataclass(frozen=True)
 class Preset:
-    """Settings for one model on one data set, with what is known of them.
+    """Settings for one model on one data set, with what is known about them.
 
     Attributes:
-        name: of the preset: `fast`, `released` or `table2`.
-        dataset: name of the data set, whatever its source; OWN for any data of a user's own.
+        name: `fast`, `released` or `table2`.
+        dataset: name of the data set without its source; OWN for a user's own data.
         model: name of the model.
-        expect: the quality to expect, and where that is known from.
+        expect: the quality to expect, and how that is known.
         takes: how long it takes, and on what.
-        settings: as `Run.make` takes them; a setting that is not among them has its default.
-        search: settings over these where the number of steps must be selected again: for another architecture, or
-            under a protocol other than `fixed`. Empty where the number of steps holds for those too.
+        settings: as `Run.make` takes them; the others have their defaults.
+        search: what changes in these when the number of steps must be selected again: for another architecture, or
+            under a protocol other than `fixed`. Empty if the number of steps holds for those too.
     """
 
     name: str
@@ -35,6 +35,6 @@ class Preset:
 
     @property
     def command(self) -> str:
-        """The command that makes its run."""
+        """The command that runs it."""
         data = "--interactions=FILE" if self.dataset == OWN else f"--dataset={self.dataset}"
         return f"python -m bert4rec_tf.run {data} --model={self.model} --preset={self.name}"

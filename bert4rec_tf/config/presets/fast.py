@@ -1,22 +1,20 @@
-"""The preset `fast`, the default: settings for two cores, found on the validation item.
+"""The preset `fast`, the default: settings for two cores, found on the validation items.
 
-Where `protocol` is `fixed`, the number of steps was selected beforehand, on the validation item or (BERT4Rec on ML-1m)
-by the time they take, so that one training is enough.
+If `protocol` is `fixed`, the number of steps was chosen before, on the validation items or (BERT4Rec on ML-1m) by the
+time they take, so one training is enough.
 """
 
 from bert4rec_tf.config.data_names import OWN
 from bert4rec_tf.config.presets.entry import NO_ESTIMATE, NOT_MEASURED, Preset
 
 NO_ORDER = "Nothing: there is no order to learn."
-EQUAL_KERNELS = (
-    "Measured while both kernels of the GRU began with equal weights, a defect since mended; to be measured again."
-)
-TWO_TRAININGS = "At most 10,000 steps, and a second training of as many steps as were selected."
+EQUAL_KERNELS = "Measured before a fix (both kernels of the GRU began with equal weights); to be measured again."
+TWO_TRAININGS = "At most 10,000 steps, then a second training for the selected number of steps."
 
 AT_MOST_1_500 = {"steps": 1_500, "evaluate_every": 300, "patience": 5}
 AT_MOST_10_000 = {"steps": 10_000, "evaluate_every": 500, "patience": 5}
 AT_MOST_40_000 = {"steps": 40_000, "evaluate_every": 1_000, "patience": 5}
-"""The most steps, where their number is selected."""
+"""For trainings that select the number of steps: at most this many."""
 
 BERT4REC = {
     "hidden_dim": 64,
@@ -56,12 +54,12 @@ GRU4REC = {**ADAM, "optimizer": "adagrad", "learning_rate": 0.05, "batch_size": 
 GRU4REC_PLUS = {**GRU4REC, "momentum": 0.1}
 CASER = {**ADAM, "batch_size": 512}
 SASREC = {**ADAM, "batch_size": 128, "beta_2": 0.98}
-"""What the models' authors set, for every data set. Where that is plain SGD (BPR-MF, FPMC), or differs from one of
-their data sets to the next (the GRUs), what serves for all of these."""
+"""The optimizer of the models' authors, for every data set. If theirs is plain SGD (BPR-MF, FPMC) or changes with the
+data set (the GRUs), one that works for all of these."""
 
 ENTRIES = [
-    # The built-in data. The chain is of first order: asked for the next three items at once, Caser's scores must spread
-    # over the third as well.
+    # The built-in data. Its next item depends on the last one only; with three targets, Caser would have to rank the
+    # items after the next one high too.
     Preset("fast", "synthetic", "pop", NOT_MEASURED, NOT_MEASURED, {}),
     Preset("fast", "synthetic", "bpr_mf", NOT_MEASURED, NOT_MEASURED, {**BPR_MF, **AT_MOST_1_500}),
     Preset("fast", "synthetic", "ncf", NOT_MEASURED, NOT_MEASURED, {**NCF, **AT_MOST_1_500}),
@@ -183,8 +181,8 @@ ENTRIES = [
         "fast",
         "beauty",
         "bert4rec",
-        expect="NDCG@10 .184 on the test item, .193 on the validation item where that is held out (measured).",
-        takes="30 minutes on two cores that did other work too, 44 minutes of processor time (measured).",
+        expect="NDCG@10 .184 on the test item, .193 on the validation item when that is held out (measured).",
+        takes="30 minutes on two cores beside other work, 44 minutes of processor time (measured).",
         settings={
             **BERT4REC,
             "max_length": 50,
@@ -310,9 +308,9 @@ ENTRIES = [
         "fast",
         "ml-1m",
         "bert4rec",
-        expect="NDCG@10 .479 on the test item (measured; on a file that orders equal times otherwise than the "
+        expect="NDCG@10 .479 on the test item (measured on a file that orders equal times differently from the "
         "authors').",
-        takes="74 minutes of one thread (measured); some 52 minutes on two cores, by the time of a step.",
+        takes="74 minutes of one thread (measured); about 52 minutes on two cores, estimated from the time of a step.",
         settings={
             **BERT4REC,
             "max_length": 200,
@@ -368,10 +366,10 @@ ENTRIES = [
             "steps": 80_000,
         },
     ),
-    # Data of one's own, of which nothing is known. BERT4Rec has N, rho and the step of the windows of Steam (50 items
-    # hold the whole history of most users of a shop, and a history of five has two masks), the rest as found on Beauty,
-    # with less dropout. It stops where six measurements bring nothing, so a small data set takes minutes. For histories
-    # of some hundred items take ML-1m's `--max_length=200 --mask_proportion=0.2 --max_predictions=40`.
+    # Your own data, about which nothing is known. BERT4Rec takes N, rho and the window step from Steam (50 items hold
+    # most shoppers' whole history, and a history of five has two masks) and the rest from Beauty, with less dropout. It
+    # stops after six measurements without a better one, so a small data set takes minutes. For histories of a few
+    # hundred items, use ML-1m's `--max_length=200 --mask_proportion=0.2 --max_predictions=40`.
     Preset("fast", OWN, "pop", NO_ESTIMATE, "One pass over the data.", {}),
     Preset("fast", OWN, "bpr_mf", NO_ESTIMATE, TWO_TRAININGS, {**BPR_MF, **AT_MOST_10_000}),
     Preset("fast", OWN, "ncf", NO_ESTIMATE, TWO_TRAININGS, {**NCF, **AT_MOST_10_000}),
@@ -385,8 +383,8 @@ ENTRIES = [
         OWN,
         "bert4rec",
         expect=NO_ESTIMATE,
-        takes="At most 10,000 steps of 128 examples, about 20 minutes on two cores where there are 50,000 items, and a "
-        "second training of as many steps as were selected.",
+        takes="At most 10,000 steps of 128 examples, about 20 minutes on two cores with 50,000 items, then a second "
+        "training for the selected number of steps.",
         settings={
             **BERT4REC,
             "max_length": 50,

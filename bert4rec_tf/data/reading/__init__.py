@@ -1,1 +1,1 @@
-"""From files of interactions to one table, and from that to Sequences."""
+"""From files of interactions to one table, and from the table to Sequences."""

@@ -1,4 +1,4 @@
-"""Files to read, plain or packed: `.gz`, and single members of `.zip` archives that are looked at with suspicion."""
+"""Opens plain and `.gz` files, and single members of `.zip` archives that pass safety checks."""
 
 import contextlib
 import gzip
@@ -13,19 +13,19 @@ from typing import IO, Any
 from bert4rec_tf.foundation.errors import UserError
 
 LIMIT = 8 << 30
-"""No member of an archive may be larger unpacked, in bytes."""
+"""Most bytes that a member of an archive may have unpacked."""
 
 MOST_PACKED = 200
-"""Nor larger than so many times its packed size. Deflate packs ratings into a quarter, and nothing below 1/1032."""
+"""Most that a member may grow when unpacked. Deflate packs ratings into a quarter, and nothing below 1/1032."""
 
 DAMAGED = (EOFError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error)
-"""What reading a damaged file ends in."""
+"""What reading a damaged file raises."""
 
 PIECE = 1 << 20
 
 
 class _Watched(io.FileIO):
-    """A file that tells how many bytes are read from it, whatever unpacks them."""
+    """A file that reports how many bytes are read from it."""
 
     def __init__(self, path: Path, watch: Callable[[int], None]) -> None:
         super().__init__(path)
@@ -41,17 +41,17 @@ class _Watched(io.FileIO):
 def opened(
     path: Path, member: str | None = None, limit: int = LIMIT, watch: Callable[[int], None] = lambda count: None
 ) -> Iterator[IO[bytes]]:
-    """Opens a file for reading, unpacked on the way.
+    """Opens a file and unpacks it while it is read.
 
     Args:
-        path: a plain file, `.gz`, or an archive of which `member` is to be read.
+        path: a plain file, a `.gz`, or an archive that has `member`.
         member: the name of a file in the archive, without its folders.
-        limit: bytes that it may have unpacked.
-        watch: is told every time how many bytes, as they lie on the disk, have been read.
+        limit: most bytes that it may have unpacked.
+        watch: called with the number of bytes of each read from the disk.
 
     Raises:
-        UserError: where the file is missing, cut short or damaged (also while the block reads it), the archive has no
-            such member, or it is one that nobody should unpack.
+        UserError: if the file is missing, cut short or damaged (also while it is read), or the archive has no such
+            member or is not safe to unpack.
     """
     try:
         with contextlib.ExitStack() as stack:
@@ -78,7 +78,7 @@ def _opened(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[b
 
 
 def members(path: Path) -> set[str] | None:
-    """Returns the names in an archive, without their folders; None where a file is no archive that can be read."""
+    """Returns the names in an archive, without their folders; None if the file is not a readable archive."""
     try:
         with zipfile.ZipFile(path) as archive:
             return {_base(info) for info in archive.infolist()}
@@ -91,14 +91,14 @@ def _base(info: zipfile.ZipInfo) -> str:
 
 
 def _checked(path: Path, archive: zipfile.ZipFile, member: str, limit: int) -> zipfile.ZipInfo:
-    """Returns the member to read. One bad member spoils the archive, though it were not read: nobody packs it so."""
+    """Returns the member to read. An archive is refused for one bad member, even if another is to be read."""
     for info in archive.infolist():
         name = PurePosixPath(info.filename.replace("\\", "/"))
         if name.is_absolute() or ".." in name.parts or ":" in info.filename or stat.S_ISLNK(info.external_attr >> 16):
-            raise UserError(f"{path}: refused, for its member {info.filename!r} leads out of the archive")
+            raise UserError(f"{path}: refused, because its member {info.filename!r} leads out of the archive")
         if info.file_size > limit or info.file_size > max(info.compress_size, 1 << 10) * MOST_PACKED:
             raise UserError(
-                f"{path}: refused, for its member {info.filename!r} would unpack from {info.compress_size:,} to "
+                f"{path}: refused, because its member {info.filename!r} would unpack from {info.compress_size:,} to "
                 f"{info.file_size:,} bytes (at most {limit:,}, and {MOST_PACKED} times as much)"
             )
     found = [info for info in archive.infolist() if _base(info) == member]

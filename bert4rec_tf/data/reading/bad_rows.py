@@ -1,4 +1,4 @@
-"""What happens at a row that cannot be read: the file is refused at it, or it is skipped and counted."""
+"""Rows that cannot be read: the first one is an error, or all are skipped and counted."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from bert4rec_tf.foundation.errors import UserError
 
 NO_USER, NO_ITEM = "the user's id is missing", "the item's id is missing"
-NO_TIME = "the time is no number or ISO 8601 date, or of another kind than the first"
-MANY_LINES = "an id has an end of line in it"
+NO_TIME = "the time is not a number or an ISO 8601 date, or not of the same kind as the first"
+MANY_LINES = "an id contains a line break"
 NO_UTF8 = "an id is not UTF-8"
 NO_ID = "an id is neither a text nor a whole number"
 COLUMNS = "expected {} columns, found {}"
@@ -19,13 +19,13 @@ BadRow = tuple[int, str, str]
 
 @dataclass
 class BadRows:
-    """Counts bad rows by their kind, or refuses the file at the first.
+    """Counts bad rows by kind, or raises an error at the first.
 
     Attributes:
         source: the file, for the message.
         skip: whether to skip and count them.
-        unit: what is counted from 1: `line`, or `row` where a format has no lines.
-        among: the file's name where it is one of several, to be put before the number.
+        unit: what is counted from 1: `line`, or `row` if the format has no lines.
+        among: the file's name if it is one of several, to show before the number.
         found: kind -> how many there were, and where the first is.
     """
 
@@ -52,5 +52,5 @@ def summary(found: dict[str, tuple[int, str]]) -> list[str]:
 
 
 def printable(text: str) -> str:
-    """Returns the beginning of a text, with U+FFFD for a lone surrogate."""
+    """Returns the beginning of a text, with U+FFFD for lone surrogates."""
     return text[:60].encode("utf-8", "surrogatepass").decode("utf-8", "replace")

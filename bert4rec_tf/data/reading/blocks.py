@@ -1,4 +1,4 @@
-"""A file in blocks of whole rows, so that memory does not grow with the file."""
+"""Reads a file in blocks of whole rows, so that memory does not grow with the file."""
 
 import re
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import numpy as np
 from bert4rec_tf.foundation.errors import UserError
 
 SIZE = 8 << 20
-"""Bytes read at once. Larger buffers come from the system anew each time, which costs more than reading them."""
+"""Bytes per read. A larger buffer is newly allocated by the system each time, which costs more than the read."""
 
 LONGEST_LINE = 64 << 20
 BOM = b"\xef\xbb\xbf"
@@ -31,7 +31,7 @@ class Block:
 
 
 def line_ends(content: bytes) -> np.ndarray:
-    """Returns the places of the last byte of every `\\n`, `\\r\\n` and `\\r`, int64."""
+    """Returns the position of the last byte of every `\\n`, `\\r\\n` and `\\r`, int64."""
     letters = np.frombuffer(content, np.uint8)
     ends = letters == ord("\n")
     if b"\r" in content:
@@ -42,16 +42,16 @@ def line_ends(content: bytes) -> np.ndarray:
 
 
 def row_ends(content: bytes, separator: str) -> tuple[np.ndarray, int | None]:
-    """Returns which line ends are ends of rows, where fields may stand between quotes.
+    """Returns which line ends are ends of rows, if fields may be quoted.
 
-    A quote opens a field only where the field begins, as Arrow reads it too; another one is a letter.
+    As in Arrow, a quote opens a field only at its start; anywhere else it is an ordinary character.
 
     Args:
         content: whole rows, and perhaps the beginning of another.
         separator: between two fields, one character.
 
     Returns:
-        bool, for each of `line_ends`; and the place of a quote that is not closed, None where there is none.
+        bool, for each of `line_ends`; and the position of a quote that is not closed, or None.
     """
     ends, letters = line_ends(content), np.frombuffer(content, np.uint8)
     quotes = np.flatnonzero(letters == ord('"'))
@@ -73,14 +73,14 @@ def read(stream: IO[bytes], source: str, quoted_by: str | None = None) -> Iterat
     Args:
         stream: to read from.
         source: its file, for messages.
-        quoted_by: the separator of fields that may stand between quotes, with line ends in them; None for others.
+        quoted_by: the separator, if fields may be quoted and contain line ends; else None.
 
     Raises:
-        UserError: for UTF-16, a line beyond LONGEST_LINE, and a quote that is never closed.
+        UserError: for UTF-16, a line longer than LONGEST_LINE, or a quote that is never closed.
     """
     rest, number = stream.read(len(BOM)), 1
     if rest.startswith(WIDE):
-        raise UserError(f"{source}: is text of 16 bits per character; save it as UTF-8")
+        raise UserError(f"{source}: is UTF-16 text; save it as UTF-8")
     rest, at_end = rest.removeprefix(BOM), False
     while not at_end:
         piece = stream.read(SIZE)
@@ -103,9 +103,9 @@ def _num_lines(content: bytes) -> int:
 
 
 def _end_of_rows(content: bytes, quoted_by: str | None) -> tuple[int, int | None]:
-    """Returns where the last whole row ends, 0 where none does; and the place of a quote that is not closed.
+    """Returns where the last whole row ends, 0 if none does; and the position of a quote that is not closed.
 
-    A `\\r` or a quote at the very end may be followed by what changes its meaning.
+    The next byte may change the meaning of a `\\r` or a quote at the very end.
     """
     if quoted_by and b'"' in content:
         outside, opened = row_ends(content, quoted_by)

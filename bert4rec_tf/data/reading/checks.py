@@ -1,4 +1,4 @@
-"""The columns of a source, checked all at once: the one table of good rows, and what is wrong with the others."""
+"""Checks the columns of a source: a table of the good rows, and what is wrong with the others."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from bert4rec_tf.data.reading.times import BLANKS, Times
 
 ID = pa.dictionary(pa.int32(), pa.string())
 MISSING = ("", "nan", "NaN", "NAN", "null", "NULL", "None")
-"""Texts that stand for no id in formats that cannot tell a text from its absence."""
+"""Texts that mean a missing id in formats without nulls."""
 
 _KINDS = ("", bad_rows.NO_USER, bad_rows.NO_ITEM, bad_rows.MANY_LINES, bad_rows.NO_UTF8, bad_rows.NO_TIME)
 _TIME = len(_KINDS) - 1
@@ -25,7 +25,7 @@ class Checker:
     Args:
         bad: what to do at a bad row.
         times: the kind of the times so far.
-        plain: whether the source is plain text: blanks around an id are then left out, and MISSING stands for none.
+        plain: whether the source is plain text: then blanks around ids are removed, and MISSING are no ids.
     """
 
     def __init__(self, bad: BadRows, times: Times, plain: bool = False) -> None:
@@ -34,10 +34,10 @@ class Checker:
         self._plain = plain
 
     def good(self, columns: Mapping[str, pa.Array]) -> tuple[pa.Table, list[BadRow]]:
-        """Returns the good rows of a batch, and the others with their places in it.
+        """Returns the good rows of a batch, and the others with their positions in it.
 
         Args:
-            columns: `user` and `item`, and `time` where there are times; ids of type ID.
+            columns: `user` and `item`, and `time` if there are times; ids of type ID.
 
         Returns:
             A table of `user` and `item` (type ID, codes by first appearance) and `time` (int64 or float64).
@@ -65,7 +65,7 @@ class Checker:
         return pa.table(found), rows
 
     def _ids(self, ids: pa.DictionaryArray, missing: int) -> tuple[pa.DictionaryArray, np.ndarray | None]:
-        """Returns ids as they are to be kept, and of each row its place in _KINDS; None where all are good."""
+        """Returns the cleaned ids, and each row's index in _KINDS; None if all are good."""
         if self._plain:
             names = pc.utf8_trim(ids.dictionary, characters=BLANKS)
             if not names.equals(ids.dictionary):

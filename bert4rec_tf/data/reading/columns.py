@@ -1,4 +1,4 @@
-"""Which columns are the user, item and time."""
+"""Finds the columns of users, items and times."""
 
 import re
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ TIMES = (
     *("timestamp", "time", "unixreviewtime", "unixtime", "unixtimestamp", "ts", "datetime", "date", "eventtime"),
     *("createdat", "ratedat", "reviewdate", "day"),
 )
-"""Names that columns have, in small letters and digits alone, the ones preferred first."""
+"""Usual names of the columns, in lowercase letters and digits only, preferred names first."""
 
 NO_TIME = "none"
 TEXT, JSON, LITERALS, PARQUET = "text", "json", "literals", "parquet"
@@ -33,10 +33,10 @@ class Layout:
 
     Attributes:
         kind: TEXT (separated columns), JSON (an object per line), LITERALS (a Python dictionary per line), PARQUET.
-        user, item, time: the names of the columns, or their numbers from 0 in a TEXT; `time` is None where the order
-            of the file counts.
+        user, item, time: the names of the columns, or their numbers from 0 in a TEXT; `time` is None if the rows are
+            in order.
         separator: between the columns of a TEXT.
-        header: the names in the first line of a TEXT; none where it is data already.
+        header: the names in the first line of a TEXT; empty if it has no header.
         width: the number of columns of a TEXT.
     """
 
@@ -50,12 +50,12 @@ class Layout:
 
     @property
     def quoted(self) -> bool:
-        """Whether fields may stand between quotes."""
+        """Whether fields may be quoted."""
         return self.kind == TEXT and self.separator in (",", ";")
 
     @property
     def roles(self) -> dict[str, Any]:
-        """`user`, `item` and, where there are times, `time` -> its column."""
+        """`user`, `item` and, if there are times, `time` -> its column."""
         return {role: column for role in ("user", "item", "time") if (column := getattr(self, role)) is not None}
 
     def __str__(self) -> str:
@@ -70,12 +70,12 @@ class Layout:
 
 @dataclass(frozen=True)
 class Columns:
-    """What was said of the columns of a source, and how to speak of it.
+    """The columns of a source as the user named them.
 
     Attributes:
         source: the file, for messages.
-        user, item, time: their names or numbers from 1; None for those to be guessed.
-        option: what an option is called that names one, with `{}` for user, item or time.
+        user, item, time: their names or numbers from 1; None to guess them.
+        option: the option that names a column, for messages; `{}` stands for user, item or time.
     """
 
     source: str
@@ -93,7 +93,7 @@ class Columns:
         return [name for name in (self.user, self.item, self.time) if name not in (None, NO_TIME)]
 
     def of_names(self, kind: str, names: Sequence[str]) -> Layout:
-        """Returns the layout of a source whose columns have names. Raises UserError where one is not found."""
+        """Returns the layout of a source whose columns have names. Raises UserError if one is not found."""
         user, item, time = self._named("user", names, USERS), self._named("item", names, ITEMS), None
         if self.time not in (None, NO_TIME) or (self.time is None and guess(names, TIMES)):
             time = self._named("time", names, TIMES)
@@ -106,12 +106,12 @@ class Columns:
         return Layout(TEXT, **found, separator=separator, header=tuple(header), width=len(header))
 
     def of_numbers(self, separator: str, width: int) -> Layout:
-        """Returns the layout of a text without a header: `user item`, `user item rating time`, or as was said."""
+        """Returns the layout of a text without a header: `user item`, `user item rating time`, or as named."""
         time = self.time or {2: NO_TIME, 4: "4"}.get(width)
         if time is None:
             raise UserError(
-                f"{self.source}: has {width} columns and no header that is understood; name the users', items' and "
-                "times' (--user_column=1 --item_column=2 --time_column=3, or --time_column=none)"
+                f"{self.source}: has {width} columns and no header with known names; name the columns of users, "
+                "items and times (--user_column=1 --item_column=2 --time_column=3, or --time_column=none)"
             )
         user, item = self._number("user", self.user or "1", width), self._number("item", self.item or "2", width)
         where = None if time == NO_TIME else self._number("time", time, width)
@@ -130,7 +130,10 @@ class Columns:
             name = guess(names, known)
             if name is None:
                 option = self.option.format(role)
-                raise UserError(f"{self.source}: which column is it? Name {option}, one of: {', '.join(names)[:300]}")
+                raise UserError(
+                    f"{self.source}: no column has a known name for the {role}s. Name {option}, one of: "
+                    f"{', '.join(names)[:300]}"
+                )
         elif name not in names and name.isascii() and name.isdigit() and 1 <= int(name) <= len(names):
             name = names[int(name) - 1]
         if name not in names:
@@ -146,6 +149,6 @@ class Columns:
 
 
 def guess(names: Sequence[str], known: Sequence[str]) -> str | None:
-    """Returns the column whose name is known, or None. `user_id:token` is how RecBole names its columns."""
+    """Returns the column with a known name, or None. RecBole names its columns like `user_id:token`."""
     plain = {re.sub(r"[^a-z0-9]", "", name.lower().split(":")[0]): name for name in reversed(names)}
     return next((plain[name] for name in known if name in plain), None)

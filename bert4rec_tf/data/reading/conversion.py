@@ -1,4 +1,4 @@
-"""Files and tables of interactions to `Sequences`. What was made of files is kept and read again for the same files."""
+"""Converts files of interactions to `Sequences`, and keeps the result for the next time."""
 
 import glob
 import hashlib
@@ -23,18 +23,18 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import Transfer, warn
 
 FORMAT = 2
-"""The number of what conversion makes of files; a change of it makes what was kept worthless."""
+"""The version of kept conversions: raise it when conversion changes, so that older ones are not read."""
 
 FOLDER = "converted"
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a conversion met.
+    """What a conversion read, kept and skipped.
 
     Attributes:
-        path: the files, as they were named.
-        columns: what was taken for user, item and time.
+        path: the files as the user named them.
+        columns: the columns of users, items and times.
         read, kept: users, items and actions before and after the filter.
         min_user_actions, min_item_actions: the filter.
         bad: kind of bad row -> how many were skipped, and where the first is.
@@ -60,10 +60,10 @@ class Report:
 
 
 def files_of(asked: Interactions) -> list[Path]:
-    """Returns the files that are meant, sorted: each named one, those of a pattern, and all Parquet of a folder.
+    """Returns the files to read, sorted: single ones, those that match a pattern, and the Parquet files of a folder.
 
     Raises:
-        UserError: where a folder has no Parquet, or no file is like a pattern.
+        UserError: if a folder has no Parquet file, or no file matches a pattern.
     """
     found: set[Path] = set()
     for path in asked.files:
@@ -86,11 +86,11 @@ def convert(asked: Interactions, member: str | None = None) -> tuple[Sequences, 
 
     Args:
         asked: the files and how to read them.
-        member: the file in the archive that it is.
+        member: the name of the file in it, if it is an archive.
 
     Raises:
-        UserError: where a file is missing, damaged or empty, its columns cannot be found or are others than those of
-            the first, a row is bad and not skipped, or nothing can be learnt from what is left.
+        UserError: if a file is missing, damaged or empty, its columns cannot be found or differ from the first file's,
+            a row is bad and not skipped, or nothing can be learnt from what is left.
     """
     paths = files_of(asked)
     tables: list[pa.Table] = []
@@ -127,10 +127,10 @@ def _tables(path: Path, layout: Layout, checker: Checker, member: str | None) ->
 def sequences_of(
     tables: list[pa.Table], asked: Interactions, columns: str, bad: dict[str, tuple[int, str]]
 ) -> tuple[Sequences, Report]:
-    """Makes sequences of the parts of a table, which are given up on the way to save memory.
+    """Makes sequences from the parts of a table. Empties `tables`, to save memory.
 
     Raises:
-        UserError: where nothing can be learnt from what is left.
+        UserError: if nothing can be learnt from what is left.
     """
     least = asked.min_user_actions, asked.min_item_actions
     whole = [grouping.table_of(tables)]
@@ -145,7 +145,7 @@ def sequences_of(
 
 
 def converted(asked: Interactions, folder: Path, member: str | None = None) -> tuple[Sequences, Report]:
-    """Returns what `convert` does, from `folder` where it was converted before. A damaged file there is replaced."""
+    """Returns what `convert` does, read from `folder` if it is kept there. Replaces a damaged file."""
     checksums = [checksum(path) for path in files_of(asked)]
     key = {"format": FORMAT, "sources": checksums, "member": member, "options": asked.options}
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
@@ -161,12 +161,12 @@ def converted(asked: Interactions, folder: Path, member: str | None = None) -> t
         files.make_folder(path.parent)
         save(path, sequences, report)
     except UserError as error:
-        warn(f"{error}; what was converted is not kept")
+        warn(f"{error}; the converted data are not kept")
     return sequences, report
 
 
 def checksum(path: Path) -> str:
-    """Returns the SHA-256 of a file. Raises UserError where it cannot be read."""
+    """Returns the SHA-256 of a file. Raises UserError if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -177,7 +177,7 @@ def checksum(path: Path) -> str:
 
 
 def save(path: Path, sequences: Sequences, report: Report) -> None:
-    """Writes sequences and report as one file of arrays."""
+    """Writes sequences and their report to one `.npz` file."""
     texts = {
         "users": "\n".join(sequences.users.tolist()),
         "names": "\n".join(sequences.vocabulary.items.tolist()),
@@ -189,7 +189,7 @@ def save(path: Path, sequences: Sequences, report: Report) -> None:
 
 
 def load(path: Path) -> tuple[Sequences, Report]:
-    """Reads what `save` wrote. Raises `npz.CorruptFileError` where it cannot be read."""
+    """Reads what `save` wrote. Raises `npz.CorruptFileError` if it cannot be read."""
     found = npz.read(path)
     try:
         users, names, report = (found[name].tobytes().decode() for name in ("users", "names", "report"))
@@ -200,4 +200,4 @@ def load(path: Path) -> tuple[Sequences, Report]:
         content["bad"] = {kind: tuple(counts) for kind, counts in content["bad"].items()}
         return sequences, Report(**content)
     except (KeyError, ValueError, TypeError) as error:
-        raise npz.CorruptFileError(f"{path}: not what a conversion keeps ({error})") from error
+        raise npz.CorruptFileError(f"{path}: not a kept conversion ({error})") from error

@@ -1,4 +1,4 @@
-"""Tables in memory to `Sequences`: a pandas DataFrame or an Arrow table."""
+"""Converts tables in memory to `Sequences`: a pandas DataFrame or an Arrow table."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def interactions(
     min_item_actions: int = 1,
     bad_rows: str = "refuse",
 ) -> Sequences:
-    """Makes sequences of a table, one action per row.
+    """Makes sequences from a table with one action per row.
 
     Example:
         sequences = b4r.interactions(frame, user="customer", item="sku", time="bought_at", min_user_actions=5)
@@ -35,9 +35,9 @@ def interactions(
     Args:
         frame: a pandas DataFrame, or a `pyarrow.Table` or `RecordBatch`.
         user: the column of the users' ids, texts or whole numbers; None to guess it by its name.
-        item: the column of the items' ids, likewise.
-        time: the column of the times: numbers, dates, timestamps, or texts of these; None to guess it, "none" where the
-            order of the rows counts.
+        item: the column of the items' ids, in the same way.
+        time: the column of the times: numbers, dates, timestamps, or texts of these; None to guess it, "none" if the
+            rows are in order.
         min_user_actions: leave out users with fewer actions.
         min_item_actions: leave out items with fewer actions.
         bad_rows: "refuse" or "skip" rows whose user, item or time is missing or cannot be read.
@@ -58,7 +58,7 @@ def interactions(
 
 
 def _arrow(frame: Any, names: list[str], wanted: list[str]) -> pa.Table:
-    """Returns the columns that are wanted."""
+    """Returns the wanted columns."""
     if isinstance(frame, pa.RecordBatch):
         frame = pa.Table.from_batches([frame])
     if isinstance(frame, pa.Table):

@@ -1,4 +1,4 @@
-"""The one table of interactions, filtered, ordered and grouped to `Sequences`."""
+"""Filters, orders and groups a table of interactions into `Sequences`."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,11 +10,11 @@ from bert4rec_tf.data.reading.checks import ID
 from bert4rec_tf.data.sequences import Sequences
 
 PIECE = 1 << 18
-"""Actions that are worked through at once where more would not stay in the processor's cache."""
+"""Actions to work on at once: more would not stay in the processor's cache."""
 
 
 def table_of(tables: list[pa.Table]) -> pa.Table:
-    """Returns the parts of a table as one, whose times are fractions where those of one part are."""
+    """Joins the parts of a table. Times become float64 if those of any part are."""
     kinds = {part.schema.field("time").type for part in tables if "time" in part.column_names}
     if len(kinds) > 1:
         tables = [part.set_column(2, "time", part["time"].cast(pa.float64(), safe=False)) for part in tables]
@@ -33,8 +33,8 @@ def codes_of(ids: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
 def to_sequences(table: pa.Table, min_user_actions: int, min_item_actions: int) -> tuple[Sequences, dict[str, Any]]:
     """Filters, orders and groups a table.
 
-    One pass keeps the users and items that have so many actions in the table; then users with fewer left go.
-    Actions of a user are ordered by time and, where times are equal, by row.
+    One pass keeps the users and items with enough actions in the table; then users with too few left are dropped.
+    A user's actions are ordered by time, and those of one time by row.
 
     Args:
         table: columns `user` and `item` (type ID) and, if there are times, `time` (int64 or float64).
@@ -48,7 +48,7 @@ def to_sequences(table: pa.Table, min_user_actions: int, min_item_actions: int) 
     times = table["time"].to_numpy() if "time" in table.column_names else None
     user_codes, users = codes_of(table["user"])
     item_codes, items = codes_of(table["item"])
-    del table  # its memory serves the rest
+    del table  # frees memory for the rest
     read = {"users": len(users), "items": len(items), "actions": len(user_codes)}
     chosen = filtered(user_codes, item_codes, min_user_actions, min_item_actions)
     if chosen is not None:
@@ -65,7 +65,7 @@ def to_sequences(table: pa.Table, min_user_actions: int, min_item_actions: int) 
 
 
 def filtered(users: np.ndarray, items: np.ndarray, min_user_actions: int, min_item_actions: int) -> np.ndarray | None:
-    """Returns which actions stay, bool [actions]; None for all of them."""
+    """Returns which actions to keep, bool [actions]; None for all of them."""
     if max(min_user_actions, min_item_actions) <= 1 or not len(users):
         return None
     of_users, of_items = _counts(users), _counts(items)
@@ -77,7 +77,7 @@ def filtered(users: np.ndarray, items: np.ndarray, min_user_actions: int, min_it
 
 
 def _counts(codes: np.ndarray) -> np.ndarray:
-    """`np.bincount` in pieces, for it copies what it counts to 64 bits."""
+    """`np.bincount` in pieces, because it copies its input to 64 bits."""
     counts = np.zeros(int(codes.max()) + 1, np.int64)
     for begin in range(0, len(codes), PIECE):
         counts += np.bincount(codes[begin : begin + PIECE], minlength=len(counts))
@@ -85,7 +85,7 @@ def _counts(codes: np.ndarray) -> np.ndarray:
 
 
 def order_of(users: np.ndarray, times: np.ndarray | None) -> np.ndarray | None:
-    """Returns the order by user, time and row; None where the actions are in it already."""
+    """Returns the order by user, time and row; None if the actions are already in order."""
     grouped = _ascends(users)
     if grouped and (times is None or _ascends(times)):
         return None
@@ -102,7 +102,7 @@ def order_of(users: np.ndarray, times: np.ndarray | None) -> np.ndarray | None:
 
 
 def _pieces_of_whole_users(users: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Cuts actions that are grouped by user: what fits into the cache is sorted in half the time."""
+    """Yields ranges of whole users that fit into the cache, where sorting takes half the time."""
     begin = 0
     while begin < len(users):
         end = int(np.searchsorted(users, users[min(begin + PIECE, len(users)) - 1], side="right"))
@@ -111,7 +111,7 @@ def _pieces_of_whole_users(users: np.ndarray) -> Iterator[tuple[int, int]]:
 
 
 def _order_of_grouped(users: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Sorts user, time and place as one number where that has 63 bits at most, which is faster."""
+    """Returns the order by time within users, sorting user, time and position as one number if it fits 63 bits."""
     if times.dtype.kind == "i":
         least, most = int(times.min()), int(times.max())
         bits = (most - least).bit_length()
@@ -123,7 +123,7 @@ def _order_of_grouped(users: np.ndarray, times: np.ndarray) -> np.ndarray:
 
 
 def _places_in_order(keys: np.ndarray) -> np.ndarray:
-    """`np.argsort(kind="stable")` of whole numbers from 0 that leave room for their place. They are written over."""
+    """A faster stable `np.argsort` of non-negative numbers with enough spare bits for a position. Overwrites them."""
     bits = len(keys).bit_length()
     keys <<= bits
     keys |= np.arange(len(keys))
@@ -137,6 +137,6 @@ def _ascends(values: np.ndarray) -> bool:
 
 
 def _renumbered(codes: np.ndarray, names: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Leaves out what no action has any more."""
+    """Drops the names that no action has any more."""
     used = np.bincount(codes, minlength=len(names)) > 0
     return (codes, names) if used.all() else ((np.cumsum(used, dtype=np.int32) - 1)[codes], names[used])

@@ -1,4 +1,4 @@
-"""How a file of interactions is laid out, told by its name and its beginning."""
+"""Finds the layout of a file of interactions from its name and its first bytes."""
 
 import csv
 import io
@@ -21,20 +21,18 @@ def find(path: Path, columns: Columns, start: bytes, name: str | None = None) ->
 
     Args:
         path: the file.
-        columns: what was said of its columns.
+        columns: its columns as the user named them.
         start: its first bytes, unpacked.
-        name: its own name, where it lies in an archive.
+        name: its own name, if it is in an archive.
 
     Raises:
-        UserError: where a column that was named is not there, or one that was not cannot be guessed.
+        UserError: if a named column is missing, or another one cannot be guessed.
     """
     if _PACKED.match(start):
-        raise UserError(
-            f"{path}: is packed; unpack it, or pack the text alone with gzip, under a name that ends in .gz"
-        )
+        raise UserError(f"{path}: is packed; unpack it, or pack only the text with gzip, under a name that ends in .gz")
     if start.startswith(b"PAR1"):
         if path.suffix == ".gz":
-            raise UserError(f"{path}: Parquet packs by itself and is not read from .gz; unpack it")
+            raise UserError(f"{path}: Parquet is packed already and is not read from .gz; unpack it")
         return columns.of_names(PARQUET, parquet.names(path))
     text = start.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
     line = next((line for line in re.split(r"\r\n|\r|\n", text) if line.strip()), None)

@@ -1,4 +1,4 @@
-"""The authors' processed files to `Sequences`. A line that cannot be read is named by file and number."""
+"""Converts the authors' processed files to `Sequences`. Errors name the file and the line."""
 
 import io
 import re
@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from bert4rec_tf.data.reading import archives
-from bert4rec_tf.data.sequences import Sequences, bad_id
+from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.errors import UserError
 
 INTEGERS = b"-0123456789 \t\r\n"
@@ -20,16 +20,17 @@ def read_pairs(path: Path, member: str | None = None) -> Sequences:
 
     Args:
         path: the file, plain or packed (`.gz`).
-        member: the file in it, where it is an archive.
+        member: the file in it, if it is an archive.
 
     Raises:
-        UserError: for a file that is missing, empty, cut short, or has a line which is not two integers.
+        UserError: if the file is missing, empty or cut short, has a line that is not two integers, no user with two
+            actions, or only one item.
     """
     return parse_pairs(read_bytes(path, member), path)
 
 
 def parse_pairs(content: bytes, path: Path) -> Sequences:
-    """The same, of what was read from `path`."""
+    """The same for content that was read from `path`."""
     if content.translate(None, INTEGERS):
         raise _first_bad_line(path, content)
     try:
@@ -38,23 +39,9 @@ def parse_pairs(content: bytes, path: Path) -> Sequences:
         raise _first_bad_line(path, content) from error
     if table.shape[1] != 2:
         raise _first_bad_line(path, content)
-    return from_columns(table[0], table[1], path)
-
-
-def from_columns(users: pd.Series, items: pd.Series, path: Path) -> Sequences:
-    """Groups two columns of raw ids, one row per action and oldest first within a user.
-
-    Raises:
-        UserError: where no user has two actions, all actions are of one item, or an id is empty or not of one line.
-    """
-    user_codes, user_ids = pd.factorize(users)
-    item_codes, item_ids = pd.factorize(items)
-    user_ids, item_ids = _as_text(user_ids), _as_text(item_ids)
-    for what, ids in (("user", user_ids), ("item", item_ids)):
-        bad = bad_id(ids)
-        if bad is not None:
-            raise UserError(f"{path}: an id of {what}s must be one line that is not empty. Found: {bad!r}")
-    sequences = Sequences.from_codes(user_codes, item_codes, user_ids, item_ids)
+    user_codes, users = pd.factorize(table[0])
+    item_codes, items = pd.factorize(table[1])
+    sequences = Sequences.from_codes(user_codes, item_codes, _as_text(users), _as_text(items))
     if sequences.num_users == 0:
         raise UserError(f"{path}: no user has two actions, so there is nothing to learn from")
     if sequences.num_items == 1:
@@ -63,7 +50,7 @@ def from_columns(users: pd.Series, items: pd.Series, path: Path) -> Sequences:
 
 
 def read_bytes(path: Path, member: str | None = None) -> bytes:
-    """Returns what is packed in a file. Raises UserError where it is missing, damaged or empty."""
+    """Returns a file's unpacked content. Raises UserError if it is missing, damaged or empty."""
     with archives.opened(path, member) as file:
         content = file.read()
     if not content.strip():

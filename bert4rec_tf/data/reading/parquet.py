@@ -1,4 +1,4 @@
-"""Parquet files, and tables in memory: columns that have a type."""
+"""Reads Parquet files and tables in memory, whose columns have types."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -13,11 +13,11 @@ from bert4rec_tf.foundation.errors import UserError
 
 ROWS = 1 << 20
 UNREADABLE = (pa.ArrowException, OSError, UnicodeError)
-"""What reading a damaged file ends in."""
+"""What reading a damaged file raises."""
 
 
 def names(path: Path) -> list[str]:
-    """Returns the names of a file's columns. Raises UserError where it is damaged."""
+    """Returns the names of a file's columns. Raises UserError if it is damaged."""
     try:
         return pyarrow.parquet.read_schema(path).names
     except UNREADABLE as error:
@@ -25,7 +25,7 @@ def names(path: Path) -> list[str]:
 
 
 def read(path: Path, layout: Layout, checker: Checker) -> Iterator[pa.Table]:
-    """Yields the good rows of a file. Raises UserError where it is damaged, and at a bad row."""
+    """Yields the good rows of a file. Raises UserError if it is damaged, and at a bad row unless those are skipped."""
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             yield from of_batches(file.iter_batches(ROWS, columns=list(layout.roles.values())), layout, checker)
@@ -50,10 +50,10 @@ def _ids(column: pa.Array, source: str) -> pa.DictionaryArray:
         column = column.dictionary_decode()
     kind = column.type
     if not (pa.types.is_integer(kind) or is_text(kind) or pa.types.is_null(kind)):
-        advice = " (whole numbers with gaps become so in pandas: use Int64)" if pa.types.is_floating(kind) else ""
+        advice = " (pandas makes fractions of whole numbers with gaps: use Int64)" if pa.types.is_floating(kind) else ""
         raise UserError(f"{source}: ids must be texts or whole numbers. Found: {kind}{advice}")
     texts = column.cast(pa.string())
-    texts.validate(full=True)  # Arrow takes it on trust that they are UTF-8
+    texts.validate(full=True)  # the cast does not check that they are UTF-8
     return texts.dictionary_encode().cast(ID)
 
 

@@ -1,4 +1,4 @@
-"""Records, one per line: JSON objects, and Python dictionaries as the Steam reviews are written."""
+"""Reads records, one per line: JSON objects, or Python dictionaries like those of the Steam reviews."""
 
 import ast
 import json
@@ -18,7 +18,7 @@ from bert4rec_tf.data.reading.columns import JSON, LITERALS, Layout
 _TOKEN = re.compile(
     r"""u?('[^'\\]*(?:\\.?[^'\\]*)*(?:'|\Z)|"[^"\\]*(?:\\.?[^"\\]*)*(?:"|\Z))|\b(?:True|False|None)\b""", re.DOTALL
 )
-"""A text, up to the end of the line where it is not closed so that nothing is looked at twice; or a constant."""
+"""A string or a constant. A string that is not closed goes to the end of the line, so that nothing is read twice."""
 
 _CONSTANTS = {"True": "true", "False": "false", "None": "null"}
 PIECE = 2 << 20
@@ -26,7 +26,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def json_record(line: str) -> Mapping[str, Any]:
-    """Returns the JSON object that a line writes. Raises ValueError for anything else."""
+    """Returns the JSON object on a line. Raises ValueError for anything else."""
     try:
         record = json.loads(line)
     except RecursionError as error:
@@ -37,9 +37,9 @@ def json_record(line: str) -> Mapping[str, Any]:
 
 
 def python_record(line: str) -> Mapping[str, Any]:
-    """Returns the Python dictionary of texts, numbers, truth values, None and lists of them that a line writes.
+    """Returns the Python dictionary on a line: strings, numbers, truth values, None and lists of these.
 
-    Its texts and constants are written as JSON does; nothing is evaluated. Raises ValueError for anything else.
+    The line is rewritten as JSON, so nothing is evaluated. Raises ValueError for anything else.
     """
     return json_record(_TOKEN.sub(_as_json, line))
 
@@ -89,9 +89,9 @@ class Reader:
         yield table
 
     def _at_once(self, content: bytes) -> dict[str, pa.Array] | None:
-        """Returns the columns of a block of which every line is a JSON object like the first; None for any other.
+        """Returns the columns of a block, or None unless every line is a JSON object like the first.
 
-        Arrow needs a quarter of the time of `json`, but cannot name the line that it does not like.
+        Arrow takes a quarter of the time of `json`, but cannot name a bad line.
         """
         if self._layout.kind != JSON:
             return None
@@ -113,7 +113,7 @@ class Reader:
         return columns
 
     def _schema_of(self, content: bytes) -> pa.Schema:
-        """Returns the types of the columns in the first line; texts where it has none."""
+        """Returns the types of the columns in the first line; strings if it has none."""
         try:
             record = self._read(content.split(b"\n", 1)[0].decode())
         except ValueError:
@@ -123,7 +123,7 @@ class Reader:
         return pa.schema([(name, kinds[role] or pa.string()) for role, name in self._layout.roles.items()])
 
     def _by_line(self, block: Block) -> tuple[dict[str, pa.Array], list[int], list[BadRow]]:
-        """Returns the columns of the records, the line of each, and the lines that are none."""
+        """Returns the columns of the records, the line of each, and the bad lines."""
         user, item, time = self._layout.user, self._layout.item, self._layout.time
         users, items, times, numbers, wrong = [], [], [], [], []
         for number, line in enumerate(_lines(block), start=block.first):
@@ -154,7 +154,7 @@ def _lines(block: Block) -> list[str]:
 
 
 def _texts(values: list[str | int | float | None]) -> pa.Array:
-    """Lone surrogates, which JSON can name though no text may hold them, become U+FFFD."""
+    """Makes strings. Lone surrogates, which JSON can write but UTF-8 cannot, become U+FFFD."""
     try:
         return pa.array(values, pa.string())
     except (pa.ArrowTypeError, UnicodeEncodeError):

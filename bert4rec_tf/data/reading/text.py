@@ -1,4 +1,4 @@
-"""Texts of separated columns, read by Arrow block by block."""
+"""Reads text in separated columns with Arrow, block by block."""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ ANY_BLANKS = " "
 """The separator that stands for any number of blanks and tabs."""
 
 UNIT_SEPARATOR = "\x1f"
-"""What `::` becomes, for Arrow takes one character; a field that has it counts as two."""
+"""Replaces `::`, because Arrow takes one character; a field that contains it counts as two."""
 
 PIECE = 2 << 20
 _BLANK_LINES = re.compile(rb"\A(?:[ \t]*(?:\r\n|\r|\n))*")
@@ -48,7 +48,7 @@ class Reader:
         wrong: list[BadRow] = []
         try:
             table = self._parsed(content)
-        except pa.ArrowInvalid:  # Arrow hands out rows as texts, so all must be UTF-8
+        except pa.ArrowInvalid:  # Arrow reports bad rows as strings, so all must be UTF-8
             table = self._parsed(content.decode("utf-8", "replace").encode(), wrong)
         places = np.delete(np.arange(table.num_rows + len(wrong)), [place for place, _, _ in wrong])
         before = 0
@@ -62,7 +62,7 @@ class Reader:
             self._checker.bad.add((int(lines[place]), kind, text) for place, kind, text in wrong)
 
     def _normal(self, content: bytes) -> bytes:
-        """Returns a content whose columns one character separates."""
+        """Returns the content with one character between columns."""
         if self._layout.separator == "::":
             return content.replace(b"::", UNIT_SEPARATOR.encode())
         if self._layout.separator != ANY_BLANKS:
@@ -88,8 +88,8 @@ class Reader:
 
         Args:
             content: rows without a header.
-            wrong: takes the rows that have another number of columns, with their places among all rows. They are
-                counted by one thread alone.
+            wrong: receives the rows with another number of columns, and their positions among all rows. Arrow counts
+                rows only with a single thread.
 
         Raises:
             pyarrow.ArrowInvalid: without `wrong`, for such a row; and for an id that is not UTF-8.

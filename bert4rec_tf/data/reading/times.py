@@ -1,4 +1,4 @@
-"""The times of actions: numbers of any unit, or dates (ISO 8601) with or without a zone. One kind per source."""
+"""Reads the times of actions: numbers of any unit, or ISO 8601 dates with or without a zone. One kind per source."""
 
 import numpy as np
 import pyarrow as pa
@@ -8,7 +8,7 @@ from bert4rec_tf.foundation.errors import UserError
 
 NUMBER, DATE, ZONED = "number", "date", "date with a zone"
 TYPES = {NUMBER: (pa.int64(), pa.float64()), DATE: (pa.timestamp("ns"),), ZONED: (pa.timestamp("ns", "UTC"),)}
-"""Kind -> the types to try, in this order."""
+"""Kind -> the types to try, in order."""
 
 BLANKS = " \t"
 _DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
@@ -17,11 +17,11 @@ _LIKE = {
     DATE: rf"^{_DAY}(?:[ T][0-9:.]+)?$",
     ZONED: rf"^{_DAY}[ T][0-9:.]+(?:Z|[+-][0-9:]+)$",
 }
-"""What a text of each kind looks like. Arrow decides about those that do: 2020-02-30 is no date."""
+"""What a text of each kind looks like. Arrow then checks the value: 2020-02-30 is not a date."""
 
 
 class Times:
-    """Reads the times of one source, whose kind is that of its first time."""
+    """Reads the times of one source. The first time decides their kind."""
 
     def __init__(self) -> None:
         self.kind: str | None = None
@@ -34,7 +34,7 @@ class Times:
             source: its file, for messages.
 
         Returns:
-            int64 or float64 [rows], whose values are 0 at bad rows, and bool [rows]; None where all are good.
+            int64 or float64 [rows], 0 at bad rows, and bool [rows]; None if all are good.
 
         Raises:
             UserError: for a column of another type.
@@ -69,7 +69,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def _cast(texts: pa.Array, kind: str) -> pa.Array | None:
-    """Returns the times of texts, None where one of them is none of this kind."""
+    """Returns the times of texts; None if one of them is not of this kind."""
     for wanted in TYPES[kind]:
         try:
             values = texts.cast(wanted)
@@ -84,17 +84,17 @@ def _cast(texts: pa.Array, kind: str) -> pa.Array | None:
 
 
 def _has_x(texts: pa.Array) -> bool:
-    """Tells whether a text may be hexadecimal, which Arrow takes for a whole number but for no fraction."""
+    """Returns whether a text may be hexadecimal, which Arrow takes as a whole number but not as a fraction."""
     letters = texts.buffers()[2]
     return letters is not None and bool((np.frombuffer(letters, np.uint8) | 32 == ord("x")).any())
 
 
 def _cast_some(texts: pa.Array, kind: str) -> pa.Array:
-    """Returns the times of texts, null for those that are none of this kind."""
+    """Returns the times of texts; null for those that are not of this kind."""
     coded = pc.utf8_trim(texts, characters=BLANKS).dictionary_encode()
     names = coded.dictionary
     good = np.flatnonzero(_looks_like(names, kind))
-    pending, failed = [good], set()  # tried as a whole, then by halves, for hardly any is bad
+    pending, failed = [good], set()  # tried as a whole, then by halves, because few are bad
     while pending:
         part = pending.pop()
         if _cast(names.take(pa.array(part)), kind) is None:
@@ -126,7 +126,7 @@ def _kind_of(texts: pa.Array) -> str | None:
 
 
 def _of_type(column: pa.Array, source: str) -> tuple[str | None, pa.Array]:
-    """Returns the kind of a column that is no text, and its times as numbers."""
+    """Returns the kind of a column that is not text, and its times as numbers."""
     kind = column.type
     if pa.types.is_null(kind):
         return None, column.cast(pa.int64())
@@ -143,6 +143,6 @@ def _of_type(column: pa.Array, source: str) -> tuple[str | None, pa.Array]:
 
 
 def _near(column: pa.Array) -> pa.Array:
-    """Leaves out what has no place in 64 bits of nanoseconds, as in texts."""
+    """Replaces dates that do not fit in 64 bits of nanoseconds by null, as for texts."""
     year = pc.year(column)
     return pc.if_else(pc.and_(pc.greater(year, 1677), pc.less(year, 2262)), column, pa.scalar(None, column.type))

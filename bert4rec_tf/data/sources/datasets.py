@@ -1,4 +1,4 @@
-"""DATASETS: name -> where a data set comes from, how it is read, and what the paper says of it."""
+"""DATASETS: name -> where a data set comes from, how it is read, and what the paper says about it."""
 
 import os
 from collections.abc import Mapping
@@ -36,9 +36,9 @@ class File:
 
     Attributes:
         name: its path in the data folder; it is also looked for with `.gz`.
-        remote: where it is fetched from, None where it is only taken if it is there.
-        member: the file in it, where it is an archive.
-        columns: those of user, item and time in a raw file.
+        remote: where to download it; None if it is only used when it is there.
+        member: the file in it, if it is an archive.
+        columns: those of users, items and times in a raw file.
     """
 
     name: str
@@ -52,10 +52,10 @@ class Source:
     """Where a data set comes from.
 
     Attributes:
-        files: any of these will do; the first that is there is taken, else the one that can be is fetched.
+        files: the first of these that is there is used; if none is, the one with a `remote` is downloaded.
         min_item_actions: the filter of a raw file, beside at least five actions per user; None for the authors'
-            processed file, which holds the sequences as they are.
-        terms: what is told when it is fetched.
+            processed file, which needs no filter.
+        terms: what to print after a download.
     """
 
     files: tuple[File, ...]
@@ -75,7 +75,7 @@ class Dataset:
         title: its name in the paper's tables.
         sources: `processed` and `raw`; none for a built-in one.
         generator: makes a built-in one.
-        remark: what is known of a difference from Table 1.
+        remark: a known difference from Table 1.
     """
 
     title: str
@@ -204,7 +204,7 @@ def find(name: str) -> Dataset:
     """Returns the data set `name`, which may end in `-raw`.
 
     Raises:
-        UserError: with the nearest name for an unknown one, and for a source that the data set does not have.
+        UserError: for an unknown name, with the nearest one, or a source that the data set does not have.
     """
     if is_own(name):
         raise UserError(f"{name!r} are data of your own: name their file (--interactions=FILE, or `interactions`)")
@@ -222,14 +222,14 @@ def source_of(name: str) -> Source | None:
 
 
 def default_folder() -> Path:
-    """Returns the environment's BERT4REC_DATA, else a folder in the user's cache."""
+    """Returns the folder in the environment variable BERT4REC_DATA, else one in the user's cache."""
     if folder := os.environ.get("BERT4REC_DATA"):
         return expanded_path(folder)
     return expanded_path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "bert4rec_tf"
 
 
 def present(name: str, folder: Path | None = None) -> tuple[File, Path] | None:
-    """Returns the file of a data set in `folder`, plain or `.gz`; None where there is none, or it is built in."""
+    """Returns the file of a data set in `folder`, plain or `.gz`; None if there is none, or it is built in."""
     source, folder = source_of(name), folder or default_folder()
     for file in source.files if source else ():
         for path in (folder / file.name, folder / f"{file.name}.gz"):
@@ -239,8 +239,8 @@ def present(name: str, folder: Path | None = None) -> tuple[File, Path] | None:
 
 
 def _may_be(file: File, path: Path) -> bool:
-    """Tells whether what lies at `path` is meant to be `file`: two archives of ML-20m have one name, and a damaged one
-    is taken for that which is fetched."""
+    """Returns whether the file at `path` may be `file`: two archives of ML-20m have the same name. A damaged one is
+    taken to be the one that can be downloaded."""
     if file.member is None:
         return True
     held = archives.members(path)
@@ -248,7 +248,7 @@ def _may_be(file: File, path: Path) -> bool:
 
 
 def obtain(name: str, folder: Path | None = None) -> tuple[File, Path] | None:
-    """The same, but a file that is not there is fetched. Raises UserError where that is not possible."""
+    """The same, but downloads a missing file. Raises UserError if that is not possible."""
     source, folder = source_of(name), folder or default_folder()
     if source is None:
         return None
@@ -267,7 +267,7 @@ def obtain(name: str, folder: Path | None = None) -> tuple[File, Path] | None:
 
 
 def _read_processed(source: Source, file: File, path: Path) -> Sequences:
-    """Reads an authors' file. Warns where it is not the one that they published, for results may then be others."""
+    """Reads a file of the authors. Warns if it is not the one that they published."""
     content = read_bytes(path, file.member)
     fetched, remote = source.fetched
     if file == fetched:
@@ -282,13 +282,12 @@ def load(data: str | Interactions, folder: Path | str | None = None, source: str
     """Reads or makes data.
 
     Args:
-        data: a name in DATASETS, or files of one's own.
-        folder: where the data sets' files lie or are put, and what is converted is kept; `default_folder()` where none
-            is named.
+        data: a name in DATASETS, or your own files.
+        folder: for downloads and converted files; by default `default_folder()`.
         source: `processed` (the authors' file) or `raw` (the publisher's).
 
     Raises:
-        UserError: for an unknown name, a file that cannot be had, and one that is empty or malformed.
+        UserError: for an unknown name, or a file that cannot be downloaded or read.
     """
     return load_with_report(data, folder, source)[0]
 
@@ -296,7 +295,7 @@ def load(data: str | Interactions, folder: Path | str | None = None, source: str
 def load_with_report(
     data: str | Interactions, folder: Path | str | None = None, source: str = "processed"
 ) -> tuple[Sequences, Report | None]:
-    """The same, with what the conversion met; None where nothing was converted."""
+    """The same, with the report of the conversion; None if nothing was converted."""
     folder = expanded_path(folder) if folder else default_folder()
     if isinstance(data, Interactions):
         return conversion.converted(data, folder)
@@ -317,7 +316,7 @@ def load_with_report(
 
 
 def table1_columns(sequences: Sequences) -> dict[str, str]:
-    """Returns the columns of Table 1, as they are shown."""
+    """Returns the columns of Table 1 as text."""
     return {
         "users": f"{sequences.num_users:,}",
         "items": f"{sequences.num_items:,}",
@@ -328,7 +327,7 @@ def table1_columns(sequences: Sequences) -> dict[str, str]:
 
 
 def describe(name: str, sequences: Sequences, report: Report | None = None) -> str:
-    """Returns what was converted, the data's row of Table 1, and the paper's below it where it has one."""
+    """Returns the report, and below it the data's row of Table 1 and the paper's, if there is one."""
     ours = table1_columns(sequences)
     rows = [("", *ours), (name if is_own(name) else find(name).title, *ours.values())]
     published = paper()["table1"].get(family(name))
@@ -345,13 +344,13 @@ def describe(name: str, sequences: Sequences, report: Report | None = None) -> s
 
 
 def in_millions(printed: str) -> tuple[float, int]:
-    """Returns the number of a text as "0.35m", and how many digits it has after the point."""
+    """Returns the number in a text like "0.35m", and how many digits it has after the point."""
     number = printed.removesuffix("m")
     return float(number), len(number.partition(".")[2])
 
 
 def _mismatch(name: str, sequences: Sequences, published: Mapping[str, Any]) -> list[str]:
-    """Says which of Table 1's numbers the data do not have, each to the digits that are printed there."""
+    """Says which numbers differ from Table 1, at the precision printed there."""
     actions, digits = in_millions(published["actions"])
     same = {
         "users": sequences.num_users == published["users"],

@@ -140,7 +140,7 @@ TITLED = b'user,item,time,title\na,1,5,lamp\na,2,4,"two, three"\nb,1,1,x\nb,3,2,
 
 def test_a_quoted_end_of_line_in_an_id_is_bad_and_lines_stay_right_behind_it(tmp_path):
     path = write(tmp_path, "a.csv", TITLED + b'a,"3\n4",1,x\n\na,3,1,"x\r\ny"\na,3\n')
-    assert "line 6: an id has an end of line in it" in refusal(path)
+    assert "line 6: an id contains a line break" in refusal(path)
     _, report = read(path, bad_rows="skip")
     assert report.bad == {bad_rows.MANY_LINES: (1, "line 6"), bad_rows.COLUMNS.format(4, 2): (1, "line 11")}
 

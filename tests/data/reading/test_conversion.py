@@ -126,7 +126,7 @@ def test_what_is_damaged_is_converted_again(path, tmp_path, capfd, damage):
 def test_where_nothing_can_be_kept_the_data_are_read_all_the_same(path, tmp_path, capfd):
     sequences, _ = conversion.converted(Interactions(path), path)
     assert histories(sequences) == plainly(ROWS)
-    assert "what was converted is not kept" in capfd.readouterr().err
+    assert "the converted data are not kept" in capfd.readouterr().err
 
 
 def test_the_report_says_what_was_read_and_kept(path):

@@ -6,12 +6,11 @@ import re
 from collections import Counter
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bert4rec_tf.data.reading.pairs import from_columns, read_pairs
+from bert4rec_tf.data.reading.pairs import read_pairs
 from bert4rec_tf.data.sequences import LeaveOneOut, Vocabulary
 from bert4rec_tf.foundation.errors import UserError
 
@@ -161,16 +160,6 @@ def test_a_packed_file_of_any_bytes_is_read_or_refused(folder, data):
 
 
 BAD_IDS = {"empty": "", "with an end of line": "two\nlines", "with a carriage return": "two\rlines"}
-
-
-@pytest.mark.parametrize("column", ["user", "item"])
-@pytest.mark.parametrize("kind", BAD_IDS)
-def test_a_raw_id_that_is_no_line_is_refused(tmp_path, kind, column):
-    bad, good = pd.Series(["a", BAD_IDS[kind], "a"]), pd.Series(["b", "b", "c"])
-    with pytest.raises(UserError) as refused:
-        from_columns(*((bad, good) if column == "user" else (good, bad)), tmp_path / "data.csv")
-    assert str(tmp_path / "data.csv") in str(refused.value)
-    assert f"an id of {column}s must be one line that is not empty. Found: {BAD_IDS[kind]!r}" in str(refused.value)
 
 
 @pytest.mark.parametrize("kind", BAD_IDS)
