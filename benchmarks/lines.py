@@ -231,7 +231,7 @@ def evaluating() -> Iterator[Row]:
             {
                 "sampled": lambda ranker=ranker, sampled=sampled: ranker.ranks(sampled),
                 "full": lambda ranker=ranker, full=full: ranker.ranks(full),
-                "theirs": lambda model=model, task=in_memory, users=users, targets=targets, full=sequences: (
+                "theirs": lambda model=model, task=sampled, users=users, targets=targets, full=sequences: (
                     original.evaluate(model, task.histories, users, targets, full, BATCH_SIZE)
                 ),
             },

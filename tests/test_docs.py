@@ -308,6 +308,7 @@ def run_training_example(steps: str, capsys) -> dict:
     return names["result"].metrics
 
 
+@pytest.mark.slow
 def test_the_example_of_training_runs(folder, capsys):
     run_training_example("steps=8, warmup_steps=2, evaluate_every=4, num_layers=1, num_heads=1, hidden_dim=8", capsys)
 

@@ -114,3 +114,8 @@ def test_a_sweep_starts_without_tensorflow():
             names = {alias.name for node in top if isinstance(node, ast.Import) for alias in node.names}
             names |= {node.module for node in top if isinstance(node, ast.ImportFrom)}
             assert not names & ({"tensorflow", "keras"} | heavy), path
+
+
+def test_no_test_imports_another():
+    for path in (ROOT / "tests").rglob("*.py"):
+        assert not [name for name in imported(path) if any(part.startswith("test_") for part in name)], path

@@ -110,7 +110,7 @@ def test_the_originals_candidates_are_unseen_and_distinct():
         assert len(set(drawn)) == 100 and not set(drawn) & set(sequences[user].tolist())
 
 
-@pytest.mark.parametrize("name", slow_but(["candidates", "evaluation"], lines.LINES))
+@pytest.mark.parametrize("name", slow_but(["candidates"], lines.LINES))
 def test_every_line_can_be_measured(tiny, name):
     rows = list(lines.LINES[name]())
     assert rows and all(row.ours > 0 and (name == "models" or row.theirs > 0) for row in rows)
@@ -130,6 +130,7 @@ def test_the_growth_of_each_figure_can_be_measured_and_drawn(tiny, monkeypatch, 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["catalogue.png", "length.png", "users.png"]
 
 
+@pytest.mark.slow
 def test_the_program_prints_a_table_and_writes_the_results(tiny, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(sys, "argv", ["benchmarks", "--only=candidates", f"--output={tmp_path / 'found'}"])
     program.main()
@@ -153,6 +154,7 @@ def test_the_memory_of_a_call_is_that_of_a_process_of_its_own():
     assert 250e6 < large - small < 400e6
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_has_no_figures():
     assert measuring.peak_memory(sys.exit, 1) == (None, 0)
 
@@ -169,6 +171,7 @@ def test_the_serving_of_a_model_can_be_measured_and_loses_nothing(monkeypatch, c
     assert "users/s" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_plain_recommendation_is_that_of_the_saved_model(tmp_path):
     model = BERT4Rec(300, max_length=serving.LENGTH, hidden_dim=8, initializer_stddev=0.3)
     vocabulary = Vocabulary(np.array([f"item{number}" for number in range(300)], object), np.arange(300, 0, -1))

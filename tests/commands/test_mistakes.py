@@ -88,6 +88,7 @@ def test_damaged_candidates_are_drawn_again_the_same(copy):
     assert path.read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_a_damaged_shard_is_written_again_the_same(copy):
     work, shards = copy / "work", sorted((copy / "work" / "prepared").rglob("*.tfrecord"))
     before, whole = results(work), [path.read_bytes() for path in shards]

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.commands import Ended, console, finished, refused, run
-from support.profiles import slow_but
 
 TINY = ["--steps=30", "--warmup_steps=5", "--evaluate_every=10", "--hidden_dim=8", "--num_heads=1", "--num_layers=1"]
 WHOLE = ("--dataset=synthetic", "--workdir=work", *TINY)
@@ -109,6 +108,7 @@ def write_pairs(path, users=12, items=30):
     path.write_bytes(gzip.compress(lines.encode()) if path.suffix == ".gz" else lines.encode())
 
 
+@pytest.mark.slow
 def test_a_packed_file_from_the_folder_in_the_environment_the_authors_way(tmp_path):
     write_pairs(tmp_path / "beauty.txt.gz")
     flags = ("--dataset=beauty", "--train_on_validation", "--masking=dynamic", *TINY)
@@ -198,6 +198,7 @@ def test_another_number_of_items_is_exported_from_a_finished_run(pop, tmp_path):
     assert numbers == [10, 3, 3]
 
 
+@pytest.mark.slow
 def test_seeds_are_repeated_and_summed_up(tmp_path):
     tiny = [*TINY, "--noretrain", "--evaluate_every=30"]
     process = finished("--dataset=synthetic", "--workdir=many", "--seeds=1,2", *tiny, cwd=tmp_path)
@@ -213,7 +214,8 @@ def test_seeds_are_repeated_and_summed_up(tmp_path):
     assert len(list(same.glob("candidates-*.npz"))) == 1
 
 
-@pytest.mark.parametrize("flag", slow_but(["--mixed_precision"], ["--mixed_precision", "--jit_compile"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("flag", ["--mixed_precision", "--jit_compile"])
 def test_the_ways_to_compute_go_the_whole_way(tmp_path, flag):
     finished(*WHOLE, "--noretrain", flag, cwd=tmp_path)
     metrics = json.loads((tmp_path / "work" / "metrics.json").read_text())

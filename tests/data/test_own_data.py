@@ -116,6 +116,7 @@ def test_a_mistake_ends_in_one_line(copy, kind):
     assert not (copy / "new").exists()
 
 
+@pytest.mark.slow
 def test_the_same_from_python(finished, tmp_path):
     own = b4r.Interactions(finished / "ratings.csv", min_user_actions=2)
     flags = dict(flag.removeprefix("--").split("=") for flag in TINY.split())

@@ -28,6 +28,7 @@ def lines_of(folder):
     return [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_part_from_one_command(tmp_path):
     """One run, in a process; the other cells are not run."""
     made = quick(tmp_path, "--tables=1", "--figures=2", "--jobs=2", "--threads=1")

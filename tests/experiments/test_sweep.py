@@ -153,6 +153,7 @@ def test_a_run_out_of_its_time_goes_on_in_the_next_sweep(tmp_path):
     assert lines(tmp_path)[0]["wall_seconds"] > spent
 
 
+@pytest.mark.slow
 def test_two_at_once_share_the_work(tmp_path):
     sweeps = [start(tmp_path, "--jobs=2"), start(tmp_path)]
     for process in sweeps:
@@ -161,6 +162,7 @@ def test_two_at_once_share_the_work(tmp_path):
     assert_complete(tmp_path)
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_everything_and_the_same_command_goes_on(tmp_path):
     process = start(tmp_path, "--jobs=2")
     wait_until(lambda: len(processes(tmp_path)) >= 2)
@@ -175,6 +177,7 @@ def test_ctrl_c_stops_everything_and_the_same_command_goes_on(tmp_path):
     assert_complete(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_leaves_no_orphans_and_goes_on(tmp_path):
     process = start(tmp_path)
     wait_until(lambda: len(processes(tmp_path)) and (tmp_path / "results" / "results.jsonl").exists())

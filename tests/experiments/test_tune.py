@@ -52,6 +52,7 @@ def search(folder, model="bpr_mf"):
     return tune.Search(model, "synthetic", QUICK, folder)
 
 
+@pytest.mark.slow
 def test_a_search_goes_on_after_a_kill(tmp_path):
     """The killed trial is tried again with its settings, and the sampler does not repeat what it drew."""
     folder = tmp_path / "tuning" / "synthetic-bpr_mf"

@@ -400,6 +400,7 @@ def largest_file(limit):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+@pytest.mark.slow
 def test_a_disk_too_full_for_the_results_ends_in_one_line_and_spoils_nothing(tmp_path, uninterrupted):
     work = copied(uninterrupted("static"), tmp_path, "metrics.json")
     before = runs.contents_of(work)

@@ -3,7 +3,6 @@
 import functools
 
 import pytest
-from support.profiles import slow_but
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.data.sources.synthetic import MarkovCatalogue
@@ -50,7 +49,8 @@ def without_order(soon):
     return max(soon("pop"), soon("bpr_mf", 150))
 
 
-@pytest.mark.parametrize("model", slow_but(["bert4rec"], SEQUENTIAL))
+@pytest.mark.slow
+@pytest.mark.parametrize("model", SEQUENTIAL)
 def test_a_sequential_model_soon_beats_those_without_order_on_a_small_chain(soon, without_order, model):
     warm_up = {"warmup_steps": 100} if model == "bert4rec" else {}
     assert soon(model, STEPS[model], **warm_up) > 1.3 * without_order

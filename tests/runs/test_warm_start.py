@@ -121,7 +121,7 @@ def plain_start(old, fresh, old_ids, new_ids):
 
 
 @pytest.mark.filterwarnings("ignore:Even though")
-@pytest.mark.parametrize(("model", "killed_at"), [("bert4rec", 5), ("bpr_mf", 1)])
+@pytest.mark.parametrize(("model", "killed_at"), [pytest.param("bert4rec", 5, marks=pytest.mark.slow), ("bpr_mf", 1)])
 def test_both_trainings_begin_with_the_weights_and_a_killed_one_goes_on_to_the_bit(
     source, tmp_path, monkeypatch, model, killed_at
 ):

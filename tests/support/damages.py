@@ -217,14 +217,12 @@ OF_RUNS = [
         set_up=headed("retrain", shape_of_another),
     ),
     of_run(
-        "every checkpoint cut short", EVALUATE, "work/retrain", "delete work/retrain to begin", set_up=cut("retrain")
+        "every checkpoint cut short", EVALUATE, "work/retrain", "delete work/retrain to start", set_up=cut("retrain")
     ),
     of_run(
-        "a training without a checkpoint", AGAIN, "work/select", "delete work/select to begin", set_up=cut("select")
+        "a training without a checkpoint", AGAIN, "work/select", "delete work/select to start", set_up=cut("select")
     ),
-    of_run(
-        "nothing whole to export", EXPORT, "work/retrain", "delete work/retrain to start again", set_up=cut("retrain")
-    ),
+    of_run("nothing whole to export", EXPORT, "work/retrain", "delete work/retrain to start", set_up=cut("retrain")),
     of_run(
         "no best weights", AGAIN, "select/best.npz", "delete work/select to train", set_up=without("select/best.npz")
     ),

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from bert4rec_tf.config.model_settings import PopSettings
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.models import BERT4Rec, Pop, Recommender
 
@@ -34,9 +35,10 @@ HISTORIES = [
 class Fixed(Recommender):
     """Gives every history the same scores, and cannot read a batch without columns."""
 
+    settings_type = PopSettings
+
     def __init__(self, scores):
-        super().__init__()
-        self.num_items = len(scores)
+        super().__init__(len(scores))
         self.table = self.add_weight(shape=(len(scores),), autocast=False)
         self.table.assign(scores)
 

@@ -15,7 +15,7 @@ NUM_ITEMS, NUM_USERS = 40, 60
 SEQUENCES = make_sequences(
     [1 + (np.arange(4 + user % 9) + 5 * user) % NUM_ITEMS for user in range(NUM_USERS)], NUM_ITEMS
 )
-SMALL = {"hidden_dim": 16, "max_length": 8, "num_heads": 2, "extra_negatives": 2}
+SMALL = {"hidden_dim": 16, "max_length": 8, "num_layers": 1, "num_heads": 2, "extra_negatives": 2}
 HISTORIES = {
     "users": np.array([3, 59, 0, 7], np.int32),
     "items": np.array([[4, 9, 2, 7, 1, 12], [3, 0, 0, 0, 0, 0], [5, 6, 8, 0, 0, 0], [0, 0, 0, 0, 0, 0]], np.int32),

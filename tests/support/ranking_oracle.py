@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from bert4rec_tf.data.sequences import Sequences, Vocabulary
 from bert4rec_tf.evaluation.metrics import FULL
+from support.profiles import examples
 
-FEW = settings(deadline=None, max_examples=50)
+FEW = settings(deadline=None, max_examples=examples(50))
 
 
 def make_sequences(histories, num_items):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert4rec_tf.config.model_settings import PopSettings
 from bert4rec_tf.config.run import Run, TrainingSettings
 from bert4rec_tf.data.examples import preparation
 from bert4rec_tf.foundation import plots
@@ -26,9 +27,10 @@ STEP_40 = "step-000000040.npz"
 class Bag(Recommender):
     """Tells a hidden item from the sum of the others, with dropout. Its graph is made at once; BERT4Rec's is not."""
 
+    settings_type = PopSettings
+
     def __init__(self):
-        super().__init__()
-        self.num_items = NUM_ITEMS
+        super().__init__(NUM_ITEMS)
         self.item_embeddings = self.add_table("items", NUM_ITEMS + 2, 8, 0.3, of="items")
         self.outputs_table = self.add_table("outputs", NUM_ITEMS + 2, 8, 0.3, of="items")
         self.dropout = Dropout(0.2)

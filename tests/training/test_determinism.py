@@ -8,17 +8,17 @@ import pytest
 from support import whole_runs as runs
 from support.whole_runs import FLAGS
 
+pytestmark = pytest.mark.slow
+
 AGAIN = {"static": ("--processes=2",), "dynamic": (), "one thread": ()}
-KINDS = [kind if kind == "static" else pytest.param(kind, marks=pytest.mark.slow) for kind in AGAIN]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", AGAIN)
 def test_the_same_command_gives_the_same_bytes_in_another_process(uninterrupted, tmp_path, kind):
     first = runs.finished(tmp_path / "first", *FLAGS[kind]) if kind == "one thread" else uninterrupted(kind)
     runs.assert_same_runs(first, runs.finished(tmp_path / "again", *FLAGS[kind], *AGAIN[kind], hash_seed=1))
 
 
-@pytest.mark.slow
 def test_runs_that_ought_to_differ_are_told_apart(uninterrupted):
     found = runs.differences(uninterrupted("static"), uninterrupted("dynamic"))
     assert {"metrics.json", "ranks-test.npz: popular", "select/curve.csv", "select/step-000000012.npz: model/000"} <= {

@@ -230,7 +230,8 @@ def resumed_from_states(tmp_path, monkeypatch, masking, choose):
 
 
 @pytest.mark.filterwarnings("ignore:Even though")
-@pytest.mark.parametrize("masking", ["static", pytest.param("dynamic", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("masking", ["static", "dynamic"])
 def test_some_states_of_the_disk_that_a_kill_may_leave_are_gone_on_from(tmp_path, quick, monkeypatch, masking):
     resumed_from_states(tmp_path, monkeypatch, masking, lambda copies: random.Random(masking).sample(copies, 2))
 

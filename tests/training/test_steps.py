@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.paths import ROOT, TESTS
-from support.profiles import slow_but
 
 from bert4rec_tf.config.run import TrainingSettings
 from bert4rec_tf.foundation.errors import UserError
@@ -86,6 +85,7 @@ def assert_same_training(got, expected, tolerance=1e-5):
 # Compiled by XLA
 
 
+@pytest.mark.slow
 def test_the_compiled_step_is_the_ordinary_one():
     batches = [batch(7, seed, counts=(0, 1, 3, 2)) for seed in range(6)]
     compiled, plain = (train(batches, jit_compile=jit, clip_norm=0.5, **CALM) for jit in (True, False))
@@ -93,7 +93,8 @@ def test_the_compiled_step_is_the_ordinary_one():
     assert plain[0][0]["gradient_norm"] > 0.5
 
 
-@pytest.mark.parametrize("optimizer", ["adam", pytest.param("adagrad", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["adam", "adagrad"])
 def test_large_tables_are_updated_as_small_ones_are(monkeypatch, optimizer):
     how = {**CALM, "bias_correction": True, "optimizer": optimizer, "momentum": 0.2}
     batches = [batch(16, seed) for seed in range(3)]
@@ -119,7 +120,8 @@ def test_the_compiled_step_learns_with_dropout():
     assert learns(jit_compile=True)
 
 
-@pytest.mark.parametrize("jit_compile", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("jit_compile", [True, False])
 def test_a_batch_without_a_target_costs_nothing(jit_compile):
     made, weights = train([batch(4, 0, counts=(0, 0))] * 2, jit_compile=jit_compile, weight_decay=0.0)
     assert [row["loss"] for row in made] == [0, 0] and made[0]["gradient_norm"] == 0
@@ -141,6 +143,7 @@ def test_bfloat16_learns(jit_compile):
     assert learns(dtype="mixed_bfloat16", jit_compile=jit_compile)
 
 
+@pytest.mark.slow
 def test_bfloat16_keeps_float32_weights_and_moments():
     _, weights = train([batch(8, 0)] * 2, dtype="mixed_bfloat16")
     kinds = {str(values.dtype) for values in weights}
@@ -277,9 +280,6 @@ CHECKS = {name: functools.partial(shared_training_is_that_of_one_device, **how) 
 }
 
 
-QUICK_CHECKS = ("two, clipped", "more replicas than rows or devices are refused")
-
-
 def main(path, names):
     """Makes three virtual devices, runs the checks, and writes what went wrong in each."""
     steps.strategy_for(3)
@@ -305,7 +305,8 @@ def outcomes(request, tmp_path_factory):
     return json.loads(path.read_text())
 
 
-@pytest.mark.parametrize("check", slow_but(QUICK_CHECKS, CHECKS))
+@pytest.mark.slow
+@pytest.mark.parametrize("check", CHECKS)
 def test_replicas(outcomes, check):
     assert not outcomes[check], outcomes[check]
 

@@ -24,6 +24,7 @@ from bert4rec_tf.training import checkpoints
 from bert4rec_tf.training.trainer import BEST, load_weights, read_state
 
 
+@pytest.mark.slow
 def test_the_loss_falls(tmp_path):
     keras.utils.set_random_seed(4)
     model = BERT4Rec(NUM_ITEMS, max_length=6, hidden_dim=32, num_heads=2, dropout=0.0, attention_dropout=0.0)

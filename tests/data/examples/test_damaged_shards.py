@@ -3,7 +3,6 @@
 import pytest
 import tensorflow as tf
 from support import whole_runs as runs
-from support.profiles import slow_but
 from support.shards import DYNAMIC, MAX_LENGTH, SEQUENCES, STATIC, contents
 from support.trainings import experiment, small_and_quick, whole_run
 
@@ -88,7 +87,8 @@ def whole(quick, tmp_path_factory):
 
 
 @pytest.mark.filterwarnings("ignore:Even though")
-@pytest.mark.parametrize("damage", slow_but([flip_a_byte], DAMAGES))
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_while_training_ends_in_one_line_and_the_same_command_mends_it(tmp_path, quick, whole, damage):
     made = experiment(tmp_path, "static")
     made.prepare()

@@ -195,7 +195,7 @@ def test_nothing_to_mask_is_an_error(tmp_path):
         np.array(["a", "b"], object),
         np.array(["x", "y", "z"]),
     )
-    with pytest.raises(UserError, match="two items"):
+    with pytest.raises(UserError, match="two training items"):
         prepare(LeaveOneOut(single).training(False), STATIC, MAX_LENGTH, 5, tmp_path)
 
 
