@@ -1,4 +1,4 @@
-"""The hot paths, each beside the formulation of the authors' program and the machine's own limits, in one run."""
+"""Benchmarks of the hot paths, compared with the authors' formulation and the machine's limits."""
 
 from bert4rec_tf.foundation.startup import import_tensorflow
 

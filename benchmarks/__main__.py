@@ -1,12 +1,12 @@
 """Times the hot paths and prints a table.
 
     python -m benchmarks                    all lines, some minutes
-    python -m benchmarks --only training    one of them
-    python -m benchmarks --growth           how each figure grows with the catalogue, the length and the users
-    python -m benchmarks --serving          a model asked in process and over HTTP, until the server is saturated
-    python -m benchmarks --output DIR       also lines.json, growth.json or serving.json, and pictures of the curves
+    python -m benchmarks --only training    one line
+    python -m benchmarks --growth           time and memory by number of items, length of histories and number of users
+    python -m benchmarks --serving          latency in process and over HTTP, up to a saturated server
+    python -m benchmarks --output DIR       also write lines.json, growth.json or serving.json, and plots of the curves
 
-Ratios are of times in the same run; the machine's other work disturbs both sides of them.
+Both sides of a ratio are timed in the same run, so other work on the machine slows both.
 """
 
 import argparse
@@ -23,12 +23,12 @@ def main() -> None:
     from bert4rec_tf.runs.pipeline import environment
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=sorted(lines.LINES), action="append", help="these lines only")
-    parser.add_argument("--growth", action="store_true", help="the curves in place of the table")
     parser.add_argument(
-        "--serving", action="store_true", help="latency and load of a served model in place of the table"
+        "--only", choices=sorted(lines.LINES), action="append", help="run only this line; may be repeated"
     )
-    parser.add_argument("--output", type=Path, help="folder for the results as JSON, and pictures")
+    parser.add_argument("--growth", action="store_true", help="measure the curves instead of the table")
+    parser.add_argument("--serving", action="store_true", help="measure a served model instead of the table")
+    parser.add_argument("--output", type=Path, help="folder for the results as JSON, and plots")
     named = parser.parse_args()
     rates = {"float32": measuring.matrix_rate(), "bfloat16": measuring.matrix_rate("bfloat16")}
     copy = measuring.copy_rate()

@@ -1,4 +1,4 @@
-"""A ratings file to sequences: ours beside the plain way in pandas, one list per user."""
+"""Converts a ratings file to sequences: our code, and plain pandas with one list per user."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ FIRST_TIME, LAST_TIME = 789_652_009, 1_427_784_002
 
 
 def write(path: Path, users: int, items: int, shortest: int, mean: float) -> int:
-    """Writes `userId,movieId,rating,timestamp`, users after each other and times in no order, and returns the rows."""
+    """Writes `userId,movieId,rating,timestamp`, grouped by user, with random times. Returns the number of rows."""
     sequences = shapes.generate(users, items, shortest, mean)
     rng = np.random.default_rng(1)
     rows = sequences.num_actions
@@ -35,7 +35,7 @@ def write(path: Path, users: int, items: int, shortest: int, mean: float) -> int
 
 
 def ours(source: Path, target: Path) -> int:
-    """Reads, filters, orders and stores, and returns the actions kept."""
+    """Reads, filters, orders and stores. Returns the number of actions kept."""
     asked = Interactions(source, min_user_actions=LEAST, min_item_actions=LEAST)
     sequences, report = conversion.convert(asked)
     conversion.save(target, sequences, report)

@@ -1,4 +1,4 @@
-"""How each figure grows: with the catalogue, the length of histories, and the number of users."""
+"""Time and memory by number of items, length of histories and number of users."""
 
 import tempfile
 from pathlib import Path
@@ -21,26 +21,26 @@ Curves = dict[str, dict[str, list[float]]]
 
 
 def measure() -> Curves:
-    """Returns the curves by name: `x` and one list per figure; prints them on the way."""
+    """Measures and prints the curves. Returns them by name: `x` and one list per figure."""
     return {"catalogue": by_catalogue(), "length": by_length(), "users": by_users()}
 
 
 def by_catalogue() -> dict[str, list[float]]:
-    """A training step of 256 samples, and its process' peak memory, for larger and larger catalogues."""
+    """Time and peak memory of a training step of 256 samples, by number of items."""
     rows = [_in_a_process(8_000, items, 50) for items in CATALOGUES]
-    return _told(
+    return _printed(
         "catalogue", CATALOGUES, {"step seconds": [row[0] for row in rows], "peak GB": [row[1] for row in rows]}
     )
 
 
 def by_length() -> dict[str, list[float]]:
-    """The same for longer and longer histories, all of them full."""
+    """The same by length of histories, without padding."""
     rows = [_in_a_process(2_000, 5_000, length) for length in LENGTHS]
-    return _told("length", LENGTHS, {"step seconds": [row[0] for row in rows], "peak GB": [row[1] for row in rows]})
+    return _printed("length", LENGTHS, {"step seconds": [row[0] for row in rows], "peak GB": [row[1] for row in rows]})
 
 
 def by_users() -> dict[str, list[float]]:
-    """Preparing all users, and drawing candidates for them, in seconds."""
+    """Seconds to prepare examples and to draw candidates, by number of users."""
     seconds: dict[str, list[float]] = {"preparation seconds": [], "candidates seconds": []}
     masking = MaskingSettings(mask_proportion=0.6, max_predictions=30, window_step=0.1, mask_copies=1)
     for users in USERS:
@@ -59,7 +59,7 @@ def by_users() -> dict[str, list[float]]:
                 lambda split=split, sequences=sequences: candidates.draw_popular(sequences, split.users, 100, 0)
             )
         )
-    return _told("users", USERS, seconds)
+    return _printed("users", USERS, seconds)
 
 
 def _in_a_process(users: int, items: int, length: int) -> tuple[float, float]:
@@ -68,7 +68,7 @@ def _in_a_process(users: int, items: int, length: int) -> tuple[float, float]:
 
 
 def step_seconds(users: int, items: int, length: int) -> float:
-    """Returns the median seconds of a step with `items` items, and histories of about `length` where that is not 50."""
+    """Returns the median seconds of a step. Histories are about `length` long, or those of Beauty if it is 50."""
     masking = MaskingSettings(mask_proportion=0.2, max_predictions=max(20, length // 5))
     shortest, mean = (5, 8.8) if length == 50 else (length, length + 2)
     shape = shapes.Shape(users, items, shortest, mean, length, masking)
@@ -78,7 +78,7 @@ def step_seconds(users: int, items: int, length: int) -> float:
     return measuring.alternate({"step": lambda: float(step(batch)["loss"])}, rounds=3)["step"].median
 
 
-def _told(name: str, sizes: tuple[int, ...], figures: dict[str, list[float]]) -> dict[str, list[float]]:
+def _printed(name: str, sizes: tuple[int, ...], figures: dict[str, list[float]]) -> dict[str, list[float]]:
     print(f"{name:<24}" + "".join(f"{size:>12,}" for size in sizes))
     for figure, values in figures.items():
         print(f"{figure:<24}" + "".join(f"{value:>12.3g}" for value in values), flush=True)
@@ -87,11 +87,11 @@ def _told(name: str, sizes: tuple[int, ...], figures: dict[str, list[float]]) ->
 
 
 def plot(curves: Curves, folder: Path) -> None:
-    """Draws one picture per curve, on logarithmic axes, where matplotlib is installed."""
+    """Draws one plot per curve, on logarithmic axes. Without matplotlib, prints how to install it."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        print("The pictures need matplotlib: pip install '.[plots]'")
+        print("The plots need matplotlib: pip install '.[plots]'")
         return
     files.make_folder(folder)
     for name, found in curves.items():

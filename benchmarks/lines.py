@@ -1,4 +1,4 @@
-"""The lines of the benchmark: each times our path beside the authors' formulation in alternating order."""
+"""The lines of the benchmark. Each times our code and the authors' formulation in alternating order."""
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -25,12 +25,12 @@ from bert4rec_tf.training import steps
 from bert4rec_tf.training.optimizer import optimizer_of
 
 SAMPLE_USERS = 400
-"""Users of the authors' formulation where it works through one after the other."""
+"""Number of users for the authors' formulation where it handles one user at a time."""
 
 BATCH_SIZE = 256
 
 OUR_STEPS = 10
-"""Steps of ours per turn: the first one after the authors' has the memory to fetch again that theirs gave back."""
+"""Our steps per turn. More than one, because the first must allocate the memory that the authors' step released."""
 
 WIDTH = 64
 
@@ -41,8 +41,8 @@ class Row:
 
     Attributes:
         line: what was timed, on which shape.
-        unit: of the two rates.
-        ours, theirs: per second; `theirs` is None where there is nothing to compare.
+        unit: unit of both rates.
+        ours, theirs: per second; `theirs` is None if there is nothing to compare with.
         notes: further figures.
     """
 
@@ -138,7 +138,7 @@ def _make_steps(step: Callable[[Batch], dict[str, Any]], batches: Iterator[Batch
 
 
 def make_batch(shape: shapes.Shape, sequences: Sequences) -> tuple[Batch, int, int]:
-    """Returns a batch, how many tokens of it are real, and how many are masked."""
+    """Returns a batch and its numbers of real and of masked tokens."""
     windows = cut_windows(LeaveOneOut(sequences).training(True), shape.max_length, shape.masking.window_step)
     chosen = np.random.default_rng(2).integers(len(windows) * (shape.masking.mask_copies + 1), size=BATCH_SIZE)
     made = mask_windows(windows, chosen, shape.masking, shape.max_length, sequences.num_items, [3])
@@ -172,7 +172,7 @@ def _step_of_model(model: Recommender, signature: steps.Signature | None = None)
 
 
 def one_step(name: str, kind: str) -> None:
-    """Makes two steps; for the memory that they take."""
+    """Takes two steps, to measure their memory."""
     shape, sequences = shapes.of(name)
     batch, _, _ = make_batch(shape, sequences)
     step = step_of(shape, sequences.num_items, kind)
@@ -181,7 +181,7 @@ def one_step(name: str, kind: str) -> None:
 
 
 def useful_operations(shape: shapes.Shape, num_items: int, tokens: int, masked: int, layers: int = 2) -> float:
-    """Counts what cannot be avoided: three products of masked positions and table, the encoder on real tokens."""
+    """Returns the least FLOPs of a step: three products of masked positions and item table, and the encoder."""
     return 3 * 2 * (masked * (num_items + 2) * WIDTH + layers * tokens * 12 * WIDTH**2)
 
 
@@ -196,7 +196,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def other_models() -> Iterator[Row]:
-    """Steps of the other models that read histories, samples per second, their examples made on the way."""
+    """Steps of the other models that read histories, samples per second, including making the examples."""
     for name in shapes.SHAPES:
         shape, sequences = shapes.of(name)
         training = LeaveOneOut(sequences).training(True)
@@ -264,7 +264,7 @@ def drawing() -> Iterator[Row]:
 
 
 def converting() -> Iterator[Row]:
-    """A ratings file of 20 million rows to stored sequences, rows per second, beside plain pandas."""
+    """A ratings file of 20 million rows to stored sequences, rows per second, compared with plain pandas."""
     for name, sizes in conversion.LARGE.items():
         with tempfile.TemporaryDirectory() as folder:
             source, target = Path(folder) / "ratings.csv", Path(folder) / "sequences"

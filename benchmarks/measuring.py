@@ -1,4 +1,4 @@
-"""Times of several formulations in one run, in alternating order, and what the machine itself can do."""
+"""Times several formulations in alternating order, and measures the limits of the machine."""
 
 import multiprocessing
 import statistics
@@ -17,8 +17,8 @@ class Timing:
     """Seconds of one formulation.
 
     Attributes:
-        median, best: over the rounds.
-        processor: the median of what all threads of this process computed.
+        median, best: wall time over the rounds.
+        processor: median processor time of all threads of this process.
     """
 
     median: float
@@ -27,7 +27,7 @@ class Timing:
 
 
 def alternate(formulations: Mapping[str, Callable[[], Any]], rounds: int = 5, warm_up: int = 1) -> dict[str, Timing]:
-    """Times every formulation once per round, each round in the other direction, after calls that do not count."""
+    """Times every formulation once per round, reversing the order each round, after `warm_up` untimed rounds."""
     names = list(formulations)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     processor: dict[str, list[float]] = {name: [] for name in names}
@@ -52,21 +52,21 @@ def once(function: Callable[[], Any]) -> float:
 
 
 def matrix_rate(dtype: str = "float32", size: int = 2_048) -> float:
-    """Returns the operations per second of the machine's matrix product."""
+    """Returns the FLOP/s of a matrix product."""
     matrix = tf.cast(tf.random.stateless_uniform([size, size], [1, 2]), dtype)
     multiply = tf.function(lambda: tf.matmul(matrix, matrix)[0, 0])
     return 2 * size**3 / alternate({"product": lambda: multiply().numpy()}, rounds=9).popitem()[1].best
 
 
 def copy_rate(megabytes: int = 256) -> float:
-    """Returns the bytes per second of a copy in memory, read and written ones together."""
+    """Returns the bytes per second, read plus written, of a copy in memory."""
     source = np.ones(megabytes << 17)
     target = np.empty_like(source)
     return 2 * source.nbytes / alternate({"copy": lambda: np.copyto(target, source)}, rounds=7).popitem()[1].best
 
 
 def peak_memory(function: Callable[..., Any], *arguments: Any) -> tuple[Any, int]:
-    """Calls a function in a new process, and returns its result and the most memory that process had, in bytes.
+    """Calls a function in a new process. Returns its result and the peak memory of that process in bytes.
 
     Only on Linux.
     """
@@ -89,6 +89,6 @@ def _report(sender: Any, function: Callable[..., Any], arguments: tuple) -> None
 
 
 def _high_water_mark() -> int:
-    """Not getrusage's, which a process inherits from the one that began it."""
+    """Reads /proc, because a new process inherits getrusage's peak from its parent."""
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024

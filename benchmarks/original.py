@@ -1,6 +1,6 @@
-"""The formulation of the authors' program, written anew in plain Python and TensorFlow 2 to be timed.
+"""The formulation of the authors' program, rewritten in plain Python and TensorFlow 2 for timing.
 
-One user at a time, one record at a time, all slots of the output layer, a one-hot softmax.
+It handles one user and one record at a time, computes all prediction slots and uses a one-hot softmax.
 """
 
 import random
@@ -15,7 +15,7 @@ from bert4rec_tf.models import BERT4Rec
 
 
 def windows_of(history: list[str], max_length: int, window_step: float) -> list[list[str]]:
-    """Cuts one history, as `examples.cut_windows` cuts them all."""
+    """Cuts one history into windows, like `cloze.cut_windows`."""
     if len(history) <= max_length:
         return [history]
     stride = max_length if window_step == -1 else int(window_step * max_length)
@@ -26,9 +26,9 @@ def windows_of(history: list[str], max_length: int, window_step: float) -> list[
 def mask(
     window: list[str], masking: MaskingSettings, known: list[str], rng: random.Random
 ) -> tuple[list[str], list[int], list[str]]:
-    """Masks one window at random: its tokens, the masked places and what stood there.
+    """Masks one window at random. Returns its tokens, the masked positions and the masked tokens.
 
-    Every token is looked for in the list of all items, as in the original.
+    Searches for every token in the list of all items, as in the original.
     """
     order = [place for place, token in enumerate(window) if token in known]
     rng.shuffle(order)
@@ -53,7 +53,7 @@ def mask_last(window: list[str]) -> tuple[list[str], list[int], list[str]]:
 def prepare(
     sequences: Sequences, users: np.ndarray, masking: MaskingSettings, max_length: int, path: Path, seed: int
 ) -> int:
-    """Writes the masked examples of these users, one `tf.train.Example` each, and returns how many."""
+    """Writes the masked examples of these users, one `tf.train.Example` each. Returns their number."""
     raw = sequences.vocabulary.items.tolist()
     ids = {item: number for number, item in enumerate(raw, start=1)} | {"[MASK]": len(raw) + 1}
     rng, instances = random.Random(seed), []
@@ -90,7 +90,7 @@ def serialize(
 
 
 def read(path: Path, batch_size: int, max_length: int, slots: int) -> tf.data.Dataset:
-    """Parses one record at a time behind a buffer of 100, and batches."""
+    """Parses one record at a time, shuffled in a buffer of 100, then batches."""
     spec = {
         "info": tf.io.FixedLenFeature([1], tf.int64),
         "input_ids": tf.io.FixedLenFeature([max_length], tf.int64),
@@ -109,7 +109,7 @@ def read(path: Path, batch_size: int, max_length: int, slots: int) -> tf.data.Da
 
 
 def training_loss(model: BERT4Rec, batch: dict[str, tf.Tensor]) -> tf.Tensor:
-    """All slots through the output layer, log-softmax over the table, times one-hot labels."""
+    """Returns the loss: log-softmax over all items for all prediction slots, times one-hot labels."""
     hidden = model.encode(batch["items"], training=True)
     width = hidden.shape[-1]
     flat = tf.reshape(hidden, [-1, width])
@@ -124,7 +124,7 @@ def training_loss(model: BERT4Rec, batch: dict[str, tf.Tensor]) -> tf.Tensor:
 
 
 def draw_candidates(sequences: Sequences, users: np.ndarray, rng: np.random.RandomState) -> list[list[int]]:
-    """Draws 100 negatives by popularity for one user after the other, again until enough are new."""
+    """Draws 100 negatives by popularity for one user at a time, and redraws until enough are new."""
     items = np.arange(1, sequences.num_items + 1)
     probabilities = sequences.vocabulary.counts / sequences.vocabulary.counts.sum()
     drawn = []
@@ -140,7 +140,7 @@ def draw_candidates(sequences: Sequences, users: np.ndarray, rng: np.random.Rand
 def evaluate(
     model: BERT4Rec, histories: Sequences, users: np.ndarray, targets: np.ndarray, full: Sequences, batch_size: int
 ) -> list[int]:
-    """Ranks the targets of these users: log-probabilities of all items, then each user's draw and sort."""
+    """Ranks the targets of these users: computes the log-probabilities of all items, then draws and sorts per user."""
     rng, ranks = np.random.RandomState(1), []
 
     @tf.function(reduce_retracing=True)

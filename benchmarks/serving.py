@@ -1,6 +1,6 @@
-"""A trained model asked by one user, by many in a batch, and over HTTP until it is saturated.
+"""Times a served model: one user, batches of users, and HTTP up to saturation.
 
-Beside it the plain formulation: one request at a time through the Keras model, with dictionaries and sorting in Python.
+Compares with plain code: one request at a time through the Keras model, with dictionaries and sorting in Python.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from bert4rec_tf.serving.signatures import LoadedModel
 
 CATALOGUES = (10_000, 100_000, 1_000_000)
 REQUESTS = {"in process": 200, "over HTTP": 200, "saturated": 2_000}
-"""How many there are of each kind; a run is bounded by them."""
+"""Number of requests of each kind."""
 
 CLIENTS = 64
 BATCH_SIZE = 64
@@ -41,7 +41,7 @@ History = list[str]
 
 
 def measure() -> list[dict[str, float]]:
-    """Returns the figures of each catalogue; prints them on the way."""
+    """Measures, prints and returns the figures of each catalogue."""
     found = []
     for number in CATALOGUES:
         figures = {"items": number, **of_catalogue(number)}
@@ -87,7 +87,7 @@ def ask(served: LoadedModel, histories: Sequence[History]) -> dict[str, np.ndarr
 
 
 class Plain:
-    """The plain formulation."""
+    """The plain code to compare with."""
 
     def __init__(self, model: BERT4Rec, vocabulary: Vocabulary) -> None:
         self._model = model
@@ -106,7 +106,7 @@ class Plain:
 
 
 def in_process(served: LoadedModel, plain: Plain, histories: Sequence[History]) -> dict[str, float]:
-    """Latency of one user in alternating order, and users per second in batches."""
+    """Returns the latency for one user, ours and plain alternating, and the users per second in batches."""
     seconds: dict[str, list[float]] = {"ours": [], "plain": []}
     calls: dict[str, Callable[[History], Any]] = {
         "ours": lambda history: ask(served, [history]),
@@ -134,7 +134,7 @@ def percentiles(seconds: Sequence[float]) -> dict[str, float]:
 
 @contextlib.contextmanager
 def server(folder: Path, **flags: int) -> Iterator[tuple[str, float]]:
-    """Serves in another process; yields the address for predictions, and the seconds until it listened."""
+    """Serves in another process. Yields the address for predictions and the seconds until it listened."""
     command = [
         sys.executable,
         "-c",
@@ -164,11 +164,11 @@ def server(folder: Path, **flags: int) -> Iterator[tuple[str, float]]:
 def load(
     address: str, histories: Sequence[History], expected: Sequence[np.ndarray], clients: int, requests: int
 ) -> dict[str, float]:
-    """Asks `requests` times from so many clients at once, each on one connection.
+    """Sends `requests` requests from `clients` concurrent clients, each on one connection.
 
     Returns:
-        Percentiles of the latency and the rate of what was answered; how many were sent back for being too many
-        (`refused`), were answered otherwise (`errors`), got no answer (`lost`) or another one's (`wrong`).
+        Percentiles of the latency and the rate of the answered requests; the numbers of those refused by a full queue
+        (`refused`), with other errors (`errors`), without an answer (`lost`) and with another's answer (`wrong`).
     """
     return asyncio.run(_load(address, histories, expected, clients, requests))
 

@@ -4,8 +4,8 @@
     python -m bert4rec_tf.run --dataset=beauty --workdir=runs/beauty
     python -m bert4rec_tf.run --interactions=ratings.csv --workdir=runs/own
 
-Settings come from a preset (--preset=fast, released or table2); every single one is also a flag. What is prepared and
-trained is not done again: the same command goes on where it was stopped. The test items are measured each time.
+Settings come from a preset (--preset=fast, released or table2), and each is also a flag. Run the same command again to
+resume: finished parts are not repeated, except the evaluation on the test items.
 """
 
 import os
@@ -36,31 +36,33 @@ from bert4rec_tf.runs.workdir import WorkDirectory, interactions_of
 FLAGS = flags.FLAGS
 MODES = ("all", "prepare", "train", "evaluate", "export")
 MOST = 1_000_000
-"""No count of processes, threads or recommendations is larger."""
+"""The limit of --processes, --threads and --k."""
 
 DEFINE = {int: flags.DEFINE_integer, float: flags.DEFINE_float, bool: flags.DEFINE_boolean, str: flags.DEFINE_string}
 
-flags.DEFINE_string("dataset", None, "name of the data set: beauty, steam, ml-1m, ml-20m, synthetic, ...")
-flags.DEFINE_string("source", "processed", "where a data set comes from: processed (the authors' file) or raw")
+flags.DEFINE_string("dataset", None, "data set: beauty, steam, ml-1m, ml-20m, synthetic, ...")
+flags.DEFINE_string("source", "processed", "processed (the authors' file) or raw (the publisher's)")
 flags.DEFINE_string(
     "interactions",
     None,
-    "your own file, pattern or folder of Parquet in place of --dataset (docs/data.md)",
+    "your own data instead of --dataset: a file, a pattern or a folder of Parquet files (docs/data.md)",
 )
-flags.DEFINE_string("model", "bert4rec", "name of the model: " + ", ".join(MODEL_SETTINGS))
-flags.DEFINE_string("preset", "fast", "name of the settings to start from: " + ", ".join(presets.NAMES))
+flags.DEFINE_string("model", "bert4rec", "model: " + ", ".join(MODEL_SETTINGS))
+flags.DEFINE_string("preset", "fast", "preset of settings: " + ", ".join(presets.NAMES))
 flags.DEFINE_integer("seed", 1, "seed of masks, initial weights, dropout and the order of examples")
 flags.DEFINE_string(
-    "data_dir", None, "folder of data files and what is made of them (default: $BERT4REC_DATA, then the user's cache)"
+    "data_dir", None, "folder of downloaded and converted data (default: $BERT4REC_DATA, else ~/.cache/bert4rec_tf)"
 )
 flags.DEFINE_string("workdir", None, "folder of the run (default: runs/<dataset>-<model>-<digest of the settings>)")
 flags.DEFINE_string("prepared_dir", None, "folder of training examples and candidates (default: in the workdir)")
-flags.DEFINE_integer("processes", 1, "processes that prepare examples; any number gives the same files")
-flags.DEFINE_integer("threads", None, "threads to compute with (default: all); the last bits depend on it")
-flags.DEFINE_float("checkpoint_seconds", 120.0, "seconds between checkpoints: the most that a killed training loses")
-flags.DEFINE_list("seeds", None, "repeat the run with these seeds (--seeds=1,2,3) and report mean and deviation")
+flags.DEFINE_integer("processes", 1, "processes that prepare examples; the result does not depend on it")
+flags.DEFINE_integer("threads", None, "threads to compute with (default: all); rounding depends on it")
+flags.DEFINE_float("checkpoint_seconds", 120.0, "seconds between checkpoints: what a killed training loses at most")
+flags.DEFINE_list("seeds", None, "repeat the run with these seeds (--seeds=1,2,3); reports mean and standard deviation")
 flags.DEFINE_string(
-    "init_from", None, "trained weights to start from: a workdir, a checkpoint in it, or the authors' checkpoint"
+    "init_from",
+    None,
+    "trained weights to start from: a workdir, a checkpoint in one, or the authors' checkpoint",
 )
 flags.DEFINE_integer("k", 10, "how many items the exported model recommends")
 flags.DEFINE_string("export_dir", None, "folder of the exported model (default: the format's name in the workdir)")
@@ -86,38 +88,38 @@ def folder(flag: str) -> Path | None:
 
 
 def given_interactions() -> Interactions | None:
-    """Returns the user's own file that the flags name, None where they name none."""
+    """Returns the user's own data; None without --interactions."""
     options = {name: FLAGS[name].value for name in data_names.column_options() if FLAGS[name].value is not None}
     if FLAGS.interactions is not None:
         for name in ("dataset", "source"):
             if FLAGS[name].present:
-                raise UserError(f"--{name} and --interactions exclude each other")
+                raise UserError(f"--{name} cannot be used with --interactions")
         return Interactions(FLAGS.interactions, **options)
     if options:
-        raise UserError(f"--{next(iter(options))} goes with --interactions=FILE")
+        raise UserError(f"--{next(iter(options))} needs --interactions=FILE")
     return None
 
 
 def make_run() -> tuple[Run, Interactions | None]:
-    """Returns the run that the flags ask for, and its own file if it is on one.
+    """Returns the run of the flags, and its own data if it has any.
 
-    Without --dataset and --interactions it is the one whose work directory is named.
+    Without --dataset and --interactions, this is the run in --workdir.
     """
     settings, interactions = given_settings(), given_interactions()
     if FLAGS.dataset is not None or interactions is not None:
-        asked = (FLAGS.model, FLAGS.preset, FLAGS.seed, FLAGS.source)
-        return presets.make_run(interactions or FLAGS.dataset, *asked, **settings), interactions
+        named = (FLAGS.model, FLAGS.preset, FLAGS.seed, FLAGS.source)
+        return presets.make_run(interactions or FLAGS.dataset, *named, **settings), interactions
     decisive = ("source", "model", "preset", "seed", "init_from")
     given = [name for name in decisive if FLAGS[name].present] + list(settings)
     if FLAGS.workdir is None or given:
-        why = f", for --{given[0]} is given" if given else ", or the --workdir of a run"
-        raise UserError(f"--dataset must be named{why}. Try --dataset=synthetic, or --interactions=FILE")
+        when = f" with --{given[0]}" if given else ", unless --workdir names a run"
+        raise UserError(f"--dataset is required{when}. Try --dataset=synthetic, or --interactions=FILE")
     config = WorkDirectory(folder("workdir")).read_config()
     return Run.from_dict(config["run"]), interactions_of(config)
 
 
 def check_flags(argv: list[str]) -> None:
-    """Refuses what can be refused before anything is read."""
+    """Raises UserError for mistakes that need no data to be found."""
     if len(argv) > 1:
         raise UserError(f"Flags start with --. Received: {argv[1]!r}")
     if FLAGS.mode not in MODES:
@@ -125,9 +127,9 @@ def check_flags(argv: list[str]) -> None:
     if FLAGS.format not in FORMATS:
         raise unknown_name("format", FLAGS.format, FORMATS)
     if FLAGS["format"].present and FLAGS.mode != "export":
-        raise UserError(f"--format goes with --mode=export. Received: mode={FLAGS.mode}")
+        raise UserError(f"--format needs --mode=export. Received: mode={FLAGS.mode}")
     if FLAGS["k"].present and FLAGS.format != SAVED_MODEL:
-        raise UserError(f"--k goes with --format=saved_model. Received: format={FLAGS.format}")
+        raise UserError(f"--k needs --format=saved_model. Received: format={FLAGS.format}")
     for name in ("processes", "threads", "k"):
         if FLAGS[name].value is not None and not 1 <= FLAGS[name].value <= MOST:
             raise UserError(f"`{name}` must be at least 1 and at most {MOST}. Received: {name}={FLAGS[name].value}")
@@ -136,10 +138,10 @@ def check_flags(argv: list[str]) -> None:
         raise UserError(f"`checkpoint_seconds` must be at least 0. Received: checkpoint_seconds={seconds}")
     if FLAGS.seeds is not None and (FLAGS.mode != "all" or FLAGS["seed"].present):
         received = f"mode={FLAGS.mode}" if FLAGS.mode != "all" else f"seed={FLAGS.seed}"
-        raise UserError(f"--seeds goes without --seed and with --mode=all. Received: {received}")
+        raise UserError(f"--seeds needs --mode=all and cannot be used with --seed. Received: {received}")
     for name in ("export_dir", "k"):
         if FLAGS[name].present and (FLAGS.seeds is not None or FLAGS.mode not in ("all", "export")):
-            raise UserError(f"--{name} goes with --mode=all or export, and without --seeds")
+            raise UserError(f"--{name} needs --mode=all or export and cannot be used with --seeds")
 
 
 def main(argv: list[str]) -> None:
@@ -165,7 +167,7 @@ def main(argv: list[str]) -> None:
 
 
 def begin(run: Run, workdir: Path | None) -> tuple[Run, Any]:
-    """Returns the run that starts from --init_from, and these weights (`warm_start.begin`)."""
+    """Returns the run, starting from --init_from if given, and those weights (`warm_start.begin`)."""
     if FLAGS.init_from is None:
         return run, None
     start_pipeline()
@@ -181,7 +183,7 @@ def load(run: Run, interactions: Interactions | None) -> Sequences:
 
 
 def start_pipeline() -> ModuleType:
-    """Everything that needs TensorFlow begins here, after all that can be refused before."""
+    """Imports TensorFlow, which is slow: call it only after the flags and the data have been checked."""
     import_tensorflow()
     logging.set_verbosity(logging.WARNING)
     from bert4rec_tf.runs import pipeline
@@ -192,7 +194,7 @@ def start_pipeline() -> ModuleType:
 
 
 def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: dict[str, Any]) -> None:
-    """Does what --mode names. `options`: further ones of `pipeline.Experiment`."""
+    """Does what --mode says. `options`: of `pipeline.Experiment`."""
     pipeline = start_pipeline()
     if FLAGS.mode == "all":
         pipeline.check_export(folder("export_dir") or workdir.export)
@@ -214,23 +216,26 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: d
 
 
 def run_options(interactions: Interactions | None) -> dict[str, Any]:
-    known = {"processes": FLAGS.processes, "checkpoint_seconds": FLAGS.checkpoint_seconds}
-    return known if interactions is None else {**known, "interactions": interactions}
+    return {
+        "processes": FLAGS.processes,
+        "checkpoint_seconds": FLAGS.checkpoint_seconds,
+        "interactions": interactions,
+    }
 
 
 def export(workdir: WorkDirectory) -> None:
     path = start_pipeline().export(workdir, folder("export_dir"), FLAGS.k, FLAGS.format)
     k = min(FLAGS.k, workdir.read_vocabulary().num_items)
     what = {
-        "saved_model": f"SavedModel, raw ids in, `items` and `scores` of {k} recommendations out",
-        "onnx": "encoder.onnx and scorer.onnx, which give TensorFlow's numbers in onnxruntime",
-        "litert": "encoder.tflite and scorer.tflite, which give TensorFlow's numbers in LiteRT",
+        "saved_model": f"SavedModel; takes raw ids, returns `items` and `scores` of {k} recommendations",
+        "onnx": "encoder.onnx and scorer.onnx, for onnxruntime",
+        "litert": "encoder.tflite and scorer.tflite, for LiteRT",
     }
     print(f"{path}: {what[FLAGS.format]}")
 
 
 def repeat_with_seeds(run: Run, interactions: Interactions | None) -> None:
-    """Does the run once with each of --seeds."""
+    """Repeats the run with each of --seeds."""
     try:
         seeds = [int(seed) for seed in FLAGS.seeds]
     except ValueError:
@@ -250,7 +255,7 @@ def repeat_with_seeds(run: Run, interactions: Interactions | None) -> None:
 
 
 def parse(argv: list[str]) -> list[str]:
-    """Reads the flags; a mistake in them ends in one line and exit code 2, as all mistakes of the user do."""
+    """Reads the flags. A mistake prints one line and ends with exit code 2, like every user error."""
     try:
         if {"--help", "-h", "-help"} & set(argv):
             app.usage(shorthelp=True, writeto_stdout=True, exitcode=0)
@@ -261,11 +266,11 @@ def parse(argv: list[str]) -> list[str]:
 
 def exit_on_error(argv: list[str]) -> None:
     try:
-        startup.exit_on_error(lambda: main(argv), stopped="Stopped. The same command goes on from the last checkpoint.")
+        startup.exit_on_error(lambda: main(argv), stopped="Stopped. Run the same command again to resume.")
     except Exception as error:
         if not lacks_memory(error):
             raise
-        end(f"There is not enough memory for these settings; make the largest of them smaller ({str(error)[:200]})")
+        end(f"There is not enough memory for these settings; reduce the largest of them ({str(error)[:200]})")
 
 
 def lacks_memory(error: Exception) -> bool:

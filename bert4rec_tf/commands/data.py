@@ -1,4 +1,4 @@
-"""Prints the statistics of data.
+"""Prints the statistics of a data set or of your own data.
 
 bert4rec data --dataset=beauty
 bert4rec data --interactions=ratings.csv --plot=ratings.png
@@ -20,13 +20,11 @@ def parser(prog: str) -> Parser:
     made = Parser(prog=prog, description=__doc__.splitlines()[0], allow_abbrev=False)
     data = made.add_mutually_exclusive_group(required=True)
     data.add_argument("--dataset", help=f"a data set: {', '.join(datasets.DATASETS)}")
-    data.add_argument(
-        "--interactions",
-        metavar="FILE",
-        help="your own file, pattern or folder of Parquet",
+    data.add_argument("--interactions", metavar="FILE", help="your own file, pattern or folder of Parquet files")
+    made.add_argument(
+        "--source", choices=SOURCES, default="processed", help="file of a data set: the authors' or the publisher's"
     )
-    made.add_argument("--source", choices=SOURCES, default="processed", help="where a data set comes from")
-    made.add_argument("--data_dir", type=path_argument, help="folder of data files and what is made of them")
+    made.add_argument("--data_dir", type=path_argument, help="folder of downloaded and converted data")
     made.add_argument("--plot", type=path_argument, metavar="FILE.png", help="also draw the distributions")
     for name, option in column_options().items():
         kind, choices = field_type(option), option.metadata["limits"].get("choices")
@@ -35,13 +33,13 @@ def parser(prog: str) -> Parser:
 
 
 def main(arguments: list[str] | None = None, prog: str = "bert4rec data") -> None:
-    """Does what the command line says. Raises UserError for a mistake in it."""
+    """Runs the command. Raises UserError for a mistake in the arguments."""
     given = parser(prog).parse_args(arguments)
     options = {name: value for name in column_options() if (value := getattr(given, name)) is not None}
     if given.plot is not None:
         check_plot(given.plot)
     if given.dataset is not None and options:
-        raise UserError(f"--{next(iter(options))} goes with --interactions=FILE")
+        raise UserError(f"--{next(iter(options))} needs --interactions=FILE")
     data = Interactions(given.interactions, **options) if given.dataset is None else named(given.dataset, given.source)
     sequences, report = datasets.load_with_report(data, given.data_dir)
     name = data if isinstance(data, str) else data.name
@@ -53,7 +51,7 @@ def main(arguments: list[str] | None = None, prog: str = "bert4rec data") -> Non
 
 
 def check_plot(path: Path) -> None:
-    """Raises UserError where no picture can be made there."""
+    """Raises UserError if no picture can be written to `path`."""
     if path.suffix.lower() != ".png":
         raise UserError(f"`plot` must end in .png. Received: plot={path}")
     if not path.absolute().parent.is_dir():

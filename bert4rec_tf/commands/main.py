@@ -9,11 +9,11 @@ from bert4rec_tf.foundation.startup import exit_on_error
 COMMANDS = {
     "run": "prepare, train, evaluate and export a model (the same as python -m bert4rec_tf.run)",
     "compare": "compare two evaluated work directories user by user",
-    "data": "print the statistics of data (the same as python -m bert4rec_tf.data)",
-    "recommend": "recommend items to one history, or to every user of a file, from an exported model",
+    "data": "print statistics of data (the same as python -m bert4rec_tf.data)",
+    "recommend": "recommend items for one history, or for every user in a file, with an exported model",
     "serve": "serve an exported model over HTTP, with a page to try it",
 }
-"""Module in `commands` -> its summary. Only the module of the given subcommand is imported."""
+"""Subcommand -> summary. Each is a module in `commands`; only the one that runs is imported."""
 
 
 def usage() -> str:

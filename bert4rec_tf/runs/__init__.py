@@ -1,1 +1,1 @@
-"""A run from start to end: prepare, train, evaluate, export; its folder; warm starts, seeds, comparison."""
+"""Runs: prepare, train, evaluate and export; work directories, warm starts, seeds and comparison."""

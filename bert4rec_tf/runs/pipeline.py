@@ -1,4 +1,4 @@
-"""One run: prepare, train, evaluate, export. Ordinary functions, for the command line, a notebook or a sweep."""
+"""One run: prepare, train, evaluate, export. Used by the command line, notebooks and sweeps."""
 
 import os
 from collections.abc import Callable
@@ -35,18 +35,18 @@ from bert4rec_tf.training import trainer
 from bert4rec_tf.training.steps import strategy_for
 
 MASKED = "masked"
-"""The kind of examples that are prepared on the disk; the others are made in memory (`data.examples.in_memory`)."""
+"""The kind of examples that are prepared on disk. All others are made in memory (`data.examples.in_memory`)."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a run ends with.
+    """The result of a run.
 
     Attributes:
-        metrics: what is in `metrics.json`: settings, metrics of validation and test, baselines.
-        model: the model that was measured on the test items.
-        sequences: the data, with the vocabulary that the model's ids stand for.
-        workdir: where everything lies.
+        metrics: the content of `metrics.json`: settings, validation and test metrics, baselines.
+        model: the model that was evaluated on the test items.
+        sequences: the data, with the vocabulary of the model's ids.
+        workdir: the folder of the run.
     """
 
     metrics: dict[str, Any]
@@ -56,12 +56,12 @@ class Result:
 
 
 def phases(run: Run) -> list[str]:
-    """Returns the trainings of a run: those of its protocol, only the last one for a model that just counts."""
+    """Returns the trainings of a run: those of its protocol, or only the last one for a model that just counts."""
     return [RETRAIN] if MODELS[run.model].examples is None else list(TRAININGS[run.training.protocol])
 
 
 def trained_model(run: Run, num_items: int, num_users: int, workdir: WorkDirectory) -> Recommender:
-    """Returns the model to be measured from a finished training. Raises UserError where there is none."""
+    """Returns the model of a finished training. Raises UserError if it has not finished."""
     model = new_model(run, num_items, num_users)
     trainer.load_weights(model, workdir.phase(phases(run)[-1]))
     return model
@@ -69,19 +69,19 @@ def trained_model(run: Run, num_items: int, num_users: int, workdir: WorkDirecto
 
 @dataclass
 class Experiment:
-    """A run on its data, in its folder: the parts of the path, each of which can be called by itself.
+    """A run with its data and its folder. Each step can be called by itself.
 
     Attributes:
-        run: what to do.
+        run: the settings.
         sequences: the data.
-        workdir: where.
-        processes: how many processes prepare examples.
-        silent: show no progress.
-        checkpoint_seconds: the most time that a killed training loses.
-        interactions: the user's own file that the data came from, to be found again by `--mode=evaluate`.
-        watch: called with each measurement during training (`training.trainer.Trainer`); an exception in it ends the
+        workdir: the folder of the run.
+        processes: number of processes that prepare examples.
+        silent: whether to hide the progress.
+        checkpoint_seconds: seconds between checkpoints, which is what a killed training loses at most.
+        interactions: the user's own data, recorded so that `--mode=evaluate` finds them again.
+        watch: called with each new row of the training curve (`training.trainer.Trainer`); an exception in it ends the
             training.
-        source: the weights that a warm start begins with; None for fresh ones, or where the folder holds them.
+        source: the weights of a warm start; None for a fresh start, or if the folder already has them.
     """
 
     run: Run
@@ -110,18 +110,18 @@ class Experiment:
             self.workdir.keep_users(self.sequences.users)
 
     def _useless(self) -> str | None:
-        """Tells why nothing could be learnt from the data or measured on them, before anything is written."""
+        """Returns why the data cannot be used for training or evaluation; None if they can."""
         if not len(self.split.users):
             return "No user has three actions, so there is nothing to measure on"
         if all(len(np.unique(self.sequences[user])) == self.sequences.num_items for user in self.split.users):
-            return "Every user has met every item, so there is nothing to rank a target among"
+            return "Every user has seen every item, so there are no candidates to rank"
         first = self.split.training(phases(self.run)[0] == RETRAIN)
         if MODELS[self.run.model].examples is not None and first.lengths.max() < 2:
             return "No user has two items to train on, so no item can be predicted from another"
         return None
 
     def _checked_source(self) -> dict[str, Any] | None:
-        """Returns what the folder shall keep of where its run starts from. Refuses what cannot be started from."""
+        """Returns the record of the warm start; None for a fresh start. Raises UserError if the weights do not fit."""
         if self.source is not None:
             self.source.check(self.run)
             return self.source.record(self.run, self.sequences)
@@ -131,11 +131,11 @@ class Experiment:
 
     @property
     def initial(self) -> dict[str, Any] | None:
-        """What is known of the weights that a warm start began with (`Source.record`); None for fresh ones."""
+        """The record of the warm start (`Source.record`); None for a fresh start."""
         return initial_of(self.workdir.read_config())
 
     def prepare(self) -> None:
-        """Writes the training examples of all phases and draws the candidates, unless they are there."""
+        """Writes the training examples of all phases and draws the candidates, unless that is done."""
         with self.workdir.lock():
             if MODELS[self.run.model].examples == MASKED:
                 for phase in phases(self.run):
@@ -143,10 +143,10 @@ class Experiment:
             self.task("test")
 
     def train(self) -> Recommender:
-        """Runs the trainings, going on where they were stopped, and returns the model to be measured.
+        """Runs or resumes the trainings and returns the final model.
 
         Raises:
-            UserError: where the loss is no number any more, or a file of the training is damaged.
+            UserError: if the loss or the gradient norm is NaN or infinite, or a file of the training is damaged.
         """
         with self.workdir.lock():
             last_step, strategy = None, strategy_for(self.run.training.replicas)
@@ -166,16 +166,16 @@ class Experiment:
             return model, self._trainer(model, phase, last_step, strategy).run().best_step or None
         except (tf.errors.DataLossError, tf.errors.NotFoundError, tf.errors.FailedPreconditionError) as error:
             raise UserError(
-                f"{self.workdir.prepared}: examples were damaged while they were read; start the same command again "
-                f"to have them written again ({error.message})"
+                f"{self.workdir.prepared}: examples were damaged while they were read; run the same command again "
+                f"to rewrite them ({error.message})"
             ) from error
 
     def trained_model(self) -> Recommender:
-        """Returns the model to be measured from a finished training. Raises UserError where there is none."""
+        """Returns the model of the finished training. Raises UserError if it has not finished."""
         return trained_model(self.run, self.sequences.num_items, self.sequences.num_users, self.workdir)
 
     def evaluate(self, model: Recommender) -> dict[str, Any]:
-        """Measures a model on the test items, once, and writes the ranks and `metrics.json`."""
+        """Evaluates a model on the test items and writes the ranks and `metrics.json`."""
         with self.workdir.lock():
             task = self.task("test", all_items=True)
             title = None if self.silent else "measuring on test"
@@ -202,19 +202,19 @@ class Experiment:
 
     @cached_property
     def negatives(self) -> dict[str, np.ndarray]:
-        """The frozen candidates of each protocol that draws some, int32 [evaluated users, c]."""
+        """The frozen candidates of each sampled protocol, int32 [evaluated users, c]."""
         settings = self.run.evaluation
         return candidates.frozen(
             self.workdir.prepared, self.sequences, self.split.users, settings.num_negatives, settings.candidates_seed
         )
 
     def task(self, part: str, all_items: bool = False) -> RankingTask:
-        """Returns the ranking task of "validation" (the paper's candidates) or "test" (with all items: all three)."""
+        """Returns the ranking task of "validation" or "test", with the popular candidates or all protocols."""
         negatives = self.negatives if all_items else {POPULAR: self.negatives[POPULAR]}
         return RankingTask.of(self.split, part, negatives, all_items)
 
     def batches(self, phase: str, model: Recommender, start_step: int = 0) -> tf.data.Dataset:
-        """Returns the training batches of a phase from a step on, without end."""
+        """Returns the endless training batches of a phase, from `start_step` on."""
         run = self.run
         if model.examples != MASKED:
             training_part = self.split.training(phase == RETRAIN)
@@ -265,7 +265,7 @@ class Experiment:
         return lambda: metrics(ranker.ranks(task)[POPULAR])
 
     def _trainings(self) -> dict[str, Any]:
-        """What the trainings of this run saw: their steps and seconds, and the validation metrics chosen by."""
+        """Returns the steps and seconds of each training, and the best validation metrics."""
         content: dict[str, Any] = {}
         for phase in phases(self.run):
             state = trainer.read_state(self.workdir.phase(phase))
@@ -285,19 +285,19 @@ def open_experiment(
     init_from: Path | str | Source | None = None,
     **options: Any,
 ) -> Experiment:
-    """Loads a run's data, unless they are given, and opens its work directory.
+    """Opens the work directory of a run and loads its data, unless they are given.
 
     Args:
-        run: what to do.
-        sequences: the data; None to load those that the run names, or `interactions`.
-        data_dir: where the data sets' files lie, and what is converted is kept.
+        run: the settings.
+        sequences: the data; None to load `interactions`, or else the run's data set.
+        data_dir: the folder of downloaded and converted data.
         workdir: the run's folder; None for `runs/<dataset>-<model>-<digest>`.
-        prepared_dir: the folder of training examples and candidates; None for one in the run's folder.
-        init_from: trained weights to start from, or where they lie (`warm_start.read`); None for fresh ones.
+        prepared_dir: the folder of training examples and candidates; None for `prepared` in the run's folder.
+        init_from: trained weights to start from, or their path (`warm_start.read`); None for a fresh start.
         **options: `processes`, `silent`, `checkpoint_seconds`, `interactions` and `watch` of `Experiment`.
 
     Raises:
-        UserError: where the data or the weights cannot be read, or the directory is another run's.
+        UserError: if the data or the weights cannot be read, or the folder holds another run.
     """
     if init_from is not None:
         run, options["source"] = warm_start.begin(run, init_from, workdir)
@@ -308,12 +308,12 @@ def open_experiment(
 
 
 def execute(run: Run, **options: Any) -> Result:
-    """Prepares, trains and evaluates; what is prepared and trained already is not done again.
+    """Prepares, trains and evaluates. Skips what is already prepared and trained.
 
     Seeds the global generators of Python, NumPy and TensorFlow with the run's seed.
 
     Args:
-        run: what to do.
+        run: the settings.
         **options: as for `open_experiment`.
     """
     experiment = open_experiment(run, **options)
@@ -324,7 +324,7 @@ def execute(run: Run, **options: Any) -> Result:
 
 
 def check_export(folder: Path, form: str = SAVED_MODEL) -> None:
-    """Raises UserError where a model cannot be exported to `folder`, so that this is known before a long training."""
+    """Raises UserError if a model cannot be exported to `folder`. Call it before a long training."""
     if form == SAVED_MODEL:
         saved_model.refuse_other_content(folder)
     else:
@@ -332,20 +332,19 @@ def check_export(folder: Path, form: str = SAVED_MODEL) -> None:
 
 
 def export(workdir: WorkDirectory, folder: Path | None = None, k: int = 10, form: str = SAVED_MODEL) -> Path:
-    """Writes the model of a finished work directory for use elsewhere. Needs no data.
+    """Exports the model of a finished work directory. Needs no data.
 
     Args:
         workdir: of a run that has been trained.
-        folder: where to; None for the folder in the work directory that is named like the form.
-        k: how many items a SavedModel recommends.
-        form: "saved_model", raw ids in and out, or "onnx" or "litert", an encoder and a scorer in float32.
+        folder: where to write; None for a folder in the work directory, named after the format.
+        k: number of items that a SavedModel recommends.
+        form: "saved_model" (raw ids in and out), "onnx" or "litert" (an encoder and a scorer in float32).
 
     Returns:
         The folder.
 
     Raises:
-        UserError: where the training has not finished, something in the work directory is damaged, or `folder` holds
-            something else.
+        UserError: if the training has not finished, the work directory is damaged, or `folder` has other content.
     """
     config = workdir.read_config()
     run = Run.from_dict(config["run"])
@@ -365,7 +364,7 @@ def export(workdir: WorkDirectory, folder: Path | None = None, k: int = 10, form
 
 
 def model_card(workdir: WorkDirectory, vocabulary: Vocabulary) -> dict[str, Any]:
-    """Returns what a work directory tells of its model: data, settings, versions, and metrics where it was measured."""
+    """Returns the model card: settings, data, versions, and metrics (None before the evaluation)."""
     config = workdir.read_config()
     card = {
         "run": config["run"],
@@ -388,7 +387,7 @@ def model_card(workdir: WorkDirectory, vocabulary: Vocabulary) -> dict[str, Any]
 
 
 def set_threads(threads: int) -> None:
-    """Sets how many threads TensorFlow computes with. Raises UserError where it has begun to compute already."""
+    """Sets the number of TensorFlow's threads. Raises UserError if TensorFlow has already started to compute."""
     if threads < 1:
         raise UserError(f"`threads` must be at least 1. Received: threads={threads}")
     try:
@@ -399,7 +398,7 @@ def set_threads(threads: int) -> None:
 
 
 def environment() -> dict[str, Any]:
-    """Returns what decides the bits of a result beside the run and its data: versions, threads, kinds of device."""
+    """Returns the versions, threads and kinds of device, on which the last bits of a result depend."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "versions": versions(),

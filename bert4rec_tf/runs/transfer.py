@@ -1,4 +1,4 @@
-"""Trained weights that go from one model to another, the rows of items and users found by their raw ids."""
+"""Copies trained weights to another model. Rows of items and users are matched by raw id."""
 
 import dataclasses
 import hashlib
@@ -22,16 +22,16 @@ from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, USERS
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Trained weights, and what their rows stand for.
+    """Trained weights, and the items and users of their rows.
 
     Attributes:
         model: the name of their model.
-        settings: those of its architecture that are not `changeable`, so that a run must share them to start from it.
-        items: raw ids, of item 1 first.
-        users: raw ids of the users that the model knows; empty where it knows none.
+        settings: the settings of its architecture that are not `changeable`; a run must have the same.
+        items: raw ids, beginning with item 1.
+        users: raw ids of the users; empty if the model has no user embeddings.
         weights: the values of the model's `weights`, in that order.
-        origin: for the reader: `path`, `checkpoint`, `step`, and the `dataset` and `data_fingerprint` of what alone it
-            has learnt from (None where nobody knows that).
+        origin: for information: `path`, `checkpoint`, `step` and `dataset`; also `data_fingerprint` if the weights are
+            known to be trained on these data only.
     """
 
     model: str
@@ -45,14 +45,14 @@ class Source:
     def of_model(
         cls, name: str, model: Recommender, items: Sequence[str], users: Sequence[str], **origin: Any
     ) -> "Source":
-        """Copies the weights of a model, whose name in MODELS is `name`."""
+        """Copies the weights of a model. `name`: its key in MODELS."""
         fixed = [field.name for field in dataclasses.fields(model.settings) if not field.metadata["changeable"]]
         settings = {setting: getattr(model.settings, setting) for setting in fixed}
         return cls(name, settings, items, users, [np.asarray(weight).copy() for weight in model.weights], origin)
 
     @cached_property
     def fingerprint(self) -> str:
-        """The first half of a SHA-256 of all but the origin: equal weights are one source, wherever they lie."""
+        """The first half of the SHA-256 of everything but the origin."""
         digest = hashlib.sha256()
         for name, value in self._arrays().items():
             digest.update(f"{name} {value.dtype.str} {value.shape}".encode() + np.ascontiguousarray(value).tobytes())
@@ -65,12 +65,12 @@ class Source:
         return {**content, **{f"weights/{number:03d}": value for number, value in enumerate(self.weights)}}
 
     def check(self, run: Run) -> None:
-        """Raises UserError where a run cannot start from these weights."""
+        """Raises UserError if a run cannot start from these weights."""
         where = f"init_from={self.origin.get('path')}"
         if run.model != self.model:
             raise UserError(f"`model` must be {self.model}, as of the weights. Received: model={run.model}, {where}")
         if MODELS[run.model].examples is None:
-            raise UserError(f"`init_from` must be left out for {run.model}, which counts anew. Received: {where}")
+            raise UserError(f"`init_from` must be left out for {run.model}, which is not trained. Received: {where}")
         for name, value in self.settings.items():
             asked = getattr(run.architecture, name)
             if asked != value:
@@ -79,10 +79,9 @@ class Source:
             raise ValueError(f"`run` must be of these weights. Received: initial_weights={run.initial_weights}")
 
     def give(self, model: Recommender, items: Sequence[str], users: Sequence[str]) -> None:
-        """Puts the weights into a model of the same settings, which may have other items and users.
+        """Copies the weights into a model with the same settings, which may have other items and users.
 
-        A row goes to where its raw id is now; the rows of padding and of the mask token keep their meaning. Rows of
-        positions go to where the same position is. What has no row here keeps its value.
+        Rows are matched by raw id, position or special token (padding, mask). Rows without a match stay as they are.
 
         Args:
             model: with fresh weights.
@@ -104,7 +103,7 @@ class Source:
             weight.assign(value)
 
     def record(self, run: Run, sequences: Sequences) -> dict[str, Any]:
-        """Returns what is kept of a start beside its run: where from, how many rows were found, and what may leak."""
+        """Returns the record of a warm start: the origin, how many rows were matched, and what may leak."""
         content = {**self.origin, ITEMS: _counts(self.items, sequences.vocabulary.items.tolist())}
         if MODELS[run.model].has_user_embeddings:
             content[USERS] = _counts(self.users, sequences.users.tolist())
@@ -113,18 +112,18 @@ class Source:
     def _leak(self, data_fingerprint: str) -> str:
         if self.origin.get("data_fingerprint") != data_fingerprint:
             return (
-                "These weights learnt from other data, or from more than one: where those held a user's last two "
-                "actions, the metrics of the validation and of the test are too high (docs/training.md)."
+                "These weights learnt from other data, or from several. If those include a user's last two actions, "
+                "the validation and test metrics are too high (docs/training.md)."
             )
         if self.origin["checkpoint"].startswith(RETRAIN):
             return (
-                "These weights learnt from the validation items of the same data: the metrics of the validation are "
-                "too high, those of the test are not. Checkpoints of `select` have not seen them (docs/training.md)."
+                "These weights learnt from the validation items of the same data: the validation metrics are too high, "
+                "the test metrics are not. Checkpoints of `select` have not seen these items (docs/training.md)."
             )
         return "These weights learnt from the same data without the held-out items: nothing leaks."
 
     def save(self, path: Path) -> None:
-        """Writes all but the origin; the file appears whole or not at all."""
+        """Writes everything but the origin, atomically."""
         npz.write(path, self._arrays())
 
 
@@ -140,7 +139,7 @@ def load(path: Path, fingerprint: str | None) -> Source:
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptFileError(f"{path}: cannot be read ({error!r})") from error
     if found != fingerprint:
-        raise CorruptFileError(f"{path}: holds other weights than the run began with")
+        raise CorruptFileError(f"{path}: holds other weights than the run started from")
     return source
 
 
@@ -149,7 +148,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _pairs(theirs: Sequence[str], ours: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns where in each of two lists, from 0, the ids stand that are in both."""
+    """Returns the positions of the shared ids in each list, int64 [shared] twice."""
     known = {raw: number for number, raw in enumerate(theirs)}
     found = [(known[raw], number) for number, raw in enumerate(ours) if raw in known]
     pairs = np.array(found, np.int64).reshape(-1, 2)
@@ -164,13 +163,13 @@ def _counts(theirs: Sequence[str], ours: Sequence[str]) -> dict[str, int]:
 def _id_rows(
     kind: str, lengths: tuple[int, int], shared: tuple[np.ndarray, np.ndarray], numbers: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns which rows of the source's weight go to which rows of ours, for rows that stand for ITEMS or USERS.
+    """Returns which rows of the source go to which rows of the model, for rows of ITEMS or USERS.
 
     Args:
         kind: ITEMS or USERS.
-        lengths: how many rows each weight has.
-        shared: the positions, in each list of ids, of the ids that are in both.
-        numbers: how many items or users each has.
+        lengths: number of rows of each weight.
+        shared: from `_pairs`.
+        numbers: number of items or users of each.
     """
     if kind == USERS:
         return shared
@@ -180,7 +179,7 @@ def _id_rows(
 
 
 def _position_rows(kind: str, lengths: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """The same for rows that stand for positions, counted from the first (FROM_FIRST) or from the last."""
+    """The same for rows of positions, matched from the first (FROM_FIRST) or from the last."""
     both = np.arange(min(lengths))
     if kind == FROM_FIRST:
         return both, both

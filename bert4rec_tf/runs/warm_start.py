@@ -1,4 +1,4 @@
-"""Warm starts: where the weights come from that a run begins with, and how they are kept beside it."""
+"""Warm starts: reads the weights that a run starts from and keeps a copy in its folder."""
 
 import dataclasses
 from pathlib import Path
@@ -16,19 +16,19 @@ from bert4rec_tf.training import checkpoints, trainer
 from bert4rec_tf.training.steps import strategy_for
 
 ORIGINAL_CONFIG, ORIGINAL_VOCABULARY = "bert_config.json", "vocabulary.txt"
-"""What must lie beside a checkpoint of the authors' program."""
+"""Files that must be in the same folder as a checkpoint of the authors' program."""
 
 
 def kept(workdir: WorkDirectory, run: Run) -> Source:
-    """Returns the weights that a run in its folder began with. Raises UserError where they are gone or damaged."""
+    """Returns the weights that a run started from. Raises UserError if they are missing or damaged."""
     try:
         return load(workdir.initial, run.initial_weights)
     except CorruptFileError as error:
-        raise UserError(f"{error}; name what it started from with --init_from to have them written again") from error
+        raise UserError(f"{error}; name the weights with --init_from to have them written again") from error
 
 
 def keep(source: Source, workdir: WorkDirectory) -> None:
-    """Keeps a source in the folder of its run, which needs it no more from then on."""
+    """Copies a source into the folder of its run, so that the original is not needed any more."""
     if workdir.initial.exists():
         try:
             load(workdir.initial, source.fingerprint)
@@ -42,13 +42,13 @@ def begin(run: Run, init_from: str | Path | Source, workdir: Path | str | None =
     """Returns the run that starts from trained weights, and the weights.
 
     Args:
-        run: what to do.
-        init_from: the weights, or where they lie, as for `read`.
-        workdir: the folder of the run where it is named. One that began from this path holds the weights itself, so
-            that they may be gone; then None is returned for them.
+        run: the settings.
+        init_from: the weights, or their path (see `read`).
+        workdir: the folder of the run, if known. If it started from this path and the path no longer exists, the
+            weights are None, because the folder has its own copy.
 
     Raises:
-        UserError: as `read` does, or where there are fewer devices than replicas.
+        UserError: as in `read`, or if there are fewer devices than replicas.
     """
     if isinstance(init_from, Source):
         return dataclasses.replace(run, initial_weights=init_from.fingerprint), init_from
@@ -58,7 +58,7 @@ def begin(run: Run, init_from: str | Path | Source, workdir: Path | str | None =
         began = config.read_config() if config.config.exists() else {}
         if (initial_of(began) or {}).get("path") == str(path.resolve()):
             return dataclasses.replace(run, initial_weights=began["run"]["initial_weights"]), None
-    strategy_for(run.training.replicas)  # virtual devices can be made only before anything is computed, as reading does
+    strategy_for(run.training.replicas)  # virtual devices must be made before reading computes anything
     source = read(path)
     return dataclasses.replace(run, initial_weights=source.fingerprint), source
 
@@ -67,12 +67,12 @@ def read(path: Path) -> Source:
     """Reads weights to start from.
 
     Args:
-        path: a work directory (its final weights; the best of `select` where it has no other training), a checkpoint in
-            one (`select/best.npz`, `retrain/step-000009000.npz`), or the prefix of a checkpoint of the authors' program
-            (`model.ckpt-400000`) with ORIGINAL_CONFIG and ORIGINAL_VOCABULARY beside it.
+        path: a work directory (the weights of `retrain`, else the best of `select`), a checkpoint in one
+            (`select/best.npz`, `retrain/step-000009000.npz`), or the prefix of a checkpoint of the authors' program
+            (`model.ckpt-400000`) with ORIGINAL_CONFIG and ORIGINAL_VOCABULARY in the same folder.
 
     Raises:
-        UserError: where it is none of these, or is damaged.
+        UserError: if it is none of these, or is damaged.
     """
     if path.is_dir():
         return _of_run(WorkDirectory(path), None, path)
@@ -107,7 +107,7 @@ def _of_run(workdir: WorkDirectory, checkpoint: Path | None, path: Path) -> Sour
 
 
 def _restore(model: Recommender, workdir: WorkDirectory, checkpoint: Path | None) -> tuple[str, int]:
-    """Puts the trained weights of a folder into a model; returns which these are, and their step."""
+    """Restores the trained weights of a folder into a model. Returns the name of the checkpoint and its step."""
     final = workdir.phase(RETRAIN)
     if checkpoint is None and checkpoints.Series(final).paths():
         trainer.load_weights(model, final)
@@ -120,5 +120,5 @@ def _restore(model: Recommender, workdir: WorkDirectory, checkpoint: Path | None
 
 
 def _index(path: Path) -> Path:
-    """The file by which a TensorFlow checkpoint is known."""
+    """Returns the index file of a TensorFlow checkpoint."""
     return path.with_name(f"{path.name}.index")

@@ -1,4 +1,4 @@
-"""The folder of one run: what lies where, and whose it is."""
+"""The folder of one run: its files, and which run they belong to."""
 
 import contextlib
 import importlib.metadata
@@ -20,19 +20,19 @@ from bert4rec_tf.foundation.progress import warn
 
 CONFIG = "config.json"
 FORMAT = 2
-"""The number of this layout of a work directory; one that cannot be read as before gets the next number."""
+"""The version of the layout. Incompatible changes increase it."""
 
 PACKAGES = ("tensorflow", "keras", "numpy")
-BUSY = "another process works in this folder; wait for it, or name another --workdir"
+BUSY = "another process is using this folder; wait for it, or name another --workdir"
 ELSEWHERE = "name another --workdir"
 
 
 class WorkDirectory:
-    """The folder of one run. Another run in it is refused.
+    """The folder of one run. Refuses any other run.
 
     Attributes:
         path: the folder.
-        prepared: where training examples and candidates lie; may be shared by many runs.
+        prepared: the folder of training examples and candidates; many runs can share it.
     """
 
     def __init__(self, path: Path, prepared: Path | None = None) -> None:
@@ -63,12 +63,12 @@ class WorkDirectory:
 
     @property
     def users(self) -> Path:
-        """Raw user ids, where the model knows its users."""
+        """Raw user ids, if the model has user embeddings."""
         return self.path / "users.txt"
 
     @property
     def initial(self) -> Path:
-        """The weights that a warm start began with."""
+        """The weights that a warm start started from."""
         return self.path / "initial.npz"
 
     @property
@@ -84,10 +84,10 @@ class WorkDirectory:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Holds the folder as this process' own inside the block; it can be entered again inside itself.
+        """Locks the folder for this process. The lock is reentrant.
 
         Raises:
-            UserError: where another process has it, it is somebody else's folder, or it cannot be written.
+            UserError: if another process has the lock, or the folder holds something else or cannot be written.
         """
         self._refuse_foreign()
         with self._lock.lock() as first:
@@ -112,17 +112,17 @@ class WorkDirectory:
         interactions: Interactions | None = None,
         initial: dict[str, Any] | None = None,
     ) -> None:
-        """Makes the folder this run's on these data, or checks that it is.
+        """Writes the run into a new folder, or checks that the folder belongs to the run and its data.
 
         Args:
-            run: whose it shall be.
+            run: the settings.
             sequences: the data.
-            environment: what else decides the bits of a result; another one than before is told.
-            interactions: the user's own file that the data came from, kept so that it is found again.
-            initial: of a warm start, what is known of the weights that it begins with.
+            environment: what else the last bits of a result depend on; warns if it has changed.
+            interactions: the user's own data, recorded so that they can be found again.
+            initial: the record of a warm start.
 
         Raises:
-            UserError: where it holds another run, other data or something else, or cannot be written.
+            UserError: if it holds another run, other data or something else, or cannot be written.
         """
         with self._prepared_made(), self.lock():
             if self.config.exists():
@@ -147,7 +147,7 @@ class WorkDirectory:
 
     @contextlib.contextmanager
     def _prepared_made(self) -> Iterator[None]:
-        """Makes the folder of what is prepared, unless it is to lie in this one. Undone where the block fails."""
+        """Creates `prepared` if it is outside this folder. Removes new empty folders if the block fails."""
         if self.prepared.resolve() == self.path.resolve():
             raise UserError(
                 f"`prepared_dir` must be another folder than `workdir`. Received: prepared_dir={self.prepared}"
@@ -164,7 +164,7 @@ class WorkDirectory:
             raise
 
     def check_run(self, run: Run) -> dict[str, Any]:
-        """Returns what `initialize` wrote. Raises UserError where it is not of this run."""
+        """Returns what `initialize` wrote. Raises UserError if it belongs to another run."""
         content = self.read_config()
         if content["digest"] != run.digest:
             changed = _first_difference(content["run"], run.to_dict())
@@ -177,7 +177,7 @@ class WorkDirectory:
             raise UserError(f"{self.path}: was made from other data than {run.dataset!r} has now; {ELSEWHERE}")
         if content["environment"] != environment:
             changed = _first_difference(content["environment"], environment)
-            warn(f"{self.path}: was begun elsewhere ({changed}); the last bits of its results may differ")
+            warn(f"{self.path}: was begun in another environment ({changed}); the last bits of its results may differ")
 
     def _keep_vocabulary(self, vocabulary: Vocabulary) -> None:
         if not self.counts.exists():
@@ -188,7 +188,7 @@ class WorkDirectory:
             raise self._bad_vocabulary("does not fit the data")
 
     def read_config(self) -> dict[str, Any]:
-        """Returns what `initialize` wrote. Raises UserError if it is missing or not of this program and version."""
+        """Returns what `initialize` wrote. Raises UserError if it is missing, invalid or of another version."""
         try:
             content = json.loads(self.config.read_text(encoding="utf-8"))
             version = content["format"]
@@ -214,7 +214,7 @@ class WorkDirectory:
         return content
 
     def read_metrics(self) -> dict[str, Any] | None:
-        """Returns what was measured; None where nothing was yet. Raises UserError where that is of another run."""
+        """Returns the metrics; None before the evaluation. Raises UserError if they are damaged or of another run."""
         try:
             content = json.loads(self.metrics.read_text(encoding="utf-8"))
             digest = content["digest"]
@@ -227,7 +227,7 @@ class WorkDirectory:
         return content
 
     def read_vocabulary(self) -> Vocabulary:
-        """Returns the vocabulary of the run. Raises UserError where it is missing or not the one that it began with."""
+        """Returns the vocabulary of the run. Raises UserError if it is missing or has changed."""
         try:
             items = self.vocabulary.read_text(encoding="utf-8").split("\n")[:-1]
             counts = np.array(self.counts.read_text(encoding="utf-8").split(), np.int64)
@@ -240,12 +240,12 @@ class WorkDirectory:
         return vocabulary
 
     def keep_users(self, users: np.ndarray) -> None:
-        """Keeps the raw ids of the users that the model knows."""
+        """Writes the raw user ids, unless they are there."""
         if not self.users.exists():
             files.write_text(self.users, "".join(f"{user}\n" for user in users.tolist()))
 
     def read_users(self) -> list[str]:
-        """Returns what `keep_users` kept. Raises UserError where it is missing or not what the run began with."""
+        """Returns the raw user ids. Raises UserError if they are missing or have changed."""
         try:
             users = self.users.read_text(encoding="utf-8").split("\n")[:-1]
         except (OSError, ValueError) as error:
@@ -262,18 +262,18 @@ class WorkDirectory:
 
 
 def interactions_of(config: dict[str, Any]) -> Interactions | None:
-    """Returns the user's own file that a run of this configuration is on; None for a data set."""
+    """Returns the user's own data of a run; None for a data set."""
     return Interactions(**config["interactions"]) if "interactions" in config else None
 
 
 def initial_of(config: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns what is known of the weights that a run of this configuration began with; None where they were fresh."""
+    """Returns the record of a run's warm start; None for a fresh start."""
     initial = config.get("initial")
     return None if initial is None else {**initial, "path": initial["path"], "leak": initial["leak"]}
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of what decides the bits of a result."""
+    """Returns the versions of the packages on which the last bits of a result depend."""
     installed = {name: importlib.metadata.version(name) for name in PACKAGES}
     return {"bert4rec_tf": bert4rec_tf.__version__, **installed}
 

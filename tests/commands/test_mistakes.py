@@ -63,7 +63,7 @@ def test_mistakes_have_names_of_their_own():
 
 def test_settings_beyond_the_memory_end_in_one_line(copy):
     ended = commands.run(*AGAIN.split(), "--hidden_dim=1000000000000", "--workdir=new", cwd=copy)
-    assert "There is not enough memory for these settings; make the largest" in commands.refused(ended)
+    assert "There is not enough memory for these settings; reduce the largest" in commands.refused(ended)
 
 
 # What is put right by itself, and told

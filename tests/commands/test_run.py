@@ -145,7 +145,7 @@ def test_the_console_command_is_the_same_program_and_keeps_the_threads_with_the_
     assert json.loads((tmp_path / "pop" / "config.json").read_text())["environment"]["threads"] == 1
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(7), raising=False)
     again = finished(*POP, cwd=tmp_path)
-    assert "warning: pop: was begun elsewhere (there threads=1, now threads=7)" in again.stderr
+    assert "warning: pop: was begun in another environment (there threads=1, now threads=7)" in again.stderr
 
 
 def test_a_process_of_its_own_ends_with_exit_code_2(tmp_path):
@@ -159,7 +159,7 @@ def test_a_process_of_its_own_ends_with_exit_code_2(tmp_path):
         (["--dataset=beaty"], "'beaty'. Did you mean 'beauty'?"),
         (["--dataset=synthetic", "--hiden_dim=8"], "Unknown command line flag 'hiden_dim'. Did you mean: hidden_dim"),
         (["--dataset=synthetic", "--dropout=1.5"], "`dropout` must be at least 0 and below 1. Received: dropout=1.5"),
-        ([], "--dataset must be named"),
+        ([], "--dataset is required"),
         (["--dataset=synthetic", "--workdir=full"], "is not a work directory of this program"),
         (["--dataset=synthetic", "--workdir=full/file/below"], "cannot be created"),
     ],

@@ -90,7 +90,7 @@ def test_help_calls_the_program_as_it_was_started(monkeypatch, capsys):
     [
         ([], "one of the arguments --dataset --interactions is required"),
         (["--dataset=synthetic", "--interactions=a.csv"], "not allowed with"),
-        (["--dataset=synthetic", "--min_user_actions=5"], "--min_user_actions goes with --interactions"),
+        (["--dataset=synthetic", "--min_user_actions=5"], "--min_user_actions needs --interactions"),
         (["--dataset=synthetic", "--plot=a.jpg"], "`plot` must end in .png"),
         (["--dataset=synthetic", "--plot=absent/a.png"], "absent: no such folder"),
         (["--dataset=beaty"], "Did you mean 'beauty'"),

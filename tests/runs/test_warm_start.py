@@ -198,7 +198,7 @@ def test_weights_that_began_warm_learnt_from_more_than_their_own_data(trained, t
     execute(run, tmp_path / "one", init_from=trained("bpr_mf"))
     again = b4r.open_experiment(run, sequences=NEW, workdir=tmp_path / "two", init_from=tmp_path / "one")
     assert again.initial["checkpoint"] == "select/best.npz"
-    assert "or from more than one" in again.initial["leak"]
+    assert "or from several" in again.initial["leak"]
 
 
 def test_the_folder_alone_is_enough_to_go_on_and_says_so_where_it_is_not(trained, tmp_path, quick):
@@ -400,7 +400,7 @@ def test_models_that_cannot_start_so_are_named(finished, tmp_path):
         ),
         (f"{other} --model=pop --init_from=pop", "`init_from` must be left out for pop"),
         (f"{WARM} --init_from=old --seeds=1,1", "`seeds` must be at least two"),
-        ("--workdir=work --init_from=old", "--dataset must be named, for --init_from is given"),
+        ("--workdir=work --init_from=old", "--dataset is required with --init_from"),
     ):
         assert words in commands.refused(commands.run(*flags.split(), cwd=tmp_path))
 

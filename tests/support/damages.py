@@ -128,8 +128,8 @@ OF_RUNS = [
     of_run("exporting another run", f"{EXPORT} {BEAUTY} --steps=5", "holds another run (there steps=4, now steps=5)"),
     of_run("other data", AGAIN, "work: was made from other data than 'beauty'", "another --workdir", set_up=other_data),
     of_run("measuring on other data", EVALUATE, "work: was made from other data than 'beauty'", set_up=other_data),
-    of_run("a folder in use", AGAIN, "work: another process works in this folder", "another --workdir", set_up=held),
-    of_run("exporting from a folder in use", EXPORT, "work: another process works in this folder", set_up=held),
+    of_run("a folder in use", AGAIN, "work: another process is using this folder", "another --workdir", set_up=held),
+    of_run("exporting from a folder in use", EXPORT, "work: another process is using this folder", set_up=held),
     of_run(
         "a newer version",
         AGAIN,

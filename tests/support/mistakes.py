@@ -61,7 +61,7 @@ def of_setting(flags: str, must: str, received: str | None = None) -> Mistake:
 
 
 OF_FLAGS = [
-    of_flags("no flags", "", "--dataset must be named", "--workdir", "Try --dataset=synthetic"),
+    of_flags("no flags", "", "--dataset is required, unless --workdir names a run", "Try --dataset=synthetic"),
     of_flags("a mistyped data set", "--dataset=beaty", "Unknown dataset: 'beaty'. Did you mean 'beauty'?"),
     of_flags("an unheard-of data set", "--dataset=yelp", "Unknown dataset: 'yelp'", "Known: beauty, ml-1m, ml-20m"),
     of_flags("a mistyped model", f"{SYNTHETIC} --model=bert5rec", "model: 'bert5rec'. Did you mean 'bert4rec'?"),
@@ -94,24 +94,25 @@ OF_FLAGS = [
     of_flags("neither yes nor no", f"{SYNTHETIC} --use_positions=maybe", "--use_positions=maybe", "boolean"),
     of_flags("an unknown level of messages", f"{SYNTHETIC} --stderrthreshold=all", "stderrthreshold", "'all'"),
     of_flags("a file of flags that is not there", f"{SYNTHETIC} --flagfile=absent", "'absent'", "No such file"),
-    of_flags(
-        "a setting but no data", "--workdir=work --dropout=0.1", "--dataset must be named, for --dropout is given"
-    ),
-    of_flags("a model but no data", "--workdir=work --model=pop", "--dataset must be named, for --model is given"),
-    of_flags("a seed but no data", "--workdir=work --seed=1", "--dataset must be named, for --seed is given"),
-    of_flags("seeds and a seed", f"{SYNTHETIC} --seeds=1,2 --seed=3", "--seeds goes without --seed", "seed=3"),
-    of_flags("seeds and a mode", f"{SYNTHETIC} --seeds=1,2 --mode=train", "with --mode=all", "mode=train"),
+    of_flags("a setting but no data", "--workdir=work --dropout=0.1", "--dataset is required with --dropout"),
+    of_flags("a model but no data", "--workdir=work --model=pop", "--dataset is required with --model"),
+    of_flags("a seed but no data", "--workdir=work --seed=1", "--dataset is required with --seed"),
+    of_flags("seeds and a seed", f"{SYNTHETIC} --seeds=1,2 --seed=3", "cannot be used with --seed", "seed=3"),
+    of_flags("seeds and a mode", f"{SYNTHETIC} --seeds=1,2 --mode=train", "--seeds needs --mode=all", "mode=train"),
     of_flags("seeds in words", f"{SYNTHETIC} --seeds=1,two", "`seeds` must be whole numbers. Received: seeds=1,two"),
     of_flags("seeds by a semicolon", f"{SYNTHETIC} --seeds=1;2", "must be whole numbers. Received: seeds=1;2"),
     of_flags("one seed", f"{SYNTHETIC} --seeds=1", "at least two different numbers. Received: seeds=[1]"),
     of_flags("the same seed twice", f"{SYNTHETIC} --seeds=2,2", "two different numbers. Received: seeds=[2, 2]"),
     of_flags(
-        "seeds and an export", f"{SYNTHETIC} --seeds=1,2 --export_dir=new", "--export_dir goes", "without --seeds"
+        "seeds and an export",
+        f"{SYNTHETIC} --seeds=1,2 --export_dir=new",
+        "--export_dir needs",
+        "cannot be used with --seeds",
     ),
-    of_flags("items of no export", f"{SYNTHETIC} --mode=train --k=3", "--k goes with --mode=all or export"),
+    of_flags("items of no export", f"{SYNTHETIC} --mode=train --k=3", "--k needs --mode=all or export"),
     of_flags("an unknown format", "--mode=export --workdir=work --format=onyx", "format: 'onyx'. Did you mean 'onnx'?"),
-    of_flags("a format of no export", f"{SYNTHETIC} --format=onnx", "--format goes with --mode=export", "mode=all"),
-    of_flags("items of no SavedModel", f"{EXPORT} --format=onnx --k=3", "--k goes with --format=saved_model"),
+    of_flags("a format of no export", f"{SYNTHETIC} --format=onnx", "--format needs --mode=export", "mode=all"),
+    of_flags("items of no SavedModel", f"{EXPORT} --format=onnx --k=3", "--k needs --format=saved_model"),
     of_flags("a workdir of nobody", f"{SYNTHETIC} --workdir=~nobody-at-all/x", "~nobody-at-all/x: no such user"),
     of_flags(
         "data of nobody",
@@ -246,7 +247,7 @@ OF_FILES = [
     of_data(
         "no user with two items to train on", b"1 2\n1 3\n1 4\n2 3\n2 4\n2 9\n", "two items to train on", "=beauty"
     ),
-    of_data("one user only, who met every item", b"1 2\n1 3\n1 4\n1 2\n", "has met every item", "dataset=beauty"),
+    of_data("one user only, who has seen every item", b"1 2\n1 3\n1 4\n1 2\n", "has seen every item", "dataset=beauty"),
 ]
 
 

@@ -62,14 +62,14 @@ def stopped_by_ctrl_c_and_by_sigterm(folder, uninterrupted):
 def _stopped(folder, flags, sends, moment):
     process = runs.run(folder, *flags, "--workdir=work", moment=moment, sends=sends)
     assert process.returncode == 130, process.stderr
-    assert process.stderr.splitlines()[-1] == "Stopped. The same command goes on from the last checkpoint."
+    assert process.stderr.splitlines()[-1] == "Stopped. Run the same command again to resume."
     assert "Traceback" not in process.stderr
 
 
 def a_second_process_in_the_same_folder(folder, uninterrupted):
     flags = (*FLAGS["dynamic"], "--mode=prepare", "--workdir=work")
     first = _halted(folder, *flags, moment=Moment("before", "*/manifest.json", 2))
-    assert "another process works in this folder" in refused(runs.run(folder, *flags))
+    assert "another process is using this folder" in refused(runs.run(folder, *flags))
     first.kill()
     runs.finish(first)
     assert runs.run(folder, *flags).returncode == 0
@@ -111,7 +111,7 @@ def preparing_with_several_processes_is_disturbed(folder, uninterrupted):
     ended = runs.finish(process)
     assert ended.returncode == 130
     said = [line for line in ended.stderr.split("\n") if not line.startswith("warning: ")]
-    assert said == ["", "Stopped. The same command goes on from the last checkpoint.", ""]
+    assert said == ["", "Stopped. Run the same command again to resume.", ""]
     _wait_for_the_end_of(workers)
 
     process = runs.start(folder, *flags)

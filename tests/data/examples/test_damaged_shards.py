@@ -94,6 +94,6 @@ def test_damage_while_training_ends_in_one_line_and_the_same_command_mends_it(tm
     made.prepare()
     for shard in made.workdir.prepared.rglob("*.tfrecord"):
         damage(shard)
-    with pytest.raises(UserError, match="examples were damaged while they were read; start the same command again"):
+    with pytest.raises(UserError, match="examples were damaged while they were read; run the same command again"):
         made.train()
     runs.assert_same_runs(whole, whole_run(tmp_path, "static"))
