@@ -39,11 +39,14 @@ from bert4rec_tf.training import steps, trainer
 from bert4rec_tf.training.optimizer import optimizer_of
 
 
+def two_blocks(name):
+    return {"num_layers": 2} if name in ("bert4rec", "sasrec") else {}
+
+
 @every_model
 def test_no_two_weights_begin_equal(name):
     """But for those that begin as a constant."""
-    layers = {"num_layers": 2} if name in ("bert4rec", "sasrec") else {}
-    weights = [(weight.path, weight.numpy()) for weight in make(name, **layers).weights]
+    weights = [(weight.path, weight.numpy()) for weight in make(name, **two_blocks(name)).weights]
     drawn = [(path, value) for path, value in weights if value.size > 1 and len(np.unique(value)) > 1]
     equal = [
         (first, second)
@@ -247,18 +250,25 @@ def test_a_part_of_a_batch_weighs_what_its_share_of_the_loss_is(name):
     assert total == pytest.approx(float(model.training_loss(whole)), rel=1e-4)
 
 
+def trained(name):
+    """Returns the losses of 40 training steps, and the weights after them."""
+    model = make(name)
+    settings = TrainingSettings(steps=40, warmup_steps=0, learning_rate=0.02, bias_correction=True)
+    optimizer = optimizer_of(settings)
+    optimizer.build(model.trainable_variables)
+    step, source = steps.make_step(model, optimizer, settings), batches(model, 32)
+    return [float(step(tensors(next(source)))["loss"]) for _ in range(40)], model.get_weights()
+
+
 @every_trained_model
-def test_the_loss_falls_and_the_same_steps_give_the_same_bits(name):
-    results = []
-    for _ in range(2):
-        model = make(name)
-        settings = TrainingSettings(steps=40, warmup_steps=0, learning_rate=0.02, bias_correction=True)
-        optimizer = optimizer_of(settings)
-        optimizer.build(model.trainable_variables)
-        step, source = steps.make_step(model, optimizer, settings), batches(model, 32)
-        results.append(([float(step(tensors(next(source)))["loss"]) for _ in range(40)], model.get_weights()))
-    (losses, weights), (again, same) = results
+def test_the_loss_falls(name):
+    losses, _ = trained(name)
     assert np.mean(losses[-5:]) < 0.93 * np.mean(losses[:5])
+
+
+@pytest.mark.parametrize("name", slow_but(["bpr_mf", "sasrec"], TRAINED))
+def test_the_same_steps_give_the_same_bits(name):
+    (losses, weights), (again, same) = trained(name), trained(name)
     assert losses == again
     for one, other in zip(weights, same, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -276,7 +286,7 @@ def dropouts(layer):
 @pytest.mark.parametrize("name", DROPOUTS)
 def test_every_dropout_acts_by_itself_in_training_and_never_in_scoring(name):
     rates = {"dropout": 0.5, **({"attention_dropout": 0.5} if name == "bert4rec" else {})}
-    model = make(name, **rates)
+    model = make(name, **rates, **two_blocks(name))
     batch, found = tensors(next(batches(model))), dropouts(model)
     scores = model.score(HISTORIES)
     assert len(found) == DROPOUTS[name] and all(layer.rate == 0.5 for layer in found)

@@ -70,6 +70,7 @@ def test_value_and_gradients_are_the_plain_ones(rows, piece, num_targets):
     assert_same(ours(*inputs, piece), plain(*inputs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "piece", "num_targets"), SIZES.values(), ids=SIZES)
 def test_xla_compiles_value_and_gradients(rows, piece, num_targets):
     inputs = make_inputs(rows, num_targets)

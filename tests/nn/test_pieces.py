@@ -31,7 +31,7 @@ def with_gradients(total, sources):
     return [value, *(tf.convert_to_tensor(gradient) for gradient in gradients)]
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("piece", [1, 4, 13, 100])
 @pytest.mark.parametrize("number", [0, 1, 12, 13])
 def test_value_and_gradients_are_those_of_the_whole(number, piece, compiled):

@@ -6,6 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.profiles import slow_but
 from support.shards import MAX_LENGTH, as_rows, records, records_of, values
 
 from bert4rec_tf.data.examples.tfrecords import BLOCK, Column, Shards, write_shard
@@ -159,7 +160,7 @@ def test_equal_seeds_give_equal_streams_and_others_other_ones(static):
     assert first != other
 
 
-@pytest.mark.parametrize("batch_size", [1, 7, 40, 500])
+@pytest.mark.parametrize("batch_size", slow_but([7, 40], [1, 7, 40, 500]))
 @pytest.mark.parametrize("start_step", [0, 1, 2, 5, 16, 33, 100])
 def test_starting_at_a_step_is_passing_over_the_batches_before_it(static, batch_size, start_step):
     whole = static.read(batch_size, 9).skip(start_step).take(3)
