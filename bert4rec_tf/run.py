@@ -18,7 +18,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from absl import app, flags, logging
 
-from bert4rec_tf.config import data_names, presets
+from bert4rec_tf.config import data_names, popularity, presets
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.model_settings import MODEL_SETTINGS
 from bert4rec_tf.config.run import OLDER_NAMES, Run, all_settings, help_texts
@@ -68,6 +68,12 @@ flags.DEFINE_integer("k", 10, "how many items the exported model recommends")
 flags.DEFINE_string("export_dir", None, "folder of the exported model (default: the format's name in the workdir)")
 flags.DEFINE_string("format", SAVED_MODEL, "what --mode=export writes: " + ", ".join(FORMATS))
 flags.DEFINE_string("mode", "all", "what to do: all, prepare, train, evaluate or export")
+flags.DEFINE_string(
+    "popularity_correction",
+    "0",
+    "alpha >= 0: also measure the ranking by score - alpha log(count + 1), and export with it as the default; "
+    "`validation` chooses alpha on the validation items",
+)
 for name, field in data_names.column_options().items():
     DEFINE[field_type(field)](name, None, described(field))
 HELP = help_texts()
@@ -139,6 +145,10 @@ def check_flags(argv: list[str]) -> None:
     if FLAGS.seeds is not None and (FLAGS.mode != "all" or FLAGS["seed"].present):
         received = f"mode={FLAGS.mode}" if FLAGS.mode != "all" else f"seed={FLAGS.seed}"
         raise UserError(f"--seeds needs --mode=all and cannot be used with --seed. Received: {received}")
+    if popularity.parse(FLAGS.popularity_correction) and (
+        FLAGS.seeds is not None or FLAGS.mode in ("prepare", "train")
+    ):
+        raise UserError("--popularity_correction needs --mode=all, evaluate or export, and cannot be used with --seeds")
     for name in ("export_dir", "k"):
         if FLAGS[name].present and (FLAGS.seeds is not None or FLAGS.mode not in ("all", "export")):
             raise UserError(f"--{name} needs --mode=all or export and cannot be used with --seeds")
@@ -195,7 +205,7 @@ def start_pipeline() -> ModuleType:
 
 def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: dict[str, Any]) -> None:
     """Does what --mode says. `options`: of `pipeline.Experiment`."""
-    pipeline = start_pipeline()
+    pipeline, correction = start_pipeline(), popularity.parse(FLAGS.popularity_correction)
     if FLAGS.mode == "all":
         pipeline.check_export(folder("export_dir") or workdir.export)
     experiment = pipeline.Experiment(run, sequences, workdir, **options)
@@ -209,7 +219,7 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: d
         if FLAGS.mode == "evaluate":
             model = experiment.trained_model()
         if FLAGS.mode in ("all", "evaluate"):
-            print("\n" + summary.table(experiment.evaluate(model)))
+            print("\n" + summary.table(experiment.evaluate(model, correction)))
         if FLAGS.mode == "all" and (FLAGS.export_dir or FLAGS["k"].present or not workdir.export.exists()):
             pipeline.export(workdir, folder("export_dir"), FLAGS.k)
     print("\n" + summary.places(workdir.path))

@@ -45,6 +45,14 @@ class MaskingSettings(Settings):
     mask_copies: int = setting(
         10, "randomly masked copies of each window, beside one with its last item masked", at_least=0, at_most=10_000
     )
+    prefix_copies: int = setting(
+        0,
+        "copies of the prefix examples: for every item but a history's first, the N - 1 items before it and the item "
+        "itself masked. With them, windows have no example with only their last item masked",
+        at_least=0,
+        at_most=10_000,
+        newer=True,
+    )
     window_step: float = setting(0.5, "windows slide over long sequences by this share of N (-1: by N)", at_most=1)
 
     def __post_init__(self) -> None:
@@ -164,10 +172,10 @@ class Run:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the record in JSON's types."""
-        record = dataclasses.asdict(self)
+        record = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         if self.initial_weights is None:
             del record["initial_weights"]
-        return record
+        return {name: value.record() if isinstance(value, Settings) else value for name, value in record.items()}
 
     def flat(self) -> dict[str, Any]:
         """Returns every setting that the model uses by name, without its group."""

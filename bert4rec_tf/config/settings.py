@@ -8,7 +8,15 @@ from typing import Any
 from bert4rec_tf.foundation.errors import UserError
 
 
-def setting(default: Any, help: str, *, changeable: bool = False, only_with: str | None = None, **limits: Any) -> Any:
+def setting(
+    default: Any,
+    help: str,
+    *,
+    changeable: bool = False,
+    only_with: str | None = None,
+    newer: bool = False,
+    **limits: Any,
+) -> Any:
     """Declares a field.
 
     Args:
@@ -16,9 +24,11 @@ def setting(default: Any, help: str, *, changeable: bool = False, only_with: str
         help: what it means.
         changeable: whether a warm start may change it: it decides neither the shape nor the meaning of a weight.
         only_with: the one optimizer that uses it; None if it does not depend on the optimizer.
+        newer: whether the field came after the first results. It is left out of the record of a run while it has its
+            default, so older runs keep their digests.
         **limits: any of `at_least`, `above`, `at_most`, `below` and `choices`.
     """
-    metadata = {"help": help, "limits": limits, "changeable": changeable, "only_with": only_with}
+    metadata = {"help": help, "limits": limits, "changeable": changeable, "only_with": only_with, "newer": newer}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -69,6 +79,12 @@ class Settings:
         if type(value) is not kind or (isinstance(value, float) and not math.isfinite(value)):
             raise UserError(f"`{field.name}` must be {_KINDS[kind]}. Received: {field.name}={value!r}")
         return value
+
+    def record(self) -> dict[str, Any]:
+        """Returns the fields in JSON's types, without `newer` ones that have their default."""
+        fields = dataclasses.fields(self)
+        left_out = {one.name for one in fields if one.metadata.get("newer") and getattr(self, one.name) == one.default}
+        return {name: value for name, value in dataclasses.asdict(self).items() if name not in left_out}
 
     def _derive(self, name: str, value: Any) -> None:
         if getattr(self, name) is None:

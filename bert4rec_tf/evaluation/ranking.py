@@ -132,6 +132,18 @@ class Ranker:
         progress.close()
         return ranks
 
+    def candidate_scores(self, task: RankingTask) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the scores of the target (column 0) and of every negative, and the items in these columns.
+
+        Returns:
+            float32 and int32 [k, 1 + c]; the item 0 stands where there is none.
+        """
+        candidates = np.concatenate([task.targets[:, None], *task.negatives.values()], axis=1)
+        scores = np.empty(candidates.shape, np.float32)
+        for rows, batch in self._batches(task, self.batch_size):
+            scores[rows] = self._score_candidates(batch, candidates[rows]).numpy()
+        return scores, candidates
+
     def _users_at_once(self, task: RankingTask) -> int:
         if not task.all_items:
             return self.batch_size

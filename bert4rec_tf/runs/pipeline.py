@@ -11,13 +11,14 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.config.popularity import CHOOSE, CORRECTION, check
 from bert4rec_tf.config.run import RETRAIN, SELECT, TRAININGS, Run
 from bert4rec_tf.data.examples import in_memory, preparation
 from bert4rec_tf.data.examples.masking import mask_dynamically
 from bert4rec_tf.data.examples.tfrecords import Shards
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences, Vocabulary
 from bert4rec_tf.data.sources import datasets
-from bert4rec_tf.evaluation import candidates
+from bert4rec_tf.evaluation import candidates, popularity
 from bert4rec_tf.evaluation.baselines import measure_baselines, metrics_of
 from bert4rec_tf.evaluation.metrics import METRICS, POPULAR, metrics
 from bert4rec_tf.evaluation.ranking import Ranker, RankingTask
@@ -174,13 +175,20 @@ class Experiment:
         """Returns the model of the finished training. Raises UserError if it has not finished."""
         return trained_model(self.run, self.sequences.num_items, self.sequences.num_users, self.workdir)
 
-    def evaluate(self, model: Recommender) -> dict[str, Any]:
-        """Evaluates a model on the test items and writes the ranks and `metrics.json`."""
+    def evaluate(self, model: Recommender, popularity_correction: float | str = 0.0) -> dict[str, Any]:
+        """Evaluates a model on the test items and writes the ranks and `metrics.json`.
+
+        Args:
+            model: of the finished training.
+            popularity_correction: alpha; the model is also measured with it (`evaluation.popularity`). Or CHOOSE, for
+                the alpha that is best on the validation items.
+        """
         with self.workdir.lock():
             task = self.task("test", all_items=True)
             title = None if self.silent else "measuring on test"
             ranks = Ranker(model.score, model.max_history).ranks(task, title)
             counts = {protocol: task.num_candidates(protocol) for protocol in task.protocols}
+            correction = self._measure_corrected(model, task, popularity_correction)
             kept = {f"{protocol}_candidates": found.astype(np.int32) for protocol, found in counts.items()}
             npz.write(self.workdir.ranks("test"), {"users": task.users, **ranks, **kept})
             content = {
@@ -194,11 +202,39 @@ class Experiment:
                 "users_with_fewer_candidates": int((counts[POPULAR] < self.run.evaluation.num_negatives).sum()),
                 "test": metrics_of(ranks),
                 **({} if self.initial is None else {"initial": self.initial}),
+                **correction,
                 **measure_baselines(self.run, self.split, task),
                 **self._trainings(),
             }
             files.write_json(self.workdir.metrics, content)
             return content
+
+    def _measure_corrected(self, model: Recommender, task: RankingTask, correction: float | str) -> dict[str, Any]:
+        """Returns the entry of `metrics.json` about the corrected ranking; none for a correction of 0."""
+        entry: dict[str, Any] = {"alpha": correction}
+        if correction == CHOOSE:
+            entry = self._choose_correction(model)
+        elif not check(float(correction)):
+            return {}
+        counts = popularity.log_counts(self.split.training(phases(self.run)[-1] == RETRAIN))
+        score = popularity.corrected(model.score, counts, entry["alpha"])
+        return {CORRECTION: {**entry, "test": metrics_of(Ranker(score, model.max_history).ranks(task))}}
+
+    def _choose_correction(self, model: Recommender) -> dict[str, Any]:
+        """Returns the best alpha on the validation items, by the model of `select` if there is one.
+
+        Without one the final model is asked, which was trained on these items; `trained_on_validation` says so.
+        """
+        counts_only, has_select = model.examples is None, phases(self.run)[0] == SELECT
+        if counts_only or has_select:
+            model = new_model(self.run, self.sequences.num_items, self.sequences.num_users)
+            model.adapt(self.split.training(with_validation=False))
+            if has_select:
+                trainer.load_weights(model, self.workdir.phase(SELECT))
+        is_trained_on = not (counts_only or has_select)
+        counts = popularity.log_counts(self.split.training(with_validation=is_trained_on))
+        curve = popularity.compare(Ranker(model.score, model.max_history), self.task("validation"), counts)
+        return {"alpha": popularity.best(curve), "trained_on_validation": is_trained_on, "validation": curve}
 
     @cached_property
     def negatives(self) -> dict[str, np.ndarray]:

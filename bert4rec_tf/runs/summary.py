@@ -6,6 +6,7 @@ from typing import Any
 
 from bert4rec_tf.config.data_names import family
 from bert4rec_tf.config.paper import paper
+from bert4rec_tf.config.popularity import CORRECTION
 from bert4rec_tf.config.run import RETRAIN, SELECT
 from bert4rec_tf.evaluation.metrics import FULL, METRICS, POPULAR, PROTOCOLS, UNIFORM
 from bert4rec_tf.export.layout import SAVED_MODEL
@@ -14,6 +15,7 @@ from bert4rec_tf.runs.comparison import Comparison
 COLUMNS = (
     ("validation", "validation"),
     ("test", "test"),
+    ("corrected", "corrected"),
     ("pop", "POP"),
     ("random", "random"),
     ("ceiling", "ceiling"),
@@ -28,7 +30,8 @@ def table(content: dict[str, Any]) -> str:
         content: from `pipeline.Experiment.evaluate`: the run's metrics on the validation and test items, and the
             baselines' metrics on the test items.
     """
-    columns = [(key, title) for key, title in COLUMNS if key in content]
+    content = {**content, "corrected": content.get(CORRECTION, {}).get("test", {})}
+    columns = [(key, title) for key, title in COLUMNS if content.get(key)]
 
     def cells(protocol: str, name: str) -> list[str]:
         values = [content[key].get(protocol, {}).get(name) for key, _ in columns]
@@ -87,11 +90,21 @@ def _notes(content: dict[str, Any]) -> list[str]:
         notes.append(
             f"paper: Table 2, with the best width for this data set. With d = 64, NDCG@10 is {published} (Table 5)."
         )
+    if CORRECTION in content:
+        notes.append(_about_correction(content[CORRECTION]))
     if "initial" in content:
         notes.append(content["initial"]["leak"])
     if "ceiling" in content:
         notes.append("ceiling: ranking by the true transition probabilities of the built-in data.")
     return notes
+
+
+def _about_correction(entry: dict[str, Any]) -> str:
+    chosen = ""
+    if "validation" in entry:
+        seen = ", on which this model was trained" if entry["trained_on_validation"] else ""
+        chosen = f", chosen on the validation items{seen}"
+    return f"corrected: ranked by score - alpha log(count + 1) with alpha = {entry['alpha']:g}{chosen}."
 
 
 def start(initial: dict[str, Any]) -> str:

@@ -106,6 +106,13 @@ def test_every_setting_and_the_seed_change_the_digest():
     assert len(digests) == 3 + len(base.flat())
 
 
+def test_a_setting_that_came_later_leaves_older_digests_as_they_are():
+    base, other = Run.make("beauty"), Run.make("beauty", prefix_copies=1)
+    assert "prefix_copies" not in base.to_dict()["masking"]
+    assert other.to_dict()["masking"]["prefix_copies"] == 1
+    assert Run.from_dict(base.to_dict()) == base and Run.from_dict(other.to_dict()) == other
+
+
 def test_settings_of_masks_are_of_no_use_to_other_models():
     with pytest.raises(UserError, match="Unknown setting of model 'sasrec': 'mask_proportion'"):
         Run.make("beauty", "sasrec", mask_proportion=0.3)

@@ -17,12 +17,14 @@ class Windows:
         starts: [windows] int64, the start of each window in `items`.
         lengths: [windows] int64.
         users: [windows] int64, the user of each window.
+        num_prefixes: how many of them, at the end, are prefixes (`cut_prefixes`).
     """
 
     items: np.ndarray
     starts: np.ndarray
     lengths: np.ndarray
     users: np.ndarray
+    num_prefixes: int = 0
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -30,6 +32,18 @@ class Windows:
     def rows(self, chosen: np.ndarray, width: int) -> np.ndarray:
         """Returns the items of the chosen windows, int32 [chosen, width], right-padded."""
         return take_rows(self.items, self.starts[chosen], self.lengths[chosen], width)
+
+
+def cut(sequences: Sequences, max_length: int, settings: MaskingSettings) -> Windows:
+    """Returns the windows to mask, and after them the prefixes if the settings ask for prefix examples."""
+    if not settings.prefix_copies:
+        return cut_windows(sequences, max_length, settings.window_step)
+    prefixes = cut_prefixes(sequences, max_length)
+    parts = [cut_windows(sequences, max_length, settings.window_step)] if settings.mask_copies else []
+    starts, lengths, users = (
+        np.concatenate([getattr(part, name) for part in (*parts, prefixes)]) for name in ("starts", "lengths", "users")
+    )
+    return Windows(sequences.items, starts, lengths, users, len(prefixes))
 
 
 def cut_windows(sequences: Sequences, max_length: int, window_step: float) -> Windows:
@@ -59,6 +73,19 @@ def cut_windows(sequences: Sequences, max_length: int, window_step: float) -> Wi
     return Windows(sequences.items, sequences.splits[users][owner] + offsets, lengths, users[owner])
 
 
+def cut_prefixes(sequences: Sequences, max_length: int) -> Windows:
+    """Cuts every history after each of its items but the first, and keeps the last N items of each part.
+
+    Masking the last item of such a part gives the question that is asked when the model serves: what comes after
+    these items? A history of m items has m - 1 prefixes.
+    """
+    lengths = np.maximum(sequences.lengths - 1, 0)
+    users = np.repeat(np.arange(len(lengths)), lengths)
+    ends = np.arange(len(users)) - np.repeat(np.cumsum(lengths) - lengths, lengths) + 2
+    kept = np.minimum(ends, max_length)
+    return Windows(sequences.items, sequences.splits[users] + ends - kept, kept, users)
+
+
 @dataclass(frozen=True, eq=False)
 class ClozeExamples:
     """Masked windows, one row each.
@@ -85,19 +112,20 @@ def mask_windows(
 ) -> ClozeExamples:
     """Masks windows: `settings.mask_copies` examples with random masks, and one with the last item masked, of each.
 
+    With prefixes, these give the examples with the last item masked: `settings.prefix_copies` of each.
+
     Args:
         windows: the windows to mask.
-        chosen: [rows] int64, example numbers. Example e is copy e // len(windows) of window e % len(windows). In copy
-            number `mask_copies` the last item is masked.
+        chosen: [rows] int64, example numbers, below `num_examples`. Without prefixes, example e is copy
+            e // len(windows) of window e % len(windows). In copy number `mask_copies` the last item is masked.
         settings: how many positions are masked and what replaces their items.
         max_length: N, the width of the rows.
         num_items: n; the mask token is n + 1.
         seed: decides the masks of these rows.
     """
     rng = np.random.default_rng(seed)
-    window = chosen % len(windows)
+    window, last_only = _windows_of(windows, chosen, settings)
     items, lengths = windows.rows(window, max_length), windows.lengths[window]
-    last_only = chosen // len(windows) == settings.mask_copies
     num_masked = np.where(last_only, 1, num_predictions(lengths, settings))
     keys = rng.random(items.shape)
     keys[np.arange(max_length) >= lengths[:, None]] = 2.0
@@ -117,6 +145,24 @@ def mask_windows(
     row_index, slot_index = np.nonzero(slots)
     masked[row_index, positions[row_index, slot_index]] = replacements[row_index, slot_index]
     return ClozeExamples(windows.users[window], masked, lengths, positions, targets.astype(np.int32), num_masked)
+
+
+def num_examples(windows: Windows, settings: MaskingSettings) -> int:
+    """Returns the number of examples of `mask_windows`."""
+    if not windows.num_prefixes:
+        return len(windows) * (settings.mask_copies + 1)
+    whole = len(windows) - windows.num_prefixes
+    return whole * settings.mask_copies + windows.num_prefixes * settings.prefix_copies
+
+
+def _windows_of(windows: Windows, chosen: np.ndarray, settings: MaskingSettings) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the window of each example, and whether only its last item is masked."""
+    if not windows.num_prefixes:
+        return chosen % len(windows), chosen // len(windows) == settings.mask_copies
+    whole = len(windows) - windows.num_prefixes
+    beyond = chosen - whole * settings.mask_copies
+    window = np.where(beyond < 0, chosen % max(whole, 1), whole + beyond % windows.num_prefixes)
+    return window, beyond >= 0
 
 
 def num_predictions(lengths: np.ndarray, settings: MaskingSettings) -> np.ndarray:

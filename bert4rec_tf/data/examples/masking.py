@@ -11,10 +11,10 @@ def mask_dynamically(
     """Masks batches of windows in the same way as `cloze.mask_windows`.
 
     In every `mask_copies` + 1 epochs a window has only its last item masked once, and random masks otherwise. This is
-    the original's proportion.
+    the original's proportion. With prefix examples only these have their last item alone masked.
 
     Args:
-        batches: dictionaries of `user`, `window`, `epoch` [b] and `items` [b, N].
+        batches: dictionaries of `user`, `window` (-1 for a prefix), `epoch` [b] and `items` [b, N].
         masking: how many positions are masked and what replaces their items.
         num_items: n; the mask token is n + 1.
         seed: decides the masks, together with the step.
@@ -28,8 +28,11 @@ def mask_dynamically(
         items = batch["items"]
         width = items.shape[1]
         lengths = tf.math.count_nonzero(items, axis=1, dtype=tf.int32)
-        due = (tf.cast(batch["window"], tf.int64) + batch["epoch"]) % (masking.mask_copies + 1)
-        last_only = due == masking.mask_copies
+        if masking.prefix_copies:
+            last_only = batch["window"] < 0
+        else:
+            due = (tf.cast(batch["window"], tf.int64) + batch["epoch"]) % (masking.mask_copies + 1)
+            last_only = due == masking.mask_copies
         num_masked = tf.where(last_only, 1, _num_predictions(lengths, masking))
         keys = tf.random.stateless_uniform(tf.shape(items), seed=tf.stack([seed, 2 * step]))
         columns = tf.range(width)[None, :]

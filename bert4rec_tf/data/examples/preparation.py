@@ -13,7 +13,6 @@ import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
-from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
@@ -22,7 +21,7 @@ import numpy as np
 
 from bert4rec_tf.config.run import MaskingSettings
 from bert4rec_tf.data.examples import tfrecords
-from bert4rec_tf.data.examples.cloze import Windows, cut_windows, mask_windows
+from bert4rec_tf.data.examples.cloze import Windows, cut, mask_windows, num_examples
 from bert4rec_tf.data.examples.tfrecords import Column, Shards
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation import files, npz
@@ -63,13 +62,13 @@ def prepare(
         raise UserError(f"`processes` must be at least 1. Received: processes={processes}")
     fingerprint = _fingerprint(sequences, masking, max_length, seed)
     lock, folder = files.FolderLock(folder), folder / fingerprint[:16]
-    windows = cut_windows(sequences, max_length, masking.window_step)
+    windows = cut(sequences, max_length, masking)
     if not len(windows):
         raise UserError("No user has two training items, so there is no item to mask with a context")
     if masking.masking == "static":
         maker: ShardMaker = StaticShards(windows, masking, max_length, sequences.num_items, seed, folder)
     else:
-        maker = WindowShards(windows, max_length, seed, folder)
+        maker = WindowShards(windows, masking.prefix_copies, max_length, seed, folder)
     shards = Shards(folder, tuple(maker.names()), tuple(maker.sizes()), maker.widths())
     with lock.lock():
         files.make_folder(folder)
@@ -136,7 +135,7 @@ class StaticShards(ShardMaker):
         self.num_items = num_items
         self.seed = seed
         self.folder = folder
-        self.num_examples = len(windows) * (masking.mask_copies + 1)
+        self.num_examples = num_examples(windows, masking)
 
     def widths(self) -> dict[str, int | None]:
         predictions = min(self.masking.max_predictions, self.max_length)
@@ -154,29 +153,32 @@ class StaticShards(ShardMaker):
 
 
 class WindowShards(ShardMaker):
-    """Shards of unmasked windows, with their numbers."""
+    """Shards of unmasked windows with their numbers, and `prefix_copies` of each prefix with the number -1."""
 
-    def __init__(self, windows: Windows, max_length: int, seed: int, folder: Path) -> None:
+    def __init__(self, windows: Windows, prefix_copies: int, max_length: int, seed: int, folder: Path) -> None:
         self.windows = windows
         self.max_length = max_length
         self.seed = seed
         self.folder = folder
-        self.num_examples = len(windows)
+        self.whole = len(windows) - windows.num_prefixes
+        self.num_examples = self.whole + windows.num_prefixes * prefix_copies
 
     def widths(self) -> dict[str, int | None]:
         return {"user": None, "window": None, "items": self.max_length}
 
     def columns(self, number: int) -> dict[str, Column]:
-        chosen = self.examples_of(number)
+        examples = self.examples_of(number)
+        beyond = examples - self.whole
+        chosen = np.where(beyond < 0, examples, self.whole + beyond % max(self.windows.num_prefixes, 1))
         return {
             "user": Column(self.windows.users[chosen]),
-            "window": Column(chosen),
+            "window": Column(np.where(beyond < 0, chosen, -1)),
             "items": Column(self.windows.rows(chosen, self.max_length), self.windows.lengths[chosen]),
         }
 
 
 def _fingerprint(sequences: Sequences, masking: MaskingSettings, max_length: int, seed: int) -> str:
-    content = [tfrecords.FORMAT, SHARD_SIZE, sequences.fingerprint, asdict(masking), max_length, seed]
+    content = [tfrecords.FORMAT, SHARD_SIZE, sequences.fingerprint, masking.record(), max_length, seed]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

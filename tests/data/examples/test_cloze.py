@@ -1,5 +1,6 @@
 """Windows and Cloze examples, against plain Python written from a description of the original program."""
 
+import dataclasses
 from collections import Counter
 from decimal import ROUND_HALF_UP, Decimal
 from itertools import combinations
@@ -12,7 +13,7 @@ from scipy import stats
 from support.profiles import examples
 
 from bert4rec_tf.config.run import MaskingSettings
-from bert4rec_tf.data.examples.cloze import cut_windows, mask_windows, num_predictions
+from bert4rec_tf.data.examples.cloze import cut, cut_windows, mask_windows, num_examples, num_predictions
 from bert4rec_tf.data.examples.preparation import StaticShards
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.foundation.errors import UserError
@@ -238,6 +239,33 @@ def test_rows_are_made_in_the_order_they_are_chosen(histories, masking, random):
     _, _, made = mask_all(histories, masking, 7, chosen=np.array(chosen))
     lists = window_lists(windows)
     assert unmask(made) == [tuple(lists[number % len(lists)][1]) for number in chosen]
+
+
+@QUICK
+@given(HISTORIES, st.integers(2, 12), MASKINGS, st.integers(1, 3))
+def test_prefix_examples_ask_for_every_item_after_those_before_it(histories, max_length, masking, copies):
+    sequences = from_histories(histories)
+    masking = dataclasses.replace(masking, prefix_copies=copies)
+    windows = cut(sequences, max_length, masking)
+    made = mask_windows(
+        windows, np.arange(num_examples(windows, masking)), masking, max_length, sequences.num_items, [0]
+    )
+    questions = Counter()
+    for user in range(sequences.num_users):
+        history = sequences[user].tolist()
+        for end in range(1, len(history)):
+            before = history[max(0, end + 1 - max_length) : end]
+            questions[user, (*before, sequences.num_items + 1), history[end]] += copies
+    first = len(cut_windows(sequences, max_length, masking.window_step)) * masking.mask_copies
+    asked = Counter(
+        (made.users[row], tuple(made.items[row, : made.lengths[row]].tolist()), made.mask_targets[row, 0])
+        for row in range(first, len(made.users))
+    )
+    assert asked == questions
+    assert (made.mask_positions[first:, 0] == made.lengths[first:] - 1).all()
+    assert (made.num_masked[first:] == 1).all() and not made.mask_targets[first:, 1:].any()
+    expected = [predictions_by_hand(length, masking) for length in made.lengths[:first].tolist()]
+    assert made.num_masked[:first].tolist() == expected
 
 
 def test_all_copies_together_hold_every_window_as_often():

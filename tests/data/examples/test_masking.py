@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from scipy import stats
-from support.shards import DYNAMIC, MAX_LENGTH, NUM_ITEMS, as_rows
+from support.shards import DYNAMIC, MAX_LENGTH, NUM_ITEMS, SEQUENCES, as_rows
 
+from bert4rec_tf.data.examples.cloze import cut_windows
 from bert4rec_tf.data.examples.masking import mask_dynamically
+from bert4rec_tf.data.examples.preparation import prepare
 
 
 def masked(shards, masking=DYNAMIC, batch_size=10, seed=3, start_step=0):
@@ -133,3 +135,19 @@ def test_random_items_are_uniform_over_the_items_in_dynamic_masks():
     counts = np.bincount(one_batch(1_000, [1] * 20, masking, 12)["items"].numpy().ravel(), minlength=14)
     assert counts[0] == counts[13] == 0
     assert stats.chisquare(counts[2:13]).pvalue > 1e-3
+
+
+def test_prefixes_are_never_masked_elsewhere_and_windows_never_at_the_last_item_alone(tmp_path):
+    masking = dataclasses.replace(DYNAMIC, mask_proportion=0.5, mask_copies=2, prefix_copies=2)
+    shards = prepare(SEQUENCES, masking, MAX_LENGTH, 0, tmp_path)
+    prefixes = int((SEQUENCES.lengths - 1).sum())
+    windows = shards.num_examples - 2 * prefixes
+    assert windows == len(cut_windows(SEQUENCES, MAX_LENGTH, masking.window_step))
+    rows = dynamic_rows(shards, 3, masking=masking)
+    assert Counter(window < 0 for window, *_ in rows) == {True: 6 * prefixes, False: 3 * windows}
+    for window, _, original, _, places, targets in rows:
+        length, asked = MAX_LENGTH - original.count(0), [target for target in targets if target]
+        if window < 0:
+            assert (places[0], asked) == (length - 1, [original[length - 1]])
+        else:
+            assert len(asked) == predictions_by_hand(length, masking)

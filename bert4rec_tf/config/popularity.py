@@ -1,0 +1,30 @@
+"""The option `popularity_correction`: alpha, with which items are ranked by score - alpha log(count + 1).
+
+It changes a ranking and not a training, so it is no setting of a `Run`.
+"""
+
+import math
+
+from bert4rec_tf.foundation.errors import UserError
+
+CORRECTION = "popularity_correction"
+CHOOSE = "validation"
+"""The value that has alpha chosen on the validation items."""
+
+
+def parse(given: str) -> float | str:
+    """Returns alpha, or CHOOSE. Raises UserError for other text, and as `check` does."""
+    if given == CHOOSE:
+        return given
+    try:
+        alpha = float(given)
+    except ValueError:
+        raise UserError(f"`{CORRECTION}` must be a number or {CHOOSE}. Received: {CORRECTION}={given}") from None
+    return check(alpha)
+
+
+def check(alpha: float) -> float:
+    """Returns alpha. Raises UserError if it is negative or not finite."""
+    if not (math.isfinite(alpha) and alpha >= 0):
+        raise UserError(f"`{CORRECTION}` must be at least 0. Received: {CORRECTION}={alpha}")
+    return alpha

@@ -1,0 +1,71 @@
+"""Ranking with a correction for popularity: by score - alpha log(count + 1).
+
+Candidates drawn with probability q(i) make the ranking by p(i | history) / q(i) the best one, so the popular protocol
+rewards a model that ranks popular items lower than their probability (Krichene & Rendle, KDD 2020; Dallmann et al.,
+RecSys 2021). With alpha, a trained model can be compared with and without that.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from bert4rec_tf.config.popularity import check
+from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.evaluation.metrics import metrics
+from bert4rec_tf.evaluation.ranking import Ranker, RankingTask, rank_targets
+from bert4rec_tf.foundation.types import Batch, Tensor
+
+Score = Callable[[Batch, Tensor | None], Tensor]
+
+ALPHAS = tuple(step / 10 for step in range(16))
+"""The corrections that `compare` tries, 0 to 1.5."""
+
+METRIC = "ndcg@10"
+
+
+def log_counts(sequences: Sequences) -> np.ndarray:
+    """Returns log(count + 1) of every item in these sequences, float32 [n + 1]; 0 for padding."""
+    return np.log1p(sequences.counts()).astype(np.float32)
+
+
+def penalties(log_counts: np.ndarray, alpha: float) -> np.ndarray:
+    """Returns what is subtracted from each item's score, float32 [n + 1]. Raises UserError for a negative alpha."""
+    return (check(alpha) * log_counts).astype(np.float32)
+
+
+def corrected(score: Score, log_counts: np.ndarray, alpha: float) -> Score:
+    """Returns the score function of the corrected ranking.
+
+    Args:
+        score: (batch, candidates) -> scores, like `Recommender.score`.
+        log_counts: float32 [n + 1], from `log_counts`.
+        alpha: at least 0; with 0 the ranking is that of `score`.
+    """
+    penalty = tf.constant(penalties(log_counts, alpha))
+
+    def corrected_score(batch: Batch, candidates: Tensor | None = None) -> Tensor:
+        scores = score(batch, candidates)
+        return scores - (penalty[1:] if candidates is None else tf.gather(penalty, candidates))
+
+    return corrected_score
+
+
+def compare(ranker: Ranker, task: RankingTask, log_counts: np.ndarray) -> dict[float, float]:
+    """Returns NDCG@10 among the popular candidates for each of ALPHAS. The model scores the candidates only once.
+
+    Args:
+        ranker: of the model without a correction.
+        task: with popular candidates alone.
+        log_counts: as for `corrected`.
+    """
+    scores, candidates = ranker.candidate_scores(task)
+    return {
+        alpha: metrics(rank_targets(scores - penalties(log_counts, alpha)[candidates], candidates))[METRIC]
+        for alpha in ALPHAS
+    }
+
+
+def best(curve: dict[float, float]) -> float:
+    """Returns the alpha of the best value of `compare`; the smallest one in a tie."""
+    return max(curve, key=curve.__getitem__)

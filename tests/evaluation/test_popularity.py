@@ -1,0 +1,69 @@
+"""The correction for popularity, against sums written out by hand."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.ranking_oracle import make_sequences, plain_ranks
+
+from bert4rec_tf.data.sequences import LeaveOneOut
+from bert4rec_tf.evaluation import popularity
+from bert4rec_tf.evaluation.candidates import SAMPLERS
+from bert4rec_tf.evaluation.metrics import POPULAR, metrics
+from bert4rec_tf.evaluation.ranking import Ranker, RankingTask
+from bert4rec_tf.foundation.errors import UserError
+
+NUM_ITEMS = 30
+RNG = np.random.default_rng(4)
+WEIGHTS = 1 / np.arange(1, NUM_ITEMS + 1)
+HISTORIES = [RNG.choice(NUM_ITEMS, size, p=WEIGHTS / WEIGHTS.sum()) + 1 for size in RNG.integers(3, 12, 60)]
+SPLIT = LeaveOneOut(make_sequences([*HISTORIES, np.arange(1, NUM_ITEMS + 1)], NUM_ITEMS))
+SCORES = RNG.normal(size=(SPLIT.sequences.num_users, NUM_ITEMS)).astype(np.float32)
+COUNTS = SPLIT.training(with_validation=True).counts().tolist()
+
+
+def score(batch, candidates=None):
+    rows = tf.gather(SCORES, batch["users"])
+    return rows if candidates is None else tf.gather(rows, tf.maximum(candidates - 1, 0), batch_dims=1)
+
+
+def task(part="test", all_items=True):
+    negatives = {name: draw(SPLIT.sequences, SPLIT.users, 10, seed=1) for name, draw in SAMPLERS.items()}
+    return RankingTask.of(SPLIT, part, negatives if all_items else {POPULAR: negatives[POPULAR]}, all_items)
+
+
+def by_hand(alpha):
+    return lambda user, history, item: np.float32(
+        SCORES[user, item - 1] - np.float32(alpha * np.float32(math.log(COUNTS[item] + 1)))
+    )
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0, 40.0])
+def test_items_are_ranked_by_score_less_alpha_times_the_logarithm_of_their_count(alpha):
+    counts = popularity.log_counts(SPLIT.training(with_validation=True))
+    ranks = Ranker(popularity.corrected(score, counts, alpha)).ranks(task())
+    for protocol, expected in plain_ranks(task(), by_hand(alpha)).items():
+        assert ranks[protocol].tolist() == expected, protocol
+
+
+def test_the_best_alpha_is_that_of_the_corrected_rankings():
+    counts = popularity.log_counts(SPLIT.training(with_validation=True))
+    validation = task("validation", all_items=False)
+    curve = popularity.compare(Ranker(score), validation, counts)
+    expected = {
+        alpha: metrics(np.array(plain_ranks(validation, by_hand(alpha))[POPULAR]))["ndcg@10"]
+        for alpha in popularity.ALPHAS
+    }
+    assert curve == pytest.approx(expected, abs=1e-12)
+    assert expected[popularity.best(curve)] == max(expected.values())
+
+
+def test_the_least_correction_wins_a_tie():
+    assert popularity.best({0.0: 0.1, 0.1: 0.3, 0.2: 0.3}) == 0.1
+
+
+@pytest.mark.parametrize("alpha", [-0.1, math.nan, math.inf])
+def test_a_correction_is_not_negative(alpha):
+    with pytest.raises(UserError, match="`popularity_correction` must be at least 0"):
+        popularity.penalties(np.zeros(3, np.float32), alpha)
