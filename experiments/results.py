@@ -162,11 +162,14 @@ def data_file(dataset: str, folder: Path | None) -> dict[str, Any] | None:
     if present is None:
         return None
     file, path = present
-    fetched, remote = datasets.source_of(dataset).fetched
+    fetched = datasets.source_of(dataset).fetched
     with archives.opened(path, file.member) as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()
-    is_published = download.digest(path, remote.checksum) == remote.checksum
-    known = is_published or file == fetched
+    if fetched is None:
+        return {"name": path.name, "sha256": digest, "as_published": None}
+    expected = fetched[1].checksum
+    is_published = download.digest(path, expected) == expected
+    known = is_published or file == fetched[0]
     return {"name": path.name, "sha256": digest, "as_published": is_published if known else None}
 
 

@@ -21,12 +21,15 @@ PRESETS: dict[tuple[str, str, str], Preset] = {
 }
 """(Name, data set, model) -> preset."""
 
+SAME_AS = {"steam-sample": "steam"}
+"""Data set -> the one whose presets it takes."""
+
 NAMES = tuple(dict.fromkeys(name for name, _, _ in PRESETS))
 
 
 def find(name: str, dataset: str, model: str = "bert4rec") -> Preset:
     """Returns the preset `name` for `dataset` and `model`. Raises UserError if there is none."""
-    data = OWN if is_own(dataset) else family(dataset)
+    data = OWN if is_own(dataset) else SAME_AS.get(family(dataset), family(dataset))
     if (name, data, model) in PRESETS:
         return PRESETS[name, data, model]
     datasets = dict.fromkeys(known for _, known, _ in PRESETS)

@@ -63,8 +63,9 @@ class Source:
     terms: str | None = None
 
     @property
-    def fetched(self) -> tuple[File, Remote]:
-        return next((file, file.remote) for file in self.files if file.remote)
+    def fetched(self) -> tuple[File, Remote] | None:
+        """The file that can be downloaded; None if there is none."""
+        return next(((file, file.remote) for file in self.files if file.remote), None)
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,7 @@ _STEAM_REVIEWS = Remote(
 _RATINGS = ("1", "2", "4")
 _REVIEWS = ("reviewerID", "asin", "unixReviewTime")
 _STEAM = ("username", "product_id", "date")
+_SAMPLE = ("user", "item", "timestamp")
 _MOVIES = ("userId", "movieId", "timestamp")
 
 DATASETS: dict[str, Dataset] = {
@@ -139,6 +141,10 @@ DATASETS: dict[str, Dataset] = {
                 5,
             ),
         },
+    ),
+    "steam-sample": Dataset(
+        "Steam, sample",
+        {"processed": Source((File("steam-sample.csv", columns=_SAMPLE),), 1)},
     ),
     "ml-1m": Dataset(
         "ML-1m",
@@ -254,7 +260,11 @@ def obtain(name: str, folder: Path | None = None) -> tuple[File, Path] | None:
         return None
     found = present(name, folder)
     if found is None:
-        file, remote = source.fetched
+        fetched = source.fetched
+        if fetched is None:
+            wanted = source.files[0].name
+            raise UserError(f"{name!r} cannot be downloaded. Put {wanted} or {wanted}.gz into {folder}")
+        file, remote = fetched
         target = folder / file.name
         if target.exists() and not _may_be(file, target):
             raise UserError(
@@ -269,9 +279,8 @@ def obtain(name: str, folder: Path | None = None) -> tuple[File, Path] | None:
 def _read_processed(source: Source, file: File, path: Path) -> Sequences:
     """Reads a file of the authors. Warns if it is not the one that they published."""
     content = read_bytes(path, file.member)
-    fetched, remote = source.fetched
-    if file == fetched:
-        checksum = remote.checksum
+    if file.remote is not None:
+        checksum = file.remote.checksum
         found = download.digest_of(content, checksum) if file.member is None else download.digest(path, checksum)
         if found != checksum:
             warn(f"{path}: is not the file that the authors published ({checksum}); results may differ from theirs")
