@@ -13,6 +13,16 @@ def _check_heads(num_heads: int | None, hidden_dim: int) -> None:
         )
 
 
+def _initial_vectors() -> str:
+    return setting(
+        "random",
+        "item vectors before training: random; or cooccurrence, from how often items stand near each other",
+        choices=("random", "cooccurrence"),
+        changeable=True,
+        newer=True,
+    )
+
+
 @dataclass(frozen=True)
 class BERT4RecSettings(Settings):
     """The architecture of section 3 (`models.bert4rec.BERT4Rec`)."""
@@ -31,6 +41,7 @@ class BERT4RecSettings(Settings):
     initializer_stddev: float = setting(
         0.02, "standard deviation of the truncated normal initial weights", above=0, changeable=True
     )
+    initial_vectors: str = _initial_vectors()
     use_positions: bool = setting(True, "add position embeddings (Table 5: PE)")
     use_feed_forward: bool = setting(True, "use feed-forward sub-layers (Table 5: PFFN)")
     use_layer_norm: bool = setting(True, "use layer norms (Table 5: LN)")
@@ -134,6 +145,7 @@ class SASRecSettings(Settings):
     num_heads: int = setting(1, "attention heads", at_least=1)
     dropout: float = setting(0.5, "dropout of embeddings, attention and networks", at_least=0, below=1, changeable=True)
     loss: str = setting("binary", "the training loss", choices=("binary", "cross_entropy"), changeable=True)
+    initial_vectors: str = _initial_vectors()
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,12 +4,14 @@ import dataclasses
 from typing import Any, ClassVar
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.config.settings import Settings
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 from bert4rec_tf.foundation.types import Batch, Shape, Tensor
+from bert4rec_tf.models.initial_vectors import cooccurrence_vectors
 from bert4rec_tf.nn.layers import check_size
 
 ITEMS, USERS = "items", "users"
@@ -128,6 +130,9 @@ class Recommender(keras.Model):
     def adapt(self, sequences: Sequences) -> None:
         """Learns, before training, what is only counted in the training sequences."""
 
+    def initialise(self, sequences: Sequences) -> None:
+        """Changes the initial weights, before the first training step, by what the training sequences tell."""
+
     def call(self, batch: Batch) -> Tensor:
         """Scores all items, as `score` does."""
         return self.score(batch)
@@ -180,6 +185,18 @@ def settings_of(kind: type[Settings], settings: Settings | None, fields: dict[st
     if fields:
         raise UserError(f"`{next(iter(fields))}` must be given in `settings` or by its name. Received: both")
     return settings
+
+
+def start_near_neighbors(table: keras.Variable, sequences: Sequences) -> None:
+    """Gives items their `cooccurrence_vectors`, scaled to the deviation of the table [rows, d].
+
+    Items without a neighbour keep their rows, and so do padding and special tokens.
+    """
+    rows, vectors = table.numpy(), cooccurrence_vectors(sequences, table.shape[1])
+    known = np.flatnonzero(vectors.any(axis=1))
+    if len(known):
+        rows[known] = vectors[known] / vectors[known].std() * rows[1:].std()
+        table.assign(rows)
 
 
 def scores_of(state: Tensor, table: Tensor, candidates: Tensor | None, bias: Tensor | None = None) -> tf.Tensor:

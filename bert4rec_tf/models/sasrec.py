@@ -7,8 +7,16 @@ import keras
 import tensorflow as tf
 
 from bert4rec_tf.config.model_settings import SASRecSettings
+from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.types import Batch, Tensor
-from bert4rec_tf.models.recommender import FROM_LAST, ITEMS, Recommender, last_items_in_order, scores_of
+from bert4rec_tf.models.recommender import (
+    FROM_LAST,
+    ITEMS,
+    Recommender,
+    last_items_in_order,
+    scores_of,
+    start_near_neighbors,
+)
 from bert4rec_tf.nn import kernels, losses
 from bert4rec_tf.nn.dropout import dropout_layer
 
@@ -65,6 +73,10 @@ class SASRec(Recommender):
         for block in self.blocks:
             hidden = tf.cast(block(hidden, training=training), shown.dtype) * shown
         return tf.cast(self.norm(hidden), self.variable_dtype)
+
+    def initialise(self, sequences: Sequences) -> None:
+        if self.settings.initial_vectors == "cooccurrence":
+            start_near_neighbors(self.items, sequences)
 
     def training_loss(self, batch: Batch) -> Tensor:
         """The mean over all positions (equation 6, or full softmax). `batch`: `items` and `targets` [b, n], for the

@@ -289,10 +289,13 @@ class Experiment:
             checkpoint_seconds=self.checkpoint_seconds,
             strategy=strategy,
             watch=self.watch,
-            initialise=None if self.run.initial_weights is None else lambda: self._start_warm(model),
+            initialise=lambda: self._initialise(model, phase),
         )
 
-    def _start_warm(self, model: Recommender) -> None:
+    def _initialise(self, model: Recommender, phase: str) -> None:
+        if self.run.initial_weights is None:
+            model.initialise(self.split.training(phase == RETRAIN))
+            return
         source = self.source or warm_start.kept(self.workdir, self.run)
         source.give(model, self.sequences.vocabulary.items.tolist(), self.sequences.users.tolist())
 

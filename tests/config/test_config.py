@@ -93,6 +93,7 @@ def test_every_setting_and_the_seed_change_the_digest():
         "schedule": "constant",
         "protocol": "select",
         "num_heads": 4,
+        "initial_vectors": "cooccurrence",
         "momentum": 0.5,
         "hidden_dim": 32,
         "mask_prob": 0.5,
