@@ -106,22 +106,26 @@ def given_interactions() -> Interactions | None:
     return None
 
 
-def make_run() -> tuple[Run, Interactions | None]:
-    """Returns the run of the flags, and its own data if it has any.
+def make_run() -> tuple[Run, Interactions | None, Sequences | None]:
+    """Returns the run of the flags, and its own data if it has any; read already if their size decides settings.
 
     Without --dataset and --interactions, this is the run in --workdir.
     """
     settings, interactions = given_settings(), given_interactions()
-    if FLAGS.dataset is not None or interactions is not None:
-        named = (FLAGS.model, FLAGS.preset, FLAGS.seed, FLAGS.source)
-        return presets.make_run(interactions or FLAGS.dataset, *named, **settings), interactions
+    named = (FLAGS.model, FLAGS.preset, FLAGS.seed, FLAGS.source)
+    if FLAGS.dataset is not None:
+        return presets.make_run(FLAGS.dataset, *named, **settings), None, None
+    if interactions is not None:
+        presets.make_run(interactions, *named, **settings)  # reports mistakes before a long file is read
+        sequences = load(interactions.name, interactions)
+        return presets.make_run(interactions, *named, sequences, **settings), interactions, sequences
     decisive = ("source", "model", "preset", "seed", "init_from")
     given = [name for name in decisive if FLAGS[name].present] + list(settings)
     if FLAGS.workdir is None or given:
         when = f" with --{given[0]}" if given else ", unless --workdir names a run"
         raise UserError(f"--dataset is required{when}. Try --dataset=synthetic, or --interactions=FILE")
     config = WorkDirectory(folder("workdir")).read_config()
-    return Run.from_dict(config["run"]), interactions_of(config)
+    return Run.from_dict(config["run"]), interactions_of(config), None
 
 
 def check_flags(argv: list[str]) -> None:
@@ -156,9 +160,9 @@ def check_flags(argv: list[str]) -> None:
 
 def main(argv: list[str]) -> None:
     check_flags(argv)
-    run, interactions = make_run()
+    run, interactions, sequences = make_run()
     if FLAGS.seeds is not None:
-        repeat_with_seeds(run, interactions)
+        repeat_with_seeds(run, sequences or load(run.dataset, interactions), interactions)
         return
     run, source = begin(run, folder("workdir"))
     workdir = WorkDirectory.of(run, folder("workdir"), folder("prepared_dir"))
@@ -168,7 +172,7 @@ def main(argv: list[str]) -> None:
     if FLAGS.mode == "export":
         export(workdir)
         return
-    sequences = load(run, interactions)
+    sequences = sequences or load(run.dataset, interactions)
     print(f"\nModel {run.model}, run {run.digest} in {workdir.path}", flush=True)
     if named and not given_settings():
         preset = presets.find(FLAGS.preset, run.dataset, run.model)
@@ -186,9 +190,9 @@ def begin(run: Run, workdir: Path | None) -> tuple[Run, Any]:
     return warm_start.begin(run, FLAGS.init_from, workdir)
 
 
-def load(run: Run, interactions: Interactions | None) -> Sequences:
-    sequences, report = datasets.load_with_report(interactions or run.dataset, folder("data_dir"))
-    print(datasets.describe(run.dataset, sequences, report), flush=True)
+def load(dataset: str, interactions: Interactions | None) -> Sequences:
+    sequences, report = datasets.load_with_report(interactions or dataset, folder("data_dir"))
+    print(datasets.describe(dataset, sequences, report), flush=True)
     return sequences
 
 
@@ -244,13 +248,12 @@ def export(workdir: WorkDirectory) -> None:
     print(f"{path}: {what[FLAGS.format]}")
 
 
-def repeat_with_seeds(run: Run, interactions: Interactions | None) -> None:
+def repeat_with_seeds(run: Run, sequences: Sequences, interactions: Interactions | None) -> None:
     """Repeats the run with each of --seeds."""
     try:
         seeds = [int(seed) for seed in FLAGS.seeds]
     except ValueError:
         raise UserError(f"`seeds` must be whole numbers. Received: seeds={','.join(FLAGS.seeds)}") from None
-    sequences = load(run, interactions)
     start_pipeline()
     from bert4rec_tf.runs.seeds import folder_of, repeat
 

@@ -3,18 +3,21 @@
 The entries are data in `fast` and `authors`: one per preset, data set and model.
 """
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from bert4rec_tf.config.data_names import OWN, Interactions, family, is_own, named
-from bert4rec_tf.config.model_settings import MODEL_SETTINGS
-from bert4rec_tf.config.presets import authors, fast
+from bert4rec_tf.config.model_settings import MASKED_MODEL, MODEL_SETTINGS
+from bert4rec_tf.config.presets import authors, fast, own
 from bert4rec_tf.config.presets.authors import dropout_of
 from bert4rec_tf.config.presets.entry import Preset
+from bert4rec_tf.config.presets.own import DataSize
 from bert4rec_tf.config.run import FIXED, SELECT_AND_RETRAIN, Run, with_protocol
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 
-__all__ = ["NAMES", "PRESETS", "Preset", "dropout_of", "find", "make_run"]
+__all__ = ["NAMES", "PRESETS", "DataSize", "Preset", "dropout_of", "find", "make_run"]
 
 PRESETS: dict[tuple[str, str, str], Preset] = {
     (entry.name, entry.dataset, entry.model): entry for entry in (*fast.ENTRIES, *authors.ENTRIES)
@@ -47,6 +50,7 @@ def make_run(
     preset: str = "fast",
     seed: int = 1,
     source: str = "processed",
+    size: DataSize | None = None,
     **settings: Any,
 ) -> Run:
     """Makes the run of a preset, with single settings changed.
@@ -60,6 +64,7 @@ def make_run(
         preset: `fast`, `released` or `table2`.
         seed: seed of the masks, the initial weights, dropout and the order of examples.
         source: `processed` or `raw`, where a data set comes from.
+        size: your own data as `Sequences`; their size decides the settings of BERT4Rec (`config.presets.own`).
         **settings: fields of the settings in `config`, in place of the preset's; `train_on_validation` and `retrain`
             are older names for `protocol` (`config.run.with_protocol`).
 
@@ -68,6 +73,8 @@ def make_run(
     """
     dataset = dataset.name if isinstance(dataset, Interactions) else named(dataset, source)
     entry, settings = find(preset, dataset, model), with_protocol(settings)
+    if size is not None and entry.dataset == OWN and model == MASKED_MODEL:
+        entry = replace(entry, settings=own.bert4rec_settings(size))
     run = Run.make(dataset, model, seed, **_base(entry, settings), **settings)
     run.check_named(settings)
     return run
@@ -81,6 +88,8 @@ def _base(entry: Preset, settings: Mapping[str, Any]) -> dict[str, Any]:
         base |= {"protocol": SELECT_AND_RETRAIN, **entry.search}
     if not is_fixed and protocol == FIXED:
         base.pop("patience", None)  # nothing is measured during a fixed training
+    if base.get("warmup_steps", 0) >= settings.get("steps", base.get("steps", math.inf)):
+        base["warmup_steps"] = settings["steps"] // 10
     return {name: value for name, value in base.items() if name not in settings}
 
 

@@ -6,6 +6,7 @@ time they take, so one training is enough.
 
 from bert4rec_tf.config.data_names import OWN
 from bert4rec_tf.config.presets.entry import NO_ESTIMATE, NOT_MEASURED, Preset
+from bert4rec_tf.config.presets.own import Shop, bert4rec_settings
 
 NO_ORDER = "Nothing: there is no order to learn."
 EQUAL_KERNELS = "Measured before a fix (both kernels of the GRU began with equal weights); to be measured again."
@@ -366,10 +367,7 @@ ENTRIES = [
             "steps": 80_000,
         },
     ),
-    # Your own data, about which nothing is known. BERT4Rec takes N, rho and the window step from Steam (50 items hold
-    # most shoppers' whole history, and a history of five has two masks) and the rest from Beauty, with less dropout. It
-    # stops after six measurements without a better one, so a small data set takes minutes. For histories of a few
-    # hundred items, use ML-1m's `--max_length=200 --mask_proportion=0.2 --max_predictions=40`.
+    # Your own data. The settings of BERT4Rec go by their size (`own`); these are a shop's.
     Preset("fast", OWN, "pop", NO_ESTIMATE, "One pass over the data.", {}),
     Preset("fast", OWN, "bpr_mf", NO_ESTIMATE, TWO_TRAININGS, {**BPR_MF, **AT_MOST_10_000}),
     Preset("fast", OWN, "ncf", NO_ESTIMATE, TWO_TRAININGS, {**NCF, **AT_MOST_10_000}),
@@ -383,20 +381,7 @@ ENTRIES = [
         OWN,
         "bert4rec",
         expect=NO_ESTIMATE,
-        takes="At most 10,000 steps of 128 examples, about 20 minutes on two cores with 50,000 items, then a second "
-        "training for the selected number of steps.",
-        settings={
-            **BERT4REC,
-            "max_length": 50,
-            "mask_proportion": 0.4,
-            "max_predictions": 20,
-            "window_step": 0.5,
-            "dropout": 0.2,
-            "attention_dropout": 0.2,
-            "warmup_steps": 500,
-            "steps": 10_000,
-            "evaluate_every": 500,
-            "patience": 6,
-        },
+        takes="At most fifteen passes over the data, then a second training for the selected number of steps.",
+        settings=bert4rec_settings(Shop()),
     ),
 ]

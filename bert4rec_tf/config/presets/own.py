@@ -1,0 +1,67 @@
+"""The settings of BERT4Rec for your own data, by their size.
+
+The rule was found on random users of Beauty and ML-1m (docs/performance.md); `--any_setting` overrides it.
+"""
+
+from typing import Any, NamedTuple, Protocol
+
+LONG_HISTORIES = 50
+"""From this mean length on, masks within long windows teach more per second than prefixes do."""
+
+FEW_ACTIONS, MANY_ACTIONS = 50_000, 1_000_000
+EPOCHS = 15
+"""Passes over the prefixes at most; training ends before when the validation items show no gain."""
+
+
+class DataSize(Protocol):
+    """What the rule looks at; `Sequences` have it."""
+
+    @property
+    def num_users(self) -> int: ...
+
+    @property
+    def num_items(self) -> int: ...
+
+    @property
+    def num_actions(self) -> int: ...
+
+
+class Shop(NamedTuple):
+    """A typical size, taken where none is known."""
+
+    num_users: int = 20_000
+    num_items: int = 10_000
+    num_actions: int = 180_000
+
+
+def bert4rec_settings(size: DataSize) -> dict[str, Any]:
+    """Returns the settings of BERT4Rec for data of this size, as `Run.make` takes them.
+
+    - Long histories are masked as in the paper; short ones are cut into prefixes.
+    - N covers most histories: twice their mean length, from 20 to 200.
+    - The batch is smaller for fewer actions, so that there are enough steps.
+    - The wider model is for a million actions and more.
+    """
+    mean_length = size.num_actions / size.num_users
+    is_long = mean_length >= LONG_HISTORIES
+    batch_size = 32 if size.num_actions < FEW_ACTIONS or is_long else 128
+    examples = size.num_users * 11 if is_long else max(size.num_actions - 3 * size.num_users, 1)
+    steps = int(min(max(EPOCHS * examples / batch_size, 1_000), 20_000))
+    masks: dict[str, Any] = {"prefix_copies": 1, "mask_copies": 0, "max_predictions": 1}
+    if is_long:
+        masks = {"mask_proportion": 0.4, "max_predictions": 80, "window_step": 0.5}
+    return {
+        **masks,
+        "max_length": int(min(max(2 * mean_length, 20), 200)),
+        "hidden_dim": 128 if size.num_actions >= MANY_ACTIONS else 64,
+        "dropout": 0.2,
+        "attention_dropout": 0.2,
+        "initial_vectors": "cooccurrence",
+        "learning_rate": 1e-3,
+        "bias_correction": True,
+        "batch_size": batch_size,
+        "steps": steps,
+        "warmup_steps": min(200, steps // 10),
+        "evaluate_every": max(steps // 20, 1),
+        "patience": 5,
+    }
