@@ -341,9 +341,7 @@ def test_what_cannot_be_a_default_and_a_vocabulary_of_another_size_are_refused(t
     with pytest.raises(UserError, match=r"`k` must be at least 1\. Received: k=0"):
         export(popular(), VOCABULARY, tmp_path / "export", 0)
     for strength in (-0.1, np.nan, np.inf, 1e39):
-        with pytest.raises(
-            UserError, match="`popularity_correction` must be at least 0 and finite. Received: .*=-?[n1i0]"
-        ):
+        with pytest.raises(UserError, match="`popularity_correction` must be at least 0 and finite"):
             export(popular(), VOCABULARY, tmp_path / "export", popularity_correction=strength)
     with pytest.raises(ValueError, match=r"must have the 2 items of the model\. Received: 30 items"):
         export(Fixed([0.0, 1.0]), VOCABULARY, tmp_path / "export")
