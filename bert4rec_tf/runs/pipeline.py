@@ -403,9 +403,9 @@ def export(
         model = trained_model(run, vocabulary.num_items, config["num_users"], workdir)
         folder = folder or workdir.path / form
         users = workdir.read_users() if model.has_user_embeddings else None
-        card = model_card(workdir, vocabulary)
+        counts = workdir.read_training_counts()
+        card = model_card(workdir, vocabulary, counts)
         if form == SAVED_MODEL:
-            counts = workdir.read_training_counts()
             if counts is None and popularity_correction:
                 warn(f"{workdir.path}: has no {workdir.training_counts.name}; the held-out actions are counted too")
             saved_model.export(model, vocabulary, folder, k, users, card, popularity_correction, counts)
@@ -414,8 +414,11 @@ def export(
         return folder
 
 
-def model_card(workdir: WorkDirectory, vocabulary: Vocabulary) -> dict[str, Any]:
-    """Returns the model card: settings, data, versions, and metrics (None before the evaluation)."""
+def model_card(workdir: WorkDirectory, vocabulary: Vocabulary, training_counts: np.ndarray | None) -> dict[str, Any]:
+    """Returns the model card: settings, data, versions, and metrics (None before the evaluation).
+
+    `training_counts` are int64 [n], or None in an older work directory.
+    """
     config = workdir.read_config()
     card = {
         "run": config["run"],
@@ -426,6 +429,7 @@ def model_card(workdir: WorkDirectory, vocabulary: Vocabulary) -> dict[str, Any]
             "users": config["num_users"],
             "items": vocabulary.num_items,
             "actions": int(vocabulary.counts.sum()),
+            "training_actions": None if training_counts is None else int(training_counts.sum()),
         },
         "trained_with": config["environment"],
         "exported_with": versions(),

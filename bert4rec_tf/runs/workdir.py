@@ -248,7 +248,8 @@ class WorkDirectory:
         """Writes `training_counts`, int64 [n], or checks them. Raises UserError if they do not fit the data."""
         if not self.training_counts.exists():
             files.write_text(self.training_counts, _lines(counts))
-        if not np.array_equal(self.read_training_counts(), counts):
+        kept = self.read_training_counts()
+        if kept is None or not np.array_equal(kept, counts):
             raise self._bad_training_counts("does not fit the data")
 
     def read_training_counts(self) -> np.ndarray | None:

@@ -225,7 +225,7 @@ def wait_for_less_popular(page, strength):
     sync_api.expect(page.locator("#strength")).to_have_text(f"{strength:g}")
     shown = [f"{100 * np.exp(one):#.3g}%" if strength == 0 else f"{one:#.4g}" for one in scores[order]]
     sync_api.expect(page.locator("#recommendations .share")).to_have_text(shown)
-    words = "Probability of being the next item" if strength == 0 else "Scores, lowered by popularity"
+    words = "Probability of being the next item" if strength == 0 else "Corrected scores"
     assert page.locator("#measure").text_content().startswith(words)
 
 

@@ -213,7 +213,7 @@ function displayedScores(rows) {
   const shown = (value) => (areProbabilities ? percent.format(value) : value.toPrecision(4));
   byId("measure").textContent = areProbabilities
     ? `Probability of being the next item; together ${percent.format(sum)}. Click an item to add it to the history.`
-    : `Scores${isCorrected() ? ", lowered by popularity" : ""}; higher is better. Click an item to add it to the history.`;
+    : `${isCorrected() ? "Corrected scores." : "Scores; higher is better."} Click an item to add it to the history.`;
   return values.map((value) => ({ share: (value - least) / range, shown: shown(value) }));
 }
 
