@@ -27,6 +27,11 @@ def make_parser() -> Parser:
     parser.add_argument("--keep_seen", action="store_true", help="also recommend items of the history")
     parser.add_argument("--exclude", default="", help="raw item ids to leave out, separated by commas")
     parser.add_argument("--candidates", default="", help="rank only these raw item ids, separated by commas")
+    parser.add_argument(
+        "--popularity_correction",
+        type=float,
+        help="0 or more: rank by score - this * log(count + 1), for less popular items (default: set at export)",
+    )
     parser.add_argument("--titles", type=path_argument, help="CSV with a header that has the columns `id` and `title`")
     return parser
 
@@ -44,7 +49,12 @@ def main(arguments: list[str]) -> None:
     if options.output is not None:
         batch.check_target(options.output)
     listed = {name: tuple(split_ids(getattr(options, name))) for name in ("exclude", "candidates")}
-    choices = Choices(k=options.k, exclude_seen=not options.keep_seen, **listed)
+    choices = Choices(
+        k=options.k,
+        exclude_seen=not options.keep_seen,
+        popularity_correction=options.popularity_correction,
+        **listed,
+    )
     titles = read_titles(options.titles) if options.titles else None
     model = SavedRecommender(options.model)
     if options.input is None:

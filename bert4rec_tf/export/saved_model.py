@@ -23,6 +23,8 @@ def export(
     k: int = 10,
     users: Sequence[str] | None = None,
     card: Mapping[str, Any] | None = None,
+    popularity_correction: float = 0.0,
+    counts: np.ndarray | None = None,
 ) -> None:
     """Writes a SavedModel that recommends items for raw histories and needs nothing but TensorFlow.
 
@@ -36,14 +38,23 @@ def export(
         k: default number of items to return, at most all.
         users: raw ids of the users with embeddings, in the model's order.
         card: further entries of the model card.
+        popularity_correction: default of this input of `recommend`, and what `serving_default` uses: items are ranked
+            by score - popularity_correction * log(count + 1).
+        counts: int64 [n], how often each item occurs in what the model was trained on, for this correction; None for
+            the vocabulary's counts.
 
     Raises:
         ValueError: if the vocabulary's size is not the model's, or users are missing.
-        UserError: for a k below 1, a raw id that is not valid in UTF-8, or a folder that holds other files or cannot be
-            written.
+        UserError: for a k below 1, a popularity correction that is negative or not finite, a raw id that is not valid
+            in UTF-8, or a folder that holds other files or cannot be written.
     """
     if k < 1:
         raise UserError(f"`k` must be at least 1. Received: k={k}")
+    if not 0 <= popularity_correction <= np.finfo(np.float32).max:
+        raise UserError(
+            "`popularity_correction` must be at least 0 and finite. "
+            f"Received: popularity_correction={popularity_correction}"
+        )
     if vocabulary.num_items != model.num_items:
         raise ValueError(
             f"`vocabulary` must have the {model.num_items} items of the model. Received: {vocabulary.num_items} items"
@@ -62,7 +73,9 @@ def export(
             model,
             items,
             _log_shares(vocabulary.counts),
+            np.log1p(vocabulary.counts if counts is None else counts).astype(np.float32),
             min(k, model.num_items),
+            popularity_correction,
             known if model.has_user_embeddings else None,
         )
         try:
@@ -71,7 +84,8 @@ def export(
         except tf.errors.OpError as error:
             raise UserError(f"{folder}: cannot be written ({error.message})") from error
         (aside / CARD_OF_SAVED_MODEL).parent.mkdir()
-        full_card = {**model_facts(model, vocabulary, users), "k": service.k, **(card or {})}
+        defaults = {"k": service.k, "popularity_correction": float(popularity_correction)}
+        full_card = {**model_facts(model, vocabulary, users), **defaults, **(card or {})}
         files.write_json(aside / CARD_OF_SAVED_MODEL, full_card)
 
 

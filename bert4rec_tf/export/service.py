@@ -22,7 +22,11 @@ CHOICES = [
     tf.TensorSpec([], tf.bool, name="exclude_seen"),
     tf.TensorSpec([None, None], tf.string, name="exclude"),
     CANDIDATES,
+    tf.TensorSpec([], tf.float32, name="popularity_correction"),
 ]
+
+MAX_PENALTY = 1e38
+"""Keeps a corrected score above HIDDEN, however large the correction is."""
 
 _LINE = tf.lookup.TextFileIndex.WHOLE_LINE
 _NUMBER = tf.lookup.TextFileIndex.LINE_NUMBER
@@ -52,12 +56,21 @@ class Service(tf.Module):
         model: a trained model.
         items: file of raw ids, line i for item i.
         log_shares: float32 [n], the scores of all items for cold users.
+        log_counts: float32 [n], log(count + 1) of every item, for the popularity correction.
         k: default number of items to return, at most n.
+        popularity_correction: default of this input, at least 0 and finite.
         users: file of raw ids, line u + 1 for user u; None if the model has no user embeddings.
     """
 
     def __init__(
-        self, model: Recommender, items: Path, log_shares: np.ndarray, k: int, users: Path | None = None
+        self,
+        model: Recommender,
+        items: Path,
+        log_shares: np.ndarray,
+        log_counts: np.ndarray,
+        k: int,
+        popularity_correction: float = 0.0,
+        users: Path | None = None,
     ) -> None:
         super().__init__()
         # Only the variables: a Keras model as an attribute would be exported with all its layers.
@@ -65,6 +78,7 @@ class Service(tf.Module):
         self._scores_are_logits = model.scores_are_logits
         self._weights = [weight.value for weight in model.weights]
         self._log_shares = tf.Variable(log_shares, trainable=False, name="log_shares")
+        self._log_counts = tf.Variable(log_counts, trainable=False, name="log_counts")
         self._num_items = len(log_shares)
         self.k = k
         asset = tf.saved_model.Asset(str(items))
@@ -74,7 +88,8 @@ class Service(tf.Module):
         self._users = _numbers_of_lines(tf.saved_model.Asset(str(users))) if users else None
         # Traced once; all signatures call it.
         self._encode = tf.function(self._encode_request, input_signature=[HISTORIES, USERS] if users else [HISTORIES])
-        functions = _with_users(self, k) if users else _without_users(self, k)
+        defaults = _defaults(k, popularity_correction)
+        functions = _with_users(self, defaults) if users else _without_users(self, defaults)
         for name, function in zip(SIGNATURES, functions, strict=True):
             setattr(self, name, function)
 
@@ -106,9 +121,15 @@ class Service(tf.Module):
         return {"vectors": tf.cast(encoded.vectors, tf.float32), "unknown": encoded.unknown}
 
     def recommend_to(
-        self, *whom: Tensor, k: Tensor, exclude_seen: Tensor, exclude: Tensor, candidates: Tensor
+        self,
+        *whom: Tensor,
+        k: Tensor,
+        exclude_seen: Tensor,
+        exclude: Tensor,
+        candidates: Tensor,
+        popularity_correction: Tensor,
     ) -> dict[str, Tensor]:
-        """Returns the best `items`, string [b, k], and their `scores`, float32 [b, k].
+        """Returns the best `items`, string [b, k], and the `scores` they are ranked by, float32 [b, k].
 
         Args:
             *whom: raw histories, string [b, any], and raw users, string [b], if the model has user embeddings.
@@ -116,6 +137,8 @@ class Service(tf.Module):
             exclude_seen: [] bool, whether to leave out the items of the histories.
             exclude: string [b or 1, any], further items to leave out.
             candidates: string [b or 1, any], the items to rank; all items for a row without candidates.
+            popularity_correction: [] float32, at least 0 and finite; the scores are lowered by it times
+                log(count + 1).
         """
         encoded = self._encode(*whom)
         number = tf.shape(encoded.vectors)[0]
@@ -124,18 +147,19 @@ class Service(tf.Module):
         seen = tf.where(exclude_seen, encoded.seen, PAD)
         with tf.control_dependencies([tf.debugging.Assert(k > 0, ["`k` must be at least 1. Received:", k])]):
             k = tf.minimum(k, self._num_items)
+        corrected = self._correction(popularity_correction)
 
         def hidden(rows: Tensor) -> tf.Tensor:
             return tf.concat([tf.gather(seen, rows), excluded(rows)], axis=1)
 
         def among_all(rows: Tensor) -> tuple[Tensor, Tensor]:
             scores, normalisers = self._all_scores(encoded, rows)
-            items, best_scores = ranking.best(ranking.hide(scores, hidden(rows)), None, k)
+            items, best_scores = ranking.best(ranking.hide(corrected(scores), hidden(rows)), None, k)
             return items, best_scores - normalisers
 
         def among_candidates(rows: Tensor) -> tuple[Tensor, Tensor]:
             items = ranking.unique(chosen(rows))
-            scores = self._scores_of(encoded, rows, items)
+            scores = corrected(self._scores_of(encoded, rows, items), items)
             scores = tf.where(ranking.contained(items, hidden(rows), self._num_items), ranking.HIDDEN, scores)
             return ranking.best(scores, items, k)
 
@@ -161,6 +185,25 @@ class Service(tf.Module):
             (tf.float32,),
         )
         return {"scores": scores, "unknown": encoded.unknown}
+
+    def _correction(self, strength: Tensor) -> Callable[..., Tensor]:
+        """Returns a function that lowers scores, float32 [r, c], by `strength` * log(count + 1).
+
+        It also takes the columns' items, int32 [r, c]; without them column j is item j + 1.
+        """
+        message = "`popularity_correction` must be at least 0 and finite. Received:"
+        is_valid = tf.math.is_finite(strength) & (strength >= 0)
+        with tf.control_dependencies([tf.debugging.Assert(is_valid, [message, strength])]):
+            strength = tf.identity(strength)
+        penalties = tf.minimum(strength * self._log_counts, MAX_PENALTY)
+
+        def corrected(scores: Tensor, items: Tensor | None = None) -> tf.Tensor:
+            def lowered() -> tf.Tensor:
+                return scores - (penalties if items is None else tf.gather(penalties, tf.maximum(items - 1, 0)))
+
+            return tf.cond(strength > 0, lowered, lambda: scores)
+
+        return corrected
 
     def _lists(self, raw: Tensor) -> Callable[[Tensor], Tensor]:
         """Returns a function of row numbers that gives the items of those rows of `raw`, int32 [r, any].
@@ -209,15 +252,20 @@ def _numbers_of_lines(asset: tf.saved_model.Asset) -> tf.lookup.StaticHashTable:
     return tf.lookup.StaticHashTable(lines, default_value=-1)
 
 
-def _defaults(k: int) -> dict[str, tf.Tensor]:
+def _defaults(k: int, popularity_correction: float) -> dict[str, tf.Tensor]:
     """Returns the default values of `recommend`."""
     nothing = tf.zeros([1, 0], tf.string)
-    return {"k": tf.constant(k), "exclude_seen": tf.constant(True), "exclude": nothing, "candidates": nothing}
+    return {
+        "k": tf.constant(k),
+        "exclude_seen": tf.constant(True),
+        "exclude": nothing,
+        "candidates": nothing,
+        "popularity_correction": tf.constant(popularity_correction, tf.float32),
+    }
 
 
-def _without_users(service: Service, k: int) -> tuple[Callable, ...]:
+def _without_users(service: Service, defaults: dict[str, tf.Tensor]) -> tuple[Callable, ...]:
     """The functions of SIGNATURES for a model without user embeddings."""
-    defaults = _defaults(k)
 
     @tf.function(input_signature=[HISTORIES, *CHOICES])
     def recommend(
@@ -226,8 +274,16 @@ def _without_users(service: Service, k: int) -> tuple[Callable, ...]:
         exclude_seen=defaults["exclude_seen"],
         exclude=defaults["exclude"],
         candidates=defaults["candidates"],
+        popularity_correction=defaults["popularity_correction"],
     ):
-        return service.recommend_to(histories, k=k, exclude_seen=exclude_seen, exclude=exclude, candidates=candidates)
+        return service.recommend_to(
+            histories,
+            k=k,
+            exclude_seen=exclude_seen,
+            exclude=exclude,
+            candidates=candidates,
+            popularity_correction=popularity_correction,
+        )
 
     @tf.function(input_signature=[HISTORIES])
     def serving_default(histories):
@@ -244,9 +300,8 @@ def _without_users(service: Service, k: int) -> tuple[Callable, ...]:
     return serving_default, recommend, score, encode
 
 
-def _with_users(service: Service, k: int) -> tuple[Callable, ...]:
+def _with_users(service: Service, defaults: dict[str, tf.Tensor]) -> tuple[Callable, ...]:
     """The functions of SIGNATURES for a model with user embeddings."""
-    defaults = _defaults(k)
 
     @tf.function(input_signature=[HISTORIES, USERS, *CHOICES])
     def recommend(
@@ -256,9 +311,16 @@ def _with_users(service: Service, k: int) -> tuple[Callable, ...]:
         exclude_seen=defaults["exclude_seen"],
         exclude=defaults["exclude"],
         candidates=defaults["candidates"],
+        popularity_correction=defaults["popularity_correction"],
     ):
         return service.recommend_to(
-            histories, users, k=k, exclude_seen=exclude_seen, exclude=exclude, candidates=candidates
+            histories,
+            users,
+            k=k,
+            exclude_seen=exclude_seen,
+            exclude=exclude,
+            candidates=candidates,
+            popularity_correction=popularity_correction,
         )
 
     @tf.function(input_signature=[HISTORIES, USERS])

@@ -26,6 +26,7 @@ from bert4rec_tf.export import portable, saved_model
 from bert4rec_tf.export.layout import SAVED_MODEL
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.types import Batch
 from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.models.construction import new_model
@@ -107,6 +108,8 @@ class Experiment:
         if self.source is not None:
             with self.workdir.lock():
                 warm_start.keep(self.source, self.workdir)
+        last = self.split.training(phases(self.run)[-1] == RETRAIN)
+        self.workdir.keep_training_counts(last.counts()[1:])
         if MODELS[self.run.model].has_user_embeddings:
             self.workdir.keep_users(self.sequences.users)
 
@@ -370,7 +373,13 @@ def check_export(folder: Path, form: str = SAVED_MODEL) -> None:
         portable.check_export(folder, form)
 
 
-def export(workdir: WorkDirectory, folder: Path | None = None, k: int = 10, form: str = SAVED_MODEL) -> Path:
+def export(
+    workdir: WorkDirectory,
+    folder: Path | None = None,
+    k: int = 10,
+    form: str = SAVED_MODEL,
+    popularity_correction: float = 0.0,
+) -> Path:
     """Exports the model of a finished work directory. Needs no data.
 
     Args:
@@ -378,12 +387,15 @@ def export(workdir: WorkDirectory, folder: Path | None = None, k: int = 10, form
         folder: where to write; None for a folder in the work directory, named after the format.
         k: number of items that a SavedModel recommends.
         form: "saved_model" (raw ids in and out), "onnx" or "litert" (an encoder and a scorer in float32).
+        popularity_correction: a SavedModel ranks by score - popularity_correction * log(count + 1) unless it is asked
+            otherwise. Counts are those of the training part; in a work directory without them, those of all actions.
 
     Returns:
         The folder.
 
     Raises:
-        UserError: if the training has not finished, the work directory is damaged, or `folder` has other content.
+        UserError: if the training has not finished, the work directory is damaged, `folder` has other content, or the
+            popularity correction is negative or not finite.
     """
     config = workdir.read_config()
     run = Run.from_dict(config["run"])
@@ -394,16 +406,22 @@ def export(workdir: WorkDirectory, folder: Path | None = None, k: int = 10, form
         model = trained_model(run, vocabulary.num_items, config["num_users"], workdir)
         folder = folder or workdir.path / form
         users = workdir.read_users() if model.has_user_embeddings else None
-        card = model_card(workdir, vocabulary)
+        counts = workdir.read_training_counts()
+        card = model_card(workdir, vocabulary, counts)
         if form == SAVED_MODEL:
-            saved_model.export(model, vocabulary, folder, k, users, card)
+            if counts is None and popularity_correction:
+                warn(f"{workdir.path}: has no {workdir.training_counts.name}; the held-out actions are counted too")
+            saved_model.export(model, vocabulary, folder, k, users, card, popularity_correction, counts)
         else:
             portable.export(model, vocabulary, folder, form, users, card)
         return folder
 
 
-def model_card(workdir: WorkDirectory, vocabulary: Vocabulary) -> dict[str, Any]:
-    """Returns the model card: settings, data, versions, and metrics (None before the evaluation)."""
+def model_card(workdir: WorkDirectory, vocabulary: Vocabulary, training_counts: np.ndarray | None) -> dict[str, Any]:
+    """Returns the model card: settings, data, versions, and metrics (None before the evaluation).
+
+    `training_counts` are int64 [n], or None in an older work directory.
+    """
     config = workdir.read_config()
     card = {
         "run": config["run"],
@@ -414,6 +432,7 @@ def model_card(workdir: WorkDirectory, vocabulary: Vocabulary) -> dict[str, Any]
             "users": config["num_users"],
             "items": vocabulary.num_items,
             "actions": int(vocabulary.counts.sum()),
+            "training_actions": None if training_counts is None else int(training_counts.sum()),
         },
         "trained_with": config["environment"],
         "exported_with": versions(),

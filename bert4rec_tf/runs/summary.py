@@ -125,7 +125,7 @@ def places(workdir: Path) -> str:
     known = {
         "metrics.json": "these results and all settings",
         "config.json": "the settings",
-        "vocabulary.txt": "raw item ids, line k for item k; counts.txt: how often each occurs",
+        "vocabulary.txt": "raw item ids, line k for item k; counts.txt, training_counts.txt: how often each occurs",
         "initial.npz": "the weights that training started from",
         "ranks-test.npz": "the rank of every user's test item",
         SELECT: f"training without the validation items: checkpoints, {curves}, tensorboard",

@@ -62,6 +62,11 @@ class WorkDirectory:
         return self.path / "counts.txt"
 
     @property
+    def training_counts(self) -> Path:
+        """How often each item occurs in what the final model was trained on. Older folders do not have it."""
+        return self.path / "training_counts.txt"
+
+    @property
     def users(self) -> Path:
         """Raw user ids, if the model has user embeddings."""
         return self.path / "users.txt"
@@ -181,9 +186,9 @@ class WorkDirectory:
 
     def _keep_vocabulary(self, vocabulary: Vocabulary) -> None:
         if not self.counts.exists():
-            files.write_text(self.counts, "".join(f"{count}\n" for count in vocabulary.counts))
+            files.write_text(self.counts, _lines(vocabulary.counts))
         if not self.vocabulary.exists():
-            files.write_text(self.vocabulary, "".join(f"{item}\n" for item in vocabulary.items))
+            files.write_text(self.vocabulary, _lines(vocabulary.items))
         if not np.array_equal(self.read_vocabulary().counts, vocabulary.counts):
             raise self._bad_vocabulary("does not fit the data")
 
@@ -239,10 +244,31 @@ class WorkDirectory:
             raise self._bad_vocabulary("does not fit the checkpoints")
         return vocabulary
 
+    def keep_training_counts(self, counts: np.ndarray) -> None:
+        """Writes `training_counts`, int64 [n], or checks them. Raises UserError if they do not fit the data."""
+        if not self.training_counts.exists():
+            files.write_text(self.training_counts, _lines(counts))
+        kept = self.read_training_counts()
+        if kept is None or not np.array_equal(kept, counts):
+            raise self._bad_training_counts("does not fit the data")
+
+    def read_training_counts(self) -> np.ndarray | None:
+        """Returns `training_counts`, int64 [n]; None in an older folder. Raises UserError if they are damaged."""
+        try:
+            counts = np.array(self.training_counts.read_text(encoding="utf-8").split(), np.int64)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, OverflowError) as error:
+            raise self._bad_training_counts(f"cannot be read ({error})") from error
+        in_all = self.read_vocabulary().counts
+        if len(counts) != len(in_all) or (counts < 0).any() or (counts > in_all).any():
+            raise self._bad_training_counts(f"does not fit {self.counts.name}")
+        return counts
+
     def keep_users(self, users: np.ndarray) -> None:
         """Writes the raw user ids, unless they are there."""
         if not self.users.exists():
-            files.write_text(self.users, "".join(f"{user}\n" for user in users.tolist()))
+            files.write_text(self.users, _lines(users))
 
     def read_users(self) -> list[str]:
         """Returns the raw user ids. Raises UserError if they are missing or have changed."""
@@ -254,11 +280,18 @@ class WorkDirectory:
             raise UserError(f"{self.users}: does not fit the checkpoints; delete it, and run with --mode=evaluate")
         return users
 
+    def _bad_training_counts(self, why: str) -> UserError:
+        return UserError(f"{self.training_counts}: {why}; delete it, and run with --mode=evaluate to write it again")
+
     def _bad_vocabulary(self, why: str) -> UserError:
         return UserError(
             f"{self.vocabulary}: {why}; delete it and {self.counts.name}, and run with --mode=evaluate to have them "
             "written again"
         )
+
+
+def _lines(values: np.ndarray) -> str:
+    return "".join(f"{value}\n" for value in values.tolist())
 
 
 def interactions_of(config: dict[str, Any]) -> Interactions | None:

@@ -59,9 +59,11 @@ def recommend_file(
         The number of users.
 
     Raises:
-        UserError: if a file cannot be read or written, a line is not CSV, or the target has another ending.
+        UserError: if a file cannot be read or written, a line is not CSV, the target has another ending, or the model
+            lacks what is chosen.
     """
     check_target(target)
+    model.check(choices)
     writer = WRITERS[target.suffix]((*COLUMNS, "title") if titles is not None else COLUMNS)
     checksum, lines = _scan(source)
     job = {

@@ -23,25 +23,35 @@ class Choices:
         exclude_seen: whether to leave out the items of the history.
         exclude: raw ids of further items to leave out.
         candidates: raw ids of the items to rank; empty for all.
+        popularity_correction: rank by score - popularity_correction * log(count + 1); None for the default of the
+            export.
 
     Raises:
-        UserError: for a k below 1.
+        UserError: for a k below 1, or a popularity correction that is negative or not finite.
     """
 
     k: int | None = None
     exclude_seen: bool = True
     exclude: tuple[str, ...] = ()
     candidates: tuple[str, ...] = ()
+    popularity_correction: float | None = None
 
     def __post_init__(self) -> None:
         if self.k is not None and not 1 <= self.k < 1 << 31:
             raise UserError(f"`k` must be at least 1 and less than 2^31. Received: k={self.k}")
+        strength = self.popularity_correction
+        if strength is not None and not 0 <= strength <= np.finfo(np.float32).max:
+            raise UserError(
+                f"`popularity_correction` must be at least 0 and finite. Received: popularity_correction={strength}"
+            )
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Returns these options as inputs of the signature `recommend`."""
         inputs = {"exclude_seen": np.array(self.exclude_seen)}
         if self.k is not None:
             inputs["k"] = np.array(self.k, np.int32)
+        if self.popularity_correction is not None:
+            inputs["popularity_correction"] = np.array(self.popularity_correction, np.float32)
         return {**inputs, "exclude": rectangle([self.exclude]), "candidates": rectangle([self.candidates])}
 
 
@@ -78,13 +88,21 @@ class SavedRecommender:
         if signature is None or not set(signature.inputs) >= INPUTS or set(signature.outputs) != OUTPUTS:
             raise UserError(f"{folder}: its SavedModel has no signature `recommend` like this project's exports")
         self.has_user_embeddings = "users" in signature.inputs
+        self._inputs = signature.inputs
+
+    def check(self, choices: Choices) -> None:
+        """Raises UserError if the model was exported before it could do what is asked."""
+        if choices.popularity_correction is not None and "popularity_correction" not in self._inputs:
+            raise UserError(f"{self.folder}: is an older export without `popularity_correction`; export it again")
 
     def recommend(self, histories: Sequence[Sequence[str]], users: Sequence[str], choices: Choices) -> Recommendations:
         """Recommends to raw histories, oldest item first. `users` is used only if the model has user embeddings.
 
         Raises:
-            UserError: if the model cannot compute the result, for example because memory runs out.
+            UserError: if the model cannot compute the result, for example because memory runs out or it is an older
+                export.
         """
+        self.check(choices)
         inputs = {"histories": rectangle(histories), **choices.arrays()}
         if self.has_user_embeddings:
             inputs["users"] = np.array([_bytes(user) for user in users], object)

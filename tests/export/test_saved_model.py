@@ -166,7 +166,9 @@ def test_the_vocabulary_is_one_asset(folder):
 
 def test_every_weight_is_stored_once_and_no_state_of_dropout(model, folder):
     stored = [shape for name, shape in tf.train.list_variables(str(folder / "variables" / "variables")) if shape]
-    assert sorted(map(tuple, stored)) == sorted([*(tuple(weight.shape) for weight in model.weights), (NUM_ITEMS,)])
+    assert sorted(map(tuple, stored)) == sorted(
+        [*(tuple(weight.shape) for weight in model.weights), *[(NUM_ITEMS,)] * 2]
+    )
 
 
 def test_what_happens_to_the_model_later_does_not_reach_the_export(tmp_path):
@@ -200,7 +202,12 @@ found = {
     "serving_default": service.signatures["serving_default"](histories=rows),
     "recommend": service.recommend(rows, k=2, candidates=[["0", "it's"]]),
     "every": service.signatures["recommend"](
-        histories=rows, k=tf.constant(2), exclude_seen=tf.constant(False), exclude=none, candidates=none
+        histories=rows,
+        k=tf.constant(2),
+        exclude_seen=tf.constant(False),
+        exclude=none,
+        candidates=none,
+        popularity_correction=tf.constant(0.5),
     ),
     "score": service.score(rows, [["0", "it's"]]),
     "encode": service.encode(rows),
@@ -232,7 +239,7 @@ def test_a_moved_folder_gives_the_same_bytes_where_only_tensorflow_is(folder, lo
     expected = {
         "serving_default": loaded.signatures["serving_default"](histories=rows),
         "recommend": loaded.recommend(rows, k=2, candidates=[["0", "it's"]]),
-        "every": loaded.recommend(rows, k=2, exclude_seen=False),
+        "every": loaded.recommend(rows, k=2, exclude_seen=False, popularity_correction=0.5),
         "score": loaded.score(rows, [["0", "it's"]]),
         "encode": loaded.encode(rows),
     }
@@ -266,6 +273,7 @@ def test_tensorflow_s_own_command_reads_and_asks_it(loaded, folder, tmp_path, wh
 def test_the_model_card_tells_of_the_model_and_what_is_given(model, folder, tmp_path):
     card = json.loads((folder / "assets.extra" / "model_card.json").read_text())
     expected = {"model": "BERT4Rec", "items": NUM_ITEMS, "users": None, "k": K, "max_history": LENGTH - 1}
+    expected["popularity_correction"] = 0.0
     assert {key: card[key] for key in expected} == expected
     assert card["scores"] == "log-probabilities"
     assert card["parameters"] == model.count_params() - sum(np.size(one) for one in model.non_trainable_weights)
@@ -329,9 +337,12 @@ def test_an_id_that_no_line_can_hold_is_refused(tmp_path, name):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_k_below_one_and_a_vocabulary_of_another_size_are_refused(tmp_path):
+def test_what_cannot_be_a_default_and_a_vocabulary_of_another_size_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"`k` must be at least 1\. Received: k=0"):
         export(popular(), VOCABULARY, tmp_path / "export", 0)
+    for strength in (-0.1, np.nan, np.inf, 1e39):
+        with pytest.raises(UserError, match="`popularity_correction` must be at least 0 and finite"):
+            export(popular(), VOCABULARY, tmp_path / "export", popularity_correction=strength)
     with pytest.raises(ValueError, match=r"must have the 2 items of the model\. Received: 30 items"):
         export(Fixed([0.0, 1.0]), VOCABULARY, tmp_path / "export")
     assert not list(tmp_path.iterdir())

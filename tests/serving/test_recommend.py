@@ -12,11 +12,13 @@ import zlib
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from pyarrow import parquet
 
 from bert4rec_tf.commands import main
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export.saved_model import export
+from bert4rec_tf.export.service import CHOICES, HISTORIES
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import BprMf, Pop
 from bert4rec_tf.serving import batch, client
@@ -196,6 +198,71 @@ def test_a_file_of_histories_as_parquet(command, popular, small_parts, tmp_path)
     assert {row[4] for row in rows if row[2] != "plain"} == {""}
 
 
+@pytest.mark.parametrize("correction", [None, 0.0, 0.5, 3.0])
+def test_a_file_has_what_the_client_gives_with_this_correction(command, popular, small_parts, tmp_path, correction):
+    source, target = write(tmp_path / "histories.csv", ROWS), tmp_path / "out.csv"
+    given = [] if correction is None else [f"--popularity_correction={correction}"]
+    assert command(f"--model={popular}", f"--input={source}", f"--output={target}", *given)[0] == 0
+    users, *histories = zip(*((user, history) for user, *history in ROWS))
+    answer = client.SavedRecommender(popular).recommend(
+        histories[0], users, client.Choices(popularity_correction=correction)
+    )
+    expected = [
+        [user, str(rank), item, str(score)]
+        for user, items, scores in zip(users, answer.items, answer.scores)
+        for rank, (item, score) in enumerate(zip(items, scores), start=1)
+    ]
+    with open(target, encoding="utf-8", newline="") as file:
+        assert list(csv.reader(file))[1:] == expected
+    _, history, *_ = ROWS[1]
+    scores = {
+        name: count - (correction or 0) * np.log(count + 1) for name, count in zip(NAMES, COUNTS) if name != history
+    }
+    assert answer.items[1] == sorted(scores, key=lambda name: -scores[name])[:3]
+
+
+def test_parts_with_another_correction_are_not_taken(popular, small_parts, tmp_path, capsys, monkeypatch):
+    """A job that is killed at the end leaves its parts, and the next one asks for something else."""
+    model, source = client.SavedRecommender(popular), write(tmp_path / "in.csv", ROWS)
+    target, wanted = tmp_path / "out.csv", tmp_path / "wanted.csv"
+    batch.recommend_file(model, source, wanted, client.Choices(popularity_correction=3.0), silent=True)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(batch.CsvWriter, "join", lambda *_: (_ for _ in ()).throw(Killed))
+        batch.recommend_file(model, source, target, client.Choices(popularity_correction=0.3), silent=True)
+    assert list((tmp_path / ".out.csv.parts").glob("part-*"))
+    batch.recommend_file(model, source, target, client.Choices(popularity_correction=3.0), silent=True)
+    assert "starting again" in capsys.readouterr().err and target.read_bytes() == wanted.read_bytes()
+
+
+class Older(tf.Module):
+    """An export from before there was such an input."""
+
+    def __init__(self, newer):
+        super().__init__()
+        self.newer = newer
+
+    @tf.function(input_signature=[HISTORIES, *CHOICES[:4]])
+    def recommend(self, histories, k, exclude_seen, exclude, candidates):
+        return self.newer.recommend(histories, k, exclude_seen, exclude, candidates)
+
+
+def test_an_older_export_works_and_says_that_it_cannot_correct(command, popular, tmp_path):
+    older = Older(tf.saved_model.load(str(popular)))
+    tf.saved_model.save(older, str(tmp_path / "older"), signatures={"recommend": older.recommend})
+    source, target = write(tmp_path / "in.csv", ROWS[:3]), tmp_path / "out.csv"
+    asked = (["--history=c"], [f"--input={source}", f"--output={target}"])
+    for arguments in asked:
+        wanted = command(f"--model={popular}", *arguments, "-k", "3")
+        written = target.read_bytes() if target.exists() else None
+        assert command(f"--model={tmp_path / 'older'}", *arguments, "-k", "3") == wanted and wanted[0] == 0
+        assert written is None or target.read_bytes() == written
+    for arguments in asked:
+        code, out, err = command(f"--model={tmp_path / 'older'}", *arguments, "--popularity_correction=0.3")
+        assert (code, out) == (2, "") and err.count("\n") == 1
+        assert "is an older export without `popularity_correction`" in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.csv", "older", "out.csv"]
+
+
 class Killed(BaseException):
     """Ends the work as a kill does; no part of the package knows it."""
 
@@ -248,6 +315,10 @@ MISTAKES = {
     "both": (["--history=a", "--input=in.csv", "--output=o.csv"], "Give either --history, or both --input"),
     "no output": (["--input=in.csv"], "Give either --history, or both --input"),
     "k": (["--history=a", "-k", "0"], "`k` must be at least 1 and less than 2^31. Received: k=0"),
+    "correction": (
+        ["--history=a", "--popularity_correction=-1"],
+        "`popularity_correction` must be at least 0 and finite. Received: popularity_correction=-1.0",
+    ),
     "no number": (["--history=a", "-k", "ten"], "argument -k: invalid int value: 'ten'"),
     "no model": (["--history=a", "--model=none"], "none/saved_model.pb: cannot be read"),
     "model of nobody": (

@@ -22,9 +22,11 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from bert4rec_tf.export import ranking
 from bert4rec_tf.export.saved_model import export
-from bert4rec_tf.models import BprMf
+from bert4rec_tf.models import BprMf, Pop
 
 USERS = ["ann", "日本", "two words"]
+TRAINED = np.random.default_rng(6).integers(0, 200, NUM_ITEMS)
+"""How often each item occurs in what the model was trained on: other counts than the vocabulary's, and in no order."""
 
 
 class Served:
@@ -39,7 +41,7 @@ class Served:
     """
 
     def __init__(self, folder, model, scores, users=None):
-        export(model, VOCABULARY, folder, K, users)
+        export(model, VOCABULARY, folder, K, users, counts=TRAINED)
         self.service, self.folder, self.model, self.scores = tf.saved_model.load(str(folder)), folder, model, scores
         self.has_user_embeddings = users is not None
 
@@ -91,9 +93,10 @@ def spec(name, shape, dtype):
 
 CANDIDATES = spec("candidates", [None, None], tf.string)
 EXCLUDE = spec("exclude", [None, None], tf.string)
+CORRECTION = spec("popularity_correction", [], tf.float32)
 INPUTS = {
     "serving_default": [],
-    "recommend": [spec("k", [], tf.int32), spec("exclude_seen", [], tf.bool), EXCLUDE, CANDIDATES],
+    "recommend": [spec("k", [], tf.int32), spec("exclude_seen", [], tf.bool), EXCLUDE, CANDIDATES, CORRECTION],
     "score": [CANDIDATES],
     "encode": [],
 }
@@ -122,11 +125,11 @@ def test_what_a_request_may_leave_out_stands_in_the_signature(served):
     defaults = content.meta_graphs[0].signature_def["recommend"].defaults
     found = {name: tf.make_ndarray(value) for name, value in defaults.items()}
     assert set(found) == {one.name for one in INPUTS["recommend"]}
-    assert found["k"] == K and found["exclude_seen"]
+    assert found["k"] == K and found["exclude_seen"] and found["popularity_correction"] == 0
     assert found["exclude"].shape == found["candidates"].shape == (1, 0)
 
 
-def check(served, histories, users, k=K, exclude_seen=True, exclude=((),), candidates=((),)):
+def check(served, histories, users, k=K, exclude_seen=True, exclude=((),), candidates=((),), correction=0.0):
     """Compares `recommend` with scoring everything, leaving out, and sorting, in Python."""
     items, scores, unknown = served.recommend(
         histories,
@@ -135,12 +138,13 @@ def check(served, histories, users, k=K, exclude_seen=True, exclude=((),), candi
         exclude_seen=exclude_seen,
         exclude=rectangle(exclude),
         candidates=rectangle(candidates),
+        popularity_correction=correction,
     )
     width = min(k, NUM_ITEMS)
     assert scores.shape == (len(histories), width) and scores.dtype == np.float32
     for row, (history, user) in enumerate(zip(histories, users, strict=True)):
         known = [NAMES.index(name) + 1 for name in history if name in NAMES]
-        expected = dict(zip(NAMES, served.scores(user, known)))
+        expected = dict(zip(NAMES, served.scores(user, known) - correction * np.log(TRAINED + 1)))
         chosen = [name for name in candidates[row % len(candidates)] if name]
         left = {name for name in (chosen or NAMES) if name in NAMES} - set(exclude[row % len(exclude)])
         left -= set(history) if exclude_seen else set()
@@ -170,6 +174,7 @@ def test_any_request(transformer_served, factors_served, data):
         "exclude_seen": data.draw(st.booleans()),
         "exclude": data.draw(shared | each),
         "candidates": data.draw(shared | each),
+        "correction": data.draw(st.sampled_from([0.0, 0.3, 1.0, 7.5])),
     }
     for served in (transformer_served, factors_served):
         check(served, histories, users, **choices)
@@ -190,6 +195,56 @@ def test_without_choices_recommend_is_the_default_signature(served):
     assert [[name.decode() for name in row] for row in found["items"].numpy().tolist()] == items
     np.testing.assert_array_equal(found["scores"], scores)
     assert found["unknown"].numpy().tolist() == unknown
+
+
+@pytest.mark.parametrize("choices", [{}, {"exclude_seen": False}, {"candidates": [NAMES[::2]], "exclude": [NAMES[:4]]}])
+@pytest.mark.parametrize("correction", [0.25, 1.0, 3.0])
+def test_less_popular_items_by_the_scores_of_the_other_signature(served, correction, choices):
+    """The oracle is the signature `score`, which is not corrected."""
+    histories, users = HISTORIES, ["ann", "日本", "stranger", "", "two words", "ann"]
+    whom = served.whom(histories, users)
+    scores = served.service.score(**whom, candidates=rectangle([NAMES]))["scores"].numpy()
+    expected = scores - np.float32(correction) * np.log1p(TRAINED).astype(np.float32)
+    chosen = {name: value if name == "exclude_seen" else rectangle(value) for name, value in choices.items()}
+    items, found, _ = served.recommend(histories, users, k=NUM_ITEMS, popularity_correction=correction, **chosen)
+    for row, history in enumerate(histories):
+        left = set(choices.get("candidates", [NAMES])[0]) - set(choices.get("exclude", [[]])[0])
+        left -= set(history) if choices.get("exclude_seen", True) else set()
+        best = sorted((NAMES.index(name) for name in left), key=lambda item: -expected[row, item])
+        assert items[row] == [NAMES[item] for item in best] + [""] * (NUM_ITEMS - len(best))
+        np.testing.assert_allclose(found[row, : len(best)], expected[row, best], rtol=1e-5, atol=1e-5)
+
+
+def test_without_correction_the_bits_are_those_of_the_model(tmp_path):
+    model = Pop(NUM_ITEMS)
+    model.counts.assign([0, *(np.arange(NUM_ITEMS) / np.float32(7))])
+    served = Served(tmp_path / "model", model, None)
+    expected = np.asarray(model.counts)[1:][::-1]
+    for choices in ({}, {"candidates": rectangle([NAMES])}):
+        _, scores, _ = served.recommend([["0"]], [], k=4, exclude_seen=False, popularity_correction=0.0, **choices)
+        np.testing.assert_array_equal(scores[0], expected[:4])
+
+
+def test_the_correction_of_the_export_is_the_default(tmp_path):
+    model = Pop(NUM_ITEMS)
+    model.counts.assign([0, *TRAINED])
+    plain = Served(tmp_path / "plain", model, None)
+    export(model, VOCABULARY, tmp_path / "corrected", K, popularity_correction=2.5, counts=TRAINED)
+    found = tf.saved_model.load(str(tmp_path / "corrected"))
+    rows = rectangle(HISTORIES)
+    wanted = plain.service.recommend(rows, popularity_correction=2.5)
+    for outputs in (found.signatures["serving_default"](histories=rows), found.recommend(rows)):
+        for name, value in wanted.items():
+            np.testing.assert_array_equal(outputs[name], value)
+    uncorrected = found.recommend(rows, popularity_correction=0.0)["items"]
+    np.testing.assert_array_equal(uncorrected, plain.service.recommend(rows)["items"])
+    assert (uncorrected.numpy() != wanted["items"].numpy()).any()
+
+
+def test_the_largest_correction_hides_nothing(served):
+    items, scores, _ = served.recommend([[], ["0"]], ["", "ann"], k=NUM_ITEMS, popularity_correction=3e38)
+    assert (np.isfinite(scores).sum(axis=1) == [NUM_ITEMS, NUM_ITEMS - 1]).all()
+    assert set(items[0]) == set(NAMES)
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -222,6 +277,9 @@ def test_encode_gives_the_model_s_vectors_and_zeros_where_it_knows_nothing(serve
 MISTAKES = {
     "k": ({"k": 0}, "`k` must be at least 1"),
     "negative k": ({"k": -3}, "`k` must be at least 1"),
+    "negative correction": ({"popularity_correction": -0.1}, "`popularity_correction` must be at least 0 and finite"),
+    "infinite correction": ({"popularity_correction": np.inf}, "`popularity_correction` must be at least 0 and finite"),
+    "no number": ({"popularity_correction": np.nan}, "`popularity_correction` must be at least 0 and finite"),
     "exclude": ({"exclude": [["0"]] * 3}, "`exclude` must have 1 row, or as many as `histories`"),
     "candidates": ({"candidates": [["0"]] * 3}, "`candidates` must have 1 row, or as many as `histories`"),
     "no row": ({"candidates": np.zeros([0, 2], object)}, "`candidates` must have 1 row"),
@@ -231,7 +289,8 @@ MISTAKES = {
 @pytest.mark.parametrize("choices, message", MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_in_a_request_is_named(served, choices, message):
     choices = {
-        name: tf.constant(value) if name == "k" else tf.constant(value, tf.string) for name, value in choices.items()
+        name: tf.constant(value, tf.string if name in ("exclude", "candidates") else None)
+        for name, value in choices.items()
     }
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         served.recommend(HISTORIES[:2], ["ann", "ann"], **choices)

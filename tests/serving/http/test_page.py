@@ -1,11 +1,16 @@
 """The page in a headless Chromium: a person's way through it, by mouse and by keyboard."""
 
+import contextlib
 import re
 import shutil
 
+import numpy as np
 import pytest
+from support.exports import Fixed
 from support.http_server import ITEMS, Server, best, export
 
+from bert4rec_tf.data.sequences import Vocabulary
+from bert4rec_tf.export import saved_model
 from bert4rec_tf.serving.http.app import open_versions
 from bert4rec_tf.serving.http.settings import ServerSettings
 
@@ -38,10 +43,10 @@ def server(tmp_path_factory):
         yield running
 
 
-@pytest.fixture
-def page(browser, server, request):
-    """The page, opened; anything wrong in its console, or asked of another host, fails the test."""
-    context = browser.new_context(**getattr(request, "param", {}))
+@contextlib.contextmanager
+def opened(browser, server, **options):
+    """The page; anything wrong in its console, or asked of another host, fails the test."""
+    context = browser.new_context(**options)
     page = context.new_page()
     wrong, own = [], f"http://127.0.0.1:{server.port}/"
     page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
@@ -52,6 +57,12 @@ def page(browser, server, request):
     yield page
     assert page.title() == "What comes next?" and not wrong
     context.close()
+
+
+@pytest.fixture
+def page(browser, server, request):
+    with opened(browser, server, **getattr(request, "param", {})) as page:
+        yield page
 
 
 def name(item):
@@ -189,6 +200,70 @@ def test_a_model_that_knows_users_is_asked_for_one(page, server):
         "inputs": {"histories": [["anything"]], "users": ["u7"]},
     }
     assert "higher is better" in page.locator("#measure").text_content()
+
+
+LIKELY = np.log([0.4, 0.3, 0.15, 0.1, 0.05])
+COUNTS = np.array([900, 90, 30, 8, 1])
+
+
+@pytest.fixture(scope="module")
+def corrected(tmp_path_factory):
+    """A server of a real export, whose default is a correction of 0.25."""
+    folder = tmp_path_factory.mktemp("corrected") / "model"
+    vocabulary = Vocabulary(np.array(["m", "n", "o", "p", "q"], object), COUNTS)
+    card = {"scores": "log-probabilities"}
+    saved_model.export(Fixed(LIKELY), vocabulary, folder, card=card, popularity_correction=0.25)
+    with Server(open_versions(ServerSettings(model=str(folder)))) as running:
+        yield running
+
+
+def wait_for_less_popular(page, strength):
+    """Waits until the items after the history `q` are ranked by score - strength * log(count + 1)."""
+    scores = (LIKELY - strength * np.log(COUNTS + 1))[:4]
+    order = np.argsort(-scores)
+    sync_api.expect(page.locator("#recommendations .name")).to_have_text(["mnop"[item] for item in order])
+    sync_api.expect(page.locator("#strength")).to_have_text(f"{strength:g}")
+    shown = [f"{100 * np.exp(one):#.3g}%" if strength == 0 else f"{one:#.4g}" for one in scores[order]]
+    sync_api.expect(page.locator("#recommendations .share")).to_have_text(shown)
+    words = "Probability of being the next item" if strength == 0 else "Corrected scores"
+    assert page.locator("#measure").text_content().startswith(words)
+
+
+def test_the_slider_asks_for_less_popular_items(browser, corrected):
+    with opened(browser, corrected) as page:
+        page.goto(f"{page.url}#item=q")
+        page.reload()
+        slider = page.get_by_role("slider", name="Less popular")
+        sync_api.expect(slider).to_have_value("0.25")
+        wait_for_less_popular(page, 0.25)
+        slider.focus()
+        for key, strength in (("Home", 0), ("PageUp", 0.1), ("ArrowLeft", 0.09), ("End", 1)):
+            page.keyboard.press(key)
+            wait_for_less_popular(page, strength)
+        page.get_by_label("include history").check()
+        sync_api.expect(page.locator("#recommendations .name").first).to_have_text("p")
+
+
+def test_while_the_slider_moves_nothing_is_asked(browser, corrected):
+    with opened(browser, corrected) as page:
+        asked = []
+        page.on("request", lambda one: asked.append(one.post_data_json) if one.url.endswith(":predict") else None)
+        page.clock.install()
+        page.goto(f"{page.url}#item=q")
+        page.reload()
+        wait_for_less_popular(page, 0.25)
+        asked.clear()
+        page.clock.pause_at(page.evaluate("Date.now()") + 60_000)
+        page.get_by_label("Less popular").focus()
+        for _ in range(5):
+            page.keyboard.press("ArrowRight")
+        page.clock.run_for(1_000)
+        wait_for_less_popular(page, 0.3)
+        assert [one["inputs"]["popularity_correction"] for one in asked] == [0.3]
+
+
+def test_a_model_without_such_an_input_has_no_slider(page):
+    sync_api.expect(page.locator("#popularity-field")).to_be_hidden()
 
 
 @pytest.mark.parametrize("page", [{"viewport": {"width": 360, "height": 700}, "color_scheme": "dark"}], indirect=True)

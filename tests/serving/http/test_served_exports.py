@@ -71,6 +71,8 @@ ASKED = {
     "with what is usual": ("recommend", {}),
     "with choices": ("recommend", {"k": 3, "exclude_seen": False, "exclude": [["0", "item 3"]]}),
     "a k beyond the catalogue": ("recommend", {"k": 1_000}),
+    "less popular items": ("recommend", {"k": 4, "popularity_correction": 0.7, "exclude_seen": False}),
+    "less popular candidates": ("recommend", {"popularity_correction": 2, "candidates": [["0", "item 1", "item 2"]]}),
     "among candidates for all": ("recommend", {"candidates": [["0", "item 1", "item 2"]]}),
     "among candidates for each": ("recommend", {"candidates": LISTS, "exclude": LISTS[::-1]}),
     "scores for all": ("score", {"candidates": [["0", "item 1", "unknown"]]}),
@@ -124,7 +126,8 @@ def test_the_signatures_and_the_card_are_told(served):
     told = served.client.get("/v1/models/bert4rec/metadata").json["metadata"]
     signatures = told["signature_def"]["signature_def"]
     assert {"serving_default", "recommend", "score", "encode"} <= set(signatures)
-    assert set(signatures["recommend"]["defaults"]) == {"k", "exclude_seen", "exclude", "candidates"}
+    optional = {"k", "exclude_seen", "exclude", "candidates", "popularity_correction"}
+    assert set(signatures["recommend"]["defaults"]) == optional
     assert told["model_card"]["items"] == NUM_ITEMS and told["model_card"]["data"] == {"name": "awkward"}
     assert told["model_card"]["scores"] == ("the model's own" if served.has_user_embeddings else "log-probabilities")
 
@@ -132,6 +135,12 @@ def test_the_signatures_and_the_card_are_told(served):
 MISTAKES = {
     "k of 0": ({"k": 0}, "`k` must be at least 1. Received: 0"),
     "negative k": ({"k": -(2**31)}, "`k` must be at least 1"),
+    "negative correction": (
+        {"popularity_correction": -0.5},
+        "`popularity_correction` must be at least 0 and finite. Received: -0.5",
+    ),
+    "infinite correction": ({"popularity_correction": "Infinity"}, "must be at least 0 and finite. Received: inf"),
+    "no correction": ({"popularity_correction": "NaN"}, "must be at least 0 and finite. Received: nan"),
     "too few candidates": ({"candidates": [["0"]] * 4}, "as many rows as the other inputs, 6. Received: 4"),
     "no candidates": ({"candidates": []}, "as many rows as the other inputs, 6. Received: 0"),
     "a null": ({"exclude": [[None]]}, "must hold strings. Received: None"),
@@ -167,6 +176,7 @@ asked = st.fixed_dictionaries(
         "k": st.integers(-2, 40) | junk,
         "exclude_seen": st.booleans() | junk,
         "exclude": lists | junk,
+        "popularity_correction": st.floats(0, 2) | junk,
         "candidates": lists | junk,
     },
 )

@@ -3,6 +3,8 @@
 const MAX_SHOWN = 20;
 const DEFAULT = "serving_default";
 const RECOMMEND = "recommend";
+const POPULARITY = "popularity_correction";
+const PAUSE = 120;
 const byId = (id) => document.getElementById(id);
 const titles = new Map();
 
@@ -166,12 +168,17 @@ function offers(name) {
   return model.inputs[RECOMMEND]?.[name] === false;
 }
 
+function hasSlider() {
+  return offers("k") && offers(POPULARITY);
+}
+
 function requestBody() {
   const signature = offers("k") ? RECOMMEND : DEFAULT;
   const inputs = { histories: [history] };
   if ("users" in model.inputs[signature]) inputs.users = [byId("user").value];
   if (offers("k")) inputs.k = Number(byId("number").value);
   if (offers("k") && offers("exclude_seen")) inputs.exclude_seen = !byId("seen").checked;
+  if (hasSlider()) inputs[POPULARITY] = byId("popularity").valueAsNumber;
   return JSON.stringify({ signature_name: signature, inputs });
 }
 
@@ -189,11 +196,16 @@ async function recommend() {
   if (unknown) showMessage(`The model does not know ${unknown} of the items in the history and skipped them.`);
 }
 
+/** Whether the scores are lowered by popularity, so that they are no longer probabilities. */
+function isCorrected() {
+  return (hasSlider() ? byId("popularity").valueAsNumber : model.card[POPULARITY]) > 0;
+}
+
 /** Returns each row's bar length, 0 to 1, and its score as text: a probability if the model card says log-probabilities. */
 function displayedScores(rows) {
   const probabilities = rows.map((row) => Math.exp(row.score));
   const sum = probabilities.reduce((total, one) => total + one, 0);
-  const areProbabilities = model.card.scores === "log-probabilities";
+  const areProbabilities = model.card.scores === "log-probabilities" && !isCorrected();
   const values = areProbabilities ? probabilities : rows.map((row) => row.score);
   const least = areProbabilities ? 0 : Math.min(...values, 0);
   const range = Math.max(...values) - least || 1;
@@ -201,7 +213,7 @@ function displayedScores(rows) {
   const shown = (value) => (areProbabilities ? percent.format(value) : value.toPrecision(4));
   byId("measure").textContent = areProbabilities
     ? `Probability of being the next item; together ${percent.format(sum)}. Click an item to add it to the history.`
-    : "Scores; higher is better. Click an item to add it to the history.";
+    : `${isCorrected() ? "Corrected scores." : "Scores; higher is better."} Click an item to add it to the history.`;
   return values.map((value) => ({ share: (value - least) / range, shown: shown(value) }));
 }
 
@@ -243,6 +255,11 @@ async function start() {
   showCard();
   byId("choices").hidden = !offers("k");
   byId("seen-label").hidden = !offers("exclude_seen");
+  byId("popularity-field").hidden = !hasSlider();
+  const strength = model.card[POPULARITY] ?? 0;
+  byId("popularity").max = Math.max(1, strength);
+  byId("popularity").value = strength;
+  byId("strength").value = byId("popularity").value;
   byId("user-field").hidden = !("users" in (model.inputs[DEFAULT] ?? {}));
   history = new URLSearchParams(location.hash.slice(1)).getAll("item").slice(0, model.max_history);
   await fetchTitles(history);
@@ -251,14 +268,21 @@ async function start() {
   attempt(recommend);
 }
 
-let pause;
-byId("query").addEventListener("input", () => {
-  clearTimeout(pause);
-  pause = setTimeout(() => attempt(search), 120);
-});
+/** Returns a function that runs a task once its calls have paused. */
+function debounced(task) {
+  let pause;
+  const run = () => {
+    clearTimeout(pause);
+    pause = setTimeout(() => attempt(task), PAUSE);
+  };
+  return { run, cancel: () => clearTimeout(pause) };
+}
+
+const searchSoon = debounced(search);
+byId("query").addEventListener("input", searchSoon.run);
 byId("search").addEventListener("submit", (event) => {
   event.preventDefault();
-  clearTimeout(pause);
+  searchSoon.cancel();
   attempt(async () => {
     await search();
     if (found.length && byId("query").value.trim()) extend(found[0]);
@@ -271,5 +295,10 @@ byId("clear").addEventListener("click", () => {
 });
 byId("number").addEventListener("change", () => attempt(recommend));
 byId("seen").addEventListener("change", () => attempt(recommend));
+const recommendSoon = debounced(recommend);
+byId("popularity").addEventListener("input", () => {
+  byId("strength").value = byId("popularity").value;
+  recommendSoon.run();
+});
 byId("user").addEventListener("input", () => attempt(recommend));
 attempt(start);

@@ -1,0 +1,115 @@
+"""How often each item occurs in training: kept in the work directory, and used by the export."""
+
+import collections
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert4rec_tf.config import presets
+from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.runs.pipeline import Experiment, export
+from bert4rec_tf.runs.workdir import WorkDirectory
+
+USERS = [[(7 * user * user + step) % 30 for step in range(2 + user % 5)] for user in range(60)]
+CODES = {item: code for code, item in enumerate(dict.fromkeys(item for user in USERS for item in user))}
+
+
+def sequences():
+    users = np.repeat(np.arange(len(USERS)), [len(user) for user in USERS])
+    items = np.array([CODES[item] for user in USERS for item in user])
+    names = np.array([f"user {number}" for number in range(len(USERS))], object)
+    return Sequences.from_codes(users, items, names, np.array([f"item {item}" for item in CODES], object))
+
+
+def counted(held_out):
+    """Counts the raw actions; users with two actions keep both."""
+    found = collections.Counter()
+    for user in USERS:
+        found.update(user if len(user) < 3 else user[: len(user) - held_out])
+    return {f"item {item}": found[item] for item in CODES}
+
+
+def opened(folder, model="pop", **settings):
+    run = presets.make_run("synthetic", model=model, **settings)
+    return Experiment(run, sequences(), WorkDirectory(folder), silent=True)
+
+
+@pytest.mark.parametrize(
+    "model, settings, held_out",
+    [("pop", {}, 1), ("bert4rec", {}, 1), ("bert4rec", {"protocol": "select"}, 2)],
+)
+def test_the_counts_are_of_what_the_last_training_trains_on(tmp_path, model, settings, held_out):
+    experiment = opened(tmp_path / "work", model, **settings)
+    items = experiment.sequences.vocabulary.items.tolist()
+    assert dict(zip(items, experiment.workdir.read_training_counts().tolist())) == counted(held_out)
+    assert [int(line) for line in experiment.workdir.training_counts.read_text().split()] == [
+        counted(held_out)[item] for item in items
+    ]
+
+
+@pytest.fixture
+def trained(tmp_path):
+    experiment = opened(tmp_path / "work")
+    experiment.train()
+    return experiment
+
+
+def check_export(workdir, counts, strength):
+    """Compares the default signature with POP's counts, corrected by `counts`."""
+    folder = export(workdir, workdir.path.parent / "model", 30, popularity_correction=strength)
+    history = ["item 0", "item 3"]
+    found = tf.saved_model.load(str(folder)).signatures["serving_default"](histories=tf.constant([history]))
+    popular = counted(1)
+    expected = {item: popular[item] - strength * np.log(counts[item] + 1) for item in popular if item not in history}
+    items = [item.decode() for item in found["items"].numpy()[0] if item]
+    assert set(items) == set(expected)
+    scores = found["scores"].numpy()[0, : len(items)]
+    np.testing.assert_allclose(scores, sorted(expected.values(), reverse=True), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(scores, [expected[item] for item in items], rtol=1e-5, atol=1e-5)
+    return json.loads((folder / "assets.extra" / "model_card.json").read_text())
+
+
+def test_an_export_is_corrected_by_them_without_the_data(trained, capsys):
+    card = check_export(trained.workdir, counted(1), 4.5)
+    assert card["popularity_correction"] == 4.5
+    assert card["data"]["training_actions"] == sum(counted(1).values())
+    assert capsys.readouterr().err == ""
+
+
+def test_an_older_folder_counts_all_actions_and_says_so_until_it_is_opened_with_its_data(trained, capsys):
+    trained.workdir.training_counts.unlink()
+    card = check_export(trained.workdir, counted(0), 4.5)
+    assert card["data"]["training_actions"] is None
+    assert "has no training_counts.txt; the held-out actions are counted too" in capsys.readouterr().err
+    check_export(trained.workdir, counted(0), 0.0)
+    assert capsys.readouterr().err == ""
+    opened(trained.workdir.path)
+    check_export(trained.workdir, counted(1), 4.5)
+
+
+DAMAGES = {
+    "empty": "",
+    "one line": "1\n",
+    "words": "many\n",
+    "negative": "-1\n" * 30,
+    "more than all": "1000\n" * 30,
+    "too large": "9" * 30,
+}
+
+
+@pytest.mark.parametrize("content", DAMAGES.values(), ids=DAMAGES)
+def test_damaged_counts_are_told_in_one_line(trained, content):
+    trained.workdir.training_counts.write_text(content)
+    for use in (lambda: export(trained.workdir), lambda: opened(trained.workdir.path)):
+        with pytest.raises(UserError, match=r"training_counts\.txt: .*; delete it, and run with --mode=evaluate"):
+            use()
+
+
+def test_counts_of_other_data_are_noticed_where_the_data_are(trained):
+    counts = trained.workdir.read_training_counts()
+    trained.workdir.training_counts.write_text("".join(f"{count}\n" for count in np.maximum(counts - 1, 0)))
+    with pytest.raises(UserError, match=r"training_counts\.txt: does not fit the data"):
+        opened(trained.workdir.path)
