@@ -224,8 +224,10 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: d
             model = experiment.trained_model()
         if FLAGS.mode in ("all", "evaluate"):
             print("\n" + summary.table(experiment.evaluate(model, correction)))
-        if FLAGS.mode == "all" and (FLAGS.export_dir or FLAGS["k"].present or not workdir.export.exists()):
-            pipeline.export(workdir, folder("export_dir"), FLAGS.k)
+        if FLAGS.mode == "all" and (
+            FLAGS.export_dir or FLAGS["k"].present or correction or not workdir.export.exists()
+        ):
+            pipeline.export(workdir, folder("export_dir"), FLAGS.k, popularity_correction=correction)
     print("\n" + summary.places(workdir.path))
 
 
@@ -238,7 +240,8 @@ def run_options(interactions: Interactions | None) -> dict[str, Any]:
 
 
 def export(workdir: WorkDirectory) -> None:
-    path = start_pipeline().export(workdir, folder("export_dir"), FLAGS.k, FLAGS.format)
+    correction = popularity.parse(FLAGS.popularity_correction)
+    path = start_pipeline().export(workdir, folder("export_dir"), FLAGS.k, FLAGS.format, correction)
     k = min(FLAGS.k, workdir.read_vocabulary().num_items)
     what = {
         "saved_model": f"SavedModel; takes raw ids, returns `items` and `scores` of {k} recommendations",

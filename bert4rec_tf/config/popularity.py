@@ -3,13 +3,14 @@
 It changes a ranking and not a training, so it is no setting of a `Run`.
 """
 
-import math
-
 from bert4rec_tf.foundation.errors import UserError
 
 CORRECTION = "popularity_correction"
 CHOOSE = "validation"
 """The value that has alpha chosen on the validation items."""
+
+MOST = 3.4e38
+"""What float32 can hold."""
 
 
 def parse(given: str) -> float | str:
@@ -25,6 +26,6 @@ def parse(given: str) -> float | str:
 
 def check(alpha: float) -> float:
     """Returns alpha. Raises UserError if it is negative or not finite."""
-    if not (math.isfinite(alpha) and alpha >= 0):
-        raise UserError(f"`{CORRECTION}` must be at least 0. Received: {CORRECTION}={alpha}")
+    if not 0 <= alpha <= MOST:
+        raise UserError(f"`{CORRECTION}` must be at least 0 and finite. Received: {CORRECTION}={alpha}")
     return alpha

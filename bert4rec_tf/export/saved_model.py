@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from bert4rec_tf.config import popularity
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export.layout import CARD_OF_SAVED_MODEL, MODEL, USERS, VOCABULARY
 from bert4rec_tf.export.service import SIGNATURES, Service
@@ -50,11 +51,7 @@ def export(
     """
     if k < 1:
         raise UserError(f"`k` must be at least 1. Received: k={k}")
-    if not 0 <= popularity_correction <= np.finfo(np.float32).max:
-        raise UserError(
-            "`popularity_correction` must be at least 0 and finite. "
-            f"Received: popularity_correction={popularity_correction}"
-        )
+    popularity.check(popularity_correction)
     if vocabulary.num_items != model.num_items:
         raise ValueError(
             f"`vocabulary` must have the {model.num_items} items of the model. Received: {vocabulary.num_items} items"

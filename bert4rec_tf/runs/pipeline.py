@@ -349,20 +349,23 @@ def open_experiment(
     return Experiment(run, sequences, WorkDirectory.of(run, *folders), **options)
 
 
-def execute(run: Run, **options: Any) -> Result:
+def execute(run: Run, popularity_correction: float | str = 0.0, **options: Any) -> Result:
     """Prepares, trains and evaluates. Skips what is already prepared and trained.
 
     Seeds the global generators of Python, NumPy and TensorFlow with the run's seed.
 
     Args:
         run: the settings.
+        popularity_correction: as for `Experiment.evaluate`.
         **options: as for `open_experiment`.
     """
     experiment = open_experiment(run, **options)
     with experiment.workdir.lock():
         experiment.prepare()
         model = experiment.train()
-        return Result(experiment.evaluate(model), model, experiment.sequences, experiment.workdir.path)
+        return Result(
+            experiment.evaluate(model, popularity_correction), model, experiment.sequences, experiment.workdir.path
+        )
 
 
 def check_export(folder: Path, form: str = SAVED_MODEL) -> None:
@@ -378,7 +381,7 @@ def export(
     folder: Path | None = None,
     k: int = 10,
     form: str = SAVED_MODEL,
-    popularity_correction: float = 0.0,
+    popularity_correction: float | str = 0.0,
 ) -> Path:
     """Exports the model of a finished work directory. Needs no data.
 
@@ -388,7 +391,8 @@ def export(
         k: number of items that a SavedModel recommends.
         form: "saved_model" (raw ids in and out), "onnx" or "litert" (an encoder and a scorer in float32).
         popularity_correction: a SavedModel ranks by score - popularity_correction * log(count + 1) unless it is asked
-            otherwise. Counts are those of the training part; in a work directory without them, those of all actions.
+            otherwise. CHOOSE: the alpha that `evaluate` chose. Counts are those of the training part; in a work
+            directory without them, those of all actions.
 
     Returns:
         The folder.
@@ -400,6 +404,7 @@ def export(
     config = workdir.read_config()
     run = Run.from_dict(config["run"])
     with workdir.lock():
+        alpha = _alpha_of_export(workdir, popularity_correction)
         vocabulary = workdir.read_vocabulary()
         if form != SAVED_MODEL:
             run = replace(run, training=replace(run.training, mixed_precision=False))
@@ -409,12 +414,23 @@ def export(
         counts = workdir.read_training_counts()
         card = model_card(workdir, vocabulary, counts)
         if form == SAVED_MODEL:
-            if counts is None and popularity_correction:
+            if counts is None and alpha:
                 warn(f"{workdir.path}: has no {workdir.training_counts.name}; the held-out actions are counted too")
-            saved_model.export(model, vocabulary, folder, k, users, card, popularity_correction, counts)
+            saved_model.export(model, vocabulary, folder, k, users, card, alpha, counts)
         else:
             portable.export(model, vocabulary, folder, form, users, card)
         return folder
+
+
+def _alpha_of_export(workdir: WorkDirectory, correction: float | str) -> float:
+    if correction != CHOOSE:
+        return check(float(correction))
+    chosen = (workdir.read_metrics() or {}).get(CORRECTION, {})
+    if "validation" not in chosen:
+        raise UserError(
+            f"{workdir.path}: no {CORRECTION} was chosen; run --mode=evaluate --{CORRECTION}={CHOOSE} first"
+        )
+    return chosen["alpha"]
 
 
 def model_card(workdir: WorkDirectory, vocabulary: Vocabulary, training_counts: np.ndarray | None) -> dict[str, Any]:

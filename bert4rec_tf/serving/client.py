@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bert4rec_tf.config import popularity
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.serving.signatures import LoadedModel, ModelError
 
@@ -39,11 +40,8 @@ class Choices:
     def __post_init__(self) -> None:
         if self.k is not None and not 1 <= self.k < 1 << 31:
             raise UserError(f"`k` must be at least 1 and less than 2^31. Received: k={self.k}")
-        strength = self.popularity_correction
-        if strength is not None and not 0 <= strength <= np.finfo(np.float32).max:
-            raise UserError(
-                f"`popularity_correction` must be at least 0 and finite. Received: popularity_correction={strength}"
-            )
+        if self.popularity_correction is not None:
+            popularity.check(self.popularity_correction)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Returns these options as inputs of the signature `recommend`."""

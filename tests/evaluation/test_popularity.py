@@ -65,5 +65,5 @@ def test_the_least_correction_wins_a_tie():
 
 @pytest.mark.parametrize("alpha", [-0.1, math.nan, math.inf])
 def test_a_correction_is_not_negative(alpha):
-    with pytest.raises(UserError, match="`popularity_correction` must be at least 0"):
+    with pytest.raises(UserError, match="`popularity_correction` must be at least 0 and finite"):
         popularity.penalties(np.zeros(3, np.float32), alpha)

@@ -243,7 +243,8 @@ def _start_worker(bare: ShardMaker, windows_file: Path) -> None:
     """Loads the windows, which may be too large to send, from a file into the maker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    bare.windows = Windows(**npz.read(windows_file))
+    stored = npz.read(windows_file)
+    bare.windows = Windows(**{**stored, "num_prefixes": int(stored["num_prefixes"])})
     _makers[:] = [bare]
 
 
