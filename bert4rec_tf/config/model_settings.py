@@ -78,6 +78,13 @@ class BprMfSettings(Settings):
     hidden_dim: int = setting(64, "d: width of the user and item embeddings", at_least=1)
     l2: float = setting(1e-3, "weight of the squared norms of an example's embeddings", at_least=0, changeable=True)
     initializer_stddev: float = setting(0.01, "standard deviation of the initial weights", above=0, changeable=True)
+    negatives: str = setting(
+        "uniform",
+        "uniform: draw negatives uniformly from a user's unseen items; popular: in proportion to their counts",
+        choices=("uniform", "popular"),
+        changeable=True,
+        newer=True,
+    )
 
 
 @dataclass(frozen=True)
