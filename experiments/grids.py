@@ -61,7 +61,7 @@ def difference(value: Value, published: Value, metric: str = "") -> str:
 
 
 def gain(found: Findings, dataset: str, metric: str) -> Value:
-    """Returns what BERT4Rec gains over the best other model; None where one of them is unknown, or that is 0."""
+    """Returns what BERT4Rec gains over the paper's best other model; None where one is unknown, or that is 0."""
     *others, ours = (found.mean(dataset, model, metric) for model in MODELS)
     if ours is None or None in others or not max(others):
         return None
@@ -139,13 +139,20 @@ def grid(found: Findings, layout: Layout, mark: Mark, down: bool = False, captio
     return Grid(["", *header], rows, caption)
 
 
+def _columns(found: Findings, dataset: str) -> dict[str, str]:
+    """Returns the models that Table 2 has on a data set."""
+    return {model: TABLES["table2"].variants[model] for model in found.variants(dataset)}
+
+
 def _models(found: Findings, dataset: str) -> Layout:
-    return MODELS.values(), {metric.upper(): [(dataset, model, metric) for model in MODELS] for metric in METRICS}
+    columns = _columns(found, dataset)
+    return columns.values(), {metric.upper(): [(dataset, model, metric) for model in columns] for metric in METRICS}
 
 
 def _protocols(found: Findings, dataset: str) -> Layout:
-    return MODELS.values(), {
-        f"{metric.upper()}, {title}": [(dataset, model, metric, protocol) for model in MODELS]
+    columns = _columns(found, dataset)
+    return columns.values(), {
+        f"{metric.upper()}, {title}": [(dataset, model, metric, protocol) for model in columns]
         for protocol, title in ((UNIFORM, "100 uniform"), (FULL, "all unseen items"))
         for metric in ("hr@10", "ndcg@10")
     }

@@ -45,7 +45,8 @@ SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
     "bert4rec": {"hidden_dim": WIDTHS, **DROPOUT, **CLOZE},
 }
 """Model -> setting -> its values: the paper's grid (section 4.3), and what a model's own paper and program vary. The
-paper's l2 is `weight_decay` where only the optimizer knows it; Adagrad has none. POP has nothing to search."""
+paper's l2 is `weight_decay` where only the optimizer knows it; Adagrad has none. POP and item_cooccurrence have no
+steps to measure at."""
 
 MEASURE = "ndcg@10"
 ERROR, STOPPED, RETRY_OF = "error", "stopped", "retry_of"

@@ -61,12 +61,30 @@ class PopSettings(Settings):
 
 
 @dataclass(frozen=True)
+class ItemCooccurrenceSettings(Settings):
+    """The settings of `models.item_cooccurrence.ItemCooccurrence`."""
+
+    window: int = setting(10, "how far apart two items may stand to be counted, and how many are read", at_least=1)
+    decay: float = setting(0.7, "what each further step apart, and each step back, multiplies", above=0, at_most=1)
+    backward: float = setting(0.3, "what an item before another counts, of one after it", at_least=0)
+    count_power: float = setting(0.5, "strengths are divided by the first item's count^count_power", at_least=0)
+    num_neighbors: int = setting(200, "how many of an item's strongest neighbours are kept", at_least=1)
+
+
+@dataclass(frozen=True)
 class BprMfSettings(Settings):
     """The settings of `models.bpr_mf.BprMf`."""
 
     hidden_dim: int = setting(64, "d: width of the user and item embeddings", at_least=1)
     l2: float = setting(1e-3, "weight of the squared norms of an example's embeddings", at_least=0, changeable=True)
     initializer_stddev: float = setting(0.01, "standard deviation of the initial weights", above=0, changeable=True)
+    negatives: str = setting(
+        "uniform",
+        "uniform: draw negatives uniformly from a user's unseen items; popular: in proportion to their counts",
+        choices=("uniform", "popular"),
+        changeable=True,
+        newer=True,
+    )
 
 
 @dataclass(frozen=True)
@@ -162,8 +180,9 @@ MODEL_SETTINGS: dict[str, type[Settings]] = {
     "caser": CaserSettings,
     "sasrec": SASRecSettings,
     "bert4rec": BERT4RecSettings,
+    "item_cooccurrence": ItemCooccurrenceSettings,
 }
-"""Name of a model -> its settings, in the order of Table 2."""
+"""Name of a model -> its settings: those of Table 2 in its order, and what the paper does not have."""
 
 MASKED_MODEL = "bert4rec"
 """The model that is trained on masked histories, the only one that uses `MaskingSettings`."""

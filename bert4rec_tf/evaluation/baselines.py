@@ -1,4 +1,4 @@
-"""Baselines to compare a model with: POP, random scores, the ceiling of the built-in data, and the paper's numbers."""
+"""Baselines to compare a model with: what only counts, random scores, the built-in data's ceiling, and the paper."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,10 @@ from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.data.sources.synthetic import MarkovCatalogue
 from bert4rec_tf.evaluation.metrics import POPULAR, metrics, random_metrics
 from bert4rec_tf.evaluation.ranking import Ranker, RankingTask
-from bert4rec_tf.models.pop import Pop
+from bert4rec_tf.models import MODELS
+
+COUNTED = ("pop", "item_cooccurrence")
+"""The models that every run is compared with: they take seconds, with the settings they have by default."""
 
 Metrics = dict[str, dict[str, float]]
 """Protocol -> metric -> mean over the users."""
@@ -25,8 +28,8 @@ def metrics_of(ranks: Mapping[str, np.ndarray]) -> Metrics:
 
 
 def measure_baselines(run: Run, split: LeaveOneOut, task: RankingTask) -> dict[str, Metrics]:
-    """Returns the metrics of `pop` and `random`; and of `ceiling` or `paper` if these data have one."""
-    baselines = {"pop": _pop(split, task), "random": _random(task)}
+    """Returns the metrics of COUNTED and `random`; and of `ceiling` or `paper` if these data have one."""
+    baselines = {**{name: _counted(name, split, task) for name in COUNTED}, "random": _random(task)}
     generator = datasets.DATASETS[run.dataset].generator if run.dataset in datasets.DATASETS else None
     if isinstance(generator, MarkovCatalogue) and generator.sequences().fingerprint == split.sequences.fingerprint:
         baselines["ceiling"] = _ceiling(generator, split, task)
@@ -34,10 +37,10 @@ def measure_baselines(run: Run, split: LeaveOneOut, task: RankingTask) -> dict[s
     return {**baselines, "paper": published} if published else baselines
 
 
-def _pop(split: LeaveOneOut, task: RankingTask) -> Metrics:
-    pop = Pop(split.sequences.num_items)
-    pop.adapt(split.training(with_validation=True))
-    return metrics_of(Ranker(pop.score, max_history=1).ranks(task))
+def _counted(name: str, split: LeaveOneOut, task: RankingTask) -> Metrics:
+    model = MODELS[name](split.sequences.num_items)
+    model.adapt(split.training(with_validation=True))
+    return metrics_of(Ranker(model.score, model.max_history or 1).ranks(task))
 
 
 def _random(task: RankingTask) -> Metrics:
@@ -55,10 +58,11 @@ def _ceiling(generator: MarkovCatalogue, split: LeaveOneOut, task: RankingTask) 
 
 
 def _paper(run: Run, split: LeaveOneOut) -> Metrics | None:
-    """The paper's Table 2, if the data have the size in Table 1 and there are 100 negatives; else None."""
+    """The paper's Table 2, if it has the model, the data have the size in Table 1 and there are 100 negatives."""
     dataset = family(run.dataset)
     table1 = paper()["table1"].get(dataset, {})
     sizes = (split.sequences.num_users, split.sequences.num_items, run.evaluation.num_negatives)
     if sizes != (table1.get("users"), table1.get("items"), 100):
         return None
-    return {POPULAR: paper()["table2"][dataset][run.model]}
+    published = paper()["table2"][dataset].get(run.model)
+    return published and {POPULAR: published}

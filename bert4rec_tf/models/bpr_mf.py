@@ -17,7 +17,6 @@ class BprMf(Recommender):
 
     settings_type: ClassVar = BprMfSettings
     examples: ClassVar[str] = "contexts"
-    example_options: ClassVar[dict[str, int]] = {"context": 0, "num_negatives": 1}
     has_user_embeddings: ClassVar[bool] = True
 
     def __init__(self, num_items: int, settings: BprMfSettings | None = None, **options: Any) -> None:
@@ -27,6 +26,10 @@ class BprMf(Recommender):
         self.items = self.add_table("items", num_items + 1, width, stddev, of=ITEMS)
         self.bias = self.add_bias("bias", num_items + 1)
         self.built = True
+
+    @property
+    def example_options(self) -> dict[str, int | bool]:
+        return {"context": 0, "num_negatives": 1, "popular": self.settings.negatives == "popular"}
 
     def training_loss(self, batch: Batch) -> Tensor:
         """BPR-Opt, the mean over the batch. `batch`: `users [b]`, `targets` and `negatives` [b, 1]."""

@@ -17,7 +17,6 @@ class Fpmc(Recommender):
 
     settings_type: ClassVar = FpmcSettings
     examples: ClassVar[str] = "contexts"
-    example_options: ClassVar[dict[str, int]] = {"context": 1, "num_negatives": 1}
     has_user_embeddings: ClassVar[bool] = True
     max_history = 1
 
@@ -29,6 +28,10 @@ class Fpmc(Recommender):
         self.last = self.add_table("last", num_items + 1, width, stddev, of=ITEMS)
         self.of_last = self.add_table("of_last", num_items + 1, width, stddev, of=ITEMS)
         self.built = True
+
+    @property
+    def example_options(self) -> dict[str, int | bool]:
+        return {"context": 1, "num_negatives": 1, "popular": self.settings.negatives == "popular"}
 
     def training_loss(self, batch: Batch) -> Tensor:
         """S-BPR, the mean over the batch. `batch`: `users [b]`, `items [b, 1]`, `targets` and `negatives` [b, 1]."""

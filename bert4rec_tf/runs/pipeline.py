@@ -19,7 +19,7 @@ from bert4rec_tf.data.examples.tfrecords import Shards
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences, Vocabulary
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation import candidates, popularity
-from bert4rec_tf.evaluation.baselines import measure_baselines, metrics_of
+from bert4rec_tf.evaluation.baselines import COUNTED, measure_baselines, metrics_of
 from bert4rec_tf.evaluation.metrics import METRICS, POPULAR, metrics
 from bert4rec_tf.evaluation.ranking import Ranker, RankingTask
 from bert4rec_tf.export import portable, saved_model
@@ -456,7 +456,7 @@ def model_card(workdir: WorkDirectory, vocabulary: Vocabulary, training_counts: 
     measured = workdir.read_metrics()
     if measured is None:
         return {**card, "metrics": None}
-    parts = ("validation", "test", "pop", "random", "ceiling", "paper")
+    parts = ("validation", "test", *COUNTED, "random", "ceiling", "paper")
     return {**card, "metrics": {part: measured[part] for part in parts if part in measured}}
 
 

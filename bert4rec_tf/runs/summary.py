@@ -17,6 +17,7 @@ COLUMNS = (
     ("test", "test"),
     ("corrected", "corrected"),
     ("pop", "POP"),
+    ("item_cooccurrence", "item_cooccurrence"),
     ("random", "random"),
     ("ceiling", "ceiling"),
     ("paper", "paper"),
@@ -69,10 +70,15 @@ def comparison_table(comparison: Comparison, num_negatives: int) -> str:
 def _blocks(titles: Sequence[str], num_negatives: int, cells: Callable[[str, str], list[str]]) -> list[str]:
     """Returns a header and one block of lines per protocol."""
     among = {POPULAR: f"{num_negatives} popular", UNIFORM: f"{num_negatives} uniform", FULL: "all unseen"}
-    lines = [f"{'metric':<12}" + "".join(f"{title:>12}" for title in titles)]
+    widths = [max(12, len(title) + 2) for title in titles]
+
+    def line(first: str, texts: Sequence[str]) -> str:
+        return f"{first:<12}" + "".join(f"{text:>{width}}" for text, width in zip(texts, widths))
+
+    lines = [line("metric", titles)]
     for protocol in PROTOCOLS:
         lines.append(f"among {among[protocol]} items")
-        lines += [f"{name:<12}" + "".join(f"{cell:>12}" for cell in cells(protocol, name)) for name in METRICS]
+        lines += [line(name, cells(protocol, name)) for name in METRICS]
     return lines
 
 

@@ -74,3 +74,14 @@ def test_pop_counts_what_the_phase_may_learn_from(tmp_path, phase):
     counts = np.asarray(model.counts)
     assert not counts[sorted(TEST)].any()
     assert (counts[sorted(VALIDATION)] == (phase == RETRAIN)).all()
+
+
+@pytest.mark.parametrize("phase", [SELECT, RETRAIN])
+def test_item_cooccurrence_counts_what_the_phase_may_learn_from(tmp_path, phase):
+    experiment, _ = opened(tmp_path, "item_cooccurrence", phase)
+    with small_and_quick():
+        model, _ = experiment._train(phase, None, None)
+    learnt = set(np.asarray(model.neighbors).flat) - {0}
+    assert not learnt & TEST
+    assert learnt & VALIDATION == (VALIDATION if phase == RETRAIN else set())
+    assert learnt >= set(range(1, COMMON + 1))

@@ -123,7 +123,7 @@ def another(field):
     if field_type(field) is bool:
         return not field.default
     if field_type(field) is float:
-        return field.default / 3 + 0.2
+        return field.default / 3 + 0.25
     return (2 if field.default == 1 else 1) if field.name == "num_heads" else 8
 
 

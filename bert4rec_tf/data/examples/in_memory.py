@@ -17,15 +17,17 @@ ROUNDS = 20
 
 
 class UnseenItems:
-    """Draws items uniformly from those that a user has not seen.
+    """Draws items from those that a user has not seen.
 
     Args:
         sequences: the training sequences, whose items count as seen. Held-out items must not: if they were never drawn,
             the model could learn which they are.
+        popular: draw in proportion to the items' counts in `sequences`, as LightFM and implicit do; if False,
+            uniformly. If all items with a count have been seen, the others are drawn uniformly.
     """
 
-    def __init__(self, sequences: Sequences) -> None:
-        self.num_items = sequences.num_items
+    def __init__(self, sequences: Sequences, popular: bool = False) -> None:
+        self.num_items, self.popular = sequences.num_items, popular
         users = np.repeat(np.arange(sequences.num_users), sequences.lengths)
         self._seen = np.unique(self._codes(users, sequences.items))
         self._sequences = sequences
@@ -50,18 +52,31 @@ class UnseenItems:
         Returns:
             int32 [b, size]; 0 for users who have met every item.
         """
-        drawn = rng.integers(1, self.num_items + 1, (len(users), size), np.int32)
+        drawn = self._any((len(users), size), rng)
         owners = np.broadcast_to(users[:, None], drawn.shape)
         rejected = self.seen(owners, drawn)
         for _ in range(ROUNDS):
             if not rejected.any():
                 return drawn
-            drawn[rejected] = rng.integers(1, self.num_items + 1, rejected.sum(), np.int32)
+            drawn[rejected] = self._any((rejected.sum(),), rng)
             rejected[rejected] = self.seen(owners[rejected], drawn[rejected])
         for row in np.flatnonzero(rejected.any(axis=1)):
             unseen = np.setdiff1d(np.arange(1, self.num_items + 1), self._sequences[users[row]])
-            drawn[row, rejected[row]] = rng.choice(unseen, rejected[row].sum()) if len(unseen) else PAD
+            drawn[row, rejected[row]] = (
+                rng.choice(unseen, rejected[row].sum(), p=self._shares(unseen)) if len(unseen) else PAD
+            )
         return drawn
+
+    def _any(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+        """Draws from all items, int32 of `shape`. A drawn action gives each item its share of the actions."""
+        if self.popular:
+            return self._sequences.items[rng.integers(len(self._sequences.items), size=shape)]
+        return rng.integers(1, self.num_items + 1, shape, np.int32)
+
+    def _shares(self, unseen: np.ndarray) -> np.ndarray | None:
+        """Returns the probabilities of a user's unseen items; None if they are equal."""
+        counts = self._sequences.counts()[unseen]
+        return counts / counts.sum() if self.popular and counts.any() else None
 
 
 class Examples(abc.ABC):
@@ -117,12 +132,20 @@ class ContextTargetExamples(Examples):
         context: items before the targets; 0 for pairs of user and item.
         num_targets: consecutive items to predict.
         num_negatives: unseen items per example.
+        popular: whether these are drawn by popularity (`UnseenItems`).
     """
 
-    def __init__(self, sequences: Sequences, context: int, num_targets: int = 1, num_negatives: int = 1) -> None:
+    def __init__(
+        self,
+        sequences: Sequences,
+        context: int,
+        num_targets: int = 1,
+        num_negatives: int = 1,
+        popular: bool = False,
+    ) -> None:
         self.sequences, self.context = sequences, context
         self.num_targets, self.num_negatives = num_targets, num_negatives
-        self.unseen = UnseenItems(sequences)
+        self.unseen = UnseenItems(sequences, popular)
         lengths = sequences.lengths
         min_context = 1 if context else 0
         last = np.maximum(lengths - num_targets, min_context)

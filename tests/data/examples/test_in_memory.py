@@ -4,12 +4,20 @@ from itertools import islice, pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from support.ranking_oracle import FEW, any_histories, make_sequences
 
-from bert4rec_tf.data.examples.in_memory import KINDS, ContextTargetExamples, NextItemExamples, UnseenItems, dataset_of
+from bert4rec_tf.data.examples.in_memory import (
+    KINDS,
+    ContextTargetExamples,
+    NextItemExamples,
+    UnseenItems,
+    dataset_of,
+    examples_of,
+)
+from bert4rec_tf.models import MODELS
 
 HISTORIES = make_sequences([[1, 2, 3, 4, 5, 6, 7, 8, 9], [3, 1], [5, 6, 7], [2, 4, 6, 8]], 12)
 
@@ -19,10 +27,10 @@ def everything(examples):
 
 
 @FEW
-@given(any_histories(), st.integers(1, 9), st.integers(0, 5))
-def test_no_user_gets_an_item_met_before(sequences, size, seed):
+@given(any_histories(), st.integers(1, 9), st.integers(0, 5), st.booleans())
+def test_no_user_gets_an_item_met_before(sequences, size, seed, popular):
     users = np.repeat(np.arange(sequences.num_users), 2)
-    drawn = UnseenItems(sequences).draw(users, size, np.random.default_rng(seed))
+    drawn = UnseenItems(sequences, popular).draw(users, size, np.random.default_rng(seed))
     assert drawn.shape == (len(users), size) and drawn.dtype == np.int32
     for user, row in zip(users, drawn):
         unseen = set(range(1, sequences.num_items + 1)) - set(sequences[user].tolist())
@@ -34,6 +42,38 @@ def test_unseen_items_are_drawn_uniformly():
     counts = np.bincount(drawn.ravel(), minlength=13)
     assert counts[:10].sum() == 0
     assert stats.chisquare(counts[10:]).pvalue > 1e-4
+
+
+@settings(FEW, max_examples=10)
+@given(any_histories(longest=15), st.integers(0, 5))
+def test_popular_negatives_are_drawn_in_proportion_to_their_counts_in_training(sequences, seed):
+    """Without the last user's items, of whom every item would have a count."""
+    counted = sequences.without_last(np.append(np.zeros(sequences.num_users - 1, int), sequences.num_items - 1))
+    drawn = UnseenItems(counted, popular=True).draw(np.zeros(400, int), 5, np.random.default_rng(seed))
+    unseen = np.setdiff1d(np.arange(1, sequences.num_items + 1), counted[0])
+    counts = counted.counts()[unseen]
+    expected = counts if counts.any() else np.ones(len(unseen))
+    found = np.bincount(drawn.ravel(), minlength=sequences.num_items + 1)[unseen]
+    assert found.sum() == (2_000 if len(unseen) else 0) and not found[expected == 0].any()
+    if np.count_nonzero(expected) > 1:
+        frequencies = 2_000 * expected[expected > 0] / expected.sum()
+        assert stats.chisquare(found[expected > 0], frequencies).pvalue > 1e-6
+
+
+def test_popular_negatives_that_are_hard_to_find_keep_their_proportions():
+    sequences = make_sequences([np.arange(1, 4_000), *[[4_000]] * 3, [4_001]], 4_001)
+    drawn = UnseenItems(sequences, popular=True).draw(np.zeros(500, int), 4, np.random.default_rng(1))
+    assert stats.chisquare([(drawn == item).sum() for item in (4_000, 4_001)], [1_500, 500]).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("name", ["bpr_mf", "fpmc"])
+def test_the_setting_of_the_pairwise_models_reaches_their_negatives(name):
+    sequences = make_sequences([[1, 2], [2, 3], [3, 4]], 1_000)
+    drawn = {}
+    for negatives in ("uniform", "popular"):
+        model = MODELS[name](1_000, num_users=3, negatives=negatives)
+        drawn[negatives] = everything(examples_of(model.examples, sequences, **model.example_options))["negatives"]
+    assert (drawn["popular"] <= 4).all() and (drawn["uniform"] > 4).any()
 
 
 def test_the_one_unseen_item_is_found():
@@ -119,6 +159,7 @@ def test_shared_negatives_follow_the_power_of_their_counts(alpha):
 
 MADE = {
     "pairs": ContextTargetExamples(HISTORIES, 0, num_negatives=2),
+    "popular pairs": ContextTargetExamples(HISTORIES, 0, num_negatives=2, popular=True),
     "windows": ContextTargetExamples(HISTORIES, 3, 2),
     "shifted": NextItemExamples(HISTORIES, 4, 1, num_shared=3, whole=True),
 }
