@@ -244,7 +244,8 @@ def _start_worker(bare: ShardMaker, windows_file: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     stored = npz.read(windows_file)
-    bare.windows = Windows(**{**stored, "num_prefixes": int(stored["num_prefixes"])})
+    arrays = (stored[name] for name in ("items", "starts", "lengths", "users"))
+    bare.windows = Windows(*arrays, num_prefixes=int(stored["num_prefixes"]))
     _makers[:] = [bare]
 
 
