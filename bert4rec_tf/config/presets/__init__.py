@@ -10,7 +10,7 @@ from typing import Any
 
 from bert4rec_tf.config.data_names import OWN, Interactions, family, is_own, named
 from bert4rec_tf.config.model_settings import MASKED_MODEL, MODEL_SETTINGS
-from bert4rec_tf.config.presets import authors, fast, own
+from bert4rec_tf.config.presets import authors, best, fast, own
 from bert4rec_tf.config.presets.authors import dropout_of
 from bert4rec_tf.config.presets.entry import Preset
 from bert4rec_tf.config.presets.own import DataSize
@@ -20,7 +20,7 @@ from bert4rec_tf.foundation.errors import UserError, unknown_name
 __all__ = ["NAMES", "PRESETS", "DataSize", "Preset", "dropout_of", "find", "make_run"]
 
 PRESETS: dict[tuple[str, str, str], Preset] = {
-    (entry.name, entry.dataset, entry.model): entry for entry in (*fast.ENTRIES, *authors.ENTRIES)
+    (entry.name, entry.dataset, entry.model): entry for entry in (*fast.ENTRIES, *best.ENTRIES, *authors.ENTRIES)
 }
 """(Name, data set, model) -> preset."""
 
@@ -61,7 +61,7 @@ def make_run(
     Args:
         dataset: a name in `DATASETS`, or your own files (or their `name`).
         model: a name in `models.MODELS`.
-        preset: `fast`, `released` or `table2`.
+        preset: `fast`, `best`, `released` or `table2`.
         seed: seed of the masks, the initial weights, dropout and the order of examples.
         source: `processed` or `raw`, where a data set comes from.
         size: your own data as `Sequences`; their size decides the settings of BERT4Rec (`config.presets.own`).

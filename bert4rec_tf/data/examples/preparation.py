@@ -244,8 +244,8 @@ def _start_worker(bare: ShardMaker, windows_file: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     stored = npz.read(windows_file)
-    arrays = (stored[name] for name in ("items", "starts", "lengths", "users"))
-    bare.windows = Windows(*arrays, num_prefixes=int(stored["num_prefixes"]))
+    items, starts, lengths, users = (stored[name] for name in ("items", "starts", "lengths", "users"))
+    bare.windows = Windows(items, starts, lengths, users, int(stored["num_prefixes"]))
     _makers[:] = [bare]
 
 

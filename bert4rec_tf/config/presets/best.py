@@ -1,0 +1,43 @@
+"""The preset `best`: the authors' model, trained for quality per minute (docs/performance.md has each lever's curve).
+
+Items begin with vectors of a truncated SVD, and short histories are cut into prefixes: every item is asked for once,
+after those before it.
+"""
+
+from bert4rec_tf.config.data_names import OWN
+from bert4rec_tf.config.presets import fast
+from bert4rec_tf.config.presets.entry import NO_ESTIMATE, NOT_MEASURED, Preset
+from bert4rec_tf.config.presets.own import Shop, bert4rec_settings
+
+ENTRIES = [
+    Preset(
+        "best",
+        "beauty",
+        "bert4rec",
+        expect=NOT_MEASURED,
+        takes=NOT_MEASURED,
+        settings={
+            **fast.BERT4REC,
+            "max_length": 50,
+            "prefix_copies": 1,
+            "mask_copies": 0,
+            "max_predictions": 1,
+            "hidden_dim": 128,
+            "initial_vectors": "cooccurrence",
+            "dropout": 0.2,
+            "attention_dropout": 0.2,
+            "warmup_steps": 200,
+            "protocol": "fixed",
+            "steps": 3_600,
+            "evaluate_every": 600,
+        },
+    ),
+    Preset(
+        "best",
+        OWN,
+        "bert4rec",
+        expect=NO_ESTIMATE,
+        takes="As the preset fast.",
+        settings=bert4rec_settings(Shop()),
+    ),
+]
