@@ -2,10 +2,12 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from bert4rec_tf.config.paper import paper
+from bert4rec_tf.config.popularity import CORRECTION
 from bert4rec_tf.config.run import RETRAIN, SELECT
 from bert4rec_tf.evaluation.metrics import POPULAR
 from experiments.plan import Job, Plan
@@ -80,6 +82,20 @@ class Findings:
         if metric == SAMPLES:
             return [speed for speed in map(_samples_per_second, lines) if speed is not None]
         return [line["test"][protocol][metric] for line in lines]
+
+    def alpha(self, dataset: str, variant: str) -> float | None:
+        """Returns the popularity correction that was best, the mean over seeds; None where none was measured."""
+        found = [entry["alpha"] for entry in self._corrections(dataset, variant)]
+        return float(np.mean(found)) if found else None
+
+    def corrected(self, dataset: str, variant: str, metric: str, protocol: str) -> float | None:
+        """Returns a metric with that correction, the mean over seeds; None where none was measured."""
+        found = [entry["test"][protocol][metric] for entry in self._corrections(dataset, variant)]
+        return float(np.mean(found)) if found else None
+
+    def _corrections(self, dataset: str, variant: str) -> list[Mapping[str, Any]]:
+        lines = [line for _, line in self.runs.get((dataset, variant), ())]
+        return [line[CORRECTION] for line in lines if CORRECTION in line]
 
     def mean(self, dataset: str, variant: str, metric: str, protocol: str = POPULAR) -> float | None:
         """Returns the mean over seeds; None where no seed is finished."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from bert4rec_tf.config.paper import paper
 from bert4rec_tf.data.sources import datasets
-from bert4rec_tf.evaluation.metrics import FULL, METRICS, UNIFORM
+from bert4rec_tf.evaluation.metrics import FULL, METRICS, POPULAR, UNIFORM
 from experiments.findings import SAMPLES, Findings
 from experiments.tables import MODELS, TABLES
 
@@ -15,6 +15,9 @@ NOT_RUN = "not run"
 PAPER, DIFFERENCE = "- paper", "- difference"
 LARGE_DROP = 0.9
 """Table 5 marks what falls below this share of the default."""
+
+CORRECTED = "ndcg@10"
+"""The metric that is shown with a correction for popularity."""
 
 
 class Text(NamedTuple):
@@ -218,7 +221,24 @@ def _table2(found: Findings) -> list[Grid]:
                 last = f"{paper()['improvements'][dataset][metric]:+.2%}" if label == PAPER else ""
             row.append(Text(last))
     others = _each(_protocols, ranked)(found)
-    return [*grids, *(other._replace(caption=f"{other.caption}, other protocols") for other in others)]
+    corrected = (_corrected(found, dataset) for dataset in found.run_on())
+    named = (other._replace(caption=f"{other.caption}, other protocols") for other in others)
+    return [*grids, *named, *(one for one in corrected if one)]
+
+
+def _corrected(found: Findings, dataset: str) -> Grid | None:
+    """NDCG@10 without a popularity correction and with the best one; None where no run was measured with one."""
+    columns = _columns(found, dataset)
+    alphas = [found.alpha(dataset, model) for model in columns]
+    if not any(alpha is not None for alpha in alphas):
+        return None
+    rows = [[Text("alpha"), *(Text(NOT_RUN if alpha is None else f"{alpha:.2g}") for alpha in alphas)]]
+    for protocol, title in ((POPULAR, "100 popular"), (UNIFORM, "100 uniform"), (FULL, "all unseen items")):
+        plain = [found.mean(dataset, model, CORRECTED, protocol) for model in columns]
+        others = [found.corrected(dataset, model, CORRECTED, protocol) for model in columns]
+        for label, values in ((f"{title}, alpha 0", plain), (f"{title}, alpha as above", others)):
+            rows.append([Text(label), *ranked(values, [shown(value) for value in values])])
+    return Grid(["", *columns.values()], rows, f"{title_of(dataset)}, NDCG@10 with a correction for popularity")
 
 
 GRIDS: dict[str, Callable[[Findings], list[Grid]]] = {

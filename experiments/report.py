@@ -253,6 +253,18 @@ def _mean_gains(found: Findings) -> list[str]:
     return ["Mean gain over the strongest other model (section 4.4): " + "; ".join(parts) + "."]
 
 
+def _about_correction(found: Findings) -> list[str]:
+    """What the correction for popularity means, where a run was measured with one."""
+    if all(found.alpha(dataset, model) is None for dataset in found.run_on() for model in found.variants(dataset)):
+        return []
+    return [
+        "Correction for popularity: items are ranked by score - alpha log(count + 1), with the alpha that is best on "
+        "the validation items among popular candidates; nothing is trained again. Popular candidates reward a model "
+        "that ranks popular items below their probability. So what alpha gains there and loses among all items is due "
+        "to the protocol, and models trained with popular negatives have this gain without alpha."
+    ]
+
+
 def _without_dropout(found: Findings) -> list[str]:
     """Says where “w/o dropout” changes nothing, because the preset has none."""
     runs = {place: jobs[0].run for place, jobs in found.plan.jobs(found.name).items()}
@@ -261,7 +273,7 @@ def _without_dropout(found: Findings) -> list[str]:
 
 
 DETAILS: dict[str, Sequence[Callable[[Findings], list[str]]]] = {
-    "table2": (_narrow, _mean_gains),
+    "table2": (_narrow, _mean_gains, _about_correction),
     "table5": (_without_dropout,),
 }
 """Table -> what makes paragraphs of its own."""

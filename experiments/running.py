@@ -10,6 +10,7 @@ import_tensorflow()
 
 import tensorflow as tf
 
+from bert4rec_tf.config.popularity import CHOOSE
 from bert4rec_tf.config.run import Run
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.data.sources import datasets
@@ -34,7 +35,7 @@ def carry_out(request: Request) -> Path:
     if request.threads is not None:
         pipeline.set_threads(request.threads)
     folder = folder_of_data(request.workdir, sequences.fingerprint)
-    result = pipeline.execute(run, sequences=sequences, workdir=folder, prepared_dir=request.prepared_dir)
+    result = pipeline.execute(run, CHOOSE, sequences=sequences, workdir=folder, prepared_dir=request.prepared_dir)
     if request.attention:
         keep_attention(request.attention, run, result.model, sequences)
     return folder

@@ -6,7 +6,7 @@ import re
 from support.invented_results import FILE, findings, line_of, rows_after, rows_of, text_of
 
 from bert4rec_tf.config import presets
-from bert4rec_tf.evaluation.metrics import POPULAR
+from bert4rec_tf.evaluation.metrics import POPULAR, PROTOCOLS
 from experiments.findings import Findings
 from experiments.plan import Plan
 from experiments.report import Report, render
@@ -38,6 +38,27 @@ def test_table_2_has_a_model_that_the_paper_does_not_have():
     assert paper[-2] == difference_[-2] == ""
     elsewhere, _ = text_of("table2", findings("table2", TABLE2, Plan(("steam",))))
     assert "item_cooccurrence" not in elsewhere and rows_after(elsewhere, "HR@10")[0][-1] == "+25.00%"
+
+
+def test_the_correction_for_popularity_stands_beside_the_plain_ranking():
+    found = findings("table2", {"pop": 0.1, "bert4rec": 0.4})
+    assert "Correction for popularity" not in text_of("table2", found)[0]
+    metrics = {protocol: {"ndcg@10": value} for protocol, value in zip(PROTOCOLS, (0.6, 0.3, 0.2))}
+    correction = {"popularity_correction": {"alpha": 0.7, "test": metrics}}
+    lines = {
+        key: {**line, **(correction if line["run"]["model"] == "bert4rec" else {})} for key, line in found.lines.items()
+    }
+    text, page = text_of("table2", Findings("table2", found.plan, lines))
+    assert "Correction for popularity" in text and "Correction for popularity" in page
+    rows = {row[0]: row[1:] for row in rows_of(text) if row[0] == "alpha" or ", alpha" in row[0]}
+    ours = list(TABLES["table2"].variants).index("bert4rec")
+    assert [rows["alpha"][ours], rows["alpha"][0]] == ["0.7", "not run"]
+    assert [rows[f"{title}, alpha as above"][ours] for title in ("100 popular", "100 uniform", "all unseen items")] == [
+        "0.6000",
+        "0.3000",
+        "0.2000",
+    ]
+    assert rows["100 popular, alpha 0"][ours] == "**0.4000**"
 
 
 def test_what_is_not_there_is_not_run():
