@@ -7,7 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.interaction_files import ROWS, as_json, as_parquet, histories, plainly, read, refusal, write
 
-from bert4rec_tf.data.reading import bad_rows, blocks
+from bert4rec_tf.data.reading import blocks
+from bert4rec_tf.data.reading import rows as bad_rows
 from bert4rec_tf.foundation.errors import UserError
 
 LATIN = "caf\u00e9".encode("latin-1")
