@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 
 USERS = (
@@ -83,10 +82,6 @@ class Columns:
     item: str | None = None
     time: str | None = None
     option: str = "--{}_column"
-
-    @classmethod
-    def asked(cls, source: str, asked: Interactions) -> "Columns":
-        return cls(source, asked.user_column, asked.item_column, asked.time_column)
 
     @property
     def named(self) -> list[str]:

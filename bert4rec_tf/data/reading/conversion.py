@@ -24,7 +24,7 @@ from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import Transfer, warn
 
-FORMAT = 2
+FORMAT = 3
 """The version of kept conversions: raise it when conversion changes, so that older ones are not read."""
 
 FOLDER = "converted"
@@ -112,8 +112,9 @@ def convert(asked: Interactions, member: str | None = None) -> tuple[Sequences, 
 
 
 def _layout(path: Path, asked: Interactions, member: str | None) -> Layout:
+    columns = Columns(str(path), asked.user_column, asked.item_column, asked.time_column)
     with archives.opened(path, member) as stream:
-        return layouts.find(path, Columns.asked(str(path), asked), stream.read(layouts.SAMPLE), member)
+        return layouts.find(path, columns, stream.read(layouts.SAMPLE), member)
 
 
 def _tables(path: Path, layout: Layout, rows: Rows, member: str | None) -> Iterator[pa.Table]:

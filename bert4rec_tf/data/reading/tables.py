@@ -122,15 +122,9 @@ def _arrow(frame: Any, names: list[str], wanted: list[str]) -> pa.Table:
         frame = pa.Table.from_batches([frame])
     if isinstance(frame, pa.Table):
         return frame.select(wanted)
-    columns = {}
-    for name in wanted:
-        try:
-            columns[name] = _column(frame.iloc[:, names.index(name)])
-        except (pa.ArrowException, UnicodeError) as error:
-            raise UserError(f"{TITLE}: column {name!r} has values of several types ({error})") from error
-    return pa.table(columns)
-
-
-def _column(series: Any) -> pa.ChunkedArray:
-    found = pa.array(series, from_pandas=True)
-    return found if isinstance(found, pa.ChunkedArray) else pa.chunked_array([found], found.type)
+    try:
+        chosen = frame.iloc[:, [names.index(name) for name in wanted]]
+        return pa.Table.from_pandas(chosen, preserve_index=False).rename_columns(wanted)
+    except (pa.ArrowException, UnicodeError) as error:
+        why = "; ".join(map(str, error.args))
+        raise UserError(f"{TITLE}: a column has values of several types ({why})") from error

@@ -1,7 +1,6 @@
 """Files of `user item` lines: what is read, and which line is named where it cannot be."""
 
 import gzip
-import random
 import re
 from collections import Counter
 
@@ -210,34 +209,6 @@ def test_a_folder_is_refused(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"\n\n"])
 def test_an_empty_file_is_refused(tmp_path, name, content):
     assert "the file is empty" in refusal(write(tmp_path, content, name))
-
-
-def packed_noise():
-    noise = random.Random(0)
-    pairs = [(noise.randrange(1000), noise.randrange(1000)) for _ in range(2_000)]
-    return gzip.compress(as_bytes(pairs), mtime=0)
-
-
-def flipped(content, place):
-    return content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :]
-
-
-DAMAGED = {
-    "nothing but the start of its header": packed_noise()[:5],
-    "half of it": packed_noise()[:2_000],
-    "all but its checksum": packed_noise()[:-8],
-    "all but its last byte": packed_noise()[:-1],
-    "a wrong byte inside": flipped(packed_noise(), 2_000),
-    "a wrong checksum": flipped(packed_noise(), -6),
-    "text that is not packed": as_bytes(GOOD),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGED)
-def test_a_packed_file_is_refused_that_is(tmp_path, damage):
-    path = tmp_path / "data.txt.gz"
-    path.write_bytes(DAMAGED[damage])
-    assert "damaged" in refusal(path)
 
 
 def test_a_single_item_is_refused_also_where_single_actions_have_others(tmp_path):
