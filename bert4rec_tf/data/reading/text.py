@@ -11,6 +11,7 @@ from bert4rec_tf.data.reading import rows
 from bert4rec_tf.data.reading.blocks import line_ends, num_lines, row_ends
 from bert4rec_tf.data.reading.columns import Layout
 from bert4rec_tf.data.reading.rows import BadRow, Rows
+from bert4rec_tf.data.reading.times import NUMBER
 
 ANY_BLANKS = " "
 """The separator that stands for any number of blanks and tabs."""
@@ -19,6 +20,7 @@ UNIT_SEPARATOR = b"\x1f"
 """Replaces `::`, because Arrow takes one character; a field that contains it counts as two."""
 
 PIECE = 2 << 20
+_TEXT = pa.string()
 _BLANK_LINES = re.compile(rb"(?:[ \t]*(?:\r\n|\r|\n))*")
 _LINE = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)?")
 _CONTENT = re.compile(rb"[^\r\n]")
@@ -35,7 +37,7 @@ class Reader:
     def __init__(self, layout: Layout, rows: Rows) -> None:
         self._layout = layout
         self._rows = rows
-        self._at_start = True
+        self._at_start = self._whole = True
 
     def read(self, content: bytes, first: int) -> Iterator[pa.Table]:
         """Yields the good rows of a block that begins with line `first`. Raises UserError at a bad row not skipped."""
@@ -46,10 +48,7 @@ class Reader:
         if not _CONTENT.search(content):
             return
         wrong: list[BadRow] = []
-        try:
-            columns = self._parsed(content)
-        except pa.ArrowInvalid:
-            columns = self._parsed(content, wrong)
+        columns = self._at_once(content) or self._parsed(content, wrong=wrong)
         table, others = self._rows.good(columns)
         if wrong or others:
             lines = first + self._lines(content)
@@ -57,9 +56,22 @@ class Reader:
             self._rows.refuse(rows.numbered(wrong, lines) + rows.numbered(others, parsed))
         yield table
 
+    def _at_once(self, content: bytes) -> dict[str, pa.Array] | None:
+        """Returns the columns; None if Arrow cannot read a row. Whole times are not made texts first, to save time."""
+        self._whole &= not (b"x" in content or b"X" in content)  # Arrow would read hexadecimal numbers
+        for time in (pa.int64(), _TEXT)[0 if self._whole and self._rows.times.kind == NUMBER else 1 :]:
+            try:
+                return self._parsed(content, time)
+            except pa.ArrowInvalid:
+                self._whole = False
+        return None
+
     def _normal(self, content: bytes) -> bytes:
         """Returns the content with one character between columns."""
         if self._layout.separator != ANY_BLANKS:
+            return content
+        blank = np.frombuffer(content, np.uint8) <= ord(" ")
+        if not (blank[0] or (blank[1:] & blank[:-1]).any() or b"\t" in content or content.endswith(b" ")):
             return content
         content = content.replace(b"\t", b" ")
         while b"  " in content:
@@ -74,11 +86,14 @@ class Reader:
         self._at_start = end == len(content)
         return _LINE.match(content, end).end() if self._layout.header else end  # type: ignore[union-attr]
 
-    def _parsed(self, content: bytes, wrong: list[BadRow] | None = None) -> dict[str, pa.Array]:
-        """Returns the columns of `roles` as texts.
+    def _parsed(
+        self, content: bytes, time: pa.DataType = _TEXT, wrong: list[BadRow] | None = None
+    ) -> dict[str, pa.Array]:
+        """Returns the columns of `roles`: ids as texts.
 
         Args:
             content: rows without a header.
+            time: the type of the times.
             wrong: receives the rows with another number of columns, and their positions among all rows. Arrow counts
                 rows only with a single thread.
 
@@ -100,6 +115,7 @@ class Reader:
             separator, step = ":", 2
         names = [str(number) for number in range(step * (self._layout.width - 1) + 1)]
         wanted = [names[step * number] for number in self._layout.roles.values()]
+        types = dict(zip(wanted, (_TEXT, _TEXT, time)))
         empty = names[1::2] if step == 2 else []
         table = pyarrow.csv.read_csv(
             pa.BufferReader(content),
@@ -116,7 +132,7 @@ class Reader:
             ),
             pyarrow.csv.ConvertOptions(
                 include_columns=wanted + empty,
-                column_types=dict.fromkeys(wanted, pa.string()) | dict.fromkeys(empty, pa.null()),
+                column_types=types | dict.fromkeys(empty, pa.null()),
                 strings_can_be_null=False,
                 null_values=[""],
             ),
