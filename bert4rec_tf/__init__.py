@@ -16,7 +16,7 @@ _PUBLIC = {
     "UserError": "bert4rec_tf.foundation.errors",
     "Vocabulary": "bert4rec_tf.data.sequences",
     "execute": "bert4rec_tf.runs.pipeline",
-    "interactions": "bert4rec_tf.data.reading.frames",
+    "interactions": "bert4rec_tf.data.reading.tables",
     "load": "bert4rec_tf.data.sources.datasets",
     "make_run": "bert4rec_tf.config.presets",
     "open_experiment": "bert4rec_tf.runs.pipeline",

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import IO
 
 import numpy as np
@@ -17,20 +16,57 @@ BOM = b"\xef\xbb\xbf"
 WIDE = (b"\xff\xfe", b"\xfe\xff")
 
 
-@dataclass(frozen=True)
-class Block:
-    """Whole rows of a file.
+def read(stream: IO[bytes], source: str, quoted_by: str | None = None) -> Iterator[tuple[bytearray, int]]:
+    """Yields blocks of whole rows, without the file's byte order mark, and the number of their first line, from 1.
 
-    Attributes:
-        content: their bytes, without the file's byte order mark.
-        first: the number of the first line, from 1.
+    Args:
+        stream: to read from.
+        source: its file, for messages.
+        quoted_by: the separator, if fields may be quoted and contain line ends; else None.
+
+    Raises:
+        UserError: for UTF-16, a line longer than LONGEST_LINE, or a quote that is never closed.
     """
+    rest, number = stream.read(len(BOM)), 1
+    if rest.startswith(WIDE):
+        raise UserError(f"{source}: is UTF-16 text; save it as UTF-8")
+    rest, at_end = rest.removeprefix(BOM), False
+    while not at_end:
+        piece = stream.read(SIZE)
+        content, at_end = bytearray().join((rest, piece)), len(piece) < SIZE
+        end, opened = _end_of_rows(content, quoted_by)
+        if opened is not None and (at_end or len(content) > LONGEST_LINE):
+            raise UserError(f"{source}, line {number + num_lines(content[:opened]) - 1}: a quote is never closed")
+        if not at_end and not end and len(content) > LONGEST_LINE:
+            raise UserError(f"{source}, line {number}: longer than {LONGEST_LINE:,} bytes")
+        end = len(content) if at_end else end
+        rest = bytes(content[end:])
+        if end:
+            del content[end:]
+            yield content, number
+            number += num_lines(content) - 1
 
-    content: bytes
-    first: int
+
+def num_lines(content: bytes | bytearray) -> int:
+    """Returns one more than the number of line ends."""
+    ends = int(np.count_nonzero(np.frombuffer(content, np.uint8) == ord("\n")))  # in a quarter of the time of `count`
+    return 1 + ends + (content.count(b"\r") - content.count(b"\r\n") if b"\r" in content else 0)
 
 
-def line_ends(content: bytes) -> np.ndarray:
+def _end_of_rows(content: bytes | bytearray, quoted_by: str | None) -> tuple[int, int | None]:
+    """Returns where the last whole row ends, 0 if none does; and the position of a quote that is not closed.
+
+    The next byte may change the meaning of a `\\r` or a quote at the very end.
+    """
+    if quoted_by and b'"' in content:
+        outside, opened = row_ends(content, quoted_by)
+        ends = line_ends(content)[outside]
+        ends = ends[ends < len(content) - content.endswith(b"\r")]
+        return (int(ends[-1]) + 1 if len(ends) else 0), opened
+    return content.rfind(b"\n") + 1 or content.rfind(b"\r", 0, len(content) - 1) + 1, None
+
+
+def line_ends(content: bytes | bytearray) -> np.ndarray:
     """Returns the position of the last byte of every `\\n`, `\\r\\n` and `\\r`, int64."""
     letters = np.frombuffer(content, np.uint8)
     ends = letters == ord("\n")
@@ -41,7 +77,7 @@ def line_ends(content: bytes) -> np.ndarray:
     return np.flatnonzero(ends)
 
 
-def row_ends(content: bytes, separator: str) -> tuple[np.ndarray, int | None]:
+def row_ends(content: bytes | bytearray, separator: str) -> tuple[np.ndarray, int | None]:
     """Returns which line ends are ends of rows, if fields may be quoted.
 
     As in Arrow, a quote opens a field only at its start; anywhere else it is an ordinary character.
@@ -65,51 +101,3 @@ def row_ends(content: bytes, separator: str) -> tuple[np.ndarray, int | None]:
     last = np.searchsorted(starts, ends, side="left") - 1  # the field that opens before the line ends
     inside = (last >= 0) & (ends < closed[last]) if spans else np.zeros(len(ends), bool)
     return ~inside, content.index(b'"', spans[-1][0]) if spans and not spans[-1][2] else None
-
-
-def read(stream: IO[bytes], source: str, quoted_by: str | None = None) -> Iterator[Block]:
-    """Cuts a stream into blocks.
-
-    Args:
-        stream: to read from.
-        source: its file, for messages.
-        quoted_by: the separator, if fields may be quoted and contain line ends; else None.
-
-    Raises:
-        UserError: for UTF-16, a line longer than LONGEST_LINE, or a quote that is never closed.
-    """
-    rest, number = stream.read(len(BOM)), 1
-    if rest.startswith(WIDE):
-        raise UserError(f"{source}: is UTF-16 text; save it as UTF-8")
-    rest, at_end = rest.removeprefix(BOM), False
-    while not at_end:
-        piece = stream.read(SIZE)
-        content, at_end = rest + piece, len(piece) < SIZE
-        end, opened = _end_of_rows(content, quoted_by)
-        if opened is not None and (at_end or len(content) > LONGEST_LINE):
-            raise UserError(f"{source}, line {number + _num_lines(content[:opened])}: a quote is never closed")
-        if not at_end and not end and len(content) > LONGEST_LINE:
-            raise UserError(f"{source}, line {number}: longer than {LONGEST_LINE:,} bytes")
-        end = len(content) if at_end else end
-        if end:
-            yield Block(content[:end], number)
-            number += _num_lines(content[:end])
-        rest = content[end:]
-
-
-def _num_lines(content: bytes) -> int:
-    ends = content.count(b"\n")
-    return ends + content.count(b"\r") - content.count(b"\r\n") if b"\r" in content else ends
-
-
-def _end_of_rows(content: bytes, quoted_by: str | None) -> tuple[int, int | None]:
-    """Returns where the last whole row ends, 0 if none does; and the position of a quote that is not closed.
-
-    The next byte may change the meaning of a `\\r` or a quote at the very end.
-    """
-    if quoted_by and b'"' in content:
-        outside, opened = row_ends(content, quoted_by)
-        ends = line_ends(content)[outside]
-        ends = ends[ends < len(content) - content.endswith(b"\r")]
-        return (int(ends[-1]) + 1 if len(ends) else 0), opened
-    return content.rfind(b"\n") + 1 or content.rfind(b"\r", 0, len(content) - 1) + 1, None

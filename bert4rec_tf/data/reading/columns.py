@@ -2,10 +2,9 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 
 USERS = (
@@ -84,10 +83,6 @@ class Columns:
     time: str | None = None
     option: str = "--{}_column"
 
-    @classmethod
-    def asked(cls, source: str, asked: Interactions) -> "Columns":
-        return cls(source, asked.user_column, asked.item_column, asked.time_column)
-
     @property
     def named(self) -> list[str]:
         return [name for name in (self.user, self.item, self.time) if name not in (None, NO_TIME)]
@@ -97,7 +92,9 @@ class Columns:
         user, item, time = self._named("user", names, USERS), self._named("item", names, ITEMS), None
         if self.time not in (None, NO_TIME) or (self.time is None and guess(names, TIMES)):
             time = self._named("time", names, TIMES)
-        self._refuse_twice(user, item, time)
+        if len({user, item, time}) < 3:
+            columns = user, item, time
+            raise UserError(f"{self.source}: the columns of users, items and times must differ. Received: {columns}")
         return Layout(kind, user, item, time)
 
     def of_header(self, separator: str, header: Sequence[str]) -> Layout:
@@ -113,16 +110,9 @@ class Columns:
                 f"{self.source}: has {width} columns and no header with known names; name the columns of users, "
                 "items and times (--user_column=1 --item_column=2 --time_column=3, or --time_column=none)"
             )
-        user, item = self._number("user", self.user or "1", width), self._number("item", self.item or "2", width)
-        where = None if time == NO_TIME else self._number("time", time, width)
-        self._refuse_twice(user, item, where)
-        return Layout(TEXT, user, item, where, separator, (), width)
-
-    def _number(self, role: str, number: str, width: int) -> int:
-        if not number.isascii() or not number.isdigit() or not 1 <= int(number) <= width:
-            option = f"{role}_column"
-            raise UserError(f"`{option}` must be from 1 to {width} in {self.source}. Received: {option}={number}")
-        return int(number) - 1
+        numbered = replace(self, user=self.user or "1", item=self.item or "2", time=time)
+        names = [str(number) for number in range(1, width + 1)]
+        return replace(numbered.of_header(separator, names), header=())
 
     def _named(self, role: str, names: Sequence[str], known: Sequence[str]) -> str:
         name = getattr(self, role)
@@ -141,11 +131,6 @@ class Columns:
         if list(names).count(name) > 1:
             raise UserError(f"{self.source}: has {list(names).count(name)} columns {name!r}; rename one")
         return name
-
-    def _refuse_twice(self, *columns: Any) -> None:
-        given = [column for column in columns if column is not None]
-        if len(set(given)) < len(given):
-            raise UserError(f"{self.source}: the columns of users, items and times must differ. Received: {columns}")
 
 
 def guess(names: Sequence[str], known: Sequence[str]) -> str | None:

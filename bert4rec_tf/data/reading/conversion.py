@@ -2,27 +2,29 @@
 
 import glob
 import hashlib
+import io
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
 
 from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.data.reading import archives, bad_rows, blocks, grouping, layouts, parquet, records, text
-from bert4rec_tf.data.reading.bad_rows import BadRows
-from bert4rec_tf.data.reading.checks import Checker
+from bert4rec_tf.data.reading import archives, blocks, layouts, records, tables, text
 from bert4rec_tf.data.reading.columns import PARQUET, TEXT, Columns, Layout
+from bert4rec_tf.data.reading.grouping import to_sequences
+from bert4rec_tf.data.reading.rows import Rows, summary
+from bert4rec_tf.data.reading.text import ANY_BLANKS
 from bert4rec_tf.data.reading.times import Times
 from bert4rec_tf.data.sequences import Sequences, Vocabulary
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import Transfer, warn
 
-FORMAT = 2
+FORMAT = 3
 """The version of kept conversions: raise it when conversion changes, so that older ones are not read."""
 
 FOLDER = "converted"
@@ -49,7 +51,7 @@ class Report:
     bad: dict[str, tuple[int, str]] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        lines = [f"{self.path}: {self.columns}", *bad_rows.summary(self.bad)]
+        lines = [f"{self.path}: {self.columns}", *summary(self.bad)]
         sizes = [", ".join(f"{count:,} {name}" for name, count in found.items()) for found in (self.read, self.kept)]
         lines.append(f"read: {sizes[0]}")
         lines.append(
@@ -93,7 +95,7 @@ def convert(asked: Interactions, member: str | None = None) -> tuple[Sequences, 
             a row is bad and not skipped, or nothing can be learnt from what is left.
     """
     paths = files_of(asked)
-    tables: list[pa.Table] = []
+    parts: list[pa.Table] = []
     times, bad = Times(), dict[str, tuple[int, str]]()
     first: Layout | None = None
     for path in paths:
@@ -101,47 +103,53 @@ def convert(asked: Interactions, member: str | None = None) -> tuple[Sequences, 
         first = first or layout
         if str(layout) != str(first):
             raise UserError(f"{path}: its columns are {layout}; those of {paths[0]} are {first}")
-        unit = "row" if layout.kind == PARQUET else "line"
-        policy = BadRows(str(path), asked.bad_rows == "skip", unit, path.name if len(paths) > 1 else None, bad)
-        tables += _tables(path, layout, Checker(policy, times, layout.kind == TEXT), member)
-    return sequences_of(tables, asked, str(first), bad)
+        unit, among = "row" if layout.kind == PARQUET else "line", path.name if len(paths) > 1 else None
+        rows = Rows(str(path), times, asked.bad_rows == "skip", layout.kind == TEXT, False, unit, among, bad)
+        parts += _tables(path, layout, rows, member)
+    sequences, sizes = to_sequences(parts, asked, bad)
+    least = asked.min_user_actions, asked.min_item_actions
+    return sequences, Report(asked.title, str(first), sizes["read"], sizes["kept"], *least, bad)
 
 
 def _layout(path: Path, asked: Interactions, member: str | None) -> Layout:
+    columns = Columns(str(path), asked.user_column, asked.item_column, asked.time_column)
     with archives.opened(path, member) as stream:
-        return layouts.find(path, Columns.asked(str(path), asked), stream.read(layouts.SAMPLE), member)
+        return layouts.find(path, columns, stream.read(layouts.SAMPLE), member)
 
 
-def _tables(path: Path, layout: Layout, checker: Checker, member: str | None) -> Iterator[pa.Table]:
+def _tables(path: Path, layout: Layout, rows: Rows, member: str | None) -> Iterator[pa.Table]:
     """Yields the good rows of one file."""
     if layout.kind == PARQUET:
-        yield from parquet.read(path, layout, checker)
+        yield from tables.read(path, layout, rows)
         return
-    reader = (text if layout.kind == TEXT else records).Reader(layout, checker)
     shown = Transfer(f"reading {path.name}", 0, path.stat().st_size)
     with shown, archives.opened(path, member, watch=shown.advance) as stream:
-        for block in blocks.read(stream, str(path), layout.separator if layout.quoted else None):
-            yield from reader.read(block)
+        yield from _of_stream(stream, layout, rows)
 
 
-def sequences_of(
-    tables: list[pa.Table], asked: Interactions, columns: str, bad: dict[str, tuple[int, str]]
-) -> tuple[Sequences, Report]:
-    """Makes sequences from the parts of a table. Empties `tables`, to save memory.
+def _of_stream(stream: IO[bytes], layout: Layout, rows: Rows) -> Iterator[pa.Table]:
+    reader = (text if layout.kind == TEXT else records).Reader(layout, rows)
+    for content, number in blocks.read(stream, rows.source, layout.separator if layout.quoted else None):
+        yield from reader.read(content, number)
+
+
+def read_bytes(path: Path, member: str | None = None) -> bytes:
+    """Returns a file's unpacked content. Raises UserError if it is missing, damaged or empty."""
+    with archives.opened(path, member) as file:
+        content = file.read()
+    if not content.strip():
+        raise UserError(f"{path}: the file is empty")
+    return content
+
+
+def parse_pairs(content: bytes, path: Path) -> Sequences:
+    """Reads the authors' processed files: lines of `user item`, integers, oldest first within a user.
 
     Raises:
-        UserError: if nothing can be learnt from what is left.
+        UserError: if a line is not two integers, no user has two actions, or there is only one item.
     """
-    least = asked.min_user_actions, asked.min_item_actions
-    whole = [grouping.table_of(tables)]
-    tables.clear()
-    sequences, sizes = grouping.to_sequences(whole.pop(), *least)
-    why = "".join(f"; {line}" for line in bad_rows.summary(bad))
-    if sequences.num_users == 0:
-        raise UserError(f"{asked.title}: no user has two actions left, so there is nothing to learn from{why}")
-    if sequences.num_items == 1:
-        raise UserError(f"{asked.title}: there is only one item left, so there is nothing to recommend{why}")
-    return sequences, Report(asked.title, columns, sizes["read"], sizes["kept"], *least, bad)
+    layout, rows = Layout(TEXT, 0, 1, separator=ANY_BLANKS, width=2), Rows(str(path), Times(), integers=True)
+    return to_sequences(list(_of_stream(io.BytesIO(content), layout, rows)), Interactions(str(path)), {})[0]
 
 
 def converted(asked: Interactions, folder: Path, member: str | None = None) -> tuple[Sequences, Report]:

@@ -1,56 +1,49 @@
 """Filters, orders and groups a table of interactions into `Sequences`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from bert4rec_tf.data.reading.checks import ID
+from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.data.reading.rows import summary
 from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.foundation.errors import UserError
 
+ID = pa.dictionary(pa.int32(), pa.string())
 PIECE = 1 << 18
 """Actions to work on at once: more would not stay in the processor's cache."""
 
 
-def table_of(tables: list[pa.Table]) -> pa.Table:
-    """Joins the parts of a table. Times become float64 if those of any part are."""
-    kinds = {part.schema.field("time").type for part in tables if "time" in part.column_names}
-    if len(kinds) > 1:
-        tables = [part.set_column(2, "time", part["time"].cast(pa.float64(), safe=False)) for part in tables]
-    return pa.concat_tables(tables) if tables else pa.schema({"user": ID, "item": ID}.items()).empty_table()
-
-
-def codes_of(ids: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns int32 [rows] codes by first appearance, and the raw ids that they stand for."""
-    chunks = pa.chunked_array([chunk for chunk in ids.chunks if len(chunk)], ID).unify_dictionaries().chunks
-    if not chunks:
-        return np.zeros(0, np.int32), np.zeros(0, object)
-    names = np.array(chunks[-1].dictionary.to_pylist(), object)
-    return np.concatenate([chunk.indices.to_numpy() for chunk in chunks]), names
-
-
-def to_sequences(table: pa.Table, min_user_actions: int, min_item_actions: int) -> tuple[Sequences, dict[str, Any]]:
-    """Filters, orders and groups a table.
+def to_sequences(
+    tables: list[pa.Table], asked: Interactions, bad: Mapping[str, tuple[int, str]]
+) -> tuple[Sequences, dict[str, Any]]:
+    """Filters, orders and groups the parts of a table. Empties `tables`, to save memory.
 
     One pass keeps the users and items with enough actions in the table; then users with too few left are dropped.
     A user's actions are ordered by time, and those of one time by row.
 
     Args:
-        table: columns `user` and `item` (type ID) and, if there are times, `time` (int64 or float64).
-        min_user_actions: the fewest actions of a user.
-        min_item_actions: the fewest actions of an item.
+        tables: columns `user` and `item` (dictionaries of texts) and, if there are times, `time` (int64 or float64).
+        asked: the filter and the source's name.
+        bad: the rows that were skipped.
 
     Returns:
         The sequences, and `read` and `kept`: how many users, items and actions there were before and after the
         filter.
+
+    Raises:
+        UserError: if nothing can be learnt from what is left.
     """
-    times = table["time"].to_numpy() if "time" in table.column_names else None
-    user_codes, users = codes_of(table["user"])
-    item_codes, items = codes_of(table["item"])
-    del table  # frees memory for the rest
+    user_codes, users = _codes([table["user"] for table in tables])
+    item_codes, items = _codes([table["item"] for table in tables])
+    times = None
+    if tables and "time" in tables[0].column_names:
+        times = np.concatenate([table["time"].to_numpy() for table in tables])
+    tables.clear()
     read = {"users": len(users), "items": len(items), "actions": len(user_codes)}
-    chosen = filtered(user_codes, item_codes, min_user_actions, min_item_actions)
+    chosen = filtered(user_codes, item_codes, asked.min_user_actions, asked.min_item_actions)
     if chosen is not None:
         user_codes, item_codes = user_codes[chosen], item_codes[chosen]
         times = None if times is None else times[chosen]
@@ -58,30 +51,38 @@ def to_sequences(table: pa.Table, min_user_actions: int, min_item_actions: int) 
         item_codes, items = _renumbered(item_codes, items)
     kept = {"users": len(users), "items": len(items), "actions": len(user_codes)}
     order = order_of(user_codes, times)
+    del times
     if order is not None:
         user_codes, item_codes = user_codes[order], item_codes[order]
-        del order, times
-    return Sequences.from_codes(user_codes, item_codes, users, items), {"read": read, "kept": kept}
+        del order
+    sequences = Sequences.from_codes(user_codes, item_codes, users, items)
+    why = "".join(f"; {line}" for line in summary(bad))
+    if sequences.num_users == 0:
+        raise UserError(f"{asked.title}: no user has two actions left, so there is nothing to learn from{why}")
+    if sequences.num_items == 1:
+        raise UserError(f"{asked.title}: there is only one item left, so there is nothing to recommend{why}")
+    return sequences, {"read": read, "kept": kept}
+
+
+def _codes(parts: list[pa.ChunkedArray]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns int32 [rows] codes by first appearance, and the raw ids that they stand for."""
+    chunks = pa.chunked_array([chunk for part in parts for chunk in part.chunks], ID).unify_dictionaries().chunks
+    if not chunks:
+        return np.zeros(0, np.int32), np.zeros(0, object)
+    names = np.array(chunks[-1].dictionary.to_pylist(), object)
+    return np.concatenate([chunk.indices.to_numpy() for chunk in chunks]), names
 
 
 def filtered(users: np.ndarray, items: np.ndarray, min_user_actions: int, min_item_actions: int) -> np.ndarray | None:
     """Returns which actions to keep, bool [actions]; None for all of them."""
     if max(min_user_actions, min_item_actions) <= 1 or not len(users):
         return None
-    of_users, of_items = _counts(users), _counts(items)
+    of_users, of_items = np.bincount(users), np.bincount(items)
     if of_users.min() >= min_user_actions and of_items.min() >= min_item_actions:
         return None
     chosen = (of_users >= min_user_actions)[users] & (of_items >= min_item_actions)[items]
     left = np.bincount(users[chosen], minlength=len(of_users))
     return chosen & (left >= min_user_actions)[users]
-
-
-def _counts(codes: np.ndarray) -> np.ndarray:
-    """`np.bincount` in pieces, because it copies its input to 64 bits."""
-    counts = np.zeros(int(codes.max()) + 1, np.int64)
-    for begin in range(0, len(codes), PIECE):
-        counts += np.bincount(codes[begin : begin + PIECE], minlength=len(counts))
-    return counts
 
 
 def order_of(users: np.ndarray, times: np.ndarray | None) -> np.ndarray | None:

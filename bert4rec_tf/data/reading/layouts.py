@@ -5,9 +5,9 @@ import io
 import re
 from pathlib import Path
 
-from bert4rec_tf.data.reading import parquet, records
-from bert4rec_tf.data.reading.bad_rows import printable
+from bert4rec_tf.data.reading import records, tables
 from bert4rec_tf.data.reading.columns import ITEMS, JSON, LITERALS, PARQUET, USERS, Columns, Layout, guess
+from bert4rec_tf.data.reading.rows import printable
 from bert4rec_tf.data.reading.text import ANY_BLANKS
 from bert4rec_tf.foundation.errors import UserError
 
@@ -33,7 +33,7 @@ def find(path: Path, columns: Columns, start: bytes, name: str | None = None) ->
     if start.startswith(b"PAR1"):
         if path.suffix == ".gz":
             raise UserError(f"{path}: Parquet is packed already and is not read from .gz; unpack it")
-        return columns.of_names(PARQUET, parquet.names(path))
+        return columns.of_names(PARQUET, tables.names(path))
     text = start.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
     line = next((line for line in re.split(r"\r\n|\r|\n", text) if line.strip()), None)
     if line is None:

@@ -3,17 +3,17 @@
 import ast
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.json
 
-from bert4rec_tf.data.reading import bad_rows
-from bert4rec_tf.data.reading.bad_rows import BadRow
-from bert4rec_tf.data.reading.blocks import Block
-from bert4rec_tf.data.reading.checks import ID, Checker
+from bert4rec_tf.data.reading import rows
+from bert4rec_tf.data.reading.blocks import line_ends
 from bert4rec_tf.data.reading.columns import JSON, LITERALS, Layout
+from bert4rec_tf.data.reading.rows import BadRow, Rows
 
 _TOKEN = re.compile(
     r"""u?('[^'\\]*(?:\\.?[^'\\]*)*(?:'|\Z)|"[^"\\]*(?:\\.?[^"\\]*)*(?:"|\Z))|\b(?:True|False|None)\b""", re.DOTALL
@@ -69,23 +69,23 @@ class Reader:
 
     Args:
         layout: of the file.
-        checker: makes the table.
+        rows: tells the good rows from the bad ones.
     """
 
-    def __init__(self, layout: Layout, checker: Checker) -> None:
+    def __init__(self, layout: Layout, rows: Rows) -> None:
         self._read, self._layout = READERS[layout.kind], layout
-        self._checker = checker
+        self._rows = rows
         self._schema: pa.Schema | None = None
 
-    def read(self, block: Block) -> Iterator[pa.Table]:
-        """Yields the good rows of a block. Raises UserError at a bad row, unless those are skipped."""
-        columns, lines, wrong = self._at_once(block.content), None, list[BadRow]()
-        if columns is None:
-            columns, lines, wrong = self._by_line(block)
-        table, others = self._checker.good(columns)
-        for place, kind, text in others:
-            wrong.append((block.first + place if lines is None else lines[place], kind, text))
-        self._checker.bad.add(wrong)
+    def read(self, content: bytes, first: int) -> Iterator[pa.Table]:
+        """Yields the good rows of a block that begins with line `first`. Raises UserError at a bad row not skipped."""
+        columns, wrong = self._at_once(content), list[BadRow]()
+        if columns is not None:
+            lines: Sequence[int] = range(first, first + len(columns["user"]))
+        else:
+            columns, lines, wrong = self._by_line(content, first)
+        table, others = self._rows.good(columns)
+        self._rows.refuse(wrong + rows.numbered(others, lines))
         yield table
 
     def _at_once(self, content: bytes) -> dict[str, pa.Array] | None:
@@ -93,7 +93,8 @@ class Reader:
 
         Arrow takes a quarter of the time of `json`, but cannot name a bad line.
         """
-        if self._layout.kind != JSON:
+        num_objects = _num_objects(content) if self._layout.kind == JSON else 0
+        if not num_objects:  # Arrow crashes if it meets `null` in place of the first object
             return None
         self._schema = self._schema or self._schema_of(content)
         try:
@@ -101,14 +102,14 @@ class Reader:
                 pa.BufferReader(content),
                 pyarrow.json.ReadOptions(block_size=PIECE),
                 pyarrow.json.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior="ignore"),
-            ).combine_chunks()
-            if table.num_rows != 1 + content.count(b"}\n{") + content.count(b"}\r\n{"):
+            )
+            if table.num_rows != num_objects:
                 return None
-            columns = {role: table[name].chunk(0) for role, name in self._layout.roles.items()}
+            columns = {role: table[name].combine_chunks() for role, name in self._layout.roles.items()}
             for role in ("user", "item"):
-                columns[role] = columns[role].cast(pa.string()).dictionary_encode().cast(ID)
-                columns[role].dictionary.validate(full=True)
-        except (pa.ArrowException, IndexError, UnicodeError):
+                columns[role] = columns[role].cast(pa.string())
+                columns[role].validate(full=True)
+        except (pa.ArrowException, UnicodeError):
             return None
         return columns
 
@@ -122,38 +123,38 @@ class Reader:
         kinds = {role: dict(known[role]).get(type(record.get(name))) for role, name in self._layout.roles.items()}
         return pa.schema([(name, kinds[role] or pa.string()) for role, name in self._layout.roles.items()])
 
-    def _by_line(self, block: Block) -> tuple[dict[str, pa.Array], list[int], list[BadRow]]:
+    def _by_line(self, content: bytes, first: int) -> tuple[dict[str, pa.Array], list[int], list[BadRow]]:
         """Returns the columns of the records, the line of each, and the bad lines."""
-        user, item, time = self._layout.user, self._layout.item, self._layout.time
-        users, items, times, numbers, wrong = [], [], [], [], []
-        for number, line in enumerate(_lines(block), start=block.first):
+        names = list(self._layout.roles.values())
+        found, numbers, wrong = list[list[Any]](), list[int](), list[BadRow]()
+        for number, line in enumerate(re.split(r"\r\n|\r|\n", content.decode("utf-8", "replace")), start=first):
+            if not line.strip():
+                continue
             try:
                 record = self._read(line)
             except ValueError:
-                if line.strip():
-                    wrong.append((number, bad_rows.NO_RECORD, line))
+                wrong.append((number, rows.NO_RECORD, line))
                 continue
-            ids = record.get(user), record.get(item)
-            if not (type(ids[0]) in _IDS and type(ids[1]) in _IDS):
-                wrong.append((number, bad_rows.NO_ID, line))
+            values = [record.get(name) for name in names]
+            if not (type(values[0]) in _IDS and type(values[1]) in _IDS):
+                wrong.append((number, rows.NO_ID, line))
                 continue
-            users.append(ids[0])
-            items.append(ids[1])
-            times.append(record.get(time))
+            found.append([*values[:2], *(value if type(value) in _TIMES else None for value in values[2:])])
             numbers.append(number)
-        columns = {"user": _texts(users), "item": _texts(items)}
-        columns = {role: column.dictionary_encode().cast(ID) for role, column in columns.items()}
-        if time is not None:
-            columns["time"] = _texts([value if type(value) in _TIMES else None for value in times])
-        return columns, numbers, wrong
+        columns = zip(*found) if found else [()] * len(names)
+        return {role: _texts(values) for role, values in zip(self._layout.roles, columns)}, numbers, wrong
 
 
-def _lines(block: Block) -> list[str]:
-    text = block.content.decode("utf-8", "replace")
-    return re.split(r"\r\n|\r|\n", text) if "\r" in text else text.split("\n")
+def _num_objects(content: bytes) -> int:
+    """Returns the number of lines if all begin and end with a brace, else 0."""
+    letters, ends = np.frombuffer(content, np.uint8), line_ends(content)
+    ends = ends[:-1] if content.endswith((b"\n", b"\r")) else ends
+    before = np.where(letters[ends - 1] == ord("\r"), letters[ends - 2], letters[ends - 1])
+    fit = content.startswith(b"{") and (before == ord("}")).all() and (letters[ends + 1] == ord("{")).all()
+    return len(ends) + 1 if fit else 0
 
 
-def _texts(values: list[str | int | float | None]) -> pa.Array:
+def _texts(values: Sequence[str | int | float | None]) -> pa.Array:
     """Makes strings. Lone surrogates, which JSON can write but UTF-8 cannot, become U+FFFD."""
     try:
         return pa.array(values, pa.string())

@@ -11,6 +11,9 @@ TYPES = {NUMBER: (pa.int64(), pa.float64()), DATE: (pa.timestamp("ns"),), ZONED:
 """Kind -> the types to try, in order."""
 
 BLANKS = " \t"
+BEYOND = 2.0**63
+"""Numbers from here on are no times: as fractions, they would lose their order."""
+
 _DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _LIKE = {
     NUMBER: r"^[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?$",
@@ -18,6 +21,8 @@ _LIKE = {
     ZONED: rf"^{_DAY}[ T][0-9:.]+(?:Z|[+-][0-9:]+)$",
 }
 """What a text of each kind looks like. Arrow then checks the value: 2020-02-30 is not a date."""
+
+_NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
 class Times:
@@ -39,21 +44,19 @@ class Times:
         Raises:
             UserError: for a column of another type.
         """
-        if pa.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
-        if is_text(column.type):
-            values = self._of_texts(column.cast(pa.string()))
+        if pa.types.is_string(column.type):
+            values = self._of_texts(column)
         else:
             kind, values = _of_type(column, source)
             self.kind = self.kind or kind
             if kind != self.kind:
                 values = pa.nulls(len(values), values.type)
-        bad = values.is_null(nan_is_null=True)
+        good = values.is_valid()
         if pa.types.is_floating(values.type):
-            bad = pc.or_(bad, pc.is_inf(values).fill_null(True))
-        if not pc.any(bad, min_count=0).as_py():
+            good = pc.less(pc.abs(values), BEYOND).fill_null(False)
+        if pc.all(good, min_count=0).as_py():
             return values, None
-        return pc.if_else(bad, pa.scalar(0, values.type), values), bad.to_numpy(zero_copy_only=False)
+        return pc.if_else(good, values, pa.scalar(0, values.type)), ~good.to_numpy(zero_copy_only=False)
 
     def _of_texts(self, texts: pa.Array) -> pa.Array:
         if self.kind is None and len(texts):
@@ -62,10 +65,6 @@ class Times:
             return pa.nulls(len(texts), pa.int64())
         values = _cast(texts, self.kind)
         return _cast_some(texts, self.kind) if values is None else values
-
-
-def is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 
 def _cast(texts: pa.Array, kind: str) -> pa.Array | None:
@@ -78,7 +77,7 @@ def _cast(texts: pa.Array, kind: str) -> pa.Array | None:
         if kind != NUMBER:
             return values.cast(pa.int64())
         if pa.types.is_floating(wanted):
-            return values if pc.all(pc.is_finite(values), min_count=0).as_py() else None
+            return values if pc.all(pc.less(pc.abs(values), BEYOND), min_count=0).as_py() else None
         return None if _has_x(texts) else values
     return None
 
@@ -94,20 +93,17 @@ def _cast_some(texts: pa.Array, kind: str) -> pa.Array:
     coded = pc.utf8_trim(texts, characters=BLANKS).dictionary_encode()
     names = coded.dictionary
     good = np.flatnonzero(_looks_like(names, kind))
-    pending, failed = [good], set()  # tried as a whole, then by halves, because few are bad
+    pending, failed = [good], [-1]  # tried as a whole, then by halves, because few are bad
     while pending:
         part = pending.pop()
         if _cast(names.take(pa.array(part)), kind) is None:
-            if len(part) == 1:
-                failed.add(int(part[0]))
-            else:
-                pending += [part[: len(part) // 2], part[len(part) // 2 :]]
-    good = np.array([place for place in good.tolist() if place not in failed], np.int64)
+            pending += np.array_split(part, 2) if len(part) > 1 else []
+            failed += part.tolist() if len(part) == 1 else []
+    good = np.setdiff1d(good, failed)
     values = _cast(names.take(pa.array(good)), kind) or pa.nulls(0, pa.int64())
     places = np.full(len(names), -1)
     places[good] = np.arange(len(good))
-    places = pa.array(places, mask=places < 0)
-    return values.take(places.take(coded.indices))
+    return values.take(pa.array(places, mask=places < 0).take(coded.indices))
 
 
 def _looks_like(texts: pa.Array, kind: str) -> np.ndarray:
@@ -126,23 +122,20 @@ def _kind_of(texts: pa.Array) -> str | None:
 
 
 def _of_type(column: pa.Array, source: str) -> tuple[str | None, pa.Array]:
-    """Returns the kind of a column that is not text, and its times as numbers."""
+    """Returns the kind of a column that is not text, and its times as numbers; null for those beyond 64 bits."""
     kind = column.type
     if pa.types.is_null(kind):
         return None, column.cast(pa.int64())
-    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
-        zone = getattr(kind, "tz", None)
-        if getattr(kind, "unit", None) != "ns":
-            column = _near(column.cast(pa.timestamp("us", zone))).cast(pa.timestamp("ns", zone))
-        return ZONED if zone else DATE, column.cast(pa.int64())
-    if pa.types.is_integer(kind) and kind != pa.uint64():
-        return NUMBER, column.cast(pa.int64())
-    if pa.types.is_floating(kind) or pa.types.is_decimal(kind) or kind == pa.uint64():
+    if pa.types.is_date(kind):
+        column = column.cast(pa.timestamp("s" if pa.types.is_date32(kind) else "ms"))
+    if pa.types.is_timestamp(column.type):
+        values, factor = column.cast(pa.int64()), _NANOSECONDS[column.type.unit]
+        most = (2**63 - 1) // factor
+        fits = pc.and_(pc.less_equal(values, most), pc.greater_equal(values, -most))
+        return ZONED if column.type.tz else DATE, pc.multiply(pc.if_else(fits, values, None), factor)
+    if pa.types.is_integer(kind):
+        fits = pc.less(column, pa.scalar(2**63, kind)) if kind == pa.uint64() else True
+        return NUMBER, pc.if_else(fits, column, None).cast(pa.int64())
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         return NUMBER, column.cast(pa.float64(), safe=False)
     raise UserError(f"{source}: times must be numbers, dates, timestamps or texts. Found: {kind}")
-
-
-def _near(column: pa.Array) -> pa.Array:
-    """Replaces dates that do not fit in 64 bits of nanoseconds by null, as for texts."""
-    year = pc.year(column)
-    return pc.if_else(pc.and_(pc.greater(year, 1677), pc.less(year, 2262)), column, pa.scalar(None, column.type))

@@ -9,8 +9,7 @@ from typing import Any
 from bert4rec_tf.config.data_names import RAW, Interactions, family, is_own, named
 from bert4rec_tf.config.paper import paper
 from bert4rec_tf.data.reading import archives, conversion
-from bert4rec_tf.data.reading.conversion import Report
-from bert4rec_tf.data.reading.pairs import parse_pairs, read_bytes
+from bert4rec_tf.data.reading.conversion import Report, parse_pairs, read_bytes
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import download
 from bert4rec_tf.data.sources.download import Remote

@@ -2,12 +2,16 @@
 
 import gzip
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.interaction_files import ROWS, as_json, as_parquet, histories, plainly, read, refusal, write
 
-from bert4rec_tf.data.reading import bad_rows, blocks
+from bert4rec_tf.data.reading import blocks
+from bert4rec_tf.data.reading import rows as bad_rows
 from bert4rec_tf.foundation.errors import UserError
 
 LATIN = "caf\u00e9".encode("latin-1")
@@ -146,7 +150,7 @@ def test_a_quoted_end_of_line_in_an_id_is_bad_and_lines_stay_right_behind_it(tmp
 
 
 @pytest.mark.parametrize("policy", ["refuse", "skip"])
-@pytest.mark.parametrize("end", [b'a,3,1,"x\nb,2,3,z\n', b'a,3,1,"x', b'a,"3', b'"'])
+@pytest.mark.parametrize("end", [b'a,3,1,"x\nb,2,3,z\n', b'a,3,1,"x', b'a,"zzz,1', b'a,"3', b'"'])
 def test_a_quote_that_is_never_closed_refuses_the_file(tmp_path, monkeypatch, end, policy):
     path = write(tmp_path, "ratings.csv", TITLED + end)
     assert f"{path}, line 6: a quote is never closed" in refusal(path, bad_rows=policy)
@@ -236,7 +240,8 @@ NOT_UNDERSTOOD = {
         "u.data",
         b"1\t2\t3\t4\n",
         {"item_column": "9"},
-        "`item_column` must be from 1 to 4",
+        "Unknown column of",
+        "'9'",
     ),
     "no known user": ("a.csv", b"who,item\na,1\n", {"item_column": "item"}, "Name --user_column, one of: who, item"),
     "three columns without a header": ("a.csv", b"a,1,2\n", {}, "--time_column=none"),
@@ -281,3 +286,70 @@ def test_json_text_in_utf_8_is_read_whatever_the_names_of_other_keys(tmp_path):
 @pytest.mark.parametrize("first", [b'{"user": 1, "item": 1.5, "time": 1}', b'{"user": 1.0, "item": 1, "time": 1}'])
 def test_a_fraction_is_no_id_in_the_first_line_either(tmp_path, first):
     assert f"line 1: {bad_rows.NO_ID}" in refusal(write(tmp_path, "a.json", first + b"\n"))
+
+
+TIMED = "user,item,time\na,1,{}\na,2,{}\na,3,{}\n"
+NOT_TIMES = {
+    "2^63": ("9", f"{2**63}", "8"),
+    "beyond 2^63, between whole numbers that no fraction tells apart": (f"{2**62 + 1}", "1e19", f"{2**62}"),
+    "a long text": ("2020-01-02", "2020-01-01" + "T" * 60_000, "2020-01-01"),
+    "many digits": ("2", "1" * 40_000, "1"),
+}
+
+
+@pytest.mark.parametrize("kind", NOT_TIMES)
+def test_what_is_no_time_is_bad_and_the_others_keep_their_order(tmp_path, kind):
+    path = write(tmp_path, "a.csv", TIMED.format(*NOT_TIMES[kind]).encode())
+    assert f"line 3: {bad_rows.NO_TIME}" in refusal(path)
+    assert histories(read(path, bad_rows="skip")[0]) == {"a": ["3", "1"]}
+
+
+def raw_texts(*texts):
+    """Strings of any bytes."""
+    ends = np.cumsum([0, *map(len, texts)], dtype=np.int32)
+    return pa.Array.from_buffers(pa.string(), len(texts), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(texts))])
+
+
+BAD_VALUES = {
+    "a user that is not UTF-8": ("user", raw_texts(b"a", b"a\xff", b"a"), bad_rows.NO_UTF8),
+    "a time that is not UTF-8": ("time", raw_texts(b"9", b"\xff", b"8"), bad_rows.NO_TIME),
+    "a date beyond nanoseconds": ("time", pa.array([9, 2**62, 8], pa.timestamp("ms")), bad_rows.NO_TIME),
+    "a day beyond nanoseconds": ("time", pa.array([9, 2**30, 8], pa.int32()).cast(pa.date32()), bad_rows.NO_TIME),
+    "a whole number beyond 64 bits": ("time", pa.array([9, 2**63, 8], pa.uint64()), bad_rows.NO_TIME),
+    "a fraction beyond 64 bits": ("time", pa.array([9, 2.0**63, 8.5]), bad_rows.NO_TIME),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_VALUES)
+def test_a_value_of_parquet_that_cannot_be_read_spoils_its_row_only(tmp_path, kind):
+    column, values, wrong = BAD_VALUES[kind]
+    path = tmp_path / "a.parquet"
+    columns = {"user": list("aaa"), "item": list("123"), "time": [9, 5, 8], column: values}
+    pyarrow.parquet.write_table(pa.table(columns), path)
+    assert f"{path}, row 2: {wrong}" in refusal(path)
+    sequences, report = read(path, bad_rows="skip")
+    assert histories(sequences) == {"a": ["3", "1"]} and report.bad == {wrong: (1, "row 2")}
+
+
+OBJECT = b'{"user": "a", "item": "1", "time": 1}'
+NOT_ONE_OBJECT = {
+    "two objects": (OBJECT + OBJECT, 1),
+    "two objects with a blank between": (OBJECT + b" " + OBJECT, 1),
+    "an object over two lines": (OBJECT.replace(b", ", b",\n", 1), 2),
+    "two objects beside one over two lines": (OBJECT + OBJECT + b"\n" + OBJECT.replace(b", ", b",\n", 1), 3),
+    "null": (b"null", 1),
+}
+
+
+@pytest.mark.parametrize("size", [30, blocks.SIZE])
+@pytest.mark.parametrize("kind", NOT_ONE_OBJECT)
+def test_a_line_that_is_not_one_object_is_bad(tmp_path, monkeypatch, kind, size):
+    monkeypatch.setattr(blocks, "SIZE", size)
+    lines, count = NOT_ONE_OBJECT[kind]
+    path = write(
+        tmp_path, "a.json", as_json(ROWS) + lines.replace(b"user", b"user_id").replace(b"item", b"item_id") + b"\n"
+    )
+    assert f"line {len(ROWS) + 1}: {bad_rows.NO_RECORD}" in refusal(path)
+    sequences, report = read(path, bad_rows="skip")
+    assert histories(sequences) == plainly(ROWS)
+    assert report.bad == {bad_rows.NO_RECORD: (count, f"line {len(ROWS) + 1}")}

@@ -21,19 +21,19 @@ def test_blocks_are_the_file_cut_at_ends_of_lines_and_numbered(lines, ends, size
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "SIZE", size)
         found = list(blocks.read(io.BytesIO(content), "ratings.csv"))
-    assert b"".join(block.content for block in found) == content
+    assert b"".join(block[0] for block in found) == content
     before = b""
     for block in found:
-        assert block.first == 1 + len(re.findall(rb"\r\n|\r|\n", before))
-        ends = [found.end() - 1 for found in re.finditer(rb"\r\n|\r|\n", block.content)]
-        assert blocks.line_ends(block.content).tolist() == ends
-        before += block.content
+        assert block[1] == 1 + len(re.findall(rb"\r\n|\r|\n", before))
+        ends = [found.end() - 1 for found in re.finditer(rb"\r\n|\r|\n", block[0])]
+        assert blocks.line_ends(block[0]).tolist() == ends
+        before += block[0]
 
 
 def test_a_file_of_old_line_ends_comes_in_many_blocks(monkeypatch):
     monkeypatch.setattr(blocks, "SIZE", 10)
     found = list(blocks.read(io.BytesIO(b"aa,1\rb,2\r" * 50), "ratings.csv"))
-    assert len(found) > 10 and all(block.content.endswith(b"\r") for block in found)
+    assert len(found) > 10 and all(block[0].endswith(b"\r") for block in found)
 
 
 FIELDS = st.text('ab", \n\r', max_size=5)
@@ -47,5 +47,5 @@ def test_blocks_of_quoted_fields_end_where_rows_end(rows, end, size):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "SIZE", size)
         found = list(blocks.read(io.BytesIO(file.getvalue().encode()), "ratings.csv", ","))
-    parts = [list(csv.reader(io.StringIO(block.content.decode(), newline=""))) for block in found]
+    parts = [list(csv.reader(io.StringIO(block[0].decode(), newline=""))) for block in found]
     assert [tuple(row) for part in parts for row in part] == rows

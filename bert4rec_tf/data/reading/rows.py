@@ -1,0 +1,132 @@
+"""Good and bad rows: a table of the good ones; the first bad one is an error, or all are skipped and counted."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bert4rec_tf.data.reading.times import BLANKS, Times
+from bert4rec_tf.foundation.errors import UserError
+
+NO_USER, NO_ITEM = "the user's id is missing", "the item's id is missing"
+NO_TIME = "the time is not a number below 2^63 or an ISO 8601 date, or not of the same kind as the first"
+MANY_LINES = "an id contains a line break"
+NO_UTF8 = "an id is not UTF-8"
+NO_INTEGER = "an id is not an integer"
+NO_ID = "an id is neither a text nor a whole number"
+COLUMNS = "expected {} columns, found {}"
+NO_RECORD = "not a record"
+
+MISSING = ("", "nan", "NaN", "NAN", "null", "NULL", "None")
+"""Texts that mean a missing id in formats without nulls."""
+
+_KINDS = ("", NO_USER, NO_ITEM, MANY_LINES, NO_UTF8, NO_INTEGER, NO_TIME)
+
+BadRow = tuple[int, str, str]
+"""The number of a bad row, what is wrong with it, and its text."""
+
+
+@dataclass
+class Rows:
+    """Tells the good rows of one source from the bad ones.
+
+    Attributes:
+        source: the file, for messages.
+        times: the kind of the times so far.
+        skip: whether to skip and count bad rows; else the first is an error.
+        plain: whether the source is plain text: then blanks around ids are removed, and MISSING are no ids.
+        integers: whether ids must be integers.
+        unit: what is counted from 1: `line`, or `row` if the format has no lines.
+        among: the file's name if it is one of several, to show before the number.
+        found: kind of bad row -> how many there were, and where the first is.
+    """
+
+    source: str
+    times: Times
+    skip: bool = False
+    plain: bool = False
+    integers: bool = False
+    unit: str = "line"
+    among: str | None = None
+    found: dict[str, tuple[int, str]] = field(default_factory=dict)
+
+    def good(self, columns: Mapping[str, pa.Array]) -> tuple[pa.Table, list[BadRow]]:
+        """Returns the good rows of a batch, and the others with their positions in it.
+
+        Args:
+            columns: `user` and `item` as texts, and `time` if there are times.
+
+        Returns:
+            A table of `user` and `item` (dictionaries of texts) and `time` (int64 or float64).
+        """
+        found, kinds = {}, np.zeros(len(columns["user"]), np.uint8)
+        for role, missing in (("user", NO_USER), ("item", NO_ITEM)):
+            found[role], wrong = self._ids(columns[role], missing)
+            if wrong is not None:
+                kinds = np.where(kinds == 0, wrong, kinds)
+        if "time" in columns:
+            good = np.flatnonzero(kinds == 0)
+            times = columns["time"] if len(good) == len(kinds) else columns["time"].take(pa.array(good))
+            found["time"], wrong = self.times.read(times, self.source)
+            if wrong is not None:
+                kinds[good[wrong]] = _KINDS.index(NO_TIME)
+                found["time"] = found["time"].filter(pa.array(~wrong))
+        if not kinds.any():
+            return pa.table(found), []
+        kept, places = pa.array(kinds == 0), np.flatnonzero(kinds)
+        for role in ("user", "item"):  # encoded again, so that the dictionary has only what occurs
+            found[role] = found[role].filter(kept).dictionary_decode().dictionary_encode()
+        shown = zip(*(column.take(pa.array(places)).cast(pa.string()).to_pylist() for column in columns.values()))
+        texts = (", ".join(value or "" for value in row) for row in shown)
+        return pa.table(found), [(place, _KINDS[kinds[place]], text) for place, text in zip(places.tolist(), texts)]
+
+    def _ids(self, texts: pa.Array, missing: str) -> tuple[pa.DictionaryArray, np.ndarray | None]:
+        """Returns the cleaned ids, and each row's index in _KINDS; None if all are good."""
+        ids = texts.dictionary_encode()
+        if self.plain:
+            names = pc.utf8_trim(ids.dictionary, characters=BLANKS)
+            if not names.equals(ids.dictionary):
+                ids = pa.DictionaryArray.from_arrays(ids.indices, names).dictionary_decode().dictionary_encode()
+        names = ids.dictionary
+        tests = {
+            NO_UTF8: pc.match_substring(names, "\ufffd"),
+            MANY_LINES: pc.match_substring_regex(names, "[\r\n]"),
+            missing: pc.is_in(names, pa.array(MISSING if self.plain else [""])),
+        }
+        if self.integers:
+            tests = {NO_INTEGER: pc.invert(pc.match_substring_regex(names, "^-?[0-9]+$"))} | tests
+        wrong = np.zeros(len(names) + 1, np.uint8)
+        for kind, found in tests.items():
+            wrong[:-1][found.to_numpy(zero_copy_only=False)] = _KINDS.index(kind)
+        if not wrong.any() and not ids.null_count:
+            return ids, None
+        wrong[-1] = _KINDS.index(missing)
+        return ids, wrong[ids.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)]
+
+    def refuse(self, rows: Iterable[BadRow]) -> None:
+        """Counts bad rows. Raises UserError for the first of them unless they are skipped."""
+        for number, kind, text in sorted(rows):
+            if not self.skip:
+                place = f"{self.source}, {self.unit} {number}"
+                advice = "" if self.integers else " (--bad_rows=skip skips such rows)"
+                raise UserError(f"{place}: {kind}: {printable(text)!r}{advice}")
+            place = f"{self.unit} {number:,}"
+            count, first = self.found.get(kind, (0, f"{self.among}, {place}" if self.among else place))
+            self.found[kind] = count + 1, first
+
+
+def numbered(rows: Sequence[BadRow], numbers: Sequence[int] | np.ndarray) -> list[BadRow]:
+    """Replaces positions in a batch by the numbers of lines."""
+    return [(int(numbers[place]), kind, text) for place, kind, text in rows]
+
+
+def summary(found: Mapping[str, tuple[int, str]]) -> list[str]:
+    """Returns a line for each kind of bad row: how many were skipped, and where the first is."""
+    return [f"skipped {count:,} bad rows: {kind} (the first: {first})" for kind, (count, first) in found.items()]
+
+
+def printable(text: str) -> str:
+    """Returns the beginning of a text, with U+FFFD for lone surrogates."""
+    return text[:60].encode("utf-8", "surrogatepass").decode("utf-8", "replace")

@@ -1,0 +1,130 @@
+"""Reads tables whose columns have types: Parquet files, pandas DataFrames and Arrow tables."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.data.reading import rows
+from bert4rec_tf.data.reading.columns import PARQUET, Columns, Layout
+from bert4rec_tf.data.reading.grouping import to_sequences
+from bert4rec_tf.data.reading.rows import Rows
+from bert4rec_tf.data.reading.times import Times
+from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.foundation.errors import UserError
+
+BATCH = 1 << 20
+TITLE = "the table"
+UNREADABLE = (pa.ArrowException, OSError, UnicodeError)
+"""What reading a damaged file raises."""
+
+
+def names(path: Path) -> list[str]:
+    """Returns the names of a Parquet file's columns. Raises UserError if it is damaged."""
+    try:
+        return pyarrow.parquet.read_schema(path).names
+    except UNREADABLE as error:
+        raise _damaged(path, error) from error
+
+
+def read(path: Path, layout: Layout, rows: Rows) -> Iterator[pa.Table]:
+    """Yields the good rows of a Parquet file. Raises UserError if it is damaged, and at a bad row not skipped."""
+    try:
+        with pyarrow.parquet.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
+            yield from _good(file.iter_batches(BATCH, columns=list(layout.roles.values())), layout, rows)
+    except UNREADABLE as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path}: cut short or damaged ({' '.join(str(error).split())[:200]})")
+
+
+def _good(batches: Iterable[pa.RecordBatch], layout: Layout, found: Rows) -> Iterator[pa.Table]:
+    """Yields the good rows of batches whose columns have types. Rows are counted from 1."""
+    first = 1
+    for batch in batches:
+        columns = {role: _plain(batch.column(name)) for role, name in layout.roles.items()}
+        columns |= {role: _ids(columns[role], found.source) for role in ("user", "item")}
+        table, wrong = found.good(columns)
+        found.refuse(rows.numbered(wrong, range(first, first + batch.num_rows)))
+        yield table
+        first += batch.num_rows
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    """Makes strings of all kinds of texts, with U+FFFD for what is not UTF-8."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
+        column = column.cast(pa.string())
+    try:
+        column.validate(full=pa.types.is_string(column.type))
+        return column
+    except pa.ArrowInvalid:
+        raw = column.cast(pa.binary()).to_pylist()
+        return pa.array([text if text is None else text.decode("utf-8", "replace") for text in raw], pa.string())
+
+
+def _ids(column: pa.Array, source: str) -> pa.Array:
+    kind = column.type
+    if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_null(kind)):
+        advice = " (pandas makes fractions of whole numbers with gaps: use Int64)" if pa.types.is_floating(kind) else ""
+        raise UserError(f"{source}: ids must be texts or whole numbers. Found: {kind}{advice}")
+    return column.cast(pa.string())
+
+
+def interactions(
+    frame: Any,
+    user: str | None = None,
+    item: str | None = None,
+    time: str | None = None,
+    min_user_actions: int = 1,
+    min_item_actions: int = 1,
+    bad_rows: str = "refuse",
+) -> Sequences:
+    """Makes sequences from a table with one action per row.
+
+    Example:
+        sequences = b4r.interactions(frame, user="customer", item="sku", time="bought_at", min_user_actions=5)
+        result = b4r.execute(b4r.make_run("own-shop"), sequences=sequences, workdir="runs/shop")
+
+    Args:
+        frame: a pandas DataFrame, or a `pyarrow.Table` or `RecordBatch`.
+        user: the column of the users' ids, texts or whole numbers; None to guess it by its name.
+        item: the column of the items' ids, in the same way.
+        time: the column of the times: numbers, dates, timestamps, or texts of these; None to guess it, "none" if the
+            rows are in order.
+        min_user_actions: leave out users with fewer actions.
+        min_item_actions: leave out items with fewer actions.
+        bad_rows: "refuse" or "skip" rows whose user, item or time is missing or cannot be read.
+
+    Raises:
+        UserError: for an unknown column, a bad row (counted from 1) that is not skipped, and a table from which nothing
+            can be learnt.
+    """
+    asked = Interactions(TITLE, user, item, time, min_user_actions, min_item_actions, bad_rows)
+    if not (is_arrow := isinstance(frame, (pa.Table, pa.RecordBatch))) and not hasattr(frame, "iloc"):
+        raise UserError(f"`frame` must be a pandas DataFrame or an Arrow table. Received: {type(frame).__name__}")
+    names = [str(name) for name in (frame.schema.names if is_arrow else frame.columns)]
+    layout = Columns(TITLE, user, item, time, option="{}=").of_names(PARQUET, names)
+    found = Rows(TITLE, Times(), bad_rows == "skip", unit="row")
+    batches = _arrow(frame, names, list(layout.roles.values())).to_batches(BATCH)
+    return to_sequences(list(_good(batches, layout, found)), asked, found.found)[0]
+
+
+def _arrow(frame: Any, names: list[str], wanted: list[str]) -> pa.Table:
+    """Returns the wanted columns."""
+    if isinstance(frame, pa.RecordBatch):
+        frame = pa.Table.from_batches([frame])
+    if isinstance(frame, pa.Table):
+        return frame.select(wanted)
+    try:
+        chosen = frame.iloc[:, [names.index(name) for name in wanted]]
+        return pa.Table.from_pandas(chosen, preserve_index=False).rename_columns(wanted)
+    except (pa.ArrowException, UnicodeError) as error:
+        why = "; ".join(map(str, error.args))
+        raise UserError(f"{TITLE}: a column has values of several types ({why})") from error
