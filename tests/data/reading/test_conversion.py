@@ -228,14 +228,23 @@ def test_an_authors_file_that_is_theirs_is_taken_without_a_word(tmp_path, capfd,
 
 
 def test_the_published_sources_are_named_with_their_checksums():
+    assert datasets.source_of("steam-sample").fetched is None
     for name, dataset in datasets.DATASETS.items():
-        for source in dataset.sources.values():
+        for source in dataset.sources.values() if name != "steam-sample" else ():
             remote = source.fetched[1]
             manner, digits = remote.checksum.split(":")
             assert len(digits) == {"git": 40, "sha256": 64}[manner] and all(
                 url.startswith("https://") for url in remote.urls
             )
             assert (source.terms is not None) == name.startswith("ml-")
+
+
+def test_a_data_set_that_nobody_offers_is_read_where_it_lies(tmp_path):
+    with pytest.raises(UserError, match=r"'steam-sample' cannot be downloaded. Put steam-sample.csv or .* into"):
+        datasets.load("steam-sample", tmp_path)
+    (tmp_path / "steam-sample.csv").write_text("user,item,timestamp\n" + "".join(f"9,{i},{9 - i}\n" for i in range(5)))
+    sequences = datasets.load("steam-sample", tmp_path)
+    assert sequences.vocabulary.decode(sequences[0]) == ["4", "3", "2", "1", "0"]
 
 
 def test_real_files_have_the_blob_ids_of_git(real_file):
