@@ -85,7 +85,7 @@ class Plan:
     def job(self, cell: Cell, seed: int) -> Job:
         """Returns the job of a cell."""
         is_masked, changes = cell.model == MASKED_MODEL, dict(cell.changes)
-        preset = self.preset if is_masked else "fast"
+        preset = cell.preset or (self.preset if is_masked else "fast")
         if self.quick:
             changes = {**QUICK, **(QUICK_MASKED if is_masked else {}), **changes}
         run = presets.make_run(cell.dataset, cell.model, preset, seed, **changes)

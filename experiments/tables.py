@@ -25,9 +25,12 @@ MODELS = {
 }
 """The columns of the paper's Table 2."""
 
-EXTRA = {"item_cooccurrence": "item_cooccurrence (not in the paper)"}
-EXTRA_DATASETS = ("beauty", "ml-1m", *QUICK_DATASETS)
-"""What our Table 2 has beside them, and on which data sets."""
+EXTRA = {
+    "item_cooccurrence": "item_cooccurrence (not in the paper)",
+    "sasrec_softmax": "SASRec, softmax (not in the paper)",
+    "bert4rec_best": "BERT4Rec, preset best (not in the paper)",
+}
+"""What our Table 2 has beside them; EXTRA_CELLS says on which data sets."""
 
 SEQUENTIAL = ("gru4rec", "gru4rec_plus", "caser", "sasrec", "bert4rec")
 """The curves of Figure 3."""
@@ -46,12 +49,32 @@ class Cell:
         dataset, model: what runs.
         variant: what the table calls it.
         changes: settings over the preset's.
+        preset: its own one; None for that of the plan.
     """
 
     dataset: str
     model: str
     variant: str
     changes: Mapping[str, Any] = field(default_factory=dict)
+    preset: str | None = None
+
+
+SOFTMAX = {
+    "loss": "cross_entropy",
+    "hidden_dim": 64,
+    "dropout": 0.1,
+    "steps": 10_000,
+    "evaluate_every": 500,
+    "patience": 5,
+}
+EXTRA_CELLS = {
+    (cell.dataset, cell.variant): cell
+    for cell in (
+        *(Cell(name, "item_cooccurrence", "item_cooccurrence") for name in ("beauty", "ml-1m", *QUICK_DATASETS)),
+        *(Cell(name, "sasrec", "sasrec_softmax", SOFTMAX) for name in ("beauty", "ml-1m")),
+        Cell("beauty", "bert4rec", "bert4rec_best", preset="best"),
+    )
+}
 
 
 @dataclass(frozen=True)
@@ -107,7 +130,7 @@ def _masks(dataset: str, preset: str, **changed: float) -> dict[str, Any]:
 
 
 def _model(dataset: str, key: str, preset: str) -> Cell | None:
-    return Cell(dataset, key, key) if key in MODELS or dataset in EXTRA_DATASETS else None
+    return Cell(dataset, key, key) if key in MODELS else EXTRA_CELLS.get((dataset, key))
 
 
 def _bidirection(dataset: str, key: str, preset: str) -> Cell:

@@ -9,7 +9,7 @@ from bert4rec_tf.config import presets
 from bert4rec_tf.config.paper import paper
 from bert4rec_tf.evaluation.metrics import METRICS
 from experiments.plan import Plan, distinct, shortened
-from experiments.tables import DATASETS, EXTRA, MODELS, TABLES
+from experiments.tables import DATASETS, MODELS, TABLES
 
 IMPROVEMENTS = {
     "beauty": (5.19, 14.12, 14.02, 11.35, 14.02, 10.74),
@@ -97,7 +97,7 @@ def test_the_grid_is_the_papers():
     sizes = {name: len(table.cells(DATASETS)) for name, table in TABLES.items()}
     assert sizes == {
         "table1": 0,
-        "table2": 9 * 4 + 2,
+        "table2": 9 * 4 + 2 + 2 + 1,
         "table3": 3 * 2,
         "table4": 5 * 2,
         "table5": 12 * 4 + 1,
@@ -108,7 +108,12 @@ def test_the_grid_is_the_papers():
 
 
 def test_the_models_have_their_presets():
-    for model, run in of("table2", "beauty").items():
+    runs = of("table2", "beauty")
+    assert runs.pop("bert4rec_best") == presets.make_run("beauty", preset="best")
+    softmax = runs.pop("sasrec_softmax")
+    assert (softmax.model, softmax.architecture.loss) == ("sasrec", "cross_entropy")
+    assert softmax.training.protocol == "select_and_retrain"
+    for model, run in runs.items():
         assert run == presets.make_run("beauty", model)
     assert of("table2", "ml-1m", "table2")["bert4rec"].architecture.hidden_dim == 256
 
@@ -234,7 +239,7 @@ def test_quick_runs_are_small_and_reach_every_table():
     jobs = {name: plan.all_jobs([name]) for name in TABLES}
     assert [name for name in TABLES if not jobs[name]] == ["table1"]
     every = plan.all_jobs(TABLES)
-    assert len(every) <= 16 and {job.run.model for job in every} == {*MODELS, *EXTRA}
+    assert len(every) <= 16 and {job.run.model for job in every} == {*MODELS, "item_cooccurrence"}
     assert all(job.run.training.steps <= 20 and job.run.flat().get("hidden_dim", 0) <= 32 for job in every)
     assert {job.run.architecture.num_layers for job in every if job.run.model == "bert4rec"} == {1}
     assert sum(job.attention for job in every) == 1

@@ -234,7 +234,8 @@ def test_what_is_printed_gives_the_run_that_was_measured(tmp_path, monkeypatch, 
         return {name: value for name, value in run.flat().items() if name not in protocol}
 
     expected = compared(one.run_of(study.best_params))
-    before = presets.make_run(dataset, model, preset).flat()
+    searched = presets.find(preset, dataset, model).search  # its steps are chosen again
+    before = {**presets.make_run(dataset, model, preset).flat(), **searched}
     text = one.preset(study)
     with monkeypatch.context() as patch:
         flags = entered(text, patch)
