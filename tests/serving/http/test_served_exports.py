@@ -48,6 +48,7 @@ def whom(served, rows=slice(None)):
 def expected(served, signature, inputs):
     """The outputs of TensorFlow for the inputs of a request, as JSON has them."""
     kinds = {"histories": rectangle, "exclude": rectangle, "candidates": rectangle}
+    kinds["popularity_correction"] = lambda value: tf.constant(value, tf.float32)
     tensors = {name: kinds.get(name, tf.constant)(value) for name, value in inputs.items()}
     if signature == "serving_default":
         found = served.loaded.signatures[signature](**tensors)
