@@ -231,6 +231,7 @@ def _real(dtype: tf.DType) -> Callable[[str, Any], float]:
     largest = float(dtype.max)
 
     def convert(name: str, value: Any) -> float:
+        value = _NOT_FINITE.get(value, value) if isinstance(value, str) else value
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if is_number and (value != value or abs(value) <= largest or abs(value) == math.inf):
             return float(value)
@@ -238,6 +239,9 @@ def _real(dtype: tf.DType) -> Callable[[str, Any], float]:
 
     return convert
 
+
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+"""As protobuf's JSON names them; bare words are Python's own."""
 
 _WHOLE = (tf.int8, tf.uint8, tf.int16, tf.int32, tf.uint32, tf.int64, tf.uint64)
 _CONVERTERS: dict[tf.DType, Callable[[str, Any], Any]] = {

@@ -108,9 +108,12 @@ def test_bytes_go_in_and_come_out_in_base64(client):
     assert answer.status == 400 and "'one'" in answer.json["error"]
 
 
-def test_numbers_that_json_lacks_can_be_asked_with(client):
-    body = b'{"signature_name": "mixed", "inputs": {"histories": [["a"]], "weights": [-Infinity], "pairs": [[1, 2]]}}'
-    assert client.post(body).json["outputs"]["doubled"] == ["-Infinity"]
+@pytest.mark.parametrize("name", ["NaN", "Infinity", "-Infinity"])
+@pytest.mark.parametrize("quote", ["", '"'], ids=["bare", "string"])
+def test_numbers_that_json_lacks_can_be_asked_with(client, name, quote):
+    inputs = f'{{"histories": [["a"]], "weights": [{quote}{name}{quote}], "pairs": [[1, 2]]}}'
+    body = f'{{"signature_name": "mixed", "inputs": {inputs}}}'.encode()
+    assert client.post(body).json["outputs"]["doubled"] == [name]
 
 
 def test_the_state_and_the_signatures_are_told_as_by_tensorflow_serving(client):
