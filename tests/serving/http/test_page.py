@@ -241,7 +241,7 @@ def test_the_slider_asks_for_less_popular_items(browser, corrected):
             page.keyboard.press(key)
             wait_for_less_popular(page, strength)
         page.get_by_label("include history").check()
-        sync_api.expect(page.locator("#recommendations .name").first).to_have_text("p")
+        sync_api.expect(page.locator("#recommendations .name").first).to_have_text("q")
 
 
 def test_while_the_slider_moves_nothing_is_asked(browser, corrected):
