@@ -1,0 +1,42 @@
+"""The settings of BERT4Rec for data of any size."""
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bert4rec_tf.config import presets
+
+
+@given(st.integers(2, 10**8), st.integers(1, 10**8), st.floats(2, 2_000))
+def test_every_size_has_settings_that_make_a_run(users, items, mean_length):
+    size = SimpleNamespace(num_users=users, num_items=items, num_actions=int(users * mean_length))
+    run = presets.make_run("own-shop", size=size)
+    assert run.architecture.initial_vectors == "cooccurrence"
+    assert 1_000 <= run.training.steps <= 20_000 and run.training.warmup_steps < run.training.steps
+    assert 20 <= run.architecture.max_length <= 200
+
+
+@pytest.mark.parametrize(
+    ("users", "actions", "expected"),
+    [
+        (1_429, 10_261, {"prefix_copies": 1, "mask_copies": 0, "max_length": 20, "batch_size": 32, "hidden_dim": 64}),
+        (610, 100_836, {"prefix_copies": 0, "mask_copies": 10, "max_length": 200, "batch_size": 32}),
+        (200_000, 2_000_000, {"prefix_copies": 1, "max_length": 20, "batch_size": 128, "hidden_dim": 128}),
+    ],
+)
+def test_short_histories_become_prefixes_and_long_ones_are_masked(users, actions, expected):
+    flat = presets.make_run("own-shop", size=SimpleNamespace(num_users=users, num_items=9, num_actions=actions)).flat()
+    assert {name: flat[name] for name in expected} == expected
+
+
+def test_a_setting_of_the_user_s_goes_first():
+    size = SimpleNamespace(num_users=1_000, num_items=9, num_actions=9_000)
+    run = presets.make_run("own-shop", size=size, max_length=33, steps=50)
+    assert (run.architecture.max_length, run.training.steps, run.training.warmup_steps) == (33, 50, 5)
+
+
+def test_other_models_have_their_preset_at_any_size():
+    size = SimpleNamespace(num_users=1_000, num_items=9, num_actions=9_000)
+    assert presets.make_run("own-shop", "sasrec", size=size) == presets.make_run("own-shop", "sasrec")

@@ -1,0 +1,68 @@
+"""A run that is measured and exported with a correction for popularity."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.ranking_oracle import make_sequences
+
+from bert4rec_tf.config import presets
+from bert4rec_tf.evaluation.metrics import PROTOCOLS
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.runs.pipeline import Experiment, export
+from bert4rec_tf.runs.workdir import WorkDirectory
+
+RNG = np.random.default_rng(1)
+SHARES = 1 / np.arange(1, 31)
+SEQUENCES = make_sequences([RNG.choice(30, 6, p=SHARES / SHARES.sum()) + 1 for _ in range(60)] + [np.arange(1, 31)], 30)
+
+
+def experiment(folder, model="pop", **settings):
+    run = presets.make_run("synthetic", model=model, num_negatives=10, **settings)
+    return Experiment(run, SEQUENCES, WorkDirectory(folder), silent=True)
+
+
+def test_without_a_correction_there_is_none_in_the_results(tmp_path):
+    one = experiment(tmp_path)
+    assert "popularity_correction" not in one.evaluate(one.train())
+
+
+def test_a_huge_correction_puts_the_popular_items_last(tmp_path):
+    one = experiment(tmp_path)
+    model = one.train()
+    plain, entry = one.evaluate(model)["test"], one.evaluate(model, 1e6)["popularity_correction"]
+    assert entry["alpha"] == 1e6 and set(entry["test"]) == set(PROTOCOLS)
+    assert entry["test"]["uniform"]["ndcg@10"] < plain["uniform"]["ndcg@10"]
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "trained_on"),
+    [
+        ("pop", {}, False),
+        ("bpr_mf", {"steps": 6, "evaluate_every": 3, "protocol": "select"}, False),
+        ("bpr_mf", {"steps": 6, "protocol": "fixed"}, True),
+    ],
+)
+def test_alpha_is_chosen_on_the_validation_items(tmp_path, model, settings, trained_on):
+    one = experiment(tmp_path, model, **settings)
+    one.prepare()
+    one.evaluate(one.train(), "validation")
+    entry = json.loads(one.workdir.metrics.read_text())["popularity_correction"]
+    curve = {float(alpha): value for alpha, value in entry["validation"].items()}
+    assert entry["trained_on_validation"] == trained_on
+    assert curve[entry["alpha"]] == max(curve.values())
+
+
+def test_the_chosen_alpha_becomes_the_default_of_the_export(tmp_path):
+    one = experiment(tmp_path)
+    model = one.train()
+    with pytest.raises(UserError, match="no popularity_correction was chosen; run --mode=evaluate"):
+        export(one.workdir, tmp_path / "export", popularity_correction="validation")
+    alpha = one.evaluate(model, "validation")["popularity_correction"]["alpha"]
+    served = tf.saved_model.load(str(export(one.workdir, tmp_path / "export", popularity_correction="validation")))
+    histories = tf.constant([["item3"]])
+    found = served.signatures["serving_default"](histories=histories)
+    asked = served.recommend(histories, popularity_correction=tf.constant(alpha))
+    assert found["items"].numpy().tolist() == asked["items"].numpy().tolist()
+    np.testing.assert_allclose(found["scores"], asked["scores"])
