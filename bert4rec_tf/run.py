@@ -210,8 +210,10 @@ def start_pipeline() -> ModuleType:
 def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: dict[str, Any]) -> None:
     """Does what --mode says. `options`: of `pipeline.Experiment`."""
     pipeline, correction = start_pipeline(), popularity.parse(FLAGS.popularity_correction)
+    from bert4rec_tf.runs import exporting
+
     if FLAGS.mode == "all":
-        pipeline.check_export(folder("export_dir") or workdir.export)
+        exporting.check_export(folder("export_dir") or workdir.export)
     experiment = pipeline.Experiment(run, sequences, workdir, **options)
     if experiment.initial is not None:
         print(summary.start(experiment.initial), flush=True)
@@ -227,7 +229,7 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: d
         if FLAGS.mode == "all" and (
             FLAGS.export_dir or FLAGS["k"].present or correction or not workdir.export.exists()
         ):
-            pipeline.export(workdir, folder("export_dir"), FLAGS.k, popularity_correction=correction)
+            exporting.export(workdir, folder("export_dir"), FLAGS.k, popularity_correction=correction)
     print("\n" + summary.places(workdir.path))
 
 
@@ -241,7 +243,10 @@ def run_options(interactions: Interactions | None) -> dict[str, Any]:
 
 def export(workdir: WorkDirectory) -> None:
     correction = popularity.parse(FLAGS.popularity_correction)
-    path = start_pipeline().export(workdir, folder("export_dir"), FLAGS.k, FLAGS.format, correction)
+    start_pipeline()
+    from bert4rec_tf.runs import exporting
+
+    path = exporting.export(workdir, folder("export_dir"), FLAGS.k, FLAGS.format, correction)
     k = min(FLAGS.k, workdir.read_vocabulary().num_items)
     what = {
         "saved_model": f"SavedModel; takes raw ids, returns `items` and `scores` of {k} recommendations",

@@ -9,7 +9,8 @@ import pytest
 from support.paths import ROOT
 
 from bert4rec_tf.config import presets
-from bert4rec_tf.runs.pipeline import execute, export
+from bert4rec_tf.runs.exporting import export
+from bert4rec_tf.runs.pipeline import execute
 from bert4rec_tf.runs.workdir import WorkDirectory
 
 README = ROOT / "README.md"

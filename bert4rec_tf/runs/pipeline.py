@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,14 @@ from bert4rec_tf.config.run import RETRAIN, SELECT, TRAININGS, Run
 from bert4rec_tf.data.examples import in_memory, preparation
 from bert4rec_tf.data.examples.masking import mask_dynamically
 from bert4rec_tf.data.examples.tfrecords import Shards
-from bert4rec_tf.data.sequences import LeaveOneOut, Sequences, Vocabulary
+from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation import candidates, popularity
-from bert4rec_tf.evaluation.baselines import COUNTED, measure_baselines, metrics_of
+from bert4rec_tf.evaluation.baselines import measure_baselines, metrics_of
 from bert4rec_tf.evaluation.metrics import METRICS, POPULAR, metrics
 from bert4rec_tf.evaluation.ranking import Ranker, RankingTask
-from bert4rec_tf.export import portable, saved_model
-from bert4rec_tf.export.layout import SAVED_MODEL
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.types import Batch
 from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.models.construction import new_model
@@ -366,98 +363,6 @@ def execute(run: Run, popularity_correction: float | str = 0.0, **options: Any) 
         return Result(
             experiment.evaluate(model, popularity_correction), model, experiment.sequences, experiment.workdir.path
         )
-
-
-def check_export(folder: Path, form: str = SAVED_MODEL) -> None:
-    """Raises UserError if a model cannot be exported to `folder`. Call it before a long training."""
-    if form == SAVED_MODEL:
-        saved_model.refuse_other_content(folder)
-    else:
-        portable.check_export(folder, form)
-
-
-def export(
-    workdir: WorkDirectory,
-    folder: Path | None = None,
-    k: int = 10,
-    form: str = SAVED_MODEL,
-    popularity_correction: float | str = 0.0,
-) -> Path:
-    """Exports the model of a finished work directory. Needs no data.
-
-    Args:
-        workdir: of a run that has been trained.
-        folder: where to write; None for a folder in the work directory, named after the format.
-        k: number of items that a SavedModel recommends.
-        form: "saved_model" (raw ids in and out), "onnx" or "litert" (an encoder and a scorer in float32).
-        popularity_correction: a SavedModel ranks by score - popularity_correction * log(count + 1) unless it is asked
-            otherwise. CHOOSE: the alpha that `evaluate` chose. Counts are those of the training part; in a work
-            directory without them, those of all actions.
-
-    Returns:
-        The folder.
-
-    Raises:
-        UserError: if the training has not finished, the work directory is damaged, `folder` has other content, or the
-            popularity correction is negative or not finite.
-    """
-    config = workdir.read_config()
-    run = Run.from_dict(config["run"])
-    with workdir.lock():
-        alpha = _alpha_of_export(workdir, popularity_correction)
-        vocabulary = workdir.read_vocabulary()
-        if form != SAVED_MODEL:
-            run = replace(run, training=replace(run.training, mixed_precision=False))
-        model = trained_model(run, vocabulary.num_items, config["num_users"], workdir)
-        folder = folder or workdir.path / form
-        users = workdir.read_users() if model.has_user_embeddings else None
-        counts = workdir.read_training_counts()
-        card = model_card(workdir, vocabulary, counts)
-        if form == SAVED_MODEL:
-            if counts is None and alpha:
-                warn(f"{workdir.path}: has no {workdir.training_counts.name}; the held-out actions are counted too")
-            saved_model.export(model, vocabulary, folder, k, users, card, alpha, counts)
-        else:
-            portable.export(model, vocabulary, folder, form, users, card)
-        return folder
-
-
-def _alpha_of_export(workdir: WorkDirectory, correction: float | str) -> float:
-    if correction != CHOOSE:
-        return check(float(correction))
-    chosen = (workdir.read_metrics() or {}).get(CORRECTION, {})
-    if "validation" not in chosen:
-        raise UserError(
-            f"{workdir.path}: no {CORRECTION} was chosen; run --mode=evaluate --{CORRECTION}={CHOOSE} first"
-        )
-    return chosen["alpha"]
-
-
-def model_card(workdir: WorkDirectory, vocabulary: Vocabulary, training_counts: np.ndarray | None) -> dict[str, Any]:
-    """Returns the model card: settings, data, versions, and metrics (None before the evaluation).
-
-    `training_counts` are int64 [n], or None in an older work directory.
-    """
-    config = workdir.read_config()
-    card = {
-        "run": config["run"],
-        "digest": config["digest"],
-        "data": {
-            "name": config["run"]["dataset"],
-            "fingerprint": config["data_fingerprint"],
-            "users": config["num_users"],
-            "items": vocabulary.num_items,
-            "actions": int(vocabulary.counts.sum()),
-            "training_actions": None if training_counts is None else int(training_counts.sum()),
-        },
-        "trained_with": config["environment"],
-        "exported_with": versions(),
-    }
-    measured = workdir.read_metrics()
-    if measured is None:
-        return {**card, "metrics": None}
-    parts = ("validation", "test", *COUNTED, "random", "ceiling", "paper")
-    return {**card, "metrics": {part: measured[part] for part in parts if part in measured}}
 
 
 def set_threads(threads: int) -> None:

@@ -13,7 +13,7 @@ from support.trainings import small_and_quick
 
 import bert4rec_tf as b4r
 from bert4rec_tf.data.sources import datasets
-from bert4rec_tf.runs.pipeline import export
+from bert4rec_tf.runs.exporting import export
 from bert4rec_tf.runs.seeds import repeat
 from bert4rec_tf.runs.workdir import WorkDirectory
 

@@ -10,7 +10,8 @@ from support.ranking_oracle import make_sequences
 from bert4rec_tf.config import presets
 from bert4rec_tf.evaluation.metrics import PROTOCOLS
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.runs.pipeline import Experiment, export
+from bert4rec_tf.runs.exporting import export
+from bert4rec_tf.runs.pipeline import Experiment
 from bert4rec_tf.runs.workdir import WorkDirectory
 
 RNG = np.random.default_rng(1)

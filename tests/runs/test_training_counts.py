@@ -10,7 +10,8 @@ import tensorflow as tf
 from bert4rec_tf.config import presets
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.runs.pipeline import Experiment, export
+from bert4rec_tf.runs.exporting import export
+from bert4rec_tf.runs.pipeline import Experiment
 from bert4rec_tf.runs.workdir import WorkDirectory
 
 USERS = [[(7 * user * user + step) % 30 for step in range(2 + user % 5)] for user in range(60)]
