@@ -199,7 +199,7 @@ def load(dataset: str, interactions: Interactions | None) -> Sequences:
 def start_pipeline() -> ModuleType:
     """Imports TensorFlow, which is slow: call it only after the flags and the data have been checked."""
     import_tensorflow()
-    logging.set_verbosity(logging.WARNING)
+    logging.set_verbosity(logging.ERROR)  # a full disk makes AutoGraph warn of each function
     from bert4rec_tf.runs import pipeline
 
     if FLAGS.threads is not None:

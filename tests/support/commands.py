@@ -72,11 +72,18 @@ def finished(*flags: str, cwd: Path, data: Path | None = None) -> Ended:
     return ended
 
 
+EXPECTED = ("warning: ", "training: step ")
+"""How the lines before an error begin."""
+
+
 def refused(ended) -> str:
-    """Returns the one line that a mistake ends in. `ended`: an `Ended` or a finished process."""
+    """Returns the one line that a mistake ends in, after warnings and lines of the curve.
+
+    `ended`: an `Ended` or a finished process.
+    """
     assert ended.returncode == 2, ended.stderr
     *others, line = ended.stderr.splitlines()
-    assert line.startswith("error: ") and all(other.startswith("warning: ") for other in others), ended.stderr
+    assert line.startswith("error: ") and all(other.startswith(EXPECTED) for other in others), ended.stderr
     return line
 
 
