@@ -29,6 +29,20 @@ class Windows:
     def __len__(self) -> int:
         return len(self.starts)
 
+    @property
+    def num_whole(self) -> int:
+        """How many windows stand before the prefixes."""
+        return len(self) - self.num_prefixes
+
+    def numbered(self, chosen: np.ndarray, copies: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the window of each example, and whether it is a prefix.
+
+        `chosen`: example numbers, which go through the whole windows `copies` times, and then through the prefixes.
+        """
+        beyond = chosen - self.num_whole * copies
+        prefix = self.num_whole + beyond % max(self.num_prefixes, 1)
+        return np.where(beyond < 0, chosen % max(self.num_whole, 1), prefix), beyond >= 0
+
     def rows(self, chosen: np.ndarray, width: int) -> np.ndarray:
         """Returns the items of the chosen windows, int32 [chosen, width], right-padded."""
         return take_rows(self.items, self.starts[chosen], self.lengths[chosen], width)
@@ -124,7 +138,10 @@ def mask_windows(
         seed: decides the masks of these rows.
     """
     rng = np.random.default_rng(seed)
-    window, last_only = _windows_of(windows, chosen, settings)
+    if windows.num_prefixes:
+        window, last_only = windows.numbered(chosen, settings.mask_copies)
+    else:
+        window, last_only = chosen % len(windows), chosen // len(windows) == settings.mask_copies
     items, lengths = windows.rows(window, max_length), windows.lengths[window]
     num_masked = np.where(last_only, 1, num_predictions(lengths, settings))
     keys = rng.random(items.shape)
@@ -151,18 +168,7 @@ def num_examples(windows: Windows, settings: MaskingSettings) -> int:
     """Returns the number of examples of `mask_windows`."""
     if not windows.num_prefixes:
         return len(windows) * (settings.mask_copies + 1)
-    whole = len(windows) - windows.num_prefixes
-    return whole * settings.mask_copies + windows.num_prefixes * settings.prefix_copies
-
-
-def _windows_of(windows: Windows, chosen: np.ndarray, settings: MaskingSettings) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the window of each example, and whether only its last item is masked."""
-    if not windows.num_prefixes:
-        return chosen % len(windows), chosen // len(windows) == settings.mask_copies
-    whole = len(windows) - windows.num_prefixes
-    beyond = chosen - whole * settings.mask_copies
-    window = np.where(beyond < 0, chosen % max(whole, 1), whole + beyond % windows.num_prefixes)
-    return window, beyond >= 0
+    return windows.num_whole * settings.mask_copies + windows.num_prefixes * settings.prefix_copies
 
 
 def num_predictions(lengths: np.ndarray, settings: MaskingSettings) -> np.ndarray:

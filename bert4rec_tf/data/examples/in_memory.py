@@ -31,6 +31,7 @@ class UnseenItems:
         users = np.repeat(np.arange(sequences.num_users), sequences.lengths)
         self._seen = np.unique(self._codes(users, sequences.items))
         self._sequences = sequences
+        self._counts = sequences.counts()
 
     def _codes(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         return users.astype(np.int64) * (self.num_items + 1) + items
@@ -75,7 +76,7 @@ class UnseenItems:
 
     def _shares(self, unseen: np.ndarray) -> np.ndarray | None:
         """Returns the probabilities of a user's unseen items; None if they are equal."""
-        counts = self._sequences.counts()[unseen]
+        counts = self._counts[unseen]
         return counts / counts.sum() if self.popular and counts.any() else None
 
 

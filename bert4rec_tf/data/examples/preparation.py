@@ -160,19 +160,16 @@ class WindowShards(ShardMaker):
         self.max_length = max_length
         self.seed = seed
         self.folder = folder
-        self.whole = len(windows) - windows.num_prefixes
-        self.num_examples = self.whole + windows.num_prefixes * prefix_copies
+        self.num_examples = windows.num_whole + windows.num_prefixes * prefix_copies
 
     def widths(self) -> dict[str, int | None]:
         return {"user": None, "window": None, "items": self.max_length}
 
     def columns(self, number: int) -> dict[str, Column]:
-        examples = self.examples_of(number)
-        beyond = examples - self.whole
-        chosen = np.where(beyond < 0, examples, self.whole + beyond % max(self.windows.num_prefixes, 1))
+        chosen, is_prefix = self.windows.numbered(self.examples_of(number), copies=1)
         return {
             "user": Column(self.windows.users[chosen]),
-            "window": Column(np.where(beyond < 0, chosen, -1)),
+            "window": Column(np.where(is_prefix, -1, chosen)),
             "items": Column(self.windows.rows(chosen, self.max_length), self.windows.lengths[chosen]),
         }
 
