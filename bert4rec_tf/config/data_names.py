@@ -52,6 +52,11 @@ class Interactions(Settings):
     min_user_actions: int = setting(1, "leave out users with fewer actions", at_least=1)
     min_item_actions: int = setting(1, "leave out items with fewer actions", at_least=1)
     bad_rows: str = setting("refuse", "what to do with a row that cannot be read", choices=("refuse", "skip"))
+    test_from: str | None = setting(
+        None,
+        "hold out what happened from this time on, for all users: a date, or a number like the times (default: the "
+        "last action of each user)",
+    )
 
     def __post_init__(self) -> None:
         many = isinstance(self.path, (list, tuple))

@@ -1,13 +1,16 @@
 """Histories as one flat array, the vocabulary, and the leave-one-out split. Only NumPy."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 PAD = 0
 """Not an item: shorter rows are padded on the right with it."""
+
+SHOWN_USERS, SHOWN_ITEMS = 3, 8
+"""What `print` shows of sequences."""
 
 
 def bad_id(raw: np.ndarray) -> str | None:
@@ -83,6 +86,9 @@ class Sequences:
         users: [users] raw user ids.
         vocabulary: raw ids and counts of the items.
         num_left_out: number of users who were left out because they have only one action.
+        num_later: [users] int64, how many of each user's last actions come after a cut, as in a split by time. The
+            first of them is the test item. None if each user's last action is.
+        validates_later: whether that first one is the validation item too; else it is the action before.
     """
 
     items: np.ndarray
@@ -90,10 +96,12 @@ class Sequences:
     users: np.ndarray
     vocabulary: Vocabulary
     num_left_out: int = 0
+    num_later: np.ndarray | None = None
+    validates_later: bool = False
 
     @classmethod
     def from_codes(
-        cls, user_codes: np.ndarray, item_codes: np.ndarray, users: np.ndarray, items: np.ndarray
+        cls, user_codes: np.ndarray, item_codes: np.ndarray, users: np.ndarray, items: np.ndarray, least: int = 2
     ) -> "Sequences":
         """Groups actions by user and numbers the items by popularity.
 
@@ -102,9 +110,10 @@ class Sequences:
             item_codes: [actions] index of each action's item in `items`, numbered by first appearance.
             users: [users] raw ids.
             items: [items] raw ids.
+            least: users with fewer actions are left out.
         """
         lengths = np.bincount(user_codes, minlength=len(users))
-        kept = lengths >= 2
+        kept = lengths >= least
         if not kept.all():
             of_kept = kept[user_codes]
             user_codes, item_codes = (np.cumsum(kept) - 1)[user_codes[of_kept]], item_codes[of_kept]
@@ -144,6 +153,15 @@ class Sequences:
         """Returns a view of the items of user number `user`."""
         return self.items[self.splits[user] : self.splits[user + 1]]
 
+    def __repr__(self) -> str:
+        mean = self.num_actions / max(self.num_users, 1)
+        sizes = f"{self.num_users:,} users, {self.num_items:,} items, {self.num_actions:,} actions"
+        lines = [f"Sequences of {sizes} ({mean:.1f} per user)"]
+        for user in range(min(self.num_users, SHOWN_USERS)):
+            items, more = self.vocabulary.decode(self[user][:SHOWN_ITEMS]), len(self[user]) > SHOWN_ITEMS
+            lines.append(f"  user {self.users[user]}: {', '.join([*items, *['...'] * more])}")
+        return "\n".join([*lines, *["  ..."] * (self.num_users > SHOWN_USERS)])
+
     def counts(self) -> np.ndarray:
         """Returns how often each item occurs in these sequences, int64 [n + 1]; entry 0 is 0."""
         return np.bincount(self.items, minlength=self.num_items + 1)
@@ -168,7 +186,33 @@ class Sequences:
         digest.update(self.splits.astype("<i8").tobytes())
         digest.update("\n".join(self.users.tolist()).encode())
         digest.update(self.vocabulary.fingerprint.encode())
+        if self.num_later is not None:
+            digest.update(self.num_later.astype("<i8").tobytes() + bytes([self.validates_later]))
         return digest.hexdigest()
+
+
+def joined(first: Sequences, second: Sequences) -> Sequences:
+    """Returns the actions of both, matched by raw ids: a user's actions in `second` follow those in `first`."""
+
+    def codes(users: bool) -> tuple[np.ndarray, np.ndarray]:
+        names = [(one.users if users else one.vocabulary.items).tolist() for one in (first, second)]
+        places = {name: place for place, name in enumerate(dict.fromkeys([*names[0], *names[1]]))}
+        found = [np.array([places[name] for name in part], np.int64) for part in names]
+        columns = [
+            np.repeat(part, one.lengths) if users else part[one.items - 1] for part, one in zip(found, (first, second))
+        ]
+        return np.concatenate(columns), np.array(list(places), object)
+
+    user_codes, users = codes(users=True)
+    item_codes, items = codes(users=False)
+    return Sequences.from_codes(user_codes, item_codes, users, items)
+
+
+def held_out_later(first: Sequences, second: Sequences) -> Sequences:
+    """Returns the actions of both (`joined`). Those in `second` are held out, and the first ones choose the steps."""
+    both, later = joined(first, second), dict(zip(second.users.tolist(), second.lengths.tolist()))
+    num_later = np.array([later.get(user, 0) for user in both.users.tolist()], np.int64)
+    return replace(both, num_later=num_later, validates_later=True)
 
 
 def take_rows(flat: np.ndarray, starts: np.ndarray, lengths: np.ndarray, width: int) -> np.ndarray:
@@ -182,15 +226,19 @@ def take_rows(flat: np.ndarray, starts: np.ndarray, lengths: np.ndarray, width: 
 class LeaveOneOut:
     """Holds out each user's last item for the test, and the one before it for validation (section 4.2).
 
-    Users with fewer than three actions are used for training only.
+    With `Sequences.num_later`, the test item is each user's first one after the cut, and what follows it is not trained
+    on either. Users without a test item, a validation item and one before it are used for training only.
     """
 
     sequences: Sequences
 
     @cached_property
     def users(self) -> np.ndarray:
-        """The users with at least three actions, int64 [evaluated]."""
-        return np.flatnonzero(self.sequences.lengths >= 3)
+        """The users with a test and a validation item and one before it, int64 [evaluated]."""
+        lengths, later = self.sequences.lengths, self.sequences.num_later
+        if later is None:
+            return np.flatnonzero(lengths >= 3)
+        return np.flatnonzero((later > 0) & (lengths - later >= (1 if self.sequences.validates_later else 2)))
 
     @property
     def num_not_evaluated(self) -> int:
@@ -206,10 +254,18 @@ class LeaveOneOut:
 
     def targets(self, split: str) -> np.ndarray:
         """Returns the held-out items of `split`, int32 [evaluated], in the order of `users`."""
-        return self.sequences.items[self.sequences.splits[self.users + 1] - _HELD_OUT[split]]
+        return self.sequences.items[self.sequences.splits[self.users + 1] - self._drop(_HELD_OUT[split])[self.users]]
 
     def _without_last(self, held_out: int) -> Sequences:
-        return self.sequences.without_last(np.where(self.sequences.lengths >= 3, held_out, 0))
+        return self.sequences.without_last(self._drop(held_out))
+
+    def _drop(self, held_out: int) -> np.ndarray:
+        """Returns how many of each user's last actions `held_out` targets and what follows them are, int64 [users]."""
+        later, is_evaluated = self.sequences.num_later, np.zeros(self.sequences.num_users, np.int64)
+        is_evaluated[self.users] = 1
+        if later is None:
+            return held_out * is_evaluated
+        return later + is_evaluated * (held_out == 2 and not self.sequences.validates_later)
 
 
 _HELD_OUT = {"test": 1, "validation": 2}

@@ -1,6 +1,7 @@
 """Vocabulary, grouping by user and the leave-one-out split, against lists and dictionaries."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,22 +9,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.profiles import examples
 
-from bert4rec_tf.data.sequences import PAD, LeaveOneOut, Sequences, Vocabulary
+from bert4rec_tf.data.sequences import PAD, LeaveOneOut, Sequences, Vocabulary, held_out_later, joined
 
 QUICK = settings(max_examples=examples(60))
 PAIRS = st.lists(st.tuples(st.sampled_from("abcde"), st.sampled_from("uvwxyz")), min_size=1, max_size=40)
 HISTORIES = st.lists(st.lists(st.integers(0, 8), min_size=2, max_size=9), min_size=1, max_size=6)
 
 
-def group(pairs):
+def coded(pairs):
     users = list(dict.fromkeys(user for user, _ in pairs))
     items = list(dict.fromkeys(item for _, item in pairs))
-    return Sequences.from_codes(
+    return (
         np.array([users.index(user) for user, _ in pairs], np.int64),
         np.array([items.index(item) for _, item in pairs], np.int64),
         np.array(users, object),
         np.array(items, object),
     )
+
+
+def group(pairs):
+    return Sequences.from_codes(*coded(pairs))
 
 
 def from_histories(histories):
@@ -240,3 +245,54 @@ def test_vocabulary_fingerprint_follows_the_raw_ids_and_their_order():
     orders = [["p", "q"], ["q", "p"], ["p", "r"]]
     prints = {Vocabulary(np.array(items, object), counts).fingerprint for items in orders}
     assert len(prints) == 3
+
+
+@QUICK
+@given(PAIRS, PAIRS)
+def test_joined_sequences_have_a_user_s_later_actions_behind_the_earlier_ones(first, second):
+    raw = raw_histories([*first, *second])
+    both = joined(*(Sequences.from_codes(*coded(pairs), least=1) for pairs in (first, second)))
+    histories = {user: both.vocabulary.decode(both[place]) for place, user in enumerate(both.users.tolist())}
+    assert histories == {user: history for user, history in raw.items() if len(history) >= 2}
+    assert dict(zip(both.vocabulary.items.tolist(), both.vocabulary.counts.tolist())) == Counter(
+        item for history in histories.values() for item in history
+    )
+
+
+@QUICK
+@given(HISTORIES, st.data())
+def test_a_cut_holds_out_what_comes_after_it(histories, data):
+    later = [data.draw(st.integers(0, len(history))) for history in histories]
+    for validates in (False, True):
+        sequences = replace(from_histories(histories), num_later=np.array(later), validates_later=validates)
+        split, before = (
+            LeaveOneOut(sequences),
+            [sequences[u][: len(h) - n] for u, (h, n) in enumerate(zip(histories, later))],
+        )
+        evaluated = [u for u, known in enumerate(before) if later[u] and len(known) >= (1 if validates else 2)]
+        assert split.users.tolist() == evaluated
+        assert split.targets("test").tolist() == [sequences[u][len(before[u])] for u in evaluated]
+        cut = {u: before[u] if validates or u not in evaluated else before[u][:-1] for u in range(len(before))}
+        assert as_lists(split.histories("test")) == [known.tolist() for known in before]
+        assert as_lists(split.histories("validation")) == [known.tolist() for known in cut.values()]
+        assert split.targets("validation").tolist() == [sequences[u][len(cut[u])] for u in evaluated]
+    assert replace(sequences, num_later=None).fingerprint != sequences.fingerprint
+
+
+def test_rows_that_are_held_out_choose_the_steps():
+    first, second = (
+        group([*zip("aabb", "xyxz"), ("c", "x"), ("c", "y")]),
+        group([("b", "w"), ("b", "x"), ("d", "x"), ("d", "y")]),
+    )
+    both = held_out_later(first, second)
+    assert both.users.tolist() == [*"abcd"] and both.num_later.tolist() == [0, 2, 0, 2] and both.validates_later
+    split = LeaveOneOut(both)
+    assert both.vocabulary.decode(split.targets("validation")) == both.vocabulary.decode(split.targets("test")) == ["w"]
+    assert split.num_not_evaluated == 3
+
+
+def test_sequences_print_a_few_lines():
+    shown = repr(from_histories([[*range(9)], [1, 2], [3, 4], [5, 6]]))
+    assert shown.splitlines()[0] == "Sequences of 4 users, 9 items, 15 actions (3.8 per user)"
+    assert shown.splitlines()[1].startswith("  user user0: item0, ") and shown.splitlines()[1].endswith(", ...")
+    assert len(shown.splitlines()) == 5 and shown.endswith("  ...")

@@ -83,12 +83,13 @@ def files_of(asked: Interactions) -> list[Path]:
     return sorted(found)
 
 
-def convert(asked: Interactions, member: str | None = None) -> tuple[Sequences, Report]:
+def convert(asked: Interactions, member: str | None = None, least: int = 2) -> tuple[Sequences, Report]:
     """Reads interactions from files.
 
     Args:
         asked: the files and how to read them.
         member: the name of the file in it, if it is an archive.
+        least: users with fewer actions are left out.
 
     Raises:
         UserError: if a file is missing, damaged or empty, its columns cannot be found or differ from the first file's,
@@ -106,9 +107,9 @@ def convert(asked: Interactions, member: str | None = None) -> tuple[Sequences, 
         unit, among = "row" if layout.kind == PARQUET else "line", path.name if len(paths) > 1 else None
         rows = Rows(str(path), times, asked.bad_rows == "skip", layout.kind == TEXT, False, unit, among, bad)
         parts += _tables(path, layout, rows, member)
-    sequences, sizes = to_sequences(parts, asked, bad)
-    least = asked.min_user_actions, asked.min_item_actions
-    return sequences, Report(asked.title, str(first), sizes["read"], sizes["kept"], *least, bad)
+    sequences, sizes = to_sequences(parts, asked, bad, least, times)
+    bounds = asked.min_user_actions, asked.min_item_actions
+    return sequences, Report(asked.title, str(first), sizes["read"], sizes["kept"], *bounds, bad)
 
 
 def _layout(path: Path, asked: Interactions, member: str | None) -> Layout:
@@ -193,6 +194,8 @@ def save(path: Path, sequences: Sequences, report: Report) -> None:
     }
     content: dict[str, Any] = {name: np.frombuffer(text.encode(), np.uint8) for name, text in texts.items()}
     numbers = {"items": sequences.items, "splits": sequences.splits, "counts": sequences.vocabulary.counts}
+    if sequences.num_later is not None:
+        numbers["num_later"] = sequences.num_later
     npz.write(path, {**content, **numbers, "left_out": np.array(sequences.num_left_out)})
 
 
@@ -203,7 +206,8 @@ def load(path: Path) -> tuple[Sequences, Report]:
         users, names, report = (found[name].tobytes().decode() for name in ("users", "names", "report"))
         vocabulary = Vocabulary(np.array(names.split("\n"), object), found["counts"])
         raw_users = np.array(users.split("\n"), object)
-        sequences = Sequences(found["items"], found["splits"], raw_users, vocabulary, int(found["left_out"]))
+        left_out, later = int(found["left_out"]), found.get("num_later")
+        sequences = Sequences(found["items"], found["splits"], raw_users, vocabulary, left_out, later)
         content = json.loads(report)
         content["bad"] = {kind: tuple(counts) for kind, counts in content["bad"].items()}
         return sequences, Report(**content)

@@ -1,6 +1,7 @@
 """Filters, orders and groups a table of interactions into `Sequences`."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pyarrow as pa
 
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading.rows import summary
+from bert4rec_tf.data.reading.times import Times
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.errors import UserError
 
@@ -17,7 +19,11 @@ PIECE = 1 << 18
 
 
 def to_sequences(
-    tables: list[pa.Table], asked: Interactions, bad: Mapping[str, tuple[int, str]]
+    tables: list[pa.Table],
+    asked: Interactions,
+    bad: Mapping[str, tuple[int, str]],
+    least: int = 2,
+    read: Times | None = None,
 ) -> tuple[Sequences, dict[str, Any]]:
     """Filters, orders and groups the parts of a table. Empties `tables`, to save memory.
 
@@ -28,6 +34,8 @@ def to_sequences(
         tables: columns `user` and `item` (dictionaries of texts) and, if there are times, `time` (int64 or float64).
         asked: the filter and the source's name.
         bad: the rows that were skipped.
+        least: users with fewer actions are left out; below 2, nothing has to be learnt from what is left.
+        read: the reader of the times, which `asked.test_from` goes by.
 
     Returns:
         The sequences, and `read` and `kept`: how many users, items and actions there were before and after the
@@ -42,7 +50,7 @@ def to_sequences(
     if tables and "time" in tables[0].column_names:
         times = np.concatenate([table["time"].to_numpy() for table in tables])
     tables.clear()
-    read = {"users": len(users), "items": len(items), "actions": len(user_codes)}
+    before = {"users": len(users), "items": len(items), "actions": len(user_codes)}
     chosen = filtered(user_codes, item_codes, asked.min_user_actions, asked.min_item_actions)
     if chosen is not None:
         user_codes, item_codes = user_codes[chosen], item_codes[chosen]
@@ -50,18 +58,31 @@ def to_sequences(
         user_codes, users = _renumbered(user_codes, users)
         item_codes, items = _renumbered(item_codes, items)
     kept = {"users": len(users), "items": len(items), "actions": len(user_codes)}
+    later = None if asked.test_from is None else _later(asked.test_from, user_codes, len(users), times, read)
     order = order_of(user_codes, times)
     del times
     if order is not None:
         user_codes, item_codes = user_codes[order], item_codes[order]
         del order
-    sequences = Sequences.from_codes(user_codes, item_codes, users, items)
+    sequences = Sequences.from_codes(user_codes, item_codes, users, items, least)
+    if later is not None:
+        sequences = replace(sequences, num_later=later[np.bincount(user_codes, minlength=len(users)) >= least])
+    sizes = {"read": before, "kept": kept}
+    if least < 2:
+        return sequences, sizes
     why = "".join(f"; {line}" for line in summary(bad))
     if sequences.num_users == 0:
         raise UserError(f"{asked.title}: no user has two actions left, so there is nothing to learn from{why}")
     if sequences.num_items == 1:
         raise UserError(f"{asked.title}: there is only one item left, so there is nothing to recommend{why}")
-    return sequences, {"read": read, "kept": kept}
+    return sequences, sizes
+
+
+def _later(since: str, users: np.ndarray, num_users: int, times: np.ndarray | None, read: Times | None) -> np.ndarray:
+    """Returns how many of each user's actions happened from the time `since` on, int64 [users]."""
+    if times is None or read is None or not len(times):
+        raise UserError(f"`test_from` needs a column of times. Received: test_from={since}")
+    return np.bincount(users[times >= read.moment(since, times.max(), "test_from")], minlength=num_users)
 
 
 def _codes(parts: list[pa.ChunkedArray]) -> tuple[np.ndarray, np.ndarray]:

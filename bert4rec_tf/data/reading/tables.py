@@ -106,14 +106,19 @@ def interactions(
         UserError: for an unknown column, a bad row (counted from 1) that is not skipped, and a table from which nothing
             can be learnt.
     """
-    asked = Interactions(TITLE, user, item, time, min_user_actions, min_item_actions, bad_rows)
+    return read_frame(frame, Interactions(TITLE, user, item, time, min_user_actions, min_item_actions, bad_rows))
+
+
+def read_frame(frame: Any, asked: Interactions, least: int = 2) -> Sequences:
+    """The same, with the options of `asked`. Users with fewer than `least` actions are left out."""
     if not (is_arrow := isinstance(frame, (pa.Table, pa.RecordBatch))) and not hasattr(frame, "iloc"):
         raise UserError(f"`frame` must be a pandas DataFrame or an Arrow table. Received: {type(frame).__name__}")
     names = [str(name) for name in (frame.schema.names if is_arrow else frame.columns)]
-    layout = Columns(TITLE, user, item, time, option="{}=").of_names(PARQUET, names)
-    found = Rows(TITLE, Times(), bad_rows == "skip", unit="row")
+    columns = Columns(TITLE, asked.user_column, asked.item_column, asked.time_column, option="{}=")
+    layout = columns.of_names(PARQUET, names)
+    found = Rows(TITLE, times := Times(), asked.bad_rows == "skip", unit="row")
     batches = _arrow(frame, names, list(layout.roles.values())).to_batches(BATCH)
-    return to_sequences(list(_good(batches, layout, found)), asked, found.found)[0]
+    return to_sequences(list(_good(batches, layout, found)), asked, found.found, least, times)[0]
 
 
 def _arrow(frame: Any, names: list[str], wanted: list[str]) -> pa.Table:

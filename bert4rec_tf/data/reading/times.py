@@ -66,6 +66,30 @@ class Times:
         values = _cast(texts, self.kind)
         return _cast_some(texts, self.kind) if values is None else values
 
+    def moment(self, text: str, latest: float, name: str) -> int | float:
+        """Returns a time that a user names, as a number like the times that were read.
+
+        Args:
+            text: a date, or a number if the times are numbers. A date among numbers means seconds since 1970, or the
+                fraction of a second (ms, us, ns) that makes `latest` a date before the year 5138.
+            latest: the last time that was read.
+            name: of the option, for messages.
+
+        Raises:
+            UserError: if the text is no time of this kind.
+        """
+        texts = pa.array([text], pa.string())
+        kind = _kind_of(texts)
+        found = None if kind is None else _cast(pc.utf8_trim(texts, characters=BLANKS), kind)
+        if kind is None or found is None or (kind == NUMBER and self.kind != NUMBER):
+            wanted = "a number or a date (2020-01-31)" if self.kind == NUMBER else "a date (2020-01-31)"
+            raise UserError(f"`{name}` must be {wanted}, like the times of the data. Received: {name}={text}")
+        value = found[0].as_py()
+        if kind == NUMBER or self.kind != NUMBER:
+            return value
+        unit = next((factor for factor in _NANOSECONDS.values() if abs(latest) < 10**20 / factor), 1)
+        return value / unit
+
 
 def _cast(texts: pa.Array, kind: str) -> pa.Array | None:
     """Returns the times of texts; None if one of them is not of this kind."""

@@ -1,0 +1,68 @@
+"""`test_from`: how many of each user's actions come from a time on, against a plain count."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.interaction_files import as_csv, write
+
+import bert4rec_tf as b4r
+from bert4rec_tf.data.reading import conversion, tables
+from bert4rec_tf.data.sources import datasets
+
+DAYS = pd.date_range("2019-11-01", periods=12, freq="10D")
+ROWS = [(f"u{user}", f"i{(user + 3 * place) % 7}", day) for place, day in enumerate(DAYS) for user in range(1, 6)][:-7]
+SECONDS = DAYS.astype("int64") // 10**9 if DAYS.unit == "ns" else DAYS.as_unit("s").astype("int64")
+
+
+def frame(convert):
+    table = pd.DataFrame(ROWS, columns=["user", "item", "time"])
+    return table.assign(time=convert(table["time"]))
+
+
+FORMS = {
+    "dates": lambda days: days,
+    "zoned dates": lambda days: days.dt.tz_localize("UTC"),
+    "texts": lambda days: days.dt.strftime("%Y-%m-%d"),
+    "seconds": lambda days: days.map(dict(zip(DAYS, SECONDS))),
+    "milliseconds": lambda days: days.map(dict(zip(DAYS, SECONDS * 1_000))),
+    "nanoseconds": lambda days: days.map(dict(zip(DAYS, SECONDS * 10**9))),
+    "fractions": lambda days: days.map(dict(zip(DAYS, SECONDS + 0.25))),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("cut", ["2020-01-01", " 2020-01-10 ", "2020-01-10T00:00:00Z", "1990-01-01", "2030-01-01"])
+def test_a_date_cuts_times_of_every_kind(form, cut):
+    expected = {}
+    for user, _, day in ROWS:
+        expected[user] = expected.get(user, 0) + (day >= pd.Timestamp(cut.strip()[:10]))
+    asked = b4r.Interactions("x", test_from=cut)
+    sequences = tables.read_frame(frame(FORMS[form]), asked)
+    assert dict(zip(sequences.users.tolist(), sequences.num_later.tolist())) == expected
+
+
+def test_a_number_cuts_numbers(tmp_path):
+    path = write(tmp_path, "a.csv", as_csv([("a", "x", 5), ("a", "y", 7), ("b", "x", 9), ("b", "z", 1), ("c", "x", 9)]))
+    sequences, _ = conversion.convert(b4r.Interactions(path, test_from="7"))
+    assert sequences.users.tolist() == ["a", "b"] and sequences.num_later.tolist() == [1, 1]
+    for _ in range(2):  # the second time from the kept conversion
+        again = datasets.load(b4r.Interactions(path, test_from="7"), tmp_path)
+        assert again.fingerprint == sequences.fingerprint and np.array_equal(again.num_later, [1, 1])
+    assert datasets.load(b4r.Interactions(path), tmp_path).num_later is None
+    assert b4r.Interactions(path, test_from="7").name != b4r.Interactions(path).name
+
+
+@pytest.mark.parametrize(
+    ("times", "cut", "message"),
+    [
+        ("seconds", "soon", "`test_from` must be a number or a date .* Received: test_from=soon"),
+        ("dates", "1577836800", "`test_from` must be a date .* Received: test_from=1577836800"),
+        ("dates", "2020-02-30", "must be a date"),
+        (None, "2020-01-01", "`test_from` needs a column of times"),
+    ],
+)
+def test_a_time_that_does_not_fit_is_refused(times, cut, message):
+    table = frame(FORMS[times or "dates"])
+    options = {"test_from": cut} if times else {"test_from": cut, "time_column": "none"}
+    with pytest.raises(b4r.UserError, match=message):
+        tables.read_frame(table, b4r.Interactions("x", **options))
