@@ -11,12 +11,13 @@ from bert4rec_tf.config.model_settings import MASKED_MODEL, MIXED_MODELS, MODEL_
 from bert4rec_tf.config.settings import Settings, described, setting
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 
-SELECT, RETRAIN = "select", "retrain"
-"""The two trainings: without the validation items, to select the number of steps, and with them."""
+SELECT, RETRAIN, ALL = "select", "retrain", "all"
+"""The trainings: without the validation items, to select the number of steps; with them; on all actions."""
 
 FIXED, SELECT_AND_RETRAIN = "fixed", "select_and_retrain"
-TRAININGS = {FIXED: (RETRAIN,), SELECT: (SELECT,), SELECT_AND_RETRAIN: (SELECT, RETRAIN)}
-"""Protocol -> its trainings, in order. The last one gives the model that is measured on the test items."""
+TRAININGS = {FIXED: (RETRAIN,), SELECT: (SELECT,), SELECT_AND_RETRAIN: (SELECT, RETRAIN), ALL: (SELECT, ALL)}
+"""Protocol -> its trainings, in order. The model of the last one is exported, and that of the last one but ALL is
+measured on the test items."""
 
 OLDER_NAMES = {
     "train_on_validation": "older name: true for protocol=fixed, false for select_and_retrain",
@@ -100,7 +101,8 @@ class TrainingSettings(Settings):
     protocol: str = setting(
         SELECT_AND_RETRAIN,
         "select_and_retrain: pick the number of steps on the validation items, then train that long again with these "
-        "items included; select: only the first; fixed: train once, with them included, for the given number of steps",
+        "items included; select: only the first; fixed: train once, with them included, for the given number of steps; "
+        "all: as select, and then train the model that is exported on all actions",
         choices=tuple(TRAININGS),
     )
     evaluate_every: int = setting(1_000, "steps between two measurements on the validation item", at_least=1)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.popularity import CHOOSE, CORRECTION, check
-from bert4rec_tf.config.run import RETRAIN, SELECT, TRAININGS, Run
+from bert4rec_tf.config.run import ALL, RETRAIN, SELECT, TRAININGS, Run
 from bert4rec_tf.data.examples import in_memory, preparation
 from bert4rec_tf.data.examples.masking import mask_dynamically
 from bert4rec_tf.data.examples.tfrecords import Shards
@@ -36,6 +36,8 @@ from bert4rec_tf.training.steps import strategy_for
 MASKED = "masked"
 """The kind of examples that are prepared on disk. All others are made in memory (`data.examples.in_memory`)."""
 
+TITLES = {SELECT: "selecting steps on validation", RETRAIN: "training", ALL: "training on all actions"}
+
 
 @dataclass(frozen=True)
 class Result:
@@ -55,14 +57,22 @@ class Result:
 
 
 def phases(run: Run) -> list[str]:
-    """Returns the trainings of a run: those of its protocol, or only the last one for a model that just counts."""
-    return [RETRAIN] if MODELS[run.model].examples is None else list(TRAININGS[run.training.protocol])
+    """Returns the trainings of a run: those of its protocol. A model that just counts does not select."""
+    trainings = TRAININGS[run.training.protocol]
+    if MODELS[run.model].examples is None:
+        return [RETRAIN, ALL] if ALL in trainings else [RETRAIN]
+    return list(trainings)
 
 
-def trained_model(run: Run, num_items: int, num_users: int, workdir: WorkDirectory) -> Recommender:
+def measured_phase(run: Run) -> str:
+    """Returns the training whose model is measured on the test items, because it held them out."""
+    return [phase for phase in phases(run) if phase != ALL][-1]
+
+
+def trained_model(run: Run, num_items: int, num_users: int, workdir: WorkDirectory, phase: str) -> Recommender:
     """Returns the model of a finished training. Raises UserError if it has not finished."""
     model = new_model(run, num_items, num_users)
-    trainer.load_weights(model, workdir.phase(phases(run)[-1]))
+    trainer.load_weights(model, workdir.phase(phase))
     return model
 
 
@@ -105,8 +115,7 @@ class Experiment:
         if self.source is not None:
             with self.workdir.lock():
                 warm_start.keep(self.source, self.workdir)
-        last = self.split.training(phases(self.run)[-1] == RETRAIN)
-        self.workdir.keep_training_counts(last.counts()[1:])
+        self.workdir.keep_training_counts(self.training_part(phases(self.run)[-1]).counts()[1:])
         if MODELS[self.run.model].has_user_embeddings:
             self.workdir.keep_users(self.sequences.users)
 
@@ -116,7 +125,7 @@ class Experiment:
             return "No user has three actions, so there is nothing to measure on"
         if all(len(np.unique(self.sequences[user])) == self.sequences.num_items for user in self.split.users):
             return "Every user has seen every item, so there are no candidates to rank"
-        first = self.split.training(phases(self.run)[0] == RETRAIN)
+        first = self.training_part(phases(self.run)[0])
         if MODELS[self.run.model].examples is not None and first.lengths.max() < 2:
             return "No user has two items to train on, so no item can be predicted from another"
         return None
@@ -135,6 +144,10 @@ class Experiment:
         """The record of the warm start (`Source.record`); None for a fresh start."""
         return initial_of(self.workdir.read_config())
 
+    def training_part(self, phase: str) -> Sequences:
+        """Returns what a training learns from."""
+        return self.sequences if phase == ALL else self.split.training(with_validation=phase == RETRAIN)
+
     def prepare(self) -> None:
         """Writes the training examples of all phases and draws the candidates, unless that is done."""
         with self.workdir.lock():
@@ -144,7 +157,7 @@ class Experiment:
             self.task("test")
 
     def train(self) -> Recommender:
-        """Runs or resumes the trainings and returns the final model.
+        """Runs or resumes the trainings and returns the model to measure (`measured_phase`).
 
         Raises:
             UserError: if the loss or the gradient norm is NaN or infinite, or a file of the training is damaged.
@@ -153,13 +166,15 @@ class Experiment:
             last_step, strategy = None, strategy_for(self.run.training.replicas)
             for phase in phases(self.run):
                 model, last_step = self._train(phase, last_step, strategy)
-            return model
+                if phase == measured_phase(self.run):
+                    measured = model
+            return measured
 
     def _train(
         self, phase: str, last_step: int | None, strategy: tf.distribute.Strategy | None
     ) -> tuple[Recommender, int | None]:
         model = new_model(self.run, self.sequences.num_items, self.sequences.num_users, strategy)
-        model.adapt(self.split.training(phase == RETRAIN))
+        model.adapt(self.training_part(phase))
         if model.examples is None:
             trainer.keep_counted(model, self.workdir.phase(phase))
             return model, None
@@ -172,8 +187,9 @@ class Experiment:
             ) from error
 
     def trained_model(self) -> Recommender:
-        """Returns the model of the finished training. Raises UserError if it has not finished."""
-        return trained_model(self.run, self.sequences.num_items, self.sequences.num_users, self.workdir)
+        """Returns the model to measure, of the finished training. Raises UserError if it has not finished."""
+        sizes = self.sequences.num_items, self.sequences.num_users
+        return trained_model(self.run, *sizes, self.workdir, measured_phase(self.run))
 
     def evaluate(self, model: Recommender, popularity_correction: float | str = 0.0) -> dict[str, Any]:
         """Evaluates a model on the test items and writes the ranks and `metrics.json`.
@@ -201,6 +217,7 @@ class Experiment:
                 "users_not_evaluated": self.split.num_not_evaluated,
                 "users_with_fewer_candidates": int((counts[POPULAR] < self.run.evaluation.num_negatives).sum()),
                 "test": metrics_of(ranks),
+                "measured": measured_phase(self.run),
                 **({} if self.initial is None else {"initial": self.initial}),
                 **correction,
                 **measure_baselines(self.run, self.split, task),
@@ -216,7 +233,7 @@ class Experiment:
             entry = self._choose_correction(model)
         elif not check(float(correction)):
             return {}
-        counts = popularity.log_counts(self.split.training(phases(self.run)[-1] == RETRAIN))
+        counts = popularity.log_counts(self.training_part(measured_phase(self.run)))
         score = popularity.corrected(model.score, counts, entry["alpha"])
         return {CORRECTION: {**entry, "test": metrics_of(Ranker(score, model.max_history).ranks(task))}}
 
@@ -253,8 +270,7 @@ class Experiment:
         """Returns the endless training batches of a phase, from `start_step` on."""
         run = self.run
         if model.examples != MASKED:
-            training_part = self.split.training(phase == RETRAIN)
-            examples = in_memory.examples_of(model.examples, training_part, **model.example_options)
+            examples = in_memory.examples_of(model.examples, self.training_part(phase), **model.example_options)
             return in_memory.dataset_of(examples, run.training.batch_size, run.seed, start_step)
         shards = self._shards(phase)
         dataset = shards.read(run.training.batch_size, run.seed, start_step)
@@ -265,7 +281,7 @@ class Experiment:
     def _shards(self, phase: str) -> Shards:
         if phase not in self._prepared:
             self._prepared[phase] = preparation.prepare(
-                self.split.training(phase == RETRAIN),
+                self.training_part(phase),
                 self.run.masking,
                 self.run.architecture.max_length,
                 self.run.seed,
@@ -284,7 +300,7 @@ class Experiment:
             self.workdir.phase(phase),
             last_step=last_step,
             validate=self._validation(model) if phase == SELECT else None,
-            title="selecting steps on validation" if phase == SELECT else "training",
+            title=TITLES[phase],
             silent=self.silent,
             checkpoint_seconds=self.checkpoint_seconds,
             strategy=strategy,
@@ -294,7 +310,7 @@ class Experiment:
 
     def _initialise(self, model: Recommender, phase: str) -> None:
         if self.run.initial_weights is None:
-            model.initialise(self.split.training(phase == RETRAIN))
+            model.initialise(self.training_part(phase))
             return
         source = self.source or warm_start.kept(self.workdir, self.run)
         source.give(model, self.sequences.vocabulary.items.tolist(), self.sequences.users.tolist())

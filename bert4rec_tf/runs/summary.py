@@ -7,7 +7,7 @@ from typing import Any
 from bert4rec_tf.config.data_names import family
 from bert4rec_tf.config.paper import paper
 from bert4rec_tf.config.popularity import CORRECTION
-from bert4rec_tf.config.run import RETRAIN, SELECT
+from bert4rec_tf.config.run import ALL, RETRAIN, SELECT
 from bert4rec_tf.evaluation.metrics import FULL, METRICS, POPULAR, PROTOCOLS, UNIFORM
 from bert4rec_tf.export.layout import SAVED_MODEL
 from bert4rec_tf.runs.comparison import Comparison
@@ -89,7 +89,10 @@ def _notes(content: dict[str, Any]) -> list[str]:
         few = f"{content['users_with_fewer_candidates']:,} users have fewer than {wanted} unseen items"
         notes.append(f"{few}; their targets are ranked among all of them.")
     if content["users_not_evaluated"]:
-        notes.append(f"{content['users_not_evaluated']:,} users with fewer than three actions were not evaluated.")
+        few = f"{content['users_not_evaluated']:,} users with too few actions"
+        notes.append(f"{few} to hold one out were not evaluated.")
+    if content["run"]["training"]["protocol"] == ALL:
+        notes.append("These metrics are of the model that held out the last actions; the exported one learnt them too.")
     dataset = family(content["run"]["dataset"])
     published = paper()["table5"].get(dataset, {}).get("default", {}).get("ndcg@10")
     if "paper" in content and published and content["run"]["model"] == "bert4rec":
@@ -126,7 +129,7 @@ def start(initial: dict[str, Any]) -> str:
 
 def places(workdir: Path) -> str:
     """Lists the files in a work directory."""
-    has_picture = any((workdir / phase / "curve.png").exists() for phase in (SELECT, RETRAIN))
+    has_picture = any((workdir / phase / "curve.png").exists() for phase in (SELECT, RETRAIN, ALL))
     curves = "curve.csv, curve.png" if has_picture else "curve.csv"
     known = {
         "metrics.json": "these results and all settings",
@@ -136,6 +139,7 @@ def places(workdir: Path) -> str:
         "ranks-test.npz": "the rank of every user's test item",
         SELECT: f"training without the validation items: checkpoints, {curves}, tensorboard",
         RETRAIN: "training with the validation items: the same files",
+        ALL: "training on all actions: the same files",
         "prepared": "training examples and candidates",
         SAVED_MODEL: "the exported TensorFlow model, with its card in assets.extra",
         "seeds.json": "the metrics of every seed",

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bert4rec_tf.config.run import RETRAIN, Run
+from bert4rec_tf.config.run import ALL, RETRAIN, Run
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
@@ -114,6 +114,11 @@ class Source:
             return (
                 "These weights learnt from other data, or from several. If those include a user's last two actions, "
                 "the validation and test metrics are too high (docs/training.md)."
+            )
+        if self.origin["checkpoint"].startswith(ALL):
+            return (
+                "These weights learnt from the validation and test items of the same data: both metrics are too high. "
+                "Checkpoints of `select` have not seen these items (docs/training.md)."
             )
         if self.origin["checkpoint"].startswith(RETRAIN):
             return (

@@ -3,7 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from bert4rec_tf.config.run import RETRAIN, SELECT, Run
+from bert4rec_tf.config.run import ALL, RETRAIN, SELECT, Run
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.files import expanded_path
 from bert4rec_tf.foundation.npz import CorruptFileError
@@ -67,7 +67,7 @@ def read(path: Path) -> Source:
     """Reads weights to start from.
 
     Args:
-        path: a work directory (the weights of `retrain`, else the best of `select`), a checkpoint in one
+        path: a work directory (the weights of `all`, else of `retrain`, else the best of `select`), a checkpoint in one
             (`select/best.npz`, `retrain/step-000009000.npz`), or the prefix of a checkpoint of the authors' program
             (`model.ckpt-400000`) with ORIGINAL_CONFIG and ORIGINAL_VOCABULARY in the same folder.
 
@@ -76,7 +76,7 @@ def read(path: Path) -> Source:
     """
     if path.is_dir():
         return _of_run(WorkDirectory(path), None, path)
-    if path.is_file() and path.suffix == ".npz" and path.resolve().parent.name in (SELECT, RETRAIN):
+    if path.is_file() and path.suffix == ".npz" and path.resolve().parent.name in (SELECT, RETRAIN, ALL):
         return _of_run(WorkDirectory(path.resolve().parents[1]), path, path)
     if _index(path).exists():
         return of_original(path, path.with_name(ORIGINAL_CONFIG), path.with_name(ORIGINAL_VOCABULARY))
@@ -108,10 +108,10 @@ def _of_run(workdir: WorkDirectory, checkpoint: Path | None, path: Path) -> Sour
 
 def _restore(model: Recommender, workdir: WorkDirectory, checkpoint: Path | None) -> tuple[str, int]:
     """Restores the trained weights of a folder into a model. Returns the name of the checkpoint and its step."""
-    final = workdir.phase(RETRAIN)
-    if checkpoint is None and checkpoints.Series(final).paths():
-        trainer.load_weights(model, final)
-        return RETRAIN, trainer.read_state(final).step
+    for phase in (ALL, RETRAIN) if checkpoint is None else ():
+        if checkpoints.Series(workdir.phase(phase)).paths():
+            trainer.load_weights(model, workdir.phase(phase))
+            return phase, trainer.read_state(workdir.phase(phase)).step
     checkpoint = checkpoint or workdir.phase(SELECT) / trainer.BEST
     if not checkpoint.exists():
         raise UserError(f"{workdir.path}: holds no trained weights yet; run it with --mode=train first")

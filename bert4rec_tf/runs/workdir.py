@@ -81,7 +81,7 @@ class WorkDirectory:
         return self.path / SAVED_MODEL
 
     def phase(self, name: str) -> Path:
-        """The folder of one training, SELECT or RETRAIN (`config.run`)."""
+        """The folder of one training, SELECT, RETRAIN or ALL (`config.run`)."""
         return self.path / name
 
     def ranks(self, part: str) -> Path:

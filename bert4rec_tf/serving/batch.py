@@ -119,16 +119,16 @@ def _make_parts(
             paths.append(folder / f"part-{len(paths):06d}")
             if not paths[-1].exists():
                 with files.atomic_write(paths[-1]) as aside:
-                    writer.write(list(_recommended(model, part, choices, titles, progress)), aside)
+                    writer.write(list(recommended(model, part, choices, titles, progress)), aside)
     finally:
         progress.close()
     return paths, users
 
 
-def _recommended(
+def recommended(
     model: SavedRecommender, rows: Sequence[Row], choices: Choices, titles: Mapping[str, str], progress: Progress
 ) -> Iterator[Line]:
-    """Recommends to the users of a part. Each batch has histories of similar length."""
+    """Yields the lines of some users. Each batch has histories of similar length."""
     order = np.argsort([len(history) for _, history in rows], kind="stable")
     results = [None] * len(rows)
     for start in range(0, len(rows), BATCH_USERS):

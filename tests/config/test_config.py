@@ -43,7 +43,7 @@ every_preset = pytest.mark.parametrize("entry", presets.PRESETS.values(), ids=la
         ({"beta_2": 1.0}, "`beta_2` must be"),
         ({"num_negatives": 0}, "`num_negatives` must be at least 1"),
         ({"protocol": "fixed", "patience": 3}, "`patience` must be 0 with protocol=fixed"),
-        ({"protocol": "retrain"}, "`protocol` must be one of ('fixed', 'select', 'select_and_retrain')"),
+        ({"protocol": "retrain"}, "`protocol` must be one of ('fixed', 'select', 'select_and_retrain', 'all')"),
         ({"hiden_dim": 64}, "Unknown setting of model 'bert4rec': 'hiden_dim'. Did you mean 'hidden_dim'?"),
     ],
 )

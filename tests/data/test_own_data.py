@@ -13,6 +13,7 @@ from support.trainings import small_and_quick
 
 import bert4rec_tf as b4r
 from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.foundation import npz
 from bert4rec_tf.runs.exporting import export
 from bert4rec_tf.runs.seeds import repeat
 from bert4rec_tf.runs.workdir import WorkDirectory
@@ -69,11 +70,14 @@ def test_the_work_directory_alone_is_enough_to_evaluate_and_export(copy):
 
 
 def test_a_training_that_lost_its_last_part_goes_on(copy):
-    before = (copy / "work" / "ranks-test.npz").read_bytes()
-    shutil.rmtree(copy / "work" / "retrain")
+    checkpoint = max((copy / "work" / "all").glob("step-*.npz"))
+    before, weights = (copy / "work" / "ranks-test.npz").read_bytes(), npz.read(checkpoint)
+    shutil.rmtree(copy / "work" / "all")
     (copy / "work" / "ranks-test.npz").unlink()
     commands.finished(*OWN.split(), "--workdir=work", cwd=copy)
     assert (copy / "work" / "ranks-test.npz").read_bytes() == before
+    again = npz.read(checkpoint)
+    assert all(np.array_equal(again[name], value) for name, value in weights.items() if name.startswith("model"))
 
 
 MISTAKES = {

@@ -14,7 +14,7 @@ from bert4rec_tf.config.presets import authors, best, fast, own
 from bert4rec_tf.config.presets.authors import dropout_of
 from bert4rec_tf.config.presets.entry import Preset
 from bert4rec_tf.config.presets.own import DataSize
-from bert4rec_tf.config.run import FIXED, SELECT_AND_RETRAIN, Run, with_protocol
+from bert4rec_tf.config.run import ALL, FIXED, SELECT_AND_RETRAIN, Run, with_protocol
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 
 __all__ = ["NAMES", "PRESETS", "DataSize", "Preset", "dropout_of", "find", "make_run"]
@@ -56,7 +56,8 @@ def make_run(
     """Makes the run of a preset, with single settings changed.
 
     A preset's fixed number of steps is for its own protocol and, except for BERT4Rec, its own architecture. With
-    another one the number is selected (`Preset.search`), unless you ask for `protocol="fixed"`.
+    another one the number is selected (`Preset.search`), unless you ask for `protocol="fixed"`. The protocol of your
+    own data is "all".
 
     Args:
         dataset: a name in `DATASETS`, or your own files (or their `name`).
@@ -83,6 +84,8 @@ def make_run(
 def _base(entry: Preset, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the preset's settings that the given ones leave open."""
     base, protocol = dict(entry.settings), settings.get("protocol")
+    if entry.dataset == OWN:
+        base["protocol"] = ALL
     is_fixed = base.get("protocol") == FIXED
     if is_fixed and protocol != FIXED and (protocol or (entry.search and _has_other_sizes(entry, settings))):
         base |= {"protocol": SELECT_AND_RETRAIN, **entry.search}

@@ -1,0 +1,126 @@
+"""protocol=all: measured by the model that held out, and exported with all actions learnt."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.ranking_oracle import make_sequences
+from support.trainings import small_and_quick
+
+from bert4rec_tf.config import presets
+from bert4rec_tf.foundation import npz
+from bert4rec_tf.models import construction
+from bert4rec_tf.runs import pipeline, summary, warm_start
+from bert4rec_tf.runs.exporting import export
+from bert4rec_tf.runs.pipeline import Experiment
+from bert4rec_tf.runs.workdir import WorkDirectory
+
+TINY = {"steps": 12, "evaluate_every": 4, "warmup_steps": 2, "batch_size": 8}
+SEQUENCES = make_sequences([[(7 * user + 3 * place) % 30 + 1 for place in range(5)] for user in range(40)], 30)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    with small_and_quick():
+        yield
+
+
+def opened(folder, model="bpr_mf", watch=None, **settings):
+    settings = {"protocol": "all", **(TINY if model != "pop" else {}), **settings}
+    run = presets.make_run("synthetic", model, **settings)
+    return Experiment(run, SEQUENCES, WorkDirectory(folder), silent=True, watch=watch)
+
+
+def executed(experiment):
+    experiment.prepare()
+    return experiment.evaluate(experiment.train())
+
+
+def weights_of(folder):
+    content = npz.read(sorted(folder.glob("step-*.npz"))[-1])
+    return {name: value for name, value in content.items() if name.startswith("model")}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    experiment = opened(tmp_path_factory.mktemp("all") / "work")
+    return experiment, executed(experiment)
+
+
+def test_the_metrics_are_those_of_the_protocol_that_holds_out(finished, tmp_path):
+    experiment, metrics = finished
+    expected = executed(opened(tmp_path / "select", protocol="select"))
+    assert metrics["measured"] == expected["measured"] == "select"
+    assert metrics["test"] == expected["test"] and metrics["validation"] == expected["validation"]
+    assert metrics["all"]["steps"] == metrics["select"]["best_step"]
+    assert experiment.evaluate(experiment.trained_model()) == metrics
+    assert "the exported one learnt them too" in summary.table(metrics)
+
+
+def test_the_export_is_of_the_model_that_learnt_all(finished):
+    experiment, _ = finished
+    counts = experiment.workdir.read_training_counts()
+    assert counts.tolist() == SEQUENCES.vocabulary.counts.tolist()
+    folder = export(experiment.workdir)
+    card = json.loads((folder / "assets.extra" / "model_card.json").read_text())
+    assert card["data"]["training_actions"] == SEQUENCES.num_actions and card["metrics"]["measured"] == "select"
+    loaded = tf.saved_model.load(str(folder))
+    scores = loaded.score([["item1"]], ["user3"], [SEQUENCES.vocabulary.items.tolist()])["scores"].numpy()
+    weights = weights_of(experiment.workdir.phase("all"))
+    tables = {value.shape[0]: value for value in weights.values() if value.ndim == 2}
+    products = tables[SEQUENCES.num_users][3] @ tables[SEQUENCES.num_items + 1][1:].T
+    biases = next((value for value in weights.values() if value.shape == (SEQUENCES.num_items + 1,)), np.zeros(31))
+    np.testing.assert_allclose(scores[0], products + biases[1:], rtol=1e-5, atol=1e-6)
+    assert warm_start.read(experiment.workdir.path).origin["checkpoint"] == "all"
+
+
+def test_the_last_items_are_among_the_targets(tmp_path):
+    experiment = opened(tmp_path / "work", "bert4rec", max_length=8, hidden_dim=8)
+    model, last = construction.new_model(experiment.run, 30, 40), {int(SEQUENCES[user][-1]) for user in range(40)}
+
+    def last_targets(phase):
+        found = set()
+        for batch in experiment.batches(phase, model).take(80):
+            is_fifth = (batch["mask_positions"].numpy() == 4) & (batch["mask_targets"].numpy() > 0)
+            found |= set(batch["mask_targets"].numpy()[is_fifth].tolist())
+        return found
+
+    assert last_targets("all") == last and last_targets("retrain") == set()
+
+
+def test_a_model_that_counts_is_measured_without_the_test_items_and_exported_with_them(tmp_path):
+    experiment = opened(tmp_path / "work", "pop")
+    metrics = executed(experiment)
+    assert metrics["measured"] == "retrain" and metrics["test"] == metrics["pop"]
+    model = tf.saved_model.load(str(export(experiment.workdir)))
+    answer = model.recommend([["item1"]], k=30, exclude_seen=False)
+    names = [item.decode() for item in answer["items"].numpy()[0]]
+    counts = dict(zip(SEQUENCES.vocabulary.items.tolist(), SEQUENCES.vocabulary.counts.tolist()))
+    assert answer["scores"].numpy()[0].tolist() == [counts[name] for name in names]
+
+
+def test_a_training_on_all_actions_that_was_stopped_goes_on_to_the_same_bits(finished, tmp_path):
+    rows = []
+
+    def stop(row):
+        rows.append(row["step"])
+        if rows.count(4) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        executed(opened(tmp_path / "work", watch=stop, patience=0))
+    assert (tmp_path / "work" / "all").is_dir() and not (tmp_path / "work" / "metrics.json").exists()
+    again = opened(tmp_path / "work", patience=0)
+    assert executed(again)["test"] == finished[1]["test"]
+    expected, found = (weights_of(one.workdir.phase("all")) for one in (finished[0], again))
+    assert found.keys() == expected.keys() and found
+    assert all(np.array_equal(found[name], expected[name]) for name in found)
+
+
+def test_phases():
+    names = ("fixed", "select", "select_and_retrain", "all")
+    runs = [presets.make_run("synthetic", protocol=name) for name in names]
+    assert [pipeline.measured_phase(run) for run in runs] == ["retrain", "select", "retrain", "select"]
+    assert pipeline.phases(presets.make_run("own-shop"))[-1] == "all"
+    assert pipeline.phases(presets.make_run("beauty"))[-1] == "retrain"
