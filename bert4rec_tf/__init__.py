@@ -9,16 +9,20 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "BERT4Rec": "bert4rec_tf.models",
+    "FittedModel": "bert4rec_tf.runs.fitted",
     "Interactions": "bert4rec_tf.config.data_names",
     "MODELS": "bert4rec_tf.models",
     "Run": "bert4rec_tf.config.run",
     "Sequences": "bert4rec_tf.data.sequences",
+    "TimeSplit": "bert4rec_tf.runs.fitting",
     "UserError": "bert4rec_tf.foundation.errors",
     "Vocabulary": "bert4rec_tf.data.sequences",
     "execute": "bert4rec_tf.runs.pipeline",
+    "fit": "bert4rec_tf.runs.fitting",
     "interactions": "bert4rec_tf.data.reading.tables",
     "load": "bert4rec_tf.data.sources.datasets",
     "make_run": "bert4rec_tf.config.presets",
+    "open": "bert4rec_tf.runs.fitted",
     "open_experiment": "bert4rec_tf.runs.pipeline",
 }
 
@@ -28,7 +32,10 @@ __all__ = sorted(_PUBLIC)
 def __getattr__(name: str):
     if name not in _PUBLIC:
         raise AttributeError(f"module 'bert4rec_tf' has no attribute {name!r}")
-    return getattr(importlib.import_module(_PUBLIC[name]), name)
+    module = _PUBLIC[name]
+    if module.split(".")[1] in ("models", "runs"):
+        importlib.import_module("bert4rec_tf.foundation.startup").import_tensorflow()
+    return getattr(importlib.import_module(module), name)
 
 
 def __dir__() -> list[str]:

@@ -291,6 +291,12 @@ def test_the_example_of_serving_runs(exported):
     exec(with_model(code, exported), {})
 
 
+def test_the_example_of_python_runs(capsys):
+    (code,) = python_blocks(TEXTS[ROOT / "docs" / "python.md"])
+    exec(code, {})
+    assert re.search(r"^0 +1 +i25 ", capsys.readouterr().out, re.MULTILINE)  # what follows i9, i11, ... i23
+
+
 STEPS = "steps=600, warmup_steps=300, evaluate_every=200"
 
 

@@ -10,8 +10,9 @@ import tensorflow as tf
 
 from bert4rec_tf.config import popularity
 from bert4rec_tf.data.sequences import Vocabulary
+from bert4rec_tf.export.histories import HISTORIES, Histories
 from bert4rec_tf.export.layout import CARD_OF_SAVED_MODEL, MODEL, USERS, VOCABULARY
-from bert4rec_tf.export.service import SIGNATURES, Service
+from bert4rec_tf.export.service import Service
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models.recommender import Recommender
@@ -26,11 +27,13 @@ def export(
     card: Mapping[str, Any] | None = None,
     popularity_correction: float = 0.0,
     counts: np.ndarray | None = None,
+    histories: Histories | None = None,
 ) -> None:
     """Writes a SavedModel that recommends items for raw histories and needs nothing but TensorFlow.
 
-    Its signatures are `serving_default`, `recommend`, `score` and `encode`; docs/serving.md describes them. They take
-    and return raw ids. Unknown ids are skipped and counted.
+    Its signatures are `serving_default`, `recommend`, `score` and `encode`, and `similar` and `item_vectors` where the
+    model can compare items; docs/serving.md describes them. They take and return raw ids. Unknown ids are skipped and
+    counted.
 
     Args:
         model: a trained model.
@@ -43,6 +46,7 @@ def export(
             by score - popularity_correction * log(count + 1).
         counts: int64 [n], how often each item occurs in what the model was trained on, for this correction; None for
             the vocabulary's counts.
+        histories: of users, to recommend to them by their ids; None for none.
 
     Raises:
         ValueError: if the vocabulary's size is not the model's, or users are missing.
@@ -76,11 +80,13 @@ def export(
             known if model.has_user_embeddings else None,
         )
         try:
-            functions = {name: getattr(service, name) for name in SIGNATURES}
+            functions = {name: getattr(service, name) for name in service.functions}
             tf.saved_model.save(service, str(aside), signatures=functions)
         except tf.errors.OpError as error:
             raise UserError(f"{folder}: cannot be written ({error.message})") from error
         (aside / CARD_OF_SAVED_MODEL).parent.mkdir()
+        if histories is not None:
+            histories.write(aside / HISTORIES)
         defaults = {"k": service.k, "popularity_correction": float(popularity_correction)}
         full_card = {**model_facts(model, vocabulary, users), **defaults, **(card or {})}
         files.write_json(aside / CARD_OF_SAVED_MODEL, full_card)

@@ -1,4 +1,4 @@
-"""The content of a SavedModel: four TensorFlow functions that take raw ids and return raw ids and scores."""
+"""The content of a SavedModel: TensorFlow functions that take raw ids and return raw ids and scores."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +13,16 @@ from bert4rec_tf.foundation.types import Tensor
 from bert4rec_tf.models.recommender import Recommender
 
 SIGNATURES = ("serving_default", "recommend", "score", "encode")
+OF_ITEMS = ("similar", "item_vectors")
+"""Signatures about items alone, of models that can compare them and that have vectors of them."""
 
 HISTORIES = tf.TensorSpec([None, None], tf.string, name="histories")
 USERS = tf.TensorSpec([None], tf.string, name="users")
 CANDIDATES = tf.TensorSpec([None, None], tf.string, name="candidates")
+ITEMS = tf.TensorSpec([None], tf.string, name="items")
+K = tf.TensorSpec([], tf.int32, name="k")
 CHOICES = [
-    tf.TensorSpec([], tf.int32, name="k"),
+    K,
     tf.TensorSpec([], tf.bool, name="exclude_seen"),
     tf.TensorSpec([None, None], tf.string, name="exclude"),
     CANDIDATES,
@@ -50,7 +54,7 @@ class EncodedRequest(NamedTuple):
 
 
 class Service(tf.Module):
-    """The exported object. Its attributes include the functions named in SIGNATURES.
+    """The exported object. Its attributes are the functions named in SIGNATURES, and some of OF_ITEMS.
 
     Args:
         model: a trained model.
@@ -75,6 +79,7 @@ class Service(tf.Module):
         super().__init__()
         # Only the variables: a Keras model as an attribute would be exported with all its layers.
         self._user_vectors, self._score_vectors = model.user_vectors, model.score_vectors
+        self._item_vectors, self._similarities = model.item_vectors, model.similarities
         self._scores_are_logits = model.scores_are_logits
         self._weights = [weight.value for weight in model.weights]
         self._log_shares = tf.Variable(log_shares, trainable=False, name="log_shares")
@@ -92,6 +97,14 @@ class Service(tf.Module):
         functions = _with_users(self, defaults) if users else _without_users(self, defaults)
         for name, function in zip(SIGNATURES, functions, strict=True):
             setattr(self, name, function)
+        for name, function in zip(OF_ITEMS, _of_items(self, model, defaults["k"]), strict=True):
+            if function is not None:
+                setattr(self, name, function)
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """The names of its functions."""
+        return tuple(name for name in (*SIGNATURES, *OF_ITEMS) if hasattr(self, name))
 
     def _encode_request(self, histories: Tensor, users: Tensor | None = None) -> EncodedRequest:
         """Encodes raw histories, string [b, any], and raw users, string [b], if the model has user embeddings."""
@@ -145,9 +158,7 @@ class Service(tf.Module):
         exclude, candidates = _rows("exclude", exclude, number), _rows("candidates", candidates, number)
         excluded, chosen = self._lists(exclude), self._lists(candidates)
         seen = tf.where(exclude_seen, encoded.seen, PAD)
-        with tf.control_dependencies([tf.debugging.Assert(k > 0, ["`k` must be at least 1. Received:", k])]):
-            k = tf.minimum(k, self._num_items)
-        corrected = self._correction(popularity_correction)
+        k, corrected = self._at_most(k), self._correction(popularity_correction)
 
         def hidden(rows: Tensor) -> tf.Tensor:
             return tf.concat([tf.gather(seen, rows), excluded(rows)], axis=1)
@@ -171,7 +182,7 @@ class Service(tf.Module):
             for function, rows, width in zip((among_all, among_candidates), parts, widths)
         ]
         items, scores = (tf.dynamic_stitch(parts, pair) for pair in zip(*pairs))
-        return {"items": self._names.lookup(tf.cast(items, tf.int64) - 1), "scores": scores, "unknown": encoded.unknown}
+        return {"items": self._raw(items), "scores": scores, "unknown": encoded.unknown}
 
     def score_for(self, *whom: Tensor, candidates: Tensor) -> dict[str, Tensor]:
         """Returns the `scores` of raw candidates, string [b or 1, c]: float32 [b, c], HIDDEN for unknown ids."""
@@ -185,6 +196,37 @@ class Service(tf.Module):
             (tf.float32,),
         )
         return {"scores": scores, "unknown": encoded.unknown}
+
+    def similar_to(self, items: Tensor, k: Tensor) -> dict[str, Tensor]:
+        """Returns the most similar `items` to raw items, string [b]: string [b, k], and the `scores`, float32 [b, k].
+
+        An item is not similar to itself. The rows of unknown ids are empty.
+        """
+        numbers, k = self._items_of(items), self._at_most(k)
+
+        def of_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
+            chosen = tf.gather(numbers, rows)[:, None]
+            scores = self._similarities(tf.maximum(chosen[:, 0], 1))
+            scores = tf.where(chosen == PAD, ranking.HIDDEN, ranking.hide(scores, chosen))
+            return ranking.best(scores, None, k)
+
+        dtypes = (tf.int32, tf.float32)
+        found, scores = ranking.in_blocks(of_rows, tf.range(tf.size(numbers)), self._num_items, dtypes)
+        return {"items": self._raw(found), "scores": scores, "unknown": tf.cast(numbers == PAD, tf.int32)}
+
+    def vectors_of(self, items: Tensor) -> dict[str, Tensor]:
+        """Returns the `vectors` of raw items, string [b]: float32 [b, d], zeros for unknown ids."""
+        numbers = self._items_of(items)
+        vectors = tf.gather(tf.cast(self._item_vectors(), tf.float32), tf.maximum(numbers - 1, 0))
+        vectors = tf.where(numbers[:, None] == PAD, 0.0, vectors)
+        return {"vectors": vectors, "unknown": tf.cast(numbers == PAD, tf.int32)}
+
+    def _at_most(self, k: Tensor) -> Tensor:
+        with tf.control_dependencies([tf.debugging.Assert(k > 0, ["`k` must be at least 1. Received:", k])]):
+            return tf.minimum(k, self._num_items)
+
+    def _raw(self, items: Tensor) -> Tensor:
+        return self._names.lookup(tf.cast(items, tf.int64) - 1)
 
     def _correction(self, strength: Tensor) -> Callable[..., Tensor]:
         """Returns a function that lowers scores, float32 [r, c], by `strength` * log(count + 1).
@@ -336,3 +378,18 @@ def _with_users(service: Service, defaults: dict[str, tf.Tensor]) -> tuple[Calla
         return service.encode_for(histories, users)
 
     return serving_default, recommend, score, encode
+
+
+def _of_items(service: Service, model: Recommender, default: tf.Tensor) -> tuple[Callable | None, ...]:
+    """The functions of OF_ITEMS; None for what the model lacks."""
+
+    @tf.function(input_signature=[ITEMS, K])
+    def similar(items, k=default):
+        return service.similar_to(items, k)
+
+    @tf.function(input_signature=[ITEMS])
+    def item_vectors(items):
+        return service.vectors_of(items)
+
+    can_compare, has_vectors = model.similarities([1]) is not None, model.item_vectors() is not None
+    return similar if can_compare else None, item_vectors if has_vectors else None

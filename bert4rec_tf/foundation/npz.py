@@ -29,10 +29,11 @@ class CorruptFileError(UserError):
     """A file that cannot be read: missing, cut short or damaged."""
 
 
-def write(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+def write(path: Path, arrays: Mapping[str, np.ndarray], compressed: bool = False) -> None:
     """Writes arrays under their names, atomically. Equal arrays give equal bytes."""
+    save = np.savez_compressed if compressed else np.savez
     with files.atomic_write(path) as aside, open(aside, "wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)
+        save(file, allow_pickle=False, **arrays)
 
 
 def read(path: Path, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import logging
 import os
 import sys
 import tempfile
@@ -51,7 +52,11 @@ def end(message: str) -> NoReturn:
 
 
 def import_tensorflow() -> None:
-    """Imports TensorFlow without its start-up messages, which no setting turns off. A failed import shows them."""
+    """Imports TensorFlow without its start-up messages, which no setting turns off. A failed import shows them.
+
+    Its warnings, of which most are for its own developers, are turned off too.
+    """
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as messages:

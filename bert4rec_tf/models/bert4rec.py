@@ -202,6 +202,9 @@ class BERT4Rec(Recommender):
             return logits[:, 1 : self.num_items + 1]
         return scores_of(vectors, self.item_embeddings, candidates, self.head.bias)
 
+    def item_vectors(self) -> Tensor:
+        return self.item_embeddings[1 : self.num_items + 1]
+
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "num_extra_rows": self.num_extra_rows}
 

@@ -46,3 +46,6 @@ class BprMf(Recommender):
 
     def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
         return scores_of(vectors, self.items, candidates, self.bias)
+
+    def item_vectors(self) -> Tensor:
+        return self.items[1:]

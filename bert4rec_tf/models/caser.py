@@ -71,6 +71,9 @@ class Caser(Recommender):
     def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
         return scores_of(vectors, self.output_rows, candidates, self.bias)
 
+    def item_vectors(self) -> Tensor:
+        return self.output_rows[1:]
+
     def _state(self, batch: Batch, training: bool = False) -> Tensor:
         """Returns [b, 2 d]: the convolutions' output for the last L items, and the user's embedding."""
         last = last_items(batch, self.max_history)

@@ -50,6 +50,10 @@ class Fpmc(Recommender):
         user, last = tf.split(vectors, 2, axis=1)
         return scores_of(user, self.of_users, candidates) + scores_of(last, self.of_last, candidates)
 
+    def item_vectors(self) -> Tensor:
+        """Returns [of_users ; of_last], [n, 2 d]: what meets the user and the last item."""
+        return tf.concat([self.of_users[1:], self.of_last[1:]], axis=1)
+
     def _context(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns U_u and L_last, both [b, d]; zeros for the last item of an empty history."""
         last = last_items(batch, 1)[:, 0]

@@ -135,3 +135,6 @@ class GRU4Rec(Recommender):
 
     def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
         return scores_of(vectors, self.output_rows, candidates, self.bias)
+
+    def item_vectors(self) -> Tensor:
+        return self.output_rows[1:]

@@ -74,6 +74,12 @@ class ItemCooccurrence(Recommender):
         sums = tf.gather(sums, column_of(padded)[:, :-1], batch_dims=1)
         return tf.where(sums > 0, sums, tf.gather(self.unrelated, candidates))
 
+    def similarities(self, items: Tensor) -> Tensor:
+        """Returns the strengths of the items' neighbours, float32 [b, n]; -inf for all other items."""
+        neighbors, strengths = tf.gather(self.neighbors, items), tf.gather(self.strengths, items)
+        sums = _sums(neighbors, strengths, self.num_items + 1)[:, 1:]
+        return tf.where(sums > 0, sums, -float("inf"))
+
 
 def _sums(columns: Tensor, terms: Tensor, width: Tensor | int) -> tf.Tensor:
     """Returns float32 [b, width]: the sums of `terms`, float32 [b, t], by their columns, int32 [b, t]."""

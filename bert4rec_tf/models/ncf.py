@@ -75,6 +75,10 @@ class Ncf(Recommender):
             fn_output_signature=gmf_user.dtype,
         )
 
+    def item_vectors(self) -> Tensor:
+        """Returns the vectors of both parts, GMF's and the tower's, [n, 2 d]."""
+        return tf.concat([self.gmf_items[1:], self.mlp_items[1:]], axis=1)
+
     def _logits(self, gmf_user: Tensor, gmf_item: Tensor, mlp_user: Tensor, mlp_item: Tensor) -> Tensor:
         """Returns logits [..., c] of users [..., 1, d] and items [..., c, d]. `mlp_user` and `mlp_item` are already
         multiplied by their halves of the tower's first kernel."""

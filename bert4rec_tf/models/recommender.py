@@ -127,6 +127,21 @@ class Recommender(keras.Model):
         """
         raise TypeError(f"{type(self).__name__} must define `score_vectors`")
 
+    def item_vectors(self) -> Tensor | None:
+        """Returns the vectors with which items are scored, float32 [n, d], row i - 1 for item i; None without any."""
+        return None
+
+    def similarities(self, items: Tensor) -> Tensor | None:
+        """Returns how similar all items are to `items`, int32 [b]: float32 [b, n], by default the cosine of vectors.
+
+        The score of what is not similar at all may be -inf. None if items cannot be compared.
+        """
+        vectors = self.item_vectors()
+        if vectors is None:
+            return None
+        vectors = tf.math.l2_normalize(tf.cast(vectors, tf.float32), axis=1)
+        return tf.matmul(tf.gather(vectors, tf.convert_to_tensor(items) - 1), vectors, transpose_b=True)
+
     def adapt(self, sequences: Sequences) -> None:
         """Learns, before training, what is only counted in the training sequences."""
 

@@ -108,6 +108,9 @@ class SASRec(Recommender):
     def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
         return scores_of(vectors, self.items, candidates)
 
+    def item_vectors(self) -> Tensor:
+        return self.items[1:]
+
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
 class CausalBlock(keras.layers.Layer):

@@ -11,6 +11,7 @@ from bert4rec_tf.config.run import Run
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.evaluation.baselines import COUNTED
 from bert4rec_tf.export import portable, saved_model
+from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.export.layout import SAVED_MODEL
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import warn
@@ -32,8 +33,9 @@ def export(
     k: int = 10,
     form: str = SAVED_MODEL,
     popularity_correction: float | str = 0.0,
+    histories: Histories | None = None,
 ) -> Path:
-    """Exports the model of a finished work directory. Needs no data.
+    """Exports the model of a finished work directory. Needs no data but the histories.
 
     Args:
         workdir: of a run that has been trained.
@@ -43,6 +45,7 @@ def export(
         popularity_correction: a SavedModel ranks by score - popularity_correction * log(count + 1) unless it is asked
             otherwise. CHOOSE: the alpha that `evaluate` chose. Counts are those of the training part; in a work
             directory without them, those of all actions.
+        histories: to keep in a SavedModel.
 
     Returns:
         The folder.
@@ -66,7 +69,7 @@ def export(
         if form == SAVED_MODEL:
             if counts is None and alpha:
                 warn(f"{workdir.path}: has no {workdir.training_counts.name}; the held-out actions are counted too")
-            saved_model.export(model, vocabulary, folder, k, users, card, alpha, counts)
+            saved_model.export(model, vocabulary, folder, k, users, card, alpha, counts, histories)
         else:
             portable.export(model, vocabulary, folder, form, users, card)
         return folder

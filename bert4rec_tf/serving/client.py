@@ -3,11 +3,15 @@
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from bert4rec_tf.config import popularity
+from bert4rec_tf.export.histories import HISTORIES, Histories
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.serving.signatures import LoadedModel, ModelError
 
@@ -45,12 +49,14 @@ class Choices:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Returns these options as inputs of the signature `recommend`."""
-        inputs = {"exclude_seen": np.array(self.exclude_seen)}
-        if self.k is not None:
-            inputs["k"] = np.array(self.k, np.int32)
+        inputs = {"exclude_seen": np.array(self.exclude_seen), **self.given_k()}
         if self.popularity_correction is not None:
             inputs["popularity_correction"] = np.array(self.popularity_correction, np.float32)
         return {**inputs, "exclude": rectangle([self.exclude]), "candidates": rectangle([self.candidates])}
+
+    def given_k(self) -> dict[str, np.ndarray]:
+        """Returns k as an input of a signature; nothing for the default."""
+        return {} if self.k is None else {"k": np.array(self.k, np.int32)}
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,34 @@ class SavedRecommender:
         self.has_user_embeddings = "users" in signature.inputs
         self._inputs = signature.inputs
 
+    @property
+    def card(self) -> dict[str, Any]:
+        """The model card."""
+        return self._model.card
+
+    @cached_property
+    def items(self) -> list[str]:
+        """The raw ids of all items."""
+        if self._model.vocabulary is None:
+            raise UserError(f"{self.folder}: has no list of its items")
+        return self._model.vocabulary.read_text(encoding="utf-8").split("\n")[:-1]
+
+    @cached_property
+    def histories(self) -> Histories | None:
+        """The users' histories; None if the export has none. Raises UserError if their file is damaged."""
+        path = self.folder / HISTORIES
+        return Histories.read(path, len(self.items)) if path.exists() else None
+
+    def known_histories(self) -> Histories:
+        """The same, but raises UserError if there are none."""
+        if self.histories is None:
+            raise UserError(f"{self.folder}: holds no histories of users; export it with --with_histories=N")
+        return self.histories
+
+    def history_of(self, user: str) -> list[str]:
+        """Returns the raw ids of a user's last items, oldest first. Raises UserError for an unknown user."""
+        return [self.items[number - 1] for number in self.known_histories()[user]]
+
     def check(self, choices: Choices) -> None:
         """Raises UserError if the model was exported before it could do what is asked."""
         if choices.popularity_correction is not None and "popularity_correction" not in self._inputs:
@@ -101,17 +135,51 @@ class SavedRecommender:
                 export.
         """
         self.check(choices)
-        inputs = {"histories": rectangle(histories), **choices.arrays()}
-        if self.has_user_embeddings:
-            inputs["users"] = np.array([_bytes(user) for user in users], object)
+        inputs = {**self._whom(histories, users), **choices.arrays()}
+        return _recommendations(self._call("recommend", inputs))
+
+    def similar(self, items: Sequence[str], k: int | None = None) -> Recommendations:
+        """Returns the most similar items to each of some items. `unknown` is 1 for an unknown one, 0 else.
+
+        Raises:
+            UserError: for a k below 1, or a model that cannot compare items.
+        """
+        chosen = {"items": rectangle([items])[0], **Choices(k).given_k()}
+        return _recommendations(self._call("similar", chosen))
+
+    def item_vectors(self, items: Sequence[str]) -> np.ndarray:
+        """Returns the vectors of items, float32 [b, d], zeros for unknown ones. Raises UserError if there are none."""
+        return self._call("item_vectors", {"items": rectangle([items])[0]})["vectors"]
+
+    def encode(self, histories: Sequence[Sequence[str]], users: Sequence[str]) -> np.ndarray:
+        """Returns the vectors after raw histories, float32 [b, d]. `users`: as for `recommend`."""
+        return self._call("encode", self._whom(histories, users))["vectors"]
+
+    def scores(self, histories: tf.Tensor, users: tf.Tensor, candidates: tf.Tensor) -> tf.Tensor:
+        """Scores candidates, string [b or 1, c], within a TensorFlow function: float32 [b, c]."""
+        whom = {"histories": histories, **({"users": users} if self.has_user_embeddings else {})}
+        return self._model.function("score")(**whom, candidates=candidates)["scores"]
+
+    def _whom(self, histories: Sequence[Sequence[str]], users: Sequence[str]) -> dict[str, np.ndarray]:
+        whom = {"histories": rectangle(histories)}
+        return {**whom, "users": rectangle([users])[0]} if self.has_user_embeddings else whom
+
+    def _call(self, signature: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if signature not in self._model.signatures:
+            raise UserError(
+                f"{self.folder}: has no signature `{signature}`: its model cannot do that, or it is an older export"
+            )
         try:
-            outputs = self._model.call("recommend", inputs)
+            return self._model.call(signature, inputs)
         except ModelError as error:
             raise UserError(f"{self.folder}: {error}") from error
-        lengths = np.isfinite(outputs["scores"]).sum(axis=1)
-        items = [[item.decode() for item in row[:length]] for row, length in zip(outputs["items"].tolist(), lengths)]
-        scores = [row[:length] for row, length in zip(outputs["scores"], lengths)]
-        return Recommendations(items, scores, outputs["unknown"])
+
+
+def _recommendations(outputs: dict[str, np.ndarray]) -> Recommendations:
+    lengths = np.isfinite(outputs["scores"]).sum(axis=1)
+    items = [[item.decode() for item in row[:length]] for row, length in zip(outputs["items"].tolist(), lengths)]
+    scores = [row[:length] for row, length in zip(outputs["scores"], lengths)]
+    return Recommendations(items, scores, outputs["unknown"])
 
 
 def rectangle(rows: Sequence[Sequence[str]]) -> np.ndarray:

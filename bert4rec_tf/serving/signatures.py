@@ -109,6 +109,10 @@ class LoadedModel:
         except tf.errors.OpError as error:
             raise ModelError(_reason(error), isinstance(error, _CLIENT_ERRORS)) from error
 
+    def function(self, signature: str) -> Any:
+        """Returns a signature as a TensorFlow function of its inputs by name."""
+        return self._loaded.signatures[signature]
+
     def warm_up(self) -> None:
         """Calls every signature once, because TensorFlow's first call is slow."""
         for name, signature in self.signatures.items():

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections.abc import Mapping
 from pathlib import Path
 
 from bert4rec_tf.foundation import files
@@ -42,3 +43,10 @@ def read_titles(path: Path) -> dict[str, str]:
     except files.UNREADABLE as error:
         raise files.unreadable(path, error) from error
     return titles
+
+
+def csv_of(titles: Mapping[str, str]) -> str:
+    """Returns titles as a file that `read_titles` reads."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([COLUMNS, *titles.items()])
+    return text.getvalue()

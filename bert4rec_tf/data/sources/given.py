@@ -1,0 +1,39 @@
+"""Reads whatever the caller of `fit` has: a table, a file, a data set's name, or sequences."""
+
+from pathlib import Path
+from typing import Any
+
+from bert4rec_tf.config.data_names import OWN, Interactions
+from bert4rec_tf.data.reading import conversion, tables
+from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.data.sources import datasets
+
+FRAME = f"{OWN}frame"
+"""The name of data that come from no file."""
+
+
+def read(
+    data: Any, user: str | None = None, item: str | None = None, time: str | None = None, least: int = 2, **options: Any
+) -> tuple[str, Sequences, Interactions | None]:
+    """Returns the name, the sequences, and the user's own files if the data came from some.
+
+    Args:
+        data: a pandas DataFrame or an Arrow table; a path, a pattern or several of them; the name of a data set; or
+            `Sequences`.
+        user, item, time: the columns; None to guess them by their names.
+        least: users with fewer actions are left out.
+        **options: the other fields of `Interactions`.
+
+    Raises:
+        UserError: as in `tables.interactions` and `datasets.load`.
+    """
+    if isinstance(data, Sequences):
+        return FRAME, data, None
+    if isinstance(data, str) and data in datasets.DATASETS:
+        return data, datasets.load(data), None
+    columns = {"user_column": user, "item_column": item, "time_column": time, **options}
+    if isinstance(data, (str, Path, list, tuple)):
+        data = Interactions(data, **columns)
+    if isinstance(data, Interactions):
+        return data.name, datasets.load(data) if least == 2 else conversion.convert(data, least=least)[0], data
+    return FRAME, tables.read_frame(data, Interactions(tables.TITLE, **columns), least), None

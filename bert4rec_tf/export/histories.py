@@ -1,0 +1,71 @@
+"""Users' histories in an export, so that a user's id is enough to recommend to them. Only NumPy."""
+
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.foundation import npz
+from bert4rec_tf.foundation.errors import UserError
+
+HISTORIES = Path("assets.extra", "histories.npz")
+"""The file in the folder of a SavedModel."""
+
+
+class Histories:
+    """The last items of every user, oldest first.
+
+    Attributes:
+        items: int32 item numbers, from 1, user after user.
+        splits: int64 [users + 1]; user u's items are `items[splits[u]:splits[u + 1]]`.
+        users: raw ids.
+
+    Raises:
+        ValueError: if these do not fit together.
+    """
+
+    def __init__(self, items: np.ndarray, splits: np.ndarray, users: list[str]) -> None:
+        if len(splits) != len(users) + 1 or splits[0] != 0 or splits[-1] != len(items) or (np.diff(splits) < 0).any():
+            raise ValueError("`splits` must part the items by users")
+        self.items, self.splits, self.users = items, splits, users
+
+    @classmethod
+    def of(cls, sequences: Sequences, most: int) -> "Histories":
+        """Returns the last `most` items of every user."""
+        lengths = np.minimum(sequences.lengths, most)
+        from_end = np.repeat(sequences.splits[1:], sequences.lengths) - np.arange(sequences.num_actions)
+        splits = np.concatenate([[0], np.cumsum(lengths)])
+        return cls(sequences.items[from_end <= most], splits, sequences.users.tolist())
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {user: place for place, user in enumerate(self.users)}
+
+    def __getitem__(self, user: str) -> np.ndarray:
+        """Returns a user's item numbers. Raises UserError for an unknown user."""
+        place = self._places.get(user)
+        if place is None:
+            raise UserError(f"`user` must be one of the export's {len(self.users):,} users. Received: user={user}")
+        return self.items[self.splits[place] : self.splits[place + 1]]
+
+    def __contains__(self, user: str) -> bool:
+        return user in self._places
+
+    def write(self, path: Path) -> None:
+        """Writes the file, compressed. Equal histories give equal bytes."""
+        users = np.frombuffer("\n".join(self.users).encode(), np.uint8)
+        lengths = np.diff(self.splits).astype(np.int32)
+        npz.write(path, {"items": self.items.astype(np.int32), "lengths": lengths, "users": users}, compressed=True)
+
+    @classmethod
+    def read(cls, path: Path, num_items: int) -> "Histories":
+        """Reads what `write` wrote. Raises UserError if it is damaged or does not fit the number of items."""
+        found = npz.read(path, ("items", "lengths", "users"))
+        try:
+            items, users = found["items"], found["users"].tobytes().decode().split("\n")
+            if items.size and not 1 <= items.min() <= items.max() <= num_items:
+                raise ValueError("unknown items")
+            return cls(items, np.concatenate([[0], np.cumsum(found["lengths"], dtype=np.int64)]), users)
+        except ValueError as error:
+            raise npz.CorruptFileError(f"{path}: does not fit the model ({error})") from error

@@ -1,0 +1,340 @@
+"""A trained model in a notebook: recommendations, similar items and metrics, with the data's own ids."""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import tensorflow as tf
+
+from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.config.run import ALL, Run
+from bert4rec_tf.data.sequences import Sequences, Vocabulary, joined
+from bert4rec_tf.data.sources import given
+from bert4rec_tf.evaluation.baselines import metrics_of
+from bert4rec_tf.evaluation.candidates import SAMPLERS
+from bert4rec_tf.evaluation.metrics import FULL, POPULAR
+from bert4rec_tf.evaluation.ranking import Ranker, RankingTask
+from bert4rec_tf.export.histories import Histories
+from bert4rec_tf.export.layout import MODEL
+from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.progress import Progress, warn
+from bert4rec_tf.foundation.types import Batch, Tensor
+from bert4rec_tf.runs import exporting
+from bert4rec_tf.runs.pipeline import open_experiment
+from bert4rec_tf.runs.workdir import CONFIG, WorkDirectory
+from bert4rec_tf.serving import batch
+from bert4rec_tf.serving.client import Choices, SavedRecommender
+from bert4rec_tf.serving.titles import csv_of, read_titles
+
+TITLES = "titles.csv"
+"""The items' titles in a work directory."""
+
+NOT_KEPT = ("prepared", ".lock")
+"""What `save` leaves out of a work directory."""
+
+
+class FittedModel:
+    """What `fit` and `open` return. Items and users go in and out by the ids of the data, as texts.
+
+    Attributes:
+        saved: the SavedModel that computes everything.
+        workdir: the work directory of its training; None for a SavedModel alone.
+        titles: raw id -> title; empty if no titles are known.
+    """
+
+    def __init__(
+        self,
+        saved: SavedRecommender,
+        workdir: Path | None = None,
+        titles: Mapping[str, str] | None = None,
+        scratch: tempfile.TemporaryDirectory | None = None,
+    ) -> None:
+        self.saved = saved
+        self.workdir = workdir
+        self.titles = dict(titles or {})
+        self._scratch = scratch  # the folder lasts as long as the model
+
+    def recommend(
+        self,
+        user: Any = None,
+        history: Iterable[Any] | None = None,
+        k: int = 10,
+        exclude: Iterable[Any] = (),
+        candidates: Iterable[Any] = (),
+        exclude_seen: bool = True,
+        popularity_correction: float | None = None,
+    ) -> pd.DataFrame:
+        """Recommends to one user of the data, or after any history.
+
+        Args:
+            user: whose history in the data is continued; not needed with a `history`, except by models that have
+                learnt users.
+            history: items, oldest first, in place of the user's own. Unknown ones are skipped with a warning.
+            k: number of items.
+            exclude: items to leave out.
+            candidates: the items to rank; empty for all.
+            exclude_seen: whether to leave out the items of the history.
+            popularity_correction: 0 or more: rank by score - this * log(count + 1); None for the default of the export.
+
+        Returns:
+            Columns `rank` (from 1), `item`, `score`, and `title` if titles are known.
+
+        Raises:
+            UserError: if neither is given, or the user is unknown.
+        """
+        if user is None and history is None:
+            raise UserError("`recommend` needs a `user` or a `history`. Received: neither")
+        items = self.saved.history_of(str(user)) if history is None else texts("history", history)
+        chosen = Choices(
+            k, exclude_seen, texts("exclude", exclude), texts("candidates", candidates), popularity_correction
+        )
+        answer = self.saved.recommend([items], ["" if user is None else str(user)], chosen)
+        if answer.unknown[0]:
+            warn(f"{answer.unknown[0]} of the {len(items)} items in the history are unknown and were skipped")
+        return self._table(answer.items[0], answer.scores[0])
+
+    def recommend_all(
+        self, users: Iterable[Any] | None = None, k: int = 10, silent: bool = False, **choices: Any
+    ) -> pd.DataFrame:
+        """Recommends to many users of the data at once.
+
+        Args:
+            users: None for all.
+            k: number of items for each.
+            silent: whether to hide the progress.
+            **choices: `exclude`, `candidates`, `exclude_seen` and `popularity_correction`, as for `recommend`.
+
+        Returns:
+            Columns `user`, `rank`, `item`, `score`, and `title` if titles are known.
+        """
+        names = self.users if users is None else texts("users", users)
+        listed = {name: texts(name, choices.pop(name)) for name in ("exclude", "candidates") if name in choices}
+        rows = [(name, self.saved.history_of(name)) for name in names]
+        progress = Progress("recommending", -(-len(rows) // batch.BATCH_USERS), 0, batch.BATCH_USERS, silent=silent)
+        lines = list(batch.recommended(self.saved, rows, Choices(k, **listed, **choices), self.titles, progress))
+        progress.close()
+        found = pd.DataFrame(lines, columns=[*batch.COLUMNS, "title"]).astype({"rank": int, "score": np.float32})
+        return found if self.titles else found.drop(columns="title")
+
+    def similar(self, item: Any, k: int = 10) -> pd.DataFrame:
+        """Returns the items with the nearest vectors by cosine, in the columns of `recommend`.
+
+        Raises:
+            UserError: if the item is unknown, or the model has nothing to compare items by (POP).
+        """
+        answer = self.saved.similar([str(item)], k)
+        if answer.unknown[0]:
+            raise UserError(f"`item` must be an item of the data. Received: item={item}")
+        return self._table(answer.items[0], answer.scores[0])
+
+    @property
+    def items(self) -> list[str]:
+        """The items, the most popular first: row i of `item_vectors` is of `items[i]`."""
+        return self.saved.items
+
+    @property
+    def users(self) -> list[str]:
+        """The users whose histories are known."""
+        return self.saved.known_histories().users
+
+    @cached_property
+    def item_vectors(self) -> np.ndarray:
+        """The vectors of all items, float32 [n, d]. Raises UserError for a model that only counts."""
+        return self.saved.item_vectors(self.items)
+
+    def user_vectors(self, histories: Sequence[Iterable[Any]], users: Iterable[Any] | None = None) -> np.ndarray:
+        """Returns the vectors after these histories, float32 [b, d]. `users` are for models that have learnt users."""
+        rows = [texts("histories", history) for history in histories]
+        return self.saved.encode(rows, [""] * len(rows) if users is None else texts("users", users))
+
+    def evaluate(
+        self,
+        test: Any,
+        user: str | None = None,
+        item: str | None = None,
+        time: str | None = None,
+        num_negatives: int = 100,
+        seed: int = 0,
+    ) -> pd.DataFrame:
+        """Measures the model on actions that it has not learnt.
+
+        Every row of the test data is one case: its item is ranked after the user's whole history. The items of the
+        user's other rows are never among the candidates. Rows of unknown users or items are left out with a warning.
+
+        Args:
+            test: as the data of `fit`.
+            user, item, time: the columns, as for `fit`.
+            num_negatives: candidates beside the target, in the two sampled protocols.
+            seed: of these candidates.
+
+        Returns:
+            A row for each metric, and a column for each protocol (`evaluation.metrics`).
+        """
+        known, rows = self._histories, given.read(test, user, item, time, least=1)[1]
+        places = {name: place for place, name in enumerate(known.users.tolist())}
+        targets = known.vocabulary.encode(rows.vocabulary.items.tolist())[rows.items - 1]
+        numbers = np.array([places.get(name, -1) for name in rows.users.tolist()], np.int64)
+        users = np.repeat(numbers, rows.lengths)
+        is_known = (users >= 0) & (targets > 0)
+        if not is_known.any():
+            raise UserError("`test` must have rows of known users and items. Received: none")
+        if not is_known.all():
+            warn(f"{(~is_known).sum():,} of {len(users):,} test rows have an unknown user or item and were left out")
+        users, targets = users[is_known], targets[is_known]
+        whole = _with_targets(known, users, targets)
+        negatives = {name: draw(whole, users, num_negatives, seed) for name, draw in SAMPLERS.items()}
+        task = RankingTask(known, users, targets, negatives, all_items=True)
+        return pd.DataFrame(metrics_of(Ranker(self._score, self.saved.card.get("max_history")).ranks(task)))
+
+    def continue_training(self, more: Any, **options: Any) -> "FittedModel":
+        """Trains on with new actions: starts from these weights, matched by raw ids, and learns old and new data.
+
+        Args:
+            more: as the data of `fit`; a user's new actions follow the known ones.
+            **options: as for `fit`, without what decides the model; the settings are those of this model unless named.
+
+        Raises:
+            UserError: for a model without a work directory, whose weights a SavedModel does not give back.
+        """
+        if self.workdir is None:
+            raise UserError("`continue_training` needs the work directory of the training: open that")
+        columns = {name: options.pop(name, None) for name in ("user", "item", "time")}
+        kept = {name: options.pop(name) for name in ("workdir", "callbacks", "silent") if name in options}
+        data = joined(self._histories, given.read(more, **columns, least=1)[1])
+        run = Run.from_dict(WorkDirectory(self.workdir).read_config()["run"])
+        run = Run.make(given.FRAME, run.model, options.pop("seed", run.seed), **{**run.flat(), **options})
+        return trained(run, data, titles=self.titles, init_from=self.workdir, **kept)
+
+    def save(self, path: Path | str) -> Path:
+        """Copies the model to a new folder, which `open` and `bert4rec serve --model=` read. Returns the folder."""
+        target = files.expanded_path(path)
+        if target.exists():
+            raise UserError(f"`path` must be a new folder. Received: path={target}")
+        with files.replace_directory(target) as aside:
+            origin = self.workdir or self.saved.folder
+            shutil.copytree(origin, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*NOT_KEPT))
+        return target
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """What the training measured (`metrics.json`), as far as the model keeps it."""
+        measured = WorkDirectory(self.workdir).read_metrics() if self.workdir else None
+        return measured or self.saved.card.get("metrics") or {}
+
+    def __repr__(self) -> str:
+        card, found = self.saved.card, self.metrics
+        data = card.get("data", {})
+        sizes = ", ".join(f"{data[name]:,} {name}" for name in ("users", "items", "actions") if name in data)
+        lines = [f"{card.get('model')} of {data.get('name')}: {sizes}"]
+        for protocol, among in ((POPULAR, "popular items"), (FULL, "all unseen items")):
+            shown = {"test": "", "pop": "POP ", "item_cooccurrence": "item_cooccurrence "}
+            cells = [f"{title}{found[key][protocol]['ndcg@10']:.3f}" for key, title in shown.items() if key in found]
+            lines += [f"  NDCG@10 among {among}: {', '.join(cells)}"] * bool(cells)
+        if card.get("run", {}).get("training", {}).get("protocol") == ALL:
+            lines.append("  (measured with a model that held out the last actions; this one has learnt them too)")
+        return "\n".join([*lines, f"  in {self.workdir or self.saved.folder}"])
+
+    @cached_property
+    def _histories(self) -> Sequences:
+        """The users' histories. Raises UserError if the export has none."""
+        found = self.saved.known_histories()
+        vocabulary = Vocabulary(
+            np.array(self.items, object), np.bincount(found.items, minlength=len(self.items) + 1)[1:]
+        )
+        return Sequences(found.items, found.splits, np.array(found.users, object), vocabulary)
+
+    def _table(self, items: list[str], scores: np.ndarray) -> pd.DataFrame:
+        table = pd.DataFrame({"rank": range(1, len(items) + 1), "item": items, "score": scores})
+        return table.assign(title=[self.titles.get(item, "") for item in items]) if self.titles else table
+
+    def _score(self, batch: Batch, candidates: Tensor | None) -> Tensor:
+        """Scores as `Recommender.score` does, by the SavedModel."""
+        names = tf.constant(["", *self.items])
+        numbers = tf.range(1, len(self.items) + 1)[None, :] if candidates is None else candidates
+        users = tf.gather(tf.constant(self.users), batch["users"])
+        return self.saved.scores(tf.gather(names, batch["items"]), users, tf.gather(names, numbers))
+
+
+def trained(
+    run: Run,
+    sequences: Sequences,
+    interactions: Interactions | None = None,
+    titles: Any = None,
+    init_from: Any = None,
+    workdir: Path | str | None = None,
+    callbacks: Sequence[Callable[[dict[str, float]], None]] = (),
+    silent: bool = False,
+) -> FittedModel:
+    """Trains, measures and exports a run with its histories. The arguments are those of `fitting.fit`."""
+    known, scratch = titles_of(titles), None
+    if workdir is None:
+        scratch = tempfile.TemporaryDirectory(prefix="bert4rec-")
+        workdir = Path(scratch.name) / run.dataset
+
+    def watch(row: dict[str, float]) -> None:
+        for callback in callbacks:
+            callback(row)
+
+    options = {"interactions": interactions, "silent": silent, "watch": watch}
+    experiment = open_experiment(run, sequences, workdir=workdir, init_from=init_from, **options)
+    with experiment.workdir.lock():
+        experiment.prepare()
+        experiment.evaluate(experiment.train())
+        exporting.export(experiment.workdir, histories=Histories.of(sequences, int(sequences.lengths.max())))
+    path = experiment.workdir.path
+    if known:
+        files.write_text(path / TITLES, csv_of(known))
+    return FittedModel(SavedRecommender(experiment.workdir.export), path, known, scratch)
+
+
+def _with_targets(known: Sequences, users: np.ndarray, targets: np.ndarray) -> Sequences:
+    """Returns the histories with these targets behind them, so that none of a user's is drawn as a candidate."""
+    owners = np.concatenate([np.repeat(np.arange(known.num_users), known.lengths), users])
+    items = np.concatenate([known.items, targets])[np.argsort(owners, kind="stable")]
+    splits = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=known.num_users))])
+    counts = np.bincount(items, minlength=known.num_items + 1)[1:]
+    return Sequences(items, splits, known.users, Vocabulary(known.vocabulary.items, counts))
+
+
+def texts(name: str, raw: Iterable[Any]) -> list[str]:
+    """Returns ids as texts. Raises UserError for a single text, which would be taken apart letter by letter."""
+    if isinstance(raw, (str, bytes)):
+        raise UserError(f"`{name}` must be a list of ids. Received: {name}={raw!r}")
+    return [str(one) for one in raw]
+
+
+def open(path: Path | str, titles: Any = None) -> FittedModel:
+    """Opens what was trained: a work directory, or an exported SavedModel.
+
+    Args:
+        path: the folder.
+        titles: as for `fit`.
+
+    Raises:
+        UserError: if it is neither, or the work directory has no exported model yet.
+    """
+    folder = files.expanded_path(path)
+    kept = folder / TITLES
+    known = titles_of(kept if titles is None and kept.exists() else titles)
+    if (folder / MODEL).exists():
+        return FittedModel(SavedRecommender(folder), None, known)
+    if (folder / CONFIG).exists():
+        return FittedModel(SavedRecommender(WorkDirectory(folder).export), folder, known)
+    raise UserError(f"`path` must be a work directory or a SavedModel. Received: path={folder}")
+
+
+def titles_of(titles: Any) -> dict[str, str]:
+    """Returns raw id -> title of a dictionary, a file, or a table with a column of ids and one of titles."""
+    if titles is None:
+        return {}
+    if isinstance(titles, Mapping):
+        return {str(item): str(title) for item, title in titles.items()}
+    if isinstance(titles, (str, Path)):
+        return read_titles(files.expanded_path(titles))
+    raise UserError(f"`titles` must be a file or a dictionary. Received: {type(titles).__name__}")

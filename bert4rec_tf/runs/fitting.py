@@ -1,0 +1,93 @@
+"""From data to a trained model in one call."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bert4rec_tf.config import presets
+from bert4rec_tf.config.run import ALL, SELECT, SELECT_AND_RETRAIN
+from bert4rec_tf.data.sequences import held_out_later
+from bert4rec_tf.data.sources import given
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.runs.fitted import FittedModel, trained
+
+PRESET = "preset"
+HELD_OUT = {None: ALL, 0: ALL, 1: SELECT_AND_RETRAIN, 2: SELECT}
+"""How many of each user's last actions the final model does not learn -> protocol."""
+
+
+@dataclass(frozen=True)
+class TimeSplit:
+    """Holds out what happened from a time on, for all users, in place of each user's last action.
+
+    A user's first action from then on is the test item, and the one before it the validation item.
+
+    Attributes:
+        test_from: a date, or a number like the times of the data.
+    """
+
+    test_from: str | float
+
+
+def fit(
+    data: Any,
+    *,
+    user: str | None = None,
+    item: str | None = None,
+    time: str | None = None,
+    model: str = "bert4rec",
+    preset: str = "fast",
+    seed: int = 1,
+    holdout: int | str | None = PRESET,
+    split: TimeSplit | None = None,
+    validation: Any = None,
+    titles: Any = None,
+    init_from: Any = None,
+    workdir: Path | str | None = None,
+    callbacks: Sequence[Callable[[dict[str, float]], None]] = (),
+    silent: bool = False,
+    **settings: Any,
+) -> FittedModel:
+    """Trains a model and measures it.
+
+    Example:
+        model = b4r.fit(frame)
+        model.recommend(user=15)
+
+    Args:
+        data: one action per row: a pandas DataFrame, an Arrow table, a path, a pattern; or a data set's name, or
+            `Sequences` (`b4r.interactions` has filters).
+        user, item, time: the columns; None to guess them by their names. `time="none"`: the rows are in order.
+        model: a name in `b4r.MODELS`.
+        preset: of the settings. With data of your own, their size decides.
+        seed: of everything random.
+        holdout: how many of each user's last actions the final model does not learn: None for none, which takes one
+            more training after the measured one; 1 or 2. By default none of your own data, and of a data set what its
+            preset says.
+        split: None holds out each user's last actions; or a `TimeSplit`.
+        validation: your own data to choose the steps on, in place of held-out actions: each user's first row. They are
+            the measured items too, so measure with `evaluate` on others.
+        titles: the items' titles: a dictionary, or a file (`serving.titles`).
+        init_from: trained weights to start from, as for `--init_from`.
+        workdir: a folder to keep and to resume from; by default a temporary one, which goes with the model.
+        callbacks: each is called with every new row of the training curve. An exception ends the training.
+        silent: whether to hide the progress.
+        **settings: any setting by its name (`steps=2_000`, `hidden_dim=128`), in place of the preset's.
+
+    Raises:
+        UserError: for data that cannot be read or learnt from, and a setting that does not exist or fit.
+    """
+    options = {} if split is None else {"test_from": str(split.test_from)}
+    columns = {"user": user, "item": item, "time": time}
+    name, sequences, files = given.read(data, **columns, **options)
+    if validation is not None:
+        if split is not None:
+            raise UserError("`validation` must be left out with a `split`. Received: both")
+        sequences, files = held_out_later(sequences, given.read(validation, **columns, least=1)[1]), None
+    if holdout != PRESET:
+        if holdout not in HELD_OUT:
+            raise UserError(f"`holdout` must be None, 1 or 2. Received: holdout={holdout}")
+        settings["protocol"] = HELD_OUT[holdout]
+    run = presets.make_run(name, model, preset, seed, size=sequences, **settings)
+    return trained(run, sequences, files, titles, init_from, workdir, callbacks, silent)

@@ -1,0 +1,227 @@
+"""`b4r.fit` and what it returns, on tables so regular that the right answers are known."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from support.paths import ROOT
+from support.ranking_oracle import plain_metrics
+from support.trainings import small_and_quick
+
+import bert4rec_tf as b4r
+from bert4rec_tf.data.sources import given
+
+ROWS = [(user, f"i{(3 * user + 2 * place) % 40}", place) for user in range(60) for place in range(8)]
+FRAME = pd.DataFrame(ROWS, columns=["user_id", "movieId", "timestamp"])
+LATER = pd.DataFrame([(user, f"i{(3 * user + 16) % 40}", 9) for user in range(60)], columns=FRAME.columns)
+COUNTING = {"model": "item_cooccurrence", "silent": True}
+SMALL = {"model": "bpr_mf", "steps": 12, "evaluate_every": 6, "batch_size": 16, "silent": True}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    with small_and_quick():
+        yield
+
+
+@pytest.fixture(scope="module")
+def counted():
+    return b4r.fit(FRAME, titles={"i1": "One", "i2": 'Two, or "2"'}, **COUNTING)
+
+
+@pytest.fixture(scope="module")
+def learnt():
+    return b4r.fit(FRAME, **SMALL)
+
+
+def histories():
+    return {str(user): group.tolist() for user, group in FRAME.groupby("user_id")["movieId"]}
+
+
+def test_the_next_item_of_a_user_is_recommended(counted):
+    best = counted.recommend(user=3, k=5)
+    assert list(best) == ["rank", "item", "score", "title"] and best["rank"].tolist() == [1, 2, 3, 4, 5]
+    assert best["item"][0] == f"i{(3 * 3 + 16) % 40}"
+    same = counted.recommend(history=histories()["3"], k=5)
+    pd.testing.assert_frame_equal(best, same)
+    assert not set(best["item"]) & set(histories()["3"])
+    assert set(counted.recommend(user="3", k=40, exclude_seen=False)["item"]) >= set(histories()["3"])
+
+
+def test_what_is_recommended_can_be_chosen(counted):
+    best = counted.recommend(user=3, k=3)["item"].tolist()
+    assert best[0] not in counted.recommend(user=3, k=3, exclude=best[:1])["item"].tolist()
+    assert counted.recommend(user=3, candidates=best[1:])["item"].tolist() == best[1:]
+    corrected = counted.recommend(user=3, k=40, popularity_correction=2.0)
+    plain = counted.recommend(user=3, k=40).set_index("item")["score"]
+    counts = FRAME["movieId"].value_counts()
+    for _, row in corrected.iterrows():
+        assert row["score"] == pytest.approx(plain[row["item"]] - 2 * np.log1p(counts[row["item"]]), rel=1e-4)
+
+
+def test_all_users_get_what_each_gets_alone(counted):
+    found = counted.recommend_all(k=3, silent=True)
+    assert list(found) == ["user", "rank", "item", "score", "title"] and len(found) == 180
+    for user in ("0", "17", "59"):
+        alone = counted.recommend(user=user, k=3)
+        assert found[found["user"] == user]["item"].tolist() == alone["item"].tolist()
+    some = counted.recommend_all(users=[5, "9"], k=1, silent=True, exclude=["i1"])
+    assert some["user"].tolist() == ["5", "9"]
+
+
+def test_similar_items_and_vectors(counted, learnt):
+    assert counted.similar("i7", k=3)["item"].tolist() == ["i9", "i11", "i13"]
+    vectors = learnt.item_vectors
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    place = learnt.items.index("i7")
+    order = [learnt.items[other] for other in np.argsort(-(unit @ unit[place])) if other != place]
+    similar = learnt.similar("i7", k=5)
+    assert similar["item"].tolist() == order[:5] and "title" not in similar
+    np.testing.assert_allclose(similar["score"], np.sort(np.delete(unit @ unit[place], place))[::-1][:5], rtol=1e-5)
+    users = learnt.user_vectors([["i1", "i2"], []], users=[3, 4])
+    scores = learnt.recommend(user=3, history=["i1"], k=40).set_index("item")["score"]
+    products = dict(zip(learnt.items, users[0] @ vectors.T))
+    differences = np.array([scores[item] - products[item] for item in scores.index])
+    assert users.shape[0] == 2 and np.ptp(differences - differences.mean()) < 0.1  # the biases are left
+
+
+def test_own_test_rows_are_ranked_as_plain_loops_do(learnt):
+    known = histories()
+    expected = []
+    for user, item in zip(LATER["user_id"].astype(str), LATER["movieId"]):
+        scores = learnt.recommend(user=user, k=40).set_index("item")["score"]
+        target = scores[item]
+        expected.append(sum(score >= target for other, score in scores.items() if other != item))
+        assert item not in known[user]
+    found = learnt.evaluate(LATER)
+    assert found["full"].to_dict() == pytest.approx(plain_metrics(expected))
+    assert list(found) == ["popular", "uniform", "full"]
+
+
+def test_unknown_test_rows_are_left_out_and_told(learnt, capsys):
+    more = pd.concat([LATER, pd.DataFrame([(99, "i1", 9), (3, "new", 9)], columns=FRAME.columns)])
+    pd.testing.assert_frame_equal(learnt.evaluate(more), learnt.evaluate(LATER))
+    assert "2 of 62 test rows have an unknown user or item" in capsys.readouterr().err
+    with pytest.raises(b4r.UserError, match="`test` must have rows of known users and items"):
+        learnt.evaluate(more[-2:-1])
+
+
+def test_a_model_is_saved_and_opened(counted, tmp_path):
+    opened = b4r.open(counted.save(tmp_path / "kept"))
+    pd.testing.assert_frame_equal(opened.recommend(user=3), counted.recommend(user=3))
+    assert opened.titles == counted.titles and opened.metrics == counted.metrics
+    assert repr(opened).splitlines()[:-1] == repr(counted).splitlines()[:-1]
+    alone = b4r.open(tmp_path / "kept" / "saved_model", titles={"i1": "One"})
+    assert alone.recommend(user=3)["item"].tolist() == opened.recommend(user=3)["item"].tolist()
+    assert alone.metrics["test"] == counted.metrics["test"]
+    with pytest.raises(b4r.UserError, match="needs the work directory"):
+        alone.continue_training(LATER)
+    with pytest.raises(b4r.UserError, match="`path` must be a new folder"):
+        counted.save(tmp_path / "kept")
+    with pytest.raises(b4r.UserError, match="`path` must be a work directory or a SavedModel"):
+        b4r.open(tmp_path)
+
+
+def test_training_goes_on_with_new_actions(learnt):
+    again = learnt.continue_training(LATER, steps=6, silent=True)
+    assert again.recommend(user=3, k=40)["item"].tolist().count("i25") == 0  # i25 is seen now
+    assert again.saved.history_of("3") == [*histories()["3"], "i25"]
+    assert (
+        "learnt from the same data" in again.metrics["initial"]["leak"]
+        or "other data" in again.metrics["initial"]["leak"]
+    )
+    assert again.saved.card["run"]["architecture"] == learnt.saved.card["run"]["architecture"]
+
+
+def test_it_prints_a_few_lines(counted):
+    lines = repr(counted).splitlines()
+    assert lines[0] == "ItemCooccurrence of own-frame: 60 users, 40 items, 480 actions" and len(lines) == 5
+    assert re.fullmatch(r"  NDCG@10 among popular items: \S+, POP \S+, item_cooccurrence \S+", lines[1])
+
+
+def test_data_come_in_many_forms(tmp_path, counted, monkeypatch):
+    FRAME.to_csv(tmp_path / "ratings.csv", index=False)
+    expected = counted.recommend(user=3)["item"].tolist()
+    monkeypatch.setenv("BERT4REC_DATA", str(tmp_path))
+    table, renamed = pa.Table.from_pandas(FRAME), FRAME.set_axis(["a", "b", "c"], axis=1)
+    forms = (tmp_path / "ratings.csv", str(tmp_path / "rat*.csv"), [tmp_path / "ratings.csv"], b4r.interactions(FRAME))
+    read = [given.read(data)[:2] for data in (*forms, table, FRAME)] + [given.read(renamed, "a", "b", "c")[:2]]
+    assert {sequences.fingerprint for _, sequences in read} == {read[0][1].fingerprint}
+    assert [name for name, _ in read] == ["own-ratings", "own-rat_", "own-ratings", *["own-frame"] * 4]
+    assert given.read("synthetic")[0] == "synthetic"
+    assert b4r.fit(tmp_path / "ratings.csv", **COUNTING).recommend(user=3)["item"].tolist() == expected
+
+
+def test_what_is_held_out_can_be_chosen():
+    counts = FRAME["movieId"].value_counts().sort_index()
+    for holdout, cut in ((None, 0), (1, 1)):
+        model = b4r.fit(FRAME, model="pop", holdout=holdout, silent=True)
+        kept = FRAME[FRAME.groupby("user_id").cumcount(ascending=False) >= cut]["movieId"].value_counts()
+        scores = model.recommend(history=["i0"], k=40, exclude_seen=False).set_index("item")["score"].sort_index()
+        assert scores.to_dict() == kept.reindex(counts.index).fillna(0).to_dict()
+    with pytest.raises(b4r.UserError, match="`holdout` must be None, 1 or 2"):
+        b4r.fit(FRAME, holdout=3, **COUNTING)
+
+
+def test_a_split_by_time_holds_out_everybody_s_actions_from_then_on():
+    late = FRAME.assign(timestamp=FRAME["timestamp"] + FRAME["user_id"])  # user u acts from u to u + 7
+    model = b4r.fit(late, split=b4r.TimeSplit(30), holdout=1, **{**COUNTING, "model": "pop"})
+    before = late[late["timestamp"] < 30]
+    tested = [
+        user for user, times in late.groupby("user_id")["timestamp"] if times.max() >= 30 and sum(times < 30) >= 2
+    ]
+    assert model.metrics["users"] == len(tested) == 6
+    scores = model.recommend(history=["i0"], k=40, exclude_seen=False).set_index("item")["score"]
+    counts = before["movieId"].value_counts()
+    assert scores.to_dict() == {item: counts.get(item, 0) for item in scores.index}
+
+
+def test_own_validation_rows_choose_the_steps():
+    model = b4r.fit(FRAME, validation=LATER, **SMALL)
+    assert model.metrics["users"] == 60 and model.saved.history_of("3")[-1] == "i25"
+    with pytest.raises(b4r.UserError, match="`validation` must be left out with a `split`"):
+        b4r.fit(FRAME, validation=LATER, split=b4r.TimeSplit(5), **COUNTING)
+
+
+def test_callbacks_see_every_row_of_the_curve():
+    rows = []
+    b4r.fit(FRAME, holdout=2, callbacks=[rows.append, lambda row: None], **SMALL)
+    assert [row["step"] for row in rows] == [6, 12] and all("ndcg@10" in row for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda model: model.recommend(), "needs a `user` or a `history`"),
+        (lambda model: model.recommend(user="nobody"), "Received: user=nobody"),
+        (lambda model: model.recommend(history="i1"), "`history` must be a list of ids"),
+        (lambda model: model.recommend(user=3, k=0), "`k` must be at least 1"),
+        (lambda model: model.similar("nothing"), "`item` must be an item of the data. Received: item=nothing"),
+        (lambda model: model.item_vectors, "has no signature `item_vectors`"),
+        (lambda model: b4r.fit(42), "must be a pandas DataFrame or an Arrow table"),
+        (lambda model: b4r.fit(FRAME, titles=3), "`titles` must be a file or a dictionary"),
+        (lambda model: b4r.fit(FRAME, hiden_dim=3), "Did you mean 'hidden_dim'"),
+    ],
+)
+def test_mistakes_are_told(counted, call, message):
+    with pytest.raises(b4r.UserError, match=re.escape(message)):
+        call(counted)
+
+
+def test_unknown_items_of_a_history_are_told(counted, capsys):
+    counted.recommend(history=["i1", "nothing"])
+    assert "1 of the 2 items in the history are unknown" in capsys.readouterr().err
+
+
+def test_the_readme_s_snippet_runs(tmp_path, monkeypatch):
+    code = re.search(
+        r"## From Python\n.*?```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL
+    ).group(1)
+    monkeypatch.chdir(tmp_path)
+    shop, later = (part.assign(movieId=part["movieId"].str[1:]) for part in (FRAME, LATER))
+    code = code.replace("1196", "1").replace("b4r.fit(frame", "b4r.fit(frame, model='bpr_mf', steps=4, silent=True")
+    names = {"frame": shop, "later": later}
+    exec(code, names)
+    assert (tmp_path / "shop" / "saved_model").is_dir() and names["better"].saved.history_of("3")[-1] == "25"
