@@ -12,7 +12,7 @@ import pandas as pd
 import tensorflow as tf
 
 from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.config.run import ALL, Run
+from bert4rec_tf.config.run import ALL, SELECT, Run
 from bert4rec_tf.data.sequences import Sequences, Vocabulary, joined
 from bert4rec_tf.data.sources import given
 from bert4rec_tf.evaluation.baselines import metrics_of
@@ -25,12 +25,14 @@ from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import Progress, warn
 from bert4rec_tf.foundation.types import Batch, Tensor
+from bert4rec_tf.models import MODELS
 from bert4rec_tf.runs import exporting
 from bert4rec_tf.runs.pipeline import open_experiment
 from bert4rec_tf.runs.workdir import CONFIG, WorkDirectory
 from bert4rec_tf.serving import batch
 from bert4rec_tf.serving.client import Choices, SavedRecommender
 from bert4rec_tf.serving.titles import csv_of, read_titles
+from bert4rec_tf.training.trainer import BEST
 
 TITLES = "titles.csv"
 """The items' titles in a work directory."""
@@ -195,6 +197,9 @@ class FittedModel:
     def continue_training(self, more: Any, **options: Any) -> "FittedModel":
         """Trains on with new actions: starts from these weights, matched by raw ids, and learns old and new data.
 
+        It starts from the best weights of `select` where there are some: they have not seen what is held out. A model
+        that only counts counts anew.
+
         Args:
             more: as the data of `fit`; a user's new actions follow the known ones.
             **options: as for `fit`, without what decides the model; the settings are those of this model unless named.
@@ -208,8 +213,12 @@ class FittedModel:
         kept = {name: options.pop(name) for name in ("workdir", "callbacks", "silent") if name in options}
         data = joined(self._histories, given.read(more, **columns, least=1)[1])
         run = Run.from_dict(WorkDirectory(self.workdir).read_config()["run"])
-        run = Run.make(given.FRAME, run.model, options.pop("seed", run.seed), **{**run.flat(), **options})
-        return trained(run, data, titles=self.titles, init_from=self.workdir, **kept)
+        settings = {**run.flat(), **options}
+        settings["warmup_steps"] = options.get("warmup_steps", min(settings["warmup_steps"], settings["steps"] // 10))
+        run = Run.make(given.FRAME, run.model, settings.pop("seed", run.seed), **settings)
+        best = self.workdir / SELECT / BEST
+        start = None if MODELS[run.model].examples is None else best if best.exists() else self.workdir
+        return trained(run, data, titles=self.titles, init_from=start, **kept)
 
     def save(self, path: Path | str) -> Path:
         """Copies the model to a new folder, which `open` and `bert4rec serve --model=` read. Returns the folder."""

@@ -124,17 +124,6 @@ def test_a_model_is_saved_and_opened(counted, tmp_path):
         b4r.open(tmp_path)
 
 
-def test_training_goes_on_with_new_actions(learnt):
-    again = learnt.continue_training(LATER, steps=6, silent=True)
-    assert again.recommend(user=3, k=40)["item"].tolist().count("i25") == 0  # i25 is seen now
-    assert again.saved.history_of("3") == [*histories()["3"], "i25"]
-    assert (
-        "learnt from the same data" in again.metrics["initial"]["leak"]
-        or "other data" in again.metrics["initial"]["leak"]
-    )
-    assert again.saved.card["run"]["architecture"] == learnt.saved.card["run"]["architecture"]
-
-
 def test_it_prints_a_few_lines(counted):
     lines = repr(counted).splitlines()
     assert lines[0] == "ItemCooccurrence of own-frame: 60 users, 40 items, 480 actions" and len(lines) == 5
@@ -178,17 +167,13 @@ def test_a_split_by_time_holds_out_everybody_s_actions_from_then_on():
     assert scores.to_dict() == {item: counts.get(item, 0) for item in scores.index}
 
 
-def test_own_validation_rows_choose_the_steps():
-    model = b4r.fit(FRAME, validation=LATER, **SMALL)
+def test_own_validation_rows_choose_the_steps_and_callbacks_see_the_curve():
+    rows = []
+    model = b4r.fit(FRAME, validation=LATER, holdout=2, callbacks=[rows.append, lambda row: None], **SMALL)
     assert model.metrics["users"] == 60 and model.saved.history_of("3")[-1] == "i25"
+    assert [row["step"] for row in rows] == [6, 12] and all("ndcg@10" in row for row in rows)
     with pytest.raises(b4r.UserError, match="`validation` must be left out with a `split`"):
         b4r.fit(FRAME, validation=LATER, split=b4r.TimeSplit(5), **COUNTING)
-
-
-def test_callbacks_see_every_row_of_the_curve():
-    rows = []
-    b4r.fit(FRAME, holdout=2, callbacks=[rows.append, lambda row: None], **SMALL)
-    assert [row["step"] for row in rows] == [6, 12] and all("ndcg@10" in row for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -224,4 +209,8 @@ def test_the_readme_s_snippet_runs(tmp_path, monkeypatch):
     code = code.replace("1196", "1").replace("b4r.fit(frame", "b4r.fit(frame, model='bpr_mf', steps=4, silent=True")
     names = {"frame": shop, "later": later}
     exec(code, names)
-    assert (tmp_path / "shop" / "saved_model").is_dir() and names["better"].saved.history_of("3")[-1] == "25"
+    model, better = names["model"], names["better"]
+    assert (tmp_path / "shop" / "saved_model").is_dir() and better.saved.history_of("3")[-1] == "25"
+    assert "25" not in better.recommend(user=3, k=40)["item"].tolist()  # it is seen now
+    assert "learnt from other data" in better.metrics["initial"]["leak"]
+    assert better.saved.card["run"]["architecture"] == model.saved.card["run"]["architecture"]
