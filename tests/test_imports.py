@@ -78,11 +78,19 @@ def test_sequences_needs_numpy_only():
     assert outside <= {"numpy", "hashlib", "dataclasses", "functools"}
 
 
+LIGHT = ("layout", "histories")
+"""What serving may import of `export`: what describes files."""
+
+
 def test_serving_needs_no_model_and_no_keras():
     for path in FILES:
         if room(path) == "serving":
             assert "keras" not in {name[0] for name in imported(path)}, path
-            assert not {name for name in of_package(path) if name[0] == "export" and name[1] != "layout"}, path
+            assert not {name for name in of_package(path) if name[0] == "export" and name[1] not in LIGHT}, path
+    for name in LIGHT:
+        path = PACKAGE / "export" / f"{name}.py"
+        assert not {"keras", "tensorflow"} & {found[0] for found in imported(path)}, path
+        assert "models" not in {found[0] for found in of_package(path)}, path
 
 
 def test_nobody_imports_a_door():

@@ -94,6 +94,8 @@ def spec(name, shape, dtype):
 CANDIDATES = spec("candidates", [None, None], tf.string)
 EXCLUDE = spec("exclude", [None, None], tf.string)
 CORRECTION = spec("popularity_correction", [], tf.float32)
+ITEMS = spec("items", [None], tf.string)
+OF_ITEMS = {"similar": [ITEMS, spec("k", [], tf.int32)], "item_vectors": [ITEMS]}
 INPUTS = {
     "serving_default": [],
     "recommend": [spec("k", [], tf.int32), spec("exclude_seen", [], tf.bool), EXCLUDE, CANDIDATES, CORRECTION],
@@ -105,15 +107,18 @@ OUTPUTS = {
     "recommend": {"items": tf.string, "scores": tf.float32},
     "score": {"scores": tf.float32},
     "encode": {"vectors": tf.float32},
+    "similar": {"items": tf.string, "scores": tf.float32},
+    "item_vectors": {"vectors": tf.float32},
 }
 
 
 def test_what_the_signatures_take_and_give(served):
-    assert set(served.service.signatures) == set(INPUTS)
     whom = [spec("histories", [None, None], tf.string)]
     whom += [spec("users", [None], tf.string)] if served.has_user_embeddings else []
+    inputs = {**{name: [*whom, *more] for name, more in INPUTS.items()}, **OF_ITEMS}
+    assert set(served.service.signatures) == set(inputs)
     for name, signature in served.service.signatures.items():
-        assert signature.structured_input_signature == ((), {one.name: one for one in [*whom, *INPUTS[name]]})
+        assert signature.structured_input_signature == ((), {one.name: one for one in inputs[name]})
         outputs = dict(signature.structured_outputs)
         unknown = outputs.pop("unknown")
         assert (unknown.dtype, unknown.shape.rank) == (tf.int32, 1)
@@ -245,6 +250,41 @@ def test_the_largest_correction_hides_nothing(served):
     items, scores, _ = served.recommend([[], ["0"]], ["", "ann"], k=NUM_ITEMS, popularity_correction=3e38)
     assert (np.isfinite(scores).sum(axis=1) == [NUM_ITEMS, NUM_ITEMS - 1]).all()
     assert set(items[0]) == set(NAMES)
+
+
+def vectors_in_python(model):
+    """The items' vectors of these two models, float64 [n, d]."""
+    table = model.items if isinstance(model, BprMf) else model.item_embeddings
+    return np.asarray(table, np.float64)[1 : NUM_ITEMS + 1]
+
+
+ASKED = ["0", "unknown", "日本語", "", NAMES[-1], "0"]
+
+
+@pytest.mark.parametrize("k", [1, 4, NUM_ITEMS + 3])
+def test_similar_items_are_the_nearest_by_cosine_and_not_the_item_itself(served, k):
+    vectors = vectors_in_python(served.model)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    found = served.service.similar(tf.constant(ASKED), k=k)
+    assert found["unknown"].numpy().tolist() == [0, 1, 0, 1, 0, 0]
+    for row, name in enumerate(ASKED):
+        names = [one.decode() for one in found["items"][row].numpy().tolist()]
+        scores = dict(zip(NAMES, vectors @ vectors[NAMES.index(name)])) if name in NAMES else {}
+        scores.pop(name, None)
+        best = sorted(scores.values(), reverse=True)[:k]
+        assert len(set(names[: len(best)])) == len(best) and not any(names[len(best) :])
+        np.testing.assert_allclose([scores[one] for one in names[: len(best)]], best, atol=1e-6)
+        np.testing.assert_allclose(found["scores"][row, : len(best)], best, atol=1e-6)
+        assert (found["scores"][row, len(best) :].numpy() == -np.inf).all()
+
+
+def test_item_vectors_are_the_model_s_and_zero_for_unknown_items(served):
+    found = served.service.item_vectors(tf.constant(ASKED))
+    expected = [
+        vectors_in_python(served.model)[NAMES.index(one)] if one in NAMES else 0 * found["vectors"][0] for one in ASKED
+    ]
+    np.testing.assert_allclose(found["vectors"], np.stack(expected), rtol=1e-6)
+    assert found["unknown"].numpy().tolist() == [0, 1, 0, 1, 0, 0]
 
 
 @pytest.mark.parametrize("shared", [True, False])
