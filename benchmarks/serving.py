@@ -25,7 +25,7 @@ from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.models import BERT4Rec
 from bert4rec_tf.serving.client import rectangle
-from bert4rec_tf.serving.http.catalogue import Catalogue, read_items
+from bert4rec_tf.serving.http.catalogue import Catalogue
 from bert4rec_tf.serving.signatures import LoadedModel
 
 CATALOGUES = (10_000, 100_000, 1_000_000)
@@ -61,7 +61,7 @@ def of_catalogue(number: int) -> dict[str, float]:
         served = LoadedModel(folder)
         served.warm_up()
         figures = {"load seconds": time.perf_counter() - begin}
-        figures["load seconds, search"] = measuring.once(lambda: Catalogue(read_items(served.vocabulary), {}))
+        figures["load seconds, search"] = measuring.once(lambda: Catalogue(served.items, {}))
         figures |= in_process(served, Plain(model, vocabulary), histories)
         expected = [ask(served, [one])["scores"][0] for one in histories]
         with server(folder, max_batch_size=BATCH_SIZE) as (address, seconds):

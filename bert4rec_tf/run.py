@@ -25,6 +25,7 @@ from bert4rec_tf.config.run import OLDER_NAMES, Run, all_settings, help_texts
 from bert4rec_tf.config.settings import described, field_type
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.export.histories import HISTORIES, Histories
 from bert4rec_tf.export.layout import FORMATS, SAVED_MODEL
 from bert4rec_tf.foundation import startup
 from bert4rec_tf.foundation.errors import UserError, unknown_name
@@ -36,7 +37,7 @@ from bert4rec_tf.runs.workdir import WorkDirectory, interactions_of
 FLAGS = flags.FLAGS
 MODES = ("all", "prepare", "train", "evaluate", "export")
 MOST = 1_000_000
-"""The limit of --processes, --threads and --k."""
+"""The limit of --processes, --threads, --k and --with_histories."""
 
 DEFINE = {int: flags.DEFINE_integer, float: flags.DEFINE_float, bool: flags.DEFINE_boolean, str: flags.DEFINE_string}
 
@@ -65,6 +66,11 @@ flags.DEFINE_string(
     "trained weights to start from: a workdir, a checkpoint in one, or the authors' checkpoint",
 )
 flags.DEFINE_integer("k", 10, "how many items the exported model recommends")
+flags.DEFINE_integer(
+    "with_histories",
+    None,
+    "keep every user's last N items in the exported model, so that a user's id is enough to ask for recommendations",
+)
 flags.DEFINE_string("export_dir", None, "folder of the exported model (default: the format's name in the workdir)")
 flags.DEFINE_string("format", SAVED_MODEL, "what --mode=export writes: " + ", ".join(FORMATS))
 flags.DEFINE_string("mode", "all", "what to do: all, prepare, train, evaluate or export")
@@ -138,9 +144,10 @@ def check_flags(argv: list[str]) -> None:
         raise unknown_name("format", FLAGS.format, FORMATS)
     if FLAGS["format"].present and FLAGS.mode != "export":
         raise UserError(f"--format needs --mode=export. Received: mode={FLAGS.mode}")
-    if FLAGS["k"].present and FLAGS.format != SAVED_MODEL:
-        raise UserError(f"--k needs --format=saved_model. Received: format={FLAGS.format}")
-    for name in ("processes", "threads", "k"):
+    for name in ("k", "with_histories"):
+        if FLAGS[name].present and FLAGS.format != SAVED_MODEL:
+            raise UserError(f"--{name} needs --format=saved_model. Received: format={FLAGS.format}")
+    for name in ("processes", "threads", "k", "with_histories"):
         if FLAGS[name].value is not None and not 1 <= FLAGS[name].value <= MOST:
             raise UserError(f"`{name}` must be at least 1 and at most {MOST}. Received: {name}={FLAGS[name].value}")
     if not FLAGS.checkpoint_seconds >= 0:
@@ -153,7 +160,7 @@ def check_flags(argv: list[str]) -> None:
         FLAGS.seeds is not None or FLAGS.mode in ("prepare", "train")
     ):
         raise UserError("--popularity_correction needs --mode=all, evaluate or export, and cannot be used with --seeds")
-    for name in ("export_dir", "k"):
+    for name in ("export_dir", "k", "with_histories"):
         if FLAGS[name].present and (FLAGS.seeds is not None or FLAGS.mode not in ("all", "export")):
             raise UserError(f"--{name} needs --mode=all or export and cannot be used with --seeds")
 
@@ -170,7 +177,9 @@ def main(argv: list[str]) -> None:
     if FLAGS.mode in ("evaluate", "export") and named:
         workdir.check_run(run)
     if FLAGS.mode == "export":
-        export(workdir)
+        if FLAGS.with_histories is not None:
+            sequences = sequences or load(run.dataset, interactions)
+        export(workdir, sequences)
         return
     sequences = sequences or load(run.dataset, interactions)
     print(f"\nModel {run.model}, run {run.digest} in {workdir.path}", flush=True)
@@ -226,11 +235,28 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: d
             model = experiment.trained_model()
         if FLAGS.mode in ("all", "evaluate"):
             print("\n" + summary.table(experiment.evaluate(model, correction)))
-        if FLAGS.mode == "all" and (
-            FLAGS.export_dir or FLAGS["k"].present or correction or not workdir.export.exists()
-        ):
-            exporting.export(workdir, folder("export_dir"), FLAGS.k, popularity_correction=correction)
+        asked = FLAGS.export_dir or FLAGS["k"].present or FLAGS.with_histories or correction
+        if FLAGS.mode == "all" and (asked or not workdir.export.exists()):
+            path = exporting.export(
+                workdir, folder("export_dir"), FLAGS.k, SAVED_MODEL, correction, kept_histories(workdir, sequences)
+            )
+            tell_histories(path)
     print("\n" + summary.places(workdir.path))
+
+
+def kept_histories(workdir: WorkDirectory, sequences: Sequences | None) -> Histories | None:
+    """Returns what --with_histories keeps, if anything."""
+    if FLAGS.with_histories is None:
+        return None
+    workdir.check_data(sequences)
+    return Histories.of(sequences, FLAGS.with_histories)
+
+
+def tell_histories(export: Path) -> None:
+    path = export / HISTORIES
+    if FLAGS.with_histories is not None:
+        size = max(1, round(path.stat().st_size / 1e3))
+        print(f"{path}: the last {FLAGS.with_histories} items of every user, {size:,} kB")
 
 
 def run_options(interactions: Interactions | None) -> dict[str, Any]:
@@ -241,12 +267,14 @@ def run_options(interactions: Interactions | None) -> dict[str, Any]:
     }
 
 
-def export(workdir: WorkDirectory) -> None:
+def export(workdir: WorkDirectory, sequences: Sequences | None) -> None:
+    """Does what --mode=export says. `sequences`: for the histories; None where none are kept."""
+    histories = kept_histories(workdir, sequences)
     correction = popularity.parse(FLAGS.popularity_correction)
     start_pipeline()
     from bert4rec_tf.runs import exporting
 
-    path = exporting.export(workdir, folder("export_dir"), FLAGS.k, FLAGS.format, correction)
+    path = exporting.export(workdir, folder("export_dir"), FLAGS.k, FLAGS.format, correction, histories)
     k = min(FLAGS.k, workdir.read_vocabulary().num_items)
     what = {
         "saved_model": f"SavedModel; takes raw ids, returns `items` and `scores` of {k} recommendations",
@@ -254,6 +282,7 @@ def export(workdir: WorkDirectory) -> None:
         "litert": "encoder.tflite and scorer.tflite, for LiteRT",
     }
     print(f"{path}: {what[FLAGS.format]}")
+    tell_histories(path)
 
 
 def repeat_with_seeds(run: Run, sequences: Sequences, interactions: Interactions | None) -> None:

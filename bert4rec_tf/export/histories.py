@@ -38,6 +38,11 @@ class Histories:
         splits = np.concatenate([[0], np.cumsum(lengths)])
         return cls(sequences.items[from_end <= most], splits, sequences.users.tolist())
 
+    @property
+    def facts(self) -> dict[str, int]:
+        """What the model card says: the number of users, and of items of the longest history."""
+        return {"users": len(self.users), "longest": int(np.diff(self.splits).max(initial=0))}
+
     @cached_property
     def _places(self) -> dict[str, int]:
         return {user: place for place, user in enumerate(self.users)}

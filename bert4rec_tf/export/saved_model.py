@@ -88,7 +88,8 @@ def export(
         if histories is not None:
             histories.write(aside / HISTORIES)
         defaults = {"k": service.k, "popularity_correction": float(popularity_correction)}
-        full_card = {**model_facts(model, vocabulary, users), **defaults, **(card or {})}
+        known = {"histories": None if histories is None else histories.facts}
+        full_card = {**model_facts(model, vocabulary, users), **defaults, **known, **(card or {})}
         files.write_json(aside / CARD_OF_SAVED_MODEL, full_card)
 
 

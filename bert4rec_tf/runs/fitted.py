@@ -116,10 +116,11 @@ class FittedModel:
             Columns `user`, `rank`, `item`, `score`, and `title` if titles are known.
         """
         names = self.users if users is None else texts("users", users)
-        listed = {name: texts(name, choices.pop(name)) for name in ("exclude", "candidates") if name in choices}
+        for name in {"exclude", "candidates"} & choices.keys():
+            choices[name] = texts(name, choices[name])
         rows = [(name, self.saved.history_of(name)) for name in names]
         progress = Progress("recommending", -(-len(rows) // batch.BATCH_USERS), 0, batch.BATCH_USERS, silent=silent)
-        lines = list(batch.recommended(self.saved, rows, Choices(k, **listed, **choices), self.titles, progress))
+        lines = list(batch.recommended(self.saved, rows, Choices(k, **choices), self.titles, progress))
         progress.close()
         found = pd.DataFrame(lines, columns=[*batch.COLUMNS, "title"]).astype({"rank": int, "score": np.float32})
         return found if self.titles else found.drop(columns="title")
@@ -290,7 +291,7 @@ def trained(
         for callback in callbacks:
             callback(row)
 
-    options = {"interactions": interactions, "silent": silent, "watch": watch}
+    options: dict[str, Any] = {"interactions": interactions, "silent": silent, "watch": watch}
     experiment = open_experiment(run, sequences, workdir=workdir, init_from=init_from, **options)
     with experiment.workdir.lock():
         experiment.prepare()

@@ -78,8 +78,8 @@ def fit(
     Raises:
         UserError: for data that cannot be read or learnt from, and a setting that does not exist or fit.
     """
-    options = {} if split is None else {"test_from": str(split.test_from)}
-    columns = {"user": user, "item": item, "time": time}
+    options: dict[str, Any] = {} if split is None else {"test_from": str(split.test_from)}
+    columns: dict[str, Any] = {"user": user, "item": item, "time": time}
     name, sequences, files = given.read(data, **columns, **options)
     if validation is not None:
         if split is not None:

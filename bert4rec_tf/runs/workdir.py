@@ -176,10 +176,16 @@ class WorkDirectory:
             raise UserError(f"{self.path}: holds another run ({changed}); name another --workdir or change it back")
         return content
 
+    def check_data(self, sequences: Sequences) -> None:
+        """Raises UserError if the run was made from other data."""
+        content = self.read_config()
+        if content["data_fingerprint"] != sequences.fingerprint:
+            name = content["run"]["dataset"]
+            raise UserError(f"{self.path}: was made from other data than {name!r} has now; {ELSEWHERE}")
+
     def _check(self, run: Run, sequences: Sequences, environment: dict[str, Any]) -> None:
         content = self.check_run(run)
-        if content["data_fingerprint"] != sequences.fingerprint:
-            raise UserError(f"{self.path}: was made from other data than {run.dataset!r} has now; {ELSEWHERE}")
+        self.check_data(sequences)
         if content["environment"] != environment:
             changed = _first_difference(content["environment"], environment)
             warn(f"{self.path}: was begun in another environment ({changed}); the last bits of its results may differ")

@@ -3,7 +3,6 @@
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.config import popularity
-from bert4rec_tf.export.histories import HISTORIES, Histories
+from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.serving.signatures import LoadedModel, ModelError
 
@@ -37,8 +36,8 @@ class Choices:
 
     k: int | None = None
     exclude_seen: bool = True
-    exclude: tuple[str, ...] = ()
-    candidates: tuple[str, ...] = ()
+    exclude: Sequence[str] = ()
+    candidates: Sequence[str] = ()
     popularity_correction: float | None = None
 
     def __post_init__(self) -> None:
@@ -99,24 +98,18 @@ class SavedRecommender:
         """The model card."""
         return self._model.card
 
-    @cached_property
+    @property
     def items(self) -> list[str]:
         """The raw ids of all items."""
-        if self._model.vocabulary is None:
+        if self._model.items is None:
             raise UserError(f"{self.folder}: has no list of its items")
-        return self._model.vocabulary.read_text(encoding="utf-8").split("\n")[:-1]
-
-    @cached_property
-    def histories(self) -> Histories | None:
-        """The users' histories; None if the export has none. Raises UserError if their file is damaged."""
-        path = self.folder / HISTORIES
-        return Histories.read(path, len(self.items)) if path.exists() else None
+        return self._model.items
 
     def known_histories(self) -> Histories:
-        """The same, but raises UserError if there are none."""
-        if self.histories is None:
+        """Returns the users' histories. Raises UserError if the export has none, or their file is damaged."""
+        if self._model.histories is None:
             raise UserError(f"{self.folder}: holds no histories of users; export it with --with_histories=N")
-        return self.histories
+        return self._model.histories
 
     def history_of(self, user: str) -> list[str]:
         """Returns the raw ids of a user's last items, oldest first. Raises UserError for an unknown user."""

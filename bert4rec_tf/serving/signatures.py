@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2
 
+from bert4rec_tf.export.histories import HISTORIES, Histories
 from bert4rec_tf.export.layout import ASSETS, CARD_OF_SAVED_MODEL, MODEL, VOCABULARY
 from bert4rec_tf.foundation.errors import UserError
 
@@ -70,9 +72,9 @@ class LoadedModel:
         folder: of the SavedModel.
 
     Attributes:
+        folder: where it lies.
         signatures: by name.
         description: the signatures in the JSON format of TensorFlow Serving.
-        vocabulary: the file of its items, line i for item i; None if there is none.
         card: the model card; empty if there is none.
 
     Raises:
@@ -80,18 +82,36 @@ class LoadedModel:
     """
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         definitions = _definitions(folder)
         self.signatures = {
             name: _signature(name, one) for name, one in sorted(definitions.items()) if not name.startswith("__")
         }
         self.description = {name: _described(one) for name, one in definitions.items()}
-        file = folder / ASSETS / VOCABULARY
-        self.vocabulary = file if file.is_file() else None
         self.card = _card(folder / CARD_OF_SAVED_MODEL)
         try:
             self._loaded = tf.saved_model.load(str(folder), tags=[SERVE])
         except (OSError, ValueError, KeyError, IndexError, tf.errors.OpError) as error:
             raise UserError(f"{folder}: cannot be loaded ({_reason(error)})") from error
+
+    @cached_property
+    def items(self) -> list[str] | None:
+        """The raw ids of its items, the most popular first; None if it has no list of them.
+
+        Raises:
+            UserError: if the list cannot be read.
+        """
+        path = self.folder / ASSETS / VOCABULARY
+        try:
+            return path.read_bytes().decode().split("\n")[:-1] if path.is_file() else None
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{path}: cannot be read ({error})") from error
+
+    @cached_property
+    def histories(self) -> Histories | None:
+        """The users' histories; None if it holds none. Raises UserError if their file is damaged."""
+        path = self.folder / HISTORIES
+        return Histories.read(path, len(self.items or ())) if path.exists() else None
 
     def call(self, signature: str, arrays: Arrays) -> dict[str, np.ndarray]:
         """Returns the outputs of a signature. Inputs that are not given have their default values.

@@ -14,6 +14,11 @@ import pytest
 import tensorflow as tf
 from support.commands import Ended, console, finished, refused, run
 
+from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.export.histories import HISTORIES
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.serving.client import SavedRecommender
+
 TINY = ["--steps=30", "--warmup_steps=5", "--evaluate_every=10", "--hidden_dim=8", "--num_heads=1", "--num_layers=1"]
 WHOLE = ("--dataset=synthetic", "--workdir=work", *TINY)
 
@@ -188,6 +193,20 @@ def test_a_finished_work_directory_is_exported_without_its_data(copy):
     served = tf.saved_model.load(str(copy / "exported")).signatures["serving_default"]
     rows = served(histories=tf.constant([["item3", "item14"], ["", ""]]))["items"].numpy().tolist()
     assert [len(set(row)) for row in rows] == [3, 3] and not {b"item3", b"item14"} & set(rows[0])
+
+
+def test_histories_are_kept_in_the_export_of_a_finished_run(copy):
+    ended = finished("--mode=export", "--workdir=work", "--export_dir=exported", "--with_histories=3", cwd=copy)
+    exported = SavedRecommender(copy / "exported")
+    sequences = datasets.load("synthetic")
+    size = (copy / "exported" / HISTORIES).stat().st_size
+    assert f"{HISTORIES}: the last 3 items of every user, {max(1, round(size / 1e3)):,} kB" in ended.stdout
+    for row in range(0, sequences.num_users, 97):
+        numbers = sequences[row][-3:]
+        assert exported.history_of(sequences.users[row]) == sequences.vocabulary.items[numbers - 1].tolist()
+    assert exported.card["histories"] == {"users": sequences.num_users, "longest": 3}
+    with pytest.raises(UserError, match="holds no histories of users; export it with --with_histories"):
+        SavedRecommender(copy / "work/saved_model").history_of(sequences.users[0])
 
 
 def test_another_number_of_items_is_exported_from_a_finished_run(pop, tmp_path):

@@ -127,6 +127,12 @@ OF_RUNS = [
     of_run("a run of another model", "--dataset=beauty --model=pop --data_dir=. --workdir=work", "holds another run"),
     of_run("exporting another run", f"{EXPORT} {BEAUTY} --steps=5", "holds another run (there steps=4, now steps=5)"),
     of_run("other data", AGAIN, "work: was made from other data than 'beauty'", "another --workdir", set_up=other_data),
+    of_run(
+        "histories of other data",
+        f"{EXPORT} --data_dir=. --with_histories=3",
+        "work: was made from other data than 'beauty'",
+        set_up=other_data,
+    ),
     of_run("measuring on other data", EVALUATE, "work: was made from other data than 'beauty'", set_up=other_data),
     of_run("a folder in use", AGAIN, "work: another process is using this folder", "another --workdir", set_up=held),
     of_run("exporting from a folder in use", EXPORT, "work: another process is using this folder", set_up=held),

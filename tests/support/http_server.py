@@ -124,7 +124,7 @@ class Fake:
     """A model that a test decides itself: `function` gets the arrays and returns the outputs."""
 
     description: dict = {}  # noqa: RUF012
-    vocabulary = None
+    items = histories = None
     card: dict = {}  # noqa: RUF012
 
     def __init__(self, function):

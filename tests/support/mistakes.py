@@ -110,6 +110,10 @@ OF_FLAGS = [
         "cannot be used with --seeds",
     ),
     of_flags("items of no export", f"{SYNTHETIC} --mode=train --k=3", "--k needs --mode=all or export"),
+    of_flags(
+        "histories of no export", f"{SYNTHETIC} --mode=train --with_histories=3", "--with_histories needs --mode=all"
+    ),
+    of_flags("no histories", f"{EXPORT} --with_histories=0", "`with_histories` must be at least 1", "with_histories=0"),
     of_flags("an unknown format", "--mode=export --workdir=work --format=onyx", "format: 'onyx'. Did you mean 'onnx'?"),
     of_flags("a format of no export", f"{SYNTHETIC} --format=onnx", "--format needs --mode=export", "mode=all"),
     of_flags("items of no SavedModel", f"{EXPORT} --format=onnx --k=3", "--k needs --format=saved_model"),

@@ -32,8 +32,10 @@ def read(
     if isinstance(data, str) and data in datasets.DATASETS:
         return data, datasets.load(data), None
     columns = {"user_column": user, "item_column": item, "time_column": time, **options}
-    if isinstance(data, (str, Path, list, tuple)):
-        data = Interactions(data, **columns)
+    if isinstance(data, (str, Path)):
+        data = Interactions(str(data), **columns)
+    elif isinstance(data, (list, tuple)):
+        data = Interactions(tuple(map(str, data)), **columns)
     if isinstance(data, Interactions):
         return data.name, datasets.load(data) if least == 2 else conversion.convert(data, least=least)[0], data
     return FRAME, tables.read_frame(data, Interactions(tables.TITLE, **columns), least), None

@@ -16,7 +16,7 @@ from bert4rec_tf.foundation.files import expanded_path
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.serving.http import predict
 from bert4rec_tf.serving.http.batching import Batcher, Overloaded
-from bert4rec_tf.serving.http.catalogue import Catalogue, read_items
+from bert4rec_tf.serving.http.catalogue import Catalogue
 from bert4rec_tf.serving.http.predict import RequestError
 from bert4rec_tf.serving.http.settings import ServerSettings
 from bert4rec_tf.serving.http.versions import Versions
@@ -62,8 +62,9 @@ def open_versions(settings: ServerSettings, report: Callable[[str], None] = warn
 
     def load(folder: Path, number: int) -> Served:
         model = LoadedModel(folder)
+        _ = model.histories  # A damaged file is found now, not by the first request.
         model.warm_up()
-        items = read_items(model.vocabulary) if model.vocabulary else list(titles)
+        items = list(titles) if model.items is None else model.items
         return Served(number, model, Catalogue(items, titles))
 
     return Versions(expanded_path(settings.model), load, report)

@@ -3,25 +3,14 @@
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
-
-from bert4rec_tf.foundation.errors import UserError
 
 MAX_LINES = 50_000
 """A search looks at so many lines at most. Only words that say little occur in more lines."""
 
 _NO_WORD = re.compile(r"[^\w\n]+")
 _ACCENTS = re.compile("[\u0300-\u036f]")
-
-
-def read_items(path: Path) -> list[str]:
-    """Returns the raw ids in a SavedModel's vocabulary."""
-    try:
-        return path.read_bytes().decode().split("\n")[:-1]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({error})") from error
 
 
 class Catalogue:

@@ -15,9 +15,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.serving.http.batching import PADDED, Call, Outputs
 from bert4rec_tf.serving.http.settings import ServerSettings
 from bert4rec_tf.serving.signatures import LoadedModel, Signature, TensorInfo
+
+HISTORIES, USERS = PADDED, "users"
 
 DEFAULT_SIGNATURE = "serving_default"
 BINARY_SUFFIX = "_bytes"
@@ -64,7 +67,10 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings) -> PredictR
     by_rows = INSTANCES in content
     if by_rows == (INPUTS in content):
         raise RequestError(f"The body must have either `{INSTANCES}` or `{INPUTS}`, and not both")
-    columns = _by_rows(content[INSTANCES], signature) if by_rows else _by_columns(content[INPUTS], signature)
+    if by_rows:
+        columns = _by_rows(_with_histories(content[INSTANCES], signature, model, settings), signature)
+    else:
+        columns = _by_columns(_with_histories(content[INPUTS], signature, model, settings), signature)
     arrays = {name: _array(name, value, signature.inputs[name], settings) for name, value in columns.items()}
     rows = _rows(arrays, signature, settings)
     shared = {name for name, array in arrays.items() if not signature.inputs[name].has_rows or len(array) != rows}
@@ -108,6 +114,37 @@ def _is_named(value: Any) -> bool:
     return isinstance(value, dict) and value.keys() != {B64}
 
 
+def _with_histories(given: Any, signature: Signature, model: LoadedModel, settings: ServerSettings) -> Any:
+    """Returns rows or columns, with the histories that the export holds where only `users` are named.
+
+    What has another form is returned as it is: it is refused later, with its reason.
+    """
+    if isinstance(given, list):
+        _check_rows(len(given), settings)
+        return [_with_histories(one, signature, model, settings) if _is_named(one) else one for one in given]
+    if not _is_named(given) or USERS not in given or HISTORIES in given or HISTORIES not in signature.inputs:
+        return given
+    if model.histories is None:
+        return given
+    users = given[USERS]
+    if isinstance(users, list):
+        _check_rows(len(users), settings)
+        histories = [_history_of(one, model, settings) for one in users]
+    else:
+        histories = _history_of(users, model, settings)
+    kept = {name: value for name, value in given.items() if name != USERS or name in signature.inputs}
+    return {**kept, HISTORIES: histories}
+
+
+def _history_of(user: Any, model: LoadedModel, settings: ServerSettings) -> list[str]:
+    name = _text(USERS, user).decode("utf-8", "surrogateescape")
+    try:
+        numbers = model.histories[name]
+    except UserError as error:
+        raise RequestError(str(error)) from None
+    return [model.items[number - 1] for number in numbers[-settings.max_history :]]
+
+
 def _by_rows(instances: Any, signature: Signature) -> Mapping[str, list]:
     if not isinstance(instances, list) or not instances:
         raise RequestError(f"`{INSTANCES}` must be a list of at least one. Received: {_shown(instances)}")
@@ -149,14 +186,18 @@ def _rows(arrays: Mapping[str, np.ndarray], signature: Signature, settings: Serv
     """Returns the number of rows; 0 if no input has rows."""
     sizes = {name: len(array) for name, array in arrays.items() if signature.inputs[name].has_rows}
     rows = max(sizes.values(), default=0)
-    if rows > settings.max_rows:
-        raise RequestError(f"A request may have at most {settings.max_rows} rows. Received: {rows}")
+    _check_rows(rows, settings)
     for name, size in sizes.items():
         if size != rows and (size != 1 or name == PADDED):
             raise RequestError(f"`{name}` must have as many rows as the other inputs, {rows}. Received: {size}")
     if sizes and not rows:
         raise RequestError(f"There must be at least one row: {_wanted(signature)}")
     return rows
+
+
+def _check_rows(rows: int, settings: ServerSettings) -> None:
+    if rows > settings.max_rows:
+        raise RequestError(f"A request may have at most {settings.max_rows} rows. Received: {rows}")
 
 
 def _array(name: str, value: Any, info: TensorInfo, settings: ServerSettings) -> np.ndarray:

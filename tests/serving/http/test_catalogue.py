@@ -2,13 +2,11 @@
 
 import unicodedata
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.profiles import examples
 
-from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.serving.http.catalogue import MAX_LINES, Catalogue, read_items
+from bert4rec_tf.serving.http.catalogue import MAX_LINES, Catalogue
 
 
 def words_of(text):
@@ -57,13 +55,3 @@ def test_a_search_looks_at_so_many_lines_and_no_more():
     catalogue = Catalogue([*items, "a last"], {})
     assert catalogue.search("last a", 2) == ["a last"]
     assert catalogue.search("a1 a1", 1) == ["a1"]
-
-
-def test_the_vocabulary_is_read_line_by_line(tmp_path):
-    path = tmp_path / "vocabulary.txt"
-    names = ["a", " b ", "line\u2028end", "next\x85line", "tab\t", "\x0b", "日本"]
-    path.write_bytes("".join(f"{name}\n" for name in names).encode())
-    assert read_items(path) == names
-    path.write_bytes(b"\xff\n")
-    with pytest.raises(UserError, match="cannot be read"):
-        read_items(path)

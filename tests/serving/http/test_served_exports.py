@@ -1,5 +1,6 @@
 """What `saved_model.export` writes, asked over HTTP: every signature, against the same SavedModel in TensorFlow."""
 
+import base64
 import threading
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from support.exports import HISTORIES, NAMES, NUM_ITEMS, USERS, VOCABULARY, K, r
 from support.http_server import Server
 from support.profiles import examples
 
+from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.models import BprMf
 from bert4rec_tf.serving.http.app import open_versions
@@ -26,12 +28,20 @@ def factors():
     return BprMf(NUM_ITEMS, num_users=len(USERS), hidden_dim=4, initializer_stddev=1.0)
 
 
+STORED = {"ann": ["two words", "日本語", "0"], "日本": ["item 3"], "no history of a stranger": NAMES[:9]}
+KEPT = Histories(
+    np.array([NAMES.index(name) + 1 for row in STORED.values() for name in row], np.int32),
+    np.cumsum([0, *map(len, STORED.values())]),
+    list(STORED),
+)
+
+
 @pytest.fixture(scope="module", params=[transformer, factors], ids=["softmax", "users"])
 def served(request, tmp_path_factory):
     """A running server with few rows to a batch, and the model as TensorFlow loads it."""
     folder = tmp_path_factory.mktemp("served") / "model"
     model = request.param()
-    export(model, VOCABULARY, folder, K, USERS, {"data": {"name": "awkward"}})
+    export(model, VOCABULARY, folder, K, USERS, {"data": {"name": "awkward"}}, histories=KEPT)
     versions = open_versions(ServerSettings(model=str(folder)))
     with Server(versions, max_batch_size=4, max_rows=40, max_history=60, max_body_bytes=60_000) as server:
         loaded = tf.saved_model.load(str(folder))
@@ -98,6 +108,37 @@ def test_rows_are_answered_in_rows(served, signature):
     rows = [dict(zip(inputs, row)) for row in zip(*inputs.values())]
     found = served.client.predict(signature_name=signature, instances=rows)["predictions"]
     check({name: [row[name] for row in found] for name in found[0]}, expected(served, signature, inputs))
+
+
+@pytest.mark.parametrize("name", [name for name, (_, choices) in ASKED.items() if LISTS not in choices.values()])
+def test_users_are_answered_by_the_histories_of_the_export(served, name):
+    signature, choices = ASKED[name]
+    users = ["日本", "ann", "日本"]
+    asked = {"users": users, **choices}
+    found = served.client.predict(signature_name=signature, inputs=asked)["outputs"]
+    named = {"histories": [STORED[user] for user in users], **({"users": users} if served.has_user_embeddings else {})}
+    check(found, expected(served, signature, {**named, **choices}))
+
+
+def test_users_are_answered_in_rows_and_in_binary_too(served):
+    rows = [{"users": "ann"}, {"users": {"b64": base64.b64encode("日本".encode()).decode()}}]
+    found = served.client.predict(instances=rows)["predictions"]
+    columns = served.client.predict(inputs={"users": ["ann", "日本"]})["outputs"]
+    assert [row["items"] for row in found] == columns["items"]
+
+
+BY_USER = {
+    "an unknown user": ({"users": ["nobody"]}, "must be one of the export's 3 users. Received: user=nobody"),
+    "no text": ({"users": [3]}, "`users` must hold strings. Received: 3"),
+    "no list": ({"users": "ann"}, "must be string [any"),
+    "too many": ({"users": ["ann"] * 41}, "A request may have at most 40 rows. Received: 41"),
+}
+
+
+@pytest.mark.parametrize("inputs, message", BY_USER.values(), ids=BY_USER)
+def test_a_mistake_with_users_is_named(served, inputs, message):
+    answer = served.client.post({"inputs": inputs})
+    assert answer.status == 400 and message in answer.json["error"]
 
 
 def test_requests_of_all_signatures_at_once_get_their_own_answers(served):

@@ -154,6 +154,18 @@ def test_a_damaged_saved_model_is_a_users_mistake(exported, tmp_path, file, dama
     assert str(folder) in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_the_items_of_a_model_are_read_line_by_line(exported, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(exported / "1", folder)
+    model, path = LoadedModel(folder), folder / "assets" / "vocabulary.txt"
+    names = ["a", " b ", "line\u2028end", "next\x85line", "tab\t", "\x0b", "日本"]
+    path.write_bytes("".join(f"{name}\n" for name in names).encode())
+    assert model.items == names
+    path.write_bytes(b"\xff\n")
+    with pytest.raises(UserError, match="cannot be read"):
+        _ = LoadedModel(folder).items
+
+
 def test_the_card_of_a_model_is_read(exported, tmp_path):
     folder = tmp_path / "copy"
     shutil.copytree(exported / "1", folder)

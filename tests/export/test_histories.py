@@ -1,0 +1,62 @@
+"""Users' histories in an export, against lists of lists."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.profiles import examples
+from support.ranking_oracle import any_histories
+
+from bert4rec_tf.export.histories import Histories
+from bert4rec_tf.foundation import npz
+from bert4rec_tf.foundation.errors import UserError
+
+
+def listed(histories):
+    return {user: histories[user].tolist() for user in histories.users}
+
+
+@given(sequences=any_histories(), most=st.integers(1, 45))
+@settings(max_examples=examples(30))
+def test_the_last_items_of_every_user_come_back(tmp_path_factory, sequences, most):
+    path = tmp_path_factory.mktemp("kept") / "histories.npz"
+    kept = Histories.of(sequences, most)
+    kept.write(path)
+    found = Histories.read(path, sequences.num_items)
+    expected = {name: sequences[row].tolist()[-most:] for row, name in enumerate(sequences.users.tolist())}
+    assert listed(found) == listed(kept) == expected
+    assert found.facts == {"users": len(expected), "longest": max(map(len, expected.values()))}
+    content = path.read_bytes()
+    found.write(path)
+    assert path.read_bytes() == content
+
+
+GOOD = {
+    "items": np.array([3, 1, 2], np.int32),
+    "lengths": np.array([1, 2], np.int32),
+    "users": np.frombuffer("ann\n日本".encode(), np.uint8),
+}
+DAMAGES = {
+    "an unknown item": {"items": np.array([3, 1, 4], np.int32)},
+    "the padding": {"items": np.array([3, 0, 2], np.int32)},
+    "an item too few": {"items": np.array([3, 1], np.int32)},
+    "a user too few": {"users": np.frombuffer(b"ann", np.uint8)},
+    "a negative length": {"lengths": np.array([4, -1], np.int32)},
+    "no UTF-8": {"users": np.frombuffer(b"ann\n\xff", np.uint8)},
+}
+
+
+def test_what_is_undamaged_is_read(tmp_path):
+    npz.write(tmp_path / "histories.npz", GOOD)
+    found = Histories.read(tmp_path / "histories.npz", 3)
+    assert listed(found) == {"ann": [3], "日本": [1, 2]}
+    assert "ann" in found and "bob" not in found
+    with pytest.raises(UserError, match=r"one of the export's 2 users\. Received: user=bob"):
+        found["bob"]
+
+
+@pytest.mark.parametrize("changes", DAMAGES.values(), ids=DAMAGES)
+def test_damage_is_named(tmp_path, changes):
+    npz.write(tmp_path / "histories.npz", {**GOOD, **changes})
+    with pytest.raises(UserError, match=r"histories\.npz: does not fit the model"):
+        Histories.read(tmp_path / "histories.npz", 3)
