@@ -32,7 +32,9 @@ def make_parser() -> Parser:
         type=float,
         help="0 or more: rank by score - this * log(count + 1), for less popular items (default: set at export)",
     )
-    parser.add_argument("--titles", type=path_argument, help="CSV with a header that has the columns `id` and `title`")
+    parser.add_argument(
+        "--titles", type=path_argument, help="titles of the items: a CSV with a header, or MovieLens' movies.dat"
+    )
     return parser
 
 

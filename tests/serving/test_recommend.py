@@ -335,7 +335,7 @@ MISTAKES = {
     "no titles": (["--history=a", "--titles=none.csv"], "none.csv: cannot be read (No such file or directory)"),
     "bad titles": (
         ["--history=a", "--titles=in.csv"],
-        "in.csv: the first line must be a header with the columns `id` and `title`",
+        "in.csv: the first line must be a header with the columns `id` (or `item`",
     ),
 }
 

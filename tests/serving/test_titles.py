@@ -22,6 +22,27 @@ def test_columns_in_any_order_commas_quotes_lines_and_empty_titles(tmp_path):
     assert read_titles(tmp_path / "titles.csv.gz") == expected
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        'movieId,title,genres\n1,Amélie (2001),Comedy|Drama\n2,"Him, Her",Drama\n',
+        "ITEM_ID;Name\n1;Amélie (2001)\n2;Him, Her\n",
+        "asin\tbrand\ttitle\n1\tx\tAmélie (2001)\n2\ty\tHim, Her\n",
+        "title:token_seq\titem_id:token\nAmélie (2001)\t1\nHim, Her\t2\n",
+        "1::Amélie (2001)::Comedy|Drama\r\n2::Him, Her::Drama\r\n",
+    ],
+    ids=["MovieLens", "semicolons", "tabs", "RecBole", "double colons"],
+)
+def test_columns_are_found_by_their_usual_names(tmp_path, content):
+    (tmp_path / "titles").write_text(content, encoding="utf-8", newline="")
+    assert read_titles(tmp_path / "titles") == {"1": "Amélie (2001)", "2": "Him, Her"}
+
+
+def test_the_films_of_movielens_are_in_latin_1(tmp_path):
+    (tmp_path / "movies.dat").write_bytes('1::Amélie (2001)::Comedy\n2::"A"::B\n'.encode("latin-1"))
+    assert read_titles(tmp_path / "movies.dat") == {"1": "Amélie (2001)", "2": '"A"'}
+
+
 PACKED = gzip.compress(b"id,title\n" + b"".join(b"%d,Title %d\n" % (number, number) for number in range(9)))
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
@@ -59,7 +80,8 @@ def test_a_damaged_packed_file_is_told(tmp_path, place):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"id,name\n1,a\n", "first line must be a header with the columns `id` and `title`"),
+        (b"id,genres\n1,a\n", "first line must be a header with the columns `id` .* and `title`"),
+        (b"1::A\n2::B::C\n3::D\n", "titles.csv:2: must have as many fields as the first line, 2.* Received: 3"),
         (b"", "first line must be a header"),
         (b"1,A\n2,B\n", "first line must be a header"),
         (b"id,title\n1,\xff\n", "must be in UTF-8"),
