@@ -15,10 +15,11 @@ from support.http_server import Client, Server
 from support.paths import ROOT
 
 from bert4rec_tf import run as runner
-from bert4rec_tf.commands import compare, data, recommend, serve
+from bert4rec_tf.commands import compare, data, recommend, serve, similar
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.paper import paper
 from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.runs.exporting import export
 from bert4rec_tf.runs.pipeline import execute
 from bert4rec_tf.runs.workdir import WorkDirectory
@@ -194,6 +195,7 @@ FLAGS = {
     "python -m bert4rec_tf.data": flags_of_help(data.main),
     "bert4rec data": flags_of_help(data.main),
     "bert4rec recommend": flags_of_help(recommend.main),
+    "bert4rec similar": flags_of_help(similar.main),
     "bert4rec serve": flags_of_help(serve.main),
     "bert4rec compare": flags_of_help(compare.main),
     "./run_all.sh": flags_of_help(experiments_parser().parse_args),
@@ -224,8 +226,8 @@ def test_flags_in_sentences_exist(page):
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("docs") / "work"
-    execute(presets.make_run("synthetic", model="pop"), workdir=workdir, silent=True)
-    export(WorkDirectory(workdir))
+    execute(presets.make_run("synthetic", model="item_cooccurrence"), workdir=workdir, silent=True)
+    export(WorkDirectory(workdir), histories=Histories(np.array([1, 2, 3]), np.array([0, 2, 3]), ["15", "16"]))
     return workdir / "saved_model"
 
 
@@ -234,21 +236,24 @@ def folder(tmp_path, monkeypatch):
     """The working directory of a reader who has the files that the pages name."""
     monkeypatch.chdir(tmp_path)
     Path("histories.csv").write_text("anna,item1,item2\nben,item3\n")
+    Path("ratings.csv").write_text("user,item,time\nanna,item1,2\nben,item3,1\n")
     Path("titles.csv").write_text("id,title\nitem1,The Quiet River\n")
     return tmp_path
 
 
 def with_model(text: str, exported: Path) -> str:
-    return re.sub(r"runs/\w+/saved_model", str(exported), text)
+    return re.sub(r"runs/\w+(/saved_model)?", str(exported), text)
 
 
-RECOMMEND = [line for text in TEXTS.values() for line in commands(text) if line.startswith("bert4rec recommend")]
+RECOMMEND = [
+    line for text in TEXTS.values() for line in commands(text) if re.match("bert4rec (recommend|similar)", line)
+]
 
 
 @pytest.mark.parametrize("line", sorted(set(RECOMMEND)))
 def test_the_commands_that_recommend_work(line, exported, folder, capsys):
-    arguments = shlex.split(with_model(line, exported), comments=True)[2:]
-    recommend.main(arguments)
+    _, command, *arguments = shlex.split(with_model(line, exported).replace("=123 ", "=item1 "), comments=True)
+    {"recommend": recommend, "similar": similar}[command].main(arguments)
     wanted = {word.split("=")[1] for word in arguments if word.startswith("--output=")}
     assert all((folder / name).stat().st_size for name in wanted)
     assert "2 users" in capsys.readouterr().out if wanted else "item" in capsys.readouterr().out

@@ -7,7 +7,7 @@ bert4rec data --interactions=ratings.csv --plot=ratings.png
 from pathlib import Path
 
 from bert4rec_tf.config.data_names import SOURCES, Interactions, column_options, named
-from bert4rec_tf.config.settings import field_type
+from bert4rec_tf.config.settings import add_flags, given_flags
 from bert4rec_tf.data import statistics
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.foundation import plots
@@ -26,16 +26,14 @@ def parser(prog: str) -> Parser:
     )
     made.add_argument("--data_dir", type=path_argument, help="folder of downloaded and converted data")
     made.add_argument("--plot", type=path_argument, metavar="FILE.png", help="also draw the distributions")
-    for name, option in column_options().items():
-        kind, choices = field_type(option), option.metadata["limits"].get("choices")
-        made.add_argument(f"--{name}", type=kind, choices=choices, help=option.metadata["help"])
+    add_flags(made, column_options())
     return made
 
 
 def main(arguments: list[str] | None = None, prog: str = "bert4rec data") -> None:
     """Runs the command. Raises UserError for a mistake in the arguments."""
     given = parser(prog).parse_args(arguments)
-    options = {name: value for name in column_options() if (value := getattr(given, name)) is not None}
+    options = given_flags(given, column_options())
     if given.plot is not None:
         check_plot(given.plot)
     if given.dataset is not None and options:

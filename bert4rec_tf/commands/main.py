@@ -3,6 +3,7 @@
 import importlib
 import sys
 
+import bert4rec_tf
 from bert4rec_tf.foundation.errors import unknown_name
 from bert4rec_tf.foundation.startup import exit_on_error
 
@@ -10,7 +11,8 @@ COMMANDS = {
     "run": "prepare, train, evaluate and export a model (the same as python -m bert4rec_tf.run)",
     "compare": "compare two evaluated work directories user by user",
     "data": "print statistics of data (the same as python -m bert4rec_tf.data)",
-    "recommend": "recommend items for one history, or for every user in a file, with an exported model",
+    "recommend": "recommend items for one history, for known users, or for every user in a file",
+    "similar": "find the items that are most similar to others",
     "serve": "serve an exported model over HTTP, with a page to try it",
 }
 """Subcommand -> summary. Each is a module in `commands`; only the one that runs is imported."""
@@ -26,6 +28,9 @@ def main() -> None:
     name, *arguments = sys.argv[1:] or [""]
     if name in ("help", "--help", "-h"):
         print(usage())
+        return
+    if name == "--version":
+        print(f"bert4rec_tf {bert4rec_tf.__version__}")
         return
     exit_on_error(lambda: _command(name, arguments), stopped="Stopped. Run the same command again to resume.")
 

@@ -1,28 +1,39 @@
-"""Recommends items to one history, or to every user of a file, from an exported model."""
+"""Recommends items to one history, to known users, or to every user of a file, from an exported model."""
 
-from collections.abc import Mapping
+import argparse
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from bert4rec_tf.config.data_names import Interactions, column_options
+from bert4rec_tf.config.settings import add_flags, given_flags
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.startup import Parser, import_tensorflow, path_argument
 
 if TYPE_CHECKING:
-    from bert4rec_tf.serving.client import Choices, SavedRecommender
+    from bert4rec_tf.serving.client import Choices, Recommendations, SavedRecommender
+
+COLUMNS = {name: column_options()[name] for name in ("user_column", "item_column", "time_column", "bad_rows")}
 
 
 def make_parser() -> Parser:
     """Returns the parser of the arguments."""
     parser = Parser(prog="bert4rec recommend", description=__doc__, allow_abbrev=False)
-    parser.add_argument(
-        "--model", type=path_argument, required=True, help="folder of a SavedModel (saved_model in a workdir)"
-    )
+    add_model(parser)
     parser.add_argument("--history", help="raw item ids, oldest first, separated by commas")
-    parser.add_argument("--user", default="", help="raw user id, for models with user embeddings")
+    parser.add_argument(
+        "--user",
+        help="raw user ids, separated by commas, whose histories the export holds; with --history the id of one user, "
+        "for models with user embeddings",
+    )
     parser.add_argument(
         "--input", type=path_argument, help="CSV without a header: user id, then item ids, oldest first"
     )
-    parser.add_argument("--output", type=path_argument, help="file to write for --input; ends in .csv or .parquet")
+    parser.add_argument("--interactions", metavar="FILE", help="your own file or pattern with one action per row")
+    add_flags(parser, COLUMNS)
+    parser.add_argument(
+        "--output", type=path_argument, help="file to write for --input or --interactions; ends in .csv or .parquet"
+    )
     parser.add_argument("-k", type=int, help="number of items (default: set at export)")
     parser.add_argument("--keep_seen", action="store_true", help="also recommend items of the history")
     parser.add_argument("--exclude", default="", help="raw item ids to leave out, separated by commas")
@@ -32,19 +43,30 @@ def make_parser() -> Parser:
         type=float,
         help="0 or more: rank by score - this * log(count + 1), for less popular items (default: set at export)",
     )
+    add_titles(parser)
+    return parser
+
+
+def add_model(parser: Parser) -> None:
+    """Adds --model."""
+    parser.add_argument(
+        "--model", type=path_argument, required=True, help="folder of a SavedModel, or a work directory that has one"
+    )
+
+
+def add_titles(parser: Parser) -> None:
+    """Adds --titles."""
     parser.add_argument(
         "--titles", type=path_argument, help="titles of the items: a CSV with a header, or MovieLens' movies.dat"
     )
-    return parser
 
 
 def main(arguments: list[str]) -> None:
     """Runs the command."""
     options = make_parser().parse_args(arguments)
-    if (options.history is None) == (options.input is None) or (options.input is None) != (options.output is None):
-        raise UserError("Give either --history, or both --input and --output")
+    check(options)
     import_tensorflow()
-    from bert4rec_tf.serving import batch
+    from bert4rec_tf.serving import batch, inputs
     from bert4rec_tf.serving.client import Choices, SavedRecommender, split_ids
     from bert4rec_tf.serving.titles import read_titles
 
@@ -59,21 +81,66 @@ def main(arguments: list[str]) -> None:
     )
     titles = read_titles(options.titles) if options.titles else None
     model = SavedRecommender(options.model)
-    if options.input is None:
-        recommend_to(model, split_ids(options.history), options.user, choices, titles or {})
+    if options.history is not None:
+        recommend_to(model, split_ids(options.history), options.user or "", choices, titles)
+        return
+    if options.user is not None:
+        users = split_ids(options.user)
+        answer = model.recommend([model.history_of(user) for user in users], users, choices)
+        print(tables(answer, titles, [f"user {user}" for user in users]))
+        return
+    if options.input is not None:
+        given = inputs.of_histories(options.input, frozenset(model.items))
     else:
-        users = batch.recommend_file(model, options.input, options.output, choices, titles)
-        print(f"{options.output}: recommendations to {users:,} users")
+        given, report = inputs.of_interactions(Interactions(options.interactions, **given_flags(options, COLUMNS)))
+        print(report)
+    counts = batch.recommend_file(model, given, options.output, choices, titles)
+    if counts.unknown or counts.without_known:
+        warn(str(counts))
+    print(f"{options.output}: recommendations to {counts.users:,} users")
+
+
+def check(options: argparse.Namespace) -> None:
+    """Raises UserError for arguments that do not go together."""
+    files = [name for name in ("input", "interactions") if getattr(options, name) is not None]
+    ids = [name for name in ("history", "user") if getattr(options, name) is not None]
+    if len(files) + bool(ids) != 1 or bool(files) != (options.output is not None):
+        raise UserError("Give either --history or --user, or one of --input and --interactions with --output")
+    named = given_flags(options, COLUMNS)
+    if named and options.interactions is None:
+        raise UserError(f"--{next(iter(named))} needs --interactions=FILE")
 
 
 def recommend_to(
-    model: "SavedRecommender", history: list[str], user: str, choices: "Choices", titles: Mapping[str, str]
+    model: "SavedRecommender", history: list[str], user: str, choices: "Choices", titles: Mapping[str, str] | None
 ) -> None:
-    """Prints the rank, the score and the title or id of each recommended item."""
+    """Prints the recommendations after a history."""
     if model.has_user_embeddings and not user:
         warn("this model needs --user; without it, you get the most popular items")
     result = model.recommend([history], [user], choices)
     if result.unknown[0]:
         warn(f"{result.unknown[0]} of the {len(history)} ids in the history are unknown and were skipped")
-    for rank, (item, score) in enumerate(zip(result.items[0], result.scores[0]), start=1):
-        print(f"{rank:>4}  {score:>10.4f}  {titles.get(item, item)}")
+    print(tables(result, titles, [""]))
+
+
+def tables(answer: "Recommendations", titles: Mapping[str, str] | None, names: Sequence[str]) -> str:
+    """Returns a table for each row of an answer: rank, item, score and, if titles are known, title.
+
+    Args:
+        answer: the rows.
+        titles: raw id -> title; None for no such column.
+        names: what stands above each table if there are several.
+    """
+    parts = []
+    for name, items, scores in zip(names, answer.items, answer.scores, strict=True):
+        lines = [("rank", "item", "score", "title")]
+        lines += [
+            (str(rank), item, f"{score:.4f}", (titles or {}).get(item, ""))
+            for rank, (item, score) in enumerate(zip(items, scores), start=1)
+        ]
+        wide = max(len(item) for _, item, _, _ in lines)
+        shown = [f"{rank:>4}  {item:<{wide}}  {score:>10}" for rank, item, score, _ in lines]
+        if titles is not None:
+            shown = [f"{line}  {title}".rstrip() for line, (*_, title) in zip(shown, lines)]
+        parts.append("\n".join([name] * (len(names) > 1) + shown))
+    return "\n\n".join(parts)

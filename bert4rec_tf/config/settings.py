@@ -1,8 +1,10 @@
 """Settings: frozen dataclasses whose fields carry their meaning and their range. Every field is also a flag."""
 
+import argparse
 import dataclasses
 import math
 import typing
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from bert4rec_tf.foundation.errors import UserError
@@ -95,3 +97,15 @@ def described(field: dataclasses.Field) -> str:
     """Returns what a setting means, and its choices unless the text names them."""
     text, choices = field.metadata["help"], field.metadata["limits"].get("choices", ())
     return text if all(choice in text for choice in choices) else f"{text}: {', '.join(choices)}"
+
+
+def add_flags(parser: argparse.ArgumentParser, fields: Mapping[str, dataclasses.Field]) -> None:
+    """Adds a flag for each field, without a default."""
+    for name, field in fields.items():
+        choices = field.metadata["limits"].get("choices")
+        parser.add_argument(f"--{name}", type=field_type(field), choices=choices, help=field.metadata["help"])
+
+
+def given_flags(options: argparse.Namespace, names: Collection[str]) -> dict[str, Any]:
+    """Returns the values of those flags that were given."""
+    return {name: value for name in names if (value := getattr(options, name)) is not None}

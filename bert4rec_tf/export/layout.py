@@ -1,6 +1,8 @@
-"""Names of the files in the folder of an exported model."""
+"""Names of the files in the folder of an exported model, and where it is."""
 
 from pathlib import Path
+
+from bert4rec_tf.foundation.errors import UserError
 
 SAVED_MODEL = "saved_model"
 FORMATS = (SAVED_MODEL, "onnx", "litert")
@@ -19,3 +21,20 @@ CARD = "model_card.json"
 
 CARD_OF_SAVED_MODEL = Path("assets.extra", CARD)
 """TensorFlow reserves the folder `assets.extra` for the user's own files."""
+
+
+CONFIG = "config.json"
+"""A folder is a work directory if it holds this file."""
+
+
+def model_folder(path: Path) -> Path:
+    """Returns the SavedModel in a work directory; any other folder as it is.
+
+    Raises:
+        UserError: if the work directory has no SavedModel.
+    """
+    if (path / MODEL).exists() or not (path / CONFIG).exists():
+        return path
+    if not (path / SAVED_MODEL / MODEL).exists():
+        raise UserError(f"{path}: has no exported model yet; run bert4rec run --mode=export --workdir={path}")
+    return path / SAVED_MODEL

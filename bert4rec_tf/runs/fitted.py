@@ -20,7 +20,7 @@ from bert4rec_tf.evaluation.candidates import SAMPLERS
 from bert4rec_tf.evaluation.metrics import FULL, POPULAR
 from bert4rec_tf.evaluation.ranking import Ranker, RankingTask
 from bert4rec_tf.export.histories import Histories
-from bert4rec_tf.export.layout import MODEL
+from bert4rec_tf.export.layout import CONFIG, MODEL, model_folder
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import Progress, warn
@@ -28,7 +28,7 @@ from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.runs import exporting
 from bert4rec_tf.runs.pipeline import open_experiment
-from bert4rec_tf.runs.workdir import CONFIG, WorkDirectory
+from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.serving import batch
 from bert4rec_tf.serving.client import Choices, SavedRecommender
 from bert4rec_tf.serving.titles import csv_of, read_titles
@@ -335,7 +335,7 @@ def open(path: Path | str, titles: Any = None) -> FittedModel:
     if (folder / MODEL).exists():
         return FittedModel(SavedRecommender(folder), None, known)
     if (folder / CONFIG).exists():
-        return FittedModel(SavedRecommender(WorkDirectory(folder).export), folder, known)
+        return FittedModel(SavedRecommender(model_folder(folder)), folder, known)
     raise UserError(f"`path` must be a work directory or a SavedModel. Received: path={folder}")
 
 

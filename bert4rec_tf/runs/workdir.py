@@ -13,12 +13,11 @@ import bert4rec_tf
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.run import Run, digest_of
 from bert4rec_tf.data.sequences import Sequences, Vocabulary, fingerprint_of
-from bert4rec_tf.export.layout import SAVED_MODEL
+from bert4rec_tf.export.layout import CONFIG, SAVED_MODEL
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import warn
 
-CONFIG = "config.json"
 FORMAT = 2
 """The version of the layout. Incompatible changes increase it."""
 

@@ -1,12 +1,12 @@
-"""Recommends to all users of a file, part by part, so that an interrupted job resumes."""
+"""Recommends to many users, part by part, so that an interrupted job resumes."""
 
 import csv
 import hashlib
 import itertools
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import Progress, warn
 from bert4rec_tf.serving.client import Choices, SavedRecommender
+from bert4rec_tf.serving.inputs import Row, Users
 
 BATCH_USERS = 256
 """Users per call of the model."""
@@ -27,36 +28,66 @@ PART_BATCHES = 32
 COLUMNS = ("user", "rank", "item", "score")
 BUSY = "another process writes this file; wait for it, or name another --output"
 
-Row = tuple[str, list[str]]
-"""A user and their history."""
-
 Line = tuple[str, int, str, np.float32, str]
 """User, rank from 1, item, score, title."""
 
 
+@dataclass
+class Counts:
+    """What was in the histories.
+
+    Attributes:
+        users: how many.
+        ids: items in all histories.
+        unknown: those that the model does not know, which are skipped.
+        without_known: users without any known item.
+    """
+
+    users: int = 0
+    ids: int = 0
+    unknown: int = 0
+    without_known: int = 0
+
+    def add(self, rows: Sequence[Row], known: Collection[str]) -> None:
+        """Counts some users."""
+        for _, history in rows:
+            ids = [item for item in history if item]
+            found = sum(item in known for item in ids)
+            self.users += 1
+            self.ids += len(ids)
+            self.unknown += len(ids) - found
+            self.without_known += not found
+
+    def __str__(self) -> str:
+        return (
+            f"{self.unknown:,} of {self.ids:,} ids are unknown and were skipped; {self.without_known:,} of "
+            f"{self.users:,} users have no known item"
+        )
+
+
 def recommend_file(
     model: SavedRecommender,
-    source: Path,
+    users: Users,
     target: Path,
     choices: Choices,
     titles: Mapping[str, str] | None = None,
     silent: bool = False,
-) -> int:
-    """Recommends to every user of a file and writes one line per recommended item.
+) -> Counts:
+    """Recommends to every user and writes one line per recommended item.
 
     Finished parts are kept beside the target until the target is written. After an interruption the same call computes
     only the missing parts; the result is identical.
 
     Args:
         model: the exported model.
-        source: CSV without a header, `.gz` or not: the user, then the items, oldest first.
+        users: whom to recommend to (`serving.inputs`).
         target: ends in `.csv` or `.parquet`; written atomically.
         choices: options of `recommend`.
         titles: raw id -> title, for a title column; None for no such column.
         silent: show no progress.
 
     Returns:
-        The number of users.
+        What was in the histories.
 
     Raises:
         UserError: if a file cannot be read or written, a line is not CSV, the target has another ending, or the model
@@ -65,9 +96,8 @@ def recommend_file(
     check_target(target)
     model.check(choices)
     writer = WRITERS[target.suffix]((*COLUMNS, "title") if titles is not None else COLUMNS)
-    checksum, lines = _scan(source)
     job = {
-        "source": checksum,
+        "source": users.checksum,
         "model": _checksum_of_folder(model.folder),
         "choices": json.loads(json.dumps(asdict(choices))),
         "titles": None if titles is None else hashlib.sha256(json.dumps(titles).encode()).hexdigest(),
@@ -76,11 +106,11 @@ def recommend_file(
     parts = target.with_name(f".{target.name}.parts")
     with files.FolderLock(parts, BUSY).lock():
         _keep_parts_of(job, parts)
-        paths, users = _make_parts(model, source, parts, choices, titles or {}, writer, lines, silent)
+        paths, counts = _make_parts(model, users, parts, choices, titles or {}, writer, silent)
         with files.atomic_write(target) as aside:
             writer.join(paths, aside)
     shutil.rmtree(parts, ignore_errors=True)
-    return users
+    return counts
 
 
 def _keep_parts_of(job: dict, parts: Path) -> None:
@@ -101,28 +131,27 @@ def _keep_parts_of(job: dict, parts: Path) -> None:
 
 def _make_parts(
     model: SavedRecommender,
-    source: Path,
+    users: Users,
     folder: Path,
     choices: Choices,
     titles: Mapping[str, str],
     writer: "CsvWriter | ParquetWriter",
-    lines: int,
     silent: bool,
-) -> tuple[list[Path], int]:
-    """Writes the missing parts. Returns the paths of all parts and the number of users."""
+) -> tuple[list[Path], Counts]:
+    """Writes the missing parts. Returns the paths of all parts, and what was in the histories."""
     done = PART_BATCHES * len(list(folder.glob("part-*")))
-    progress = Progress("recommending", -(-lines // BATCH_USERS), done, BATCH_USERS, silent=silent)
-    paths, users, rows = [], 0, _rows(source)
+    progress = Progress("recommending", -(-users.most // BATCH_USERS), done, BATCH_USERS, silent=silent)
+    paths, counts, rows, known = [], Counts(), users.rows(), frozenset(model.items)
     try:
         while part := list(itertools.islice(rows, PART_BATCHES * BATCH_USERS)):
-            users += len(part)
+            counts.add(part, known)
             paths.append(folder / f"part-{len(paths):06d}")
             if not paths[-1].exists():
                 with files.atomic_write(paths[-1]) as aside:
                     writer.write(list(recommended(model, part, choices, titles, progress)), aside)
     finally:
         progress.close()
-    return paths, users
+    return paths, counts
 
 
 def recommended(
@@ -141,35 +170,6 @@ def recommended(
     for (user, _), (items, scores) in zip(rows, results, strict=True):
         for rank, (item, score) in enumerate(zip(items, scores), start=1):
             yield user, rank, item, score, titles.get(item, "")
-
-
-def _rows(source: Path) -> Iterator[Row]:
-    """Yields the users and histories of a file. Empty lines are skipped."""
-    with files.open_binary(source) as file:
-        # Only the first line may begin with a byte order mark.
-        encodings = itertools.chain(["utf-8-sig"], itertools.repeat("utf-8"))
-        lines = csv.reader((line.decode(encoding) for encoding, line in zip(encodings, file)), strict=True)
-        try:
-            for fields in lines:
-                if fields:
-                    yield fields[0], fields[1:]
-        except (csv.Error, UnicodeDecodeError) as error:
-            # `line_num` does not count a line that could not be decoded.
-            number = lines.line_num + isinstance(error, UnicodeDecodeError)
-            raise UserError(f"{source}:{number}: is not CSV in UTF-8 ({error})") from error
-
-
-def _scan(source: Path) -> tuple[str, int]:
-    """Returns the SHA-256 of a file's content and its number of lines."""
-    digest, lines = hashlib.sha256(), 0
-    try:
-        with files.open_binary(source) as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-                lines += block.count(b"\n")
-    except files.UNREADABLE as error:
-        raise files.unreadable(source, error) from error
-    return digest.hexdigest(), lines
 
 
 def _checksum_of_folder(folder: Path) -> str:
@@ -198,7 +198,13 @@ class CsvWriter:
     def write(self, lines: Sequence[Line], path: Path) -> None:
         """Writes one part."""
         with open(path, "w", encoding="utf-8", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(line[: len(self.columns)] for line in lines)
+            plain, quoted = (
+                csv.writer(file, lineterminator="\n", quoting=kind) for kind in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
+            )
+            for line in lines:
+                fields = line[: len(self.columns)]
+                # Readers end a line at \r too, but before Python 3.13 the csv module does not quote it.
+                (quoted if any("\r" in str(field) for field in fields) else plain).writerow(fields)
 
     def join(self, parts: Sequence[Path], path: Path) -> None:
         """Joins the parts into one file."""

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from bert4rec_tf.config import popularity
 from bert4rec_tf.export.histories import Histories
+from bert4rec_tf.export.layout import model_folder
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.serving.signatures import LoadedModel, ModelError
 
@@ -76,6 +77,9 @@ class Recommendations:
 class SavedRecommender:
     """A SavedModel that `saved_model.export` wrote.
 
+    Args:
+        folder: of the SavedModel, or a work directory that has one.
+
     Attributes:
         folder: of the SavedModel.
         has_user_embeddings: whether `recommend` needs the users' ids.
@@ -85,7 +89,7 @@ class SavedRecommender:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder = folder = model_folder(folder)
         self._model = LoadedModel(folder)
         signature = self._model.signatures.get("recommend")
         if signature is None or not set(signature.inputs) >= INPUTS or set(signature.outputs) != OUTPUTS:

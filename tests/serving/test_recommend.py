@@ -6,22 +6,29 @@ import functools
 import gzip
 import json
 import os
+import shutil
 import sys
 import zlib
 
 import keras
 import numpy as np
+import pandas
+import pyarrow as pa
+import pyarrow.csv
 import pytest
 import tensorflow as tf
 from pyarrow import parquet
+from support.exports import AWKWARD
 
 from bert4rec_tf.commands import main
 from bert4rec_tf.data.sequences import Vocabulary
+from bert4rec_tf.export.histories import HISTORIES as HISTORIES_FILE
+from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.export.service import CHOICES, HISTORIES
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import BprMf, Pop
-from bert4rec_tf.serving import batch, client
+from bert4rec_tf.serving import batch, client, inputs
 
 NAMES = ["a,b", 'say "x"', "Ünï", "plain", "c", "d", "e", "f"]
 COUNTS = np.arange(len(NAMES), 0, -1)
@@ -71,14 +78,21 @@ def command(monkeypatch, capsys):
     return run
 
 
+def items_of(printed):
+    """The column of items in a table."""
+    header, *lines = printed.splitlines()
+    return [line[6 : header.index("score") - 5].rstrip() for line in lines]
+
+
 def test_one_history(command, popular):
     code, out, err = command(f"--model={popular}", '--history="a,b", plain,nobody', "-k", "4")
     assert code == 0 and "warning: 1 of the 3 ids in the history are unknown" in err
-    assert [line.split(maxsplit=2) for line in out.splitlines()] == [
-        ["1", "7.0000", 'say "x"'],
-        ["2", "6.0000", "Ünï"],
-        ["3", "4.0000", "c"],
-        ["4", "3.0000", "d"],
+    assert out.splitlines() == [
+        "rank  item          score",
+        '   1  say "x"      7.0000',
+        "   2  Ünï          6.0000",
+        "   3  c            4.0000",
+        "   4  d            3.0000",
     ]
 
 
@@ -96,7 +110,12 @@ def test_choices_and_titles(command, popular, tmp_path):
         f"--titles={tmp_path / 'titles.csv'}",
     )
     assert code == 0
-    assert [line.split(maxsplit=2)[2] for line in out.splitlines()] == ["The first, of two", "c", "e"]
+    assert out.splitlines() == [
+        "rank  item       score  title",
+        "   1  a,b       8.0000  The first, of two",
+        "   2  c         4.0000",
+        "   3  e         2.0000",
+    ]
 
 
 def test_a_model_that_knows_users_is_told_whom_for(command, factors):
@@ -104,10 +123,10 @@ def test_a_model_that_knows_users_is_told_whom_for(command, factors):
     _, out, err = command(f"--model={folder}", "--history=", "--user=bob, jr")
     assert err == ""
     best = np.argsort(-scores[1])[:3]
-    assert [line.split(maxsplit=2)[2] for line in out.splitlines()] == [NAMES[item] for item in best]
+    assert items_of(out) == [NAMES[item] for item in best]
     for user in ("stranger", ""):
         _, out, err = command(f"--model={folder}", "--history=c", f"--user={user}")
-        assert [line.split(maxsplit=2)[2] for line in out.splitlines()] == NAMES[:3]
+        assert items_of(out) == NAMES[:3]
         assert ("this model needs --user" in err) == (user == "")
 
 
@@ -135,6 +154,10 @@ def check(found, rows, k):
     np.testing.assert_allclose([line[3] for line in found], [line[3] for line in expected], rtol=1e-6)
 
 
+def recommend_file(model, source, target, choices):
+    return batch.recommend_file(model, inputs.of_histories(source, NAMES), target, choices, silent=True)
+
+
 @pytest.fixture
 def small_parts(monkeypatch):
     monkeypatch.setattr(batch, "BATCH_USERS", 4)
@@ -153,6 +176,104 @@ def test_a_file_of_histories_as_csv(command, popular, small_parts, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [source.name, target.name]
 
 
+def test_unknown_ids_are_counted_also_after_a_kill(command, popular, small_parts, tmp_path, monkeypatch):
+    source, target = write(tmp_path / "histories.csv", ROWS), tmp_path / "out.csv"
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(batch.CsvWriter, "join", lambda *_: (_ for _ in ()).throw(Killed))
+        command(f"--model={popular}", f"--input={source}", f"--output={target}")
+    _, _, err = command(f"--model={popular}", f"--input={source}", f"--output={target}")
+    histories = [history for _, *history in ROWS]
+    unknown, ids = sum(history.count("nobody") for history in histories), sum(map(len, histories))
+    without = sum(not set(history) & set(NAMES) for history in histories)
+    told = f"warning: {unknown} of {ids} ids are unknown and were skipped; {without} of 100 users have no known item\n"
+    assert err.endswith(told) and unknown and without
+
+
+def test_interactions_become_recommendations_to_every_user(command, popular, tmp_path):
+    rows = [("ann", "c", 3), ("bob", "plain", 1), ("ann", "d", 1), ("eve", "Ünï", 5), ("eve", "other", 2)]
+    source, target = tmp_path / "ratings.csv", tmp_path / "out.csv"
+    source.write_text("".join(f"{user},{time},{item}\n" for user, item, time in rows), encoding="utf-8")
+    named = ["--user_column=1", "--item_column=3", "--time_column=2"]
+    code, out, err = command(f"--model={popular}", f"--interactions={source}", f"--output={target}", *named)
+    assert code == 0 and out.endswith(f"{target}: recommendations to 3 users\n")
+    assert err == "warning: 1 of 5 ids are unknown and were skipped; 0 of 3 users have no known item\n"
+    with open(target, encoding="utf-8", newline="") as file:
+        found = [(user, int(rank), item, float(score)) for user, rank, item, score in list(csv.reader(file))[1:]]
+    check(found, [["ann", "d", "c"], ["bob", "plain"], ["eve", "other", "Ünï"]], 3)
+
+
+AWKWARD_USERS = [
+    *AWKWARD,
+    *(
+        "cr\rinside",
+        "\r",
+        "crlf\r\nend",
+        "lf\n",
+        '"\r"',
+        ",\r,",
+        "",
+        "\x1e",
+        "0x10",
+        "1e5",
+        "NA",
+        "true",
+        "2020-01-01",
+        "=1+1",
+    ),
+]
+
+
+def test_any_reader_of_csv_gets_what_is_in_parquet(popular, tmp_path):
+    model = client.SavedRecommender(popular)
+    rows = [(user, [NAMES[place % 8]] * (place % 2)) for place, user in enumerate(AWKWARD_USERS)]
+    users = inputs.Users("", len(rows), lambda: iter(rows))
+    titles = dict(zip(NAMES, ["carriage\rreturn", "", "two\nlines", 'a "b", c', " x ", "é", "NA"]))
+    for name in ("out.csv", "out.parquet"):
+        batch.recommend_file(model, users, tmp_path / name, client.Choices(), titles, silent=True)
+    wanted = parquet.read_table(tmp_path / "out.parquet")
+    assert wanted.num_rows == 3 * len(rows) and set(wanted["user"].to_pylist()) == set(AWKWARD_USERS)
+    texts = pa.schema([field for field in wanted.schema if field.type == pa.string()])
+    with open(tmp_path / "out.csv", encoding="utf-8", newline="") as file:
+        header, *lines = csv.reader(file)
+    by_csv = dict(zip(header, zip(*lines)))
+    by_pandas = pandas.read_csv(tmp_path / "out.csv", dtype=dict.fromkeys(texts.names, str), keep_default_na=False)
+    by_arrow = pa.csv.read_csv(
+        tmp_path / "out.csv",
+        parse_options=pa.csv.ParseOptions(newlines_in_values=True),
+        convert_options=pa.csv.ConvertOptions(column_types=wanted.schema),
+    )
+    assert by_arrow.equals(wanted)
+    for name in wanted.schema.names:
+        expected = wanted[name].to_pylist()
+        for found in (by_csv[name], by_pandas[name]):
+            assert list(np.asarray(found, object if name in texts.names else np.float32)) == expected
+
+
+def test_users_whose_histories_the_export_holds(command, popular, tmp_path):
+    held = tmp_path / "held"
+    shutil.copytree(popular, held)
+    kept = Histories(np.array([5, 4, 1], np.int32), np.array([0, 2, 3]), ["ann", "bob, jr"])
+    (held / HISTORIES_FILE).parent.mkdir(exist_ok=True)
+    kept.write(held / HISTORIES_FILE)
+    code, out, err = command(f"--model={held}", '--user=ann,"bob, jr"', "-k", "2")
+    ann, bob = out.split("\n\n")
+    assert (code, err) == (0, "") and [ann.splitlines()[0], bob.splitlines()[0]] == ["user ann", "user bob, jr"]
+    assert items_of(ann.split("\n", 1)[1]) == NAMES[:2] and items_of(bob.split("\n", 1)[1]) == NAMES[1:3]
+    assert items_of(command(f"--model={held}", "--user=ann", "-k", "5")[1]) == [*NAMES[:3], *NAMES[5:7]]
+    assert (
+        "`user` must be one of the export's 2 users. Received: user=eve" in command(f"--model={held}", "--user=eve")[2]
+    )
+    assert "holds no histories of users; export it with" in command(f"--model={popular}", "--user=ann")[2]
+
+
+def test_a_work_directory_stands_for_its_export(command, popular, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    code, _, err = command(f"--model={tmp_path}", "--history=c")
+    assert code == 2 and "has no exported model yet; run bert4rec run --mode=export" in err
+    shutil.copytree(popular, tmp_path / "saved_model")
+    assert command(f"--model={tmp_path}", "--history=c") == command(f"--model={popular}", "--history=c")
+
+
 def test_the_mark_of_the_byte_order_is_no_part_of_the_first_user(command, popular, tmp_path):
     (tmp_path / "histories.csv").write_text("ann,c\nbob,d\n", encoding="utf-8-sig")
     target = tmp_path / "out.csv"
@@ -166,7 +287,7 @@ def test_a_damaged_packed_file_is_told(tmp_path):
     for place in range(10, len(whole)):
         (tmp_path / "in.csv.gz").write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
         with pytest.raises(UserError, match="cannot be read") as told:
-            batch._scan(tmp_path / "in.csv.gz")
+            inputs.of_histories(tmp_path / "in.csv.gz", NAMES)
         causes.add(type(told.value.__cause__))
     assert {zlib.error, gzip.BadGzipFile} <= causes
 
@@ -225,12 +346,12 @@ def test_parts_with_another_correction_are_not_taken(popular, small_parts, tmp_p
     """A job that is killed at the end leaves its parts, and the next one asks for something else."""
     model, source = client.SavedRecommender(popular), write(tmp_path / "in.csv", ROWS)
     target, wanted = tmp_path / "out.csv", tmp_path / "wanted.csv"
-    batch.recommend_file(model, source, wanted, client.Choices(popularity_correction=3.0), silent=True)
+    recommend_file(model, source, wanted, client.Choices(popularity_correction=3.0))
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(batch.CsvWriter, "join", lambda *_: (_ for _ in ()).throw(Killed))
-        batch.recommend_file(model, source, target, client.Choices(popularity_correction=0.3), silent=True)
+        recommend_file(model, source, target, client.Choices(popularity_correction=0.3))
     assert list((tmp_path / ".out.csv.parts").glob("part-*"))
-    batch.recommend_file(model, source, target, client.Choices(popularity_correction=3.0), silent=True)
+    recommend_file(model, source, target, client.Choices(popularity_correction=3.0))
     assert "starting again" in capsys.readouterr().err and target.read_bytes() == wanted.read_bytes()
 
 
@@ -272,7 +393,7 @@ def test_a_killed_work_goes_on_and_ends_with_the_same_bytes(popular, small_parts
     model, source = client.SavedRecommender(popular), write(tmp_path / "histories.csv", ROWS)
     whole, target = tmp_path / f"whole.{ending}", tmp_path / f"killed.{ending}"
     choices = client.Choices(k=4)
-    batch.recommend_file(model, source, whole, choices, silent=True)
+    recommend_file(model, source, whole, choices)
     recommend, asked = client.SavedRecommender.recommend, []
 
     def counted(self, histories, users, choices):
@@ -283,11 +404,11 @@ def test_a_killed_work_goes_on_and_ends_with_the_same_bytes(popular, small_parts
 
     monkeypatch.setattr(client.SavedRecommender, "recommend", counted)
     with pytest.raises(Killed):
-        batch.recommend_file(model, source, target, choices, silent=True)
+        recommend_file(model, source, target, choices)
     parts = tmp_path / f".killed.{ending}.parts"
     (parts / ".part-000003.4242.partial").write_bytes(b"what a killed process had begun")
     assert not target.exists()
-    batch.recommend_file(model, source, target, choices, silent=True)
+    recommend_file(model, source, target, choices)
     assert target.read_bytes() == whole.read_bytes()
     # The batches of finished parts are not asked for again: 25 in all, 3 for each part.
     assert len(asked) == asks + 1 + 25 - asks // 3 * 3
@@ -300,20 +421,25 @@ def test_parts_of_another_job_are_not_taken(popular, small_parts, tmp_path, caps
     parts.mkdir()
     (parts / "job.json").write_text(json.dumps({"source": "another"}))
     (parts / "part-000000").write_text("user 0,1,old,1.0\n")
-    batch.recommend_file(model, write(tmp_path / "in.csv", ROWS), target, client.Choices(), silent=True)
+    recommend_file(model, write(tmp_path / "in.csv", ROWS), target, client.Choices())
     assert "old" not in target.read_text() and "starting again" in capsys.readouterr().err
 
 
 def test_an_empty_file_gives_a_header(popular, tmp_path):
     model, target = client.SavedRecommender(popular), tmp_path / "out.csv"
-    assert batch.recommend_file(model, write(tmp_path / "in.csv", []), target, client.Choices(), silent=True) == 0
+    assert recommend_file(model, write(tmp_path / "in.csv", []), target, client.Choices()).users == 0
     assert target.read_text() == "user,rank,item,score\n"
 
 
 MISTAKES = {
-    "nothing asked": ([], "Give either --history, or both --input and --output"),
-    "both": (["--history=a", "--input=in.csv", "--output=o.csv"], "Give either --history, or both --input"),
-    "no output": (["--input=in.csv"], "Give either --history, or both --input"),
+    "columns of no interactions": (
+        ["--input=in.csv", "--output=out.csv", "--user_column=1"],
+        "--user_column needs --interactions=FILE",
+    ),
+    "actions": (["--input=actions.csv", "--output=out.csv"], "actions.csv: has one action per row"),
+    "nothing asked": ([], "Give either --history or --user, or one of --input and"),
+    "both": (["--history=a", "--input=in.csv", "--output=o.csv"], "Give either --history or --user, or one of --input"),
+    "no output": (["--input=in.csv"], "Give either --history or --user, or one of --input"),
     "k": (["--history=a", "-k", "0"], "`k` must be at least 1 and less than 2^31. Received: k=0"),
     "correction": (
         ["--history=a", "--popularity_correction=-1"],
@@ -344,6 +470,7 @@ MISTAKES = {
 def test_mistakes_end_in_one_line(command, popular, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in.csv").write_text("a\n")
+    (tmp_path / "actions.csv").write_text("user,item\nu,a\n")
     (tmp_path / "bad.csv").write_bytes(b"u,a\nu,\xff\n")
     (tmp_path / "quote.csv").write_text('u,a\nu,"a"b\n')
     arguments = arguments if any(one.startswith("--model") for one in arguments) else [f"--model={popular}", *arguments]

@@ -12,6 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
+from bert4rec_tf.export.layout import model_folder
 from bert4rec_tf.foundation.files import expanded_path
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.serving.http import predict
@@ -67,7 +68,7 @@ def open_versions(settings: ServerSettings, report: Callable[[str], None] = warn
         items = list(titles) if model.items is None else model.items
         return Served(number, model, Catalogue(items, titles))
 
-    return Versions(expanded_path(settings.model), load, report)
+    return Versions(model_folder(expanded_path(settings.model)), load, report)
 
 
 class Service:

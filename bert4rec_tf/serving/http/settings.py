@@ -12,7 +12,7 @@ class ServerSettings(Settings):
     """The settings of `bert4rec serve`. Every field is a flag of the same name."""
 
     model: str = dataclasses.field(
-        metadata={"help": "folder of a SavedModel, or of numbered folders with one version each"}
+        metadata={"help": "folder of a SavedModel, a work directory that has one, or numbered folders of versions"}
     )
     name: str = setting("bert4rec", "name of the model in the URLs")
     host: str = setting("127.0.0.1", "address to listen on; 0.0.0.0 for all addresses of this machine")

@@ -1,0 +1,123 @@
+"""Whom a batch recommendation is for: a file of histories, or files of interactions."""
+
+import csv
+import hashlib
+import itertools
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.data.reading import conversion, layouts
+from bert4rec_tf.data.reading.columns import TEXT, Columns
+from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation.errors import UserError
+
+SAMPLE_ROWS = 20_000
+_TIME = re.compile(r"\d{9,}(\.\d+)?|\d{4}-\d\d-\d\d.*", re.DOTALL)
+
+Row = tuple[str, list[str]]
+"""A user and their history."""
+
+
+@dataclass(frozen=True)
+class Users:
+    """Users and their histories.
+
+    Attributes:
+        checksum: of what they were read from.
+        most: how many there are; an upper limit.
+        rows: yields them, always the same ones.
+    """
+
+    checksum: str
+    most: int
+    rows: Callable[[], Iterator[Row]]
+
+
+def of_histories(path: Path, known: Collection[str]) -> Users:
+    """Reads a file of histories: the user, then the items, oldest first. CSV without a header, `.gz` or not.
+
+    Args:
+        path: the file.
+        known: the items of the model.
+
+    Raises:
+        UserError: if the file cannot be read, is not CSV, or has one action per row.
+    """
+    checksum, lines = _scan(path)
+    _refuse_interactions(path, known)
+    return Users(checksum, lines, lambda: _rows(path))
+
+
+def of_interactions(asked: Interactions) -> tuple[Users, conversion.Report]:
+    """Reads one action per row, and returns every user with all actions in order of time.
+
+    Raises:
+        UserError: as `conversion.convert`.
+    """
+    sequences, report = conversion.convert(asked, least=1)
+
+    def rows() -> Iterator[Row]:
+        for place, user in enumerate(sequences.users.tolist()):
+            yield user, sequences.vocabulary.decode(sequences[place])
+
+    return Users(sequences.fingerprint, sequences.num_users, rows), report
+
+
+def _refuse_interactions(path: Path, known: Collection[str]) -> None:
+    """Raises UserError if each row is one action: every row would become a history."""
+    with files.open_binary(path) as file:
+        start = file.read(layouts.SAMPLE)
+    try:
+        layout = layouts.find(path, Columns(str(path)), start)
+    except UserError:  # no file of interactions, or one whose columns must be named
+        layout = None
+    is_other = layout is not None and (layout.kind != TEXT or layout.header or layout.separator != ",")
+    if is_other or _are_actions(list(itertools.islice(_rows(path), SAMPLE_ROWS)), known):
+        raise UserError(
+            f"{path}: has one action per row ({layout or 'user, item and more'}), not one history per user. Use "
+            f"--interactions={path} in place of --input"
+        )
+
+
+def _are_actions(rows: Sequence[Row], known: Collection[str]) -> bool:
+    """Returns whether rows without a header look like actions: equally long, with many rows per user or a time.
+
+    They do not if an item of the model is in the last column, unless there are only two columns.
+    """
+    lengths, last = {len(history) for _, history in rows}, [history[-1] for _, history in rows if history]
+    if len(lengths) != 1 or not last or (lengths != {1} and any(item in known for item in last)):
+        return False
+    many = 2 * len({user for user, _ in rows}) <= len(rows)
+    return many or (lengths != {1} and all(_TIME.fullmatch(text) for text in last))
+
+
+def _rows(path: Path) -> Iterator[Row]:
+    """Yields the users and histories of a file. Empty lines are skipped."""
+    with files.open_binary(path) as file:
+        # Only the first line may begin with a byte order mark.
+        encodings = itertools.chain(["utf-8-sig"], itertools.repeat("utf-8"))
+        lines = csv.reader((line.decode(encoding) for encoding, line in zip(encodings, file)), strict=True)
+        try:
+            for fields in lines:
+                if fields:
+                    yield fields[0], fields[1:]
+        except (csv.Error, UnicodeDecodeError) as error:
+            # `line_num` does not count a line that could not be decoded.
+            number = lines.line_num + isinstance(error, UnicodeDecodeError)
+            raise UserError(f"{path}:{number}: is not CSV in UTF-8 ({error})") from error
+
+
+def _scan(path: Path) -> tuple[str, int]:
+    """Returns the SHA-256 of a file's content and its number of lines."""
+    digest, lines = hashlib.sha256(), 0
+    try:
+        with files.open_binary(path) as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+                lines += block.count(b"\n")
+    except files.UNREADABLE as error:
+        raise files.unreadable(path, error) from error
+    return digest.hexdigest(), lines

@@ -1,0 +1,96 @@
+"""Telling histories from interactions."""
+
+import gzip
+import random
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.serving import inputs
+
+KNOWN = [str(item) for item in range(1, 60)]
+
+
+def ratings(separator=",", width=4):
+    """Rows of users, items, ratings and times, some ratings and users named like items."""
+    noise = random.Random(1)
+    rows = [
+        (str(user), str(noise.randint(1, 80)), str(noise.randint(1, 5)), str(964_000_000 + noise.randrange(10**6)))
+        for user in range(1, 30)
+        for _ in range(noise.randint(2, 9))
+    ]
+    noise.shuffle(rows)
+    return "".join(separator.join(row[:width]) + "\n" for row in rows)
+
+
+ACTIONS = {
+    "MovieLens": ("ratings.csv", "userId,movieId,rating,timestamp\n" + ratings()),
+    "a header alone": ("ratings.csv", "user,item\n"),
+    "other order, and semicolons": ("ratings.csv", "timestamp;asin;reviewerID\n1;a;b\n"),
+    "RecBole": ("data.inter", "user_id:token\titem_id:token\n1\t2\n"),
+    "no header": ("ratings.csv", ratings()),
+    "no header, three columns": ("ratings.csv", ratings(width=3).replace("\n", ".5\n")),
+    "no header, two columns": ("ratings.csv", ratings(width=2)),
+    "every user once": ("ratings.csv", "".join(f"u{n},{n},5,97830{n:04d}\n" for n in range(50))),
+    "dates": ("ratings.csv", "".join(f"u{n},{n},2020-01-{n:02d}T10:00\n" for n in range(10, 30))),
+    "double colons": ("ratings.dat", ratings("::")),
+    "tabs": ("u.data", ratings("\t")),
+    "JSON lines": ("reviews.json", '{"reviewerID": "a", "asin": "b", "unixReviewTime": 1}\n'),
+}
+
+
+@pytest.mark.parametrize("name, content", ACTIONS.values(), ids=ACTIONS)
+def test_one_action_per_row_is_refused(tmp_path, name, content):
+    for path, written in (
+        (tmp_path / name, content.encode()),
+        (tmp_path / f"{name}.gz", gzip.compress(content.encode())),
+    ):
+        path.write_bytes(written)
+        with pytest.raises(UserError, match="has one action per row") as told:
+            inputs.of_histories(path, KNOWN)
+        assert str(told.value).endswith(f"Use --interactions={path} in place of --input")
+
+
+def test_parquet_is_refused(tmp_path):
+    path = tmp_path / "ratings.parquet"
+    parquet.write_table(pa.table({"user": ["a"], "item": ["1"]}), path)
+    with pytest.raises(UserError, match="has one action per row"):
+        inputs.of_histories(path, KNOWN)
+
+
+HISTORIES = {
+    "of any length": "ann,1,2,3\nbob,4\neve\n",
+    "of one item": "".join(f"u{n},{n}\n" for n in range(1, 40)),
+    "equally long": "".join(f"u{n},{n},7,9\n" for n in range(1, 40)),
+    "of unknown items": "".join(f"u{n},x{n},y{n},z{n}\n" for n in range(1, 40)),
+    "of one user, equally long": "u,1,2,3\n" * 9,
+    "one": "ann,1\n",
+    "of items like times": "u1,1234567890,1\nu2,1234567890,2\n",
+    "of items with other separators": '"a;b",1;2,3:4\nc,1|2\n',
+    "of users without items": "ann\nbob\n",
+}
+
+
+@pytest.mark.parametrize("content", HISTORIES.values(), ids=HISTORIES)
+@pytest.mark.parametrize("name", ["histories.csv", "histories.txt"])
+def test_histories_are_read(tmp_path, name, content):
+    (tmp_path / name).write_text(content)
+    found = list(inputs.of_histories(tmp_path / name, KNOWN).rows())
+    expected = [line.replace('"', "").split(",") for line in content.splitlines()]
+    assert found == [(user, history) for user, *history in expected]
+
+
+def test_the_histories_of_interactions_are_in_order_of_time(tmp_path):
+    path, content = tmp_path / "ratings.csv", ratings()
+    path.write_text("userId,movieId,rating,timestamp\n" + content + "single,7,5,1\n")
+    users, report = inputs.of_interactions(Interactions(str(path)))
+    expected = {}
+    rows = [line.split(",") for line in content.splitlines()]
+    for user, item, _, _ in sorted(rows, key=lambda row: int(row[3])):
+        expected.setdefault(user, []).append(item)
+    expected["single"] = ["7"]
+    assert dict(users.rows()) == expected and users.most == len(expected)
+    assert "user 'userId', item 'movieId', time 'timestamp'" in str(report)
