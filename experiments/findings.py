@@ -77,11 +77,11 @@ class Findings:
         return [variant for of, variant in self.runs if of == dataset]
 
     def values(self, dataset: str, variant: str, metric: str, protocol: str = POPULAR) -> list[float]:
-        """Returns a metric of each finished seed."""
+        """Returns a metric of each finished seed that has it: older lines have no LIST_METRICS."""
         lines = [line for _, line in self.runs.get((dataset, variant), ())]
         if metric == SAMPLES:
             return [speed for speed in map(_samples_per_second, lines) if speed is not None]
-        return [line["test"][protocol][metric] for line in lines]
+        return [line["test"][protocol][metric] for line in lines if metric in line["test"][protocol]]
 
     def alpha(self, dataset: str, variant: str) -> float | None:
         """Returns the popularity correction that was best, the mean over seeds; None where none was measured."""

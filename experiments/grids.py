@@ -7,7 +7,7 @@ import numpy as np
 
 from bert4rec_tf.config.paper import paper
 from bert4rec_tf.data.sources import datasets
-from bert4rec_tf.evaluation.metrics import FULL, METRICS, POPULAR, UNIFORM
+from bert4rec_tf.evaluation.metrics import FULL, LIST_METRICS, METRICS, POPULAR, UNIFORM
 from experiments.findings import SAMPLES, Findings
 from experiments.tables import MODELS, TABLES
 
@@ -18,6 +18,8 @@ LARGE_DROP = 0.9
 
 CORRECTED = "ndcg@10"
 """The metric that is shown with a correction for popularity."""
+
+PROTOCOL_TITLES = {POPULAR: "100 popular", UNIFORM: "100 uniform", FULL: "all unseen items"}
 
 
 class Text(NamedTuple):
@@ -156,7 +158,8 @@ def _protocols(found: Findings, dataset: str) -> Layout:
     columns = _columns(found, dataset)
     return columns.values(), {
         f"{metric.upper()}, {title}": [(dataset, model, metric, protocol) for model in columns]
-        for protocol, title in ((UNIFORM, "100 uniform"), (FULL, "all unseen items"))
+        for protocol, title in PROTOCOL_TITLES.items()
+        if protocol != POPULAR
         for metric in ("hr@10", "ndcg@10")
     }
 
@@ -221,9 +224,9 @@ def _table2(found: Findings) -> list[Grid]:
                 last = f"{paper()['improvements'][dataset][metric]:+.2%}" if label == PAPER else ""
             row.append(Text(last))
     others = _each(_protocols, ranked)(found)
-    corrected = (_corrected(found, dataset) for dataset in found.run_on())
+    more = (made(found, dataset) for dataset in found.run_on() for made in (_corrected, _recommended))
     named = (other._replace(caption=f"{other.caption}, other protocols") for other in others)
-    return [*grids, *named, *(one for one in corrected if one)]
+    return [*grids, *named, *(one for one in more if one)]
 
 
 def _corrected(found: Findings, dataset: str) -> Grid | None:
@@ -233,12 +236,23 @@ def _corrected(found: Findings, dataset: str) -> Grid | None:
     if not any(alpha is not None for alpha in alphas):
         return None
     rows = [[Text("alpha"), *(Text(NOT_RUN if alpha is None else f"{alpha:.2g}") for alpha in alphas)]]
-    for protocol, title in ((POPULAR, "100 popular"), (UNIFORM, "100 uniform"), (FULL, "all unseen items")):
+    for protocol, title in PROTOCOL_TITLES.items():
         plain = [found.mean(dataset, model, CORRECTED, protocol) for model in columns]
         others = [found.corrected(dataset, model, CORRECTED, protocol) for model in columns]
         for label, values in ((f"{title}, alpha 0", plain), (f"{title}, alpha as above", others)):
             rows.append([Text(label), *ranked(values, [shown(value) for value in values])])
     return Grid(["", *columns.values()], rows, f"{title_of(dataset)}, NDCG@10 with a correction for popularity")
+
+
+def _recommended(found: Findings, dataset: str) -> Grid | None:
+    """What the recommended items are like, under every protocol; None where no run was measured for it."""
+    columns, rows = _columns(found, dataset), []
+    for protocol, title in PROTOCOL_TITLES.items():
+        for metric in LIST_METRICS:
+            values = [found.mean(dataset, model, metric, protocol) for model in columns]
+            rows.append([Text(f"{metric}, {title}"), *(Text(shown(value)) for value in values)])
+    measured = any(found.mean(dataset, model, LIST_METRICS[0]) is not None for model in columns)
+    return Grid(["", *columns.values()], rows, f"{title_of(dataset)}, what is recommended") if measured else None
 
 
 GRIDS: dict[str, Callable[[Findings], list[Grid]]] = {

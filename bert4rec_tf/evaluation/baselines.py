@@ -1,8 +1,5 @@
 """Baselines to compare a model with: what only counts, random scores, the built-in data's ceiling, and the paper."""
 
-from collections.abc import Mapping
-
-import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.config.data_names import family
@@ -11,20 +8,12 @@ from bert4rec_tf.config.run import Run
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.data.sources.synthetic import MarkovCatalogue
-from bert4rec_tf.evaluation.metrics import POPULAR, metrics, random_metrics
-from bert4rec_tf.evaluation.ranking import Ranker, RankingTask
+from bert4rec_tf.evaluation.metrics import POPULAR, random_metrics
+from bert4rec_tf.evaluation.ranking import Metrics, Ranker, RankingTask
 from bert4rec_tf.models import MODELS
 
 COUNTED = ("pop", "item_cooccurrence")
 """The models that every run is compared with: they take seconds, with the settings they have by default."""
-
-Metrics = dict[str, dict[str, float]]
-"""Protocol -> metric -> mean over the users."""
-
-
-def metrics_of(ranks: Mapping[str, np.ndarray]) -> Metrics:
-    """Returns the metrics of every protocol."""
-    return {protocol: metrics(values) for protocol, values in ranks.items()}
 
 
 def measure_baselines(run: Run, split: LeaveOneOut, task: RankingTask) -> dict[str, Metrics]:
@@ -40,7 +29,7 @@ def measure_baselines(run: Run, split: LeaveOneOut, task: RankingTask) -> dict[s
 def _counted(name: str, split: LeaveOneOut, task: RankingTask) -> Metrics:
     model = MODELS[name](split.sequences.num_items)
     model.adapt(split.training(with_validation=True))
-    return metrics_of(Ranker(model.score, model.max_history or 1).ranks(task))
+    return Ranker(model.score, model.max_history or 1).measure(task)[1]
 
 
 def _random(task: RankingTask) -> Metrics:
@@ -54,7 +43,7 @@ def _ceiling(generator: MarkovCatalogue, split: LeaveOneOut, task: RankingTask) 
     def score(batch, candidates):
         return tf.gather(table, batch["users"])
 
-    return metrics_of(Ranker(score).ranks(task))
+    return Ranker(score).measure(task)[1]
 
 
 def _paper(run: Run, split: LeaveOneOut) -> Metrics | None:

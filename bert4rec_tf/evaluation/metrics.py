@@ -1,4 +1,4 @@
-"""Metrics of ranks (HR, NDCG, MRR), and a paired comparison of two models. Only NumPy."""
+"""Metrics of ranks (HR, NDCG, MRR) and of what is recommended, and a paired comparison of two models. Only NumPy."""
 
 import math
 from dataclasses import dataclass
@@ -13,6 +13,10 @@ PROTOCOLS = (POPULAR, UNIFORM, FULL)
 that are not in the user's history."""
 
 METRICS = ("hr@1", "hr@5", "hr@10", "ndcg@5", "ndcg@10", "mrr")
+LIST_LENGTH = 10
+LIST_METRICS = tuple(f"{name}@{LIST_LENGTH}" for name in ("coverage", "popularity", "novelty"))
+"""What the first items of all lists are like: how many different ones there are, and how well known they are."""
+
 MIN_USERS = 30
 """With fewer users the mean difference is not close enough to a normal distribution."""
 
@@ -34,6 +38,24 @@ def per_user(name: str, ranks: np.ndarray) -> np.ndarray:
 def metrics(ranks: np.ndarray) -> dict[str, float]:
     """Returns the mean over users of every metric. `ranks`: int [users], 0 for the best."""
     return {name: float(per_user(name, ranks).mean()) for name in METRICS}
+
+
+def list_metrics(listed: np.ndarray, counts: np.ndarray, num_users: int) -> dict[str, float]:
+    """Returns LIST_METRICS.
+
+    Coverage is the share of all items that anybody gets. Popularity is the mean over all places of actions / users of
+    their items. Novelty is the mean of log2(users / actions) (the surprisal of Zhou et al., PNAS 2010); an item without
+    actions counts as if it had one.
+
+    Args:
+        listed: int [n], in how many lists each item is.
+        counts: int [n], the known actions of each item.
+        num_users: of the data.
+    """
+    shares = listed / max(listed.sum(), 1)
+    popularity = float(shares @ (counts / num_users))
+    novelty = float(shares @ np.log2(num_users / np.maximum(counts, 1)))
+    return dict(zip(LIST_METRICS, (float(np.mean(listed > 0)), popularity, novelty)))
 
 
 def random_metrics(num_candidates: np.ndarray) -> dict[str, float]:

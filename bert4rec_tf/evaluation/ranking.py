@@ -7,13 +7,20 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.data.sequences import PAD, LeaveOneOut, Sequences, take_rows
-from bert4rec_tf.evaluation.metrics import FULL
+from bert4rec_tf.evaluation.metrics import FULL, LIST_LENGTH, list_metrics, metrics
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import Progress
 from bert4rec_tf.foundation.types import Batch, Tensor
 
 BLOCK_ELEMENTS = 1 << 25
 """In full ranking the [users, items] table of scores of a batch has at most so many elements."""
+
+BLOCK_WIDTH = 128
+"""The best items are searched for in blocks of so many columns."""
+
+
+Metrics = dict[str, dict[str, float]]
+"""Protocol -> metric -> value."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +58,11 @@ class RankingTask:
     @property
     def protocols(self) -> tuple[str, ...]:
         return (*self.negatives, FULL) if self.all_items else tuple(self.negatives)
+
+    @property
+    def counts(self) -> np.ndarray:
+        """The actions of each item in the histories, int64 [n]."""
+        return np.bincount(self.histories.items, minlength=self.histories.num_items + 1)[1:]
 
     def num_candidates(self, protocol: str) -> np.ndarray:
         """Returns the number of items that each target is ranked among, without itself, int64 [k]."""
@@ -102,11 +114,13 @@ class Ranker:
     ) -> None:
         self.max_history = max_history
         self.batch_size = batch_size
-        self._score = score
         rows, singles = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)
         batch = {"users": singles, "items": rows, "lengths": singles}
         self._score_candidates = tf.function(score, input_signature=[batch, rows])
-        self._beaten_by = tf.function(self._beaten_by_items, input_signature=[batch, singles, rows, rows])
+        self._score_all = tf.function(lambda one: score(one, None), input_signature=[batch])
+        self._beaten_by = tf.function(_beaten_by_items, reduce_retracing=True)
+        self._best_among = tf.function(_best_among, reduce_retracing=True)
+        self._best_unseen = tf.function(_best_unseen, reduce_retracing=True)
 
     def ranks(self, task: RankingTask, title: str | None = None) -> dict[str, np.ndarray]:
         """Ranks each target under every protocol, in one pass over the model.
@@ -121,12 +135,36 @@ class Ranker:
         Raises:
             UserError: if a score is NaN.
         """
+        return self._ranks(task, title, {})
+
+    def measure(self, task: RankingTask, title: str | None = None) -> tuple[dict[str, np.ndarray], Metrics]:
+        """Returns `ranks` and every metric of every protocol: METRICS of the ranks, and LIST_METRICS.
+
+        The lists are the best LIST_LENGTH of what the target is ranked among, itself included.
+
+        Args:
+            task: what to rank, among all items too.
+            title: as for `ranks`.
+
+        Raises:
+            UserError: if a score is NaN.
+        """
+        listed = {protocol: np.zeros(task.histories.num_items + 1, np.int64) for protocol in task.protocols}
+        ranks = self._ranks(task, title, listed)
+        sizes = task.counts, task.histories.num_users
+        return ranks, {name: {**metrics(ranks[name]), **list_metrics(listed[name][1:], *sizes)} for name in ranks}
+
+    def _ranks(self, task: RankingTask, title: str | None, listed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns the ranks, and counts in `listed` how many lists each item is in: protocol -> int64 [n + 1]."""
         ranks = {protocol: np.empty(len(task.users), np.int32) for protocol in task.protocols}
-        rank = self._rank_among_all if task.all_items else self._rank_among_candidates
         size = self._users_at_once(task)
         progress = Progress(title or "", -(-len(task.users) // size), examples_per_step=size, silent=title is None)
         for rows, batch in self._batches(task, size):
-            for protocol, values in rank(task, rows, batch).items():
+            if task.all_items:
+                found = self._rank_among_all(task, rows, batch, listed)
+            else:
+                found = self._rank_among_candidates(task, rows, batch)
+            for protocol, values in found.items():
                 ranks[protocol][rows] = values
             progress.advance()
         progress.close()
@@ -171,30 +209,69 @@ class Ranker:
             begin += negatives.shape[1]
         return ranks
 
-    def _rank_among_all(self, task: RankingTask, rows: np.ndarray, batch: Batch) -> dict[str, np.ndarray]:
+    def _rank_among_all(
+        self, task: RankingTask, rows: np.ndarray, batch: Batch, listed: dict[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
         negatives = np.concatenate([negatives[rows] for negatives in task.negatives.values()], axis=1)
-        total, sampled, hidden, has_nan = self._beaten_by(batch, task.targets[rows], negatives, task.seen(rows))
+        scores, targets, seen = self._score_all(batch), task.targets[rows], task.seen(rows)
+        total, sampled, hidden, has_nan = self._beaten_by(scores, targets, negatives, seen)
         _refuse_nan(bool(has_nan))
+        for protocol, counts in listed.items():
+            if protocol == FULL:
+                best = self._best_unseen(scores, seen)
+            else:
+                best = self._best_among(scores, np.c_[task.negatives[protocol][rows], targets])
+            counts += np.bincount(best.numpy().ravel(), minlength=len(counts))
         widths = [negatives.shape[1] for negatives in task.negatives.values()]
         parts = np.split(sampled.numpy(), np.cumsum(widths)[:-1], axis=1)
         ranks = {protocol: part.sum(axis=1) for protocol, part in zip(task.negatives, parts)}
         return {**ranks, FULL: total.numpy() - hidden.numpy() - 1}
 
-    def _beaten_by_items(
-        self, batch: Batch, targets: Tensor, negatives: Tensor, seen: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Returns how many items reach the target's score (the target included), which negatives do, how many seen
-        items do, and whether a score is NaN."""
-        scores = self._score(batch, None)
-        reaches = scores >= tf.gather(scores, targets[:, None] - 1, batch_dims=1)
 
-        def of(items: Tensor) -> Tensor:
-            return (items > 0) & tf.gather(reaches, tf.maximum(items - 1, 0), batch_dims=1)
+def _beaten_by_items(
+    scores: Tensor, targets: Tensor, negatives: Tensor, seen: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Returns how many items reach the target's score (the target included), which negatives do, how many seen items
+    do, and whether a score is NaN. `scores`: [b, n], column i - 1 for item i."""
+    reaches = scores >= tf.gather(scores, targets[:, None] - 1, batch_dims=1)
 
-        def count(which: Tensor) -> Tensor:
-            return tf.math.count_nonzero(which, axis=1, dtype=tf.int32)
+    def of(items: Tensor) -> Tensor:
+        return (items > 0) & tf.gather(reaches, tf.maximum(items - 1, 0), batch_dims=1)
 
-        return count(reaches), of(negatives), count(of(seen)), tf.reduce_any(tf.math.is_nan(scores))
+    def count(which: Tensor) -> Tensor:
+        return tf.math.count_nonzero(which, axis=1, dtype=tf.int32)
+
+    return count(reaches), of(negatives), count(of(seen)), tf.reduce_any(tf.math.is_nan(scores))
+
+
+def _best_among(scores: Tensor, items: Tensor) -> Tensor:
+    """Returns the best of some items, int32 [b, c] with 0 for none: int32 [b, LIST_LENGTH or c].
+
+    Among equal scores the earlier column wins, so a target in the last one loses, as in its rank.
+    """
+    chosen = tf.where(items > 0, tf.gather(scores, tf.maximum(items - 1, 0), batch_dims=1), -np.inf)
+    values, columns = tf.math.top_k(chosen, tf.minimum(LIST_LENGTH, tf.shape(items)[1]))
+    return tf.where(values > -np.inf, tf.gather(items, columns, batch_dims=1), PAD)
+
+
+def _best_unseen(scores: Tensor, seen: Tensor) -> Tensor:
+    """Returns the best items but those seen, int32 [b, any] with 0 for none: int32 [b, LIST_LENGTH or more].
+
+    The best lie in the blocks of columns with the best maxima, so only these few are sorted, which takes a third of the
+    time. Among equal scores the earlier item wins, for the earlier block does.
+    """
+    places = tf.where(seen > 0)
+    hidden = tf.stack([tf.cast(places[:, 0], tf.int32), tf.gather_nd(seen, places) - 1], axis=1)
+    lowest = tf.cast(-np.inf, scores.dtype)
+    padded = tf.pad(scores, [[0, 0], [0, -tf.shape(scores)[1] % BLOCK_WIDTH]], constant_values=lowest)
+    padded = tf.tensor_scatter_nd_update(padded, hidden, tf.fill([tf.shape(hidden)[0]], lowest))
+    blocks = tf.reshape(padded, [tf.shape(padded)[0], -1, BLOCK_WIDTH])
+    _, chosen = tf.math.top_k(tf.reduce_max(blocks, axis=2), tf.minimum(LIST_LENGTH, tf.shape(blocks)[1]))
+    chosen = tf.sort(chosen, axis=1)
+    among = tf.reshape(tf.gather(blocks, chosen, batch_dims=1), [tf.shape(padded)[0], -1])
+    values, columns = tf.math.top_k(among, LIST_LENGTH)
+    items = tf.gather(chosen, columns // BLOCK_WIDTH, batch_dims=1) * BLOCK_WIDTH + columns % BLOCK_WIDTH + 1
+    return tf.where(values > -np.inf, items, PAD)
 
 
 def _refuse_nan(has_nan: bool) -> None:

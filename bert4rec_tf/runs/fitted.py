@@ -15,7 +15,6 @@ from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.run import ALL, SELECT, Run
 from bert4rec_tf.data.sequences import Sequences, Vocabulary, joined
 from bert4rec_tf.data.sources import given
-from bert4rec_tf.evaluation.baselines import metrics_of
 from bert4rec_tf.evaluation.candidates import SAMPLERS
 from bert4rec_tf.evaluation.metrics import FULL, POPULAR
 from bert4rec_tf.evaluation.ranking import Ranker, RankingTask
@@ -193,7 +192,7 @@ class FittedModel:
         whole = _with_targets(known, users, targets)
         negatives = {name: draw(whole, users, num_negatives, seed) for name, draw in SAMPLERS.items()}
         task = RankingTask(known, users, targets, negatives, all_items=True)
-        return pd.DataFrame(metrics_of(Ranker(self._score, self.saved.card.get("max_history")).ranks(task)))
+        return pd.DataFrame(Ranker(self._score, self.saved.card.get("max_history")).measure(task)[1])
 
     def continue_training(self, more: Any, **options: Any) -> "FittedModel":
         """Trains on with new actions: starts from these weights, matched by raw ids, and learns old and new data.

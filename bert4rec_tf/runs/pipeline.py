@@ -19,7 +19,7 @@ from bert4rec_tf.data.examples.tfrecords import Shards
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation import candidates, popularity
-from bert4rec_tf.evaluation.baselines import measure_baselines, metrics_of
+from bert4rec_tf.evaluation.baselines import measure_baselines
 from bert4rec_tf.evaluation.metrics import METRICS, POPULAR, metrics
 from bert4rec_tf.evaluation.ranking import Ranker, RankingTask
 from bert4rec_tf.foundation import files, npz
@@ -202,7 +202,7 @@ class Experiment:
         with self.workdir.lock():
             task = self.task("test", all_items=True)
             title = None if self.silent else "measuring on test"
-            ranks = Ranker(model.score, model.max_history).ranks(task, title)
+            ranks, measured = Ranker(model.score, model.max_history).measure(task, title)
             counts = {protocol: task.num_candidates(protocol) for protocol in task.protocols}
             correction = self._measure_corrected(model, task, popularity_correction)
             kept = {f"{protocol}_candidates": found.astype(np.int32) for protocol, found in counts.items()}
@@ -216,7 +216,7 @@ class Experiment:
                 "users": len(task.users),
                 "users_not_evaluated": self.split.num_not_evaluated,
                 "users_with_fewer_candidates": int((counts[POPULAR] < self.run.evaluation.num_negatives).sum()),
-                "test": metrics_of(ranks),
+                "test": measured,
                 "measured": measured_phase(self.run),
                 **({} if self.initial is None else {"initial": self.initial}),
                 **correction,
@@ -235,7 +235,7 @@ class Experiment:
             return {}
         counts = popularity.log_counts(self.training_part(measured_phase(self.run)))
         score = popularity.corrected(model.score, counts, entry["alpha"])
-        return {CORRECTION: {**entry, "test": metrics_of(Ranker(score, model.max_history).ranks(task))}}
+        return {CORRECTION: {**entry, "test": Ranker(score, model.max_history).measure(task)[1]}}
 
     def _choose_correction(self, model: Recommender) -> dict[str, Any]:
         """Returns the best alpha on the validation items, by the model of `select` if there is one.

@@ -8,7 +8,7 @@ from bert4rec_tf.config.data_names import family
 from bert4rec_tf.config.paper import paper
 from bert4rec_tf.config.popularity import CORRECTION
 from bert4rec_tf.config.run import ALL, RETRAIN, SELECT
-from bert4rec_tf.evaluation.metrics import FULL, METRICS, POPULAR, PROTOCOLS, UNIFORM
+from bert4rec_tf.evaluation.metrics import FULL, LIST_METRICS, METRICS, POPULAR, PROTOCOLS, UNIFORM
 from bert4rec_tf.export.layout import SAVED_MODEL
 from bert4rec_tf.runs.comparison import Comparison
 
@@ -38,7 +38,8 @@ def table(content: dict[str, Any]) -> str:
         values = [content[key].get(protocol, {}).get(name) for key, _ in columns]
         return ["-" if value is None else f"{value:.4f}" for value in values]
 
-    lines = _blocks([title for _, title in columns], content["run"]["evaluation"]["num_negatives"], cells)
+    titles, number = [title for _, title in columns], content["run"]["evaluation"]["num_negatives"]
+    lines = _blocks(titles, number, cells, (*METRICS, *LIST_METRICS))
     return "\n".join([*lines, "", *_notes(content)])
 
 
@@ -67,18 +68,20 @@ def comparison_table(comparison: Comparison, num_negatives: int) -> str:
     return "\n".join([*lines, "", interval, "If you compare many metrics or models, require a smaller p."])
 
 
-def _blocks(titles: Sequence[str], num_negatives: int, cells: Callable[[str, str], list[str]]) -> list[str]:
+def _blocks(
+    titles: Sequence[str], num_negatives: int, cells: Callable[[str, str], list[str]], names: Sequence[str] = METRICS
+) -> list[str]:
     """Returns a header and one block of lines per protocol."""
     among = {POPULAR: f"{num_negatives} popular", UNIFORM: f"{num_negatives} uniform", FULL: "all unseen"}
     widths = [max(12, len(title) + 2) for title in titles]
 
     def line(first: str, texts: Sequence[str]) -> str:
-        return f"{first:<12}" + "".join(f"{text:>{width}}" for text, width in zip(texts, widths))
+        return f"{first:<14}" + "".join(f"{text:>{width}}" for text, width in zip(texts, widths))
 
     lines = [line("metric", titles)]
     for protocol in PROTOCOLS:
         lines.append(f"among {among[protocol]} items")
-        lines += [line(name, cells(protocol, name)) for name in METRICS]
+        lines += [line(name, cells(protocol, name)) for name in names]
     return lines
 
 

@@ -1,6 +1,7 @@
 """Ranks with ties and NaN, and the Ranker by all protocols against plain loops, ir_measures and random scores."""
 
 import math
+from collections import Counter
 
 import ir_measures
 import numpy as np
@@ -165,6 +166,56 @@ def test_ranks_by_all_protocols_are_those_of_a_plain_loop(table, table_ranker, d
     assert tuple(sampled) == tuple(SAMPLERS)
     for protocol, found in sampled.items():
         np.testing.assert_array_equal(found, ranks[protocol])
+
+
+def plain_lists(task, protocol, scores):
+    """The best ten for every user. A target loses to what has its score; all else that is equal goes by its place."""
+    for row, user in enumerate(task.users.tolist()):
+        target = int(task.targets[row])
+        among = opponents(task, protocol, row)
+        among = sorted([*among, target]) if protocol == FULL else [*among, target]
+        yield sorted(
+            (item for item in among if scores[user, item - 1] > -math.inf), key=lambda i: -scores[user, i - 1]
+        )[:10]
+
+
+@FEW
+@given(st.data())
+def test_what_the_lists_are_like_is_that_of_a_plain_loop(table, table_ranker, data):
+    sequences = data.draw(any_histories(most_items=16, shortest=3, longest=12))
+    split = LeaveOneOut(sequences)
+    negatives = {law: draw(sequences, split.users, 13, seed=0) for law, draw in SAMPLERS.items()}
+    scores = data.draw(any_scores(sequences))
+    table.scores.assign(scores)
+    task = RankingTask.of(split, "test", negatives, all_items=True)
+    ranks, measured = table_ranker.measure(task)
+    actions = Counter(item for user in range(sequences.num_users) for item in task.histories[user].tolist())
+    for protocol in PROTOCOLS:
+        np.testing.assert_array_equal(ranks[protocol], table_ranker.ranks(task)[protocol])
+        listed = [item for row in plain_lists(task, protocol, scores) for item in row]
+        expected = {
+            **metrics(ranks[protocol]),
+            "coverage@10": len(set(listed)) / sequences.num_items,
+            "popularity@10": sum(actions[item] for item in listed) / max(len(listed), 1) / sequences.num_users,
+            "novelty@10": sum(math.log2(sequences.num_users / max(actions[item], 1)) for item in listed)
+            / max(len(listed), 1),
+        }
+        assert measured[protocol] == pytest.approx(expected)
+
+
+@FEW
+@given(st.integers(0, 2**32), st.integers(1, 300), st.sampled_from([10, 11, 17, 128]))
+def test_the_best_unseen_items_are_found_block_by_block(seed, number, width):
+    rng = np.random.default_rng(seed)
+    scores = rng.choice(np.array([-math.inf, 0.0, 1.0, 2.0, math.inf], np.float32), (4, number))
+    seen = rng.integers(0, number + 1, (4, 5)).astype(np.int32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranking, "BLOCK_WIDTH", width)
+        found = ranking._best_unseen(tf.constant(scores), tf.constant(seen)).numpy().tolist()
+    for row in range(4):
+        left = [item for item in range(1, number + 1) if scores[row, item - 1] > -math.inf and item not in seen[row]]
+        expected = sorted(left, key=lambda item: -scores[row, item - 1])[:10]
+        assert [item for item in found[row] if item] == expected
 
 
 def test_a_target_of_its_own_history_is_not_hidden_and_seen_items_are(table, table_ranker):

@@ -6,7 +6,7 @@ import re
 from support.invented_results import FILE, findings, line_of, rows_after, rows_of, text_of
 
 from bert4rec_tf.config import presets
-from bert4rec_tf.evaluation.metrics import POPULAR, PROTOCOLS
+from bert4rec_tf.evaluation.metrics import LIST_METRICS, POPULAR, PROTOCOLS
 from experiments.findings import Findings
 from experiments.plan import Plan
 from experiments.report import Report, render
@@ -72,6 +72,23 @@ def test_what_is_not_there_is_not_run():
     text = render("md", everything.sections())
     assert text.count("The picture: not run.") == 3 and "No run is finished." in text
     assert text.count("Beauty, Steam, ML-1m, ML-20m: not run.") == 4
+
+
+def test_what_is_recommended_stands_in_the_report_where_it_was_measured():
+    jobs = Plan(("beauty",)).jobs("table2")
+    plain, newer = line_of(jobs["beauty", "pop"][0], 0.2), line_of(jobs["beauty", "ncf"][0], 0.3)
+    known = {line["key"]: line for line in (plain, newer)}
+    assert "what is recommended" not in text_of("table2", Findings("table2", Plan(("beauty",)), known))[0]
+    for protocol, value in (("popular", 0.25), ("uniform", 0.5), ("full", 2.75)):
+        newer["test"][protocol] |= dict.fromkeys(LIST_METRICS, value)
+    text = text_of("table2", Findings("table2", Plan(("beauty",)), known))[0]
+    header, *rows = rows_of(text[text.index("Beauty, what is recommended") :])[:10]
+    for row, (protocol, value) in zip(
+        rows[::3], (("100 popular", 0.25), ("100 uniform", 0.5), ("all unseen items", 2.75))
+    ):
+        assert row[0] == f"coverage@10, {protocol}"
+        cells = dict(zip(header[1:], row[1:]))
+        assert cells.pop("NCF") == f"{value:.4f}" and set(cells.values()) == {"not run"}
 
 
 def test_every_cell_without_a_run_says_so():

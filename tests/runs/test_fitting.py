@@ -89,14 +89,21 @@ def test_similar_items_and_vectors(counted, learnt):
 
 def test_own_test_rows_are_ranked_as_plain_loops_do(learnt):
     known = histories()
-    expected = []
+    expected, listed = [], []
     for user, item in zip(LATER["user_id"].astype(str), LATER["movieId"]):
         scores = learnt.recommend(user=user, k=40).set_index("item")["score"]
         target = scores[item]
         expected.append(sum(score >= target for other, score in scores.items() if other != item))
+        listed += scores.index[:10].tolist()
         assert item not in known[user]
     found = learnt.evaluate(LATER)
-    assert found["full"].to_dict() == pytest.approx(plain_metrics(expected))
+    actions = FRAME["movieId"].value_counts() / len(known)
+    of_lists = {
+        "coverage@10": len(set(listed)) / len(actions),
+        "popularity@10": np.mean([actions[item] for item in listed]),
+        "novelty@10": np.mean([-np.log2(actions[item]) for item in listed]),
+    }
+    assert found["full"].to_dict() == pytest.approx({**plain_metrics(expected), **of_lists})
     assert list(found) == ["popular", "uniform", "full"]
 
 
