@@ -1,6 +1,6 @@
 """What is known of a table's cells: the means over seeds of the finished runs, beside the paper's numbers."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,9 +22,9 @@ SAMPLES = "samples_per_second"
 class Findings:
     """A table's runs and what they ended with.
 
-    The cells of a data set are compared with each other, so they are all of one data file and one budget: those with
-    the most finished runs, the largest of several budgets. All tables have the same file. Seeds count that are asked
-    for or finished.
+    The cells of a data set are compared with each other, so they are all of one budget: that with the most finished
+    runs, the largest of several. A cell of another data file than the others is marked: `elsewhere`. Seeds count that
+    are asked for or finished.
 
     Attributes:
         name: of the table.
@@ -33,7 +33,8 @@ class Findings:
         attentions: the keys of the runs whose mean attention is kept; no others count where a table shows that.
         budgets: data set -> the share of the presets' steps that its runs had.
         runs: (data set, variant) -> the jobs and lines of its finished runs, by the seed.
-        left_out: the finished lines of other data files.
+        elsewhere: the finished lines that were measured on another file than their data set's, which is the authors'
+            own where one was, and that of most lines elsewhere.
     """
 
     name: str
@@ -42,10 +43,10 @@ class Findings:
     attentions: Collection[str] = ()
     budgets: dict[str, float] = field(init=False, default_factory=dict)
     runs: dict[tuple[str, str], list[tuple[Job, Line]]] = field(init=False, default_factory=dict)
-    left_out: dict[str, Line] = field(init=False, default_factory=dict)
+    elsewhere: dict[str, Line] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.left_out.update(_of_other_files(self.lines))
+        self.elsewhere.update(_of_other_files(self.lines))
         seeds = sorted({*self.plan.seeds, *(line["run"]["seed"] for line in self.lines.values())})
         best: dict[str, tuple[int, float]] = {}
         finished = {}
@@ -64,7 +65,7 @@ class Findings:
     def _counts(self, key: str) -> bool:
         if TABLES[self.name].keeps_attention and key not in self.attentions:
             return False
-        return self.lines.get(key, {}).get("status") == FINISHED and key not in self.left_out
+        return self.lines.get(key, {}).get("status") == FINISHED
 
     def datasets(self) -> list[str]:
         return list(self.budgets)
@@ -102,6 +103,10 @@ class Findings:
         values = self.values(dataset, variant, metric, protocol)
         return float(np.mean(values)) if values else None
 
+    def is_elsewhere(self, dataset: str, variant: str) -> bool:
+        """Tells whether a cell has a run of another data file."""
+        return any(line["key"] in self.elsewhere for _, line in self.runs.get((dataset, variant), ()))
+
     def paper(self, dataset: str, variant: str, metric: str, protocol: str = POPULAR) -> float | None:
         """Returns the published number; None where there is none."""
         published = paper().get(self.name, {}) if protocol == POPULAR else {}
@@ -115,14 +120,21 @@ class Findings:
 
 
 def _of_other_files(lines: Mapping[str, Line]) -> dict[str, Line]:
-    """Returns the finished lines that were not measured on the data file of most of their data set, by their keys."""
-    of_files: dict[str, dict[str | None, Sequence[str]]] = {}
+    """Returns the finished lines of other data files (`Findings.elsewhere`), by their keys."""
+    of_files: dict[str, dict[tuple[bool, str | None], list[str]]] = {}
     for key, line in lines.items():
         if line["status"] == FINISHED:
-            content = (line["data_file"] or {}).get("sha256")
-            of_files.setdefault(line["run"]["dataset"], {}).setdefault(content, []).append(key)
-    left = [keys for some in of_files.values() for keys in some.values() if keys is not max(some.values(), key=len)]
-    return {key: lines[key] for keys in left for key in keys}
+            file = line["data_file"] or {}
+            place = (bool(file.get("as_published")), file.get("sha256"))
+            of_files.setdefault(line["run"]["dataset"], {}).setdefault(place, []).append(key)
+    own = {dataset: max(files, key=lambda file: (file[0], len(files[file]))) for dataset, files in of_files.items()}
+    return {
+        key: lines[key]
+        for dataset, files in of_files.items()
+        for file, keys in files.items()
+        if file != own[dataset]
+        for key in keys
+    }
 
 
 def _samples_per_second(line: Line) -> float | None:

@@ -12,6 +12,9 @@ from experiments.findings import SAMPLES, Findings
 from experiments.tables import MODELS, TABLES
 
 NOT_RUN = "not run"
+ELSEWHERE = "†"
+"""Stands behind a number that was measured on another data file than the others."""
+
 PAPER, DIFFERENCE = "- paper", "- difference"
 LARGE_DROP = 0.9
 """Table 5 marks what falls below this share of the default."""
@@ -66,9 +69,14 @@ def difference(value: Value, published: Value, metric: str = "") -> str:
 
 
 def gain(found: Findings, dataset: str, metric: str) -> Value:
-    """Returns what BERT4Rec gains over the paper's best other model; None where one is unknown, or that is 0."""
+    """Returns what BERT4Rec gains over the paper's best other model.
+
+    None where one is unknown, they are not all of one data file, or that best one is 0.
+    """
     *others, ours = (found.mean(dataset, model, metric) for model in MODELS)
     if ours is None or None in others or not max(others):
+        return None
+    if len({found.is_elsewhere(dataset, model) for model in MODELS}) > 1:
         return None
     return ours / max(others) - 1
 
@@ -109,7 +117,8 @@ def _ours(found: Findings, place: Place) -> tuple[Value, str]:
         return None, ""
     values, metric = found.values(*place), place[2]
     spread = f" ± {shown(float(np.std(values, ddof=1)), metric)}" if len(values) > 1 else ""
-    return found.mean(*place), shown(found.mean(*place), metric) + spread
+    mark = ELSEWHERE * found.is_elsewhere(*place[:2])
+    return found.mean(*place), shown(found.mean(*place), metric) + spread + mark
 
 
 def _theirs(found: Findings, place: Place) -> tuple[Value, str]:

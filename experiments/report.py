@@ -16,7 +16,7 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import clock, warn
 from experiments import claims, figures, significance
 from experiments.findings import Findings
-from experiments.grids import GRIDS, NOT_RUN, Grid, Text, difference, gain, of_statistics, title_of
+from experiments.grids import ELSEWHERE, GRIDS, NOT_RUN, Grid, Text, difference, gain, of_statistics, title_of
 from experiments.plan import QUICK, QUICK_WIDTH
 from experiments.results import FAILED, FINISHED, STOPPED, Line, newest
 from experiments.sweep import Sweep
@@ -116,7 +116,7 @@ class Report:
             )
         used = {(line["run"]["dataset"], str(line["data_file"])): line["data_file"] for line in shown}
         paragraphs += [file_sentence(dataset, file) for (dataset, _), file in sorted(used.items())]
-        paragraphs += self._left_out()
+        paragraphs += self._elsewhere()
         paragraphs += sorted({f"Versions: {_versions(line['environment'])}." for line in shown})
         known = {*every, *part, *(line["key"] for line in shown)}
         for line in (newest(line) for key, line in sorted(lines.items()) if key in known):
@@ -125,14 +125,17 @@ class Report:
                 paragraphs.append(f"Failed: {run['model']} on {run['dataset']}, run {line['key']} ({line['error']}).")
         return Section("About these results", paragraphs)
 
-    def _left_out(self) -> list[str]:
-        """Says which finished runs are of another data file than the others of their data set."""
-        lines = {key: line for found in self.findings.values() for key, line in found.left_out.items()}
+    def _elsewhere(self) -> list[str]:
+        """Says which shown runs are of another data file than the others of their data set."""
         keys: dict[tuple[str, str], list[str]] = {}
-        for key, line in sorted(lines.items()):
-            keys.setdefault((title_of(line["run"]["dataset"]), _named(line["data_file"])), []).append(key)
+        elsewhere = {key for found in self.findings.values() for key in found.elsewhere}
+        for _, line in self._shown():
+            if line["key"] in elsewhere:
+                place = title_of(line["run"]["dataset"]), _named(line["data_file"])
+                keys.setdefault(place, []).append(f"{line['key']} ({line['run']['model']})")
         return [
-            f"Left out, because most runs on {title} are of another file: those on {file}, which are {', '.join(some)}."
+            f"{ELSEWHERE} These runs on {title} are of another file than its others, so compare them with care: "
+            f"{', '.join(some)}. It is {file}."
             for (title, file), some in sorted(keys.items())
         ]
 
