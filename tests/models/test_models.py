@@ -76,6 +76,45 @@ def test_all_items_and_candidates_are_scored_alike(name):
     np.testing.assert_allclose(some[candidates > 0], expected[candidates > 0], rtol=1e-5, atol=1e-6)
 
 
+COUNTING, WITH_A_NETWORK = ("pop", "item_cooccurrence"), ("ncf",)
+
+
+@every_model
+def test_the_vectors_of_items_are_those_they_are_scored_with(name):
+    """But for a bias, and NCF, whose network stands between. What only counts has none."""
+    model = make(name)
+    found = model.item_vectors()
+    assert (found is None) == (name in COUNTING)
+    if found is None:
+        return
+    items = np.asarray(found, np.float64)
+    assert len(items) == NUM_ITEMS and np.isfinite(items).all()
+    if name not in WITH_A_NETWORK:
+        vectors = np.asarray(model.user_vectors(tensors(HISTORIES)))
+        bias = np.asarray(model.score_vectors(np.zeros_like(vectors)))
+        np.testing.assert_allclose(model.score_vectors(vectors) - bias, vectors @ items.T, atol=1e-5)
+
+
+@every_model
+def test_items_are_compared_by_the_cosine_of_their_vectors(name):
+    model, asked = make(name), np.array([3, 1, NUM_ITEMS, 3], np.int32)
+    found = model.similarities(asked)
+    if name == "pop":
+        assert found is None
+        return
+    found = np.asarray(found)
+    assert found.shape == (len(asked), NUM_ITEMS)
+    if name == "item_cooccurrence":
+        strengths = np.full((NUM_ITEMS + 1, NUM_ITEMS + 1), -np.inf)
+        for item, (near, values) in enumerate(zip(model.neighbors.numpy(), model.strengths.numpy())):
+            strengths[item, near[values > 0]] = values[values > 0]
+        np.testing.assert_allclose(found, strengths[asked, 1:])
+        return
+    vectors = np.asarray(model.item_vectors(), np.float64)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    np.testing.assert_allclose(found, vectors[asked - 1] @ vectors.T, atol=1e-6)
+
+
 @every_model
 def test_a_batch_scores_like_its_rows_and_padding_changes_nothing(name):
     model = make(name)
