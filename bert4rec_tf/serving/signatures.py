@@ -91,7 +91,7 @@ class LoadedModel:
         self.card = _card(folder / CARD_OF_SAVED_MODEL)
         try:
             self._loaded = tf.saved_model.load(str(folder), tags=[SERVE])
-        except (OSError, ValueError, KeyError, IndexError, tf.errors.OpError) as error:
+        except Exception as error:  # A damaged graph, or an op that is missing here, can raise anything.
             raise UserError(f"{folder}: cannot be loaded ({_reason(error)})") from error
 
     @cached_property

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from bert4rec_tf.export.layout import MODEL
-from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.errors import UserError, in_one_line
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
 
@@ -32,7 +32,7 @@ class Versions(Generic[Loaded]):
 
     Args:
         folder: of the versions, or of one SavedModel.
-        load: loads the folder of a version; raises UserError if that fails.
+        load: loads the folder of a version; whatever it raises is a reason why that version is not served.
         report: called with a line for each event.
 
     Attributes:
@@ -56,7 +56,7 @@ class Versions(Generic[Loaded]):
         if not self._folder.is_dir():
             raise UserError(f"{self._folder}: no such folder")
         if self._is_single:
-            return self._load(self._folder, ONLY)
+            return self._loaded(self._folder, ONLY)
         stamps = self._look()
         if not stamps:
             raise UserError(f"{self._folder}: holds neither a SavedModel nor numbered folders that do")
@@ -95,7 +95,7 @@ class Versions(Generic[Loaded]):
     def _try(self, number: int, stamp: Stamp) -> Loaded | None:
         self._loading = number
         try:
-            loaded = self._load(self._folder / str(number), number)
+            loaded = self._loaded(self._folder / str(number), number)
         except UserError as error:
             self._refused[number] = (stamp, str(error))
             self._report(f"version {number} cannot be served: {error}")
@@ -104,6 +104,14 @@ class Versions(Generic[Loaded]):
             self._loading = None
         self._refused.pop(number, None)
         return loaded
+
+    def _loaded(self, folder: Path, number: int) -> Loaded:
+        try:
+            return self._load(folder, number)
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(f"{folder}: cannot be loaded ({in_one_line(error)})") from error
 
     def _look(self) -> dict[int, Stamp]:
         """Returns the names, sizes and times of all files, for each version with a SavedModel."""

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from support.http_server import MODEL_CARD, Server, best, export
+from tensorflow.core.protobuf import saved_model_pb2
 
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.serving.http.app import open_versions
@@ -13,9 +14,11 @@ from bert4rec_tf.serving.http.settings import ServerSettings
 from bert4rec_tf.serving.http.versions import Versions
 from bert4rec_tf.serving.signatures import LoadedModel
 
+FAILURES = {"no op": RuntimeError("Op type not registered\n'New'"), "odd": AttributeError("x"), "full": MemoryError()}
+
 
 class Loader:
-    """Loads text files in place of models; one that holds `broken` cannot be loaded."""
+    """Loads text files in place of models; one that holds `broken`, or the name of a failure, cannot be loaded."""
 
     def __init__(self):
         self.loaded = []
@@ -24,6 +27,8 @@ class Loader:
         content = (folder / "saved_model.pb").read_text()
         if content == "broken":
             raise UserError(f"{folder}: is broken")
+        if content in FAILURES:
+            raise FAILURES[content]
         self.loaded.append(version)
         return SimpleNamespace(version=version, content=content)
 
@@ -128,6 +133,32 @@ def test_at_the_start_a_broken_version_gives_way_and_none_at_all_is_an_error(tmp
         Versions(tmp_path / "none", Loader(), told.append)
 
 
+@pytest.mark.parametrize("failure", FAILURES)
+def test_whatever_a_version_raises_is_its_own_reason(tmp_path, opened, told, failure):
+    for name in (3, 1):
+        write(tmp_path, name, failure)
+    with pytest.raises(UserError, match=r"no version can be loaded; the newest: .*3: cannot be loaded") as caught:
+        opened()
+    assert "\n" not in str(caught.value) and caught.value.__cause__ is None
+    write(tmp_path, 2)
+    versions, _ = opened()
+    assert versions.current.version == 2
+    write(tmp_path, 4, failure)
+    write(tmp_path, 1, "older")
+    for _ in range(3):
+        versions.refresh()
+    assert versions.current.version == 2
+    assert states(versions)[4] == "END" and len([line for line in told if "version 4" in line]) == 1
+    write(tmp_path, 5)
+    versions.refresh()
+    versions.refresh()
+    assert versions.current.version == 5
+    only = tmp_path / "only"
+    write(tmp_path, "only", failure)
+    with pytest.raises(UserError, match="only: cannot be loaded"):
+        Versions(only, Loader(), told.append)
+
+
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     """Two models which differ in what comes next: 1 or 2 items on."""
@@ -152,6 +183,21 @@ def test_a_damaged_saved_model_is_a_users_mistake(exported, tmp_path, file, dama
     with pytest.raises(UserError) as caught:
         LoadedModel(folder)
     assert str(folder) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_an_op_that_this_tensorflow_lacks_is_the_version_s_failure(exported, tmp_path):
+    shutil.copytree(exported / "1", tmp_path / "models" / "1")
+    newer = shutil.copytree(exported / "2", tmp_path / "models" / "2")
+    content = saved_model_pb2.SavedModel.FromString((newer / "saved_model.pb").read_bytes())
+    for function in content.meta_graphs[0].graph_def.library.function:
+        for node in function.node_def:
+            node.op = "OfTomorrow" if node.op == "LogSoftmax" else node.op
+    (newer / "saved_model.pb").write_bytes(content.SerializeToString())
+    told = []
+    versions = open_versions(ServerSettings(model=str(tmp_path / "models")), told.append)
+    assert versions.current.version == 1 and states(versions) == {2: "END", 1: "AVAILABLE"}
+    (line,) = told
+    assert "version 2 cannot be served" in line and "OfTomorrow" in line and "\n" not in line
 
 
 def test_the_items_of_a_model_are_read_line_by_line(exported, tmp_path):
