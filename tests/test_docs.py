@@ -217,7 +217,14 @@ def test_commands_have_the_flags_that_are_shown(page):
 def test_flags_in_sentences_exist(page):
     known = set.union(*FLAGS.values()) | {"--help"}
     prose = re.sub(r"```.*?```", "", TEXTS[page], flags=re.DOTALL)
-    others = {"--dir", "--all", "--tag_set", "--signature_def", "--input_exprs"}  # of saved_model_cli
+    others = {
+        "--dir",
+        "--all",
+        "--tag_set",
+        "--signature_def",
+        "--input_exprs",
+        "--json",
+    }  # of saved_model_cli and curl
     assert set(re.findall(r"(?<![\w-])--[a-z]\w*", prose)) <= known | others
 
 
@@ -269,7 +276,8 @@ def test_the_requests_over_http_are_answered(exported, folder):
     with Server(open_versions(settings)) as server:
         client = Client(server.port)
         for line in CURL:
-            _, _, body, address = shlex.split(line)
+            _, flag, body, address = shlex.split(line)
+            assert flag == "--json", "curl 7.82 or newer; it names the content type"
             host, _, path = address.partition("/")
             assert host == "localhost:8501"
             answer = client.ask("POST", f"/{path}", body.encode())

@@ -164,7 +164,8 @@ class Client:
 
     def ask(self, method, path, body=None, headers=None):
         try:
-            self._connection.request(method, path, body, headers or {})
+            kind = {} if body is None else {"Content-Type": "application/json"}
+            self._connection.request(method, path, body, {**kind, **(headers or {})})
             response = self._connection.getresponse()
             return Answer(response.status, response.headers, response.read())
         except (http.client.HTTPException, OSError):

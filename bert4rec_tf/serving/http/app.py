@@ -15,7 +15,7 @@ from aiohttp import web
 from bert4rec_tf.export.layout import model_folder
 from bert4rec_tf.foundation.files import expanded_path
 from bert4rec_tf.foundation.progress import warn
-from bert4rec_tf.serving.http import predict
+from bert4rec_tf.serving.http import guard, predict
 from bert4rec_tf.serving.http.batching import Batcher, Overloaded
 from bert4rec_tf.serving.http.catalogue import Catalogue
 from bert4rec_tf.serving.http.predict import RequestError
@@ -29,6 +29,8 @@ LOG = logging.getLogger(__name__)
 PAGE = Path(__file__).parent / "page"
 PAGE_FILES = {"": "index.html", "page/style.css": "style.css", "page/app.js": "app.js", "page/icon.svg": "icon.svg"}
 CONTENT_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+JSON = "application/json"
 
 PAGE_HEADERS = {
     "Content-Security-Policy": (
@@ -90,9 +92,8 @@ class Service:
         self._files = {path: (PAGE / name).read_bytes() for path, name in PAGE_FILES.items()}
 
     def application(self) -> web.Application:
-        app = web.Application(
-            middlewares=[self._close_when_stopping, _errors_as_json], client_max_size=self._settings.max_body_bytes
-        )
+        checks = [self._close_when_stopping, _errors_as_json, guard.middleware(self._settings)]
+        app = web.Application(middlewares=checks, client_max_size=self._settings.max_body_bytes)
         model = "/v1/models/{name:[^/:]+}"
         for path in (model, model + "/versions/{version:[^/:]+}"):
             app.router.add_get(path, self.status)
@@ -152,6 +153,8 @@ class Service:
 
     async def predict(self, request: web.Request) -> web.Response:
         served = self._served(request)
+        if request.content_type != JSON:
+            raise RequestError(f"`Content-Type` must be {JSON}. Received: {request.content_type}", 415)
         loop = asyncio.get_running_loop()
         end = loop.time() + self._settings.timeout
         try:
@@ -232,7 +235,7 @@ async def _in_thread_if_large(size: int, function: Callable[..., Any], *argument
 
 def _json(content: Any, status: int = 200, headers: Any = None) -> web.Response:
     body = json.dumps(content, allow_nan=False).encode()
-    return web.Response(body=body, status=status, headers=headers, content_type="application/json")
+    return web.Response(body=body, status=status, headers=headers, content_type=JSON)
 
 
 @web.middleware

@@ -85,7 +85,7 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings) -> PredictR
 
 def _json(body: bytes) -> Any:
     try:
-        return json.loads(body)
+        return json.loads(body.decode("utf-8"))
     except RecursionError:
         raise RequestError("The body is nested too deeply") from None
     except UnicodeDecodeError:

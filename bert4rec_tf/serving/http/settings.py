@@ -16,6 +16,11 @@ class ServerSettings(Settings):
     )
     name: str = setting("bert4rec", "name of the model in the URLs")
     host: str = setting("127.0.0.1", "address to listen on; 0.0.0.0 for all addresses of this machine")
+    allowed_hosts: str = setting(
+        "",
+        "names that the server is reached by, separated by commas, as behind a proxy (default: any name if other "
+        "machines reach it, else localhost)",
+    )
     port: int = setting(8501, "port to listen on; 0 for any free one", at_least=0, at_most=65_535)
     titles: str | None = setting(None, "titles for the page: a CSV with a header, or MovieLens' movies.dat")
     max_batch_size: int = setting(64, "rows per call of the model", at_least=1)

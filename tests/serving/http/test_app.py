@@ -411,7 +411,8 @@ def test_a_caller_that_hangs_up_is_not_computed_for():
         _, threads = in_background(server)
         assert gate.asked.wait(30)
         gone = Client(server.port)
-        gone._connection.request("POST", "/v1/models/bert4rec:predict", json.dumps({"instances": [["gone"]]}))
+        body, headers = json.dumps({"instances": [["gone"]]}), {"Content-Type": "application/json"}
+        gone._connection.request("POST", "/v1/models/bert4rec:predict", body, headers)
         threading.Event().wait(0.2)
         gone._connection.close()
         threading.Event().wait(0.2)

@@ -15,7 +15,8 @@ let searching = new AbortController();
 let predicting = new AbortController();
 
 async function fetchJson(address, options = {}) {
-  const response = await fetch(address, options);
+  const headers = options.body ? { "Content-Type": "application/json" } : {};
+  const response = await fetch(address, { ...options, headers });
   const content = await response.json();
   if (!response.ok) throw new Error(content.error);
   return content;

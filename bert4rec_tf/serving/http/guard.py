@@ -1,0 +1,53 @@
+"""Refuses what a page from elsewhere makes a browser send: foreign origins, and names that are not this server's."""
+
+import ipaddress
+from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from bert4rec_tf.serving.http.predict import RequestError
+from bert4rec_tf.serving.http.settings import ServerSettings
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def middleware(settings: ServerSettings) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+    """Returns what checks the headers `Host` and `Origin` of every request, and answers 403 to those it refuses."""
+    named = {name.strip().lower() for name in settings.allowed_hosts.split(",") if name.strip()}
+    takes_any_name = not named and not is_loopback(settings.host)
+    known = {"localhost", settings.host.lower(), *named}
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        host, origin = request.headers.get("Host"), request.headers.get("Origin")
+        # An address in numbers is safe: to lead a browser here under a foreign name, that name must be looked up.
+        name = _name(f"//{host}")
+        if host is not None and not (takes_any_name or name in known or _is_address(name)):
+            raise RequestError(f"`Host` must be a name of this server or in --allowed_hosts. Received: {host}", 403)
+        if origin is not None and urlsplit(origin).netloc != host and _name(origin) not in named:
+            raise RequestError(f"`Origin` must be this server's page. Received: {origin}", 403)
+        return await handler(request)
+
+    return check
+
+
+def is_loopback(host: str) -> bool:
+    """Tells whether only this machine reaches the address that is listened on."""
+    return host.lower() == "localhost" or (_is_address(host) and ipaddress.ip_address(host.split("%")[0]).is_loopback)
+
+
+def _name(url: str) -> str:
+    """Returns the host of an address in lower case, without port and brackets; "" if it has none."""
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name.split("%")[0])
+    except ValueError:
+        return False
+    return True

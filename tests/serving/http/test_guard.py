@@ -1,0 +1,101 @@
+"""What a page from elsewhere makes a browser send is refused; programs, proxies and the server's own page are not."""
+
+import pytest
+from support.http_server import Server, best, export
+
+from bert4rec_tf.serving.http import guard
+from bert4rec_tf.serving.http.app import open_versions
+from bert4rec_tf.serving.http.settings import ServerSettings
+
+BODY = b'{"instances": [["a", "i3"]]}'
+
+
+@pytest.fixture(scope="module")
+def versions(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("guarded") / "model"
+    export(folder)
+    return open_versions(ServerSettings(model=str(folder)))
+
+
+def asked(versions, headers, **settings):
+    with Server(versions, **settings) as server:
+        port = server.port
+        filled = {name: value.replace("PORT", str(port)) for name, value in headers.items()}
+        return server.client().post(BODY, headers=filled)
+
+
+GOOD = {
+    "a program": {},
+    "localhost": {"Host": "localhost:PORT"},
+    "without a port": {"Host": "LOCALHOST"},
+    "an address": {"Host": "127.0.0.1:PORT"},
+    "an address of version 6": {"Host": "[::1]:PORT"},
+    "the address of a machine": {"Host": "10.1.2.3:8501"},
+    "the page": {"Host": "localhost:PORT", "Origin": "http://localhost:PORT"},
+    "the page by its address": {"Host": "127.0.0.1:PORT", "Origin": "http://127.0.0.1:PORT"},
+    "a charset": {"Content-Type": "application/json; charset=utf-8"},
+}
+
+
+@pytest.mark.parametrize("headers", GOOD.values(), ids=GOOD)
+def test_programs_and_the_server_s_page_are_answered(versions, headers):
+    answer = asked(versions, headers)
+    assert answer.status == 200 and answer.json["predictions"][0]["items"] == best(["a", "i3"])[0]
+
+
+BAD = {
+    "a name that leads here": ({"Host": "evil.example:PORT"}, 403, "`Host` must be a name of this server"),
+    "a name like an address": ({"Host": "127.0.0.1.evil.example"}, 403, "`Host` must be"),
+    "an address within a name": ({"Host": "x@127.0.0.1.example"}, 403, "`Host` must be"),
+    "no name": ({"Host": ""}, 403, "`Host` must be"),
+    "half an address": ({"Host": "[::1"}, 403, "`Host` must be"),
+    "a page elsewhere": ({"Origin": "http://evil.example"}, 403, "`Origin` must be this server's page"),
+    "a page in a box": ({"Origin": "null"}, 403, "`Origin` must be"),
+    "another port": ({"Host": "localhost:PORT", "Origin": "http://localhost:1"}, 403, "`Origin` must be"),
+    "another name": ({"Host": "127.0.0.1:PORT", "Origin": "http://localhost:PORT"}, 403, "`Origin` must be"),
+    "a form": ({"Content-Type": "application/x-www-form-urlencoded"}, 415, "`Content-Type` must be application/json"),
+    "plain text": ({"Content-Type": "text/plain;charset=UTF-8"}, 415, "`Content-Type` must be application/json"),
+}
+
+
+@pytest.mark.parametrize("headers, status, message", BAD.values(), ids=BAD)
+def test_what_a_page_elsewhere_sends_is_refused(versions, headers, status, message):
+    answer = asked(versions, headers)
+    assert answer.status == status and message in answer.json["error"]
+
+
+def test_every_path_is_guarded(versions):
+    with Server(versions) as server:
+        for path in ("/", "/healthz", "/v1/models/bert4rec", "/page/items", "/none"):
+            assert server.client().ask("GET", path, headers={"Host": "evil.example"}).status == 403
+
+
+@pytest.mark.parametrize(
+    "host, allowed, name, status",
+    [
+        ("0.0.0.0", "", "anything.example", 200),
+        ("0.0.0.0", "shop.example, other", "Shop.Example:443", 200),
+        ("0.0.0.0", "shop.example, other", "anything.example", 403),
+        ("0.0.0.0", "shop.example", "10.0.0.7:8501", 200),
+        ("127.0.0.1", "shop.example", "shop.example", 200),
+        ("127.0.0.1", "shop.example", "localhost", 200),
+    ],
+)
+def test_names_that_are_allowed(versions, host, allowed, name, status):
+    assert asked(versions, {"Host": name}, host=host, allowed_hosts=allowed).status == status
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1", "localhost", "LocalHost"])
+def test_addresses_of_this_machine_alone(host):
+    assert guard.is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "fe80::1%eth0", "shop.example", ""])
+def test_addresses_that_others_reach(host):
+    assert not guard.is_loopback(host)
+
+
+def test_the_page_behind_a_proxy_that_passes_another_name_on(versions):
+    headers = {"Host": "10.0.0.7:8501", "Origin": "https://shop.example"}
+    assert asked(versions, headers).status == 403
+    assert asked(versions, headers, allowed_hosts="shop.example").status == 200
