@@ -185,7 +185,9 @@ def main(argv: list[str]) -> None:
     print(f"\nModel {run.model}, run {run.digest} in {workdir.path}", flush=True)
     if named and not given_settings():
         preset = presets.find(FLAGS.preset, run.dataset, run.model)
-        print(f"Preset {FLAGS.preset}. Expect: {preset.expect} Takes: {preset.takes}", flush=True)
+        print(f"Preset {FLAGS.preset}. Expect: {preset.expect}", flush=True)
+    if "steps" in given_settings() and FLAGS.warmup_steps is None:
+        print(f"Of {run.training.steps:,} steps, {run.training.warmup_steps:,} are warm-up", flush=True)
     carry_out(run, sequences, workdir, {**run_options(interactions), "source": source})
 
 
@@ -234,7 +236,8 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: d
         if FLAGS.mode == "evaluate":
             model = experiment.trained_model()
         if FLAGS.mode in ("all", "evaluate"):
-            print("\n" + summary.table(experiment.evaluate(model, correction)))
+            content = experiment.evaluate(model, correction)
+            print("\n" + summary.table(content))
         asked = FLAGS.export_dir or FLAGS["k"].present or FLAGS.with_histories or correction
         if FLAGS.mode == "all" and (asked or not workdir.export.exists()):
             path = exporting.export(
@@ -242,6 +245,12 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: d
             )
             tell_histories(path)
     print("\n" + summary.places(workdir.path))
+    if FLAGS.mode in ("all", "evaluate"):
+        print("\n" + summary.verdict(content))
+    if FLAGS.mode == "all":
+        place = folder("export_dir") or workdir.path
+        user = sequences.users[0] if model.has_user_embeddings else None
+        print(summary.next_command(place, sequences.vocabulary.items[:2].tolist(), user))
 
 
 def kept_histories(workdir: WorkDirectory, sequences: Sequences | None) -> Histories | None:

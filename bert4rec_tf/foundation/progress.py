@@ -6,6 +6,12 @@ from collections.abc import Mapping
 
 from tqdm import tqdm
 
+MEASURED = 5
+"""Steps after which the time of a step is known. The first one does not count: TensorFlow makes its graphs in it."""
+
+BAR = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
+"""Without tqdm's own estimate, which counts the first step."""
+
 
 class Progress:
     """Shows the progress of work that is counted in steps.
@@ -17,6 +23,7 @@ class Progress:
         examples_per_step: used to show examples per second.
         line_every: seconds between two lines if there is no terminal.
         silent: show nothing.
+        later: steps of the work after this, at most, which are as long.
     """
 
     def __init__(
@@ -27,6 +34,7 @@ class Progress:
         examples_per_step: int = 1,
         line_every: float = 30.0,
         silent: bool = False,
+        later: int = 0,
     ) -> None:
         self._title = title
         self._total = total
@@ -34,23 +42,34 @@ class Progress:
         self._examples_per_step = examples_per_step
         self._line_every = line_every
         self._silent = silent
+        self._later = later
         self._begin = self._last_line = time.monotonic()
         shows_bar = sys.stderr.isatty() and not silent
-        self._bar = tqdm(total=total, initial=initial, desc=title, unit="step") if shows_bar else None
+        self._bar = tqdm(total=total, initial=initial, desc=title, bar_format=BAR) if shows_bar else None
 
     def advance(self, **values: float) -> None:
         """Counts one step and shows these values with it."""
         self._done += 1
+        now, measured = time.monotonic(), self._done - self._initial - 1
+        if measured == 0:
+            self._begin = now
+        parts = [_format(values)] if values else []
+        seconds, is_due = 0.0, now - self._last_line >= self._line_every
+        if measured >= MEASURED:
+            seconds = max(now - self._begin, 1e-9) / measured
+            parts += [f"{self._examples_per_step / seconds:,.0f} examples/s", self._left(seconds)]
         if self._bar is not None:
-            self._bar.set_postfix_str(f"{self._rate():,.0f} examples/s {_format(values)}", refresh=False)
+            self._bar.set_postfix_str(", ".join(parts), refresh=False)
             self._bar.update()
-        elif not self._silent and time.monotonic() - self._last_line >= self._line_every:
-            self._last_line = time.monotonic()
-            left = (self._total - self._done) * self._examples_per_step / max(self._rate(), 1e-9)
-            self.say(
-                f"{self._title}: step {self._done:,} of {self._total:,}, {_format(values)} "
-                f"{self._rate():,.0f} examples/s, {clock(left)} left"
-            )
+        elif is_due or (measured == MEASURED and (self._total - self._done) * seconds >= self._line_every):
+            self._last_line = now
+            self.say(", ".join([f"{self._title}: step {self._done:,} of {self._total:,}", *parts]))
+
+    def _left(self, seconds: float) -> str:
+        """Returns the time that is left if a step takes so many seconds."""
+        left = self._total - self._done
+        with_later = f", at most {clock((left + self._later) * seconds)} with the next training" if self._later else ""
+        return f"{clock(left * seconds)} left{with_later}"
 
     def say(self, line: str) -> None:
         """Prints a line without breaking the bar."""
@@ -60,9 +79,6 @@ class Progress:
     def close(self) -> None:
         if self._bar is not None:
             self._bar.close()
-
-    def _rate(self) -> float:
-        return (self._done - self._initial) * self._examples_per_step / max(time.monotonic() - self._begin, 1e-9)
 
 
 class Transfer:

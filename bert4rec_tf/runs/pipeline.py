@@ -306,6 +306,7 @@ class Experiment:
             strategy=strategy,
             watch=self.watch,
             initialise=lambda: self._initialise(model, phase),
+            later_steps=0 if phase == phases(self.run)[-1] else self.run.training.steps,
         )
 
     def _initialise(self, model: Recommender, phase: str) -> None:

@@ -1,5 +1,8 @@
 """The tables that a run, several seeds and a comparison print at the end."""
 
+import csv
+import io
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +15,14 @@ from bert4rec_tf.evaluation.metrics import FULL, LIST_METRICS, METRICS, POPULAR,
 from bert4rec_tf.export.layout import SAVED_MODEL
 from bert4rec_tf.runs.comparison import Comparison
 
+NDCG = "ndcg@10"
+COUNTED = {"pop": "POP", "item_cooccurrence": "item_cooccurrence"}
+
 COLUMNS = (
     ("validation", "validation"),
     ("test", "test"),
     ("corrected", "corrected"),
-    ("pop", "POP"),
-    ("item_cooccurrence", "item_cooccurrence"),
+    *COUNTED.items(),
     ("random", "random"),
     ("ceiling", "ceiling"),
     ("paper", "paper"),
@@ -128,6 +133,41 @@ def start(initial: dict[str, Any]) -> str:
         if what in initial
     ]
     return f"Starts from {initial['path']} ({initial['checkpoint']}{step}). {'; '.join(changes)}.\n{initial['leak']}"
+
+
+def verdict(content: dict[str, Any]) -> str:
+    """Says in a line or two how good a model is: its NDCG@10 on the test items beside the baselines'.
+
+    `content`: as for `table`.
+    """
+    among = {POPULAR: f"{content['run']['evaluation']['num_negatives']} popular items", FULL: "all unseen items"}
+    others = {key: title for key, title in COUNTED.items() if key in content and key != content["run"]["model"]}
+    sentences, better = [], []
+    for protocol, where in among.items():
+        own = content["test"][protocol][NDCG]
+        found = {title: content[key][protocol][NDCG] for key, title in others.items()}
+        parts = [f"{_ratio(own / value)} x {title}" for title, value in found.items() if value]
+        if ceiling := content.get("ceiling", {}).get(protocol, {}).get(NDCG):
+            parts.append(f"{own / ceiling:.0%} of the ceiling".replace("%", " %"))
+        sentences += [f"among {where}: {', '.join(parts)}"] * bool(parts)
+        counted = [title for title, value in found.items() if value >= own]
+        better += [f"{' and '.join(counted)} among {where}"] * bool(counted)
+    lines = [f"NDCG@10 {'; '.join(sentences)}."] * bool(sentences)
+    if better:
+        lines.append(f"Counting is as good or better: {', '.join(better)}. More steps or data may help.")
+    return "\n".join(lines)
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2f}" if value < 2 else f"{value:.1f}"
+
+
+def next_command(model: Path, history: Sequence[str], user: str | None = None) -> str:
+    """Returns the command that recommends from an exported model to a history, or to this user."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(history)
+    words = ["bert4rec", "recommend", f"--model={model}", f"--history={line.getvalue()}"]
+    return f"Next: {shlex.join(words + ([f'--user={user}'] if user is not None else []))}"
 
 
 def places(workdir: Path) -> str:

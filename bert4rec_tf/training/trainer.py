@@ -72,6 +72,7 @@ class Trainer:
         watch: called with each new row of the curve; after a resume, first with the earlier rows. If it raises, the
             training ends and can be resumed from the last checkpoint.
         initialise: changes the initial weights of the model. Not called after a resume.
+        later_steps: steps of the trainings after this one, at most, to say how long all of them take.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Trainer:
         strategy: tf.distribute.Strategy | None = None,
         watch: Callable[[dict[str, float]], None] | None = None,
         initialise: Callable[[], None] | None = None,
+        later_steps: int = 0,
     ) -> None:
         self.model = model
         self.batches = batches
@@ -101,6 +103,7 @@ class Trainer:
         self.strategy = strategy
         self.watch = watch or (lambda row: None)
         self.initialise = initialise
+        self.later_steps = later_steps
         self.state = State()
         with strategy.scope() if strategy else contextlib.nullcontext():
             self.optimizer = optimizer_of(settings)
@@ -130,7 +133,15 @@ class Trainer:
     def _loop(self) -> None:
         batches = self.batches(self.state.step)
         step = make_step(self.model, self.optimizer, self.settings, self.strategy, batches.element_spec)
-        progress = Progress(self.title, self.last_step, self.state.step, self.settings.batch_size, silent=self.silent)
+        progress = Progress(
+            self.title,
+            self.last_step,
+            self.state.step,
+            self.settings.batch_size,
+            silent=self.silent,
+            later=self.later_steps,
+        )
+        progress.say(f"{self.title}: compiling the graph, which makes the first step slow")
         tensorboard = TensorBoardWriter(self.folder / "tensorboard", self.state.step, self.settings.clip_norm)
         clock = _Clock(self.state.seconds)
         with contextlib.closing(progress), contextlib.closing(tensorboard), interrupts_wait() as interrupted:

@@ -34,7 +34,9 @@ def test_short_histories_become_prefixes_and_long_ones_are_masked(users, actions
 def test_a_setting_of_the_user_s_goes_first():
     size = SimpleNamespace(num_users=1_000, num_items=9, num_actions=9_000)
     run = presets.make_run("own-shop", size=size, max_length=33, steps=50)
-    assert (run.architecture.max_length, run.training.steps, run.training.warmup_steps) == (33, 50, 5)
+    whole = presets.make_run("own-shop", size=size).training
+    warmup = 50 * whole.warmup_steps // whole.steps
+    assert (run.architecture.max_length, run.training.steps, run.training.warmup_steps) == (33, 50, warmup)
 
 
 def test_other_models_have_their_preset_at_any_size():

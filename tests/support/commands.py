@@ -72,7 +72,7 @@ def finished(*flags: str, cwd: Path, data: Path | None = None) -> Ended:
     return ended
 
 
-EXPECTED = ("warning: ", "training: step ")
+EXPECTED = ("warning: ", "training: ")
 """How the lines before an error begin."""
 
 

@@ -1,4 +1,4 @@
-"""Presets: named settings with the quality to expect and the time they take, and the runs made from them.
+"""Presets: named settings with the quality to expect, and the runs made from them.
 
 The entries are data in `fast` and `authors`: one per preset, data set and model.
 """
@@ -14,7 +14,7 @@ from bert4rec_tf.config.presets import authors, best, fast, own
 from bert4rec_tf.config.presets.authors import dropout_of
 from bert4rec_tf.config.presets.entry import Preset
 from bert4rec_tf.config.presets.own import DataSize
-from bert4rec_tf.config.run import ALL, FIXED, SELECT_AND_RETRAIN, Run, with_protocol
+from bert4rec_tf.config.run import ALL, FIXED, SELECT_AND_RETRAIN, Run, TrainingSettings, with_protocol
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 
 __all__ = ["NAMES", "PRESETS", "DataSize", "Preset", "dropout_of", "find", "make_run"]
@@ -91,8 +91,9 @@ def _base(entry: Preset, settings: Mapping[str, Any]) -> dict[str, Any]:
         base |= {"protocol": SELECT_AND_RETRAIN, **entry.search}
     if not is_fixed and protocol == FIXED:
         base.pop("patience", None)  # nothing is measured during a fixed training
-    if base.get("warmup_steps", 0) >= settings.get("steps", base.get("steps", math.inf)):
-        base["warmup_steps"] = settings["steps"] // 10
+    steps, warmup = (base.get(name, getattr(TrainingSettings, name)) for name in ("steps", "warmup_steps"))
+    if settings.get("steps", math.inf) <= warmup:
+        base["warmup_steps"] = settings["steps"] * warmup // steps
     return {name: value for name, value in base.items() if name not in settings}
 
 

@@ -13,7 +13,6 @@ ENTRIES = [
         "beauty",
         "bert4rec",
         expect="NDCG@10 .1832 (Table 5).",
-        takes="About 26 hours on two cores, estimated from the time of a step.",
         settings={
             **AUTHORS,
             "max_length": 50,
@@ -31,7 +30,6 @@ ENTRIES = [
         "steam",
         "bert4rec",
         expect="NDCG@10 .2261 (Table 2).",
-        takes="About 130 hours on two cores, estimated from the time of a step.",
         settings={
             **AUTHORS,
             "max_length": 50,
@@ -49,7 +47,6 @@ ENTRIES = [
         "ml-1m",
         "bert4rec",
         expect="NDCG@10 .4759 (Table 5).",
-        takes="About 56 hours on two cores, estimated from the time of a step.",
         settings={
             **AUTHORS,
             "max_length": 200,
@@ -67,7 +64,6 @@ ENTRIES = [
         "ml-20m",
         "bert4rec",
         expect="NDCG@10 .4513 (Table 5).",
-        takes="About 35 hours on two cores, estimated from the time of a step.",
         settings={
             **AUTHORS,
             "max_length": 200,
@@ -85,7 +81,6 @@ ENTRIES = [
         "beauty",
         "bert4rec",
         expect="NDCG@10 .1862 (Table 2).",
-        takes="About 110 hours on two cores, estimated from the time of a step.",
         settings={
             **AUTHORS,
             "max_length": 50,
@@ -103,7 +98,6 @@ ENTRIES = [
         "steam",
         "bert4rec",
         expect="NDCG@10 .2261 (Table 2).",
-        takes="About 130 hours on two cores, estimated from the time of a step.",
         settings={
             **AUTHORS,
             "max_length": 50,
@@ -121,7 +115,6 @@ ENTRIES = [
         "ml-1m",
         "bert4rec",
         expect="NDCG@10 .4818 (Table 2).",
-        takes="About 155 hours on two cores, estimated from the time of a step.",
         settings={
             **AUTHORS,
             "max_length": 200,
@@ -139,7 +132,6 @@ ENTRIES = [
         "ml-20m",
         "bert4rec",
         expect="NDCG@10 .5340 (Table 2).",
-        takes="About 160 hours on two cores, estimated from the time of a step.",
         settings={
             **AUTHORS,
             "max_length": 200,

@@ -1,0 +1,46 @@
+"""The verdict at the end of a run, and the command to go on with."""
+
+import shlex
+
+from bert4rec_tf.commands.recommend import make_parser
+from bert4rec_tf.runs import summary
+from bert4rec_tf.serving.client import split_ids
+
+
+def content(model="bert4rec", **measured):
+    """A run with these NDCG@10 among popular and among all items."""
+    parts = {
+        key: {"popular": {"ndcg@10": popular}, "full": {"ndcg@10": full}} for key, (popular, full) in measured.items()
+    }
+    return {"run": {"model": model, "evaluation": {"num_negatives": 100}}, **parts}
+
+
+def test_the_verdict_compares_with_what_only_counts_and_with_the_ceiling():
+    found = summary.verdict(
+        content(test=(0.632, 0.3), pop=(0.0876, 0.02), item_cooccurrence=(0.4327, 0.2), ceiling=(0.7568, 0.5))
+    )
+    assert found == (
+        "NDCG@10 among 100 popular items: 7.2 x POP, 1.46 x item_cooccurrence, 84 % of the ceiling; "
+        "among all unseen items: 15.0 x POP, 1.50 x item_cooccurrence, 60 % of the ceiling."
+    )
+
+
+def test_a_model_that_counting_beats_is_told():
+    found = summary.verdict(content(test=(0.18, 0.02), pop=(0.03, 0.02), item_cooccurrence=(0.17, 0.04)))
+    assert "0.50 x item_cooccurrence" in found
+    told = "Counting is as good or better: POP and item_cooccurrence among all unseen items. More"
+    assert found.splitlines()[1].startswith(told)
+
+
+def test_a_model_is_not_compared_with_itself_nor_with_nothing():
+    found = summary.verdict(content("pop", test=(0.03, 0.02), pop=(0.03, 0.02), item_cooccurrence=(0.0, 0.01)))
+    assert "POP" not in found and "among all unseen items: 2.0 x item_cooccurrence." in found
+
+
+def test_the_next_command_can_be_pasted(tmp_path):
+    items = ["a,b", 'say "x"', "it's"]
+    line = summary.next_command(tmp_path / "my runs", items, "o'neil")
+    program, command, *arguments = shlex.split(line.removeprefix("Next: "))
+    options = make_parser().parse_args(arguments)
+    assert (program, command) == ("bert4rec", "recommend")
+    assert (options.model, split_ids(options.history), options.user) == (tmp_path / "my runs", items, "o'neil")
