@@ -23,8 +23,60 @@ def _initial_vectors() -> str:
     )
 
 
+NO, ADD, ALONE = "no", "add", "alone"
+"""Values of `use_item_features`."""
+
+ITEM_FEATURES, USER_FEATURES = "item_features", "user_features"
+
+
 @dataclass(frozen=True)
-class BERT4RecSettings(Settings):
+class FeatureSettings(Settings):
+    """What models with attention can know of items and users beside their ids (docs/features.md)."""
+
+    use_item_features: str = setting(
+        NO,
+        "vectors of the items' features: no; add: their mean is added to the item's own vector; alone: it replaces that "
+        "(default with --item_features: add)",
+        choices=(NO, ADD, ALONE),
+        newer=True,
+    )
+    user_embedding: bool = setting(False, "add a vector of the user at every position", newer=True)
+    use_user_features: bool = setting(
+        False,
+        "add the mean vector of the user's features at every position (default with --user_features: true)",
+        newer=True,
+    )
+    user_replacement: float = setting(
+        0.1,
+        "probability that a training example has another user's vector (with a vector of the user)",
+        at_least=0,
+        below=1,
+        changeable=True,
+        newer=True,
+    )
+
+    @property
+    def reads_users(self) -> bool:
+        """Whether an input needs its user."""
+        return self.user_embedding or self.use_user_features
+
+    @property
+    def features_used(self) -> tuple[str, ...]:
+        """ITEM_FEATURES, USER_FEATURES, both or none."""
+        used = {ITEM_FEATURES: self.use_item_features != NO, USER_FEATURES: self.use_user_features}
+        return tuple(name for name, is_used in used.items() if is_used)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.use_item_features == ALONE and getattr(self, "initial_vectors", "random") != "random":
+            raise UserError(
+                "`initial_vectors` must be random with use_item_features=alone, which leaves items no vectors of their "
+                "own. Received: initial_vectors=cooccurrence"
+            )
+
+
+@dataclass(frozen=True)
+class BERT4RecSettings(FeatureSettings):
     """The architecture of section 3 (`models.bert4rec.BERT4Rec`)."""
 
     max_length: int = setting(50, "N: the longest input, the mask token included", at_least=2, changeable=True)
@@ -154,7 +206,7 @@ class CaserSettings(Settings):
 
 
 @dataclass(frozen=True)
-class SASRecSettings(Settings):
+class SASRecSettings(FeatureSettings):
     """The settings of `models.sasrec.SASRec`."""
 
     max_length: int = setting(50, "how many of a history's last items are read", at_least=1, changeable=True)
@@ -186,6 +238,9 @@ MODEL_SETTINGS: dict[str, type[Settings]] = {
 
 MASKED_MODEL = "bert4rec"
 """The model that is trained on masked histories, the only one that uses `MaskingSettings`."""
+
+FEATURE_MODELS = ("bert4rec", "sasrec")
+"""The models with `FeatureSettings`."""
 
 MIXED_MODELS = ("bert4rec", "sasrec")
 """The models that can compute in bfloat16: those with attention. The others would gain little."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bert4rec_tf.config.model_settings import MASKED_MODEL, MIXED_MODELS, MODEL_SETTINGS
+from bert4rec_tf.config.model_settings import MASKED_MODEL, MIXED_MODELS, MODEL_SETTINGS, FeatureSettings
 from bert4rec_tf.config.settings import Settings, described, setting
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 
@@ -168,6 +168,16 @@ class Run:
             window_stride(self.masking.window_step, self.architecture.max_length)
 
     @property
+    def reads_users(self) -> bool:
+        """Whether the settings ask a model with `FeatureSettings` to know its users."""
+        return isinstance(self.architecture, FeatureSettings) and self.architecture.reads_users
+
+    @property
+    def features_used(self) -> tuple[str, ...]:
+        """The kinds of features that the model reads."""
+        return self.architecture.features_used if isinstance(self.architecture, FeatureSettings) else ()
+
+    @property
     def digest(self) -> str:
         """Twelve hexadecimal digits that depend on every field."""
         return digest_of(self.to_dict())
@@ -192,6 +202,8 @@ class Run:
                 f"`mixed_precision` goes with {' and '.join(MIXED_MODELS)}. "
                 f"Received: mixed_precision=True, model={self.model}"
             )
+        if "user_replacement" in names and not self.reads_users:
+            raise UserError("`user_replacement` goes with user_embedding=True or use_user_features=True")
         used = self.training.optimizer
         for field in dataclasses.fields(self.training):
             needed = field.metadata["only_with"]

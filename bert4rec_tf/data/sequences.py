@@ -1,10 +1,15 @@
 """Histories as one flat array, the vocabulary, and the leave-one-out split. Only NumPy."""
 
 import hashlib
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from bert4rec_tf.data.features import Features
 
 PAD = 0
 """Not an item: shorter rows are padded on the right with it."""
@@ -89,6 +94,7 @@ class Sequences:
         num_later: [users] int64, how many of each user's last actions come after a cut, as in a split by time. The
             first of them is the test item. None if each user's last action is.
         validates_later: whether that first one is the validation item too; else it is the action before.
+        features: of the items, the users or both, in the order of `vocabulary` and `users` (`data.features.attached`).
     """
 
     items: np.ndarray
@@ -98,6 +104,7 @@ class Sequences:
     num_left_out: int = 0
     num_later: np.ndarray | None = None
     validates_later: bool = False
+    features: Mapping[str, "Features"] = field(default_factory=dict)
 
     @classmethod
     def from_codes(
@@ -188,6 +195,8 @@ class Sequences:
         digest.update(self.vocabulary.fingerprint.encode())
         if self.num_later is not None:
             digest.update(self.num_later.astype("<i8").tobytes() + bytes([self.validates_later]))
+        for name in sorted(self.features):
+            digest.update(f"{name} {self.features[name].fingerprint}".encode())
         return digest.hexdigest()
 
 

@@ -9,14 +9,8 @@ from keras import ops
 from bert4rec_tf.config.model_settings import BERT4RecSettings
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.types import Batch, Tensor
-from bert4rec_tf.models.recommender import (
-    FROM_FIRST,
-    ITEMS,
-    Recommender,
-    last_items_in_order,
-    scores_of,
-    start_near_neighbors,
-)
+from bert4rec_tf.models.features import FeatureRecommender
+from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, last_items_in_order, scores_of, start_near_neighbors
 from bert4rec_tf.nn import layers, losses
 
 LENGTH_GROUPS = (1 / 4, 1 / 2, 3 / 4, 7 / 8)
@@ -27,7 +21,7 @@ LOSS_EPSILON = 1e-5
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
-class BERT4Rec(Recommender):
+class BERT4Rec(FeatureRecommender):
     """The model of section 3, as the authors' program computes it.
 
     Rows of the item table: 0 padding, 1 .. n items, n + 1 the mask token, then `num_extra_rows` that only an imported
@@ -71,13 +65,14 @@ class BERT4Rec(Recommender):
         )
         self.head.build((None, chosen.hidden_dim))
         self.mark_rows(self.head.bias, ITEMS)
+        self.add_feature_vectors(
+            chosen.hidden_dim, *(layers.truncated_normal(chosen.initializer_stddev) for _ in range(3))
+        )
         self.built = True
 
     def _make_embedding(self, settings: BERT4RecSettings) -> None:
         width, stddev = settings.hidden_dim, settings.initializer_stddev
-        self.item_embeddings = self.add_table(
-            "item_embeddings", self.num_rows, width, layers.truncated_normal(stddev), of=ITEMS
-        )
+        self.item_embeddings = self.add_items("item_embeddings", self.num_rows, width, layers.truncated_normal(stddev))
         self.token_type = self.positions = self.embedding_norm = None
         if settings.use_token_type:
             self.token_type = self.add_weight(
@@ -108,9 +103,13 @@ class BERT4Rec(Recommender):
             name=f"block_{number}",
         )
 
-    def embed(self, items: Tensor, training: bool = False) -> Tensor:
-        """Returns h^0, [b, n, d]: item, position and token type vectors, layer norm, dropout."""
-        hidden = ops.take(self.item_embeddings, items, axis=0)
+    def embed(
+        self, items: Tensor, training: bool = False, users: Tensor | None = None, table: Tensor | None = None
+    ) -> Tensor:
+        """Returns h^0, [b, n, d]: item, position, token type and user vectors, layer norm, dropout."""
+        hidden = ops.take(self.item_table() if table is None else table, items, axis=0)
+        if self.has_user_embeddings and users is not None:
+            hidden = hidden + self.vectors_of_users(users)[:, None]
         if self.token_type is not None:
             hidden = hidden + self.token_type
         hidden = ops.cast(hidden, self.compute_dtype)
@@ -121,7 +120,12 @@ class BERT4Rec(Recommender):
         return ops.cast(self.embedding_dropout(hidden, training=training), self.compute_dtype)
 
     def encode(
-        self, items: Tensor, training: bool = False, return_attention: bool = False
+        self,
+        items: Tensor,
+        training: bool = False,
+        return_attention: bool = False,
+        users: Tensor | None = None,
+        table: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, list[Tensor]]:
         """Runs the Transformer over rows of items.
 
@@ -129,12 +133,14 @@ class BERT4Rec(Recommender):
             items: int32 [b, n], n <= N; 0 is padding, n + 1 the mask token.
             training: whether dropout acts.
             return_attention: also return the attention probabilities.
+            users: int32 [b], if the model reads users; None for strangers.
+            table: `item_table()`, if it is computed already.
 
         Returns:
             H^L, [b, n, d]; with `return_attention` also one [b, h, n, n] (query, key) per block.
         """
         padding_mask = ops.not_equal(items, 0)
-        hidden = self.embed(items, training=training)
+        hidden = self.embed(items, training, users, table)
         attention = []
         for block in self.blocks:
             hidden, probabilities = block(hidden, padding_mask=padding_mask, training=training)
@@ -152,25 +158,24 @@ class BERT4Rec(Recommender):
 
         Args:
             batch: masked `items [b, n]`, and `mask_positions` and `mask_targets` [b, p], whose unused slots have
-                target 0.
+                target 0; `users [b]` if the model reads users.
         """
-        masked, targets = self._masked_states(batch)
+        table = self.item_table()
+        masked, targets = self._masked_states(batch, table)
         weights = tf.cast(targets > 0, self.variable_dtype) / tf.cast(self.loss_weight(batch), self.variable_dtype)
-        return losses.table_cross_entropy(
-            self.head.transform(masked), self.item_embeddings, self.head.bias, targets, weights
-        )
+        return losses.table_cross_entropy(self.head.transform(masked), table, self.head.bias, targets, weights)
 
-    def _masked_states(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _masked_states(self, batch: Batch, table: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the hidden states [m, d] at m slots of a batch, and their targets [m]."""
         if self.static_shapes:
-            hidden = self.encode(batch["items"], training=True)
+            hidden = self.encode(batch["items"], training=True, users=batch.get("users"), table=table)
             masked = tf.gather(hidden, batch["mask_positions"], batch_dims=1)
             return tf.reshape(masked, [-1, hidden.shape[-1]]), tf.reshape(batch["mask_targets"], [-1])
-        groups = [self._masked_states_of(part) for part in _by_length(batch)]
+        groups = [self._masked_states_of(part, table) for part in _by_length(batch)]
         return tuple(tf.concat(parts, axis=0) for parts in zip(*groups))
 
-    def _masked_states_of(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        hidden = self.encode(batch["items"], training=True)
+    def _masked_states_of(self, batch: Batch, table: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = self.encode(batch["items"], training=True, users=batch.get("users"), table=table)
         slots = tf.where(batch["mask_targets"] > 0)
         positions = tf.cast(tf.gather_nd(batch["mask_positions"], slots), tf.int64)
         masked = tf.gather_nd(hidden, tf.stack([slots[:, 0], positions], axis=1))
@@ -193,17 +198,17 @@ class BERT4Rec(Recommender):
     def user_vectors(self, batch: Batch) -> Tensor:
         """Returns float32 [b, d]: the transformed hidden state of the mask token after each history."""
         items, position = self.masked_history(batch)
-        state = self.head.transform(tf.gather(self.encode(items), position, batch_dims=1))
+        state = self.head.transform(tf.gather(self.encode(items, users=batch.get("users")), position, batch_dims=1))
         return tf.cast(state, self.variable_dtype)
 
     def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
         if candidates is None:
-            logits = tf.matmul(vectors, self.item_embeddings, transpose_b=True) + self.head.bias
+            logits = tf.matmul(vectors, self.item_table(), transpose_b=True) + self.head.bias
             return logits[:, 1 : self.num_items + 1]
-        return scores_of(vectors, self.item_embeddings, candidates, self.head.bias)
+        return scores_of(vectors, self.item_table(), candidates, self.head.bias)
 
     def item_vectors(self) -> Tensor:
-        return self.item_embeddings[1 : self.num_items + 1]
+        return self.item_table()[1 : self.num_items + 1]
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "num_extra_rows": self.num_extra_rows}
@@ -216,7 +221,8 @@ def _by_length(batch: Batch) -> list[Batch]:
     """
     lengths = tf.math.count_nonzero(batch["items"], axis=1, dtype=tf.int32)
     order = tf.argsort(lengths, stable=True)
-    columns = {name: tf.gather(batch[name], order) for name in ("items", "mask_positions", "mask_targets")}
+    names = [name for name in ("items", "mask_positions", "mask_targets", "users") if name in batch]
+    columns = {name: tf.gather(batch[name], order) for name in names}
     rows, lengths = tf.size(lengths), tf.gather(lengths, order)
     ends = [tf.cast(share * tf.cast(rows, tf.float32), tf.int32) for share in LENGTH_GROUPS] + [rows]
     groups = []

@@ -1,22 +1,48 @@
 """Makes a run's model."""
 
 import contextlib
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from bert4rec_tf.config.run import Run
+from bert4rec_tf.data.features import Features
+from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS, Recommender
 
+NOTHING: Mapping[str, Features] = MappingProxyType({})
 
-def new_model(run: Run, num_items: int, num_users: int, strategy: tf.distribute.Strategy | None = None) -> Recommender:
-    """Returns a run's model with new weights, drawn with the run's seed."""
+
+def has_user_embeddings(run: Run) -> bool:
+    """Returns whether the model of a run needs the user of a history."""
+    return MODELS[run.model].has_user_embeddings or run.reads_users
+
+
+def new_model(
+    run: Run,
+    num_items: int,
+    num_users: int,
+    strategy: tf.distribute.Strategy | None = None,
+    features: Mapping[str, Features] = NOTHING,
+) -> Recommender:
+    """Returns a run's model with new weights, drawn with the run's seed.
+
+    Raises:
+        UserError: if the settings use features that are not there.
+    """
     keras.utils.set_random_seed(run.seed)
     kind, options = MODELS[run.model], dict[str, Any]()
-    if kind.has_user_embeddings:
+    if has_user_embeddings(run):
         options["num_users"] = num_users
     if run.training.mixed_precision:
         options["dtype"] = "mixed_bfloat16"
+    if used := run.features_used:
+        missing = next((name for name in used if name not in features), None)
+        if missing:
+            raise UserError(f"`use_{missing}` needs the features: name their file with --{missing}=FILE")
+        options["features"] = {name: features[name] for name in used}
     with strategy.scope() if strategy else contextlib.nullcontext():
         return kind(num_items, run.architecture, **options)

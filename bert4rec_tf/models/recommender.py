@@ -1,13 +1,16 @@
 """The contract of all models."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES, FeatureSettings
 from bert4rec_tf.config.settings import Settings
+from bert4rec_tf.data.features import Features
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 from bert4rec_tf.foundation.types import Batch, Shape, Tensor
@@ -17,7 +20,8 @@ from bert4rec_tf.nn.layers import check_size
 ITEMS, USERS = "items", "users"
 FROM_FIRST, FROM_LAST = "positions from the first", "positions from the last"
 """What the rows of a weight stand for. ITEMS: row i is item i (row 0 padding, rows past n special tokens). USERS: row u
-is user u. FROM_FIRST: row p is the item after p others. FROM_LAST: the last row is the newest item, and so on back."""
+is user u. FROM_FIRST: row p is the item after p others. FROM_LAST: the last row is the newest item, and so on back.
+ITEM_FEATURES, USER_FEATURES: row v is feature value v."""
 
 KERAS_OPTIONS = ("name", "dtype", "trainable")
 """Constructor arguments that are Keras' own."""
@@ -34,11 +38,13 @@ class Recommender(keras.Model):
         settings: of type `settings_type`. Or give single fields by name, and the others have their defaults:
             `SASRec(1000, hidden_dim=64)`.
         num_users: m, if it `has_user_embeddings`.
+        features: ITEM_FEATURES and USER_FEATURES, as far as the settings use them; rows in the order of the items and
+            the users (or what `Features.to_dict` returned).
         **options: fields of the settings, and Keras' `name`, `dtype` and `trainable`.
 
     Raises:
         UserError: for settings together with fields of them, an unknown name, or a value out of its range.
-        ValueError: for no items, or if `num_users` is missing or not needed.
+        ValueError: for no items, or if `num_users` or `features` are missing or not needed.
 
     Attributes:
         num_items, num_users: as above.
@@ -46,7 +52,8 @@ class Recommender(keras.Model):
         settings_type: the dataclass of its settings, which names the model too (`config.model_settings`).
         examples: the kind of example it is trained on; None if it only counts (`adapt`).
         example_options: the options with which these examples are made.
-        has_user_embeddings: whether it has weights for each user, and so serves only users it was trained on.
+        has_user_embeddings: whether it needs the user of a history: it has weights for each user, or their features.
+        serves_strangers: whether it scores by the history alone for a user it does not know, whose number is -1.
         max_history: how many of a history's last items it reads; None for all.
         scores_are_logits: whether `score` gives logits of a softmax over the items.
         static_shapes: set if XLA compiles the step. Then no shape in `training_loss` may depend on the batch's values,
@@ -57,23 +64,33 @@ class Recommender(keras.Model):
     settings: Any
     examples: ClassVar[str | None] = None
     example_options: dict[str, Any] = {}  # noqa: RUF012
-    has_user_embeddings: ClassVar[bool] = False
+    has_user_embeddings: bool = False
+    serves_strangers: ClassVar[bool] = False
     max_history: int | None = None
     scores_are_logits: bool = False
     static_shapes: bool = False
 
     def __init__(
-        self, num_items: int, settings: Settings | None = None, *, num_users: int | None = None, **options: Any
+        self,
+        num_items: int,
+        settings: Settings | None = None,
+        *,
+        num_users: int | None = None,
+        features: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> None:
         of_keras = {name: options.pop(name) for name in KERAS_OPTIONS if name in options}
         super().__init__(**of_keras)
         self.settings = settings_of(type(self).settings_type, settings, options)
         self.num_items = check_size("num_items", num_items)
+        of_users = isinstance(self.settings, FeatureSettings) and self.settings.reads_users
+        self.has_user_embeddings = type(self).has_user_embeddings or of_users
         if (num_users is not None) != self.has_user_embeddings:
             wanted = "a number" if self.has_user_embeddings else "left out"
             raise ValueError(f"`num_users` must be {wanted} for {type(self).__name__}. Received: num_users={num_users}")
         self.num_users = None if num_users is None else check_size("num_users", num_users)
-        self._row_kinds: dict[str, str] = {}
+        self.features = _checked(features or {}, self.settings, num_items, num_users)
+        self._row_kinds: dict[str, str | None] = {}
 
     def build(self, input_shape: Shape | None = None) -> None:
         """Does nothing: the constructor makes the variables."""
@@ -153,9 +170,14 @@ class Recommender(keras.Model):
         return self.score(batch)
 
     def add_table(
-        self, name: str, rows: int, width: int, initializer: float | str | keras.initializers.Initializer, of: str
+        self,
+        name: str,
+        rows: int,
+        width: int,
+        initializer: float | str | keras.initializers.Initializer,
+        of: str | None,
     ) -> keras.Variable:
-        """Makes embeddings [rows, width] of `of` (`mark_rows`).
+        """Makes embeddings [rows, width] of `of` (`mark_rows`); None if their number is always the same.
 
         `initializer` is a Keras initializer, or the standard deviation of a normal distribution.
         """
@@ -169,10 +191,10 @@ class Recommender(keras.Model):
         bias = self.add_weight(name=name, shape=(rows,), initializer="zeros", autocast=False)
         return self.mark_rows(bias, ITEMS)
 
-    def mark_rows(self, variable: keras.Variable, of: str) -> keras.Variable:
-        """Records what the rows of a weight stand for: ITEMS, USERS, FROM_FIRST or FROM_LAST. Returns the weight.
+    def mark_rows(self, variable: keras.Variable, of: str | None) -> keras.Variable:
+        """Records what the rows of a weight stand for (ITEMS, USERS, ...). Returns the weight.
 
-        Mark every weight that grows with the items, the users or `max_length`: a warm start moves its rows.
+        Mark every weight that grows with the items, users, features or `max_length`: a warm start moves its rows.
         """
         self._row_kinds[variable.path] = of
         return variable
@@ -183,8 +205,23 @@ class Recommender(keras.Model):
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments in JSON's types, the settings field by field."""
-        users = {} if self.num_users is None else {"num_users": self.num_users}
+        users: dict[str, Any] = {} if self.num_users is None else {"num_users": self.num_users}
+        if self.features:
+            users["features"] = {name: features.to_dict() for name, features in self.features.items()}
         return {**super().get_config(), "num_items": self.num_items, **users, **dataclasses.asdict(self.settings)}
+
+
+def _checked(
+    given: Mapping[str, Any], settings: Settings, num_items: int, num_users: int | None
+) -> dict[str, Features]:
+    """Returns the features of a constructor. Raises ValueError if they are not those that the settings use."""
+    features = {name: one if isinstance(one, Features) else Features.from_dict(one) for name, one in given.items()}
+    rows = {ITEM_FEATURES: num_items, USER_FEATURES: num_users}
+    wanted = {name: rows[name] for name in settings.features_used} if isinstance(settings, FeatureSettings) else {}
+    found = {name: len(one.lengths) for name, one in features.items()}
+    if found != wanted:
+        raise ValueError(f"`features` must have so many rows: {wanted}. Received: {found}")
+    return features
 
 
 def settings_of(kind: type[Settings], settings: Settings | None, fields: dict[str, Any]) -> Settings:

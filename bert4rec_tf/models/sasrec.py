@@ -9,14 +9,8 @@ import tensorflow as tf
 from bert4rec_tf.config.model_settings import SASRecSettings
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.types import Batch, Tensor
-from bert4rec_tf.models.recommender import (
-    FROM_LAST,
-    ITEMS,
-    Recommender,
-    last_items_in_order,
-    scores_of,
-    start_near_neighbors,
-)
+from bert4rec_tf.models.features import FeatureRecommender
+from bert4rec_tf.models.recommender import FROM_LAST, last_items_in_order, scores_of, start_near_neighbors
 from bert4rec_tf.nn import kernels, losses
 from bert4rec_tf.nn.dropout import dropout_layer
 
@@ -28,7 +22,7 @@ NEVER = -1e9
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
-class SASRec(Recommender):
+class SASRec(FeatureRecommender):
     """Blocks of causal attention and point-wise networks over item and position embeddings (section III of its paper).
 
     As in the authors' program, only the queries are normalised, the residual starts from them, attention has no
@@ -43,7 +37,7 @@ class SASRec(Recommender):
         hidden_dim, dropout = self.settings.hidden_dim, self.settings.dropout
         self.max_history = self.settings.max_length
         self.scores_are_logits = self.settings.loss == "cross_entropy"
-        self.items = self.add_table("items", num_items + 1, hidden_dim, "glorot_uniform", of=ITEMS)
+        self.items = self.add_items("items", num_items + 1, hidden_dim, "glorot_uniform")
         self.positions = self.add_table("positions", self.max_history, hidden_dim, "glorot_uniform", of=FROM_LAST)
         self.embedding_dropout = dropout_layer("embedding_dropout", dropout, self.dtype_policy)
         self.blocks = [
@@ -54,6 +48,7 @@ class SASRec(Recommender):
             block.build((None, None, hidden_dim))
         self.norm = keras.layers.LayerNormalization(epsilon=EPSILON, dtype=self.dtype_policy, name="norm")
         self.norm.build((None, None, hidden_dim))
+        self.add_feature_vectors(hidden_dim, *["glorot_uniform"] * 3)
         self.built = True
 
     @property
@@ -61,12 +56,19 @@ class SASRec(Recommender):
         negatives = 1 if self.settings.loss == "binary" else 0
         return {"max_length": self.settings.max_length, "num_negatives": negatives}
 
-    def states(self, items: Tensor, training: bool = False) -> Tensor:
-        """Returns [b, n, d] for `items [b, n]`, right-padded. The last item always has the last position."""
+    def states(
+        self, items: Tensor, training: bool = False, users: Tensor | None = None, table: Tensor | None = None
+    ) -> Tensor:
+        """Returns [b, n, d] for `items [b, n]`, right-padded. The last item always has the last position.
+
+        `users`, int32 [b], if the model reads users; None for strangers. `table`: `item_table()`, if it is computed.
+        """
         real = items > 0
         lengths = tf.math.count_nonzero(real, axis=1, keepdims=True, dtype=tf.int32)
         places = self.max_history - lengths + tf.range(tf.shape(items)[1])
-        hidden = tf.gather(self.items, items) * math.sqrt(self.items.shape[1])
+        hidden = tf.gather(self.item_table() if table is None else table, items) * math.sqrt(self.items.shape[1])
+        if self.has_user_embeddings and users is not None:
+            hidden += self.vectors_of_users(users)[:, None]
         hidden += tf.gather(self.positions, tf.minimum(places, self.max_history - 1))
         shown = tf.cast(real, hidden.dtype)[:, :, None]
         hidden = self.embedding_dropout(hidden, training=training) * shown
@@ -80,19 +82,20 @@ class SASRec(Recommender):
 
     def training_loss(self, batch: Batch) -> Tensor:
         """The mean over all positions (equation 6, or full softmax). `batch`: `items` and `targets` [b, n], for the
-        binary loss `negatives [b, n, 1]`."""
-        states = self.states(batch["items"], training=True)
+        binary loss `negatives [b, n, 1]`; `users [b]` if the model reads users."""
+        table = self.item_table()
+        states = self.states(batch["items"], True, batch.get("users"), table)
         weights = tf.cast(batch["targets"] > 0, states.dtype) / self.loss_weight(batch)
         if self.settings.loss == "cross_entropy":
-            return self._cross_entropy(states, batch["targets"], weights)
-        positives = tf.einsum("bnd,bnd->bn", states, tf.gather(self.items, batch["targets"]))
-        negatives = tf.einsum("bnd,bncd->bnc", states, tf.gather(self.items, batch["negatives"]))
+            return self._cross_entropy(states, table, batch["targets"], weights)
+        positives = tf.einsum("bnd,bnd->bn", states, tf.gather(table, batch["targets"]))
+        negatives = tf.einsum("bnd,bncd->bnc", states, tf.gather(table, batch["negatives"]))
         return tf.reduce_sum(weights * losses.binary_cross_entropy(positives, negatives))
 
-    def _cross_entropy(self, states: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+    def _cross_entropy(self, states: Tensor, table: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Returns the weighted softmax loss."""
         targets, states, weights = self.of_targets(targets, states, weights)
-        return losses.table_cross_entropy(states, self.items, self._no_item(), targets, weights)
+        return losses.table_cross_entropy(states, table, self._no_item(), targets, weights)
 
     def loss_weight(self, batch: Batch) -> Tensor:
         return tf.reduce_sum(tf.cast(batch["targets"] > 0, tf.float32))
@@ -103,13 +106,13 @@ class SASRec(Recommender):
 
     def user_vectors(self, batch: Batch) -> Tensor:
         items, lengths = last_items_in_order(batch, self.max_history)
-        return tf.gather(self.states(items), tf.maximum(lengths - 1, 0), batch_dims=1)
+        return tf.gather(self.states(items, users=batch.get("users")), tf.maximum(lengths - 1, 0), batch_dims=1)
 
     def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
-        return scores_of(vectors, self.items, candidates)
+        return scores_of(vectors, self.item_table(), candidates)
 
     def item_vectors(self) -> Tensor:
-        return self.items[1:]
+        return self.item_table()[1:]
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")

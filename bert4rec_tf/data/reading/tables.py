@@ -47,15 +47,15 @@ def _good(batches: Iterable[pa.RecordBatch], layout: Layout, found: Rows) -> Ite
     """Yields the good rows of batches whose columns have types. Rows are counted from 1."""
     first = 1
     for batch in batches:
-        columns = {role: _plain(batch.column(name)) for role, name in layout.roles.items()}
-        columns |= {role: _ids(columns[role], found.source) for role in ("user", "item")}
+        columns = {role: plain(batch.column(name)) for role, name in layout.roles.items()}
+        columns |= {role: ids_of(columns[role], found.source) for role in ("user", "item")}
         table, wrong = found.good(columns)
         found.refuse(rows.numbered(wrong, range(first, first + batch.num_rows)))
         yield table
         first += batch.num_rows
 
 
-def _plain(column: pa.Array) -> pa.Array:
+def plain(column: pa.Array) -> pa.Array:
     """Makes strings of all kinds of texts, with U+FFFD for what is not UTF-8."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -69,7 +69,7 @@ def _plain(column: pa.Array) -> pa.Array:
         return pa.array([text if text is None else text.decode("utf-8", "replace") for text in raw], pa.string())
 
 
-def _ids(column: pa.Array, source: str) -> pa.Array:
+def ids_of(column: pa.Array, source: str) -> pa.Array:
     kind = column.type
     if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_null(kind)):
         advice = " (pandas makes fractions of whole numbers with gaps: use Int64)" if pa.types.is_floating(kind) else ""
@@ -111,17 +111,23 @@ def interactions(
 
 def read_frame(frame: Any, asked: Interactions, least: int = 2) -> Sequences:
     """The same, with the options of `asked`. Users with fewer than `least` actions are left out."""
-    if not (is_arrow := isinstance(frame, (pa.Table, pa.RecordBatch))) and not hasattr(frame, "iloc"):
-        raise UserError(f"`frame` must be a pandas DataFrame or an Arrow table. Received: {type(frame).__name__}")
-    names = [str(name) for name in (frame.schema.names if is_arrow else frame.columns)]
+    names = names_of(frame, "`frame`")
     columns = Columns(TITLE, asked.user_column, asked.item_column, asked.time_column, option="{}=")
     layout = columns.of_names(PARQUET, names)
     found = Rows(TITLE, times := Times(), asked.bad_rows == "skip", unit="row")
-    batches = _arrow(frame, names, list(layout.roles.values())).to_batches(BATCH)
+    batches = to_arrow(frame, names, list(layout.roles.values())).to_batches(BATCH)
     return to_sequences(list(_good(batches, layout, found)), asked, found.found, least, times)[0]
 
 
-def _arrow(frame: Any, names: list[str], wanted: list[str]) -> pa.Table:
+def names_of(frame: Any, title: str) -> list[str]:
+    """Returns the names of a table's columns. Raises UserError if it is no table."""
+    is_arrow = isinstance(frame, (pa.Table, pa.RecordBatch))
+    if not is_arrow and not hasattr(frame, "iloc"):
+        raise UserError(f"{title} must be a pandas DataFrame or an Arrow table. Received: {type(frame).__name__}")
+    return [str(name) for name in (frame.schema.names if is_arrow else frame.columns)]
+
+
+def to_arrow(frame: Any, names: list[str], wanted: list[str]) -> pa.Table:
     """Returns the wanted columns."""
     if isinstance(frame, pa.RecordBatch):
         frame = pa.Table.from_batches([frame])

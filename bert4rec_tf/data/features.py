@@ -1,0 +1,100 @@
+"""Features of items or users: for each, the values it has, as one flat array. Only NumPy."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
+from bert4rec_tf.data.sequences import Sequences, Vocabulary
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """Rows of feature values in CSR form.
+
+    Attributes:
+        ids: [rows] raw ids of the items or users.
+        splits: [rows + 1] int64; row r has the values `values[splits[r]:splits[r + 1]]`.
+        values: [entries] int32, places in `names`.
+        names: [v] what each value is: `genres=Comedy`, `year=1995..1997`.
+    """
+
+    ids: np.ndarray
+    splits: np.ndarray
+    values: np.ndarray
+    names: np.ndarray
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Values per row, int64 [rows]."""
+        return np.diff(self.splits)
+
+    def of(self, ids: Sequence[str]) -> "Features":
+        """Returns the rows of `ids`, in that order. An unknown id has no values."""
+        places = {raw: row for row, raw in enumerate(self.ids.tolist())}
+        rows = [
+            self.values[self.splits[place] : self.splits[place + 1]] if (place := places.get(raw)) is not None else ()
+            for raw in ids
+        ]
+        splits = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+        values = np.concatenate([np.empty(0, np.int32), *rows]).astype(np.int32)
+        return Features(np.array(list(ids), object), splits, values, self.names)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of everything."""
+        digest = hashlib.sha256(self.splits.astype("<i8").tobytes() + self.values.astype("<i4").tobytes())
+        for texts in (self.ids, self.names):
+            digest.update(b"\0" + "\n".join(texts.tolist()).encode())
+        return digest.hexdigest()
+
+    def to_dict(self) -> dict[str, list]:
+        """Returns the fields in JSON's types."""
+        return {name: column.tolist() for name, column in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Sequence[Any]]) -> "Features":
+        """Rebuilds what `to_dict` returned."""
+        kinds = {"ids": object, "splits": np.int64, "values": np.int32, "names": object}
+        return cls(**{name: np.array(content[name], kind) for name, kind in kinds.items()})
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Returns the fields as arrays that need no pickle: texts as bytes, one per line."""
+        texts = {name: np.frombuffer("\n".join(getattr(self, name).tolist()).encode(), np.uint8) for name in _TEXTS}
+        return {**texts, "splits": self.splits, "values": self.values}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "Features":
+        """Rebuilds what `arrays` returned."""
+        texts = {name: arrays[name].tobytes().decode().split("\n") if arrays[name].size else [] for name in _TEXTS}
+        return cls.from_dict({**arrays, **texts})
+
+
+_TEXTS = ("ids", "names")
+
+
+def attached(sequences: Sequences, features: Mapping[str, Features]) -> Sequences:
+    """Returns the sequences with features of their items or users.
+
+    Items that occur only among the features join the vocabulary, after all others and with a count of 0. Users without
+    actions are left out.
+
+    Args:
+        sequences: the data.
+        features: ITEM_FEATURES, USER_FEATURES or both -> the features, in any order.
+    """
+    found = {}
+    if (of_items := features.get(ITEM_FEATURES)) is not None:
+        known = sequences.vocabulary
+        new = [raw for raw in of_items.ids.tolist() if not known.encode([raw])[0]]
+        counts = np.concatenate([known.counts, np.zeros(len(new), np.int64)])
+        vocabulary = Vocabulary(np.array([*known.items.tolist(), *new], object), counts)
+        sequences = replace(sequences, vocabulary=vocabulary)
+        found[ITEM_FEATURES] = of_items.of(vocabulary.items.tolist())
+    if (of_users := features.get(USER_FEATURES)) is not None:
+        found[USER_FEATURES] = of_users.of(sequences.users.tolist())
+    return replace(sequences, features=found)

@@ -1,0 +1,181 @@
+"""Reads features of items or users: a CSV or Parquet file, a pandas DataFrame or an Arrow table."""
+
+import csv
+import io
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+
+from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
+from bert4rec_tf.data.features import Features, attached
+from bert4rec_tf.data.reading import tables
+from bert4rec_tf.data.reading.columns import ITEMS, USERS, guess
+from bert4rec_tf.data.sequences import Sequences, bad_id
+from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation.errors import UserError
+
+IDS = {ITEM_FEATURES: (*ITEMS, "id"), USER_FEATURES: (*USERS, "id")}
+"""Usual names of the column of ids, preferred ones first."""
+
+BETWEEN = "|"
+"""Separates the values of one cell."""
+
+BINS = 10
+"""A column of more different numbers than this is cut into so many quantiles."""
+
+FEWEST = 2
+"""Values of fewer rows are left out: they tell nothing about another row."""
+
+Columns = Mapping[str, Sequence[Any]]
+
+
+def with_features(sequences: Sequences, item_features: Any = None, user_features: Any = None) -> Sequences:
+    """Returns the sequences with features of their items, their users or both.
+
+    Example:
+        data = b4r.with_features(b4r.load("ml-1m"), item_features="movies.csv")
+        result = b4r.execute(b4r.make_run("ml-1m", use_item_features="add"), sequences=data)
+
+    Args:
+        sequences: the data. Items that occur only among the features are added to the vocabulary.
+        item_features, user_features: a path, a DataFrame, an Arrow table, or `Features`; None for none.
+
+    Raises:
+        UserError: as in `read`.
+    """
+    given = {ITEM_FEATURES: item_features, USER_FEATURES: user_features}
+    return attached(sequences, {name: read(source, name) for name, source in given.items() if source is not None})
+
+
+def read(source: Any, kind: str = ITEM_FEATURES) -> Features:
+    """Reads features: a column of ids, and every other column as features.
+
+    A cell holds one value, or several with `|` between them. A column of more than BINS different numbers is cut at its
+    quantiles into BINS categories. An empty cell is no value. Several rows of one id add up. Values that fewer than
+    FEWEST ids have are left out. The result depends only on the content.
+
+    Args:
+        source: a path to CSV (in UTF-8 with a header; `.gz` or not) or Parquet; a DataFrame; an Arrow table; or
+            `Features`, which are returned as they are.
+        kind: ITEM_FEATURES or USER_FEATURES: whose ids.
+
+    Raises:
+        UserError: if it cannot be read, has no column of ids, has a bad id, or no value is left.
+    """
+    if isinstance(source, Features):
+        return source
+    title = str(source) if isinstance(source, (str, Path)) else f"`{kind}`"
+    columns = _columns(source, kind, title)
+    of_ids = guess(list(columns), IDS[kind])
+    if of_ids is None:
+        raise UserError(
+            f"{title}: no column has a known name for ids; name one {IDS[kind][1]!r}. Received: "
+            f"{', '.join(columns)[:300]}"
+        )
+    ids = [str(raw) for raw in columns[of_ids]]
+    places = {raw: place for place, raw in enumerate(dict.fromkeys(ids))}
+    bad = bad_id(np.array(list(places), object))
+    if bad is not None:
+        raise UserError(f"{title}: an id must not be empty and contain no line break. Received: {bad!r}")
+    rows = np.array([places[raw] for raw in ids], np.int64)
+    names, pairs = list[str](), [np.empty((0, 2), np.int64)]
+    for column, cells in columns.items():
+        if column != of_ids:
+            found, entries = _entries(column, cells, rows)
+            pairs.append(entries + [0, len(names)])
+            names += found
+    if not names:
+        raise UserError(f"{title}: no column has a value that {FEWEST} rows share")
+    entries = np.unique(np.concatenate(pairs), axis=0)
+    splits = np.searchsorted(entries[:, 0], np.arange(len(places) + 1))
+    return Features(np.array(list(places), object), splits, entries[:, 1].astype(np.int32), np.array(names, object))
+
+
+def _columns(source: Any, kind: str, title: str) -> Columns:
+    """Returns the columns by name. A cell is a text, a number, None or a list."""
+    if isinstance(source, (str, Path)):
+        path = files.expanded_path(source)
+        try:
+            if path.suffix != ".parquet":
+                return _of_csv(path)
+            source = pyarrow.parquet.read_table(path)
+        except files.UNREADABLE as error:
+            raise files.unreadable(path, error) from error
+        except (pa.ArrowException, csv.Error, UnicodeError) as error:
+            raise UserError(f"{path}: cannot be read ({' '.join(str(error).split())[:200]})") from error
+    names = tables.names_of(source, title)
+    table = tables.to_arrow(source, names, names)
+    columns = {name: table.column(name).combine_chunks() for name in names}
+    of_ids = guess(names, IDS[kind])
+    if of_ids is not None:
+        columns[of_ids] = tables.ids_of(tables.plain(columns[of_ids]), title)
+    return {name: column.to_pylist() for name, column in columns.items()}
+
+
+def _of_csv(path: Path) -> Columns:
+    with io.TextIOWrapper(files.open_binary(path), "utf-8-sig", newline="") as file:
+        first = file.readline()
+        separator = max(",", "\t", ";", key=first.count)
+        names = next(csv.reader([first], delimiter=separator, strict=True), [])
+        if len(set(names)) < max(len(names), 2):
+            raise UserError(f"{path}: the first line must name at least two columns, each once. Received: {first!r}")
+        lines, rows = csv.reader(file, delimiter=separator, strict=True), []
+        for cells in filter(None, lines):
+            if len(cells) != len(names):
+                raise UserError(
+                    f"{path}:{lines.line_num + 1}: must have as many fields as the first line, {len(names)}. "
+                    f"Received: {len(cells)}"
+                )
+            rows.append(cells)
+    return dict(zip(names, zip(*rows) if rows else [()] * len(names)))
+
+
+def _entries(column: str, cells: Sequence[Any], rows: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """Returns the names of a column's values, sorted, and pairs of row and place of name, int64 [entries, 2]."""
+    numbers = _numbers(cells)
+    texts = _texts(cells) if numbers is None else _binned(numbers)
+    pairs = {(int(row), value) for row, values in zip(rows, texts) for value in values}
+    counts = Counter(value for _, value in pairs)
+    kept = sorted(value for value, count in counts.items() if count >= FEWEST)
+    places = {value: place for place, value in enumerate(kept)}
+    found = [(row, places[value]) for row, value in pairs if value in places]
+    name = " ".join(column.split())
+    return [f"{name}={value}" for value in kept], np.array(found, np.int64).reshape(-1, 2)
+
+
+def _numbers(cells: Sequence[Any]) -> np.ndarray | None:
+    """Returns a column of more than BINS different numbers, float64 with NaN for empty cells; else None."""
+    try:
+        numbers = [math.nan if _is_empty(cell) else float(cell) for cell in cells if not isinstance(cell, bool)]
+    except (TypeError, ValueError):
+        return None
+    given = {number for number in numbers if not math.isnan(number)}
+    if len(numbers) < len(cells) or len(given) <= BINS or not all(map(math.isfinite, given)):
+        return None
+    return np.array(numbers)
+
+
+def _binned(numbers: np.ndarray) -> Iterator[list[str]]:
+    """Yields each number's bin as a text such as `1995..1997`: the least and the greatest number in the bin."""
+    known = np.sort(numbers[~np.isnan(numbers)])
+    edges = np.unique(np.quantile(known, np.arange(1, BINS) / BINS))
+    bins = np.searchsorted(edges, known, side="right")
+    names = {number: f"{known[bins == number][0]:g}..{known[bins == number][-1]:g}" for number in np.unique(bins)}
+    for number in numbers:
+        yield [] if math.isnan(number) else [names[np.searchsorted(edges, number, side="right")]]
+
+
+def _texts(cells: Sequence[Any]) -> Iterator[list[str]]:
+    for cell in cells:
+        values = cell if isinstance(cell, list) else [] if _is_empty(cell) else str(cell).split(BETWEEN)
+        yield [text for value in values if not _is_empty(value) and (text := " ".join(str(value).split()))]
+
+
+def _is_empty(cell: Any) -> bool:
+    return cell is None or (isinstance(cell, str) and not cell.strip()) or (isinstance(cell, float) and cell != cell)

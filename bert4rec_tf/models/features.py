@@ -1,0 +1,118 @@
+"""Vectors of features: those of a row's values, averaged (`data.features`)."""
+
+import dataclasses
+from typing import ClassVar
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bert4rec_tf.config.model_settings import ADD, ALONE, ITEM_FEATURES, NO, USER_FEATURES
+from bert4rec_tf.data.features import Features
+from bert4rec_tf.foundation.types import Tensor
+from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender
+
+
+def feature_means(vectors: Tensor, features: Features, before: int = 0, after: int = 0) -> tf.Tensor:
+    """Returns the mean of the vectors of each row's values, float [before + rows + after, d]; 0 without a value.
+
+    This is the product S F of a sparse matrix, whose rows hold 1 / (number of values), and the vectors F.
+
+    Args:
+        vectors: float [v, d], one per value.
+        features: the rows.
+        before, after: rows of zeros to add.
+    """
+    rows = len(features.lengths)
+    owners = np.repeat(np.arange(rows), features.lengths)
+    shares = (1.0 / features.lengths[owners]).astype(np.float32)[:, None]
+    # TensorFlow's sparse product takes half the time, but XLA cannot compile it.
+    gathered = tf.gather(tf.convert_to_tensor(vectors), features.values)
+    return tf.math.unsorted_segment_sum(
+        gathered * tf.cast(shares, gathered.dtype), (before + owners).astype(np.int32), before + rows + after
+    )
+
+
+class FeatureRecommender(Recommender):
+    """A model that can read features of items and users, and users themselves (`FeatureSettings`).
+
+    Attributes:
+        own_items: the items' own vectors, padding and special tokens among them; with `use_item_features=alone`, only
+            the rows that are no items.
+    """
+
+    serves_strangers: ClassVar[bool] = True
+    own_items: keras.Variable
+
+    def add_items(self, name: str, rows: int, width: int, initializer: str | keras.Initializer) -> keras.Variable:
+        """Makes `own_items`; `rows` counts all items."""
+        is_alone = self.settings.use_item_features == ALONE
+        table = self.add_table(
+            name, rows - is_alone * self.num_items, width, initializer, of=None if is_alone else ITEMS
+        )
+        self.own_items = table
+        return table
+
+    def add_feature_vectors(self, width: int, *initializers: str | keras.Initializer) -> None:
+        """Makes the vectors of users and features. Call it last: other weights are then drawn as without.
+
+        `initializers`: of the users, the items' features and the users' features.
+        """
+        of_users, of_item_features, of_user_features = initializers
+        self.own_users = self.item_feature_vectors = self.user_feature_vectors = None
+        if self.settings.user_embedding:
+            self.own_users = self.add_table("users", self.num_users, width, of_users, of=USERS)
+        if ITEM_FEATURES in self.features:
+            rows = len(self.features[ITEM_FEATURES].names)
+            self.item_feature_vectors = self.add_table(ITEM_FEATURES, rows, width, of_item_features, of=ITEM_FEATURES)
+        if USER_FEATURES in self.features:
+            rows = len(self.features[USER_FEATURES].names)
+            self.user_feature_vectors = self.add_table(USER_FEATURES, rows, width, of_user_features, of=USER_FEATURES)
+
+    def item_table(self) -> Tensor:
+        """Returns E = T + S F, float [rows, d]: own vectors T and the means of the features' vectors F.
+
+        Compute it once per step: that costs about what reading the vectors of all entries does.
+        """
+        use, own = self.settings.use_item_features, self.own_items
+        if use == NO:
+            return own
+        features = self.features[ITEM_FEATURES]
+        if use == ADD:
+            return own + feature_means(self.item_feature_vectors, features, 1, own.shape[0] - 1 - self.num_items)
+        return tf.concat([own[:1], feature_means(self.item_feature_vectors, features), own[1:]], axis=0)
+
+    def user_table(self) -> Tensor:
+        """Returns the users' own vectors, the means of their features' vectors, or the sums of both, float [m, d]."""
+        if self.user_feature_vectors is None:
+            return self.own_users
+        means = feature_means(self.user_feature_vectors, self.features[USER_FEATURES])
+        return means if self.own_users is None else self.own_users + means
+
+    def vectors_of_users(self, users: Tensor) -> tf.Tensor:
+        """Returns the vectors of users, int32 [b]: float [b, d]. A negative number is a stranger, whose vector is 0."""
+        users = tf.convert_to_tensor(users)
+        found = tf.gather(tf.convert_to_tensor(self.user_table()), tf.maximum(users, 0))
+        return tf.where(users[:, None] < 0, tf.zeros_like(found), found)
+
+
+def folded(model: Recommender) -> Recommender:
+    """Returns a model with the same scores that needs no features: the means are added to its tables once."""
+    if not model.features:
+        return model
+    settings = dataclasses.replace(
+        model.settings, use_item_features=NO, user_embedding=model.has_user_embeddings, use_user_features=False
+    )
+    options = {name: getattr(model, name) for name in ("num_extra_rows",) if hasattr(model, name)}
+    plain = type(model)(
+        model.num_items, settings, num_users=model.num_users, name=model.name, dtype=model.dtype_policy, **options
+    )
+    values = {weight.path: weight for weight in model.weights}
+    for weight in plain.weights:
+        if weight is plain.own_items:
+            weight.assign(model.item_table())
+        elif weight is plain.own_users:
+            weight.assign(model.user_table())
+        else:
+            weight.assign(values[weight.path])
+    return plain
