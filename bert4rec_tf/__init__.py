@@ -24,6 +24,7 @@ _PUBLIC = {
     "make_run": "bert4rec_tf.config.presets",
     "open": "bert4rec_tf.runs.fitted",
     "open_experiment": "bert4rec_tf.runs.pipeline",
+    "with_features": "bert4rec_tf.data.reading.features",
 }
 
 __all__ = sorted(_PUBLIC)

@@ -10,6 +10,7 @@ resume: finished parts are not repeated, except the evaluation on the test items
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,9 +21,10 @@ from absl import app, flags, logging
 
 from bert4rec_tf.config import data_names, popularity, presets
 from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.config.model_settings import MODEL_SETTINGS
+from bert4rec_tf.config.model_settings import ITEM_FEATURES, MODEL_SETTINGS, USER_FEATURES, features_used
 from bert4rec_tf.config.run import OLDER_NAMES, Run, all_settings, help_texts
 from bert4rec_tf.config.settings import described, field_type
+from bert4rec_tf.data.reading.features import with_features
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.export.histories import HISTORIES, Histories
@@ -48,6 +50,13 @@ flags.DEFINE_string(
     None,
     "your own data instead of --dataset: a file, a pattern or a folder of Parquet files (docs/data.md)",
 )
+flags.DEFINE_string(
+    "item_features",
+    None,
+    "CSV or Parquet with a column of item ids and columns of features; bert4rec and sasrec learn them "
+    "(docs/features.md)",
+)
+flags.DEFINE_string("user_features", None, "the same for users")
 flags.DEFINE_string("model", "bert4rec", "model: " + ", ".join(MODEL_SETTINGS))
 flags.DEFINE_string("preset", "fast", "preset of settings: " + ", ".join(presets.NAMES))
 flags.DEFINE_integer("seed", 1, "seed of masks, initial weights, dropout and the order of examples")
@@ -92,7 +101,13 @@ for name, text in OLDER_NAMES.items():
 
 def given_settings() -> dict[str, Any]:
     names = (*all_settings(), *OLDER_NAMES)
-    return {name: FLAGS[name].value for name in names if FLAGS[name].value is not None}
+    given = {name: FLAGS[name].value for name in names if FLAGS[name].value is not None}
+    return {**features_used(FLAGS.model, given_features()), **given}
+
+
+def given_features() -> dict[str, str]:
+    """Returns the files of features: `item_features`, `user_features`, both or none."""
+    return {name: FLAGS[name].value for name in (ITEM_FEATURES, USER_FEATURES) if FLAGS[name].value is not None}
 
 
 def folder(flag: str) -> Path | None:
@@ -123,10 +138,10 @@ def make_run() -> tuple[Run, Interactions | None, Sequences | None]:
         return presets.make_run(FLAGS.dataset, *named, **settings), None, None
     if interactions is not None:
         presets.make_run(interactions, *named, **settings)  # reports mistakes before a long file is read
-        sequences = load(interactions.name, interactions)
+        sequences = load(interactions.name, interactions, features=given_features())
         return presets.make_run(interactions, *named, sequences, **settings), interactions, sequences
     decisive = ("source", "model", "preset", "seed", "init_from")
-    given = [name for name in decisive if FLAGS[name].present] + list(settings)
+    given = [name for name in decisive if FLAGS[name].present] + list(given_features()) + list(settings)
     if FLAGS.workdir is None or given:
         when = f" with --{given[0]}" if given else ", unless --workdir names a run"
         raise UserError(f"--dataset is required{when}. Try --dataset=synthetic, or --interactions=FILE")
@@ -169,7 +184,7 @@ def main(argv: list[str]) -> None:
     check_flags(argv)
     run, interactions, sequences = make_run()
     if FLAGS.seeds is not None:
-        repeat_with_seeds(run, sequences or load(run.dataset, interactions), interactions)
+        repeat_with_seeds(run, sequences or load(run.dataset, interactions, given_features()), interactions)
         return
     run, source = begin(run, folder("workdir"))
     workdir = WorkDirectory.of(run, folder("workdir"), folder("prepared_dir"))
@@ -181,7 +196,8 @@ def main(argv: list[str]) -> None:
             sequences = sequences or load(run.dataset, interactions)
         export(workdir, sequences)
         return
-    sequences = sequences or load(run.dataset, interactions)
+    if sequences is None:
+        sequences = load(run.dataset, interactions, given_features() if named else workdir.read_features())
     print(f"\nModel {run.model}, run {run.digest} in {workdir.path}", flush=True)
     if named and not given_settings():
         preset = presets.find(FLAGS.preset, run.dataset, run.model)
@@ -201,9 +217,15 @@ def begin(run: Run, workdir: Path | None) -> tuple[Run, Any]:
     return warm_start.begin(run, FLAGS.init_from, workdir)
 
 
-def load(dataset: str, interactions: Interactions | None) -> Sequences:
+def load(dataset: str, interactions: Interactions | None, features: Mapping[str, Any]) -> Sequences:
+    """Returns the data with features, by the names of their flags. Prints what was read."""
     sequences, report = datasets.load_with_report(interactions or dataset, folder("data_dir"))
     print(datasets.describe(dataset, sequences, report), flush=True)
+    known, sequences = sequences.num_items, with_features(sequences, **features)
+    for name, found in sequences.features.items():
+        print(f"{name}: {found}", flush=True)
+    if sequences.num_items > known:
+        print(f"{sequences.num_items - known:,} items of {ITEM_FEATURES} have no actions", flush=True)
     return sequences
 
 

@@ -1,6 +1,8 @@
 """The settings of every model: one frozen dataclass each, which its constructor takes."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 from bert4rec_tf.config.settings import Settings, another_default, setting
 from bert4rec_tf.foundation.errors import UserError
@@ -35,8 +37,8 @@ class FeatureSettings(Settings):
 
     use_item_features: str = setting(
         NO,
-        "vectors of the items' features: no; add: their mean is added to the item's own vector; alone: it replaces that "
-        "(default with --item_features: add)",
+        "vectors of the items' features: no; add: their mean is added to the item's own vector; alone: it replaces "
+        "that (default with --item_features: add)",
         choices=(NO, ADD, ALONE),
         newer=True,
     )
@@ -241,6 +243,23 @@ MASKED_MODEL = "bert4rec"
 
 FEATURE_MODELS = ("bert4rec", "sasrec")
 """The models with `FeatureSettings`."""
+
+
+def features_used(model: str, given: Collection[str]) -> dict[str, Any]:
+    """Returns the settings that use features, by default: all that are given.
+
+    Args:
+        model: the name of the model.
+        given: ITEM_FEATURES, USER_FEATURES, both or none.
+
+    Raises:
+        UserError: for features that the model cannot use.
+    """
+    for name in given:
+        if model not in FEATURE_MODELS:
+            raise UserError(f"`{name}` goes with {' and '.join(FEATURE_MODELS)}. Received: model={model}")
+    return {f"use_{name}": {ITEM_FEATURES: ADD, USER_FEATURES: True}[name] for name in given}
+
 
 MIXED_MODELS = ("bert4rec", "sasrec")
 """The models that can compute in bfloat16: those with attention. The others would gain little."""

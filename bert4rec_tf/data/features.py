@@ -28,6 +28,11 @@ class Features:
     values: np.ndarray
     names: np.ndarray
 
+    def __repr__(self) -> str:
+        columns = dict.fromkeys(name.partition("=")[0] for name in self.names.tolist())
+        none = np.count_nonzero(self.lengths == 0)
+        return f"{len(self.ids):,} rows, {len(self.names):,} values of {', '.join(columns)}; {none:,} rows have none"
+
     @property
     def lengths(self) -> np.ndarray:
         """Values per row, int64 [rows]."""
@@ -57,7 +62,7 @@ class Features:
         return {name: column.tolist() for name, column in asdict(self).items()}
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Sequence[Any]]) -> "Features":
+    def from_dict(cls, content: Mapping[str, Any]) -> "Features":
         """Rebuilds what `to_dict` returned."""
         kinds = {"ids": object, "splits": np.int64, "values": np.int32, "names": object}
         return cls(**{name: np.array(content[name], kind) for name, kind in kinds.items()})
@@ -70,11 +75,15 @@ class Features:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "Features":
         """Rebuilds what `arrays` returned."""
-        texts = {name: arrays[name].tobytes().decode().split("\n") if arrays[name].size else [] for name in _TEXTS}
-        return cls.from_dict({**arrays, **texts})
+        texts: dict[str, Any] = {
+            name: arrays[name].tobytes().decode().split("\n") if arrays[name].size else [] for name in _TEXTS
+        }
+        return cls.from_dict({**texts, **{name: arrays[name] for name in ("splits", "values")}})
 
 
 _TEXTS = ("ids", "names")
+FIELDS = (*_TEXTS, "splits", "values")
+"""The names in `Features.arrays`."""
 
 
 def attached(sequences: Sequences, features: Mapping[str, Features]) -> Sequences:

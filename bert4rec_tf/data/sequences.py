@@ -4,12 +4,9 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from bert4rec_tf.data.features import Features
 
 PAD = 0
 """Not an item: shorter rows are padded on the right with it."""
@@ -94,7 +91,8 @@ class Sequences:
         num_later: [users] int64, how many of each user's last actions come after a cut, as in a split by time. The
             first of them is the test item. None if each user's last action is.
         validates_later: whether that first one is the validation item too; else it is the action before.
-        features: of the items, the users or both, in the order of `vocabulary` and `users` (`data.features.attached`).
+        features: `data.features.Features` of the items, the users or both, in the order of `vocabulary` and `users`
+            (`data.features.attached`).
     """
 
     items: np.ndarray
@@ -104,7 +102,7 @@ class Sequences:
     num_left_out: int = 0
     num_later: np.ndarray | None = None
     validates_later: bool = False
-    features: Mapping[str, "Features"] = field(default_factory=dict)
+    features: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_codes(

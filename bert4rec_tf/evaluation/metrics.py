@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -67,6 +68,28 @@ def random_metrics(num_candidates: np.ndarray) -> dict[str, float]:
     every_rank = np.arange(num_candidates.max() + 1)
     sums = {name: np.cumsum(per_user(name, every_rank)) for name in METRICS}
     return {name: float((sums[name][num_candidates] / (num_candidates + 1)).mean()) for name in METRICS}
+
+
+COLD, COLD_BELOW = "cold", 5
+"""Targets with fewer training actions than this are measured apart."""
+
+
+def cold_metrics(ranks: np.ndarray, counts: np.ndarray) -> dict[str, Any]:
+    """Returns how many targets are `cold` and how many are `others`, and HR@10 and NDCG@10 of each; None without any.
+
+    Args:
+        ranks: int [users], 0 for the best.
+        counts: int [users], how often training saw each target.
+    """
+    parts = {COLD: ranks[counts < COLD_BELOW], "others": ranks[counts >= COLD_BELOW]}
+    return {
+        name: {"targets": len(part), **{metric: _mean(metric, part) for metric in ("hr@10", "ndcg@10")}}
+        for name, part in parts.items()
+    }
+
+
+def _mean(name: str, ranks: np.ndarray) -> float | None:
+    return float(per_user(name, ranks).mean()) if len(ranks) else None
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,8 @@ class EncodedRequest(NamedTuple):
 
     Attributes:
         vectors: float32 [b, d], zeros for cold users.
-        cold: bool [b], users without a known item or, if the model has user embeddings, unknown users. They get the
-            most popular items.
+        cold: bool [b], users without a known item; unknown users, if the model serves no strangers. They get the most
+            popular items.
         seen: int32 [b, s], the items of the histories, padded with 0.
         unknown: int32 [b], how many raw ids of each history are unknown.
     """
@@ -80,7 +80,7 @@ class Service(tf.Module):
         # Only the variables: a Keras model as an attribute would be exported with all its layers.
         self._user_vectors, self._score_vectors = model.user_vectors, model.score_vectors
         self._item_vectors, self._similarities = model.item_vectors, model.similarities
-        self._scores_are_logits = model.scores_are_logits
+        self._scores_are_logits, self._serves_strangers = model.scores_are_logits, model.serves_strangers
         self._weights = [weight.value for weight in model.weights]
         self._log_shares = tf.Variable(log_shares, trainable=False, name="log_shares")
         self._log_counts = tf.Variable(log_counts, trainable=False, name="log_counts")
@@ -118,6 +118,8 @@ class Service(tf.Module):
             with tf.control_dependencies([tf.debugging.assert_equal(tf.size(users), tf.size(lengths), message)]):
                 numbers_of_users = tf.cast(self._users.lookup(users), tf.int32)
             rows, cold = tf.maximum(numbers_of_users, 0), numbers_of_users < 0
+            if self._serves_strangers:
+                rows, cold = numbers_of_users, lengths == 0
         # One column more than the longest row, because some models cannot read a width of 0.
         items = tf.pad(known.to_tensor(PAD), [[0, 0], [0, 1]])
         vectors = self._user_vectors({"users": rows, "items": items, "lengths": lengths})

@@ -21,6 +21,13 @@ def has_user_embeddings(run: Run) -> bool:
     return MODELS[run.model].has_user_embeddings or run.reads_users
 
 
+def check_features(run: Run, features: Mapping[str, Features]) -> None:
+    """Raises UserError if the settings use features that are not there."""
+    for name in run.features_used:
+        if name not in features:
+            raise UserError(f"`use_{name}` needs the features: name their file with --{name}=FILE")
+
+
 def new_model(
     run: Run,
     num_items: int,
@@ -39,10 +46,8 @@ def new_model(
         options["num_users"] = num_users
     if run.training.mixed_precision:
         options["dtype"] = "mixed_bfloat16"
-    if used := run.features_used:
-        missing = next((name for name in used if name not in features), None)
-        if missing:
-            raise UserError(f"`use_{missing}` needs the features: name their file with --{missing}=FILE")
-        options["features"] = {name: features[name] for name in used}
+    check_features(run, features)
+    if run.features_used:
+        options["features"] = {name: features[name] for name in run.features_used}
     with strategy.scope() if strategy else contextlib.nullcontext():
         return kind(num_items, run.architecture, **options)

@@ -10,11 +10,13 @@ from bert4rec_tf.config.popularity import CHOOSE, CORRECTION, check
 from bert4rec_tf.config.run import Run
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.evaluation.baselines import COUNTED
+from bert4rec_tf.evaluation.metrics import COLD
 from bert4rec_tf.export import portable, saved_model
 from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.export.layout import SAVED_MODEL
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.models.features import folded
 from bert4rec_tf.runs.pipeline import phases, trained_model
 from bert4rec_tf.runs.workdir import WorkDirectory, versions
 
@@ -61,7 +63,7 @@ def export(
         vocabulary = workdir.read_vocabulary()
         if form != SAVED_MODEL:
             run = replace(run, training=replace(run.training, mixed_precision=False))
-        model = trained_model(run, vocabulary.num_items, config["num_users"], workdir, phases(run)[-1])
+        model = folded(trained_model(run, vocabulary.num_items, config["num_users"], workdir, phases(run)[-1]))
         folder = folder or workdir.path / form
         users = workdir.read_users() if model.has_user_embeddings else None
         counts = workdir.read_training_counts()
@@ -109,5 +111,5 @@ def model_card(workdir: WorkDirectory, vocabulary: Vocabulary, training_counts: 
     measured = workdir.read_metrics()
     if measured is None:
         return {**card, "metrics": None}
-    parts = ("measured", "validation", "test", *COUNTED, "random", "ceiling", "paper")
+    parts = ("measured", COLD, "validation", "test", *COUNTED, "random", "ceiling", "paper")
     return {**card, "metrics": {part: measured[part] for part in parts if part in measured}}

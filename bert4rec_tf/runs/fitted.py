@@ -12,7 +12,9 @@ import pandas as pd
 import tensorflow as tf
 
 from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.config.run import ALL, SELECT, Run
+from bert4rec_tf.data.reading.features import with_features
 from bert4rec_tf.data.sequences import Sequences, Vocabulary, joined
 from bert4rec_tf.data.sources import given
 from bert4rec_tf.evaluation.candidates import SAMPLERS
@@ -212,6 +214,9 @@ class FittedModel:
         columns = {name: options.pop(name, None) for name in ("user", "item", "time")}
         kept = {name: options.pop(name) for name in ("workdir", "callbacks", "silent") if name in options}
         data = joined(self._histories, given.read(more, **columns, least=1)[1])
+        features = WorkDirectory(self.workdir).read_features()
+        features |= {name: options.pop(name) for name in (ITEM_FEATURES, USER_FEATURES) if name in options}
+        data = with_features(data, **features)
         run = Run.from_dict(WorkDirectory(self.workdir).read_config()["run"])
         settings = {**run.flat(), **options}
         settings["warmup_steps"] = options.get("warmup_steps", min(settings["warmup_steps"], settings["steps"] // 10))

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from bert4rec_tf.config import presets
+from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES, features_used
 from bert4rec_tf.config.run import ALL, SELECT, SELECT_AND_RETRAIN
+from bert4rec_tf.data.reading.features import with_features
 from bert4rec_tf.data.sequences import held_out_later
 from bert4rec_tf.data.sources import given
 from bert4rec_tf.foundation.errors import UserError
@@ -43,6 +45,8 @@ def fit(
     split: TimeSplit | None = None,
     validation: Any = None,
     titles: Any = None,
+    item_features: Any = None,
+    user_features: Any = None,
     init_from: Any = None,
     workdir: Path | str | None = None,
     callbacks: Sequence[Callable[[dict[str, float]], None]] = (),
@@ -69,6 +73,8 @@ def fit(
         validation: your own data to choose the steps on, in place of held-out actions: each user's first row. They are
             the measured items too, so measure with `evaluate` on others.
         titles: the items' titles: a dictionary, or a file (`serving.titles`).
+        item_features, user_features: a file or a table with a column of ids and columns of features, which BERT4Rec and
+            SASRec learn (docs/features.md).
         init_from: trained weights to start from, as for `--init_from`.
         workdir: a folder to keep and to resume from; by default a temporary one, which goes with the model.
         callbacks: each is called with every new row of the training curve. An exception ends the training.
@@ -89,5 +95,9 @@ def fit(
         if holdout not in HELD_OUT:
             raise UserError(f"`holdout` must be None, 1 or 2. Received: holdout={holdout}")
         settings["protocol"] = HELD_OUT[holdout]
+    features = {ITEM_FEATURES: item_features, USER_FEATURES: user_features}
+    given_ones = [kind for kind, source in features.items() if source is not None]
+    sequences = with_features(sequences, **features)
+    settings = {**features_used(model, given_ones), **settings}
     run = presets.make_run(name, model, preset, seed, size=sequences, **settings)
     return trained(run, sequences, files, titles, init_from, workdir, callbacks, silent)

@@ -16,17 +16,18 @@ from bert4rec_tf.config.run import ALL, RETRAIN, SELECT, TRAININGS, Run
 from bert4rec_tf.data.examples import in_memory, preparation
 from bert4rec_tf.data.examples.masking import mask_dynamically
 from bert4rec_tf.data.examples.tfrecords import Shards
+from bert4rec_tf.data.examples.users import replace_users
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation import candidates, popularity
 from bert4rec_tf.evaluation.baselines import measure_baselines
-from bert4rec_tf.evaluation.metrics import METRICS, POPULAR, metrics
+from bert4rec_tf.evaluation.metrics import COLD, COLD_BELOW, FULL, METRICS, POPULAR, cold_metrics, metrics
 from bert4rec_tf.evaluation.ranking import Ranker, RankingTask
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.types import Batch
 from bert4rec_tf.models import MODELS, Recommender
-from bert4rec_tf.models.construction import new_model
+from bert4rec_tf.models.construction import check_features, has_user_embeddings, new_model
 from bert4rec_tf.runs import warm_start
 from bert4rec_tf.runs.transfer import Source
 from bert4rec_tf.runs.workdir import WorkDirectory, initial_of, versions
@@ -71,7 +72,7 @@ def measured_phase(run: Run) -> str:
 
 def trained_model(run: Run, num_items: int, num_users: int, workdir: WorkDirectory, phase: str) -> Recommender:
     """Returns the model of a finished training. Raises UserError if it has not finished."""
-    model = new_model(run, num_items, num_users)
+    model = new_model(run, num_items, num_users, features=workdir.read_features())
     trainer.load_weights(model, workdir.phase(phase))
     return model
 
@@ -107,6 +108,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         self.split = LeaveOneOut(self.sequences)
+        check_features(self.run, self.sequences.features)
         useless = self._useless()
         if useless:
             raise UserError(f"{useless}. Received: dataset={self.run.dataset}")
@@ -116,7 +118,7 @@ class Experiment:
             with self.workdir.lock():
                 warm_start.keep(self.source, self.workdir)
         self.workdir.keep_training_counts(self.training_part(phases(self.run)[-1]).counts()[1:])
-        if MODELS[self.run.model].has_user_embeddings:
+        if has_user_embeddings(self.run):
             self.workdir.keep_users(self.sequences.users)
 
     def _useless(self) -> str | None:
@@ -170,10 +172,14 @@ class Experiment:
                     measured = model
             return measured
 
+    def _new_model(self, strategy: tf.distribute.Strategy | None = None) -> Recommender:
+        sizes = self.sequences.num_items, self.sequences.num_users
+        return new_model(self.run, *sizes, strategy, self.sequences.features)
+
     def _train(
         self, phase: str, last_step: int | None, strategy: tf.distribute.Strategy | None
     ) -> tuple[Recommender, int | None]:
-        model = new_model(self.run, self.sequences.num_items, self.sequences.num_users, strategy)
+        model = self._new_model(strategy)
         model.adapt(self.training_part(phase))
         if model.examples is None:
             trainer.keep_counted(model, self.workdir.phase(phase))
@@ -218,6 +224,7 @@ class Experiment:
                 "users_with_fewer_candidates": int((counts[POPULAR] < self.run.evaluation.num_negatives).sum()),
                 "test": measured,
                 "measured": measured_phase(self.run),
+                **({COLD: self._cold(task, ranks[FULL])} if self.sequences.features else {}),
                 **({} if self.initial is None else {"initial": self.initial}),
                 **correction,
                 **measure_baselines(self.run, self.split, task),
@@ -225,6 +232,11 @@ class Experiment:
             }
             files.write_json(self.workdir.metrics, content)
             return content
+
+    def _cold(self, task: RankingTask, ranks: np.ndarray) -> dict[str, Any]:
+        """Returns the metrics among all items of the targets that training saw seldom, and of the others."""
+        counts = self.training_part(measured_phase(self.run)).counts()
+        return {"below": COLD_BELOW, **cold_metrics(ranks, counts[task.targets])}
 
     def _measure_corrected(self, model: Recommender, task: RankingTask, correction: float | str) -> dict[str, Any]:
         """Returns the entry of `metrics.json` about the corrected ranking; none for a correction of 0."""
@@ -244,7 +256,7 @@ class Experiment:
         """
         counts_only, has_select = model.examples is None, phases(self.run)[0] == SELECT
         if counts_only or has_select:
-            model = new_model(self.run, self.sequences.num_items, self.sequences.num_users)
+            model = self._new_model()
             model.adapt(self.split.training(with_validation=False))
             if has_select:
                 trainer.load_weights(model, self.workdir.phase(SELECT))
@@ -271,12 +283,19 @@ class Experiment:
         run = self.run
         if model.examples != MASKED:
             examples = in_memory.examples_of(model.examples, self.training_part(phase), **model.example_options)
-            return in_memory.dataset_of(examples, run.training.batch_size, run.seed, start_step)
+            dataset = in_memory.dataset_of(examples, run.training.batch_size, run.seed, start_step)
+            return self._with_replaced_users(dataset, start_step)
         shards = self._shards(phase)
         dataset = shards.read(run.training.batch_size, run.seed, start_step)
         if run.masking.masking == "dynamic":
             dataset = mask_dynamically(dataset, run.masking, self.sequences.num_items, run.seed, start_step)
-        return dataset.map(_training_batch).prefetch(8)
+        return self._with_replaced_users(dataset.map(_training_batch), start_step).prefetch(8)
+
+    def _with_replaced_users(self, dataset: tf.data.Dataset, start_step: int) -> tf.data.Dataset:
+        probability = self.run.architecture.user_replacement if self.run.reads_users else 0.0
+        if not probability:
+            return dataset
+        return replace_users(dataset, probability, self.sequences.num_users, self.run.seed, start_step)
 
     def _shards(self, phase: str) -> Shards:
         if phase not in self._prepared:

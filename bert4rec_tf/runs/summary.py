@@ -11,7 +11,7 @@ from bert4rec_tf.config.data_names import family
 from bert4rec_tf.config.paper import paper
 from bert4rec_tf.config.popularity import CORRECTION
 from bert4rec_tf.config.run import ALL, RETRAIN, SELECT
-from bert4rec_tf.evaluation.metrics import FULL, LIST_METRICS, METRICS, POPULAR, PROTOCOLS, UNIFORM
+from bert4rec_tf.evaluation.metrics import COLD, FULL, LIST_METRICS, METRICS, POPULAR, PROTOCOLS, UNIFORM
 from bert4rec_tf.export.layout import SAVED_MODEL
 from bert4rec_tf.runs.comparison import Comparison
 
@@ -107,6 +107,12 @@ def _notes(content: dict[str, Any]) -> list[str]:
         notes.append(
             f"paper: Table 2, with the best width for this data set. With d = 64, NDCG@10 is {published} (Table 5)."
         )
+    if COLD in content:
+        below = content[COLD]["below"]
+        for name, what in ((COLD, f"fewer than {below}"), ("others", f"at least {below}")):
+            found = content[COLD][name]
+            values = ", ".join(f"{metric} {found[metric]:.4f}" for metric in ("hr@10", "ndcg@10") if found["targets"])
+            notes.append(f"{name}: {found['targets']:,} targets with {what} training actions, all unseen: {values}")
     if CORRECTION in content:
         notes.append(_about_correction(content[CORRECTION]))
     if "initial" in content:
@@ -178,6 +184,8 @@ def places(workdir: Path) -> str:
         "metrics.json": "these results and all settings",
         "config.json": "the settings",
         "vocabulary.txt": "raw item ids, line k for item k; counts.txt, training_counts.txt: how often each occurs",
+        "item_features.npz": "the features of the items",
+        "user_features.npz": "the features of the users",
         "initial.npz": "the weights that training started from",
         "ranks-test.npz": "the rank of every user's test item",
         SELECT: f"training without the validation items: checkpoints, {curves}, tensorboard",
@@ -187,5 +195,5 @@ def places(workdir: Path) -> str:
         SAVED_MODEL: "the exported TensorFlow model, with its card in assets.extra",
         "seeds.json": "the metrics of every seed",
     }
-    lines = [f"  {name:<16} {what}" for name, what in known.items() if (workdir / name).exists()]
+    lines = [f"  {name:<17} {what}" for name, what in known.items() if (workdir / name).exists()]
     return "\n".join([f"In {workdir}:", *lines])

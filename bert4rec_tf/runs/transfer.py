@@ -11,12 +11,15 @@ from typing import Any
 
 import numpy as np
 
+from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.config.run import ALL, RETRAIN, Run
+from bert4rec_tf.config.settings import Settings
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.npz import CorruptFileError
 from bert4rec_tf.models import MODELS, Recommender
+from bert4rec_tf.models.construction import has_user_embeddings
 from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, USERS
 
 
@@ -30,6 +33,7 @@ class Source:
         items: raw ids, beginning with item 1.
         users: raw ids of the users; empty if the model has no user embeddings.
         weights: the values of the model's `weights`, in that order.
+        features: ITEM_FEATURES, USER_FEATURES or both, if the model uses them -> the names of the feature values.
         origin: for information: `path`, `checkpoint`, `step` and `dataset`; also `data_fingerprint` if the weights are
             known to be trained on these data only.
     """
@@ -40,15 +44,17 @@ class Source:
     users: Sequence[str]
     weights: Sequence[np.ndarray]
     origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    features: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of_model(
         cls, name: str, model: Recommender, items: Sequence[str], users: Sequence[str], **origin: Any
     ) -> "Source":
         """Copies the weights of a model. `name`: its key in MODELS."""
-        fixed = [field.name for field in dataclasses.fields(model.settings) if not field.metadata["changeable"]]
-        settings = {setting: getattr(model.settings, setting) for setting in fixed}
-        return cls(name, settings, items, users, [np.asarray(weight).copy() for weight in model.weights], origin)
+        recorded = model.settings.record()
+        settings = {name: recorded[name] for name in _fixed(model.settings) if name in recorded}
+        weights = [np.asarray(weight).copy() for weight in model.weights]
+        return cls(name, settings, items, users, weights, origin, names_of(model))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -60,7 +66,8 @@ class Source:
 
     def _arrays(self) -> dict[str, np.ndarray]:
         header = json.dumps({"model": self.model, "settings": dict(self.settings)}, sort_keys=True)
-        texts = {"header": header, ITEMS: "\n".join(self.items), USERS: "\n".join(self.users)}
+        lists = {ITEMS: self.items, USERS: self.users, **self.features}
+        texts = {"header": header, **{name: "\n".join(raw) for name, raw in lists.items()}}
         content = {name: np.frombuffer(text.encode(), np.uint8) for name, text in texts.items()}
         return {**content, **{f"weights/{number:03d}": value for number, value in enumerate(self.weights)}}
 
@@ -71,24 +78,27 @@ class Source:
             raise UserError(f"`model` must be {self.model}, as of the weights. Received: model={run.model}, {where}")
         if MODELS[run.model].examples is None:
             raise UserError(f"`init_from` must be left out for {run.model}, which is not trained. Received: {where}")
-        for name, value in self.settings.items():
-            asked = getattr(run.architecture, name)
+        for name, default in _fixed(run.architecture).items():
+            value, asked = self.settings.get(name, default), getattr(run.architecture, name)
             if asked != value:
                 raise UserError(f"`{name}` must be {value}, as in the weights. Received: {name}={asked}, {where}")
         if run.initial_weights != self.fingerprint:
             raise ValueError(f"`run` must be of these weights. Received: initial_weights={run.initial_weights}")
 
     def give(self, model: Recommender, items: Sequence[str], users: Sequence[str]) -> None:
-        """Copies the weights into a model with the same settings, which may have other items and users.
+        """Copies the weights into a model with the same settings, which may have other items, users and features.
 
-        Rows are matched by raw id, position or special token (padding, mask). Rows without a match stay as they are.
+        Rows are matched by raw id, name of the feature value, position or special token (padding, mask). Rows without
+        a match stay as they are.
 
         Args:
             model: with fresh weights.
             items, users: its raw ids, in the order of its own ids.
         """
-        shared = {ITEMS: _pairs(self.items, items), USERS: _pairs(self.users, users)}
-        numbers = {ITEMS: (len(self.items), len(items)), USERS: (len(self.users), len(users))}
+        names = {ITEMS: (self.items, items), USERS: (self.users, users)}
+        names |= {kind: (self.features.get(kind, ()), ours) for kind, ours in names_of(model).items()}
+        shared = {kind: _pairs(theirs, ours) for kind, (theirs, ours) in names.items()}
+        numbers = {kind: (len(theirs), len(ours)) for kind, (theirs, ours) in names.items()}
         for weight, value in zip(model.weights, self.weights, strict=True):
             kind = model.rows_of(weight)
             if kind is not None:
@@ -105,7 +115,7 @@ class Source:
     def record(self, run: Run, sequences: Sequences) -> dict[str, Any]:
         """Returns the record of a warm start: the origin, how many rows were matched, and what may leak."""
         content = {**self.origin, ITEMS: _counts(self.items, sequences.vocabulary.items.tolist())}
-        if MODELS[run.model].has_user_embeddings:
+        if has_user_embeddings(run):
             content[USERS] = _counts(self.users, sequences.users.tolist())
         return {**content, "leak": self._leak(sequences.fingerprint)}
 
@@ -139,13 +149,25 @@ def load(path: Path, fingerprint: str | None) -> Source:
         header = json.loads(content["header"].tobytes())
         items, users = (_lines(content[name].tobytes().decode()) for name in (ITEMS, USERS))
         weights = [content[name] for name in sorted(content) if name.startswith("weights/")]
-        source = Source(header["model"], header["settings"], items, users, weights)
+        kinds = [kind for kind in (ITEM_FEATURES, USER_FEATURES) if kind in content]
+        features = {kind: _lines(content[kind].tobytes().decode()) for kind in kinds}
+        source = Source(header["model"], header["settings"], items, users, weights, features=features)
         found = source.fingerprint
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptFileError(f"{path}: cannot be read ({error!r})") from error
     if found != fingerprint:
         raise CorruptFileError(f"{path}: holds other weights than the run started from")
     return source
+
+
+def names_of(model: Recommender) -> dict[str, list[str]]:
+    """Returns the names of the feature values that a model has vectors of."""
+    return {kind: features.names.tolist() for kind, features in model.features.items()}
+
+
+def _fixed(settings: Settings) -> dict[str, Any]:
+    """Returns the settings that a warm start must not change, with their defaults."""
+    return {field.name: field.default for field in dataclasses.fields(settings) if not field.metadata["changeable"]}
 
 
 def _lines(text: str) -> list[str]:
@@ -168,15 +190,15 @@ def _counts(theirs: Sequence[str], ours: Sequence[str]) -> dict[str, int]:
 def _id_rows(
     kind: str, lengths: tuple[int, int], shared: tuple[np.ndarray, np.ndarray], numbers: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns which rows of the source go to which rows of the model, for rows of ITEMS or USERS.
+    """Returns which rows of the source go to which rows of the model, for rows that have names.
 
     Args:
-        kind: ITEMS or USERS.
+        kind: ITEMS, or one whose weights have no other rows.
         lengths: number of rows of each weight.
         shared: from `_pairs`.
-        numbers: number of items or users of each.
+        numbers: number of names of each.
     """
-    if kind == USERS:
+    if kind != ITEMS:
         return shared
     special = np.arange(min(length - number - 1 for length, number in zip(lengths, numbers)))
     theirs, ours = (np.concatenate([[0], 1 + rows, number + 1 + special]) for rows, number in zip(shared, numbers))

@@ -97,7 +97,7 @@ def _of_run(workdir: WorkDirectory, checkpoint: Path | None, path: Path) -> Sour
     config = workdir.read_config()
     run = Run.from_dict(config["run"])
     vocabulary = workdir.read_vocabulary()
-    model = new_model(run, vocabulary.num_items, config["num_users"])
+    model = new_model(run, vocabulary.num_items, config["num_users"], features=workdir.read_features())
     users = workdir.read_users() if model.has_user_embeddings else []
     restored, step = _restore(model, workdir, checkpoint)
     origin = {"path": str(path.resolve()), "checkpoint": restored, "step": step, "dataset": run.dataset}

@@ -12,9 +12,10 @@ import numpy as np
 import bert4rec_tf
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.run import Run, digest_of
+from bert4rec_tf.data.features import FIELDS, Features
 from bert4rec_tf.data.sequences import Sequences, Vocabulary, fingerprint_of
 from bert4rec_tf.export.layout import CONFIG, SAVED_MODEL
-from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import warn
 
@@ -24,6 +25,7 @@ FORMAT = 2
 PACKAGES = ("tensorflow", "keras", "numpy")
 BUSY = "another process is using this folder; wait for it, or name another --workdir"
 ELSEWHERE = "name another --workdir"
+BAD_FEATURES = "does not fit the checkpoints; delete it, and run with --{}=FILE to have it written again"
 
 
 class WorkDirectory:
@@ -74,6 +76,10 @@ class WorkDirectory:
     def initial(self) -> Path:
         """The weights that a warm start started from."""
         return self.path / "initial.npz"
+
+    def features(self, name: str) -> Path:
+        """The features of items or users, in the order of the vocabulary or the users (`data.features`)."""
+        return self.path / f"{name}.npz"
 
     @property
     def export(self) -> Path:
@@ -146,8 +152,14 @@ class WorkDirectory:
                     content["interactions"] = interactions.to_dict()
                 if initial is not None:
                     content["initial"] = initial
+                if sequences.features:
+                    content["features"] = fingerprints(sequences)
                 files.write_json(self.config, content)
             self._keep_vocabulary(sequences.vocabulary)
+            for name, features in sequences.features.items():
+                if not self.features(name).exists():
+                    npz.write(self.features(name), features.arrays())
+            self.read_features()
 
     @contextlib.contextmanager
     def _prepared_made(self) -> Iterator[None]:
@@ -184,6 +196,11 @@ class WorkDirectory:
 
     def _check(self, run: Run, sequences: Sequences, environment: dict[str, Any]) -> None:
         content = self.check_run(run)
+        kept, given = content.get("features", {}), fingerprints(sequences)
+        for name in sorted({*kept, *given}):
+            if kept.get(name) != given.get(name):
+                there = "was made with other features" if name in kept else "was made without features"
+                raise UserError(f"{self.path}: {there} than --{name} has now; {ELSEWHERE}")
         self.check_data(sequences)
         if content["environment"] != environment:
             changed = _first_difference(content["environment"], environment)
@@ -249,6 +266,18 @@ class WorkDirectory:
             raise self._bad_vocabulary("does not fit the checkpoints")
         return vocabulary
 
+    def read_features(self) -> dict[str, Features]:
+        """Returns the features of the run by name. Raises UserError if they are missing or have changed."""
+        found = {}
+        for name, fingerprint in self.read_config().get("features", {}).items():
+            try:
+                found[name] = Features.from_arrays(npz.read(self.features(name), FIELDS))
+            except (UserError, ValueError) as error:
+                raise UserError(f"{self.features(name)}: {BAD_FEATURES.format(name)} ({error})") from error
+            if found[name].fingerprint != fingerprint:
+                raise UserError(f"{self.features(name)}: {BAD_FEATURES.format(name)}")
+        return found
+
     def keep_training_counts(self, counts: np.ndarray) -> None:
         """Writes `training_counts`, int64 [n], or checks them. Raises UserError if they do not fit the data."""
         if not self.training_counts.exists():
@@ -297,6 +326,11 @@ class WorkDirectory:
 
 def _lines(values: np.ndarray) -> str:
     return "".join(f"{value}\n" for value in values.tolist())
+
+
+def fingerprints(sequences: Sequences) -> dict[str, str]:
+    """Returns the fingerprint of each kind of features."""
+    return {name: features.fingerprint for name, features in sequences.features.items()}
 
 
 def interactions_of(config: dict[str, Any]) -> Interactions | None:

@@ -88,7 +88,7 @@ def read(source: Any, kind: str = ITEM_FEATURES) -> Features:
     for column, cells in columns.items():
         if column != of_ids:
             found, entries = _entries(column, cells, rows)
-            pairs.append(entries + [0, len(names)])
+            pairs.append(entries + np.array([0, len(names)]))
             names += found
     if not names:
         raise UserError(f"{title}: no column has a value that {FEWEST} rows share")
