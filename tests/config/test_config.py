@@ -99,6 +99,7 @@ def test_every_setting_and_the_seed_change_the_digest():
         "mask_prob": 0.5,
         "beta_1": 0.5,
         "beta_2": 0.5,
+        "use_item_features": "add",
     }
     digests = {base.digest, Run.make("ml-1m").digest, Run.make("beauty", seed=2).digest}
     for name, value in base.flat().items():

@@ -20,6 +20,7 @@ from support.models import (
     every_model,
     every_trained_model,
     make,
+    needed,
     tensors,
 )
 from support.profiles import slow_but
@@ -173,7 +174,7 @@ def test_a_constructor_and_a_run_have_the_same_defaults(name):
     for field in dataclasses.fields(MODEL_SETTINGS[name]):
         other = another(field)
         run = Run.make("beauty", name, **{field.name: other})
-        made = built(name, **{field.name: other})
+        made = built(name, **{field.name: other}, **needed(run.architecture))
         assert made.settings == run.architecture and made.settings != plain
 
 

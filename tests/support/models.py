@@ -1,14 +1,18 @@
 """A small model of every kind, its data, and batches to train it on."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert4rec_tf.config.model_settings import FeatureSettings
 from bert4rec_tf.config.run import MaskingSettings, Run
 from bert4rec_tf.data.examples import in_memory
 from bert4rec_tf.data.examples.cloze import cut_windows, mask_windows
 from bert4rec_tf.models import MODELS
+from support.features import both
 from support.ranking_oracle import make_sequences
 
 NUM_ITEMS, NUM_USERS = 40, 60
@@ -26,12 +30,29 @@ every_model = pytest.mark.parametrize("name", MODELS)
 every_trained_model = pytest.mark.parametrize("name", TRAINED)
 
 
-def make(name, **changes):
+FEATURES = both(SEQUENCES.vocabulary.items.tolist(), SEQUENCES.users.tolist())
+
+
+def needed(settings):
+    """What the constructor of a model needs beside these settings."""
+    if not isinstance(settings, FeatureSettings):
+        return {}
+    features = {name: FEATURES[name] for name in settings.features_used}
+    return {
+        **({"features": features} if features else {}),
+        **({"num_users": NUM_USERS} if settings.reads_users else {}),
+    }
+
+
+def make(name, /, **changes):
     keras.utils.set_random_seed(4)
-    known = Run.make("beauty", name).to_dict()["architecture"]
+    known = dataclasses.asdict(Run.make("beauty", name).architecture)
     options = {**known, **{key: value for key, value in SMALL.items() if key in known}, **changes}
     if MODELS[name].has_user_embeddings:
         options["num_users"] = NUM_USERS
+    options |= needed(
+        Run.make("beauty", name, **{key: changes[key] for key in changes if key.startswith("us")}).architecture
+    )
     options["num_heads" if "num_heads" in known else "name"] = 2 if "num_heads" in known else name
     model = MODELS[name](NUM_ITEMS, **options)
     model.adapt(SEQUENCES)

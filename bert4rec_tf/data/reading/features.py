@@ -173,6 +173,8 @@ def _binned(numbers: np.ndarray) -> Iterator[list[str]]:
 
 def _texts(cells: Sequence[Any]) -> Iterator[list[str]]:
     for cell in cells:
+        if isinstance(cell, float) and cell.is_integer():
+            cell = int(cell)  # pandas makes fractions of whole numbers with gaps
         values = cell if isinstance(cell, list) else [] if _is_empty(cell) else str(cell).split(BETWEEN)
         yield [text for value in values if not _is_empty(value) and (text := " ".join(str(value).split()))]
 

@@ -1,0 +1,217 @@
+"""Vectors of features and users in BERT4Rec and SASRec, against NumPy, finite differences, and models without them."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.features import means_by_hand
+from support.models import FEATURES, HISTORIES, NUM_ITEMS, NUM_USERS, SEQUENCES, batches, make, tensors
+
+from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
+from bert4rec_tf.config.run import TrainingSettings
+from bert4rec_tf.data.examples.users import replace_users
+from bert4rec_tf.data.sequences import Vocabulary
+from bert4rec_tf.export import saved_model
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.models import MODELS
+from bert4rec_tf.models.features import folded
+from bert4rec_tf.training import steps
+from bert4rec_tf.training.optimizer import optimizer_of
+
+NAMES = ("bert4rec", "sasrec")
+WAYS = {
+    "add": {"use_item_features": "add"},
+    "alone": {"use_item_features": "alone"},
+    "users": {"user_embedding": True},
+    "user features": {"use_user_features": True},
+    "all": {"use_item_features": "add", "user_embedding": True, "use_user_features": True},
+}
+EVERY = [(name, way) for name in NAMES for way in WAYS]
+every_way = pytest.mark.parametrize(("name", "way"), EVERY)
+QUIET = {"dropout": 0.0}
+
+
+def quiet(name, way, **more):
+    rates = {**QUIET, "attention_dropout": 0.0} if name == "bert4rec" else QUIET
+    return make(name, **rates, **WAYS.get(way, {}), **more)
+
+
+def losses_of(name):
+    return [{}, {"loss": "cross_entropy"}] if name == "sasrec" else [{}]
+
+
+def special_rows(model):
+    """How many rows of the whole table are no items."""
+    return 2 if "BERT4Rec" in type(model).__name__ else 1
+
+
+@every_way
+def test_the_table_is_own_vectors_and_the_means_of_feature_vectors(name, way):
+    model = make(name, **WAYS[way])
+    table, own, last = np.asarray(model.item_table()), np.asarray(model.own_items), special_rows(model) - 1
+    assert table.shape == (NUM_ITEMS + 1 + last, 16)
+    if ITEM_FEATURES not in model.features:
+        np.testing.assert_array_equal(table, own)
+        return
+    means = means_by_hand(np.asarray(model.item_feature_vectors), FEATURES[ITEM_FEATURES])
+    rows = np.zeros((NUM_ITEMS, 16)) if way == "alone" else own[1 : NUM_ITEMS + 1]
+    expected = np.concatenate([own[:1], rows + means, own[len(own) - last :]])
+    np.testing.assert_allclose(table, expected, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(model.item_vectors(), expected[1 : NUM_ITEMS + 1], rtol=1e-5, atol=1e-7)
+
+
+@every_way
+def test_a_model_scores_as_one_without_features_that_has_its_tables(name, way):
+    """Row by row: the user's vector is added to what every position reads."""
+    model, plain = make(name, name="same", **WAYS[way]), make(name, name="same")
+    rest = {weight.path: weight for weight in model.weights}
+    for weight in plain.weights:
+        weight.assign(model.item_table() if weight is plain.own_items else rest[weight.path])
+    if model.has_user_embeddings:
+        own = np.zeros((NUM_USERS, 16)) if model.own_users is None else np.asarray(model.own_users)
+        vectors = own.astype(np.float64)
+        if USER_FEATURES in model.features:
+            vectors += means_by_hand(np.asarray(model.user_feature_vectors), FEATURES[USER_FEATURES])
+        np.testing.assert_allclose(model.vectors_of_users([3, -1]), [vectors[3], np.zeros(16)], rtol=1e-5, atol=1e-7)
+    scores = model.score(HISTORIES)
+    target = plain.positions if name == "sasrec" else plain.positions.embeddings
+    before = np.asarray(target)
+    for row, user in enumerate(HISTORIES["users"]):
+        one = {key: column[[row]] for key, column in HISTORIES.items()}
+        if model.has_user_embeddings:
+            target.assign(before + vectors[user])
+        np.testing.assert_allclose(plain.score(one)[0], scores[row], rtol=2e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "way"), [(name, "all") for name in NAMES])
+def test_other_weights_are_drawn_as_without_features(name, way):
+    plain, model = make(name, name="same"), make(name, name="same", **WAYS[way])
+    drawn = {weight.path: np.asarray(weight) for weight in model.weights}
+    for weight in plain.weights:
+        np.testing.assert_array_equal(weight, drawn[weight.path])
+    more = {path.split("/")[-1] for path in drawn} - {weight.path.split("/")[-1] for weight in plain.weights}
+    assert more == {"users", "item_features", "user_features"} and not plain.features
+
+
+@every_way
+def test_gradients_are_those_of_finite_differences(name, way):
+    for loss in losses_of(name):
+        model = quiet(name, way, **loss)
+        batch = tensors(next(batches(model, 8)))
+        watched = [
+            weight
+            for weight in (model.own_items, model.own_users, model.item_feature_vectors, model.user_feature_vectors)
+            if weight is not None
+        ]
+        with tf.GradientTape() as tape:
+            value = model.training_loss(batch)
+        gradients = tape.gradient(value, [weight.value for weight in watched])
+        for weight, gradient in zip(watched, gradients, strict=True):
+            before = np.asarray(weight)
+            direction = np.asarray(tf.convert_to_tensor(gradient))
+            if name == "sasrec" and way == "alone" and weight is model.own_items:
+                assert not direction.any()  # padding, which no position shows
+                continue
+            direction = direction / np.linalg.norm(direction)
+            around = []
+            for step in (5e-3, -5e-3):
+                weight.assign(before + step * direction)
+                around.append(float(model.training_loss(batch)))
+            weight.assign(before)
+            slope = (around[0] - around[1]) / 1e-2
+            assert slope == pytest.approx(float(np.vdot(direction, tf.convert_to_tensor(gradient))), rel=2e-2), weight
+
+
+QUICK = [("bert4rec", "all", False), ("sasrec", "alone", False)]
+
+
+@pytest.mark.parametrize(
+    ("name", "way", "jit_compile"),
+    [
+        pytest.param(*case, jit, marks=[] if (*case, jit) in QUICK else pytest.mark.slow)
+        for case in EVERY
+        for jit in (False, True)
+    ],
+)
+def test_the_loss_falls_and_the_same_steps_give_the_same_bits(name, way, jit_compile):
+    def trained():
+        model = make(name, **WAYS[way])
+        settings = TrainingSettings(steps=25, warmup_steps=0, learning_rate=0.02, jit_compile=jit_compile)
+        optimizer = optimizer_of(settings)
+        optimizer.build(model.trainable_variables)
+        step, source = steps.make_step(model, optimizer, settings), batches(model, 32)
+        return [float(step(tensors(next(source)))["loss"]) for _ in range(25)], model.get_weights()
+
+    (losses, weights), (again, same) = trained(), trained()
+    assert np.mean(losses[-5:]) < 0.98 * np.mean(losses[:5]) and losses == again
+    assert all(np.array_equal(*pair) for pair in zip(weights, same, strict=True))
+
+
+@every_way
+def test_a_folded_model_scores_the_same_without_features(name, way):
+    model = make(name, **WAYS[way])
+    plain = folded(model)
+    assert not plain.features and plain.has_user_embeddings == model.has_user_embeddings
+    np.testing.assert_allclose(plain.score(HISTORIES), model.score(HISTORIES), rtol=1e-5, atol=1e-6)
+    strangers = {**HISTORIES, "users": np.full(4, -1, np.int32)}
+    np.testing.assert_allclose(plain.score(strangers), model.score(strangers), rtol=1e-5, atol=1e-6)
+    assert folded(plain) is plain
+
+
+@pytest.mark.parametrize(("name", "way"), [("bert4rec", "all"), ("sasrec", "alone")])
+def test_a_configuration_and_a_saved_file_give_the_model_back(tmp_path, name, way):
+    model = make(name, **WAYS[way])
+    config = json.loads(json.dumps(model.get_config()))
+    assert MODELS[name].from_config(config).get_config() == model.get_config()
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(again.score(HISTORIES), model.score(HISTORIES))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_export_serves_strangers_by_their_history_alone(tmp_path, name):
+    model = make(name, **WAYS["all"])
+    users, raw = [f"user {number}" for number in range(NUM_USERS)], [f"item {number}" for number in range(NUM_ITEMS)]
+    vocabulary = Vocabulary(np.array(raw, object), SEQUENCES.counts()[1:])
+    saved_model.export(folded(model), vocabulary, tmp_path / "model", 5, users)
+    service = tf.saved_model.load(tmp_path / "model")
+    histories = tf.constant([[f"item {item - 1}" if item else "" for item in row] for row in HISTORIES["items"]])
+    whom = {"histories": histories, "users": tf.constant([users[3], users[59], "a stranger", users[7]])}
+    scores = np.asarray(model.score({**HISTORIES, "users": np.array([3, 59, -1, 7], np.int32)}), np.float64)
+    if model.scores_are_logits:
+        scores -= np.log(np.exp(scores).sum(axis=1, keepdims=True))
+    scores[3] = np.log(vocabulary.counts / vocabulary.counts.sum())  # no history, so the most popular items
+    found = service.score(**whom, candidates=tf.constant([raw]))["scores"]
+    np.testing.assert_allclose(found, scores, rtol=1e-4, atol=1e-4)
+
+
+def test_features_must_be_those_that_the_settings_use():
+    with pytest.raises(ValueError, match="`features` must have so many rows"):
+        MODELS["bert4rec"](NUM_ITEMS, use_item_features="add")
+    with pytest.raises(ValueError, match="`features` must have so many rows"):
+        MODELS["sasrec"](NUM_ITEMS, features={ITEM_FEATURES: FEATURES[ITEM_FEATURES]})
+    with pytest.raises(ValueError, match="`features` must have so many rows"):
+        MODELS["sasrec"](NUM_ITEMS + 1, use_item_features="add", features={ITEM_FEATURES: FEATURES[ITEM_FEATURES]})
+    with pytest.raises(UserError, match="`initial_vectors` must be random with use_item_features=alone"):
+        make("bert4rec", use_item_features="alone", initial_vectors="cooccurrence")
+
+
+def test_users_are_replaced_as_often_as_asked_by_seed_and_step_alone():
+    users = np.arange(1_000, dtype=np.int32)
+    plain = tf.data.Dataset.from_tensors({"users": users, "items": users}).repeat()
+
+    def drawn(start, seed=5, probability=0.3):
+        found = replace_users(plain, probability, 50_000, seed, start).take(6 - start)
+        return [batch["users"].numpy() for batch in found]
+
+    whole = drawn(0)
+    assert all(np.array_equal(one, other) for one, other in zip(whole[4:], drawn(4), strict=True))
+    assert not np.array_equal(whole[0], whole[1]) and not np.array_equal(whole[0], drawn(0, seed=6)[0])
+    shares = [np.mean(batch != users) for batch in whole]
+    assert np.mean(shares) == pytest.approx(0.3, abs=0.03)
+    others = np.concatenate([batch[batch != users] for batch in whole])
+    assert others.min() >= 0 and others.max() < 50_000 and np.mean(others) == pytest.approx(25_000, rel=0.1)
+    first = next(iter(replace_users(plain, 0.3, 50_000, 5)))
+    assert np.array_equal(first["items"], users)
