@@ -158,5 +158,6 @@ def _draw_all(weights: np.ndarray, rng: np.random.Generator, free: np.ndarray, s
     Gives each item an exponential arrival time with its weight as the rate; the first `size` arrivals are drawn.
     """
     items = np.flatnonzero(free)
-    arrivals = rng.exponential(size=len(items)) / weights[items]
+    with np.errstate(divide="ignore"):  # an item without actions arrives after all others
+        arrivals = rng.exponential(size=len(items)) / weights[items]
     return items[np.argsort(arrivals)[:size]] + 1

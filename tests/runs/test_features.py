@@ -1,0 +1,217 @@
+"""Runs with features: from a file to an export that knows items without actions, killed, refused and continued."""
+
+import json
+
+import keras
+import numpy as np
+import pandas as pd
+import pytest
+from support import commands, whole_runs
+from support.features import both, made
+from support.models import SEQUENCES, SMALL
+from support.profiles import slow_but
+from support.trainings import small_and_quick
+
+import bert4rec_tf as b4r
+from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
+from bert4rec_tf.config.run import Run
+from bert4rec_tf.data.features import attached
+from bert4rec_tf.evaluation.metrics import per_user
+from bert4rec_tf.models import MODELS
+from bert4rec_tf.runs import pipeline
+from bert4rec_tf.runs.transfer import Source, load
+from bert4rec_tf.serving.client import SavedRecommender
+from bert4rec_tf.training import trainer
+
+ACTIONS = [(f"u{user}", f"i{(3 * user + 2 * place) % 40}", place) for user in range(50) for place in range(6)]
+FRAME = pd.DataFrame(ACTIONS, columns=["user_id", "item_id", "time"])
+ITEMS = pd.DataFrame(
+    [(f"i{number}", f"even{number % 2}|fifth{number % 5}") for number in range(43)], columns=["item_id", "tags"]
+)
+"""i40, i41 and i42 have no actions."""
+USERS = pd.DataFrame([(f"u{number}", f"third{number % 3}") for number in range(60)], columns=["user_id", "group"])
+SHORT = {"steps": 4, "evaluate_every": 2, "batch_size": 16, "hidden_dim": 8, "num_layers": 1, "max_length": 8}
+FLAGS = (
+    "--interactions=actions.csv",
+    "--workdir=work",
+    "--data_dir=data",
+    *(f"--{name}={value}" for name, value in SHORT.items()),
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    with small_and_quick():
+        yield
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A folder with data and the finished run of a model with all features, and what it printed."""
+    folder = tmp_path_factory.mktemp("features")
+    for name, table in {"actions": FRAME, "items": ITEMS, "users": USERS}.items():
+        table.to_csv(folder / f"{name}.csv", index=False)
+    flags = (*FLAGS, "--model=sasrec", "--item_features=items.csv", "--user_features=users.csv", "--user_embedding")
+    return folder, flags, commands.finished(*flags, cwd=folder).stdout
+
+
+def test_what_is_read_and_measured_is_told(finished):
+    folder, _, told = finished
+    assert "item_features: 43 rows, 7 values of tags; 0 rows have none" in told
+    assert "3 items of item_features have no actions" in told and "user_features: 50 rows, 3 values of group" in told
+    content = json.loads((folder / "work" / "metrics.json").read_text())
+    assert content["run"]["architecture"]["use_item_features"] == "add"
+    assert content["run"]["architecture"]["use_user_features"] is True
+    cold = content["cold"]
+    with np.load(folder / "work" / "ranks-test.npz") as ranks:
+        users, full = ranks["users"], ranks["full"]
+    rows = FRAME.groupby("user_id", sort=False)["item_id"].apply(list)
+    seen = [item for history in rows for item in history[:-2]]  # the last two are held out
+    names = [f"u{number}" for number in range(50)]
+    is_cold = np.array([seen.count(rows[names[user]][-1]) < 5 for user in users])
+    assert cold["cold"]["targets"] == is_cold.sum() and cold["others"]["targets"] == (~is_cold).sum()
+    for part, which in (("cold", is_cold), ("others", ~is_cold)):
+        if which.any():
+            assert cold[part]["ndcg@10"] == pytest.approx(per_user("ndcg@10", full[which]).mean())
+    assert "targets with fewer than 5 training actions" in told
+
+
+def test_an_item_without_actions_is_ranked_and_served(finished):
+    folder, *_ = finished
+    saved = SavedRecommender(folder / "work" / "saved_model")
+    assert saved.items[-3:] == ["i40", "i41", "i42"]
+    model = b4r.open(folder / "work")
+    whole = model.recommend(user="u1", history=["i0", "i2"], k=43, exclude_seen=False)
+    assert {"i40", "i41", "i42"} <= set(whole["item"]) and np.isfinite(whole["score"]).all()
+    assert model.recommend(user="u1", history=["i42"], candidates=["i40", "i1"])["item"].size == 2
+    assert len(model.similar("i42", k=3)) == 3 and model.item_vectors.shape[0] == 43
+
+
+def test_a_stranger_is_served_by_the_history(finished):
+    model = b4r.open(finished[0] / "work")
+    known, strange = (model.recommend(user=user, history=["i0", "i2"])["score"] for user in ("u1", "nobody"))
+    assert not np.allclose(known, strange)
+    pd.testing.assert_series_equal(strange, model.recommend(user="another", history=["i0", "i2"])["score"])
+
+
+def test_a_run_goes_on_without_its_files_and_with_no_others(finished):
+    folder, flags, _ = finished
+    before = (folder / "work" / "metrics.json").read_text()
+    assert commands.run("--mode=evaluate", "--workdir=work", "--data_dir=data", cwd=folder).returncode == 0
+    assert json.loads((folder / "work" / "metrics.json").read_text())["test"] == json.loads(before)["test"]
+    ITEMS.iloc[:-1].to_csv(folder / "fewer.csv", index=False)
+    for changed, message in (
+        ([flag.replace("items.csv", "fewer.csv") for flag in flags], "was made with other features than --item_feat"),
+        ([*flags, "--use_item_features=alone"], "there use_item_features=add, now use_item_features=alone"),
+        ([flag for flag in flags if "item_features" not in flag], "there use_item_features=add"),
+    ):
+        ended = commands.run(*changed, cwd=folder)
+        assert ended.returncode == 2 and message in ended.stderr, ended.stderr
+        assert len(ended.stderr.strip().splitlines()) == 1
+    kept = folder / "work" / "item_features.npz"
+    content = kept.read_bytes()
+    kept.write_bytes(content[:-30])
+    ended = commands.run("--mode=export", "--workdir=work", cwd=folder)
+    assert ended.returncode == 2 and "run with --item_features=FILE to have it written again" in ended.stderr
+    kept.unlink()
+    assert commands.run(*flags, "--mode=evaluate", cwd=folder).returncode == 0 and kept.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--model=bpr_mf", "--item_features=items.csv"), "`item_features` goes with bert4rec and sasrec. Received: m"),
+        (("--use_item_features=add",), "`use_item_features` needs the features: name their file with --item_features"),
+        (("--use_user_features",), "`use_user_features` needs the features: name their file with --user_features"),
+        (("--user_replacement=0.5",), "`user_replacement` goes with user_embedding=True or use_user_features=True"),
+        (("--item_features=nowhere.csv",), "nowhere.csv: cannot be read (No such file or directory)"),
+    ],
+)
+def test_mistakes_end_in_one_line(finished, flags, message):
+    given = [flag for flag in FLAGS if not any(flag.startswith(one.split("=")[0] + "=") for one in flags)]
+    if flags[0] == "--model=bpr_mf":
+        given = ["--interactions=actions.csv"]
+    given = [flag for flag in given if "workdir" not in flag]
+    ended = commands.run(*given, *flags, "--workdir=elsewhere", cwd=finished[0])
+    assert ended.returncode == 2 and message in ended.stderr and len(ended.stderr.strip().splitlines()) == 1
+    assert not (finished[0] / "elsewhere").exists()
+
+
+def test_features_that_are_given_but_not_used_only_add_their_items(tmp_path):
+    data = b4r.with_features(b4r.interactions(FRAME), item_features=ITEMS)
+    run = b4r.make_run("own-shop", "sasrec", **SHORT)
+    assert run.to_dict() == Run.from_dict(run.to_dict()).to_dict() and "use_item_features" not in str(run.to_dict())
+    result = pipeline.execute(run, sequences=data, workdir=tmp_path / "work", silent=True)
+    assert result.model.num_items == 43 and not result.model.features and "cold" in result.metrics
+
+
+class Killed(BaseException):
+    """Ends a training as a kill does: nothing is saved after it."""
+
+
+@pytest.mark.parametrize("name", slow_but(["sasrec"], ["bert4rec", "sasrec"]))
+def test_a_run_that_is_killed_and_started_again_equals_one_that_is_not(tmp_path, monkeypatch, name):
+    data = attached(SEQUENCES, both([*SEQUENCES.vocabulary.items.tolist(), "new"], SEQUENCES.users.tolist()))
+    known = Run.make("beauty", name).flat()
+    run = Run.make(
+        "beauty",
+        name,
+        **{key: value for key, value in SMALL.items() if key in known},
+        **{"steps": 6, "warmup_steps": 1, "evaluate_every": 3, "batch_size": 16, "num_negatives": 10},
+        **{"use_item_features": "add", "user_embedding": True, "use_user_features": True, "user_replacement": 0.4},
+    )
+
+    def go(folder):
+        pipeline.execute(run, sequences=data, workdir=folder, silent=True, checkpoint_seconds=0)
+        return folder
+
+    count, calls = trainer.Trainer._count, []
+
+    def killed_at_the_fifth(trainer, values):
+        calls.append(values)
+        if len(calls) == 5:
+            raise Killed
+        count(trainer, values)
+
+    expected = go(tmp_path / "one")
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(trainer.Trainer, "_count", killed_at_the_fifth)
+        go(tmp_path / "other")
+    whole_runs.assert_same_runs(expected, go(tmp_path / "other"))
+
+
+@pytest.mark.parametrize("name", ["bert4rec", "sasrec"])
+@pytest.mark.parametrize("use", ["add", "alone"])
+def test_a_warm_start_matches_feature_values_by_name(tmp_path, name, use):
+    def model_of(items, users, num_values, seed):
+        keras.utils.set_random_seed(seed)
+        features = {ITEM_FEATURES: made(items, seed, num_values), USER_FEATURES: made(users, seed, num_values)}
+        options = {"use_item_features": use, "user_embedding": True, "use_user_features": True, "hidden_dim": 8}
+        return MODELS[name](len(items), num_users=len(users), features=features, num_heads=1, **options)
+
+    old = model_of(["a", "b", "c"], ["u", "v"], 4, 1)
+    new = model_of(["c", "x", "a", "y"], ["w", "v", "u"], 6, 2)
+    fresh = [np.asarray(table) for table in (new.item_feature_vectors, new.own_users, new.own_items)]
+    source = Source.of_model(name, old, ["a", "b", "c"], ["u", "v"], path="here", checkpoint="select/best.npz")
+    source.save(tmp_path / "initial.npz")
+    load(tmp_path / "initial.npz", source.fingerprint).give(new, ["c", "x", "a", "y"], ["w", "v", "u"])
+    vectors = np.asarray(new.item_feature_vectors)
+    np.testing.assert_array_equal(vectors[:4], old.item_feature_vectors)
+    np.testing.assert_array_equal(vectors[4:], fresh[0][4:])
+    np.testing.assert_array_equal(new.own_users, [fresh[1][0], old.own_users[1], old.own_users[0]])
+    own, before = np.asarray(new.own_items), np.asarray(old.own_items)
+    if use == "alone":
+        np.testing.assert_array_equal(own, before)
+    else:
+        np.testing.assert_array_equal(own[:5], [before[0], before[3], fresh[2][2], before[1], fresh[2][4]])
+
+
+def test_a_model_is_fitted_and_trained_on_with_features_from_tables():
+    options = {"model": "sasrec", "silent": True, "holdout": 2, **SHORT}
+    model = b4r.fit(FRAME, item_features=ITEMS, user_features=USERS, **options)
+    assert "i42" in model.items
+    more = pd.DataFrame([("u1", "i42", 9), ("u2", "i42", 9)], columns=FRAME.columns)
+    again = model.continue_training(more, silent=True)
+    kept = json.loads((again.workdir / "config.json").read_text())
+    assert kept["run"]["architecture"]["use_item_features"] == "add" and kept["initial"]["items"]["kept"] == 43
+    assert set(again.items) == set(model.items)
