@@ -193,11 +193,11 @@ def main(argv: list[str]) -> None:
         workdir.check_run(run)
     if FLAGS.mode == "export":
         if FLAGS.with_histories is not None:
-            sequences = sequences or load(run.dataset, interactions)
+            sequences = sequences or load(run.dataset, interactions, given_features() if named else workdir)
         export(workdir, sequences)
         return
     if sequences is None:
-        sequences = load(run.dataset, interactions, given_features() if named else workdir.read_features())
+        sequences = load(run.dataset, interactions, given_features() if named else workdir)
     print(f"\nModel {run.model}, run {run.digest} in {workdir.path}", flush=True)
     if named and not given_settings():
         preset = presets.find(FLAGS.preset, run.dataset, run.model)
@@ -217,8 +217,10 @@ def begin(run: Run, workdir: Path | None) -> tuple[Run, Any]:
     return warm_start.begin(run, FLAGS.init_from, workdir)
 
 
-def load(dataset: str, interactions: Interactions | None, features: Mapping[str, Any]) -> Sequences:
-    """Returns the data with features, by the names of their flags. Prints what was read."""
+def load(dataset: str, interactions: Interactions | None, features: Mapping[str, Any] | WorkDirectory) -> Sequences:
+    """Returns the data with features, by the names of their flags, or those that a run kept. Prints what was read."""
+    if isinstance(features, WorkDirectory):
+        features = features.read_features()
     sequences, report = datasets.load_with_report(interactions or dataset, folder("data_dir"))
     print(datasets.describe(dataset, sequences, report), flush=True)
     known, sequences = sequences.num_items, with_features(sequences, **features)

@@ -1,10 +1,8 @@
 """Histories as one flat array, the vocabulary, and the leave-one-out split. Only NumPy."""
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -102,7 +100,7 @@ class Sequences:
     num_left_out: int = 0
     num_later: np.ndarray | None = None
     validates_later: bool = False
-    features: Mapping[str, Any] = field(default_factory=dict)
+    features: dict = field(default_factory=dict)
 
     @classmethod
     def from_codes(
