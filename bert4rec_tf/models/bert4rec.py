@@ -163,7 +163,10 @@ class BERT4Rec(FeatureRecommender):
         table = self.item_table()
         masked, targets = self._masked_states(batch, table)
         weights = tf.cast(targets > 0, self.variable_dtype) / tf.cast(self.loss_weight(batch), self.variable_dtype)
-        return losses.table_cross_entropy(self.head.transform(masked), table, self.head.bias, targets, weights)
+        bias = self.head.bias
+        if len(self._unseen):
+            bias = bias + self.without_unseen(self.num_rows)
+        return losses.table_cross_entropy(self.head.transform(masked), table, bias, targets, weights)
 
     def _masked_states(self, batch: Batch, table: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the hidden states [m, d] at m slots of a batch, and their targets [m]."""

@@ -9,8 +9,12 @@ import tensorflow as tf
 
 from bert4rec_tf.config.model_settings import ADD, ALONE, ITEM_FEATURES, NO, USER_FEATURES
 from bert4rec_tf.data.features import Features
+from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.types import Tensor
 from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender
+
+NEVER = -1e9
+"""Added to a score that must not count."""
 
 
 def feature_means(vectors: Tensor, features: Features, before: int = 0, after: int = 0) -> tf.Tensor:
@@ -42,6 +46,7 @@ class FeatureRecommender(Recommender):
     """
 
     serves_strangers: ClassVar[bool] = True
+    _unseen: np.ndarray = np.empty(0, np.int64)
     own_items: keras.Variable
 
     def add_items(self, name: str, rows: int, width: int, initializer: str | keras.Initializer) -> keras.Variable:
@@ -68,6 +73,17 @@ class FeatureRecommender(Recommender):
         if USER_FEATURES in self.features:
             rows = len(self.features[USER_FEATURES].names)
             self.user_feature_vectors = self.add_table(USER_FEATURES, rows, width, of_user_features, of=USER_FEATURES)
+
+    def adapt(self, sequences: Sequences) -> None:
+        """Notes the items that training never sees. Pushed down as negatives, they would never be recommended."""
+        if self.settings.use_item_features != NO:
+            self._unseen = np.flatnonzero(sequences.counts()[1:] == 0) + 1
+
+    def without_unseen(self, rows: int) -> np.ndarray:
+        """Returns what is added to the scores of a training, float32 [rows]: NEVER for items that it never sees."""
+        added = np.zeros(rows, np.float32)
+        added[self._unseen] = NEVER
+        return added
 
     def item_table(self) -> Tensor:
         """Returns E = T + S F, float [rows, d]: own vectors T and the means of the features' vectors F.

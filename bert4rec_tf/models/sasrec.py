@@ -90,6 +90,8 @@ class SASRec(FeatureRecommender):
             return self._cross_entropy(states, table, batch["targets"], weights)
         positives = tf.einsum("bnd,bnd->bn", states, tf.gather(table, batch["targets"]))
         negatives = tf.einsum("bnd,bncd->bnc", states, tf.gather(table, batch["negatives"]))
+        if len(self._unseen):
+            negatives += tf.gather(self.without_unseen(self.num_items + 1), batch["negatives"])
         return tf.reduce_sum(weights * losses.binary_cross_entropy(positives, negatives))
 
     def _cross_entropy(self, states: Tensor, table: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
@@ -101,8 +103,9 @@ class SASRec(FeatureRecommender):
         return tf.reduce_sum(tf.cast(batch["targets"] > 0, tf.float32))
 
     def _no_item(self) -> Tensor:
-        """Returns a bias [n + 1] that takes row 0, which is no item, out of a softmax."""
-        return tf.one_hot(0, self.num_items + 1, on_value=NEVER, off_value=0.0)
+        """Returns a bias [n + 1] that takes row 0, which is no item, and unseen items out of a softmax."""
+        no_item = tf.one_hot(0, self.num_items + 1, on_value=NEVER, off_value=0.0)
+        return no_item + self.without_unseen(self.num_items + 1) if len(self._unseen) else no_item
 
     def user_vectors(self, batch: Batch) -> Tensor:
         items, lengths = last_items_in_order(batch, self.max_history)

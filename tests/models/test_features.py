@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from support.features import means_by_hand
 from support.models import FEATURES, HISTORIES, NUM_ITEMS, NUM_USERS, SEQUENCES, batches, make, tensors
+from support.ranking_oracle import make_sequences
 
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.config.run import TrainingSettings
@@ -185,6 +186,25 @@ def test_an_export_serves_strangers_by_their_history_alone(tmp_path, name):
     scores[3] = np.log(vocabulary.counts / vocabulary.counts.sum())  # no history, so the most popular items
     found = service.score(**whom, candidates=tf.constant([raw]))["scores"]
     np.testing.assert_allclose(found, scores, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("name", "loss"), [(name, loss) for name in NAMES for loss in losses_of(name)])
+def test_items_that_training_never_sees_are_not_pushed_down(name, loss):
+    few = make_sequences([[1, 2, 3, 4, 5], [5, 4, 1, 2, 3], [2, 3, 5, 1]] * 8, NUM_ITEMS)
+    model = quiet(name, "add", **loss)
+    model.adapt(few)
+    batch = {"users": [0], "lengths": [4], "items": [[1, 2, 3, 4]]}
+    if name == "bert4rec":
+        batch |= {"items": [[1, 2, model.mask_token, 4]], "mask_positions": [[2]], "mask_targets": [[3]]}
+    else:
+        batch |= {"targets": [[2, 3, 4, 5]], "negatives": [[[5], [30], [1], [40]]]}
+    own = [model.own_items.value, *([model.head.bias.value] if name == "bert4rec" else [])]
+    with tf.GradientTape() as tape:
+        value = model.training_loss({key: tf.constant(column, tf.int32) for key, column in batch.items()})
+    for gradient in tape.gradient(value, own):
+        rows = np.asarray(tf.convert_to_tensor(gradient))
+        assert rows[1:6].any() and not rows[6 : NUM_ITEMS + 1].any()
+    assert np.isfinite(model.score(HISTORIES)).all() and np.asarray(model.score(HISTORIES))[:, 6:].min() > -100
 
 
 def test_features_must_be_those_that_the_settings_use():
