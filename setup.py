@@ -9,7 +9,7 @@ HERE = Path(__file__).parent
 EXPORT = ["ai-edge-litert>=2.1", "onnx>=1.17", "onnxruntime>=1.20", "tf2onnx>=1.17"]
 PLOTS = ["matplotlib>=3.8"]
 REPORT = ["jinja2>=3.1"]
-SERVE = ["aiohttp>=3.11"]
+SERVE = ["aiohttp>=3.11", "orjson>=3.10"]
 TEST = [
     "hypothesis>=6.100",
     "ir-measures>=0.3.7",

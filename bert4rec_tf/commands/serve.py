@@ -20,7 +20,7 @@ def main(arguments: list[str]) -> None:
     try:
         from bert4rec_tf.serving.http import server
     except ModuleNotFoundError as error:
-        if error.name != "aiohttp":
+        if error.name not in ("aiohttp", "orjson"):
             raise
-        raise UserError("The server needs aiohttp: pip install 'bert4rec-tf[serve]'") from error
+        raise UserError(f"The server needs {error.name}: pip install 'bert4rec-tf[serve]'") from error
     server.serve(settings)

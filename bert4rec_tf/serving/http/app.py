@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import orjson
 from aiohttp import web
 
 from bert4rec_tf.export.layout import model_folder
@@ -42,7 +42,7 @@ PAGE_HEADERS = {
     "Cache-Control": "no-cache",
 }
 
-THREAD_SIZE = 1 << 16
+THREAD_SIZE = 1 << 14
 """Bodies of so many bytes, and responses of so many values, are converted in a thread to keep the event loop free."""
 
 MAX_QUERY_LENGTH, MAX_RESULTS = 200, 100
@@ -89,6 +89,8 @@ class Service:
         self._settings = settings
         self._versions = versions
         self._batcher: Batcher | None = None
+        # Few, for they hold Python's lock in turns with the event loop.
+        self._converters = ThreadPoolExecutor(2, "json")
         self._files = {path: (PAGE / name).read_bytes() for path, name in PAGE_FILES.items()}
 
     def application(self) -> web.Application:
@@ -164,12 +166,17 @@ class Service:
             raise RequestError(f"The body did not arrive within {self._settings.timeout:g} seconds", 408) from None
         try:
             async with asyncio.timeout_at(end):
-                parsed = await _in_thread_if_large(len(body), predict.parse, body, served.model, self._settings)
+                parsed = await self._in_thread_if_large(len(body), predict.parse, body, served.model, self._settings)
                 outputs = await self._batcher.submit(parsed.call)
                 size = sum(array.size for array in outputs.values())
-                return await _in_thread_if_large(size, lambda: _json(predict.answer(parsed, outputs)))
+                return await self._in_thread_if_large(size, lambda: _json(predict.answer(parsed, outputs)))
         except TimeoutError:
             raise RequestError(f"No answer within {self._settings.timeout:g} seconds", 504) from None
+
+    async def _in_thread_if_large(self, size: int, function: Callable[..., Any], *arguments: Any) -> Any:
+        if size < THREAD_SIZE:
+            return function(*arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._converters, function, *arguments)
 
     async def status(self, request: web.Request) -> web.Response:
         name, version = self._name(request), request.match_info.get("version")
@@ -229,12 +236,8 @@ def _no_version(name: str, version: str, served: Served) -> RequestError:
     return RequestError(f"No version {version!r} of {name!r}; this server has version {served.version}", 404)
 
 
-async def _in_thread_if_large(size: int, function: Callable[..., Any], *arguments: Any) -> Any:
-    return await asyncio.to_thread(function, *arguments) if size >= THREAD_SIZE else function(*arguments)
-
-
 def _json(content: Any, status: int = 200, headers: Any = None) -> web.Response:
-    body = json.dumps(content, allow_nan=False).encode()
+    body = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
     return web.Response(body=body, status=status, headers=headers, content_type=JSON)
 
 
@@ -270,4 +273,5 @@ _REASONS = {
 
 
 def _error(message: str, status: int, headers: Any = None) -> web.Response:
-    return _json({"error": " ".join(message.split())}, status, headers)
+    readable = message.encode("utf-8", "backslashreplace").decode()
+    return _json({"error": " ".join(readable.split())}, status, headers)

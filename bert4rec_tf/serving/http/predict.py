@@ -80,7 +80,20 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings) -> PredictR
                 raise RequestError(f"`{name}` is missing: {_wanted(signature)}")
             arrays[name] = info.default
             shared.add(name)
+    _check_answer(rows, arrays, model, settings)
     return PredictRequest(Call(model, signature.name, arrays, rows, frozenset(shared)), by_rows)
+
+
+def _check_answer(rows: int, arrays: Mapping[str, np.ndarray], model: LoadedModel, settings: ServerSettings) -> None:
+    """Refuses what this project's signatures would answer with more values than allowed, before it is computed."""
+    most = len(model.items) if model.items is not None else settings.max_answer
+    widths = [min(int(arrays["k"]), most)] if np.ndim(arrays.get("k", [])) == 0 else []
+    widths += [arrays["candidates"].shape[1]] if np.ndim(arrays.get("candidates", 0)) == 2 else []
+    if rows * max(widths, default=0) > settings.max_answer:
+        raise RequestError(
+            f"An answer may have at most {settings.max_answer:,} values. Received: {rows:,} rows of {max(widths):,}",
+            413,
+        )
 
 
 def _json(body: bytes) -> Any:
@@ -308,7 +321,7 @@ def _kind(value: Any) -> str:
 
 
 def answer(request: PredictRequest, outputs: Outputs) -> dict[str, Any]:
-    """Returns the response as JSON, in the format of the request.
+    """Returns the response in the format of the request, of what JSON holds and NumPy arrays of finite numbers.
 
     Raises:
         RequestError: in the row format, if an output does not have one row for each row of the request.
@@ -332,9 +345,11 @@ def _listed(array: np.ndarray, binary: bool) -> Any:
         return _mapped(array.tolist(), _encoded if binary else _decoded)
     if not np.issubdtype(array.dtype, np.floating):
         return array.tolist()
+    if np.isfinite(array).all():
+        return np.ascontiguousarray(array)
     # Through text, so that 0.2 in float32 becomes 0.2 and not 0.20000000298.
     listed = array.astype(str).astype(np.float64).tolist() if array.dtype != np.float64 else array.tolist()
-    return listed if np.isfinite(array).all() else _mapped(listed, _finite)
+    return _mapped(listed, _finite)
 
 
 def _mapped(nested: Any, function: Callable[[Any], Any]) -> Any:

@@ -30,6 +30,9 @@ class ServerSettings(Settings):
     max_queue: int = setting(4096, "rows that may wait; further requests get 503", at_least=1)
     max_rows: int = setting(1024, "maximum number of histories in one request", at_least=1)
     max_history: int = setting(1000, "maximum number of items in one history", at_least=1)
+    max_answer: int = setting(
+        1 << 18, "maximum number of values in an answer: rows times k, or times the candidates to score", at_least=1
+    )
     max_body_bytes: int = setting(4 << 20, "maximum size of a request's body", at_least=1)
     timeout: float = setting(30.0, "maximum seconds per request", above=0)
     poll_seconds: float = setting(2.0, "seconds between checks for a new version", above=0)

@@ -7,22 +7,35 @@ import threading
 
 import numpy as np
 import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.http_server import ITEMS, MODEL_CARD, Client, Fake, Server, best, export, log_probabilities, served
+from support.profiles import examples
 
+from bert4rec_tf.serving.http import predict
 from bert4rec_tf.serving.http import server as lifetime
-from bert4rec_tf.serving.http.app import open_versions
+from bert4rec_tf.serving.http.app import _json, open_versions
+from bert4rec_tf.serving.http.batching import Call
+from bert4rec_tf.serving.http.predict import PredictRequest
 from bert4rec_tf.serving.http.settings import ServerSettings
 
 HISTORIES = [["a", "two words"], [], ["🎬"], ["nobody", "日本語", "no one"]]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("http")
-    export(folder / "model")
+def exported(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("http") / "model"
+    export(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(exported):
+    folder = exported.parent
     (folder / "titles.csv").write_text('id,title\na,The First\n🎬,"A Film, Amélie"\nnone,Nothing\n', encoding="utf-8")
-    settings = ServerSettings(model=str(folder / "model"), titles=str(folder / "titles.csv"))
-    with Server(open_versions(settings), max_rows=20, max_history=30, max_body_bytes=20_000) as running:
+    chosen = ServerSettings(model=str(exported), titles=str(folder / "titles.csv"))
+    with Server(open_versions(chosen), max_rows=20, max_history=30, max_body_bytes=20_000) as running:
         yield running
 
 
@@ -333,6 +346,44 @@ def test_too_many_waiting_are_sent_back_and_the_others_answered():
     assert "2 rows wait" in refused[0].json["error"]
     done = [answer for answer in (*first, *answers) if answer.status == 200]
     assert [answer.json for answer in done] == [{"predictions": [["a"]]}] * 3
+
+
+NUMBERS = st.one_of(st.floats(width=32), st.sampled_from([0.1, 1 / 3, 1e-45, 3.4e38, 16777217.0]))
+
+
+@given(st.lists(NUMBERS, min_size=1, max_size=20), st.sampled_from(["float32", "float64", "float16", "bfloat16"]))
+@settings(max_examples=examples(60))
+def test_numbers_are_sent_as_their_shortest_text(values, dtype):
+    with np.errstate(over="ignore"):
+        column = np.array(values, tf.as_dtype(dtype).as_numpy_dtype)
+    call = Call(Fake(None), "serving_default", {}, len(column))
+    for by_rows in (True, False):
+        made = predict.answer(PredictRequest(call, by_rows), {"scores": column, "unknown": np.arange(len(column))})
+        content = json.loads(_json(made).body, parse_constant=lambda name: 1 / 0)
+        found = [row["scores"] for row in content["predictions"]] if by_rows else content["outputs"]["scores"]
+        for value, sent in zip(column, found, strict=True):
+            if np.isfinite(value):
+                assert type(column[0])(sent) == value and len(repr(sent)) <= len(repr(float(value)))
+            else:
+                assert sent == {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(float(value))]
+
+
+WIDE = {
+    "many": {"inputs": {"histories": [["a"]] * 5, "k": 2_147_483_647}},
+    "of candidates for all": {"inputs": {"histories": [["a"]] * 50, "candidates": [ITEMS[:3]]}},
+    "of candidates for each": {"inputs": {"histories": [["a"]] * 5, "candidates": [ITEMS[:21]] * 5}},
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_an_answer_with_too_many_values_is_not_computed(exported, name):
+    signature = "score" if "candidates" in name else "recommend"
+    with Server(open_versions(ServerSettings(model=str(exported))), max_answer=100) as server:
+        answer = server.client().post({"signature_name": signature, **WIDE[name]})
+        assert answer.status == 413 and "An answer may have at most 100 values. Received: " in answer.json["error"]
+        more = {"candidates": [ITEMS[:25]] * 4} if signature == "score" else {"k": 25}
+        allowed = {"histories": [["a"]] * 4, **more}
+        assert server.client().post({"signature_name": signature, "inputs": allowed}).status == 200
 
 
 def test_a_request_that_takes_too_long_is_told_so():
