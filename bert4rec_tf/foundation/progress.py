@@ -59,7 +59,7 @@ class Progress:
             seconds = max(now - self._begin, 1e-9) / measured
             parts += [f"{self._examples_per_step / seconds:,.0f} examples/s", self._left(seconds)]
         if self._bar is not None:
-            self._bar.set_postfix_str(", ".join(parts), refresh=False)
+            self._bar.set_postfix_str(", ".join(reversed(parts)), refresh=False)  # its end may be cut off
             self._bar.update()
         elif is_due or (measured == MEASURED and (self._total - self._done) * seconds >= self._line_every):
             self._last_line = now
@@ -68,7 +68,7 @@ class Progress:
     def _left(self, seconds: float) -> str:
         """Returns the time that is left if a step takes so many seconds."""
         left = self._total - self._done
-        with_later = f", at most {clock((left + self._later) * seconds)} with the next training" if self._later else ""
+        with_later = f", at most {clock((left + self._later) * seconds)} for both trainings" if self._later else ""
         return f"{clock(left * seconds)} left{with_later}"
 
     def say(self, line: str) -> None:

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -62,6 +63,20 @@ def test_the_last_table_has_this_run_pop_random_and_the_ceiling(whole):
         "among all unseen items",
     ]
     assert [line.split()[0] for line in lines] == ["among", "hr@1", "hr@5", "hr@10", "ndcg@5", "ndcg@10", "mrr"] * 3
+
+
+def test_a_run_ends_with_a_command_that_works(whole):
+    folder, process = whole
+    verdict, *counted, command = process.stdout.splitlines()[-3:]
+    assert " x POP, " in verdict + counted[0] and "% of the ceiling" in verdict + counted[0]
+    ended = console(*shlex.split(command.removeprefix("Next: bert4rec ")), cwd=folder)
+    assert ended.returncode == 0 and ended.stdout.startswith("rank  item") and len(ended.stdout.splitlines()) == 11
+
+
+def test_the_first_line_of_a_training_says_that_its_graph_is_compiled(whole):
+    lines = whole[1].stderr.splitlines()
+    for title in ("selecting steps on validation: ", "training: "):
+        assert next(line for line in lines if line.startswith(title)).startswith(f"{title}compiling the graph")
 
 
 def test_metrics_follow_from_the_saved_ranks(whole):

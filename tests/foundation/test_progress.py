@@ -55,7 +55,7 @@ def test_short_work_is_quiet(clock, capsys):
 
 def test_the_training_after_this_one_is_part_of_the_estimate(clock, capsys):
     lines = shown(clock, capsys, 2.0, total=100, later=50)
-    assert lines[1].endswith("0:03:08 left, at most 0:04:48 with the next training")
+    assert lines[1].endswith("0:03:08 left, at most 0:04:48 for both trainings")
 
 
 def test_a_bar_shows_the_same_and_no_estimate_of_its_own(clock, capsys, monkeypatch):
@@ -69,4 +69,4 @@ def test_a_bar_shows_the_same_and_no_estimate_of_its_own(clock, capsys, monkeypa
         seen.append(capsys.readouterr().err.split("\r")[-1])
     bar.close()
     assert not any(re.search(r"left|<|s/it|it/s", line) for line in seen[:MEASURED])
-    assert "9/1000" in seen[-1] and seen[-1].rstrip().endswith("loss 2, 5 examples/s, 0:33:02 left]")
+    assert "9/1000" in seen[-1] and seen[-1].rstrip().endswith(", 0:33:02 left, 5 examples/s, loss 2]")
