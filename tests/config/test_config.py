@@ -265,7 +265,7 @@ def test_every_preset_makes_a_run_and_says_what_to_expect(entry):
     assert own or entry.dataset in DATASETS
     run = presets.make_run("own-shop" if own else entry.dataset, entry.model, entry.name)
     assert {key: run.flat()[key] for key in entry.settings} == dict(entry.settings)
-    assert entry.expect.endswith(".")
+    assert entry.expect.endswith(".") and entry.takes.endswith(".")
 
 
 @pytest.mark.parametrize(("steps", "warmup"), [(1_000, 500), (501, 500), (500, 166), (60, 20), (2, 0), (1, 0)])

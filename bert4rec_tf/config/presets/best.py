@@ -16,6 +16,7 @@ ENTRIES = [
         "bert4rec",
         expect="NDCG@10 .204 on the test item, .0258 among all items; .213 and .033 on the validation items of 8,000 "
         "users when those are held out (measured).",
+        takes="16 minutes of one thread beside other work (measured).",
         settings={
             **fast.BERT4REC,
             "max_length": 50,
@@ -37,6 +38,7 @@ ENTRIES = [
         OWN,
         "bert4rec",
         expect=NO_ESTIMATE,
+        takes="As the preset fast.",
         settings=bert4rec_settings(Shop()),
     ),
 ]

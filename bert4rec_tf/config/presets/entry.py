@@ -19,6 +19,7 @@ class Preset:
         dataset: name of the data set without its source; OWN for a user's own data.
         model: name of the model.
         expect: the quality to expect, and how that is known.
+        takes: how long it took, and on what; a run shows its own time after a few steps.
         settings: as `Run.make` takes them; the others have their defaults.
         search: what changes in these when the number of steps must be selected again: for another architecture, or
             under a protocol other than `fixed`. Empty if the number of steps holds for those too.
@@ -28,6 +29,7 @@ class Preset:
     dataset: str
     model: str
     expect: str
+    takes: str
     settings: Mapping[str, Any]
     search: Mapping[str, Any] = field(default_factory=dict)
 
