@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+import shutil
 import threading
 
 import numpy as np
@@ -42,6 +43,13 @@ def server(exported):
 @pytest.fixture
 def client(server):
     return server.client()
+
+
+def test_a_work_directory_stands_for_its_export(exported, tmp_path):
+    shutil.copytree(exported, tmp_path / "saved_model")
+    (tmp_path / "config.json").write_text("{}")
+    versions = open_versions(ServerSettings(model=str(tmp_path)))
+    assert versions.current.model.folder == tmp_path / "saved_model" and versions.current.model.items == ITEMS
 
 
 def check(found, history, **asked):

@@ -71,11 +71,14 @@ def test_it_serves_and_ends_when_it_is_told_to_without_dropping_a_request(folder
         (["--model=.", "--name=a/b"], "`name` must be text without"),
         (["--model=.", "--titles=none.csv"], "none.csv: cannot be read"),
         (["--model=.", "--host=nowhere.invalid"], "cannot be listened on: nowhere.invalid"),
+        (["--model=work"], "work: has no exported model yet; run bert4rec run --mode=export --workdir=work"),
         (["--model=.", "--host=0.0.0.0"], "holds neither a SavedModel nor numbered folders"),
     ],
 )
 def test_a_mistake_ends_in_one_line_and_exit_code_2(flags, words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "config.json").write_text("{}")
     port = [] if any("port" in flag for flag in flags) else ["--port=0"]
     code, told = end_of([*flags, *port], monkeypatch, capsys)
     *warnings, error = told.splitlines()
