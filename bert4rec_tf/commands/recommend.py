@@ -86,6 +86,8 @@ def main(arguments: list[str]) -> None:
         return
     if options.user is not None:
         users = split_ids(options.user)
+        if not users:
+            raise UserError("--user must name users. Received: nothing")
         answer = model.recommend([model.history_of(user) for user in users], users, choices)
         print(tables(answer, titles, [f"user {user}" for user in users]))
         return

@@ -436,6 +436,7 @@ MISTAKES = {
         ["--input=in.csv", "--output=out.csv", "--user_column=1"],
         "--user_column needs --interactions=FILE",
     ),
+    "no user": (["--user="], "--user must name users. Received: nothing"),
     "actions": (["--input=actions.csv", "--output=out.csv"], "actions.csv: has one action per row"),
     "nothing asked": ([], "Give either --history or --user, or one of --input and"),
     "both": (["--history=a", "--input=in.csv", "--output=o.csv"], "Give either --history or --user, or one of --input"),
