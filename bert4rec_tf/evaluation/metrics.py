@@ -75,21 +75,23 @@ COLD, COLD_BELOW = "cold", 5
 
 
 def cold_metrics(ranks: np.ndarray, counts: np.ndarray) -> dict[str, Any]:
-    """Returns how many targets are `cold` and how many are `others`, and HR@10 and NDCG@10 of each; None without any.
+    """Returns how many `targets` are `cold` and how many are `others`, and HR@10, NDCG@10 and the median rank of each.
+
+    The best rank is 1. Where there is no target, the metrics are None.
 
     Args:
         ranks: int [users], 0 for the best.
         counts: int [users], how often training saw each target.
     """
     parts = {COLD: ranks[counts < COLD_BELOW], "others": ranks[counts >= COLD_BELOW]}
-    return {
-        name: {"targets": len(part), **{metric: _mean(metric, part) for metric in ("hr@10", "ndcg@10")}}
-        for name, part in parts.items()
-    }
 
+    def of(part: np.ndarray) -> dict[str, float | None]:
+        if not len(part):
+            return dict.fromkeys(("hr@10", "ndcg@10", "median_rank"))
+        means = {name: float(per_user(name, part).mean()) for name in ("hr@10", "ndcg@10")}
+        return {**means, "median_rank": float(np.median(part)) + 1}
 
-def _mean(name: str, ranks: np.ndarray) -> float | None:
-    return float(per_user(name, ranks).mean()) if len(ranks) else None
+    return {name: {"targets": len(part), **of(part)} for name, part in parts.items()}
 
 
 @dataclass(frozen=True)

@@ -111,8 +111,9 @@ def _notes(content: dict[str, Any]) -> list[str]:
         below = content[COLD]["below"]
         for name, what in ((COLD, f"fewer than {below}"), ("others", f"at least {below}")):
             found = content[COLD][name]
-            values = ", ".join(f"{metric} {found[metric]:.4f}" for metric in ("hr@10", "ndcg@10") if found["targets"])
-            notes.append(f"{name}: {found['targets']:,} targets with {what} training actions, all unseen: {values}")
+            values = [f"{metric} {found[metric]:.4f}" for metric in ("hr@10", "ndcg@10") if found["targets"]]
+            values += [f"median rank {found['median_rank']:,.0f}"] * bool(found["targets"])
+            notes.append(f"{name}: {found['targets']:,} targets with {what} training actions: {', '.join(values)}")
     if CORRECTION in content:
         notes.append(_about_correction(content[CORRECTION]))
     if "initial" in content:

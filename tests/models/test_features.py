@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from support.features import means_by_hand
 from support.models import FEATURES, HISTORIES, NUM_ITEMS, NUM_USERS, SEQUENCES, batches, make, tensors
+from support.profiles import slow_but
 from support.ranking_oracle import make_sequences
 
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
@@ -96,7 +97,7 @@ def test_other_weights_are_drawn_as_without_features(name, way):
     assert more == {"users", "item_features", "user_features"} and not plain.features
 
 
-@every_way
+@pytest.mark.parametrize(("name", "way"), slow_but([("bert4rec", "all"), ("sasrec", "alone")], EVERY))
 def test_gradients_are_those_of_finite_differences(name, way):
     for loss in losses_of(name):
         model = quiet(name, way, **loss)
@@ -125,16 +126,11 @@ def test_gradients_are_those_of_finite_differences(name, way):
             assert slope == pytest.approx(float(np.vdot(direction, tf.convert_to_tensor(gradient))), rel=2e-2), weight
 
 
-QUICK = [("bert4rec", "all", False), ("sasrec", "alone", False)]
+QUICK = [("sasrec", "all", False)]
 
 
 @pytest.mark.parametrize(
-    ("name", "way", "jit_compile"),
-    [
-        pytest.param(*case, jit, marks=[] if (*case, jit) in QUICK else pytest.mark.slow)
-        for case in EVERY
-        for jit in (False, True)
-    ],
+    ("name", "way", "jit_compile"), slow_but(QUICK, [(*case, jit) for case in EVERY for jit in (False, True)])
 )
 def test_the_loss_falls_and_the_same_steps_give_the_same_bits(name, way, jit_compile):
     def trained():
@@ -171,7 +167,7 @@ def test_a_configuration_and_a_saved_file_give_the_model_back(tmp_path, name, wa
     np.testing.assert_array_equal(again.score(HISTORIES), model.score(HISTORIES))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", slow_but(["sasrec"], NAMES))
 def test_an_export_serves_strangers_by_their_history_alone(tmp_path, name):
     model = make(name, **WAYS["all"])
     users, raw = [f"user {number}" for number in range(NUM_USERS)], [f"item {number}" for number in range(NUM_ITEMS)]

@@ -72,6 +72,7 @@ def test_what_is_read_and_measured_is_told(finished):
     assert cold["cold"]["targets"] == is_cold.sum() and cold["others"]["targets"] == (~is_cold).sum()
     for part, which in (("cold", is_cold), ("others", ~is_cold)):
         if which.any():
+            assert cold[part]["median_rank"] == np.median(full[which]) + 1
             assert cold[part]["ndcg@10"] == pytest.approx(per_user("ndcg@10", full[which]).mean())
     assert "targets with fewer than 5 training actions" in told
 

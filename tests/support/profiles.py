@@ -20,7 +20,10 @@ def examples(number: int) -> int:
 
 
 def slow_but(quick: Iterable, cases: Iterable) -> list:
-    """Returns the cases of a parametrized test, all but the `quick` ones marked as slow."""
+    """Returns the cases of a parametrized test, all but the `quick` ones marked as slow. A tuple is several values."""
     quick, cases = list(quick), list(cases)
     assert all(case in cases for case in quick), quick
-    return [case if case in quick else pytest.param(case, marks=pytest.mark.slow) for case in cases]
+    return [
+        case if case in quick else pytest.param(*(case if isinstance(case, tuple) else [case]), marks=pytest.mark.slow)
+        for case in cases
+    ]
