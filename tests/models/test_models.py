@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import whole_runs
+from support import trainings
 from support.models import (
     HISTORIES,
     NUM_ITEMS,
@@ -35,8 +35,7 @@ from bert4rec_tf.export import saved_model
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.nn.dropout import Dropout
-from bert4rec_tf.runs import pipeline
-from bert4rec_tf.training import steps, trainer
+from bert4rec_tf.training import steps
 from bert4rec_tf.training.optimizer import optimizer_of
 
 
@@ -366,35 +365,15 @@ def test_one_graph_serves_batches_of_all_widths(name, jit_compile):
     assert step.experimental_get_tracing_count() == 1
 
 
-class Killed(BaseException):
-    """Ends a training as a kill does: nothing is saved after it."""
-
-
 @pytest.mark.filterwarnings("ignore:Even though")
 @pytest.mark.parametrize("name", slow_but(["bpr_mf"], [name for name in TRAINED if name != "bert4rec"]))
-def test_a_run_that_is_killed_and_started_again_equals_one_that_is_not(tmp_path, monkeypatch, name):
+def test_a_run_that_is_killed_and_started_again_equals_one_that_is_not(tmp_path, name):
     known = Run.make("beauty", name).flat()
     small = {key: value for key, value in SMALL.items() if key in known}
     short = {"steps": 6, "evaluate_every": 3, "patience": 0, "batch_size": 16, "num_negatives": 10}
     run = presets.make_run("beauty", name, **small, **short)
 
-    def go(folder):
-        pipeline.execute(run, sequences=SEQUENCES, workdir=folder, silent=True, checkpoint_seconds=0)
-        return folder
-
-    count, calls = trainer.Trainer._count, []
-
-    def killed_at_the_fifth(trainer, made):
-        calls.append(made)
-        if len(calls) == 5:
-            raise Killed
-        count(trainer, made)
-
-    expected = go(tmp_path / "one")
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(trainer.Trainer, "_count", killed_at_the_fifth)
-        go(tmp_path / "other")
-    whole_runs.assert_same_runs(expected, go(tmp_path / "other"))
+    trainings.assert_a_kill_changes_nothing(tmp_path, run, SEQUENCES)
 
 
 @every_model

@@ -6,11 +6,11 @@ import keras
 import numpy as np
 import pandas as pd
 import pytest
-from support import commands, whole_runs
+from support import commands
 from support.features import both, made
 from support.models import SEQUENCES, SMALL
 from support.profiles import slow_but
-from support.trainings import small_and_quick
+from support.trainings import assert_a_kill_changes_nothing, small_and_quick
 
 import bert4rec_tf as b4r
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
@@ -21,7 +21,6 @@ from bert4rec_tf.models import MODELS
 from bert4rec_tf.runs import pipeline
 from bert4rec_tf.runs.transfer import Source, load
 from bert4rec_tf.serving.client import SavedRecommender
-from bert4rec_tf.training import trainer
 
 ACTIONS = [(f"u{user}", f"i{(3 * user + 2 * place) % 40}", place) for user in range(50) for place in range(6)]
 FRAME = pd.DataFrame(ACTIONS, columns=["user_id", "item_id", "time"])
@@ -146,12 +145,8 @@ def test_features_that_are_given_but_not_used_only_add_their_items(tmp_path):
     assert result.model.num_items == 43 and not result.model.features and "cold" in result.metrics
 
 
-class Killed(BaseException):
-    """Ends a training as a kill does: nothing is saved after it."""
-
-
 @pytest.mark.parametrize("name", slow_but(["sasrec"], ["bert4rec", "sasrec"]))
-def test_a_run_that_is_killed_and_started_again_equals_one_that_is_not(tmp_path, monkeypatch, name):
+def test_a_run_that_is_killed_and_started_again_equals_one_that_is_not(tmp_path, name):
     data = attached(SEQUENCES, both([*SEQUENCES.vocabulary.items.tolist(), "new"], SEQUENCES.users.tolist()))
     known = Run.make("beauty", name).flat()
     run = Run.make(
@@ -162,23 +157,7 @@ def test_a_run_that_is_killed_and_started_again_equals_one_that_is_not(tmp_path,
         **{"use_item_features": "add", "user_embedding": True, "use_user_features": True, "user_replacement": 0.4},
     )
 
-    def go(folder):
-        pipeline.execute(run, sequences=data, workdir=folder, silent=True, checkpoint_seconds=0)
-        return folder
-
-    count, calls = trainer.Trainer._count, []
-
-    def killed_at_the_fifth(trainer, values):
-        calls.append(values)
-        if len(calls) == 5:
-            raise Killed
-        count(trainer, values)
-
-    expected = go(tmp_path / "one")
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(trainer.Trainer, "_count", killed_at_the_fifth)
-        go(tmp_path / "other")
-    whole_runs.assert_same_runs(expected, go(tmp_path / "other"))
+    assert_a_kill_changes_nothing(tmp_path, run, data)
 
 
 @pytest.mark.parametrize("name", ["bert4rec", "sasrec"])

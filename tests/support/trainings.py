@@ -15,9 +15,11 @@ from bert4rec_tf.data.examples import preparation
 from bert4rec_tf.foundation import plots
 from bert4rec_tf.models import BERT4Rec, Recommender
 from bert4rec_tf.nn.dropout import Dropout
+from bert4rec_tf.runs import pipeline
 from bert4rec_tf.runs.pipeline import Experiment
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.training.trainer import Trainer
+from support import whole_runs
 from support.shards import SEQUENCES
 
 NUM_ITEMS = 12
@@ -158,6 +160,28 @@ def small_and_quick():
             yield
         finally:
             tf.config.run_functions_eagerly(before)
+
+
+def assert_a_kill_changes_nothing(folder, run, sequences):
+    """Carries out a run twice, once killed at its fifth step and started again."""
+
+    def go(name):
+        pipeline.execute(run, sequences=sequences, workdir=folder / name, silent=True, checkpoint_seconds=0)
+        return folder / name
+
+    count, calls = Trainer._count, []
+
+    def killed_at_the_fifth(trainer, made):
+        calls.append(made)
+        if len(calls) == 5:
+            raise Killed
+        count(trainer, made)
+
+    expected = go("one")
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Trainer, "_count", killed_at_the_fifth)
+        go("other")
+    whole_runs.assert_same_runs(expected, go("other"))
 
 
 def experiment(folder, masking):
