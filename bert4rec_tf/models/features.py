@@ -14,7 +14,7 @@ from bert4rec_tf.foundation.types import Tensor
 from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender
 
 NEVER = -1e9
-"""Added to a score that must not count."""
+"""Added to a score that must not count: of what attention must not see, and of what is no item."""
 
 
 def feature_means(vectors: Tensor, features: Features, before: int = 0, after: int = 0) -> tf.Tensor:

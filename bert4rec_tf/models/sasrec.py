@@ -9,16 +9,13 @@ import tensorflow as tf
 from bert4rec_tf.config.model_settings import SASRecSettings
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.types import Batch, Tensor
-from bert4rec_tf.models.features import FeatureRecommender
+from bert4rec_tf.models.features import NEVER, FeatureRecommender
 from bert4rec_tf.models.recommender import FROM_LAST, last_items_in_order, scores_of, start_near_neighbors
 from bert4rec_tf.nn import kernels, losses
 from bert4rec_tf.nn.dropout import dropout_layer
 
 EPSILON = 1e-8
 """Epsilon of the layer norms, as in the authors' program."""
-
-NEVER = -1e9
-"""Added to the scores that attention must not see, and to the score of row 0, which is no item."""
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
