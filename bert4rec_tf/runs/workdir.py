@@ -1,7 +1,7 @@
 """The folder of one run: its files, and which run they belong to."""
 
 import contextlib
-import importlib.metadata
+import importlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -345,8 +345,11 @@ def initial_of(config: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of the packages on which the last bits of a result depend."""
-    installed = {name: importlib.metadata.version(name) for name in PACKAGES}
+    """Returns the versions of the packages on which the last bits of a result depend.
+
+    The packages are asked themselves, for TensorFlow is installed under several names (`tensorflow-cpu`).
+    """
+    installed = {name: importlib.import_module(name).__version__ for name in PACKAGES}
     return {"bert4rec_tf": bert4rec_tf.__version__, **installed}
 
 
