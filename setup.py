@@ -45,6 +45,7 @@ setup(
         "tqdm>=4.66",
     ],
     extras_require={
+        "cuda": ["tensorflow[and-cuda]>=2.21,<2.22"],
         "export": EXPORT,
         "plots": PLOTS,
         "report": REPORT,
@@ -56,6 +57,8 @@ setup(
     classifiers=[
         "License :: OSI Approved :: Apache Software License",
         "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
 )

@@ -1,10 +1,13 @@
 """The folder of one run as its process' own."""
 
+import importlib.metadata
+
+import tensorflow as tf
 from support.ranking_oracle import make_sequences
 
 from bert4rec_tf.config.run import SELECT, Run
 from bert4rec_tf.foundation import files
-from bert4rec_tf.runs.workdir import WorkDirectory
+from bert4rec_tf.runs.workdir import WorkDirectory, versions
 
 
 def test_only_the_first_entry_clears_away_what_is_half_written(tmp_path):
@@ -20,3 +23,13 @@ def test_only_the_first_entry_clears_away_what_is_half_written(tmp_path):
             with workdir.lock():
                 assert aside.exists()
     assert (workdir.phase(SELECT) / "file").read_text() == "new"
+
+
+def test_tensorflow_has_a_version_whatever_its_package_is_called(monkeypatch):
+    """`tensorflow-cpu` is another package than `tensorflow` to pip, with the same module."""
+
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    assert versions()["tensorflow"] == tf.__version__
