@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 from support.exports import Fixed
-from support.http_server import ITEMS, Server, best, export
+from support.http_server import ITEMS, NUMBER, Server, best, export, log_probabilities
 
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export import saved_model
@@ -126,6 +126,25 @@ def test_how_many_are_shown_and_whether_the_history_comes_back_is_the_reader_s_c
     wait_for_recommendations(page, ["i1", "i4"], 20, keep_seen=True)
     page.get_by_label("include history").uncheck()
     wait_for_recommendations(page, ["i1", "i4"], 20)
+
+
+def test_under_each_recommendation_stands_without_which_items_its_score_falls_most(page):
+    page.goto(f"{page.url}#item=i1&item=i9&item=i4")
+    page.reload()
+    history = ["i1", "i9", "i4"]
+    items = wait_for_recommendations(page, history)
+    expected = []
+    for item in items:
+        score = [log_probabilities([one for one in history if one != left], 1)[NUMBER[item]] for left in history]
+        whole = log_probabilities(history, 1)[NUMBER[item]]
+        falls = sorted(((whole - one, left) for one, left in zip(score, history, strict=True)), reverse=True)
+        reasons = [name(left) for fall, left in falls if fall > 1e-4][:2]
+        expected.append("because of " + " and ".join(reasons) if reasons else "")
+    assert "because of Star Garden" in expected
+    sync_api.expect(page.locator(".why")).to_have_text([one for one in expected if one])
+    page.get_by_role("button", name="Clear").click()
+    wait_for_recommendations(page, [])
+    sync_api.expect(page.locator(".why")).to_have_count(0)
 
 
 def test_all_of_it_by_keyboard(page):

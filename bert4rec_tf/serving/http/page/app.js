@@ -4,6 +4,10 @@ const MAX_SHOWN = 20;
 const DEFAULT = "serving_default";
 const RECOMMEND = "recommend";
 const POPULARITY = "popularity_correction";
+const SCORE = "score";
+const MAX_REASONS = 2;
+const MAX_LEFT_OUT = 50;
+const LEAST_FALL = 1e-4;
 const PAUSE = 120;
 const byId = (id) => document.getElementById(id);
 const titles = new Map();
@@ -193,6 +197,8 @@ async function recommend() {
     .filter((row) => row.id !== "");
   await fetchTitles(rows.map((row) => row.id));
   showRecommendations(rows);
+  // The reasons come later, and the list is whole without them.
+  explain(rows.map((row) => row.id), predicting.signal).catch(() => {});
   const unknown = outputs.unknown?.[0] ?? 0;
   if (unknown) showMessage(`The model does not know ${unknown} of the items in the history and skipped them.`);
 }
@@ -235,6 +241,28 @@ function showRecommendations(rows) {
     }),
   );
   if (!rows.length) byId("measure").textContent = "No items left to recommend.";
+}
+
+/** Says under each recommendation without which items of the history its score falls most. */
+async function explain(candidates, signal) {
+  const inputs = model.inputs[SCORE] ?? {};
+  const others = Object.keys(inputs).filter((name) => inputs[name] && name !== "histories" && name !== "candidates");
+  if (!("candidates" in inputs) || others.length || history.length < 2 || !candidates.length) return;
+  const asked = history;
+  const items = [...new Set(asked)].slice(-MAX_LEFT_OUT);
+  const histories = [asked, ...items.map((left) => asked.filter((id) => id !== left))];
+  const body = JSON.stringify({ signature_name: SCORE, inputs: { histories, candidates: histories.map(() => candidates) } });
+  const address = `v1/models/${encodeURIComponent(model.name)}:predict`;
+  const { outputs } = await fetchJson(address, { method: "POST", body, signal });
+  const [whole, ...without] = outputs.scores ?? outputs;
+  [...byId("recommendations").children].forEach((row, place) => {
+    const reasons = items
+      .map((id, left) => ({ id, fall: Number(whole[place]) - Number(without[left][place]) }))
+      .filter(({ fall }) => fall > LEAST_FALL)
+      .sort((one, other) => other.fall - one.fall)
+      .slice(0, MAX_REASONS);
+    if (reasons.length) row.append(make("p", { className: "why" }, `because of ${reasons.map(({ id }) => nameOf(id)).join(" and ")}`));
+  });
 }
 
 // Start
