@@ -343,6 +343,8 @@ def _listed(array: np.ndarray, binary: bool) -> Any:
     """Converts an array to nested lists of values that JSON can hold."""
     if array.dtype == object:
         return _mapped(array.tolist(), _encoded if binary else _decoded)
+    if array.dtype.kind == "V":  # bfloat16 and smaller, which NumPy does not know as numbers
+        array = array.astype(np.float32)
     if not np.issubdtype(array.dtype, np.floating):
         return array.tolist()
     if np.isfinite(array).all():

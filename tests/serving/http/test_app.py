@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.http_server import ITEMS, MODEL_CARD, Client, Fake, Server, best, export, log_probabilities, served
 from support.profiles import examples
@@ -361,6 +361,7 @@ NUMBERS = st.one_of(st.floats(width=32), st.sampled_from([0.1, 1 / 3, 1e-45, 3.4
 
 @given(st.lists(NUMBERS, min_size=1, max_size=20), st.sampled_from(["float32", "float64", "float16", "bfloat16"]))
 @settings(max_examples=examples(60))
+@example([3.4e38], "bfloat16")
 def test_numbers_are_sent_as_their_shortest_text(values, dtype):
     with np.errstate(over="ignore"):
         column = np.array(values, tf.as_dtype(dtype).as_numpy_dtype)
