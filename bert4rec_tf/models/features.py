@@ -96,7 +96,8 @@ class FeatureRecommender(Recommender):
         features = self.features[ITEM_FEATURES]
         if use == ADD:
             return own + feature_means(self.item_feature_vectors, features, 1, own.shape[0] - 1 - self.num_items)
-        return tf.concat([own[:1], feature_means(self.item_feature_vectors, features), own[1:]], axis=0)
+        special = [own[1:]] if own.shape[0] > 1 else []  # XLA has no gradient of a table without rows
+        return tf.concat([own[:1], feature_means(self.item_feature_vectors, features), *special], axis=0)
 
     def user_table(self) -> Tensor:
         """Returns the users' own vectors, the means of their features' vectors, or the sums of both, float [m, d]."""
