@@ -197,7 +197,7 @@ async function recommend() {
     .filter((row) => row.id !== "");
   await fetchTitles(rows.map((row) => row.id));
   showRecommendations(rows);
-  // The reasons come later, and the list is whole without them.
+  /* The reasons come later, and the list is whole without them. */
   explain(rows.map((row) => row.id), predicting.signal).catch(() => {});
   const unknown = outputs.unknown?.[0] ?? 0;
   if (unknown) showMessage(`The model does not know ${unknown} of the items in the history and skipped them.`);
