@@ -47,6 +47,9 @@ THREAD_SIZE = 1 << 14
 
 MAX_QUERY_LENGTH, MAX_RESULTS = 200, 100
 
+MAX_SEARCHES = 64
+"""So many searches run or wait at most. One runs at a time, for it holds Python's lock in turns with the event loop."""
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -91,6 +94,8 @@ class Service:
         self._batcher: Batcher | None = None
         # Few, for they hold Python's lock in turns with the event loop.
         self._converters = ThreadPoolExecutor(2, "json")
+        self._searcher = ThreadPoolExecutor(1, "search")
+        self._searches = 0
         self._files = {path: (PAGE / name).read_bytes() for path, name in PAGE_FILES.items()}
 
     def application(self) -> web.Application:
@@ -228,8 +233,22 @@ class Service:
         query = request.query.get("query", "")
         if len(ids) > MAX_RESULTS or len(query) > MAX_QUERY_LENGTH:
             raise RequestError(f"A search may have at most {MAX_RESULTS} ids or {MAX_QUERY_LENGTH} characters")
-        results = ids or await asyncio.to_thread(catalogue.search, query, MAX_RESULTS)
+        results = ids or await self._search(catalogue, query)
         return _json({"items": [{"id": item, "title": catalogue.title(item)} for item in results]})
+
+    async def _search(self, catalogue: Catalogue, query: str) -> list[str]:
+        """Returns the items that match a query. A search whose caller hangs up before its turn is not made."""
+        if self._searches >= MAX_SEARCHES:
+            raise Overloaded(f"The queue is full: {self._searches} searches wait; try again")
+        self._searches += 1
+        try:
+            async with asyncio.timeout(self._settings.timeout):
+                search = asyncio.get_running_loop().run_in_executor
+                return await search(self._searcher, catalogue.search, query, MAX_RESULTS)
+        except TimeoutError:
+            raise RequestError(f"No answer within {self._settings.timeout:g} seconds", 504) from None
+        finally:
+            self._searches -= 1
 
 
 def _no_version(name: str, version: str, served: Served) -> RequestError:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.http_server import ITEMS, MODEL_CARD, Client, Fake, Server, best, export, log_probabilities, served
 from support.profiles import examples
 
-from bert4rec_tf.serving.http import predict
+from bert4rec_tf.serving.http import app, predict
 from bert4rec_tf.serving.http import server as lifetime
 from bert4rec_tf.serving.http.app import _json, open_versions
 from bert4rec_tf.serving.http.batching import Call
@@ -326,13 +326,18 @@ class Gate:
         return {"items": arrays["histories"]}
 
 
-def in_background(server, count=1):
+def predicted(client):
+    return client.post({"instances": [["a"]]})
+
+
+def found(client):
+    return client.get("/page/items?query=a")
+
+
+def in_background(server, count=1, ask=predicted):
     """Asks `count` times at once; returns the list that gets the answers, and the threads."""
     answers = []
-    threads = [
-        threading.Thread(target=lambda: answers.append(server.client().post({"instances": [["a"]]})))
-        for _ in range(count)
-    ]
+    threads = [threading.Thread(target=lambda: answers.append(ask(server.client()))) for _ in range(count)]
     for thread in threads:
         thread.start()
     return answers, threads
@@ -354,6 +359,40 @@ def test_too_many_waiting_are_sent_back_and_the_others_answered():
     assert "2 rows wait" in refused[0].json["error"]
     done = [answer for answer in (*first, *answers) if answer.status == 200]
     assert [answer.json for answer in done] == [{"predictions": [["a"]]}] * 3
+
+
+def test_searches_wait_for_each_other_and_too_many_are_sent_back(monkeypatch):
+    monkeypatch.setattr(app, "MAX_SEARCHES", 3)
+    gate, versions = Gate(), served(Fake(None))
+    at_once, most = [], []
+
+    def search(query, limit):
+        at_once.append(query)
+        most.append(len(at_once))
+        gate({"histories": None})
+        at_once.pop()
+        return [query]
+
+    versions.current.catalogue.search = search
+    with Server(versions) as server:
+        answers, threads = in_background(server, 8, found)
+        while len(answers) < 5:
+            threading.Event().wait(0.01)
+        assert server.client().get("/healthz").status == 200
+        gate.open.set()
+        for thread in threads:
+            thread.join()
+    assert sorted(answer.status for answer in answers) == [200] * 3 + [503] * 5
+    assert {answer.headers["Retry-After"] for answer in answers if answer.status == 503} == {"1"}
+    assert max(most) == 1
+
+
+def test_a_search_that_takes_too_long_is_told():
+    gate, versions = Gate(), served(Fake(None))
+    versions.current.catalogue.search = lambda query, limit: gate({"histories": []})["items"]
+    with Server(versions, timeout=0.2) as server:
+        assert found(server.client()).status == 504
+        gate.open.set()
 
 
 NUMBERS = st.one_of(st.floats(width=32), st.sampled_from([0.1, 1 / 3, 1e-45, 3.4e38, 16777217.0]))

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.profiles import examples
 
-from bert4rec_tf.serving.http.catalogue import MAX_LINES, Catalogue
+from bert4rec_tf.serving.http.catalogue import MAX_LINES, MAX_WORDS, Catalogue
 
 
 def words_of(text):
@@ -18,7 +18,7 @@ def words_of(text):
 
 def expected(items, titles, query, limit):
     """Exact id, then words at the beginning of words, then words anywhere; each in the items' order."""
-    words = words_of(query)
+    words = list(dict.fromkeys(words_of(query)))[:MAX_WORDS]
     ranked = [item for item in items if item == query.strip()]
     lines = {item: words_of(f"{item} {titles.get(item, '')}") for item in items}
     if words:
@@ -55,3 +55,12 @@ def test_a_search_looks_at_so_many_lines_and_no_more():
     catalogue = Catalogue([*items, "a last"], {})
     assert catalogue.search("last a", 2) == ["a last"]
     assert catalogue.search("a1 a1", 1) == ["a1"]
+
+
+def test_long_words_are_told_apart_and_further_words_do_not_count():
+    items = ["counterstrike", "counterstrikes", "counterstroke", "b c d e f g h i j", "b c d e f g h i"]
+    catalogue = Catalogue(items, {})
+    for query in ("counterstr", "counterstri", "counterstrikes", "counterstrikesx", "b b c d e f g h i zzz"):
+        assert catalogue.search(query, 9) == expected(items, {}, query, 9)
+    assert catalogue.search("j i h g f e d c b b", 9) == ["b c d e f g h i j"]
+    assert len(catalogue.search("b b c d e f g h i zzz", 9)) == 2
