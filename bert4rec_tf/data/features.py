@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
-from bert4rec_tf.data.sequences import Sequences, Vocabulary
+from bert4rec_tf.data.sequences import PAD, Sequences, Vocabulary
+from bert4rec_tf.foundation import npz
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,15 +70,13 @@ class Features:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Returns the fields as arrays that need no pickle: texts as bytes, one per line."""
-        texts = {name: np.frombuffer("\n".join(getattr(self, name).tolist()).encode(), np.uint8) for name in _TEXTS}
+        texts = {name: npz.of_lines(getattr(self, name).tolist()) for name in _TEXTS}
         return {**texts, "splits": self.splits, "values": self.values}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "Features":
         """Rebuilds what `arrays` returned."""
-        texts: dict[str, Any] = {
-            name: arrays[name].tobytes().decode().split("\n") if arrays[name].size else [] for name in _TEXTS
-        }
+        texts: dict[str, Any] = {name: npz.lines(arrays[name]) for name in _TEXTS}
         return cls.from_dict({**texts, **{name: arrays[name] for name in ("splits", "values")}})
 
 
@@ -98,8 +97,8 @@ def attached(sequences: Sequences, features: Mapping[str, Features]) -> Sequence
     """
     found = {}
     if (of_items := features.get(ITEM_FEATURES)) is not None:
-        known = sequences.vocabulary
-        new = [raw for raw in of_items.ids.tolist() if not known.encode([raw])[0]]
+        known, ids = sequences.vocabulary, of_items.ids.tolist()
+        new = [raw for raw, number in zip(ids, known.encode(ids)) if number == PAD]
         counts = np.concatenate([known.counts, np.zeros(len(new), np.int64)])
         vocabulary = Vocabulary(np.array([*known.items.tolist(), *new], object), counts)
         sequences = replace(sequences, vocabulary=vocabulary)

@@ -18,7 +18,6 @@ BLOCK_ELEMENTS = 1 << 25
 BLOCK_WIDTH = 128
 """The best items are searched for in blocks of so many columns."""
 
-
 Metrics = dict[str, dict[str, float]]
 """Protocol -> metric -> value."""
 
@@ -58,11 +57,6 @@ class RankingTask:
     @property
     def protocols(self) -> tuple[str, ...]:
         return (*self.negatives, FULL) if self.all_items else tuple(self.negatives)
-
-    @property
-    def counts(self) -> np.ndarray:
-        """The actions of each item in the histories, int64 [n]."""
-        return np.bincount(self.histories.items, minlength=self.histories.num_items + 1)[1:]
 
     def num_candidates(self, protocol: str) -> np.ndarray:
         """Returns the number of items that each target is ranked among, without itself, int64 [k]."""
@@ -151,7 +145,7 @@ class Ranker:
         """
         listed = {protocol: np.zeros(task.histories.num_items + 1, np.int64) for protocol in task.protocols}
         ranks = self._ranks(task, title, listed)
-        sizes = task.counts, task.histories.num_users
+        sizes = task.histories.counts()[1:], task.histories.num_users
         return ranks, {name: {**metrics(ranks[name]), **list_metrics(listed[name][1:], *sizes)} for name in ranks}
 
     def _ranks(self, task: RankingTask, title: str | None, listed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

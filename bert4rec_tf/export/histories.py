@@ -59,16 +59,18 @@ class Histories:
 
     def write(self, path: Path) -> None:
         """Writes the file, compressed. Equal histories give equal bytes."""
-        users = np.frombuffer("\n".join(self.users).encode(), np.uint8)
         lengths = np.diff(self.splits).astype(np.int32)
-        npz.write(path, {"items": self.items.astype(np.int32), "lengths": lengths, "users": users}, compressed=True)
+        content = {"items": self.items.astype(np.int32), "lengths": lengths, "users": npz.of_lines(self.users)}
+        npz.write(path, content, compressed=True)
 
     @classmethod
     def read(cls, path: Path, num_items: int) -> "Histories":
         """Reads what `write` wrote. Raises UserError if it is damaged or does not fit the number of items."""
         found = npz.read(path, ("items", "lengths", "users"))
         try:
-            items, users = found["items"], found["users"].tobytes().decode().split("\n")
+            items, users = found["items"], npz.lines(found["users"])
+            if not users:
+                raise ValueError("no users")
             if items.size and not 1 <= items.min() <= items.max() <= num_items:
                 raise ValueError("unknown items")
             return cls(items, np.concatenate([[0], np.cumsum(found["lengths"], dtype=np.int64)]), users)

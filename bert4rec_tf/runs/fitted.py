@@ -21,7 +21,7 @@ from bert4rec_tf.evaluation.candidates import SAMPLERS
 from bert4rec_tf.evaluation.metrics import FULL, POPULAR
 from bert4rec_tf.evaluation.ranking import Ranker, RankingTask
 from bert4rec_tf.export.histories import Histories
-from bert4rec_tf.export.layout import CONFIG, MODEL, model_folder
+from bert4rec_tf.export.layout import CONFIG, MODEL
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import Progress, warn
@@ -339,7 +339,7 @@ def open(path: Path | str, titles: Any = None) -> FittedModel:
     if (folder / MODEL).exists():
         return FittedModel(SavedRecommender(folder), None, known)
     if (folder / CONFIG).exists():
-        return FittedModel(SavedRecommender(model_folder(folder)), folder, known)
+        return FittedModel(SavedRecommender(folder), folder, known)
     raise UserError(f"`path` must be a work directory or a SavedModel. Received: path={folder}")
 
 

@@ -67,8 +67,7 @@ class Source:
     def _arrays(self) -> dict[str, np.ndarray]:
         header = json.dumps({"model": self.model, "settings": dict(self.settings)}, sort_keys=True)
         lists = {ITEMS: self.items, USERS: self.users, **self.features}
-        texts = {"header": header, **{name: "\n".join(raw) for name, raw in lists.items()}}
-        content = {name: np.frombuffer(text.encode(), np.uint8) for name, text in texts.items()}
+        content = {name: npz.of_lines(texts) for name, texts in {"header": [header], **lists}.items()}
         return {**content, **{f"weights/{number:03d}": value for number, value in enumerate(self.weights)}}
 
     def check(self, run: Run) -> None:
@@ -147,10 +146,10 @@ def load(path: Path, fingerprint: str | None) -> Source:
     content = npz.read(path)
     try:
         header = json.loads(content["header"].tobytes())
-        items, users = (_lines(content[name].tobytes().decode()) for name in (ITEMS, USERS))
+        items, users = (npz.lines(content[name]) for name in (ITEMS, USERS))
         weights = [content[name] for name in sorted(content) if name.startswith("weights/")]
         kinds = [kind for kind in (ITEM_FEATURES, USER_FEATURES) if kind in content]
-        features = {kind: _lines(content[kind].tobytes().decode()) for kind in kinds}
+        features = {kind: npz.lines(content[kind]) for kind in kinds}
         source = Source(header["model"], header["settings"], items, users, weights, features=features)
         found = source.fingerprint
     except (KeyError, TypeError, ValueError) as error:
@@ -168,10 +167,6 @@ def names_of(model: Recommender) -> dict[str, list[str]]:
 def _fixed(settings: Settings) -> dict[str, Any]:
     """Returns the settings that a warm start must not change, with their defaults."""
     return {field.name: field.default for field in dataclasses.fields(settings) if not field.metadata["changeable"]}
-
-
-def _lines(text: str) -> list[str]:
-    return text.split("\n") if text else []
 
 
 def _pairs(theirs: Sequence[str], ours: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

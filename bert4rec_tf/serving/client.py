@@ -117,7 +117,8 @@ class SavedRecommender:
 
     def history_of(self, user: str) -> list[str]:
         """Returns the raw ids of a user's last items, oldest first. Raises UserError for an unknown user."""
-        return [self.items[number - 1] for number in self.known_histories()[user]]
+        self.known_histories()
+        return self._model.history_of(user)
 
     def check(self, choices: Choices) -> None:
         """Raises UserError if the model was exported before it could do what is asked."""

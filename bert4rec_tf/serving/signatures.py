@@ -113,6 +113,10 @@ class LoadedModel:
         path = self.folder / HISTORIES
         return Histories.read(path, len(self.items or ())) if path.exists() else None
 
+    def history_of(self, user: str) -> list[str]:
+        """Returns the raw ids of a user's last items, oldest first. Raises UserError for an unknown user."""
+        return [self.items[number - 1] for number in self.histories[user]]
+
     def call(self, signature: str, arrays: Arrays) -> dict[str, np.ndarray]:
         """Returns the outputs of a signature. Inputs that are not given have their default values.
 

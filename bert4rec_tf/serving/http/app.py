@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.serving.http import guard, predict
 from bert4rec_tf.serving.http.batching import Batcher, Overloaded
 from bert4rec_tf.serving.http.catalogue import Catalogue
+from bert4rec_tf.serving.http.guard import Handler
 from bert4rec_tf.serving.http.predict import RequestError
 from bert4rec_tf.serving.http.settings import ServerSettings
 from bert4rec_tf.serving.http.versions import Versions
@@ -49,8 +50,6 @@ MAX_QUERY_LENGTH, MAX_RESULTS = 200, 100
 
 MAX_SEARCHES = 64
 """So many searches run or wait at most. One runs at a time, for it holds Python's lock in turns with the event loop."""
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True)
@@ -132,6 +131,8 @@ class Service:
             watch.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await watch
+        for pool in (self._converters, self._searcher):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()

@@ -22,11 +22,13 @@ def middleware(settings: ServerSettings) -> Callable[[web.Request, Handler], Awa
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         host, origin = request.headers.get("Host"), request.headers.get("Origin")
         # An address in numbers is safe: to lead a browser here under a foreign name, that name must be looked up.
-        name = _name(f"//{host}")
-        if host is not None and not (takes_any_name or name in known or _is_address(name)):
+        _, name = _split(f"//{host}")
+        if host is not None and not (takes_any_name or name in known or _address(name)):
             raise RequestError(f"`Host` must be a name of this server or in --allowed_hosts. Received: {host}", 403)
-        if origin is not None and urlsplit(origin).netloc != host and _name(origin) not in named:
-            raise RequestError(f"`Origin` must be this server's page. Received: {origin}", 403)
+        if origin is not None:
+            place, of_page = _split(origin)
+            if place != host and of_page not in named:
+                raise RequestError(f"`Origin` must be this server's page. Received: {origin}", 403)
         return await handler(request)
 
     return check
@@ -34,20 +36,22 @@ def middleware(settings: ServerSettings) -> Callable[[web.Request, Handler], Awa
 
 def is_loopback(host: str) -> bool:
     """Tells whether only this machine reaches the address that is listened on."""
-    return host.lower() == "localhost" or (_is_address(host) and ipaddress.ip_address(host.split("%")[0]).is_loopback)
+    address = _address(host)
+    return host.lower() == "localhost" or (address is not None and address.is_loopback)
 
 
-def _name(url: str) -> str:
-    """Returns the host of an address in lower case, without port and brackets; "" if it has none."""
+def _split(url: str) -> tuple[str, str]:
+    """Returns the host of an address as it stands there, and in lower case without port and brackets; "" for none."""
     try:
-        return urlsplit(url).hostname or ""
+        parts = urlsplit(url)
+        return parts.netloc, parts.hostname or ""
     except ValueError:
-        return ""
+        return "", ""
 
 
-def _is_address(name: str) -> bool:
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Returns an address in numbers; None for a name."""
     try:
-        ipaddress.ip_address(name.split("%")[0])
+        return ipaddress.ip_address(name.split("%")[0])
     except ValueError:
-        return False
-    return True
+        return None

@@ -67,10 +67,8 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings) -> PredictR
     by_rows = INSTANCES in content
     if by_rows == (INPUTS in content):
         raise RequestError(f"The body must have either `{INSTANCES}` or `{INPUTS}`, and not both")
-    if by_rows:
-        columns = _by_rows(_with_histories(content[INSTANCES], signature, model, settings), signature)
-    else:
-        columns = _by_columns(_with_histories(content[INPUTS], signature, model, settings), signature)
+    given = _with_histories(content[INSTANCES if by_rows else INPUTS], signature, model, settings)
+    columns = _by_rows(given, signature) if by_rows else _by_columns(given, signature)
     arrays = {name: _array(name, value, signature.inputs[name], settings) for name, value in columns.items()}
     rows = _rows(arrays, signature, settings)
     shared = {name for name, array in arrays.items() if not signature.inputs[name].has_rows or len(array) != rows}
@@ -86,13 +84,15 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings) -> PredictR
 
 def _check_answer(rows: int, arrays: Mapping[str, np.ndarray], model: LoadedModel, settings: ServerSettings) -> None:
     """Refuses what this project's signatures would answer with more values than allowed, before it is computed."""
-    most = len(model.items) if model.items is not None else settings.max_answer
-    widths = [min(int(arrays["k"]), most)] if np.ndim(arrays.get("k", [])) == 0 else []
-    widths += [arrays["candidates"].shape[1]] if np.ndim(arrays.get("candidates", 0)) == 2 else []
-    if rows * max(widths, default=0) > settings.max_answer:
+    k, candidates = arrays.get("k"), arrays.get("candidates")
+    width = 0
+    if k is not None and k.ndim == 0:
+        width = min(int(k), settings.max_answer if model.items is None else len(model.items))
+    if candidates is not None and candidates.ndim == 2:
+        width = max(width, candidates.shape[1])
+    if rows * width > settings.max_answer:
         raise RequestError(
-            f"An answer may have at most {settings.max_answer:,} values. Received: {rows:,} rows of {max(widths):,}",
-            413,
+            f"An answer may have at most {settings.max_answer:,} values. Received: {rows:,} rows of {width:,}", 413
         )
 
 
@@ -152,10 +152,9 @@ def _with_histories(given: Any, signature: Signature, model: LoadedModel, settin
 def _history_of(user: Any, model: LoadedModel, settings: ServerSettings) -> list[str]:
     name = _text(USERS, user).decode("utf-8", "surrogateescape")
     try:
-        numbers = model.histories[name]
+        return model.history_of(name)[-settings.max_history :]
     except UserError as error:
         raise RequestError(str(error)) from None
-    return [model.items[number - 1] for number in numbers[-settings.max_history :]]
 
 
 def _by_rows(instances: Any, signature: Signature) -> Mapping[str, list]:

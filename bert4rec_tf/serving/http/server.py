@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import signal
 import socket
@@ -13,6 +12,7 @@ from aiohttp import web
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.serving.http.app import Service, open_versions
+from bert4rec_tf.serving.http.guard import is_loopback
 from bert4rec_tf.serving.http.settings import ServerSettings
 
 DRAIN_SECONDS = 1.0
@@ -98,7 +98,7 @@ def listening(settings: ServerSettings) -> socket.socket:
         raise UserError(
             f"`host` and `port` cannot be listened on: {settings.host}:{settings.port} ({reason})"
         ) from error
-    if not ipaddress.ip_address(place[0].split("%")[0]).is_loopback:
+    if not is_loopback(place[0]):
         warn(
             f"{settings.host} can be reached from other machines, and the server has no authentication; put a proxy "
             "with TLS and authentication in front of it"

@@ -53,6 +53,8 @@ BAD = {
     "a page in a box": ({"Origin": "null"}, 403, "`Origin` must be"),
     "another port": ({"Host": "localhost:PORT", "Origin": "http://localhost:1"}, 403, "`Origin` must be"),
     "another name": ({"Host": "127.0.0.1:PORT", "Origin": "http://localhost:PORT"}, 403, "`Origin` must be"),
+    "half an address for a page": ({"Origin": "http://[::1"}, 403, "`Origin` must be"),
+    "a page without a host": ({"Host": "", "Origin": "file:///x"}, 403, "`Host` must be"),
     "a form": ({"Content-Type": "application/x-www-form-urlencoded"}, 415, "`Content-Type` must be application/json"),
     "plain text": ({"Content-Type": "text/plain;charset=UTF-8"}, 415, "`Content-Type` must be application/json"),
 }

@@ -187,11 +187,15 @@ function requestBody() {
   return JSON.stringify({ signature_name: signature, inputs });
 }
 
+async function predict(body, signal) {
+  const { outputs } = await fetchJson(`v1/models/${encodeURIComponent(model.name)}:predict`, { method: "POST", body, signal });
+  return outputs;
+}
+
 async function recommend() {
   predicting.abort();
   predicting = new AbortController();
-  const address = `v1/models/${encodeURIComponent(model.name)}:predict`;
-  const { outputs } = await fetchJson(address, { method: "POST", body: requestBody(), signal: predicting.signal });
+  const outputs = await predict(requestBody(), predicting.signal);
   const rows = outputs.items[0]
     .map((id, place) => ({ id, score: Number(outputs.scores[0][place]) }))
     .filter((row) => row.id !== "");
@@ -252,8 +256,7 @@ async function explain(candidates, signal) {
   const items = [...new Set(asked)].slice(-MAX_LEFT_OUT);
   const histories = [asked, ...items.map((left) => asked.filter((id) => id !== left))];
   const body = JSON.stringify({ signature_name: SCORE, inputs: { histories, candidates: histories.map(() => candidates) } });
-  const address = `v1/models/${encodeURIComponent(model.name)}:predict`;
-  const { outputs } = await fetchJson(address, { method: "POST", body, signal });
+  const outputs = await predict(body, signal);
   const [whole, ...without] = outputs.scores ?? outputs;
   [...byId("recommendations").children].forEach((row, place) => {
     const reasons = items
