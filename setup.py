@@ -11,6 +11,7 @@ PLOTS = ["matplotlib>=3.8"]
 REPORT = ["jinja2>=3.1"]
 SERVE = ["aiohttp>=3.11", "orjson>=3.10"]
 TEST = [
+    "axe-playwright-python>=0.1",
     "hypothesis>=6.100",
     "ir-measures>=0.3.7",
     "mypy>=1.14",

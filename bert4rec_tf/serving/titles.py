@@ -1,4 +1,4 @@
-"""Reads the titles of items."""
+"""Reads the titles and tags of items."""
 
 import csv
 import io
@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf.data.reading.columns import ITEMS, guess
+from bert4rec_tf.data.reading.columns import BETWEEN, ITEMS, guess
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 
 COLUMNS = ("id", "title")
 IDS = ("id", *ITEMS)
 TITLES = ("title", "name", "itemtitle", "itemname", "movietitle", "productname", "gamename", "trackname")
+TAGS = ("genres", "genre", "tags", "tag", "categories", "category")
 """Usual names of the columns, as in `data.reading.columns`."""
 
 DOUBLE_COLON = "::"
@@ -22,21 +23,27 @@ _UNIT_SEPARATOR = "\x1f"
 
 
 def read_titles(path: Path) -> dict[str, str]:
-    """Returns raw id -> title. If an id occurs twice, its last title counts.
+    """Returns raw id -> title, as `read_titles_and_tags`."""
+    return read_titles_and_tags(path)[0]
+
+
+def read_titles_and_tags(path: Path) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """Returns raw id -> title, and raw id -> tags. If an id occurs twice, its last line counts.
 
     Args:
         path: CSV in UTF-8, `.gz` or not, between commas, semicolons or tabs, with a header. The columns of ids and
-            titles are found by their names (`IDS`, `TITLES`). Or MovieLens' `movies.dat`: `::` between the id, the
-            title and the rest, no header, in UTF-8 or Latin-1. Empty lines are skipped.
+            titles are found by their names (`IDS`, `TITLES`), and so is one of tags (`TAGS`), if there is one: `|`
+            stands between the tags of a cell. Or MovieLens' `movies.dat`: `::` between the id, the title and the
+            genres, no header, in UTF-8 or Latin-1. Empty lines are skipped.
 
     Raises:
         UserError: if the file cannot be read, lacks these columns, or a line has more or fewer fields than the first.
     """
     lines = _lines(path)
-    titles = {}
+    titles, tags = {}, {}
     try:
         first = next(lines, [])
-        of_id, of_title, has_header = _places(path, first, lines.dialect.delimiter == _UNIT_SEPARATOR)
+        of_id, of_title, of_tags, has_header = _places(path, first, lines.dialect.delimiter == _UNIT_SEPARATOR)
         for fields in filter(None, lines if has_header else itertools.chain([first], lines)):
             if len(fields) != len(first):
                 raise UserError(
@@ -44,9 +51,11 @@ def read_titles(path: Path) -> dict[str, str]:
                     f"field that contains a comma in double quotes. Received: {len(fields)}"
                 )
             titles[fields[of_id]] = fields[of_title]
+            if of_tags is not None:
+                tags[fields[of_id]] = [tag.strip() for tag in fields[of_tags].split(BETWEEN) if tag.strip()]
     except csv.Error as error:
         raise UserError(f"{path}:{lines.line_num}: is not CSV ({error})") from error
-    return titles
+    return titles, tags
 
 
 def _lines(path: Path) -> Any:
@@ -70,13 +79,13 @@ def _lines(path: Path) -> Any:
     return csv.reader(io.StringIO(text, newline=""), delimiter=separator, quoting=quoting, strict=True)
 
 
-def _places(path: Path, first: list[str], may_lack_header: bool) -> tuple[int, int, bool]:
-    """Returns the columns of ids and titles, from 0, and whether the first line is a header."""
-    found = guess(first, IDS), guess(first, TITLES)
-    if found[0] is not None and found[1] is not None:
-        return first.index(found[0]), first.index(found[1]), True
+def _places(path: Path, first: list[str], may_lack_header: bool) -> tuple[int, int, int | None, bool]:
+    """Returns the columns of ids, titles and tags, from 0, and whether the first line is a header."""
+    of_id, of_title, of_tags = (guess(first, names) for names in (IDS, TITLES, TAGS))
+    if of_id is not None and of_title is not None:
+        return first.index(of_id), first.index(of_title), None if of_tags is None else first.index(of_tags), True
     if may_lack_header:
-        return 0, 1, False
+        return 0, 1, 2 if len(first) > 2 else None, False
     raise UserError(
         f"{path}: the first line must be a header with the columns `id` (or `item`, `movieId`, `asin` ...) and `title` "
         "(or `name`)"

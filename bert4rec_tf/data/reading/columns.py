@@ -22,6 +22,9 @@ TIMES = (
 )
 """Usual names of the columns, in lowercase letters and digits only, preferred names first."""
 
+BETWEEN = "|"
+"""Separates the values of one cell."""
+
 NO_TIME = "none"
 TEXT, JSON, LITERALS, PARQUET = "text", "json", "literals", "parquet"
 

@@ -15,16 +15,13 @@ import pyarrow.parquet
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.data.features import Features, attached
 from bert4rec_tf.data.reading import tables
-from bert4rec_tf.data.reading.columns import ITEMS, USERS, guess
+from bert4rec_tf.data.reading.columns import BETWEEN, ITEMS, USERS, guess
 from bert4rec_tf.data.sequences import Sequences, bad_id
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 
 IDS = {ITEM_FEATURES: (*ITEMS, "id"), USER_FEATURES: (*USERS, "id")}
 """Usual names of the column of ids, preferred ones first."""
-
-BETWEEN = "|"
-"""Separates the values of one cell."""
 
 BINS = 10
 """A column of more different numbers than this is cut into so many quantiles."""

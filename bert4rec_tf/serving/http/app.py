@@ -23,12 +23,12 @@ from bert4rec_tf.serving.http.predict import RequestError
 from bert4rec_tf.serving.http.settings import ServerSettings
 from bert4rec_tf.serving.http.versions import Versions
 from bert4rec_tf.serving.signatures import LoadedModel, ModelError
-from bert4rec_tf.serving.titles import read_titles
+from bert4rec_tf.serving.titles import read_titles_and_tags
 
 LOG = logging.getLogger(__name__)
 
 PAGE = Path(__file__).parent / "page"
-PAGE_FILES = {"": "index.html", "page/style.css": "style.css", "page/app.js": "app.js", "page/icon.svg": "icon.svg"}
+PAGE_FILES = {"": "index.html", **{f"page/{name}": name for name in ("style.css", "app.js", "card.js", "dom.js", "icon.svg")}}
 CONTENT_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 JSON = "application/json"
@@ -63,14 +63,14 @@ class Served:
 
 def open_versions(settings: ServerSettings, report: Callable[[str], None] = warn) -> Versions[Served]:
     """Loads the newest version. Raises UserError if there is none, or the titles cannot be read."""
-    titles = read_titles(expanded_path(settings.titles)) if settings.titles else {}
+    titles, tags = read_titles_and_tags(expanded_path(settings.titles)) if settings.titles else ({}, {})
 
     def load(folder: Path, number: int) -> Served:
         model = LoadedModel(folder)
         _ = model.histories  # A damaged file is found now, not by the first request.
         model.warm_up()
         items = list(titles) if model.items is None else model.items
-        return Served(number, model, Catalogue(items, titles))
+        return Served(number, model, Catalogue(items, titles, tags))
 
     return Versions(model_folder(expanded_path(settings.model)), load, report)
 
@@ -223,19 +223,24 @@ class Service:
                 "titles": bool(served.catalogue.titles),
                 "inputs": signatures,
                 "card": served.model.card,
+                "users": len(served.model.histories.users) if served.model.histories else 0,
                 "max_history": self._settings.max_history,
+                "max_rows": self._settings.max_rows,
             }
         )
 
     async def items(self, request: web.Request) -> web.Response:
-        """Items that match `query`, or the items with the given `id`s, with their titles."""
-        catalogue = self._versions.current.catalogue
+        """The history of `user`, the items with the given `id`s, or those that match `query`, with titles and tags."""
+        served = self._versions.current
         ids = request.query.getall("id", [])
         query = request.query.get("query", "")
         if len(ids) > MAX_RESULTS or len(query) > MAX_QUERY_LENGTH:
             raise RequestError(f"A search may have at most {MAX_RESULTS} ids or {MAX_QUERY_LENGTH} characters")
-        results = ids or await self._search(catalogue, query)
-        return _json({"items": [{"id": item, "title": catalogue.title(item)} for item in results]})
+        if "user" in request.query:
+            results = predict.history_of(request.query["user"], served.model, self._settings)
+        else:
+            results = ids or await self._search(served.catalogue, query)
+        return _json({"items": [served.catalogue.described(item) for item in results]})
 
     async def _search(self, catalogue: Catalogue, query: str) -> list[str]:
         """Returns the items that match a query. A search whose caller hangs up before its turn is not made."""

@@ -1,4 +1,4 @@
-"""The items of a model with their titles, and a search that is fast for a million items."""
+"""The items of a model with their titles and tags, and a search that is fast for a million items."""
 
 import itertools
 import re
@@ -23,19 +23,24 @@ class Catalogue:
     Args:
         items: raw ids, the most popular first.
         titles: raw id -> title; items may lack one.
+        tags: raw id -> its tags; items may lack them.
     """
 
-    def __init__(self, items: Sequence[str], titles: Mapping[str, str]) -> None:
+    def __init__(
+        self, items: Sequence[str], titles: Mapping[str, str], tags: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
         self.items = items
         self.titles = titles
+        self.tags = tags or {}
         self._rows = {item: row for row, item in enumerate(items)}
         lines = (f"{item} {titles.get(item, '')}".replace("\n", " ") for item in items)
         self._text = _folded("".join(f"\n {line}" for line in lines)).encode() + b"\n"
         self._ends = np.flatnonzero(np.frombuffer(self._text, np.uint8) == ord("\n"))
         self._words = _Words(self._text, self._ends)
 
-    def title(self, item: str) -> str:
-        return self.titles.get(item, "")
+    def described(self, item: str) -> dict[str, str | Sequence[str]]:
+        """Returns the `id`, `title` and `tags` of an item."""
+        return {"id": item, "title": self.titles.get(item, ""), "tags": self.tags.get(item, ())}
 
     def search(self, query: str, limit: int) -> list[str]:
         """Returns at most `limit` items.

@@ -142,14 +142,17 @@ def _with_histories(given: Any, signature: Signature, model: LoadedModel, settin
     users = given[USERS]
     if isinstance(users, list):
         _check_rows(len(users), settings)
-        histories = [_history_of(one, model, settings) for one in users]
+        histories = [history_of(one, model, settings) for one in users]
     else:
-        histories = _history_of(users, model, settings)
+        histories = history_of(users, model, settings)
     kept = {name: value for name, value in given.items() if name != USERS or name in signature.inputs}
     return {**kept, HISTORIES: histories}
 
 
-def _history_of(user: Any, model: LoadedModel, settings: ServerSettings) -> list[str]:
+def history_of(user: Any, model: LoadedModel, settings: ServerSettings) -> list[str]:
+    """Returns a user's last items, oldest first. Raises RequestError for an unknown user, or without histories."""
+    if model.histories is None:
+        raise RequestError("This model holds no users' histories")
     name = _text(USERS, user).decode("utf-8", "surrogateescape")
     try:
         return model.history_of(name)[-settings.max_history :]

@@ -1,19 +1,30 @@
-"use strict";
+import { showCard } from "./card.js";
+import { byId, grouped, make } from "./dom.js";
 
 const MAX_SHOWN = 20;
 const DEFAULT = "serving_default";
 const RECOMMEND = "recommend";
-const POPULARITY = "popularity_correction";
+const SIMILAR = "similar";
 const SCORE = "score";
+const POPULARITY = "popularity_correction";
+const EMPTY = "empty";
+const EXAMPLE_LENGTH = 3;
+const EXAMPLE_FROM = 50;
+const MAX_SIMILAR = 6;
+const MAX_TAGS = 4;
 const MAX_REASONS = 2;
 const MAX_LEFT_OUT = 50;
 const LEAST_FALL = 1e-4;
 const PAUSE = 120;
-const byId = (id) => document.getElementById(id);
-const titles = new Map();
+const THEME = "theme";
+const PHONE = matchMedia("(max-width: 40rem)");
+const PERCENT = new Intl.NumberFormat("en", { style: "percent", minimumSignificantDigits: 3, maximumSignificantDigits: 3 });
+const TIMES = new Intl.NumberFormat("en", { maximumSignificantDigits: 2 });
+const known = new Map();
 
-let model = { inputs: {}, items: 0, titles: false, max_history: Infinity, card: {} };
+let model = { inputs: {}, items: 0, titles: false, users: 0, max_history: Infinity, max_rows: Infinity, card: {} };
 let history = [];
+let isExample = false;
 let found = [];
 let searching = new AbortController();
 let predicting = new AbortController();
@@ -24,6 +35,41 @@ async function fetchJson(address, options = {}) {
   const content = await response.json();
   if (!response.ok) throw new Error(content.error);
   return content;
+}
+
+/** Fetches items by a query, by their ids or by their user, and stores their titles and tags. Returns their ids. */
+async function fetchItems(parameters, signal) {
+  const { items } = await fetchJson(`page/items?${new URLSearchParams(parameters)}`, { signal });
+  for (const item of items) known.set(item.id, item);
+  return items.map((item) => item.id);
+}
+
+async function fetchTitles(ids) {
+  const missing = [...new Set(ids)].filter((id) => !known.has(id));
+  for (let begin = 0; model.titles && begin < missing.length; begin += 50) {
+    await fetchItems(missing.slice(begin, begin + 50).map((id) => ["id", id]));
+  }
+}
+
+function addressOfModel() {
+  return `v1/models/${encodeURIComponent(model.name)}`;
+}
+
+async function predict(signature, inputs, signal) {
+  const body = JSON.stringify({ signature_name: signature, inputs });
+  const { outputs } = await fetchJson(`${addressOfModel()}:predict`, { method: "POST", body, signal });
+  return outputs;
+}
+
+/** Whether `recommend` has this optional input. */
+function offers(name) {
+  return model.inputs[RECOMMEND]?.[name] === false;
+}
+
+/** Whether a signature has these inputs, and needs no others. */
+function takes(signature, ...names) {
+  const inputs = model.inputs[signature] ?? {};
+  return names.every((name) => name in inputs) && Object.keys(inputs).every((name) => !inputs[name] || names.includes(name));
 }
 
 function showMessage(message, bad = false) {
@@ -40,37 +86,76 @@ async function attempt(task) {
   }
 }
 
-/** Creates an element. Text from outside is set as textContent, never as markup. */
-function make(tag, properties = {}, ...children) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(properties)) {
-    if (name.startsWith("aria-")) element.setAttribute(name, value);
-    else element[name] = value;
-  }
-  element.append(...children);
-  return element;
-}
+// Rows
 
 function nameOf(id) {
-  return titles.get(id) || id;
+  return known.get(id)?.title || id;
 }
 
+/** Returns an item's title, or its id if it has none, and its tags. */
 function nameElement(id) {
   const name = make("span", { className: "name" }, nameOf(id));
-  if (titles.get(id)) name.append(make("span", { className: "id" }, id));
-  return name;
+  const tags = (known.get(id)?.tags ?? []).slice(0, MAX_TAGS).map((tag) => make("span", { className: "tag" }, tag));
+  return tags.length ? make("span", { className: "named" }, name, make("span", { className: "tags" }, ...tags)) : name;
 }
 
-function storeTitles(items) {
-  for (const { id, title } of items) titles.set(id, title);
+function smallButton(kind, sign, words, id, onclick, disabled = false) {
+  return make("button", { type: "button", className: `small ${kind}`, title: words, "aria-label": `${words}: ${nameOf(id)}`, onclick, disabled }, sign);
 }
 
-async function fetchTitles(ids) {
-  const missing = [...new Set(ids)].filter((id) => !titles.has(id));
-  for (let begin = 0; model.titles && begin < missing.length; begin += 50) {
-    const parameters = new URLSearchParams(missing.slice(begin, begin + 50).map((id) => ["id", id]));
-    storeTitles((await fetchJson(`page/items?${parameters}`)).items);
-  }
+/** Returns the part of a row that names the item. A click on it shows similar items, if the model knows them. */
+function itemElement(id, ...children) {
+  if (!takes(SIMILAR, "items")) return make("span", { className: "item" }, ...children);
+  const toggle = ({ currentTarget }) => attempt(() => toggleSimilar(id, currentTarget));
+  return make("button", { type: "button", className: "item", title: "Similar items", "aria-expanded": "false", onclick: toggle }, ...children);
+}
+
+async function toggleSimilar(id, button) {
+  const row = button.closest("li");
+  const opens = button.getAttribute("aria-expanded") === "false";
+  button.setAttribute("aria-expanded", `${opens}`);
+  row.querySelector(".similar")?.remove();
+  if (!opens) return;
+  const outputs = await predict(SIMILAR, { items: [id], ...("k" in model.inputs[SIMILAR] ? { k: MAX_SIMILAR } : {}) });
+  const ids = outputs.items[0].slice(0, MAX_SIMILAR).filter((one) => one !== "");
+  await fetchTitles(ids);
+  if (button.getAttribute("aria-expanded") === "true" && !row.querySelector(".similar")) row.append(similarElement(id, ids));
+}
+
+function similarElement(id, ids) {
+  const buttons = ids.map((one) =>
+    make("button", { type: "button", className: "chip", "aria-label": `Add: ${nameOf(one)}`, onclick: () => extend(one) }, `+ ${nameOf(one)}`),
+  );
+  const words = ids.length ? "Similar:" : "Nothing similar is known.";
+  return make("div", { className: "similar", role: "group", "aria-label": `Similar to ${nameOf(id)}` }, make("span", {}, words), ...buttons);
+}
+
+/** Replaces the rows of a list. The focus stays at its place in it. */
+function replaceRows(list, rows) {
+  const place = [...list.children].findIndex((row) => row.contains(document.activeElement));
+  const kind = document.activeElement.className;
+  list.replaceChildren(...rows);
+  if (place >= 0 && rows.length) focusRow(rows[Math.min(place, rows.length - 1)], kind);
+}
+
+/** Focuses the button of a kind in a row, or its first one. */
+function focusRow(row, kind) {
+  const buttons = [...row.querySelectorAll("button:enabled")];
+  (buttons.find((button) => button.className === kind) ?? buttons[0])?.focus();
+}
+
+/** Moves the focus with the arrow keys: from the search field into its list, and through the rows of a list. */
+function moveFocus(event) {
+  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  const active = document.activeElement;
+  const row = active.closest(".rows > li");
+  if (!step || (!row && active !== byId("query"))) return;
+  const rows = [...(row?.parentElement ?? byId("found")).children];
+  const next = rows[rows.indexOf(row) + step];
+  if (!next && (step > 0 || rows[0]?.parentElement !== byId("found"))) return;
+  event.preventDefault();
+  if (next) focusRow(next, active.className);
+  else byId("query").focus();
 }
 
 // Search
@@ -79,40 +164,31 @@ async function search() {
   searching.abort();
   searching = new AbortController();
   const query = byId("query").value;
-  const parameters = new URLSearchParams({ query });
-  const { items } = await fetchJson(`page/items?${parameters}`, { signal: searching.signal });
-  storeTitles(items);
-  found = items.slice(0, MAX_SHOWN).map((item) => item.id);
+  const ids = await fetchItems({ query }, searching.signal);
   const acceptsAnyId = model.items === 0 && query.trim() !== "";
-  if (acceptsAnyId) found = [query.trim()];
+  found = acceptsAnyId ? [query.trim()] : ids.slice(0, MAX_SHOWN);
   showFound(query);
 }
 
 function showFound(query) {
-  byId("found").replaceChildren(
-    ...found.map((id) =>
-      make(
-        "li",
-        {},
-        make("button", { type: "button", className: "item", onclick: () => extend(id), "aria-label": `Add ${nameOf(id)} to the history` }, nameElement(id)),
-      ),
-    ),
-  );
+  const rows = found.map((id) => {
+    const add = make("span", { className: "sign", "aria-hidden": "true" }, "+");
+    const words = `Add ${nameOf(id)} to the history`;
+    return make("li", {}, make("button", { type: "button", className: "item", onclick: () => pick(id), "aria-label": words }, nameElement(id), add));
+  });
+  if (!rows.length && query.trim()) rows.push(make("li", { className: "hint" }, "Nothing found."));
+  replaceRows(byId("found"), rows);
   const count = found.length === MAX_SHOWN ? `The first ${MAX_SHOWN}` : `${found.length}`;
   byId("found").setAttribute("aria-label", query.trim() ? `${count} found for ${query}` : "Popular items");
-  if (!found.length && query.trim()) byId("found").append(make("li", { className: "hint" }, "Nothing found."));
+  byId("found").classList.toggle("popular", !query.trim());
 }
 
-/** Moves the focus with the arrow keys, from the search field through the buttons below it. */
-function moveFocus(event) {
-  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-  if (!step) return;
-  const stops = [byId("query"), ...byId("found").querySelectorAll("button")];
-  const next = stops[stops.indexOf(document.activeElement) + step];
-  if (next) {
-    event.preventDefault();
-    next.focus();
-  }
+/** Adds an item that was found. On a phone the list then makes room for the recommendations. */
+function pick(id) {
+  extend(id);
+  if (!PHONE.matches) return;
+  byId("query").value = "";
+  attempt(search);
 }
 
 // History
@@ -124,8 +200,9 @@ function extend(id) {
 
 function change(next, message) {
   history = next;
+  isExample = false;
   const parameters = new URLSearchParams(history.map((id) => ["item", id]));
-  window.history.replaceState(null, "", history.length ? `#${parameters}` : location.pathname);
+  window.history.replaceState(null, "", `#${history.length ? parameters : EMPTY}`);
   showHistory();
   showMessage(message);
   attempt(recommend);
@@ -148,156 +225,235 @@ function remove(place) {
 
 function showHistory() {
   const last = history.length - 1;
-  byId("history").replaceChildren(
-    ...history.map((id, place) => {
-      const small = (kind, sign, words, onclick, disabled = false) =>
-        make("button", { type: "button", className: `small ${kind}`, title: words, "aria-label": `${words}: ${nameOf(id)}`, onclick, disabled }, sign);
-      return make(
+  const list = byId("history");
+  replaceRows(
+    list,
+    history.map((id, place) =>
+      make(
         "li",
         {},
-        make("span", { className: "item" }, make("span", { className: "place" }, `${place + 1}`), nameElement(id)),
-        small("up", "↑", "Earlier", () => move(place, -1), place === 0),
-        small("down", "↓", "Later", () => move(place, 1), place === last),
-        small("remove", "✕", "Remove", () => remove(place)),
-      );
-    }),
+        itemElement(id, make("span", { className: "place" }, `${place + 1}`), nameElement(id)),
+        smallButton("up", "↑", "Earlier", id, () => move(place, -1), place === 0),
+        smallButton("down", "↓", "Later", id, () => move(place, 1), place === last),
+        smallButton("remove", "✕", "Remove", id, () => remove(place)),
+      ),
+    ),
   );
+  list.scrollTop = list.scrollHeight;
   byId("count").textContent = history.length ? `(${history.length})` : "";
   byId("clear").hidden = !history.length;
+  byId("example").hidden = history.length > 0 || !model.items;
+  byId("history-hint").textContent = isExample
+    ? "An example. Change it, or clear it and add your own."
+    : history.length ? "Oldest first." : "Without a history you see the most popular items.";
+}
+
+/** Shows a popular item and those among the popular ones that are likeliest to come next. */
+async function showExample() {
+  const popular = (await fetchItems({ query: "" })).slice(0, EXAMPLE_FROM);
+  let ids = popular;
+  if (popular.length && offers("candidates") && takes(RECOMMEND, "histories")) {
+    const inputs = { histories: [popular.slice(0, 1)], k: EXAMPLE_LENGTH - 1, candidates: [popular] };
+    const { items } = await predict(RECOMMEND, inputs);
+    ids = [popular[0], ...items[0].filter((id) => id !== "")];
+  }
+  history = ids.slice(0, Math.min(EXAMPLE_LENGTH, model.max_history));
+  isExample = history.length > 0;
+  window.history.replaceState(null, "", location.pathname);
+  showHistory();
+  attempt(recommend);
+}
+
+async function loadUser() {
+  const user = byId("user").value.trim();
+  const ids = await fetchItems({ user });
+  change(ids, `The last ${ids.length} items of user ${user}`);
+}
+
+/** Shows the history that the address holds, or an example if it says nothing about one. */
+async function readAddress() {
+  const address = location.hash.slice(1);
+  if (!address) return showExample();
+  history = new URLSearchParams(address).getAll("item").slice(0, model.max_history);
+  isExample = false;
+  await fetchTitles(history);
+  showHistory();
+  attempt(recommend);
 }
 
 // Recommendations
-
-/** Whether `recommend` has this optional input. */
-function offers(name) {
-  return model.inputs[RECOMMEND]?.[name] === false;
-}
 
 function hasSlider() {
   return offers("k") && offers(POPULARITY);
 }
 
-function requestBody() {
-  const signature = offers("k") ? RECOMMEND : DEFAULT;
+/** Whether popular items are lowered, so that the scores are no longer probabilities. */
+function isCorrected() {
+  return (hasSlider() ? byId("popularity").valueAsNumber : model.card[POPULARITY]) > 0;
+}
+
+function givesProbabilities() {
+  return model.card.scores === "log-probabilities";
+}
+
+function comparesHistories() {
+  return takes(SCORE, "histories", "candidates");
+}
+
+function inputsOfRecommend(signature) {
   const inputs = { histories: [history] };
   if ("users" in model.inputs[signature]) inputs.users = [byId("user").value];
   if (offers("k")) inputs.k = Number(byId("number").value);
   if (offers("k") && offers("exclude_seen")) inputs.exclude_seen = !byId("seen").checked;
   if (hasSlider()) inputs[POPULARITY] = byId("popularity").valueAsNumber;
-  return JSON.stringify({ signature_name: signature, inputs });
-}
-
-async function predict(body, signal) {
-  const { outputs } = await fetchJson(`v1/models/${encodeURIComponent(model.name)}:predict`, { method: "POST", body, signal });
-  return outputs;
+  return inputs;
 }
 
 async function recommend() {
   predicting.abort();
   predicting = new AbortController();
-  const outputs = await predict(requestBody(), predicting.signal);
+  const { signal } = predicting;
+  const signature = offers("k") ? RECOMMEND : DEFAULT;
+  const outputs = await predict(signature, inputsOfRecommend(signature), signal);
   const rows = outputs.items[0]
     .map((id, place) => ({ id, score: Number(outputs.scores[0][place]) }))
     .filter((row) => row.id !== "");
   await fetchTitles(rows.map((row) => row.id));
+  signal.throwIfAborted();
   showRecommendations(rows);
-  /* The reasons come later, and the list is whole without them. */
-  explain(rows.map((row) => row.id), predicting.signal).catch(() => {});
   const unknown = outputs.unknown?.[0] ?? 0;
   if (unknown) showMessage(`The model does not know ${unknown} of the items in the history and skipped them.`);
-}
-
-/** Whether the scores are lowered by popularity, so that they are no longer probabilities. */
-function isCorrected() {
-  return (hasSlider() ? byId("popularity").valueAsNumber : model.card[POPULARITY]) > 0;
-}
-
-/** Returns each row's bar length, 0 to 1, and its score as text: a probability if the model card says log-probabilities. */
-function displayedScores(rows) {
-  const probabilities = rows.map((row) => Math.exp(row.score));
-  const sum = probabilities.reduce((total, one) => total + one, 0);
-  const areProbabilities = model.card.scores === "log-probabilities" && !isCorrected();
-  const values = areProbabilities ? probabilities : rows.map((row) => row.score);
-  const least = areProbabilities ? 0 : Math.min(...values, 0);
-  const range = Math.max(...values) - least || 1;
-  const percent = new Intl.NumberFormat("en", { style: "percent", minimumSignificantDigits: 3, maximumSignificantDigits: 3 });
-  const shown = (value) => (areProbabilities ? percent.format(value) : value.toPrecision(4));
-  byId("measure").textContent = areProbabilities
-    ? `Probability of being the next item; together ${percent.format(sum)}. Click an item to add it to the history.`
-    : `${isCorrected() ? "Corrected scores." : "Scores; higher is better."} Click an item to add it to the history.`;
-  return values.map((value) => ({ share: (value - least) / range, shown: shown(value) }));
+  /* It comes later, and the list can be used without it. */
+  if (rows.length && comparesHistories()) await compareHistories(rows.map((row) => row.id), signal);
 }
 
 function showRecommendations(rows) {
-  const scores = displayedScores(rows);
-  byId("recommendations").replaceChildren(
-    ...rows.map(({ id }, place) => {
-      const { share, shown } = scores[place];
-      const button = make(
-        "button",
-        { type: "button", className: "item", onclick: () => extend(id), "aria-label": `Add ${nameOf(id)} to the history; ${shown}` },
-        make("span", { className: "place" }, `${place + 1}`),
-        nameElement(id),
-        make("span", { className: "share" }, shown),
-      );
-      button.style.setProperty("--share", `${(100 * share).toFixed(2)}%`);
-      return make("li", {}, button);
-    }),
+  const list = byId("recommendations");
+  replaceRows(
+    list,
+    rows.map(({ id }, place) =>
+      make(
+        "li",
+        {},
+        itemElement(id, make("span", { className: "place" }, `${place + 1}`), nameElement(id), make("span", { className: "share" })),
+        smallButton("add", "+", "Add", id, () => extend(id)),
+      ),
+    ),
   );
+  const scores = rows.map((row) => row.score);
+  if (!givesProbabilities() || (isCorrected() && !comparesHistories())) showScores(scores);
+  else if (!isCorrected()) showProbabilities(scores);
   if (!rows.length) byId("measure").textContent = "No items left to recommend.";
 }
 
-/** Says under each recommendation without which items of the history its score falls most. */
-async function explain(candidates, signal) {
-  const inputs = model.inputs[SCORE] ?? {};
-  const others = Object.keys(inputs).filter((name) => inputs[name] && name !== "histories" && name !== "candidates");
-  if (!("candidates" in inputs) || others.length || history.length < 2 || !candidates.length) return;
+function setBar(row, part) {
+  row.querySelector(".item").style.setProperty("--share", `${(100 * part).toFixed(2)}%`);
+}
+
+/** Shows scores that are no probabilities. The longest bar is the best score. */
+function showScores(scores) {
+  const least = Math.min(...scores, 0);
+  const range = Math.max(...scores) - least || 1;
+  [...byId("recommendations").children].forEach((row, place) => {
+    row.querySelector(".share").textContent = scores[place].toPrecision(4);
+    setBar(row, (scores[place] - least) / range);
+  });
+  byId("measure").textContent = isCorrected() ? "Scores, with popular items lowered; higher is better." : "Scores; higher is better.";
+}
+
+function showProbabilities(scores) {
+  const probabilities = scores.map(Math.exp);
+  [...byId("recommendations").children].forEach((row, place) => {
+    row.querySelector(".share").textContent = PERCENT.format(probabilities[place]);
+  });
+  const sum = PERCENT.format(probabilities.reduce((total, one) => total + one, 0));
+  const order = isCorrected() ? "Popular items are lowered in the order. " : "";
+  const lift = history.length && comparesHistories() ? " Bar and ×: how many times likelier than without the history." : "";
+  byId("measure").textContent = `${order}Probability of being the next item; together ${sum}.${lift}`;
+}
+
+/** Scores the recommended items also without a history, and without each of its items: what it changes, and why. */
+async function compareHistories(candidates, signal) {
   const asked = history;
-  const items = [...new Set(asked)].slice(-MAX_LEFT_OUT);
-  const histories = [asked, ...items.map((left) => asked.filter((id) => id !== left))];
-  const body = JSON.stringify({ signature_name: SCORE, inputs: { histories, candidates: histories.map(() => candidates) } });
-  const outputs = await predict(body, signal);
-  const [whole, ...without] = outputs.scores ?? outputs;
+  const most = Math.min(MAX_LEFT_OUT, model.max_rows - 2);
+  const left = asked.length < 2 || most < 1 ? [] : [...new Set(asked)].slice(-most);
+  const histories = [asked, [], ...left.map((one) => asked.filter((id) => id !== one))];
+  const outputs = await predict(SCORE, { histories, candidates: histories.map(() => candidates) }, signal);
+  const [whole, bare, ...without] = (outputs.scores ?? outputs).map((row) => row.map(Number));
+  if (givesProbabilities()) {
+    showProbabilities(whole);
+    if (asked.length) showLifts(whole.map((score, place) => score - bare[place]));
+  }
+  showReasons(left, whole, without);
+}
+
+/** Shows how many times likelier each item is with the history. Bars are logarithms; the longest is the greatest lift. */
+function showLifts(logLifts) {
+  const longest = Math.max(Math.LN2, ...logLifts.map((one) => Math.min(one, Math.log(Number.MAX_VALUE))));
+  [...byId("recommendations").children].forEach((row, place) => {
+    row.querySelector(".share").append(make("span", { className: "lift" }, `×${TIMES.format(Math.exp(logLifts[place]))}`));
+    setBar(row, Math.min(Math.max(logLifts[place] / longest, 0), 1));
+  });
+}
+
+/** Says under each recommendation without which items of the history its score falls most. */
+function showReasons(items, whole, without) {
   [...byId("recommendations").children].forEach((row, place) => {
     const reasons = items
-      .map((id, left) => ({ id, fall: Number(whole[place]) - Number(without[left][place]) }))
+      .map((id, left) => ({ id, fall: whole[place] - without[left][place] }))
       .filter(({ fall }) => fall > LEAST_FALL)
       .sort((one, other) => other.fall - one.fall)
       .slice(0, MAX_REASONS);
-    if (reasons.length) row.append(make("p", { className: "why" }, `because of ${reasons.map(({ id }) => nameOf(id)).join(" and ")}`));
+    if (!reasons.length) return;
+    const names = reasons.map(({ id }) => nameOf(id)).join(" and ");
+    row.querySelector(".small").after(make("p", { className: "why" }, `because of ${names}`));
   });
+}
+
+// Theme
+
+/** Reads or writes the theme that this browser keeps. Browsers may forbid to keep anything. */
+function keptTheme(theme) {
+  try {
+    if (theme !== undefined) localStorage.setItem(THEME, theme);
+    return localStorage.getItem(THEME) ?? "";
+  } catch {
+    return theme ?? "";
+  }
+}
+
+function showTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+  byId("theme").value = theme;
 }
 
 // Start
 
-/** Shows the model and its training data, from the model card. */
-function showCard() {
-  const { model: kind, data } = model.card;
-  if (!kind) return;
-  const address = `v1/models/${encodeURIComponent(model.name)}/metadata`;
-  const words = data?.name ? `${kind}, trained on ${data.name}` : kind;
-  byId("card").replaceChildren(make("a", { href: address, title: "Model card and signatures" }, words));
+function showModel() {
+  const items = model.items ? `, ${grouped(model.items)} items` : "";
+  byId("model").textContent = `${model.name}, version ${model.version}${items}`;
+  byId("query-label").textContent = model.titles ? "Title or id" : "Id";
+  byId("choices").hidden = !offers("k");
+  byId("seen-label").hidden = !offers("exclude_seen");
+  const strength = model.card[POPULARITY] ?? 0;
+  byId("popularity-field").hidden = !hasSlider();
+  byId("popularity").max = Math.max(1, strength);
+  byId("popularity").value = strength;
+  byId("strength").value = byId("popularity").value;
+  byId("user-field").hidden = !model.users && !takesUsers();
+  byId("load").hidden = !model.users;
+  showCard(model, `${addressOfModel()}/metadata`);
+}
+
+function takesUsers() {
+  return "users" in (model.inputs[DEFAULT] ?? {});
 }
 
 async function start() {
   model = await fetchJson("page/model");
-  const items = new Intl.NumberFormat("en").format(model.items);
-  byId("model").textContent = `${model.name}, version ${model.version}${model.items ? `, ${items} items` : ""}`;
-  byId("query-label").textContent = model.titles ? "Title or id" : "Id";
-  showCard();
-  byId("choices").hidden = !offers("k");
-  byId("seen-label").hidden = !offers("exclude_seen");
-  byId("popularity-field").hidden = !hasSlider();
-  const strength = model.card[POPULARITY] ?? 0;
-  byId("popularity").max = Math.max(1, strength);
-  byId("popularity").value = strength;
-  byId("strength").value = byId("popularity").value;
-  byId("user-field").hidden = !("users" in (model.inputs[DEFAULT] ?? {}));
-  history = new URLSearchParams(location.hash.slice(1)).getAll("item").slice(0, model.max_history);
-  await fetchTitles(history);
-  showHistory();
+  showModel();
   attempt(search);
-  attempt(recommend);
+  await readAddress();
 }
 
 /** Returns a function that runs a task once its calls have paused. */
@@ -310,27 +466,41 @@ function debounced(task) {
   return { run, cancel: () => clearTimeout(pause) };
 }
 
+function on(id, event, handler) {
+  byId(id).addEventListener(event, handler);
+}
+
 const searchSoon = debounced(search);
-byId("query").addEventListener("input", searchSoon.run);
-byId("search").addEventListener("submit", (event) => {
+const recommendSoon = debounced(recommend);
+showTheme(keptTheme());
+on("theme", "change", () => showTheme(keptTheme(byId("theme").value)));
+on("card", "click", () => byId("card-dialog").showModal());
+on("close-card", "click", () => byId("card-dialog").close());
+on("query", "input", searchSoon.run);
+on("search", "submit", (event) => {
   event.preventDefault();
   searchSoon.cancel();
   attempt(async () => {
     await search();
-    if (found.length && byId("query").value.trim()) extend(found[0]);
+    if (found.length && byId("query").value.trim()) pick(found[0]);
   });
 });
-byId("find").addEventListener("keydown", moveFocus);
-byId("clear").addEventListener("click", () => {
+document.addEventListener("keydown", moveFocus);
+on("user-field", "submit", (event) => {
+  event.preventDefault();
+  if (model.users) attempt(loadUser);
+});
+on("user", "input", () => takesUsers() && recommendSoon.run());
+on("example", "click", () => attempt(showExample));
+on("clear", "click", () => {
   change([], "History cleared");
   byId("query").focus();
 });
-byId("number").addEventListener("change", () => attempt(recommend));
-byId("seen").addEventListener("change", () => attempt(recommend));
-const recommendSoon = debounced(recommend);
-byId("popularity").addEventListener("input", () => {
+on("number", "change", () => attempt(recommend));
+on("seen", "change", () => attempt(recommend));
+on("popularity", "input", () => {
   byId("strength").value = byId("popularity").value;
   recommendSoon.run();
 });
-byId("user").addEventListener("input", () => attempt(recommend));
+addEventListener("hashchange", () => attempt(readAddress));
 attempt(start);

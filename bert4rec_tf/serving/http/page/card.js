@@ -1,0 +1,138 @@
+import { byId, grouped, make } from "./dom.js";
+
+const PROTOCOLS = [
+  ["full", () => "among all items that the user had not met"],
+  ["popular", (negatives) => `among ${negatives} items drawn by popularity`],
+  ["uniform", (negatives) => `among ${negatives} items drawn uniformly`],
+];
+const METRICS = { "hr@10": "HR@10", "ndcg@10": "NDCG@10", mrr: "MRR" };
+const RANKERS = {
+  test: "this model",
+  item_cooccurrence: "counting what stands together",
+  pop: "the most popular items",
+  random: "chance",
+  ceiling: "the best possible",
+  paper: "the paper",
+};
+const TRAININGS = {
+  fixed: "It was trained for a fixed number of steps, with the validation items.",
+  select: "It was trained without the validation items, and the step to stop at was chosen on them.",
+  select_and_retrain: "The number of steps was chosen on the validation items. Then it was trained again, with them.",
+  all: "The number of steps was chosen on the validation items. Then it was trained again, on all actions.",
+};
+
+/** Returns the sentences that hold, of pairs of a condition and a sentence. */
+function whichHold(...pairs) {
+  return pairs.filter(([holds]) => holds).map(([, sentence]) => sentence);
+}
+
+function list(sentences) {
+  return make("ul", {}, ...sentences.map((sentence) => make("li", {}, sentence)));
+}
+
+/** Returns terms with their values; those without a value are left out. */
+function facts(pairs) {
+  const known = pairs.filter(([, value]) => value !== undefined && value !== null);
+  const shown = (value) => (typeof value === "number" ? grouped(value) : `${value}`);
+  return make("dl", {}, ...known.flatMap(([term, value]) => [make("dt", {}, term), make("dd", {}, shown(value))]));
+}
+
+function section(title, ...content) {
+  return make("section", {}, make("h3", {}, title), ...content);
+}
+
+function data({ data = {} }) {
+  return section(
+    "Data",
+    facts([
+      ["Data set", data.name],
+      ["Users", data.users],
+      ["Items", data.items],
+      ["Actions", data.actions],
+      ["Actions learnt", data.training_actions],
+    ]),
+  );
+}
+
+function protocol({ run }) {
+  const learnt = run.training?.protocol;
+  const sentences = whichHold(
+    [true, "Held out were each user's last action, the test item, and the one before it, the validation item; or the actions after a date."],
+    [learnt in TRAININGS, TRAININGS[learnt]],
+    [true, "The test items were ranked once, at the end. All rankers in the tables below rank the same items."],
+    [learnt === "all", "The metrics are of the model without the held-out items. The one that answers here has learnt them too."],
+  );
+  return section("Training and measuring", list(sentences));
+}
+
+function metricsTable(metrics, protocol, caption) {
+  const columns = Object.keys(METRICS);
+  const rankers = Object.keys(RANKERS).filter((ranker) => metrics[ranker]?.[protocol]);
+  const shown = (value) => (typeof value === "number" ? value.toFixed(4) : "–");
+  const head = ["ranked by", ...Object.values(METRICS)].map((title) => make("th", { scope: "col" }, title));
+  const rows = rankers.map((ranker) =>
+    make(
+      "tr",
+      {},
+      make("th", { scope: "row" }, RANKERS[ranker]),
+      ...columns.map((name) => make("td", {}, shown(metrics[ranker][protocol][name]))),
+    ),
+  );
+  return make("table", {}, make("caption", {}, caption), make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows));
+}
+
+function metrics({ metrics, run }) {
+  const measured = PROTOCOLS.filter(([protocol]) => metrics.test?.[protocol]);
+  const meaning =
+    "HR@10: in how many of 100 cases the item that really came next is among the first ten, as a share. NDCG@10 counts more the higher it stands there. MRR is the mean of 1 / its place.";
+  return section(
+    "Metrics",
+    make("p", {}, meaning),
+    ...measured.map(([protocol, caption]) => metricsTable(metrics, protocol, caption(run?.evaluation?.num_negatives ?? 100))),
+  );
+}
+
+function limits(card, model) {
+  const { histories, max_history: read, popularity_correction: strength, scores } = card;
+  const sentences = whichHold(
+    [model.items, `It knows ${grouped(model.items)} items, and skips others.`],
+    [read === 0, "It does not read the history, except to leave out what is in it."],
+    [read > 0, `It reads the last ${grouped(read)} items of a history. What stands before them is only left out of the recommendations.`],
+    [true, "Without a known item in the history it shows the most popular items."],
+    [scores === "log-probabilities", "A probability is that of the next action. It does not say whether someone will like the item."],
+    [scores && scores !== "log-probabilities", "Its scores only rank items. They are not probabilities."],
+    [strength > 0, `Unless told otherwise it lowers popular items, by ${strength} × log(actions + 1).`],
+    [histories, `It holds the last ${grouped(histories?.longest ?? 0)} items of ${grouped(histories?.users ?? 0)} users. Whoever can open this page can see them.`],
+  );
+  return section("Limits", list(sentences));
+}
+
+function making(card, address) {
+  const versions = Object.entries(card.trained_with?.versions ?? {}).map(([name, version]) => `${name} ${version}`);
+  return section(
+    "How it was made",
+    facts([
+      ["Model", card.model],
+      ["Parameters", card.parameters],
+      ["Steps, at most", card.run?.training?.steps],
+      ["Digest of the settings", card.digest],
+      ["Trained with", versions.length ? versions.join(", ") : null],
+    ]),
+    make("p", {}, make("a", { href: address }, "All settings and signatures as JSON")),
+  );
+}
+
+/** Shows the model card as a page to read, behind the button that names the model. */
+export function showCard(model, address) {
+  const { card } = model;
+  if (!card.model) return;
+  byId("card").textContent = card.data?.name ? `${card.model}, trained on ${card.data.name}` : card.model;
+  byId("card").hidden = false;
+  byId("card-content").replaceChildren(
+    ...(card.data ? [data(card)] : []),
+    ...(card.run ? [protocol(card)] : []),
+    ...(card.metrics ? [metrics(card)] : []),
+    limits(card, model),
+    making(card, address),
+  );
+}
