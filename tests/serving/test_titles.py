@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.profiles import examples
 
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.serving.titles import read_titles
+from bert4rec_tf.serving.titles import read_titles, read_titles_and_tags
 
 
 def test_columns_in_any_order_commas_quotes_lines_and_empty_titles(tmp_path):
@@ -41,6 +41,28 @@ def test_columns_are_found_by_their_usual_names(tmp_path, content):
 def test_the_films_of_movielens_are_in_latin_1(tmp_path):
     (tmp_path / "movies.dat").write_bytes('1::Amélie (2001)::Comedy\n2::"A"::B\n'.encode("latin-1"))
     assert read_titles(tmp_path / "movies.dat") == {"1": "Amélie (2001)", "2": '"A"'}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "movieId,title,genres\n1,A,Comedy|Sci-Fi\n2,B,\n3,C, x | |y\n3,C,Drama\n",
+        "Tags;ID;Name\nComedy|Sci-Fi;1;A\n;2;B\nDrama;3;C\n",
+        "1::A::Comedy|Sci-Fi\n2::B::\n3::C::Drama\n",
+    ],
+    ids=["MovieLens", "semicolons", "double colons"],
+)
+def test_tags_are_in_a_column_with_a_usual_name(tmp_path, content):
+    (tmp_path / "titles").write_text(content, encoding="utf-8")
+    titles, tags = read_titles_and_tags(tmp_path / "titles")
+    assert titles == {"1": "A", "2": "B", "3": "C"}
+    assert tags == {"1": ["Comedy", "Sci-Fi"], "2": [], "3": ["Drama"]}
+
+
+@pytest.mark.parametrize("content", ["id,title,year\n1,A,1999\n", "1::A\n"])
+def test_a_file_of_titles_may_lack_tags(tmp_path, content):
+    (tmp_path / "titles").write_text(content, encoding="utf-8")
+    assert read_titles_and_tags(tmp_path / "titles") == ({"1": "A"}, {})
 
 
 PACKED = gzip.compress(b"id,title\n" + b"".join(b"%d,Title %d\n" % (number, number) for number in range(9)))

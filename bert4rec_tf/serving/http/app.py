@@ -28,7 +28,8 @@ from bert4rec_tf.serving.titles import read_titles_and_tags
 LOG = logging.getLogger(__name__)
 
 PAGE = Path(__file__).parent / "page"
-PAGE_FILES = {"": "index.html", **{f"page/{name}": name for name in ("style.css", "app.js", "card.js", "dom.js", "icon.svg")}}
+PARTS = ("style.css", "app.js", "card.js", "dom.js", "icon.svg")
+PAGE_FILES = {"": "index.html", **{f"page/{name}": name for name in PARTS}}
 CONTENT_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 JSON = "application/json"

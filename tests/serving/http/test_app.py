@@ -34,7 +34,8 @@ def exported(tmp_path_factory):
 @pytest.fixture(scope="module")
 def server(exported):
     folder = exported.parent
-    (folder / "titles.csv").write_text('id,title\na,The First\n🎬,"A Film, Amélie"\nnone,Nothing\n', encoding="utf-8")
+    lines = 'id,title,genres\na,The First,\n🎬,"A Film, Amélie",Comedy| Drama|\nnone,Nothing,War\n'
+    (folder / "titles.csv").write_text(lines, encoding="utf-8")
     chosen = ServerSettings(model=str(exported), titles=str(folder / "titles.csv"))
     with Server(open_versions(chosen), max_rows=20, max_history=30, max_body_bytes=20_000) as running:
         yield running
@@ -260,6 +261,7 @@ def test_a_compressed_body_is_read_and_its_limit_is_that_of_what_is_inside(clien
         ("PUT", "/v1/models/bert4rec", 405),
         ("GET", "/page/items?query=" + "x" * 201, 400),
         ("GET", "/page/items?" + "&".join(["id=a"] * 101), 400),
+        ("GET", "/page/items?user=ann", 400),
     ],
 )
 def test_what_is_not_there_is_told_as_json_too(client, method, path, status):
@@ -268,25 +270,25 @@ def test_what_is_not_there_is_told_as_json_too(client, method, path, status):
     assert status != 405 or answer.headers["Allow"]
 
 
-def test_the_page_finds_items_by_id_and_title(client):
+def test_the_page_finds_items_by_id_and_title_and_shows_their_tags(client):
     found = client.get("/page/items?query=amelie%20fil").json["items"]
-    assert found == [{"id": "🎬", "title": "A Film, Amélie"}]
+    assert found == [{"id": "🎬", "title": "A Film, Amélie", "tags": ["Comedy", "Drama"]}]
     assert client.get("/page/items?id=a&id=i1&id=none&id=x").json["items"] == [
-        {"id": "a", "title": "The First"},
-        {"id": "i1", "title": ""},
-        {"id": "none", "title": "Nothing"},
-        {"id": "x", "title": ""},
+        {"id": "a", "title": "The First", "tags": []},
+        {"id": "i1", "title": "", "tags": []},
+        {"id": "none", "title": "Nothing", "tags": ["War"]},
+        {"id": "x", "title": "", "tags": []},
     ]
     about = client.get("/page/model").json
     assert about["items"] == len(ITEMS) and about["inputs"]["recommend"]["k"] is False
-    assert about["card"] == MODEL_CARD
+    assert about["card"] == MODEL_CARD and about["users"] == 0 and about["max_rows"] == 20
 
 
 def test_the_page_forbids_itself_all_that_comes_from_elsewhere(client):
     answer = client.get("/")
     assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
     assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
-    for path in ("/", "/page/app.js", "/page/style.css", "/page/icon.svg"):
+    for path in ("/", "/page/app.js", "/page/card.js", "/page/dom.js", "/page/style.css", "/page/icon.svg"):
         found = client.get(path)
         assert found.status == 200 and found.headers["X-Content-Type-Options"] == "nosniff"
         assert b"//" not in found.body.replace(b"http://www.w3.org/2000/svg", b"").replace(b"\n//", b"")

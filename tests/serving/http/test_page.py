@@ -3,14 +3,19 @@
 import contextlib
 import re
 import shutil
+from types import SimpleNamespace
+from urllib.parse import urlencode
 
 import numpy as np
 import pytest
-from support.exports import Fixed
+from support.exports import COUNTS as ACTIONS
+from support.exports import LOG_SHARES, Fixed, transformer
+from support.exports import log_probabilities as by_encoder
 from support.http_server import ITEMS, NUMBER, Server, best, export, log_probabilities
 
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export import saved_model
+from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.serving.http.app import open_versions
 from bert4rec_tf.serving.http.settings import ServerSettings
 
@@ -44,18 +49,22 @@ def server(tmp_path_factory):
 
 
 @contextlib.contextmanager
-def opened(browser, server, **options):
-    """The page; anything wrong in its console, or asked of another host, fails the test."""
+def opened(browser, server, fragment="#empty", refused=0, **options):
+    """The page, without a history.
+
+    Anything wrong in its console, or asked of another host, fails the test; but the server refuses so many requests.
+    """
     context = browser.new_context(**options)
     page = context.new_page()
     wrong, own = [], f"http://127.0.0.1:{server.port}/"
     page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("request", lambda asked: None if asked.url.startswith(own) else wrong.append(asked.url))
-    page.goto(own)
-    page.wait_for_selector("#recommendations button")
+    page.goto(own + fragment)
+    page.wait_for_selector("#recommendations .share:not(:empty)")
     yield page
-    assert page.title() == "What comes next?" and not wrong
+    assert page.title() == "What comes next?"
+    assert wrong == ["Failed to load resource: the server responded with a status of 400 (Bad Request)"] * refused
     context.close()
 
 
@@ -69,17 +78,21 @@ def name(item):
     return TITLES.get(item, item)
 
 
+def visit(page, *history):
+    """Opens the address that holds a history."""
+    page.goto(f"{page.url.split('#')[0]}#{urlencode([('item', item) for item in history])}")
+
+
 def wait_for_recommendations(page, history, k=10, keep_seen=False):
     """Waits until what the oracle gives is shown, and checks the probabilities."""
     items, scores, _ = best(history, k=k, hidden=() if keep_seen else history)
     names = page.locator("#recommendations .name")
     sync_api.expect(names).to_have_count(len(items))
     for place, item in enumerate(items):
-        text = f"{name(item)}{item}" if item in TITLES else item
-        sync_api.expect(names.nth(place)).to_have_text(text)
+        sync_api.expect(names.nth(place)).to_have_text(name(item))
     shown = page.locator("#recommendations .share").all_text_contents()
     expected = [2.718281828**score * 100 for score in scores]
-    assert [float(one.rstrip("%")) for one in shown] == pytest.approx(expected, rel=6e-3)
+    assert [float(one.split("%")[0]) for one in shown] == pytest.approx(expected, rel=6e-3)
     return items
 
 
@@ -90,21 +103,20 @@ def find(page, query):
 
 
 def history_of(page):
-    return [re.sub(r"^\d+", "", text) for text in page.locator("#history .item .name").all_text_contents()]
+    return page.locator("#history .item .name").all_text_contents()
 
 
 def test_find_add_reorder_remove_and_extend_by_click(page):
     wait_for_recommendations(page, [])
     assert page.locator("#model").text_content() == f"bert4rec, version 1, {len(ITEMS)} items"
     assert page.locator("#card").text_content() == "Neighbours, trained on letters"
-    assert page.locator("#card a").get_attribute("href") == "v1/models/bert4rec/metadata"
     find(page, "ELEC star")
     page.locator("#found button").get_by_text("Électric Star").click()
     items = wait_for_recommendations(page, ["i2"])
-    page.locator("#recommendations button").nth(1).click()
+    page.get_by_label(f"Add: {name(items[1])}").click()
     items = ["i2", items[1]]
     wait_for_recommendations(page, items)
-    assert history_of(page) == ["Électric Stari2", f"{name(items[1])}{items[1]}"]
+    assert history_of(page) == ["Électric Star", name(items[1])]
     page.get_by_label("Earlier").nth(1).click()
     wait_for_recommendations(page, items[::-1])
     page.get_by_label(f"Remove: {name(items[1])}").click()
@@ -113,12 +125,12 @@ def test_find_add_reorder_remove_and_extend_by_click(page):
     wait_for_recommendations(page, ["i2"])
     page.get_by_role("button", name="Clear").click()
     wait_for_recommendations(page, [])
-    assert page.url.endswith("/")
+    page.reload()
+    wait_for_recommendations(page, [])
 
 
 def test_how_many_are_shown_and_whether_the_history_comes_back_is_the_reader_s_choice(page):
-    page.goto(f"{page.url}#item=i1&item=i4")
-    page.reload()
+    visit(page, "i1", "i4")
     wait_for_recommendations(page, ["i1", "i4"])
     page.get_by_label("include history").check()
     assert "i4" in wait_for_recommendations(page, ["i1", "i4"], keep_seen=True)
@@ -129,8 +141,7 @@ def test_how_many_are_shown_and_whether_the_history_comes_back_is_the_reader_s_c
 
 
 def test_under_each_recommendation_stands_without_which_items_its_score_falls_most(page):
-    page.goto(f"{page.url}#item=i1&item=i9&item=i4")
-    page.reload()
+    visit(page, "i1", "i9", "i4")
     history = ["i1", "i9", "i4"]
     items = wait_for_recommendations(page, history)
     expected = []
@@ -170,7 +181,7 @@ def test_markup_in_titles_and_ids_is_only_text(page):
         find(page, query)
         page.locator("#found button").click()
     wait_for_recommendations(page, ["i3", ITEMS[5]])
-    assert history_of(page) == [f"{NASTY}i3", ITEMS[5]]
+    assert history_of(page) == [NASTY, ITEMS[5]]
     assert page.locator("img").count() == 0 and page.locator("#history b").count() == 0
 
 
@@ -188,8 +199,9 @@ def test_every_control_has_a_name_and_a_state_that_is_read_out(page):
 
 
 def test_a_history_that_is_full_and_a_list_without_anything_are_told(page):
-    for _ in range(6):
-        page.locator("#recommendations button").first.click()
+    for number in range(6):
+        sync_api.expect(page.locator("#history li")).to_have_count(min(number, 5))
+        page.get_by_label(re.compile("^Add: ")).first.click()
     sync_api.expect(page.locator("#state")).to_have_text("A history has at most 5 items.")
     assert page.locator("#history li").count() == 5
     page.route(
@@ -209,7 +221,8 @@ def test_a_model_that_knows_users_is_asked_for_one(page, server):
     page.route("**/*:predict", lambda route: (asked.append(route.request.post_data_json), route.fulfill(json=found)))
     page.reload()
     sync_api.expect(page.locator("#recommendations .share")).to_have_text(["2.500", "-1.000"])
-    page.get_by_label("User").fill("u7")
+    page.get_by_label("User id").fill("u7")
+    sync_api.expect(page.get_by_role("button", name="Load")).to_be_hidden()
     page.fill("#query", "anything")
     page.keyboard.press("Enter")
     sync_api.expect(page.locator("#history li")).to_have_count(1)
@@ -236,22 +249,27 @@ def corrected(tmp_path_factory):
         yield running
 
 
+def shown_number(number):
+    """With two digits, as in English."""
+    return f"{float(f'{number:.2g}'):,g}"
+
+
 def wait_for_less_popular(page, strength):
     """Waits until the items after the history `q` are ranked by score - strength * log(count + 1)."""
     scores = (LIKELY - strength * np.log(COUNTS + 1))[:4]
     order = np.argsort(-scores)
     sync_api.expect(page.locator("#recommendations .name")).to_have_text(["mnop"[item] for item in order])
     sync_api.expect(page.locator("#strength")).to_have_text(f"{strength:g}")
-    shown = [f"{100 * np.exp(one):#.3g}%" if strength == 0 else f"{one:#.4g}" for one in scores[order]]
+    lifts = np.exp(LIKELY - np.log(COUNTS / COUNTS.sum()))
+    shown = [f"{100 * np.exp(LIKELY[item]):#.3g}%\u00d7{shown_number(lifts[item])}" for item in order]
     sync_api.expect(page.locator("#recommendations .share")).to_have_text(shown)
-    words = "Probability of being the next item" if strength == 0 else "Corrected scores"
-    assert page.locator("#measure").text_content().startswith(words)
+    words = "Probability of being next" if strength == 0 else "Ranked with popular items lowered. Probability"
+    sync_api.expect(page.locator("#measure")).to_have_text(re.compile(f"^{words}"))
 
 
 def test_the_slider_asks_for_less_popular_items(browser, corrected):
     with opened(browser, corrected) as page:
-        page.goto(f"{page.url}#item=q")
-        page.reload()
+        visit(page, "q")
         slider = page.get_by_role("slider", name="Less popular")
         sync_api.expect(slider).to_have_value("0.25")
         wait_for_less_popular(page, 0.25)
@@ -268,8 +286,7 @@ def test_while_the_slider_moves_nothing_is_asked(browser, corrected):
         asked = []
         page.on("request", lambda one: asked.append(one.post_data_json) if one.url.endswith(":predict") else None)
         page.clock.install()
-        page.goto(f"{page.url}#item=q")
-        page.reload()
+        visit(page, "q")
         wait_for_less_popular(page, 0.25)
         asked.clear()
         page.clock.pause_at(page.evaluate("Date.now()") + 60_000)
@@ -278,21 +295,267 @@ def test_while_the_slider_moves_nothing_is_asked(browser, corrected):
             page.keyboard.press("ArrowRight")
         page.clock.run_for(1_000)
         wait_for_less_popular(page, 0.3)
-        assert [one["inputs"]["popularity_correction"] for one in asked] == [0.3]
+        corrections = [one["inputs"]["popularity_correction"] for one in asked if one["signature_name"] == "recommend"]
+        assert corrections == [0.3] and len(asked) == 2
 
 
 def test_a_model_without_such_an_input_has_no_slider(page):
     sync_api.expect(page.locator("#popularity-field")).to_be_hidden()
 
 
-@pytest.mark.parametrize("page", [{"viewport": {"width": 360, "height": 700}, "color_scheme": "dark"}], indirect=True)
-def test_on_a_phone_nothing_is_wider_than_the_screen_and_in_the_dark_it_is_dark(page):
-    find(page, "star")
-    page.locator("#found button").first.click()
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
-    sizes = page.locator("#history .small").evaluate_all("all => all.map(one => one.getBoundingClientRect().width)")
-    assert min(sizes) >= 44
-    red, green, blue = map(
-        int, re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor"))[:3]
+FILMS = {
+    "m0": ("The Quiet River", "Drama"),
+    "m7": ("Star Garden", "Comedy|Sci-Fi"),
+    "m12": ("A Train at Night", "Drama|Thriller|Crime|Mystery|Film-Noir"),
+}
+FILM_IDS = [f"m{number}" for number in range(len(ACTIONS))]
+STORED = {"ann": ["m0", "m12", "m7"], "bob": ["m7"]}
+MEASURED = {"hr@10": 0.25, "ndcg@10": 0.125, "mrr": 0.0625}
+CARD = {
+    "data": {"name": "films", "users": 4321, "items": 30, "actions": 98765, "training_actions": 98765},
+    "run": {"training": {"protocol": "all", "steps": 300}, "evaluation": {"num_negatives": 77}},
+    "metrics": {"test": {"full": MEASURED, "popular": MEASURED}, "pop": {"full": {**MEASURED, "mrr": 0.01}}},
+}
+
+
+@pytest.fixture(scope="module")
+def films(tmp_path_factory):
+    """A server of a real export with titles, tags and histories, and its model in Python."""
+    folder = tmp_path_factory.mktemp("films")
+    model = transformer()
+    numbers = [FILM_IDS.index(item) + 1 for history in STORED.values() for item in history]
+    kept = Histories(np.array(numbers, np.int32), np.cumsum([0, *map(len, STORED.values())]), list(STORED))
+    saved_model.export(
+        model, Vocabulary(np.array(FILM_IDS, object), ACTIONS), folder / "model", card=CARD, histories=kept
     )
-    assert max(red, green, blue) < 60
+    lines = [f'{item},"{title}",{genres}' for item, (title, genres) in FILMS.items()]
+    (folder / "films.csv").write_text("\n".join(["movieId,title,genres", *lines]), encoding="utf-8")
+    chosen = ServerSettings(model=str(folder / "model"), titles=str(folder / "films.csv"))
+    with Server(open_versions(chosen)) as running:
+        yield SimpleNamespace(port=running.port, model=model, after=by_encoder(model))
+
+
+def film(item):
+    return FILMS[item][0] if item in FILMS else item
+
+
+def likeliest(films, history, k=10):
+    """The k likeliest items that are not in the history, by the model itself."""
+    known = [FILM_IDS.index(item) + 1 for item in history]
+    scores = films.after(known) if known else LOG_SHARES
+    return [FILM_IDS[row] for row in np.argsort(-scores, kind="stable") if FILM_IDS[row] not in history][:k]
+
+
+def wait_for_films(page, films, history):
+    """Waits until the history and its recommendations are shown."""
+    sync_api.expect(page.locator("#history .name")).to_have_text([film(item) for item in history])
+    items = likeliest(films, history)
+    for place, item in enumerate(items):
+        found = page.locator("#recommendations .name").nth(place)
+        sync_api.expect(found).to_have_text(film(item))
+    return items
+
+
+def test_the_first_visit_shows_popular_items_that_follow_each_other(browser, films):
+    example = [FILM_IDS[0], *likeliest(films, [FILM_IDS[0]], 2)]
+    with opened(browser, films, "") as page:
+        wait_for_films(page, films, example)
+        sync_api.expect(page.locator("#history-hint")).to_have_text(re.compile("^An example"))
+        page.get_by_role("button", name="Clear").click()
+        wait_for_films(page, films, [])
+        page.reload()
+        wait_for_films(page, films, [])
+        page.get_by_role("button", name="Example").click()
+        wait_for_films(page, films, example)
+        page.get_by_label(f"Remove: {film(example[0])}").click()
+        wait_for_films(page, films, example[1:])
+        sync_api.expect(page.locator("#history-hint")).to_have_text("Oldest first.")
+        page.reload()
+        wait_for_films(page, films, example[1:])
+
+
+def test_an_item_has_its_title_and_tags_and_its_id_only_without_a_title(browser, films):
+    with opened(browser, films) as page:
+        visit(page, "m7", "m12", "m20")
+        wait_for_films(page, films, ["m7", "m12", "m20"])
+        rows = page.locator("#history li")
+        sync_api.expect(rows.nth(0).locator(".tag")).to_have_text(["Comedy", "Sci-Fi"])
+        sync_api.expect(rows.nth(1).locator(".tag")).to_have_text(["Drama", "Thriller", "Crime", "Mystery"])
+        sync_api.expect(rows.nth(2).locator(".tag")).to_have_count(0)
+        assert "m7" not in page.inner_text("body")
+        find(page, "m7")
+        sync_api.expect(page.locator("#found .name")).to_have_text(["Star Garden"])
+
+
+@pytest.mark.parametrize("section, item", [("history", "m7"), ("recommendations", None)])
+def test_a_click_on_an_item_shows_similar_items_which_can_be_added(browser, films, section, item):
+    with opened(browser, films) as page:
+        visit(page, "m0", "m7")
+        item = item or wait_for_films(page, films, ["m0", "m7"])[1]
+        vectors = films.model.item_vectors().numpy()
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        nearest = np.argsort(-(vectors @ vectors[FILM_IDS.index(item)]))[1:7]
+        row = page.locator(f"#{section} li").nth(1)
+        button = row.locator("button.item")
+        button.click()
+        sync_api.expect(button).to_have_attribute("aria-expanded", "true")
+        expected = [f"Add: {film(FILM_IDS[one])}" for one in nearest]
+        sync_api.expect(row.locator(".chip")).to_have_count(6)
+        assert [one.get_attribute("aria-label") for one in row.locator(".chip").all()] == expected
+        button.click()
+        sync_api.expect(row.locator(".similar")).to_have_count(0)
+        button.click()
+        row.locator(".chip").nth(2).click()
+        wait_for_films(page, films, ["m0", "m7", FILM_IDS[nearest[2]]])
+
+
+def test_bars_show_how_many_times_likelier_an_item_is_than_its_share_of_all_actions(browser, films):
+    history = ["m0", "m7"]
+    with opened(browser, films) as page:
+        sync_api.expect(page.locator(".lift")).to_have_count(0)
+        visit(page, *history)
+        rows = [FILM_IDS.index(item) for item in wait_for_films(page, films, history)]
+        logarithms = (
+            films.after([FILM_IDS.index(item) + 1 for item in history])[rows] - np.log(ACTIONS / ACTIONS.sum())[rows]
+        )
+        sync_api.expect(page.locator(".lift")).to_have_text(
+            [f"\u00d7{shown_number(one)}" for one in np.exp(logarithms)]
+        )
+        shares = page.locator("#recommendations > li").evaluate_all(
+            "all => all.map(one => one.style.getPropertyValue('--share'))"
+        )
+        expected = 100 * np.clip(logarithms / max(np.log(2), logarithms.max()), 0, 1)
+        assert [float(one.rstrip("%")) for one in shares] == pytest.approx(expected, abs=0.02)
+
+
+def test_a_user_whose_history_the_export_holds_can_be_loaded(browser, films, page):
+    sync_api.expect(page.get_by_role("button", name="User")).to_be_hidden()
+    with opened(browser, films, refused=1) as page:
+        page.get_by_role("button", name="User").click()
+        page.keyboard.type("nobody")
+        page.keyboard.press("Enter")
+        sync_api.expect(page.locator("#state")).to_have_text(re.compile("must be one of the export's 2 users"))
+        assert page.locator("#history li").count() == 0
+        page.get_by_label("User id").fill("ann")
+        page.get_by_role("button", name="Load").click()
+        wait_for_films(page, films, STORED["ann"])
+        sync_api.expect(page.locator("#state")).to_have_text("The last 3 items of user ann")
+
+
+def background(page):
+    """The brightest and the darkest of red, green and blue."""
+    found = re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    return max(map(int, found[:3])), min(map(int, found[:3]))
+
+
+def test_the_theme_is_the_system_s_or_the_reader_s_and_is_kept(browser, films):
+    with opened(browser, films, color_scheme="light") as page:
+        assert background(page)[1] > 200
+        page.get_by_label("Theme").select_option("Dark")
+        assert background(page)[0] < 60
+        page.reload()
+        page.wait_for_selector("#recommendations li")
+        assert background(page)[0] < 60
+        page.get_by_label("Theme").select_option("System")
+        assert background(page)[1] > 200
+        page.emulate_media(color_scheme="dark")
+        assert background(page)[0] < 60
+        page.get_by_label("Theme").select_option("Light")
+        assert background(page)[1] > 200
+
+
+def test_the_model_card_can_be_read(browser, films):
+    with opened(browser, films) as page:
+        button = page.get_by_role("button", name="BERT4Rec, trained on films")
+        button.press("Enter")
+        card = page.get_by_role("dialog", name="Model card")
+        terms = dict(zip(card.locator("dt").all_inner_texts(), card.locator("dd").all_inner_texts(), strict=True))
+        assert terms["Users"] == "4,321" and terms["Actions"] == "98,765"
+        assert card.locator("caption").all_inner_texts() == [
+            "among all items that the user had not met",
+            "among 77 items drawn by popularity",
+        ]
+        rows = [row.split("\t") for row in card.locator("table").first.inner_text().splitlines() if "0." in row]
+        assert [[cell.strip() for cell in row] for row in rows] == [
+            ["this model", "0.2500", "0.1250", "0.0625"],
+            ["the most popular items", "0.2500", "0.1250", "0.0100"],
+        ]
+        sentences = " ".join(card.locator("li").all_inner_texts())
+        assert "trained again, on all actions" in sentences and "reads the last 5 items" in sentences
+        assert "holds the last 3 items of 2 users" in sentences
+        link = card.get_by_role("link")
+        assert (
+            page.request.get(link.evaluate("one => one.href")).json()["metadata"]["model_card"]["data"] == CARD["data"]
+        )
+        page.keyboard.press("Escape")
+        sync_api.expect(card).to_be_hidden()
+        sync_api.expect(button).to_be_focused()
+        button.click()
+        card.get_by_role("button", name="Close").click()
+        sync_api.expect(card).to_be_hidden()
+
+
+def test_arrow_keys_move_through_the_lists_and_the_focus_stays_where_something_was_added(browser, films):
+    with opened(browser, films) as page:
+        items = wait_for_films(page, films, [])
+        page.locator("#recommendations button.item").first.focus()
+        page.keyboard.press("ArrowDown")
+        sync_api.expect(page.locator("#recommendations button.item").nth(1)).to_be_focused()
+        page.keyboard.press("Tab")
+        page.keyboard.press("ArrowDown")
+        sync_api.expect(page.locator("#recommendations .add").nth(2)).to_be_focused()
+        page.keyboard.press("Enter")
+        wait_for_films(page, films, [items[2]])
+        sync_api.expect(page.locator("#recommendations .add").nth(2)).to_be_focused()
+        page.locator("#found button").first.focus()
+        page.keyboard.press("ArrowUp")
+        sync_api.expect(page.locator("#query")).to_be_focused()
+
+
+PHONE = {"viewport": {"width": 360, "height": 640}, "has_touch": True}
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("screen", [{"viewport": {"width": 1300, "height": 900}}, PHONE], ids=["desktop", "phone"])
+def test_axe_finds_nothing_that_keeps_people_out(browser, films, screen, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+
+    def violations():
+        found = axe.Axe().run(page, options={"runOnly": RULES}).response
+        assert len(found["passes"]) > 20
+        return [(one["id"], [node["html"] for node in one["nodes"]]) for one in found["violations"]]
+
+    with opened(browser, films, "", refused=1, color_scheme=scheme, **screen) as page:
+        page.wait_for_selector(".lift")
+        assert violations() == []
+        page.locator("#recommendations button.item").first.click()
+        page.wait_for_selector(".similar")
+        page.get_by_role("button", name="User").click()
+        page.keyboard.type("nobody")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#state.bad")
+        find(page, "i")
+        assert violations() == []
+        page.locator("#card").click()
+        assert violations() == []
+
+
+def test_on_a_phone_the_history_and_its_recommendations_are_on_one_screen(browser, films):
+    with opened(browser, films, "", **PHONE) as page:
+        page.wait_for_selector(".lift")
+        for place in (
+            "#query",
+            "#history li:first-child",
+            "#history li:last-child",
+            "#recommendations li:nth-child(2)",
+        ):
+            sync_api.expect(page.locator(place)).to_be_in_viewport(ratio=0.95)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        sync_api.expect(page.locator("#found")).to_be_hidden()
+        find(page, "star")
+        page.locator("#found button").tap()
+        sync_api.expect(page.locator("#found")).to_be_hidden()
+        sync_api.expect(page.locator("#history .name").last).to_be_in_viewport()
+        for button in page.locator("#history .small, #recommendations .small").all():
+            assert button.bounding_box()["width"] >= 44 and button.bounding_box()["height"] >= 44

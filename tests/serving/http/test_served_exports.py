@@ -3,6 +3,7 @@
 import base64
 import threading
 from types import SimpleNamespace
+from urllib.parse import urlencode
 
 import keras
 import numpy as np
@@ -139,6 +140,15 @@ BY_USER = {
 def test_a_mistake_with_users_is_named(served, inputs, message):
     answer = served.client.post({"inputs": inputs})
     assert answer.status == 400 and message in answer.json["error"]
+
+
+def test_the_page_can_load_a_user_s_last_items(served):
+    assert served.client.get("/page/model").json["users"] == len(STORED)
+    for user, history in STORED.items():
+        found = served.client.get("/page/items?" + urlencode({"user": user})).json["items"]
+        assert [one["id"] for one in found] == history
+    answer = served.client.get("/page/items?user=nobody")
+    assert answer.status == 400 and "must be one of the export's 3 users" in answer.json["error"]
 
 
 def test_requests_of_all_signatures_at_once_get_their_own_answers(served):

@@ -240,7 +240,7 @@ function showHistory() {
     ),
   );
   list.scrollTop = list.scrollHeight;
-  byId("count").textContent = history.length ? `(${history.length})` : "";
+  byId("count").textContent = isExample ? "(example)" : history.length ? `(${history.length})` : "";
   byId("clear").hidden = !history.length;
   byId("example").hidden = history.length > 0 || !model.items;
   byId("history-hint").textContent = isExample
@@ -347,7 +347,7 @@ function showRecommendations(rows) {
 }
 
 function setBar(row, part) {
-  row.querySelector(".item").style.setProperty("--share", `${(100 * part).toFixed(2)}%`);
+  row.style.setProperty("--share", `${(100 * part).toFixed(2)}%`);
 }
 
 /** Shows scores that are no probabilities. The longest bar is the best score. */
@@ -367,9 +367,9 @@ function showProbabilities(scores) {
     row.querySelector(".share").textContent = PERCENT.format(probabilities[place]);
   });
   const sum = PERCENT.format(probabilities.reduce((total, one) => total + one, 0));
-  const order = isCorrected() ? "Popular items are lowered in the order. " : "";
-  const lift = history.length && comparesHistories() ? " Bar and ×: how many times likelier than without the history." : "";
-  byId("measure").textContent = `${order}Probability of being the next item; together ${sum}.${lift}`;
+  const order = isCorrected() ? "Ranked with popular items lowered. " : "";
+  const lift = history.length && comparesHistories() ? " × and bar: times likelier than without the history." : "";
+  byId("measure").textContent = `${order}Probability of being next, together ${sum}.${lift}`;
 }
 
 /** Scores the recommended items also without a history, and without each of its items: what it changes, and why. */
@@ -440,13 +440,19 @@ function showModel() {
   byId("popularity").max = Math.max(1, strength);
   byId("popularity").value = strength;
   byId("strength").value = byId("popularity").value;
-  byId("user-field").hidden = !model.users && !takesUsers();
+  byId("choose-user").hidden = !model.users && !takesUsers();
   byId("load").hidden = !model.users;
+  showUserField(takesUsers());
   showCard(model, `${addressOfModel()}/metadata`);
 }
 
 function takesUsers() {
   return "users" in (model.inputs[DEFAULT] ?? {});
+}
+
+function showUserField(opens) {
+  byId("user-field").hidden = !opens;
+  byId("choose-user").setAttribute("aria-expanded", `${opens}`);
 }
 
 async function start() {
@@ -486,6 +492,10 @@ on("search", "submit", (event) => {
   });
 });
 document.addEventListener("keydown", moveFocus);
+on("choose-user", "click", () => {
+  showUserField(byId("user-field").hidden);
+  byId("user").focus();
+});
 on("user-field", "submit", (event) => {
   event.preventDefault();
   if (model.users) attempt(loadUser);

@@ -107,12 +107,13 @@ function limits(card, model) {
   return section("Limits", list(sentences));
 }
 
-function making(card, address) {
+function making({ card, name, version }, address) {
   const versions = Object.entries(card.trained_with?.versions ?? {}).map(([name, version]) => `${name} ${version}`);
   return section(
     "How it was made",
     facts([
       ["Model", card.model],
+      ["Served as", `${name}, version ${version}`],
       ["Parameters", card.parameters],
       ["Steps, at most", card.run?.training?.steps],
       ["Digest of the settings", card.digest],
@@ -133,6 +134,6 @@ export function showCard(model, address) {
     ...(card.run ? [protocol(card)] : []),
     ...(card.metrics ? [metrics(card)] : []),
     limits(card, model),
-    making(card, address),
+    making(model, address),
   );
 }
