@@ -440,7 +440,7 @@ function showModel() {
   byId("popularity").max = Math.max(1, strength);
   byId("popularity").value = strength;
   byId("strength").value = byId("popularity").value;
-  byId("choose-user").hidden = !model.users && !takesUsers();
+  byId("choose-user").hidden = !model.users;
   byId("load").hidden = !model.users;
   showUserField(takesUsers());
   showCard(model, `${addressOfModel()}/metadata`);
