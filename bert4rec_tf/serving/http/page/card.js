@@ -96,9 +96,9 @@ function limits(card, model) {
   const { histories, max_history: read, popularity_correction: strength, scores } = card;
   const sentences = whichHold(
     [model.items, `It knows ${grouped(model.items)} items, and skips others.`],
-    [read === 0, "It does not read the history, except to leave out what is in it."],
     [read > 0, `It reads the last ${grouped(read)} items of a history. What stands before them is only left out of the recommendations.`],
-    [true, "Without a known item in the history it shows the most popular items."],
+    [!card.users, "Without a known item in the history it shows the most popular items."],
+    [card.users, `It knows ${grouped(card.users)} users by their ids.`],
     [scores === "log-probabilities", "A probability is that of the next action. It does not say whether someone will like the item."],
     [scores && scores !== "log-probabilities", "Its scores only rank items. They are not probabilities."],
     [strength > 0, `Unless told otherwise it lowers popular items, by ${strength} × log(actions + 1).`],
