@@ -20,6 +20,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from absl import app, flags, logging
 
 from bert4rec_tf.config import data_names, popularity, presets
+from bert4rec_tf.config.cluster import VARIABLE, Cluster
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, MODEL_SETTINGS, USER_FEATURES, features_used
 from bert4rec_tf.config.run import OLDER_NAMES, Run, all_settings, help_texts
@@ -38,6 +39,9 @@ from bert4rec_tf.runs.workdir import WorkDirectory, interactions_of
 
 FLAGS = flags.FLAGS
 MODES = ("all", "prepare", "train", "evaluate", "export")
+TRAINS = ("all", "train")
+"""The modes that use all machines of TF_CONFIG; the others are done by the chief."""
+
 MOST = 1_000_000
 """The limit of --processes, --threads, --k and --with_histories."""
 
@@ -133,6 +137,9 @@ def make_run() -> tuple[Run, Interactions | None, Sequences | None]:
     Without --dataset and --interactions, this is the run in --workdir.
     """
     settings, interactions = given_settings(), given_interactions()
+    cluster = Cluster.read()
+    if cluster is not None and FLAGS.mode in TRAINS:
+        settings.setdefault("replicas", cluster.count)
     named = (FLAGS.model, FLAGS.preset, FLAGS.seed, FLAGS.source)
     if FLAGS.dataset is not None:
         return presets.make_run(FLAGS.dataset, *named, **settings), None, None
@@ -141,7 +148,7 @@ def make_run() -> tuple[Run, Interactions | None, Sequences | None]:
         sequences = load(interactions.name, interactions, features=given_features())
         return presets.make_run(interactions, *named, sequences, **settings), interactions, sequences
     decisive = ("source", "model", "preset", "seed", "init_from")
-    given = [name for name in decisive if FLAGS[name].present] + list(given_features()) + list(settings)
+    given = [name for name in decisive if FLAGS[name].present] + list(given_features()) + list(given_settings())
     if FLAGS.workdir is None or given:
         when = f" with --{given[0]}" if given else ", unless --workdir names a run"
         raise UserError(f"--dataset is required{when}. Try --dataset=synthetic, or --interactions=FILE")
@@ -182,12 +189,19 @@ def check_flags(argv: list[str]) -> None:
 
 def main(argv: list[str]) -> None:
     check_flags(argv)
+    cluster = Cluster.read()
+    if cluster is not None and cluster.index and FLAGS.mode not in TRAINS:
+        print(f"Worker 0 does --mode={FLAGS.mode}; this is worker {cluster.index}")
+        return
     run, interactions, sequences = make_run()
+    if cluster is not None and FLAGS.mode in TRAINS:
+        join(cluster, run)
     if FLAGS.seeds is not None:
         repeat_with_seeds(run, sequences or load(run.dataset, interactions, given_features()), interactions)
         return
     run, source = begin(run, folder("workdir"))
     workdir = WorkDirectory.of(run, folder("workdir"), folder("prepared_dir"))
+    workdir.follows = cluster is not None and cluster.index > 0
     named = FLAGS.dataset is not None or FLAGS.interactions is not None
     if FLAGS.mode in ("evaluate", "export") and named:
         workdir.check_run(run)
@@ -205,6 +219,19 @@ def main(argv: list[str]) -> None:
     if "steps" in given_settings() and FLAGS.warmup_steps is None:
         print(f"Of {run.training.steps:,} steps, {run.training.warmup_steps:,} are warm-up", flush=True)
     carry_out(run, sequences, workdir, {**run_options(interactions), "source": source})
+
+
+def join(cluster: Cluster, run: Run) -> None:
+    """Waits for the other machines, and checks that they do the same."""
+    if FLAGS.seeds is not None:
+        raise UserError(f"--seeds cannot be used with several machines ({VARIABLE})")
+    start_pipeline()
+    from bert4rec_tf.runs.workdir import versions
+    from bert4rec_tf.training import workers
+
+    print(f"Worker {cluster.index} of {cluster.count}: waiting for the others", flush=True)
+    workers.join(cluster, run.training.replicas)
+    workers.team().agree({"run": str(run.to_dict()), "versions": str(versions()), "mode": FLAGS.mode})
 
 
 def begin(run: Run, workdir: Path | None) -> tuple[Run, Any]:
@@ -246,17 +273,26 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: d
     """Does what --mode says. `options`: of `pipeline.Experiment`."""
     pipeline, correction = start_pipeline(), popularity.parse(FLAGS.popularity_correction)
     from bert4rec_tf.runs import exporting
+    from bert4rec_tf.training import workers
 
     if FLAGS.mode == "all":
         exporting.check_export(folder("export_dir") or workdir.export)
-    experiment = pipeline.Experiment(run, sequences, workdir, **options)
+    team = workers.team()
+    team.agree({"data": sequences.fingerprint})
+    with team.chief_first():
+        experiment = pipeline.Experiment(run, sequences, workdir, **options)
+        if team.count > 1:
+            experiment.prepare()
     if experiment.initial is not None:
         print(summary.start(experiment.initial), flush=True)
     with workdir.lock():
         if FLAGS.mode in ("all", "prepare"):
             experiment.prepare()
-        if FLAGS.mode in ("all", "train"):
+        if FLAGS.mode in TRAINS:
             model = experiment.train()
+        if not team.is_chief:
+            print(f"Worker {team.index} has done its part; worker 0 measures and exports")
+            return
         if FLAGS.mode == "evaluate":
             model = experiment.trained_model()
         if FLAGS.mode in ("all", "evaluate"):

@@ -1,5 +1,6 @@
 """Ranks the held-out items. A rank is the number of items that beat the target; one per user and protocol."""
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -116,12 +117,16 @@ class Ranker:
         self._best_among = tf.function(_best_among, reduce_retracing=True)
         self._best_unseen = tf.function(_best_unseen, reduce_retracing=True)
 
-    def ranks(self, task: RankingTask, title: str | None = None) -> dict[str, np.ndarray]:
+    def ranks(
+        self, task: RankingTask, title: str | None = None, share: tuple[int, int] = (0, 1)
+    ) -> dict[str, np.ndarray]:
         """Ranks each target under every protocol, in one pass over the model.
 
         Args:
             task: what to rank.
             title: of the progress; None to show none.
+            share: (i, n) ranks every n-th batch from batch i on, and leaves the other ranks 0. So the sum over all
+                shares is what one call gives, to the bit.
 
         Returns:
             Protocol -> int32 [k], 0 for the best.
@@ -129,7 +134,7 @@ class Ranker:
         Raises:
             UserError: if a score is NaN.
         """
-        return self._ranks(task, title, {})
+        return self._ranks(task, title, {}, share)
 
     def measure(self, task: RankingTask, title: str | None = None) -> tuple[dict[str, np.ndarray], Metrics]:
         """Returns `ranks` and every metric of every protocol: METRICS of the ranks, and LIST_METRICS.
@@ -148,12 +153,14 @@ class Ranker:
         sizes = task.histories.counts()[1:], task.histories.num_users
         return ranks, {name: {**metrics(ranks[name]), **list_metrics(listed[name][1:], *sizes)} for name in ranks}
 
-    def _ranks(self, task: RankingTask, title: str | None, listed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def _ranks(
+        self, task: RankingTask, title: str | None, listed: dict[str, np.ndarray], share: tuple[int, int] = (0, 1)
+    ) -> dict[str, np.ndarray]:
         """Returns the ranks, and counts in `listed` how many lists each item is in: protocol -> int64 [n + 1]."""
-        ranks = {protocol: np.empty(len(task.users), np.int32) for protocol in task.protocols}
+        ranks = {protocol: np.zeros(len(task.users), np.int32) for protocol in task.protocols}
         size = self._users_at_once(task)
         progress = Progress(title or "", -(-len(task.users) // size), examples_per_step=size, silent=title is None)
-        for rows, batch in self._batches(task, size):
+        for rows, batch in itertools.islice(self._batches(task, size), share[0], None, share[1]):
             if task.all_items:
                 found = self._rank_among_all(task, rows, batch, listed)
             else:

@@ -31,7 +31,7 @@ from bert4rec_tf.models.construction import check_features, has_user_embeddings,
 from bert4rec_tf.runs import warm_start
 from bert4rec_tf.runs.transfer import Source
 from bert4rec_tf.runs.workdir import WorkDirectory, initial_of, versions
-from bert4rec_tf.training import trainer
+from bert4rec_tf.training import trainer, workers
 from bert4rec_tf.training.steps import strategy_for
 
 MASKED = "masked"
@@ -92,6 +92,7 @@ class Experiment:
         watch: called with each new row of the training curve (`training.trainer.Trainer`); an exception in it ends the
             training.
         source: the weights of a warm start; None for a fresh start, or if the folder already has them.
+        team: the machines that train together (`workers.join`).
     """
 
     run: Run
@@ -103,6 +104,7 @@ class Experiment:
     interactions: Interactions | None = None
     watch: Callable[[dict[str, float]], None] | None = None
     source: Source | None = None
+    team: workers.Team = field(default_factory=workers.team)
     split: LeaveOneOut = field(init=False)
     _prepared: dict[str, Shards] = field(init=False, default_factory=dict)
 
@@ -326,6 +328,7 @@ class Experiment:
             watch=self.watch,
             initialise=lambda: self._initialise(model, phase),
             later_steps=0 if phase == phases(self.run)[-1] else self.run.training.steps,
+            team=self.team,
         )
 
     def _initialise(self, model: Recommender, phase: str) -> None:
@@ -336,8 +339,13 @@ class Experiment:
         source.give(model, self.sequences.vocabulary.items.tolist(), self.sequences.users.tolist())
 
     def _validation(self, model: Recommender) -> Callable[[], dict[str, float]]:
-        task, ranker = self.task("validation"), Ranker(model.score, model.max_history)
-        return lambda: metrics(ranker.ranks(task)[POPULAR])
+        task, ranker, team = self.task("validation"), Ranker(model.score, model.max_history), self.team
+
+        def validate() -> dict[str, float]:
+            ranks = ranker.ranks(task, share=(team.index, team.count))[POPULAR]
+            return metrics(team.sum(ranks))
+
+        return validate
 
     def _trainings(self) -> dict[str, Any]:
         """Returns the steps and seconds of each training, and the best validation metrics."""

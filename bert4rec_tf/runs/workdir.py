@@ -34,7 +34,10 @@ class WorkDirectory:
     Attributes:
         path: the folder.
         prepared: the folder of training examples and candidates; many runs can share it.
+        follows: whether another machine holds the lock and writes, and this one only reads.
     """
+
+    follows: bool = False
 
     def __init__(self, path: Path, prepared: Path | None = None) -> None:
         self.path = path
@@ -100,6 +103,9 @@ class WorkDirectory:
             UserError: if another process has the lock, or the folder holds something else or cannot be written.
         """
         self._refuse_foreign()
+        if self.follows:
+            yield
+            return
         with self._lock.lock() as first:
             if first:
                 for folder in (path for path in self.path.iterdir() if path.is_dir() and path != self.prepared):

@@ -12,8 +12,9 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.recommender import Recommender
 from bert4rec_tf.nn import optimizers
+from bert4rec_tf.training import workers
 
-Step = Callable[[Batch], dict[str, Tensor]]
+Step = Callable[..., dict[str, Tensor]]
 Signature = dict[str, tf.TypeSpec]
 
 LARGE = 1 << 20
@@ -29,6 +30,8 @@ SEED_STRIDE = 1_000_000_007
 def strategy_for(replicas: int) -> tf.distribute.Strategy | None:
     """Returns the strategy that splits each batch over several devices: GPUs if there are any, else virtual CPUs.
 
+    If the process has joined other machines (`workers.join`), the devices are those of all machines.
+
     Create the model and the optimizer under `strategy.scope()`.
 
     Args:
@@ -40,6 +43,8 @@ def strategy_for(replicas: int) -> tf.distribute.Strategy | None:
     Raises:
         UserError: if there are fewer devices. Virtual CPUs must be created before TensorFlow starts its devices.
     """
+    if workers.team().strategy is not None:
+        return workers.team().strategy
     if replicas == 1:
         return None
     kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
@@ -70,6 +75,8 @@ def make_step(
     signature: Signature | None = None,
 ) -> Step:
     """Returns the compiled training step: batch -> loss, gradient norm (before clipping) and learning rate.
+
+    With a strategy the step also takes `stopping`, a number of each machine, and returns its sum.
 
     Args:
         model: the model to train. Sets its `static_shapes` to `settings.jit_compile`.
@@ -148,24 +155,25 @@ def _shared_step(
     def part_of_loss(part: Batch, share: Tensor) -> tuple[Tensor, list[Tensor]]:
         return _loss_and_gradients(model, part, share)
 
-    def replica(batch: Batch) -> tuple[Tensor, Tensor, list[Tensor]]:
+    def replica(batch: Batch, stopping: Tensor) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
         context = tf.distribute.get_replica_context()
         part = _part(batch, context.replica_id_in_sync_group, context.num_replicas_in_sync)
         share = model.loss_weight(part) / model.loss_weight(batch)
         with _own_noise(model, context.replica_id_in_sync_group):
             loss, gradients = part_of_loss(part, share)
-        loss, *gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, [loss, *gradients])
+        shared = [loss, tf.identity(stopping), *gradients]
+        loss, stopping, *gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, shared)
         gradients, norm = optimizers.clip(gradients, settings.clip_norm)
-        return loss, norm, gradients
+        return loss, norm, stopping, gradients
 
-    @tf.function(input_signature=signature and [signature])
-    def step(batch: Batch) -> dict[str, Tensor]:
+    @tf.function(input_signature=signature and [signature, tf.TensorSpec([], tf.float32)])
+    def step(batch: Batch, stopping: Tensor = 0.0) -> dict[str, Tensor]:
         with strategy.scope():
             rate = tf.convert_to_tensor(optimizer.learning_rate)
-            loss, norm, gradients = strategy.run(replica, args=(batch,))
+            loss, norm, stopping, gradients = strategy.run(replica, args=(batch, tf.convert_to_tensor(stopping)))
             _update(strategy, optimizer, gradients, model.trainable_variables)
-            loss, norm = (strategy.experimental_local_results(value)[0] for value in (loss, norm))
-        return {"loss": loss, "gradient_norm": norm, "learning_rate": rate}
+            loss, norm, stopping = (strategy.experimental_local_results(value)[0] for value in (loss, norm, stopping))
+        return {"loss": loss, "gradient_norm": norm, "learning_rate": rate, "stopping": stopping}
 
     return step
 

@@ -21,7 +21,7 @@ class TensorBoardWriter:
     """Writes the loss, learning rate, gradient norm and fraction of clipped steps, averaged over EVERY steps.
 
     Args:
-        folder: for TensorBoard's files; each start or resume of the training writes a new one.
+        folder: for TensorBoard's files; each start or resume of the training writes a new one. None to write nothing.
         first_step: steps done before. TensorBoard discards what an earlier file holds after this step.
         clip_norm: the norm at which gradients are clipped; 0 for never.
 
@@ -29,10 +29,12 @@ class TensorBoardWriter:
         OSError: if the file cannot be written; also in all methods.
     """
 
-    def __init__(self, folder: Path, first_step: int, clip_norm: float) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._path = folder / f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}"
-        self._file = open(self._path, "xb")  # noqa: SIM115 (closed in `close`)
+    def __init__(self, folder: Path | None, first_step: int, clip_norm: float) -> None:
+        self._path = Path(os.devnull)
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._path = folder / f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}"
+        self._file = open(self._path, "xb" if folder else "wb")  # noqa: SIM115 (closed in `close`)
         self._records = RecordWriter(self._file)
         self._clip_norm = clip_norm or math.inf
         self._rows: list[Mapping[str, float]] = []

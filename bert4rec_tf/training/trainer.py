@@ -21,6 +21,7 @@ from bert4rec_tf.training import checkpoints
 from bert4rec_tf.training.optimizer import optimizer_of
 from bert4rec_tf.training.steps import make_step
 from bert4rec_tf.training.tensorboard import TensorBoardWriter
+from bert4rec_tf.training.workers import Team
 
 SELECTION_METRIC = "ndcg@10"
 """The validation metric that decides which step is best."""
@@ -73,6 +74,7 @@ class Trainer:
             training ends and can be resumed from the last checkpoint.
         initialise: changes the initial weights of the model. Not called after a resume.
         later_steps: steps of the trainings after this one, at most, to say how long all of them take.
+        team: the machines that train together. All read the checkpoints in `folder`; the chief alone writes there.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class Trainer:
         watch: Callable[[dict[str, float]], None] | None = None,
         initialise: Callable[[], None] | None = None,
         later_steps: int = 0,
+        team: Team | None = None,
     ) -> None:
         self.model = model
         self.batches = batches
@@ -104,6 +107,7 @@ class Trainer:
         self.watch = watch or (lambda row: None)
         self.initialise = initialise
         self.later_steps = later_steps
+        self.team = team or Team()
         self.state = State()
         with strategy.scope() if strategy else contextlib.nullcontext():
             self.optimizer = optimizer_of(settings)
@@ -117,15 +121,19 @@ class Trainer:
         Raises:
             UserError: if the loss or the gradient norm is NaN or infinite.
         """
-        files.make_folder(self.folder)
-        saved = self._checkpoints.restore(self._variables)
+        with self.team.chief_first():
+            files.make_folder(self.folder)
+            saved = self._checkpoints.restore(self._variables)
         self.state = State(**saved) if saved else State()
+        self.team.agree({"checkpoint": f"of step {self.state.step}"})
         if not saved and self.initialise is not None:
             self.initialise()
         for row in self.state.curve:
             self.watch(row)
         if not self.state.finished:
-            self._loop()
+            with self.team.watched():
+                self._loop()
+            self.team.agree({"number of steps": str(self.state.step)})
         if self.validate is not None:
             restore_best(self.model, self.folder, self.state)
         return self.state
@@ -142,11 +150,15 @@ class Trainer:
             later=self.later_steps,
         )
         progress.say(f"{self.title}: compiling the graph, which makes the first step slow")
-        tensorboard = TensorBoardWriter(self.folder / "tensorboard", self.state.step, self.settings.clip_norm)
+        place = self.folder / "tensorboard" if self.team.is_chief else None
+        tensorboard = TensorBoardWriter(place, self.state.step, self.settings.clip_norm)
         clock = _Clock(self.state.seconds)
         with contextlib.closing(progress), contextlib.closing(tensorboard), interrupts_wait() as interrupted:
             for batch in batches:
-                values = {name: float(value) for name, value in step(batch).items()}
+                stopping = (float(interrupted()),) if self.strategy else ()
+                values = {name: float(value) for name, value in step(batch, *stopping).items()}
+                of_all = bool(values.pop("stopping", 0.0))
+                stop = of_all if self.team.count > 1 else interrupted()
                 self._count(values)
                 tensorboard.add(self.state.step, values)
                 progress.advance(loss=self.state.loss_sum / self.state.loss_count, rate=values["learning_rate"])
@@ -155,11 +167,12 @@ class Trainer:
                 if is_due:
                     self._evaluate(progress, tensorboard)
                     self.state.seconds = clock.seconds()
-                if is_due or clock.since_saved() >= self.checkpoint_seconds or interrupted():
-                    self._checkpoints.save(self._variables, self.state.step, asdict(self.state))
+                if is_due or clock.since_saved() >= self.checkpoint_seconds or stop:
+                    if self.team.is_chief:
+                        self._checkpoints.save(self._variables, self.state.step, asdict(self.state))
                     tensorboard.flush()
                     clock.saved()
-                if interrupted():
+                if stop:
                     raise KeyboardInterrupt
                 if self.state.finished:
                     return
@@ -189,11 +202,13 @@ class Trainer:
         best = state.best()
         if self.validate is not None and (best is None or row[SELECTION_METRIC] > best[SELECTION_METRIC]):
             state.best_step = state.step
-            checkpoints.save(self.folder / BEST, self._variables, asdict(state))
+            if self.team.is_chief:
+                checkpoints.save(self.folder / BEST, self._variables, asdict(state))
         state.finished = state.step == self.last_step or self._should_stop()
-        write_curve(self.folder / "curve.csv", state.curve)
-        if state.finished and plots.available():
-            plots.plot_curve(self.folder / "curve.png", state.curve, self.title)
+        if self.team.is_chief:
+            write_curve(self.folder / "curve.csv", state.curve)
+            if state.finished and plots.available():
+                plots.plot_curve(self.folder / "curve.png", state.curve, self.title)
         values = ", ".join(f"{name} {row[name]:.4f}" for name in ("loss", "hr@10", SELECTION_METRIC) if name in row)
         progress.say(f"{self.title}: step {state.step:,}, {state.seconds / 60:.1f} minutes: {values}")
         self.watch(row)

@@ -1,0 +1,49 @@
+"""The machines of a training, as TF_CONFIG names them. Kubernetes' training operator and others set it."""
+
+import json
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from bert4rec_tf.foundation.errors import UserError
+
+VARIABLE = "TF_CONFIG"
+ROLES = ("chief", "worker")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Several machines.
+
+    Attributes:
+        index: the number of this one, from 0; number 0 is the chief.
+        count: how many there are.
+    """
+
+    index: int
+    count: int
+
+    @classmethod
+    def read(cls) -> "Cluster | None":
+        """Returns the machines of TF_CONFIG; None if it is not set or names one machine only.
+
+        Raises:
+            UserError: if it cannot be understood, or has other roles than "chief" and "worker".
+        """
+        text = os.environ.get(VARIABLE)
+        if not text:
+            return None
+        try:
+            content: Any = json.loads(text)
+            jobs = {role: list(addresses) for role, addresses in content.get("cluster", {}).items()}
+            role, number = str(content.get("task", {}).get("type")), int(content.get("task", {}).get("index", -1))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise UserError(f"`{VARIABLE}` must be JSON with a cluster and a task. Received: {text}") from error
+        count = sum(map(len, jobs.values()))
+        if count <= 1:
+            return None
+        if not set(jobs) <= set(ROLES) or role not in jobs or not 0 <= number < len(jobs[role]):
+            raise UserError(
+                f"`{VARIABLE}` must have workers, at most one chief, and a task that is one of them. Received: {text}"
+            )
+        return cls(number if role == ROLES[0] else len(jobs.get(ROLES[0], ())) + number, count)

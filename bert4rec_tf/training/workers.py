@@ -1,0 +1,145 @@
+"""Training on several machines: who they are, what they tell one another, and what ends all of them.
+
+Every machine runs the same command with its own TF_CONFIG and the same folders. Number 0, the chief, writes; the others
+read. TensorFlow's MultiWorkerMirroredStrategy connects them.
+"""
+
+import contextlib
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+
+from bert4rec_tf.config.cluster import Cluster
+from bert4rec_tf.foundation.errors import UserError
+
+LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
+"""What TensorFlow raises on the others if a worker ends (within seconds) or stops answering (within about ten)."""
+
+
+class Team:
+    """The machines that train together; this class is a team of one.
+
+    Attributes:
+        index: the number of this machine, from 0.
+        count: the number of machines.
+        strategy: shares each batch between the machines; None for one machine.
+    """
+
+    index: int = 0
+    count: int = 1
+    strategy: tf.distribute.Strategy | None = None
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this machine writes the files of the run."""
+        return self.index == 0
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """Returns the sum of every machine's `values`, int64 of the same shape on all."""
+        return values
+
+    def agree(self, facts: Mapping[str, str]) -> None:
+        """Waits for all machines. Raises UserError on all of them if one has other facts than the chief."""
+
+    @contextlib.contextmanager
+    def chief_first(self) -> Iterator[None]:
+        """Runs the block on the chief, and only then on the others."""
+        yield
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Turns TensorFlow's errors about a lost machine into a UserError."""
+        yield
+
+
+@dataclass(frozen=True, eq=False)
+class Workers(Team):
+    """Several machines (see `Team`)."""
+
+    index: int
+    count: int
+    strategy: tf.distribute.Strategy
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        def on_replica(values: tf.Tensor) -> tf.Tensor:
+            context = tf.distribute.get_replica_context()
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(values))
+
+        # Of several devices on a machine, the first one counts.
+        devices = self.strategy.num_replicas_in_sync // self.count
+        first = np.asarray(values, np.int64)
+        per_device = [first, *[np.zeros_like(first)] * (devices - 1)]
+        with self.watched():
+            shared = self.strategy.experimental_distribute_values_from_function(
+                lambda context: tf.constant(per_device[context.replica_id_in_sync_group % devices])
+            )
+            summed = self.strategy.run(tf.function(on_replica), args=(shared,))
+            return self.strategy.experimental_local_results(summed)[0].numpy()
+
+    def agree(self, facts: Mapping[str, str]) -> None:
+        digests = np.zeros((self.count, len(facts)), np.int64)
+        digests[self.index] = [_digest(fact) for fact in facts.values()]
+        for column, (name, fact) in zip(self.sum(digests).T, facts.items(), strict=True):
+            others = np.flatnonzero(column != column[0])
+            if len(others):
+                raise UserError(
+                    f"All workers must have the same {name}: worker {others[0]} differs from worker 0. "
+                    f"Received on worker {self.index}: {fact}"
+                )
+
+    @contextlib.contextmanager
+    def chief_first(self) -> Iterator[None]:
+        nothing = np.zeros(1, np.int64)
+        if not self.is_chief:
+            self.sum(nothing)
+        yield
+        if self.is_chief:
+            self.sum(nothing)
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        try:
+            yield
+        except LOST as error:
+            raise UserError(
+                "Another worker has ended or does not answer. Run the same command on all workers again to resume"
+            ) from error
+
+
+def _digest(fact: str) -> int:
+    return int.from_bytes(hashlib.sha256(fact.encode()).digest()[:7], "big")
+
+
+_team = Team()
+
+
+def team() -> Team:
+    """Returns the team that this process has joined; a team of one if none."""
+    return _team
+
+
+def join(cluster: Cluster, replicas: int) -> None:
+    """Connects this process with the other workers and waits for them. Call it before TensorFlow computes anything.
+
+    Args:
+        cluster: the machines.
+        replicas: the devices of all machines together: every GPU of each, or one CPU each.
+
+    Raises:
+        UserError: if the devices are not as many.
+    """
+    global _team
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    kind = tf.distribute.experimental.CommunicationImplementation
+    options = tf.distribute.experimental.CommunicationOptions(implementation=kind.RING)
+    gpus = bool(tf.config.list_physical_devices("GPU"))
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, None if gpus else options)
+    if strategy.num_replicas_in_sync != replicas:
+        raise UserError(
+            f"`replicas` must be {strategy.num_replicas_in_sync}, the number of devices of all workers. "
+            f"Received: replicas={replicas}"
+        )
+    _team = Workers(cluster.index, cluster.count, strategy)

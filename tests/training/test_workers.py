@@ -1,0 +1,194 @@
+"""Training on several machines: processes that find each other by TF_CONFIG on 127.0.0.1."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from support.paths import ROOT
+from support.whole_runs import assert_same_runs
+
+from bert4rec_tf.config.cluster import Cluster
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.training.workers import Team, team
+
+SMALL = (
+    *("--dataset=synthetic", "--mode=train", "--steps=24", "--warmup_steps=2", "--evaluate_every=8"),
+    *("--hidden_dim=16", "--num_layers=1", "--batch_size=33", "--threads=1", "--checkpoint_seconds=0"),
+)
+
+
+def config(role, index, **addresses):
+    return json.dumps({"cluster": addresses, "task": {"type": role, "index": index}})
+
+
+@pytest.mark.parametrize(
+    ("role", "index", "cluster", "expected"),
+    [
+        ("worker", 0, {"worker": ["a:1", "b:1"]}, Cluster(0, 2)),
+        ("worker", 1, {"worker": ["a:1", "b:1"]}, Cluster(1, 2)),
+        ("chief", 0, {"chief": ["a:1"], "worker": ["b:1", "c:1"]}, Cluster(0, 3)),
+        ("worker", 1, {"chief": ["a:1"], "worker": ["b:1", "c:1"]}, Cluster(2, 3)),
+        ("worker", 0, {"worker": ["a:1"]}, None),
+    ],
+)
+def test_the_machines_are_those_of_tf_config(monkeypatch, role, index, cluster, expected):
+    monkeypatch.setenv("TF_CONFIG", config(role, index, **cluster))
+    assert Cluster.read() == expected
+
+
+def test_without_tf_config_there_is_one_machine(monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    assert Cluster.read() is None
+    alone = team()
+    assert type(alone) is Team and alone.is_chief
+    np.testing.assert_array_equal(alone.sum(np.arange(3)), [0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "workers",
+        "[1, 2]",
+        '{"cluster": 3}',
+        config("ps", 0, ps=["a:1"], worker=["b:1"]),
+        config("worker", 2, worker=["a:1", "b:1"]),
+        config("worker", -1, worker=["a:1", "b:1"]),
+        config("chief", 0, worker=["a:1", "b:1"]),
+    ],
+)
+def test_what_tf_config_cannot_be_is_an_error(monkeypatch, text):
+    monkeypatch.setenv("TF_CONFIG", text)
+    with pytest.raises(UserError, match=r"`TF_CONFIG` must .* Received: "):
+        Cluster.read()
+
+
+def test_a_worker_leaves_what_does_not_train_to_the_chief(tmp_path):
+    done = start(1, ["a:1", "b:1"], tmp_path, ["--dataset=synthetic", "--mode=evaluate"])
+    assert done.communicate(timeout=120)[0].strip() == "Worker 0 does --mode=evaluate; this is worker 1"
+    assert done.returncode == 0
+
+
+# Whole runs.
+
+
+def free_addresses(number):
+    sockets = [socket.socket() for _ in range(number)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+    for one in sockets:
+        one.close()
+    return addresses
+
+
+def start(index, addresses, folder, flags):
+    """Starts worker number `index`. Its output has both streams."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    if addresses is not None:
+        environment["TF_CONFIG"] = config("worker", index, worker=addresses)
+    command = [sys.executable, "-m", "bert4rec_tf.run", *flags]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(command, cwd=folder, env=environment, **pipes)
+
+
+def start_all(folder, number=2, flags=(), each=None):
+    """Starts the workers in folders of their own with one work directory, and returns them."""
+    addresses, flags = free_addresses(number), [*SMALL, f"--workdir={folder / 'work'}", *flags]
+    each = each or [[]] * number
+    return [start(index, addresses, folder, [*flags, *each[index]]) for index in range(number)]
+
+
+def ended(processes):
+    """Waits for all and returns their exit codes and outputs."""
+    try:
+        outputs = [process.communicate(timeout=240)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [process.returncode for process in processes], outputs
+
+
+def wait_for(folder, pattern):
+    until = time.monotonic() + 200
+    while not list(folder.glob(pattern)):
+        assert time.monotonic() < until, f"{pattern} did not come"
+        time.sleep(0.02)
+
+
+def one_line_errors(outputs):
+    return [[line for line in output.splitlines() if line.startswith("error: ")] for output in outputs]
+
+
+@pytest.fixture(scope="module")
+def on_one_machine(tmp_path_factory):
+    """The work directory of the same run with two devices of one machine."""
+    folder = tmp_path_factory.mktemp("alone")
+    codes, outputs = ended([start(0, None, folder, [*SMALL, "--replicas=2", f"--workdir={folder / 'work'}"])])
+    assert codes == [0], outputs
+    return folder / "work"
+
+
+@pytest.mark.slow
+def test_two_workers_give_the_bits_of_two_devices(tmp_path, on_one_machine):
+    codes, outputs = ended(start_all(tmp_path))
+    assert codes == [0, 0], outputs
+    assert_same_runs(on_one_machine, tmp_path / "work")
+    assert len(list((tmp_path / "work" / "select" / "tensorboard").iterdir())) == 1, "only the chief writes"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signalled", [0, 1])
+def test_a_signal_to_one_stops_all_with_a_checkpoint(tmp_path, on_one_machine, signalled):
+    processes = start_all(tmp_path)
+    wait_for(tmp_path, "work/select/step-*.npz")
+    processes[signalled].send_signal(signal.SIGTERM)
+    codes, outputs = ended(processes)
+    assert codes == [130, 130], outputs
+    codes, outputs = ended(start_all(tmp_path))
+    assert codes == [0, 0], outputs
+    assert_same_runs(on_one_machine, tmp_path / "work")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_killed_worker_ends_the_other_and_the_run_is_resumed_to_the_bit(tmp_path, on_one_machine, killed):
+    processes = start_all(tmp_path)
+    wait_for(tmp_path, "work/select/step-*.npz")
+    processes[killed].kill()
+    codes, outputs = ended(processes)
+    assert codes[killed] == -signal.SIGKILL and codes[1 - killed] == 2, outputs
+    (line,) = one_line_errors(outputs)[1 - killed]
+    assert "Another worker has ended" in line and "Traceback" not in outputs[1 - killed]
+    codes, outputs = ended(start_all(tmp_path))
+    assert codes == [0, 0], outputs
+    assert_same_runs(on_one_machine, tmp_path / "work")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("each", "message"),
+    [
+        ([[], ["--dropout=0.3"]], "All workers must have the same run: worker 1 differs from worker 0."),
+        ([["--replicas=3"]] * 2, "`replicas` must be 2, the number of devices of all workers. Received: replicas=3"),
+    ],
+)
+def test_workers_that_do_not_fit_end_in_one_line(tmp_path, each, message):
+    codes, outputs = ended(start_all(tmp_path, each=each))
+    assert codes == [2, 2], outputs
+    for (line,) in one_line_errors(outputs):
+        assert message in line
+    assert not (tmp_path / "work").exists()
+
+
+@pytest.mark.slow
+def test_the_chief_measures_and_exports(tmp_path):
+    codes, outputs = ended(start_all(tmp_path, flags=["--mode=all", "--protocol=select"]))
+    assert codes == [0, 0], outputs
+    assert "Worker 1 has done its part" in outputs[1] and "among all unseen items" in outputs[0]
+    assert (tmp_path / "work" / "saved_model").is_dir() and (tmp_path / "work" / "metrics.json").exists()
