@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.config.run import TrainingSettings
@@ -157,8 +158,7 @@ class Trainer:
             for batch in batches:
                 stopping = (float(interrupted()),) if self.strategy else ()
                 values = {name: float(value) for name, value in step(batch, *stopping).items()}
-                of_all = bool(values.pop("stopping", 0.0))
-                stop = of_all if self.team.count > 1 else interrupted()
+                stopped = bool(values.pop("stopping", 0.0))
                 self._count(values)
                 tensorboard.add(self.state.step, values)
                 progress.advance(loss=self.state.loss_sum / self.state.loss_count, rate=values["learning_rate"])
@@ -167,6 +167,7 @@ class Trainer:
                 if is_due:
                     self._evaluate(progress, tensorboard)
                     self.state.seconds = clock.seconds()
+                stop = self._stops(stopped, interrupted())
                 if is_due or clock.since_saved() >= self.checkpoint_seconds or stop:
                     if self.team.is_chief:
                         self._checkpoints.save(self._variables, self.state.step, asdict(self.state))
@@ -176,6 +177,12 @@ class Trainer:
                     raise KeyboardInterrupt
                 if self.state.finished:
                     return
+
+    def _stops(self, stopped: bool, interrupted: bool) -> bool:
+        """Returns whether to stop. `stopped`: as all machines knew it in this step; after the last step they ask."""
+        if self.team.count == 1:
+            return interrupted
+        return bool(self.team.sum(np.array([interrupted]))[0]) if self.state.finished else stopped
 
     def _is_due(self) -> bool:
         return self.state.step == self.last_step or self.state.step % self.settings.evaluate_every == 0
