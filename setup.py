@@ -30,7 +30,7 @@ setup(
     description="BERT4Rec in TensorFlow/Keras, faithful to the authors' original",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
-    license="Apache-2.0",
+    license_expression="Apache-2.0",
     packages=find_packages(include=["bert4rec_tf", "bert4rec_tf.*"]),
     package_data={"bert4rec_tf": ["config/paper.json", "serving/http/page/*"]},
     python_requires=">=3.11",
@@ -56,7 +56,6 @@ setup(
     },
     entry_points={"console_scripts": ["bert4rec=bert4rec_tf.commands.main:main"]},
     classifiers=[
-        "License :: OSI Approved :: Apache Software License",
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
         "Programming Language :: Python :: 3.13",
