@@ -9,6 +9,7 @@ from bert4rec_tf.config.settings import add_flags, given_flags
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.startup import Parser, import_tensorflow, path_argument
+from bert4rec_tf.serving.trust import TRUST
 
 if TYPE_CHECKING:
     from bert4rec_tf.serving.client import Choices, Recommendations, SavedRecommender
@@ -48,10 +49,11 @@ def make_parser() -> Parser:
 
 
 def add_model(parser: Parser) -> None:
-    """Adds --model."""
+    """Adds --model and --trust_model."""
     parser.add_argument(
         "--model", type=path_argument, required=True, help="folder of a SavedModel, or a work directory that has one"
     )
+    parser.add_argument("--trust_model", action="store_true", help=TRUST)
 
 
 def add_titles(parser: Parser) -> None:
@@ -80,7 +82,7 @@ def main(arguments: list[str]) -> None:
         **listed,
     )
     titles = read_titles(options.titles) if options.titles else None
-    model = SavedRecommender(options.model)
+    model = SavedRecommender(options.model, options.trust_model)
     if options.history is not None:
         recommend_to(model, split_ids(options.history), options.user or "", choices, titles)
         return

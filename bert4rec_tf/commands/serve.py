@@ -14,6 +14,9 @@ def main(arguments: list[str]) -> None:
     for one in fields(ServerSettings):
         given = {"required": True} if one.default is MISSING else {"default": one.default}
         shown = "" if given.get("default") is None else " (default: %(default)s)"
+        if field_type(one) is bool:
+            parser.add_argument(f"--{one.name}", action="store_true", help=one.metadata["help"])
+            continue
         parser.add_argument(f"--{one.name}", type=field_type(one), help=one.metadata["help"] + shown, **given)
     settings = ServerSettings(**vars(parser.parse_args(arguments)))
     import_tensorflow()

@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> None:
     if not items:
         raise UserError("--item must name items of the model. Received: nothing")
     titles = read_titles(options.titles) if options.titles else None
-    answer = SavedRecommender(options.model).similar(items, options.k)
+    answer = SavedRecommender(options.model, options.trust_model).similar(items, options.k)
     for item, unknown in zip(items, answer.unknown):
         if unknown:
             raise UserError(f"--item must name items of the model. Received: {item!r}")

@@ -323,23 +323,24 @@ def texts(name: str, raw: Iterable[Any]) -> list[str]:
     return [str(one) for one in raw]
 
 
-def open(path: Path | str, titles: Any = None) -> FittedModel:
+def open(path: Path | str, titles: Any = None, trust_model: bool = False) -> FittedModel:
     """Opens what was trained: a work directory, or an exported SavedModel.
 
     Args:
         path: the folder.
         titles: as for `fit`.
+        trust_model: whether to load a model whose graph could do more than compute, such as write files.
 
     Raises:
-        UserError: if it is neither, or the work directory has no exported model yet.
+        UserError: if it is neither, the work directory has no exported model yet, or the model is not to be trusted.
     """
     folder = files.expanded_path(path)
     kept = folder / TITLES
     known = titles_of(kept if titles is None and kept.exists() else titles)
     if (folder / MODEL).exists():
-        return FittedModel(SavedRecommender(folder), None, known)
+        return FittedModel(SavedRecommender(folder, trust_model), None, known)
     if (folder / CONFIG).exists():
-        return FittedModel(SavedRecommender(folder), folder, known)
+        return FittedModel(SavedRecommender(folder, trust_model), folder, known)
     raise UserError(f"`path` must be a work directory or a SavedModel. Received: path={folder}")
 
 

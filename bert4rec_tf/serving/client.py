@@ -79,6 +79,7 @@ class SavedRecommender:
 
     Args:
         folder: of the SavedModel, or a work directory that has one.
+        trusted: whether it may do more than compute (`serving.trust`).
 
     Attributes:
         folder: of the SavedModel.
@@ -88,9 +89,9 @@ class SavedRecommender:
         UserError: if the folder does not hold such a SavedModel.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, trusted: bool = False) -> None:
         self.folder = folder = model_folder(folder)
-        self._model = LoadedModel(folder)
+        self._model = LoadedModel(folder, trusted)
         signature = self._model.signatures.get("recommend")
         if signature is None or not set(signature.inputs) >= INPUTS or set(signature.outputs) != OUTPUTS:
             raise UserError(f"{folder}: its SavedModel has no signature `recommend` like this project's exports")

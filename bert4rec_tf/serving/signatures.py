@@ -17,6 +17,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from bert4rec_tf.export.histories import HISTORIES, Histories
 from bert4rec_tf.export.layout import ASSETS, CARD_OF_SAVED_MODEL, MODEL, VOCABULARY
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.serving.trust import check_only_computes
 
 SERVE = "serve"
 """TensorFlow's tag of the graph for serving."""
@@ -70,6 +71,7 @@ class LoadedModel:
 
     Args:
         folder: of the SavedModel.
+        trusted: whether it may do more than compute (`serving.trust`).
 
     Attributes:
         folder: where it lies.
@@ -78,12 +80,15 @@ class LoadedModel:
         card: the model card; empty if there is none.
 
     Raises:
-        UserError: if there is no SavedModel, or it cannot be read.
+        UserError: if there is no SavedModel, it cannot be read, or it could do more than compute.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, trusted: bool = False) -> None:
         self.folder = folder
-        definitions = _definitions(folder)
+        content = _content(folder)
+        if not trusted:
+            check_only_computes(folder, content)
+        definitions = _definitions(folder, content)
         self.signatures = {
             name: _signature(name, one) for name, one in sorted(definitions.items()) if not name.startswith("__")
         }
@@ -156,7 +161,7 @@ _CLIENT_ERRORS = (
 )
 
 
-def _definitions(folder: Path) -> Mapping[str, Any]:
+def _content(folder: Path) -> saved_model_pb2.SavedModel:
     content = saved_model_pb2.SavedModel()
     try:
         content.ParseFromString((folder / MODEL).read_bytes())
@@ -164,6 +169,10 @@ def _definitions(folder: Path) -> Mapping[str, Any]:
         raise UserError(f"{folder / MODEL}: cannot be read ({error.strerror or error})") from error
     except DecodeError as error:
         raise UserError(f"{folder / MODEL}: is damaged") from error
+    return content
+
+
+def _definitions(folder: Path, content: saved_model_pb2.SavedModel) -> Mapping[str, Any]:
     for graph in content.meta_graphs:
         if SERVE in graph.meta_info_def.tags:
             return graph.signature_def

@@ -1,0 +1,96 @@
+"""Refuses a SavedModel that could do more than compute. A SavedModel is a program, and it may come from a stranger."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bert4rec_tf.foundation.errors import UserError
+
+TRUST = "load a model whose graph could do more than compute, such as write files; only if you trust its author"
+
+COMPUTING = frozenset(
+    """
+    Abs Add AddN AddV2 All Any ArgMax ArgMin Assert AvgPool BatchMatMulV2 BiasAdd BroadcastTo Cast Ceil ClipByValue
+    ConcatV2 Const Conv2D Cos Cumsum DepthwiseConv2dNative DisableCopyOnRead DivNoNan DynamicStitch Einsum Elu
+    EnsureShape Equal Erf Exp ExpandDims Fill Floor FloorDiv FloorMod FusedBatchNormV3 GatherNd GatherV2 Greater
+    GreaterEqual HashTableV2 Identity IdentityN If InvertPermutation IsFinite IsInf IsNan L2Loss LeakyRelu Less
+    LessEqual Log Log1p LogSoftmax LogicalAnd LogicalNot LogicalOr LookupTableFindV2 LookupTableSizeV2 LowerBound
+    MatMul MatrixBandPart Max MaxPool Maximum Mean Min Minimum Mul Neg NoOp NotEqual OneHot OnesLike Pack Pad PadV2
+    PartitionedCall Placeholder PlaceholderWithDefault Pow PreventGradient Prod RaggedGather RaggedRange
+    RaggedTensorToTensor Range Rank ReadVariableOp RealDiv Reciprocal ReduceJoin Relu Relu6 Reshape ResourceGather
+    ReverseV2 Round Rsqrt ScatterNd SegmentSum Select SelectV2 Selu Shape Sigmoid Sign Sin Size Slice Softmax Softplus
+    Split SplitV Sqrt Square SquaredDifference Squeeze StatefulPartitionedCall StatelessIf StatelessWhile
+    StaticRegexFullMatch StopGradient StridedSlice StringJoin StringLower Sub Sum Tanh TensorListFromTensor
+    TensorListGetItem TensorListLength TensorListReserve TensorListSetItem TensorListStack TensorScatterAdd
+    TensorScatterUpdate Tile TopKV2 Transpose Unique Unpack UnsortedSegmentSum UpperBound VarHandleOp
+    VarIsInitializedOp Where While ZerosLike
+    """.split()  # noqa: SIM905
+)
+"""The ops that a model may use. A list of the forbidden ones would miss some of TensorFlow's 1,900: `ReadFile` and
+`PyFunc` are easy to name, but `DebugIdentity` and `PrintV2` write files too, `ImmutableConst` reads one, and a constant
+of `DatasetFromGraph` holds a graph of its own."""
+
+SAVING = frozenset({"AssignVariableOp", "MergeV2Checkpoints", "RestoreV2", "SaveV2", "ShardedFilename"})
+"""Every SavedModel holds these in two functions that only TensorFlow 1 calls. Nothing else may call them."""
+
+READING = "InitializeTableFromTextFileV2"
+"""Fills a table from a file. The file must be one of the model's assets."""
+
+
+def check_only_computes(folder: Path, content: Any) -> None:
+    """Checks a SavedModel before TensorFlow loads it.
+
+    Args:
+        folder: of the SavedModel.
+        content: what its `saved_model.pb` holds, a `SavedModel` message.
+
+    Raises:
+        UserError: if it could touch files or processes: it has an op that is not in COMPUTING, or reads files that are
+            not in its folder.
+    """
+    reason = next(_reasons(folder, content), None)
+    if reason is not None:
+        raise UserError(
+            f"{folder}: could do more than compute: {reason}. If you trust its author, load it with --trust_model, in "
+            "Python with trust_model=True"
+        )
+
+
+def _reasons(folder: Path, content: Any) -> Iterator[str]:
+    place = folder.resolve()
+    for path in folder.rglob("*"):
+        if not path.resolve().is_relative_to(place):
+            yield f"{path.relative_to(folder)} is a link to elsewhere"
+    if len(content.meta_graphs) != 1 or not content.meta_graphs[0].HasField("object_graph_def"):
+        yield "it is of TensorFlow 1, or has several graphs"
+    for graph in content.meta_graphs:
+        for asset in graph.asset_file_def:
+            if Path(asset.filename).name != asset.filename:
+                yield f"its asset {asset.filename!r} is not in its folder"
+        yield from (f"it has the op {op}" for op in _forbidden(graph))
+
+
+def _forbidden(graph: Any) -> Iterator[str]:
+    """Yields the ops of a graph and its functions that are not allowed where they stand."""
+    objects, library = (part.SerializeToString() for part in (graph.object_graph_def, graph.graph_def.library))
+    yield from (node.op for node in graph.graph_def.node if node.op not in COMPUTING | SAVING)
+    for function in graph.graph_def.library.function:
+        name = function.signature.name.encode()
+        # Names are compared in the messages' bytes, so that no kind of reference is forgotten.
+        is_called_by_functions = library.count(name) != 1
+        is_called = is_called_by_functions or name in objects
+        assets = set() if is_called_by_functions else _assets(function.signature, graph.object_graph_def)
+        for node in function.node_def:
+            reads_an_asset = node.op == READING and len(node.input) > 1 and node.input[1] in assets
+            if not (node.op in COMPUTING or reads_an_asset or (node.op in SAVING and not is_called)):
+                yield node.op
+
+
+def _assets(signature: Any, objects: Any) -> set[str]:
+    """Returns the arguments of a function that TensorFlow fills with paths of the model's assets when it loads it."""
+    names = [argument.name for argument in signature.input_arg]
+    bound = (
+        objects.concrete_functions[signature.name].bound_inputs if signature.name in objects.concrete_functions else ()
+    )
+    pairs = zip(reversed(names), reversed(bound))  # the last arguments are the bound ones
+    return {name for name, number in pairs if objects.nodes[number].WhichOneof("kind") == "asset"}

@@ -1,0 +1,188 @@
+"""Models of strangers: what could touch files or processes is not loaded unless the user says so."""
+
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support import models
+from support.commands import console, refused
+from support.http_server import export as export_neighbours
+from support.profiles import slow_but
+from tensorflow.core.protobuf import saved_model_pb2
+
+import bert4rec_tf as b4r
+from bert4rec_tf.export.saved_model import export
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.models import MODELS
+from bert4rec_tf.serving.http.app import open_versions
+from bert4rec_tf.serving.http.settings import ServerSettings
+from bert4rec_tf.serving.signatures import LoadedModel
+
+TEXT = tf.TensorSpec([], tf.string)
+
+
+def stranger(folder, act):
+    """Writes a SavedModel whose only signature does something with the path that it is given."""
+    module = tf.Module()
+    module.act = tf.function(act, input_signature=[TEXT])
+    tf.saved_model.save(module, str(folder), signatures={"serving_default": module.act})
+    return folder
+
+
+def wrote(path):
+    with tf.control_dependencies([tf.io.write_file(path, "content")]):
+        return {"x": tf.constant(1)}
+
+
+def read_into_a_table(path):
+    table = tf.raw_ops.HashTableV2(key_dtype=tf.string, value_dtype=tf.int64)
+    tf.raw_ops.InitializeTableFromTextFileV2(table_handle=table, filename=path, key_index=-2, value_index=-1)
+    return {"x": tf.constant(1)}
+
+
+def printed(path):
+    tf.raw_ops.PrintV2(input=path, output_stream="file:///tmp/x")
+    return {"x": path}
+
+
+def saved(path):
+    tf.raw_ops.SaveV2(prefix=path, tensor_names=["a"], shape_and_slices=[""], tensors=[tf.constant(1)])
+    return {"x": path}
+
+
+def nested(path):
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.io.read_file("/etc/hostname")
+    made = tf.raw_ops.DatasetFromGraph(graph_def=graph.as_graph_def().SerializeToString())
+    return {"x": tf.raw_ops.DatasetCardinality(input_dataset=made)}
+
+
+ACTS = {
+    "WriteFile": wrote,
+    "ReadFile": lambda path: {"x": tf.io.read_file(path)},
+    "MatchingFiles": lambda path: {"x": tf.io.matching_files(path)},
+    "PrintV2": printed,
+    "EagerPyFunc": lambda path: {"x": tf.py_function(lambda one: one, [path], tf.string)},
+    "InitializeTableFromTextFileV2": read_into_a_table,
+    "SaveV2": saved,
+    "DatasetFromGraph": nested,
+    "DebugIdentityV2": lambda path: {"x": tf.raw_ops.DebugIdentityV2(input=path, debug_urls=["file:///tmp/x"])},
+}
+
+
+@pytest.mark.parametrize("op", ACTS)
+def test_an_op_that_does_more_than_compute_is_named(op, tmp_path):
+    folder = stranger(tmp_path / "model", ACTS[op])
+    with pytest.raises(UserError, match=f"model: could do more than compute: it has the op {op}. If .* --trust_model"):
+        LoadedModel(folder)
+
+
+def test_a_trusted_model_acts(tmp_path):
+    model = LoadedModel(stranger(tmp_path / "model", wrote), trusted=True)
+    model.call("serving_default", {"path": np.array(str(tmp_path / "written"), object)})
+    assert (tmp_path / "written").read_text() == "content"
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("own") / "model"
+    export(models.make("pop"), models.SEQUENCES.vocabulary, folder)
+    return folder
+
+
+def changed(folder, change):
+    content = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
+    change(content)
+    (folder / "saved_model.pb").write_bytes(content.SerializeToString())
+
+
+def asset_of_elsewhere(folder):
+    (folder.parent / "secret").write_text("hidden\n")
+    changed(folder, lambda content: setattr(content.meta_graphs[0].asset_file_def[0], "filename", "../../secret"))
+
+
+def link_to_elsewhere(folder):
+    (folder.parent / "secret").write_text("hidden\n")
+    (folder / "assets" / "vocabulary.txt").unlink()
+    (folder / "assets" / "vocabulary.txt").symlink_to(folder.parent / "secret")
+
+
+def constant_for_an_asset(folder):
+    """Has the table's initializer read a path of the file's author in place of the asset's."""
+
+    def change(content):
+        for function in content.meta_graphs[0].object_graph_def.concrete_functions.values():
+            for place, number in enumerate(function.bound_inputs):
+                if content.meta_graphs[0].object_graph_def.nodes[number].WhichOneof("kind") == "asset":
+                    function.bound_inputs[place] = 0
+
+    changed(folder, change)
+
+
+def call_of_what_saves(folder):
+    """Has an object name the function that only TensorFlow 1 calls to save the variables."""
+
+    def change(content):
+        graph = content.meta_graphs[0]
+        names = [one.signature.name for one in graph.graph_def.library.function]
+        name = next(name for name in names if "traced_save" in name)
+        graph.object_graph_def.nodes.add().bare_concrete_function.concrete_function_name = name
+
+    changed(folder, change)
+
+
+def of_tensorflow_1(folder):
+    changed(folder, lambda content: content.meta_graphs[0].ClearField("object_graph_def"))
+
+
+CHANGES = {
+    asset_of_elsewhere: "its asset '../../secret' is not in its folder",
+    link_to_elsewhere: "assets/vocabulary.txt is a link to elsewhere",
+    constant_for_an_asset: "it has the op InitializeTableFromTextFileV2",
+    call_of_what_saves: "it has the op (ShardedFilename|SaveV2|MergeV2Checkpoints)",
+    of_tensorflow_1: "it is of TensorFlow 1, or has several graphs",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_an_export_that_was_changed_to_reach_elsewhere_is_refused(own, change, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(own, folder)
+    LoadedModel(folder)
+    change(folder)
+    with pytest.raises(UserError, match=CHANGES[change]):
+        LoadedModel(folder)
+
+
+@pytest.mark.parametrize("name", slow_but(["bert4rec", "item_cooccurrence"], MODELS))
+def test_exports_of_every_model_only_compute(name, tmp_path):
+    model = models.make(name)
+    users = models.SEQUENCES.users.tolist() if model.has_user_embeddings else None
+    export(model, models.SEQUENCES.vocabulary, tmp_path / "model", users=users)
+    assert LoadedModel(tmp_path / "model").signatures
+
+
+def test_the_commands_and_python_refuse_it_in_one_line(tmp_path):
+    folder = stranger(tmp_path / "model", wrote)
+    for command, *arguments in (["recommend", "--history=a"], ["similar", "--item=a"], ["serve", "--port=0"]):
+        told = refused(console(command, f"--model={folder}", *arguments, cwd=tmp_path))
+        assert "it has the op WriteFile" in told
+    for command, *arguments in (["recommend", "--history=a"], ["similar", "--item=a"]):
+        told = refused(console(command, f"--model={folder}", "--trust_model", *arguments, cwd=tmp_path))
+        assert "has no signature `recommend`" in told
+    with pytest.raises(UserError, match="it has the op WriteFile"):
+        b4r.open(folder)
+    with pytest.raises(UserError, match="has no signature `recommend`"):
+        b4r.open(folder, trust_model=True)
+
+
+def test_a_served_version_of_a_stranger_is_passed_over(tmp_path):
+    export_neighbours(tmp_path / "models" / "1")
+    stranger(tmp_path / "models" / "2", wrote)
+    told = []
+    assert open_versions(ServerSettings(model=str(tmp_path / "models")), told.append).current.version == 1
+    assert len(told) == 1 and "version 2 cannot be served" in told[0] and "WriteFile" in told[0]
+    trusting = ServerSettings(model=str(tmp_path / "models"), trust_model=True)
+    assert open_versions(trusting, told.append).current.version == 2
