@@ -51,6 +51,7 @@ class Interactions(Settings):
     time_column: str | None = setting(None, "column of the times: its name or number; `none`: the rows are in order")
     min_user_actions: int = setting(1, "leave out users with fewer actions", at_least=1)
     min_item_actions: int = setting(1, "leave out items with fewer actions", at_least=1)
+    k_core: bool = setting(False, "repeat these two until all users and items that are left have enough actions")
     bad_rows: str = setting("refuse", "what to do with a row that cannot be read", choices=("refuse", "skip"))
     test_from: str | None = setting(
         None,

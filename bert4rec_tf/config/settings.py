@@ -102,6 +102,9 @@ def described(field: dataclasses.Field) -> str:
 def add_flags(parser: argparse.ArgumentParser, fields: Mapping[str, dataclasses.Field]) -> None:
     """Adds a flag for each field, without a default."""
     for name, field in fields.items():
+        if field_type(field) is bool:
+            parser.add_argument(f"--{name}", action="store_true", default=None, help=field.metadata["help"])
+            continue
         choices = field.metadata["limits"].get("choices")
         parser.add_argument(f"--{name}", type=field_type(field), choices=choices, help=field.metadata["help"])
 

@@ -1,6 +1,7 @@
 """Histories as one flat array, the vocabulary, and the leave-one-out split. Only NumPy."""
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -74,6 +75,20 @@ class Vocabulary:
     def fingerprint(self) -> str:
         """SHA-256 of the raw ids, in order."""
         return fingerprint_of(self.items.tolist())
+
+
+def digest_of_parts(
+    items: Iterable[np.ndarray], splits: np.ndarray, users: Iterable[bytes | np.ndarray], vocabulary: Vocabulary
+) -> "hashlib._Hash":
+    """Returns the running SHA-256 of sequences whose items, and users' ids as lines, come in parts, in order."""
+    digest = hashlib.sha256()
+    for part in items:
+        digest.update(part.astype("<i4").tobytes())
+    digest.update(splits.astype("<i8").tobytes())
+    for text in users:
+        digest.update(text)
+    digest.update(vocabulary.fingerprint.encode())
+    return digest
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,6 +180,13 @@ class Sequences:
             lines.append(f"  user {self.users[user]}: {', '.join([*items, *['...'] * more])}")
         return "\n".join([*lines, *["  ..."] * (self.num_users > SHOWN_USERS)])
 
+    def part(self, begin: int, end: int) -> "Sequences":
+        """Returns the users from number `begin` to `end` - 1, without features. The vocabulary does not change."""
+        splits = self.splits[begin : end + 1]
+        later = None if self.num_later is None else self.num_later[begin:end]
+        items, users = self.items[splits[0] : splits[-1]], self.users[begin:end]
+        return replace(self, items=items, splits=splits - splits[0], users=users, num_later=later, features={})
+
     def counts(self) -> np.ndarray:
         """Returns how often each item occurs in these sequences, int64 [n + 1]; entry 0 is 0."""
         return np.bincount(self.items, minlength=self.num_items + 1)
@@ -185,15 +207,18 @@ class Sequences:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of all actions and of the raw ids of users and items."""
-        digest = hashlib.sha256(self.items.astype("<i4").tobytes())
-        digest.update(self.splits.astype("<i8").tobytes())
-        digest.update("\n".join(self.users.tolist()).encode())
-        digest.update(self.vocabulary.fingerprint.encode())
+        users = "\n".join(self.users.tolist()).encode()
+        digest = digest_of_parts([self.items], self.splits, [users], self.vocabulary)
         if self.num_later is not None:
             digest.update(self.num_later.astype("<i8").tobytes() + bytes([self.validates_later]))
         for name in sorted(self.features):
             digest.update(f"{name} {self.features[name].fingerprint}".encode())
         return digest.hexdigest()
+
+    @cached_property
+    def users_fingerprint(self) -> str:
+        """SHA-256 of the raw ids of the users, in order."""
+        return fingerprint_of(self.users.tolist())
 
 
 def joined(first: Sequences, second: Sequences) -> Sequences:

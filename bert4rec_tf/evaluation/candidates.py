@@ -19,7 +19,9 @@ ROUNDS = 20
 """Rounds of rejection sampling. Users who still lack negatives after them get a slower draw that cannot fail."""
 
 
-def draw_popular(sequences: Sequences, users: np.ndarray, num_negatives: int, seed: int) -> np.ndarray:
+def draw_popular(
+    sequences: Sequences, users: np.ndarray, num_negatives: int, seed: int, first_block: int = 0
+) -> np.ndarray:
     """Draws negatives by popularity, without replacement, among the items that each user has not seen.
 
     The original evaluates in this way: it draws one item after the other with probability proportional to its count in
@@ -30,6 +32,7 @@ def draw_popular(sequences: Sequences, users: np.ndarray, num_negatives: int, se
         users: [k] int64, the users to draw for.
         num_negatives: negatives per user.
         seed: random seed.
+        first_block: the number of the block (of `users_of_a_block`) that the users begin with.
 
     Returns:
         int32 [k, num_negatives], filled with 0 on the right if there are fewer.
@@ -38,19 +41,31 @@ def draw_popular(sequences: Sequences, users: np.ndarray, num_negatives: int, se
     def draw(rng: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
         return sequences.items[rng.integers(sequences.num_actions, size=size)]
 
-    return _draw(sequences, users, num_negatives, [seed, 0], draw, sequences.vocabulary.counts)
+    return _draw(sequences, users, num_negatives, [seed, 0], draw, sequences.vocabulary.counts, first_block)
 
 
-def draw_uniform(sequences: Sequences, users: np.ndarray, num_negatives: int, seed: int) -> np.ndarray:
+def draw_uniform(
+    sequences: Sequences, users: np.ndarray, num_negatives: int, seed: int, first_block: int = 0
+) -> np.ndarray:
     """Draws negatives like `draw_popular`, but every item with the same probability."""
 
     def draw(rng: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
         return rng.integers(1, sequences.num_items + 1, size, np.int32)
 
-    return _draw(sequences, users, num_negatives, [seed, 1], draw, np.ones(sequences.num_items))
+    return _draw(sequences, users, num_negatives, [seed, 1], draw, np.ones(sequences.num_items), first_block)
 
 
 SAMPLERS = {POPULAR: draw_popular, UNIFORM: draw_uniform}
+
+
+def users_of_a_block(num_items: int) -> int:
+    """Returns how many users are drawn for at once, with a random stream of their own."""
+    return max(1, BLOCK_ELEMENTS // (num_items + 1))
+
+
+def path_in(folder: Path, fingerprint: str, num_negatives: int, seed: int) -> Path:
+    """Returns where `frozen` stores negatives. `fingerprint`: of the sequences."""
+    return folder / f"candidates-{FORMAT}-{fingerprint[:16]}-{num_negatives}-{seed}.npz"
 
 
 def frozen(
@@ -68,7 +83,7 @@ def frozen(
         Sampler -> int32 [k, c], where c is `num_negatives` or the number of items, whichever is smaller.
     """
     num_negatives = min(num_negatives, sequences.num_items)
-    path = folder / f"candidates-{FORMAT}-{sequences.fingerprint[:16]}-{num_negatives}-{seed}.npz"
+    path = path_in(folder, sequences.fingerprint, num_negatives, seed)
     with files.FolderLock(folder).lock():
         if path.exists():
             try:
@@ -87,12 +102,18 @@ Draw = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
 
 
 def _draw(
-    sequences: Sequences, users: np.ndarray, num_negatives: int, seed: list[int], draw: Draw, weights: np.ndarray
+    sequences: Sequences,
+    users: np.ndarray,
+    num_negatives: int,
+    seed: list[int],
+    draw: Draw,
+    weights: np.ndarray,
+    first_block: int,
 ) -> np.ndarray:
     """Draws block by block. `seed` holds the user's seed and the sampler's; every block has its own random stream."""
     drawn = np.zeros((len(users), num_negatives), np.int32)
-    block = max(1, min(BLOCK_ELEMENTS // (sequences.num_items + 1), len(users)))
-    for number, start in enumerate(range(0, len(users), block)):
+    block = users_of_a_block(sequences.num_items)
+    for number, start in enumerate(range(0, len(users), block), start=first_block):
         part, rng = slice(start, start + block), np.random.default_rng([seed[0], number, seed[1]])
         taken = _seen(sequences, users[part])
         _draw_block(taken, drawn[part], partial(draw, rng), partial(_draw_all, weights, rng))
@@ -101,7 +122,7 @@ def _draw(
 
 def _seen(sequences: Sequences, users: np.ndarray) -> np.ndarray:
     """Returns bool [users, items + 1]: whether each user has seen each item; True for PAD."""
-    lengths = sequences.lengths[users]
+    lengths = sequences.splits[users + 1] - sequences.splits[users]
     begins = np.cumsum(lengths) - lengths
     places = np.arange(lengths.sum()) + np.repeat(sequences.splits[users] - begins, lengths)
     seen = np.zeros((len(users), sequences.num_items + 1), bool)

@@ -5,6 +5,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,61 @@ def write(path: Path, arrays: Mapping[str, np.ndarray], compressed: bool = False
     save = np.savez_compressed if compressed else np.savez
     with files.atomic_write(path) as aside, open(aside, "wb") as file:
         save(file, allow_pickle=False, **arrays)
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A one-dimensional or wider array that comes in pieces of rows, in order.
+
+    Attributes:
+        dtype: of the array.
+        shape: of the whole array.
+        pieces: arrays with some of the rows each.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    pieces: Iterable[np.ndarray]
+
+
+def write_pieces(path: Path, arrays: Mapping[str, np.ndarray | Pieces]) -> None:
+    """Writes the same bytes as `write`, without ever holding a whole array."""
+    with files.atomic_write(path) as aside, zipfile.ZipFile(aside, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                if isinstance(array, np.ndarray):
+                    np.lib.format.write_array(file, array, allow_pickle=False)
+                    continue
+                descr = np.lib.format.dtype_to_descr(np.dtype(array.dtype))
+                header = {"descr": descr, "fortran_order": False, "shape": array.shape}
+                np.lib.format.write_array_header_1_0(file, header)
+                for piece in array.pieces:
+                    file.write(np.ascontiguousarray(piece, array.dtype).tobytes())
+
+
+def mapped(path: Path) -> dict[str, np.ndarray]:
+    """Returns the arrays of an uncompressed file, which the system reads from the disk where they are used.
+
+    Checksums are not verified. Raises CorruptFileError if the file is missing or cannot be read.
+    """
+    found: dict[str, np.ndarray] = {}
+    try:
+        with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
+            for member in archive.infolist():
+                file.seek(member.header_offset)
+                sizes = struct.unpack("<HH", file.read(30)[26:])  # of the name and of what follows it
+                begin = file.seek(sum(sizes), io.SEEK_CUR)
+                np.lib.format.read_magic(file)
+                shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+                name, offset = member.filename.removesuffix(".npy"), file.tell()
+                if shape and 0 not in shape:
+                    found[name] = np.memmap(path, dtype, "r", offset, shape)
+                else:  # too small to be mapped
+                    file.seek(begin)
+                    found[name] = np.lib.format.read_array(file, allow_pickle=False)
+    except UNREADABLE as error:
+        raise CorruptFileError(f"{path}: cannot be read ({error})") from error
+    return found
 
 
 def read(path: Path, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:

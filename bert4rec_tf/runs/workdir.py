@@ -150,7 +150,7 @@ class WorkDirectory:
                     "digest": run.digest,
                     "data_fingerprint": sequences.fingerprint,
                     "num_users": sequences.num_users,
-                    "users_fingerprint": fingerprint_of(sequences.users.tolist()),
+                    "users_fingerprint": sequences.users_fingerprint,
                     "vocabulary_fingerprint": sequences.vocabulary.fingerprint,
                     "environment": environment,
                 }

@@ -1,5 +1,6 @@
 """Cuts sequences into windows and masks them for the Cloze task. Vectorised and seeded."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,15 +34,6 @@ class Windows:
     def num_whole(self) -> int:
         """How many windows stand before the prefixes."""
         return len(self) - self.num_prefixes
-
-    def numbered(self, chosen: np.ndarray, copies: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the window of each example, and whether it is a prefix.
-
-        `chosen`: example numbers, which go through the whole windows `copies` times, and then through the prefixes.
-        """
-        beyond = chosen - self.num_whole * copies
-        prefix = self.num_whole + beyond % max(self.num_prefixes, 1)
-        return np.where(beyond < 0, chosen % max(self.num_whole, 1), prefix), beyond >= 0
 
     def rows(self, chosen: np.ndarray, width: int) -> np.ndarray:
         """Returns the items of the chosen windows, int32 [chosen, width], right-padded."""
@@ -137,18 +129,31 @@ def mask_windows(
         num_items: n; the mask token is n + 1.
         seed: decides the masks of these rows.
     """
-    rng = np.random.default_rng(seed)
-    if windows.num_prefixes:
-        window, last_only = windows.numbered(chosen, settings.mask_copies)
-    else:
-        window, last_only = chosen % len(windows), chosen // len(windows) == settings.mask_copies
+    window, last_only = Numbering(settings, windows.num_whole, windows.num_prefixes).windows_of(chosen)
     items, lengths = windows.rows(window, max_length), windows.lengths[window]
+    return mask_rows(items, lengths, windows.users[window], last_only, settings, num_items, seed)
+
+
+def mask_rows(
+    items: np.ndarray,
+    lengths: np.ndarray,
+    users: np.ndarray,
+    last_only: np.ndarray,
+    settings: MaskingSettings,
+    num_items: int,
+    seed: list[int],
+) -> ClozeExamples:
+    """Masks windows that are given as rows: `items` [rows, N] right-padded, `lengths` and `users` [rows].
+
+    `last_only`: bool [rows], whether only the last item is masked. The rest as for `mask_windows`.
+    """
+    rng, max_length = np.random.default_rng(seed), items.shape[1]
     num_masked = np.where(last_only, 1, num_predictions(lengths, settings))
     keys = rng.random(items.shape)
     keys[np.arange(max_length) >= lengths[:, None]] = 2.0
     keys[last_only, lengths[last_only] - 1] = -1.0
     positions, slots = _smallest(keys, num_masked, min(settings.max_predictions, max_length))
-    rows = np.arange(len(chosen))[:, None]
+    rows = np.arange(len(items))[:, None]
     targets = np.where(slots, items[rows, positions], 0)
     replacements = np.full(targets.shape, num_items + 1, np.int32)
     if settings.mask_prob < 1:
@@ -161,14 +166,51 @@ def mask_windows(
     masked = items.copy()
     row_index, slot_index = np.nonzero(slots)
     masked[row_index, positions[row_index, slot_index]] = replacements[row_index, slot_index]
-    return ClozeExamples(windows.users[window], masked, lengths, positions, targets.astype(np.int32), num_masked)
+    return ClozeExamples(users, masked, lengths, positions, targets.astype(np.int32), num_masked)
 
 
-def num_examples(windows: Windows, settings: MaskingSettings) -> int:
-    """Returns the number of examples of `mask_windows`."""
-    if not windows.num_prefixes:
-        return len(windows) * (settings.mask_copies + 1)
-    return windows.num_whole * settings.mask_copies + windows.num_prefixes * settings.prefix_copies
+@dataclass(frozen=True)
+class Numbering:
+    """Which window each example is of. Examples go through the whole windows, copy by copy, and then the prefixes.
+
+    Attributes:
+        settings: how many copies there are. With dynamic masks there is one of each whole window.
+        num_whole, num_prefixes: windows of all users.
+    """
+
+    settings: MaskingSettings
+    num_whole: int
+    num_prefixes: int
+
+    @property
+    def copies(self) -> int:
+        """Copies of each whole window; without prefixes, the last is the one with its last item masked."""
+        return 1 if self.settings.masking == "dynamic" else self.settings.mask_copies + (not self.num_prefixes)
+
+    @property
+    def num_examples(self) -> int:
+        return self.num_whole * self.copies + self.num_prefixes * self.settings.prefix_copies
+
+    def windows_of(self, examples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the window of each example, and whether only its last item is masked (for dynamic masks: whether it
+        is a prefix)."""
+        beyond = examples - self.num_whole * self.copies
+        window = np.where(
+            beyond < 0, examples % max(self.num_whole, 1), self.num_whole + beyond % max(self.num_prefixes, 1)
+        )
+        if self.num_prefixes or self.settings.masking == "dynamic":
+            return window, beyond >= 0
+        return window, examples // max(self.num_whole, 1) == self.settings.mask_copies
+
+    def examples_of(self, whole: np.ndarray, prefixes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields, copy by copy, the examples of whole windows and of prefixes, which are counted apart from 0."""
+        for copy in range(max(self.copies, self.settings.prefix_copies)):
+            yield (
+                whole + copy * self.num_whole if copy < self.copies else whole[:0],
+                self.num_whole * self.copies + prefixes + copy * self.num_prefixes
+                if copy < self.settings.prefix_copies
+                else prefixes[:0],
+            )
 
 
 def num_predictions(lengths: np.ndarray, settings: MaskingSettings) -> np.ndarray:

@@ -1,6 +1,5 @@
 """Prepares the shards of a training, once per fingerprint. Any number of processes writes the same bytes."""
 
-import abc
 import contextlib
 import copy
 import hashlib
@@ -11,8 +10,9 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
@@ -21,7 +21,7 @@ import numpy as np
 
 from bert4rec_tf.config.run import MaskingSettings
 from bert4rec_tf.data.examples import tfrecords
-from bert4rec_tf.data.examples.cloze import Windows, cut, mask_windows, num_examples
+from bert4rec_tf.data.examples.cloze import Numbering, Windows, cut, mask_rows
 from bert4rec_tf.data.examples.tfrecords import Column, Shards
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation import files, npz
@@ -60,90 +60,133 @@ def prepare(
     """
     if processes < 1:
         raise UserError(f"`processes` must be at least 1. Received: processes={processes}")
-    fingerprint = _fingerprint(sequences, masking, max_length, seed)
-    lock, folder = files.FolderLock(folder), folder / fingerprint[:16]
     windows = cut(sequences, max_length, masking)
-    if not len(windows):
+    numbering = Numbering(masking, windows.num_whole, windows.num_prefixes)
+    plan = Plan(numbering, max_length, sequences.num_items, seed, SHARD_SIZE)
+
+    def write(shards: Shards, numbers: Sequence[int]) -> None:
+        _write(ShardMaker(plan, windows, shards.folder), numbers, processes)
+
+    return written(plan, sequences.fingerprint, folder, write)
+
+
+def written(
+    plan: "Plan",
+    data: str,
+    folder: Path,
+    write: Callable[[Shards, Sequence[int]], None],
+    each: Callable[..., Iterable] = map,
+) -> Shards:
+    """Returns the shards of a plan. Writes those that are missing or damaged.
+
+    Args:
+        plan: what is in each shard.
+        data: fingerprint of the training sequences.
+        folder: as for `prepare`.
+        write: writes the shards of these numbers.
+        each: like `map`; takes the checksums of the shards.
+
+    Raises:
+        UserError: as `prepare`.
+    """
+    if not plan.num_examples:
         raise UserError("No user has two training items, so there is no item to mask with a context")
-    if masking.masking == "static":
-        maker: ShardMaker = StaticShards(windows, masking, max_length, sequences.num_items, seed, folder)
-    else:
-        maker = WindowShards(windows, masking.prefix_copies, max_length, seed, folder)
-    shards = Shards(folder, tuple(maker.names()), tuple(maker.sizes()), maker.widths())
+    fingerprint = plan.fingerprint(data)
+    lock, folder = files.FolderLock(folder), folder / fingerprint[:16]
+    shards = Shards(folder, tuple(plan.names()), tuple(plan.sizes()), plan.widths())
     with lock.lock():
         files.make_folder(folder)
         files.remove_partials(folder)
-        missing = shards.missing(fingerprint)
+        missing = shards.missing(fingerprint, each)
         if missing:
-            _write(maker, missing, processes)
-            shards.write_manifest(fingerprint)
+            write(shards, missing)
+            shards.write_manifest(fingerprint, each)
     return shards
 
 
-class ShardMaker(abc.ABC):
-    """Writes shards; each depends only on its number, so processes can write them in any order.
+@dataclass(frozen=True)
+class Plan:
+    """Which examples are in which shard. Each shard depends only on its number, so they can be written in any order.
+
+    With static masks the examples are masked (`cloze.mask_rows`). With dynamic ones they are unmasked windows with
+    their numbers, and `prefix_copies` of each prefix with the number -1.
 
     Attributes:
-        windows: the windows that the examples come from.
-        num_examples: in all shards together.
-        seed: decides their order.
-        folder: for the shards.
+        numbering: of the examples.
+        max_length: N.
+        num_items: n.
+        seed: decides the masks and the order of the examples.
+        shard_size: examples per shard.
     """
 
-    windows: Windows
-    num_examples: int
+    numbering: Numbering
+    max_length: int
+    num_items: int
     seed: int
-    folder: Path
+    shard_size: int
+
+    @property
+    def masking(self) -> MaskingSettings:
+        return self.numbering.settings
+
+    @property
+    def num_examples(self) -> int:
+        return self.numbering.num_examples
+
+    def fingerprint(self, data: str) -> str:
+        """Returns the SHA-256 of all that decides the shards. `data`: fingerprint of the training sequences."""
+        content = [tfrecords.FORMAT, self.shard_size, data, self.masking.record(), self.max_length, self.seed]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def names(self) -> list[str]:
         count = len(self.sizes())
         return [f"train-{number:05d}-of-{count:05d}.tfrecord" for number in range(count)]
 
     def sizes(self) -> list[int]:
-        return [min(SHARD_SIZE, self.num_examples - start) for start in range(0, self.num_examples, SHARD_SIZE)]
+        return [
+            min(self.shard_size, self.num_examples - start) for start in range(0, self.num_examples, self.shard_size)
+        ]
+
+    def widths(self) -> dict[str, int | None]:
+        """Returns the features and the widths they are padded to."""
+        if self.masking.masking == "dynamic":
+            return {"user": None, "window": None, "items": self.max_length}
+        predictions = min(self.masking.max_predictions, self.max_length)
+        return {"user": None, "items": self.max_length, "mask_positions": predictions, "mask_targets": predictions}
 
     @cached_property
     def order(self) -> np.ndarray:
         """The order of the examples on disk, int64 [num_examples]."""
         return np.random.default_rng([self.seed, 0]).permutation(self.num_examples)
 
-    def examples_of(self, number: int) -> np.ndarray:
-        """Returns the numbers of the examples in shard `number`."""
-        return self.order[number * SHARD_SIZE : (number + 1) * SHARD_SIZE]
+    @cached_property
+    def places(self) -> np.ndarray:
+        """Where each example is in `order`, int64 [num_examples]."""
+        places = np.empty_like(self.order)
+        places[self.order] = np.arange(len(places))
+        return places
 
-    @abc.abstractmethod
-    def widths(self) -> dict[str, int | None]:
-        """Returns the features and the widths they are padded to."""
+    def windows_of(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the windows of shard `number` and their kind (`Numbering.windows_of`), in order."""
+        return self.numbering.windows_of(self.order[number * self.shard_size : (number + 1) * self.shard_size])
 
-    @abc.abstractmethod
-    def columns(self, number: int) -> dict[str, Column]:
-        """Returns the content of shard `number`."""
+    def columns(self, number: int, items: np.ndarray, lengths: np.ndarray, users: np.ndarray) -> dict[str, Column]:
+        """Returns the content of shard `number`.
 
-    def write(self, number: int) -> None:
-        tfrecords.write_shard(self.folder / self.names()[number], self.columns(number))
-
-
-class StaticShards(ShardMaker):
-    """Shards of masked examples (see `cloze.mask_windows`)."""
-
-    def __init__(
-        self, windows: Windows, masking: MaskingSettings, max_length: int, num_items: int, seed: int, folder: Path
-    ) -> None:
-        self.windows = windows
-        self.masking = masking
-        self.max_length = max_length
-        self.num_items = num_items
-        self.seed = seed
-        self.folder = folder
-        self.num_examples = num_examples(windows, masking)
-
-    def widths(self) -> dict[str, int | None]:
-        predictions = min(self.masking.max_predictions, self.max_length)
-        return {"user": None, "items": self.max_length, "mask_positions": predictions, "mask_targets": predictions}
-
-    def columns(self, number: int) -> dict[str, Column]:
-        chosen, seed = self.examples_of(number), [self.seed, 1, number]
-        examples = mask_windows(self.windows, chosen, self.masking, self.max_length, self.num_items, seed)
+        Args:
+            number: of the shard.
+            items: int32 [rows, N], its windows in order, right-padded.
+            lengths, users: int64 [rows], their lengths and users.
+        """
+        window, special = self.windows_of(number)
+        if self.masking.masking == "dynamic":
+            return {
+                "user": Column(users),
+                "window": Column(np.where(special, -1, window)),
+                "items": Column(items, lengths),
+            }
+        seed = [self.seed, 1, number]
+        examples = mask_rows(items, lengths, users, special, self.masking, self.num_items, seed)
         return {
             "user": Column(examples.users),
             "items": Column(examples.items, examples.lengths),
@@ -152,31 +195,18 @@ class StaticShards(ShardMaker):
         }
 
 
-class WindowShards(ShardMaker):
-    """Shards of unmasked windows with their numbers, and `prefix_copies` of each prefix with the number -1."""
+@dataclass
+class ShardMaker:
+    """Writes the shards of a plan from its windows."""
 
-    def __init__(self, windows: Windows, prefix_copies: int, max_length: int, seed: int, folder: Path) -> None:
-        self.windows = windows
-        self.max_length = max_length
-        self.seed = seed
-        self.folder = folder
-        self.num_examples = windows.num_whole + windows.num_prefixes * prefix_copies
+    plan: Plan
+    windows: Windows
+    folder: Path
 
-    def widths(self) -> dict[str, int | None]:
-        return {"user": None, "window": None, "items": self.max_length}
-
-    def columns(self, number: int) -> dict[str, Column]:
-        chosen, is_prefix = self.windows.numbered(self.examples_of(number), copies=1)
-        return {
-            "user": Column(self.windows.users[chosen]),
-            "window": Column(np.where(is_prefix, -1, chosen)),
-            "items": Column(self.windows.rows(chosen, self.max_length), self.windows.lengths[chosen]),
-        }
-
-
-def _fingerprint(sequences: Sequences, masking: MaskingSettings, max_length: int, seed: int) -> str:
-    content = [tfrecords.FORMAT, SHARD_SIZE, sequences.fingerprint, masking.record(), max_length, seed]
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    def write(self, number: int) -> None:
+        chosen, windows = self.plan.windows_of(number)[0], self.windows
+        rows = windows.rows(chosen, self.plan.max_length), windows.lengths[chosen], windows.users[chosen]
+        tfrecords.write_shard(self.folder / self.plan.names()[number], self.plan.columns(number, *rows))
 
 
 def _write(maker: ShardMaker, numbers: Sequence[int], processes: int) -> None:

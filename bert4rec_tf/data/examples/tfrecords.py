@@ -8,7 +8,7 @@ The order of the examples depends only on seed and epoch, so reading can start a
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,18 +100,21 @@ class Shards:
     def num_examples(self) -> int:
         return sum(self.sizes)
 
-    def write_manifest(self, fingerprint: str) -> None:
-        """Writes the manifest. With it, the folder is complete."""
+    def _checksums(self, each: Callable[..., Iterable]) -> list[str | None]:
+        return list(each(checksum, [self.folder / name for name in self.names]))
+
+    def write_manifest(self, fingerprint: str, each: Callable[..., Iterable] = map) -> None:
+        """Writes the manifest. With it, the folder is complete. `each`: like `map`."""
         manifest = self._manifest(fingerprint)
-        for row in manifest["shards"]:
-            row["sha256"] = _checksum(self.folder / row["name"])
+        for row, found in zip(manifest["shards"], self._checksums(each), strict=True):
+            row["sha256"] = found
         files.write_json(self.folder / MANIFEST, manifest)
 
-    def missing(self, fingerprint: str) -> list[int]:
+    def missing(self, fingerprint: str, each: Callable[..., Iterable] = map) -> list[int]:
         """Returns the numbers of the shards to write.
 
         These are all shards if there is no manifest with this fingerprint; else those whose checksum differs from the
-        manifest's. The latter are reported with a warning.
+        manifest's. The latter are reported with a warning. `each`: like `map`.
         """
         everything = list(range(len(self.names)))
         try:
@@ -121,7 +124,8 @@ class Shards:
             return everything
         if manifest != self._manifest(fingerprint):
             return everything
-        damaged = [n for n in everything if _checksum(self.folder / self.names[n]) != checksums[n]]
+        found = self._checksums(each)
+        damaged = [n for n in everything if found[n] != checksums[n]]
         for number in damaged:
             warn(f"{self.folder / self.names[number]}: damaged; written again")
         return damaged
@@ -192,7 +196,7 @@ class Shards:
         return {name: tf.cast(column, tf.int32) for name, column in dense.items()}
 
 
-def _checksum(path: Path) -> str | None:
+def checksum(path: Path) -> str | None:
     """Returns the SHA-256 of a file; None if it cannot be read."""
     try:
         with open(path, "rb") as file:

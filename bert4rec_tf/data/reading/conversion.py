@@ -4,7 +4,7 @@ import glob
 import hashlib
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
@@ -100,19 +100,46 @@ def convert(asked: Interactions, member: str | None = None, least: int = 2) -> t
     times, bad = Times(), dict[str, tuple[int, str]]()
     first: Layout | None = None
     for path in paths:
-        layout = _layout(path, asked, member)
+        layout = layout_of(path, asked, member)
         first = first or layout
-        if str(layout) != str(first):
-            raise UserError(f"{path}: its columns are {layout}; those of {paths[0]} are {first}")
-        unit, among = "row" if layout.kind == PARQUET else "line", path.name if len(paths) > 1 else None
-        rows = Rows(str(path), times, asked.bad_rows == "skip", layout.kind == TEXT, False, unit, among, bad)
-        parts += _tables(path, layout, rows, member)
+        parts += tables_of(path, layout, (paths[0], first), asked, times, bad, len(paths) > 1, member)
     sequences, sizes = to_sequences(parts, asked, bad, least, times)
     bounds = asked.min_user_actions, asked.min_item_actions
     return sequences, Report(asked.title, str(first), sizes["read"], sizes["kept"], *bounds, bad)
 
 
-def _layout(path: Path, asked: Interactions, member: str | None) -> Layout:
+def tables_of(
+    path: Path,
+    layout: Layout,
+    first: tuple[Path, Layout],
+    asked: Interactions,
+    times: Times,
+    bad: dict[str, tuple[int, str]],
+    is_one_of_several: bool,
+    member: str | None = None,
+) -> Iterator[pa.Table]:
+    """Yields the good rows of one file, and counts the others in `bad`.
+
+    Args:
+        path, layout: of the file.
+        first: path and layout of the first file, which all must have.
+        asked, member: as for `convert`.
+        times: reads the times.
+        bad: kind of bad row -> how many were skipped, and where the first is.
+        is_one_of_several: whether to name the file there.
+
+    Raises:
+        UserError: as `convert`.
+    """
+    if str(layout) != str(first[1]):
+        raise UserError(f"{path}: its columns are {layout}; those of {first[0]} are {first[1]}")
+    unit, among = "row" if layout.kind == PARQUET else "line", path.name if is_one_of_several else None
+    rows = Rows(str(path), times, asked.bad_rows == "skip", layout.kind == TEXT, False, unit, among, bad)
+    yield from _tables(path, layout, rows, member)
+
+
+def layout_of(path: Path, asked: Interactions, member: str | None = None) -> Layout:
+    """Returns the layout of a file. Raises UserError if it cannot be read or its columns cannot be found."""
     columns = Columns(str(path), asked.user_column, asked.item_column, asked.time_column)
     with archives.opened(path, member) as stream:
         return layouts.find(path, columns, stream.read(layouts.SAMPLE), member)
@@ -155,10 +182,7 @@ def parse_pairs(content: bytes, path: Path) -> Sequences:
 
 def converted(asked: Interactions, folder: Path, member: str | None = None) -> tuple[Sequences, Report]:
     """Returns what `convert` does, read from `folder` if it is kept there. Replaces a damaged file."""
-    checksums = [checksum(path) for path in files_of(asked)]
-    key = {"format": FORMAT, "sources": checksums, "member": member, "options": asked.options}
-    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
-    path = folder / FOLDER / f"{asked.name.removeprefix('own-')}-{digest}.npz"
+    path = path_in(folder, asked, [checksum(path) for path in files_of(asked)], member)
     if path.exists():
         try:
             sequences, report = load(path)
@@ -174,6 +198,13 @@ def converted(asked: Interactions, folder: Path, member: str | None = None) -> t
     return sequences, report
 
 
+def path_in(folder: Path, asked: Interactions, checksums: list[str], member: str | None = None) -> Path:
+    """Returns where a conversion is kept. `checksums`: of the files, in order."""
+    key = {"format": FORMAT, "sources": checksums, "member": member, "options": asked.options}
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+    return folder / FOLDER / f"{asked.name.removeprefix('own-')}-{digest}.npz"
+
+
 def checksum(path: Path) -> str:
     """Returns the SHA-256 of a file. Raises UserError if it cannot be read."""
     try:
@@ -187,25 +218,45 @@ def checksum(path: Path) -> str:
 
 def save(path: Path, sequences: Sequences, report: Report) -> None:
     """Writes sequences and their report to one `.npz` file."""
-    texts = {
-        "users": "\n".join(sequences.users.tolist()),
-        "names": "\n".join(sequences.vocabulary.items.tolist()),
-        "report": json.dumps(asdict(report)),
-    }
-    content: dict[str, Any] = {name: np.frombuffer(text.encode(), np.uint8) for name, text in texts.items()}
-    numbers = {"items": sequences.items, "splits": sequences.splits, "counts": sequences.vocabulary.counts}
+    numbers: dict[str, Any] = {"items": sequences.items, "splits": sequences.splits}
     if sequences.num_later is not None:
         numbers["num_later"] = sequences.num_later
-    npz.write(path, {**content, **numbers, "left_out": np.array(sequences.num_left_out)})
+    save_parts(path, npz.of_lines(sequences.users.tolist()), numbers, sequences.vocabulary, sequences.num_left_out, report)
 
 
-def load(path: Path) -> tuple[Sequences, Report]:
-    """Reads what `save` wrote. Raises `npz.CorruptFileError` if it cannot be read."""
-    found = npz.read(path)
+def save_parts(
+    path: Path,
+    users: np.ndarray | npz.Pieces,
+    numbers: Mapping[str, np.ndarray | npz.Pieces],
+    vocabulary: Vocabulary,
+    num_left_out: int,
+    report: Report,
+) -> None:
+    """Writes the same from arrays that may come in pieces: the users as lines, `items`, `splits` and `num_later`."""
+    later = {name: array for name, array in numbers.items() if name == "num_later"}
+    content = {
+        "users": users,
+        "names": npz.of_lines(vocabulary.items.tolist()),
+        "report": npz.of_lines([json.dumps(asdict(report))]),
+        "items": numbers["items"],
+        "splits": numbers["splits"],
+        "counts": vocabulary.counts,
+        **later,
+        "left_out": np.array(num_left_out),
+    }
+    npz.write_pieces(path, content)
+
+
+def load(path: Path, mapped: bool = False) -> tuple[Sequences, Report]:
+    """Reads what `save` wrote. Raises `npz.CorruptFileError` if it cannot be read.
+
+    `mapped`: leave the actions on the disk until they are used (`npz.mapped`), and read no users' ids.
+    """
+    found = npz.mapped(path) if mapped else npz.read(path)
     try:
-        users, names, report = (found[name].tobytes().decode() for name in ("users", "names", "report"))
-        vocabulary = Vocabulary(np.array(names.split("\n"), object), found["counts"])
-        raw_users = np.array(users.split("\n"), object)
+        names, report = (found[name].tobytes().decode() for name in ("names", "report"))
+        vocabulary = Vocabulary(np.array(names.split("\n"), object), np.array(found["counts"]))
+        raw_users = np.array([] if mapped else npz.lines(found["users"]), object)
         left_out, later = int(found["left_out"]), found.get("num_later")
         sequences = Sequences(found["items"], found["splits"], raw_users, vocabulary, left_out, later)
         content = json.loads(report)

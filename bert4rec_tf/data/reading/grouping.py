@@ -27,7 +27,8 @@ def to_sequences(
 ) -> tuple[Sequences, dict[str, Any]]:
     """Filters, orders and groups the parts of a table. Empties `tables`, to save memory.
 
-    One pass keeps the users and items with enough actions in the table; then users with too few left are dropped.
+    One pass keeps the users and items with enough actions in the table; then users with too few left are dropped. With
+    `asked.k_core` this is repeated until nothing changes.
     A user's actions are ordered by time, and those of one time by row.
 
     Args:
@@ -51,7 +52,7 @@ def to_sequences(
         times = np.concatenate([table["time"].to_numpy() for table in tables])
     tables.clear()
     before = {"users": len(users), "items": len(items), "actions": len(user_codes)}
-    chosen = filtered(user_codes, item_codes, asked.min_user_actions, asked.min_item_actions)
+    chosen = filtered(user_codes, item_codes, asked.min_user_actions, asked.min_item_actions, asked.k_core)
     if chosen is not None:
         user_codes, item_codes = user_codes[chosen], item_codes[chosen]
         times = None if times is None else times[chosen]
@@ -67,22 +68,31 @@ def to_sequences(
     sequences = Sequences.from_codes(user_codes, item_codes, users, items, least)
     if later is not None:
         sequences = replace(sequences, num_later=later[np.bincount(user_codes, minlength=len(users)) >= least])
-    sizes = {"read": before, "kept": kept}
-    if least < 2:
-        return sequences, sizes
+    if least >= 2:
+        check_left(sequences.num_users, sequences.num_items, asked, bad)
+    return sequences, {"read": before, "kept": kept}
+
+
+def check_left(num_users: int, num_items: int, asked: Interactions, bad: Mapping[str, tuple[int, str]]) -> None:
+    """Raises UserError if nothing can be learnt from so many users and items."""
     why = "".join(f"; {line}" for line in summary(bad))
-    if sequences.num_users == 0:
+    if num_users == 0:
         raise UserError(f"{asked.title}: no user has two actions left, so there is nothing to learn from{why}")
-    if sequences.num_items == 1:
+    if num_items == 1:
         raise UserError(f"{asked.title}: there is only one item left, so there is nothing to recommend{why}")
-    return sequences, sizes
 
 
 def _later(since: str, users: np.ndarray, num_users: int, times: np.ndarray | None, read: Times | None) -> np.ndarray:
     """Returns how many of each user's actions happened from the time `since` on, int64 [users]."""
-    if times is None or read is None or not len(times):
+    latest = None if times is None or not len(times) else times.max()
+    return np.bincount(users[times >= first_later(since, latest, read)], minlength=num_users)
+
+
+def first_later(since: str, latest: float | None, read: Times | None) -> int | float:
+    """Returns the time `since` as a number like the times. `latest`: the last of them; None without times."""
+    if latest is None or read is None:
         raise UserError(f"`test_from` needs a column of times. Received: test_from={since}")
-    return np.bincount(users[times >= read.moment(since, times.max(), "test_from")], minlength=num_users)
+    return read.moment(since, latest, "test_from")
 
 
 def _codes(parts: list[pa.ChunkedArray]) -> tuple[np.ndarray, np.ndarray]:
@@ -94,8 +104,13 @@ def _codes(parts: list[pa.ChunkedArray]) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([chunk.indices.to_numpy() for chunk in chunks]), names
 
 
-def filtered(users: np.ndarray, items: np.ndarray, min_user_actions: int, min_item_actions: int) -> np.ndarray | None:
-    """Returns which actions to keep, bool [actions]; None for all of them."""
+def filtered(
+    users: np.ndarray, items: np.ndarray, min_user_actions: int, min_item_actions: int, k_core: bool = False
+) -> np.ndarray | None:
+    """Returns which actions to keep, bool [actions]; None for all of them.
+
+    `k_core`: whether to go on until every user and every item that is left has enough actions.
+    """
     if max(min_user_actions, min_item_actions) <= 1 or not len(users):
         return None
     of_users, of_items = np.bincount(users), np.bincount(items)
@@ -103,7 +118,14 @@ def filtered(users: np.ndarray, items: np.ndarray, min_user_actions: int, min_it
         return None
     chosen = (of_users >= min_user_actions)[users] & (of_items >= min_item_actions)[items]
     left = np.bincount(users[chosen], minlength=len(of_users))
-    return chosen & (left >= min_user_actions)[users]
+    chosen &= (left >= min_user_actions)[users]
+    while k_core:
+        of_users, of_items = (np.bincount(codes[chosen], minlength=codes.max() + 1) for codes in (users, items))
+        further = chosen & (of_users >= min_user_actions)[users] & (of_items >= min_item_actions)[items]
+        if np.array_equal(further, chosen):
+            break
+        chosen = further
+    return chosen
 
 
 def order_of(users: np.ndarray, times: np.ndarray | None) -> np.ndarray | None:

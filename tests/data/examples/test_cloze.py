@@ -13,8 +13,8 @@ from scipy import stats
 from support.profiles import examples
 
 from bert4rec_tf.config.run import MaskingSettings
-from bert4rec_tf.data.examples.cloze import cut, cut_windows, mask_windows, num_examples, num_predictions
-from bert4rec_tf.data.examples.preparation import StaticShards
+from bert4rec_tf.data.examples.cloze import Numbering, cut, cut_windows, mask_windows, num_predictions
+from bert4rec_tf.data.examples.preparation import SHARD_SIZE, Plan
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.foundation.errors import UserError
 
@@ -134,11 +134,11 @@ def test_number_of_windows_of_the_real_data(real_data, name, max_length, window_
 @pytest.mark.parametrize(
     ("name", "max_length", "window_step", "count"), [("beauty", 50, 0.1, 459_118), ("ml-1m", 200, 0.5, 112_992)]
 )
-def test_number_of_examples_of_the_real_data(real_data, tmp_path, name, max_length, window_step, count):
+def test_number_of_examples_of_the_real_data(real_data, name, max_length, window_step, count):
     training = LeaveOneOut(real_data(name)).training(True)
     windows = cut_windows(training, max_length, window_step)
-    shards = StaticShards(windows, MaskingSettings(), max_length, training.num_items, 1, tmp_path)
-    assert shards.num_examples == sum(shards.sizes()) == count
+    plan = Plan(Numbering(MaskingSettings(), len(windows), 0), max_length, training.num_items, 1, SHARD_SIZE)
+    assert plan.num_examples == sum(plan.sizes()) == count
 
 
 def rounded_away_from_zero(value):
@@ -247,9 +247,8 @@ def test_prefix_examples_ask_for_every_item_after_those_before_it(histories, max
     sequences = from_histories(histories)
     masking = dataclasses.replace(masking, prefix_copies=copies)
     windows = cut(sequences, max_length, masking)
-    made = mask_windows(
-        windows, np.arange(num_examples(windows, masking)), masking, max_length, sequences.num_items, [0]
-    )
+    examples = np.arange(Numbering(masking, windows.num_whole, windows.num_prefixes).num_examples)
+    made = mask_windows(windows, examples, masking, max_length, sequences.num_items, [0])
     questions = Counter()
     for user in range(sequences.num_users):
         history = sequences[user].tolist()

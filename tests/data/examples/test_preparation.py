@@ -142,7 +142,7 @@ def test_a_folder_without_a_whole_manifest_is_prepared_again(tmp_path, small_sha
 
 
 def test_an_interrupted_preparation_is_not_taken_for_a_whole_one(tmp_path, small_shards, monkeypatch):
-    write, done = preparation.StaticShards.write, []
+    write, done = preparation.ShardMaker.write, []
 
     def stop_at_the_third(maker, number):
         if number == 2:
@@ -151,7 +151,7 @@ def test_an_interrupted_preparation_is_not_taken_for_a_whole_one(tmp_path, small
         done.append(number)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(preparation.StaticShards, "write", stop_at_the_third)
+        patch.setattr(preparation.ShardMaker, "write", stop_at_the_third)
         prepare(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path / "again")
     assert done == [0, 1]
     again = prepare(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path / "again")
