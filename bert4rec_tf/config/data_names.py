@@ -51,13 +51,13 @@ class Interactions(Settings):
     time_column: str | None = setting(None, "column of the times: its name or number; `none`: the rows are in order")
     min_user_actions: int = setting(1, "leave out users with fewer actions", at_least=1)
     min_item_actions: int = setting(1, "leave out items with fewer actions", at_least=1)
-    k_core: bool = setting(False, "repeat these two until all users and items that are left have enough actions")
     bad_rows: str = setting("refuse", "what to do with a row that cannot be read", choices=("refuse", "skip"))
     test_from: str | None = setting(
         None,
         "hold out what happened from this time on, for all users: a date, or a number like the times (default: the "
         "last action of each user)",
     )
+    k_core: bool = setting(False, "repeat the two filters until all users and items that are left have enough actions")
 
     def __post_init__(self) -> None:
         many = isinstance(self.path, (list, tuple))
@@ -66,6 +66,8 @@ class Interactions(Settings):
         super().__post_init__()
         if not paths or not all(paths):
             raise UserError(f"`interactions` must name a file. Received: interactions={self.path!r}")
+        if self.k_core and max(self.min_user_actions, self.min_item_actions) <= 1:
+            raise UserError("`k_core` needs `min_user_actions` or `min_item_actions` above 1. Received: k_core=True")
 
     def _converted(self, field: dataclasses.Field) -> Any:
         return self.path if field.name == "path" else super()._converted(field)

@@ -4,11 +4,15 @@ import contextlib
 import ctypes
 import functools
 import gzip
+import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
+import socket
 import sys
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +25,11 @@ from bert4rec_tf.foundation.progress import warn
 
 LOCK = ".lock"
 PARTIAL = ".partial"
-_PARTIAL_NAME = re.compile(r"\.(?P<name>.+?)\.(?P<pid>\d+)(\.(?P<part>new|old))?\.partial")
+_PARTIAL_NAME = re.compile(
+    r"\.(?P<name>.+?)\.(?P<owner>(?P<pid>\d+)(-(?P<host>\w+)-\w+)?)(\.(?P<part>new|old))?\.partial"
+)
+ABANDONED_SECONDS = 24 * 3600
+"""After this time, a temporary file of another machine, whose processes cannot be seen, is taken to be left behind."""
 
 UNREADABLE = (OSError, EOFError, zlib.error)
 """The exceptions that reading a file, plain or `.gz`, can raise."""
@@ -39,6 +47,15 @@ def expanded_path(path: Path | str) -> Path:
     return Path(expanded)
 
 
+def _host() -> str:
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:6]
+
+
+def _owner() -> str:
+    """Returns a new name for a temporary file: process, machine and a random part. No two writers share one."""
+    return f"{os.getpid()}-{_host()}-{secrets.token_hex(4)}"
+
+
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yields a temporary path to write to, and renames it to `path` when the block ends without an error.
@@ -48,7 +65,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     Raises:
         UserError: if the file cannot be written.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
+    aside = path.with_name(f".{path.name}.{_owner()}{PARTIAL}")
     try:
         yield aside
         _to_disk(aside)
@@ -77,7 +94,8 @@ def replace_directory(path: Path) -> Iterator[Path]:
     place = path.resolve()
     if place.exists() and not place.is_dir():
         raise UserError(f"{path}: is not a folder")
-    aside, old = (place.with_name(f".{place.name}.{os.getpid()}.{part}{PARTIAL}") for part in ("new", "old"))
+    owner = _owner()
+    aside, old = (place.with_name(f".{place.name}.{owner}.{part}{PARTIAL}") for part in ("new", "old"))
     try:
         remove_partials(place.parent, of=place.name)
         aside.mkdir(parents=True)
@@ -197,7 +215,7 @@ def _put_in_place(new: Path) -> None:
     """
     name = _PARTIAL_NAME.fullmatch(new.name)
     if name and name["part"] == "new":
-        place, old = new.with_name(name["name"]), new.with_name(f".{name['name']}.{name['pid']}.old{PARTIAL}")
+        place, old = new.with_name(name["name"]), new.with_name(f".{name['name']}.{name['owner']}.old{PARTIAL}")
         if old.is_dir() and new.is_dir() and not os.path.lexists(place):
             os.replace(new, place)
             _to_disk(place.parent)
@@ -206,6 +224,9 @@ def _put_in_place(new: Path) -> None:
 def _belongs_to_another(path: Path) -> bool:
     """Whether the name of a temporary file or folder has the id of another process that still runs."""
     name = _PARTIAL_NAME.fullmatch(path.name)
+    if name is not None and name["host"] not in (None, _host()):
+        with contextlib.suppress(OSError):
+            return time.time() - path.stat().st_mtime < ABANDONED_SECONDS
     if name is None or int(name["pid"]) in (0, os.getpid()) or os.name == "nt":
         return False
     try:

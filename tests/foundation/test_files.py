@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -113,7 +114,24 @@ def test_content_is_on_the_disk_before_it_gets_its_name_and_then_the_name_is(tmp
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(os, "replace", replaced)
     files.write_text(tmp_path / "file", "new")
-    assert done == [f".file.{os.getpid()}.partial", "rename", tmp_path.name]
+    assert done[0].startswith(f".file.{os.getpid()}-") and done[0].endswith(".partial")
+    assert done[1:] == ["rename", tmp_path.name]
+
+
+def test_two_writers_of_one_file_do_not_meet_and_the_last_one_wins(tmp_path):
+    with atomic_write(tmp_path / "file") as one, atomic_write(tmp_path / "file") as other:
+        one.write_text("one")
+        other.write_text("other")
+    assert runs.contents_of(tmp_path) == {"file": b"one"}
+
+
+@pytest.mark.parametrize(("age", "stays"), [(3600, True), (2 * 24 * 3600, False)])
+def test_what_another_machine_writes_stays_for_a_day(tmp_path, age, stays):
+    path = tmp_path / ".file.1-0a0b0c-01234567.partial"
+    path.touch()
+    os.utime(path, (time.time() - age,) * 2)
+    files.remove_partials(tmp_path)
+    assert path.exists() == stays
 
 
 def test_equal_content_gives_equal_json(tmp_path):
@@ -345,8 +363,11 @@ def test_what_a_killed_process_left_beside_a_folder_is_cleared_by_the_next_call_
     (tmp_path / f".folder.json.{os.getpid()}.partial").touch()
     with replace_directory(tmp_path / "folder") as aside:
         fill(aside, "new")
-    left = [f".file.{process.pid}.partial", f".folder.json.{os.getpid()}.partial"]
-    assert runs.partials(tmp_path) == left and (tmp_path / "folder" / "below" / "file").read_text() == "new"
+    ours, theirs = f".folder.json.{os.getpid()}.partial", f".file.{process.pid}-"
+    first, second = runs.partials(tmp_path)
+    assert (first[: len(theirs)], second) == (theirs, ours) and (
+        tmp_path / "folder" / "below" / "file"
+    ).read_text() == "new"
 
 
 def test_what_a_killed_process_had_begun_is_cleared_away_by_who_comes_next(tmp_path):

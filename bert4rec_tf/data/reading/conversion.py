@@ -221,7 +221,8 @@ def save(path: Path, sequences: Sequences, report: Report) -> None:
     numbers: dict[str, Any] = {"items": sequences.items, "splits": sequences.splits}
     if sequences.num_later is not None:
         numbers["num_later"] = sequences.num_later
-    save_parts(path, npz.of_lines(sequences.users.tolist()), numbers, sequences.vocabulary, sequences.num_left_out, report)
+    users = npz.of_lines(sequences.users.tolist())
+    save_parts(path, users, numbers, sequences.vocabulary, sequences.num_left_out, report)
 
 
 def save_parts(
@@ -233,15 +234,12 @@ def save_parts(
     report: Report,
 ) -> None:
     """Writes the same from arrays that may come in pieces: the users as lines, `items`, `splits` and `num_later`."""
-    later = {name: array for name, array in numbers.items() if name == "num_later"}
     content = {
         "users": users,
         "names": npz.of_lines(vocabulary.items.tolist()),
         "report": npz.of_lines([json.dumps(asdict(report))]),
-        "items": numbers["items"],
-        "splits": numbers["splits"],
+        **numbers,
         "counts": vocabulary.counts,
-        **later,
         "left_out": np.array(num_left_out),
     }
     npz.write_pieces(path, content)
