@@ -75,7 +75,7 @@ def test_the_folders_of_data_import_one_another_in_one_direction():
 
 def test_sequences_needs_numpy_only():
     outside = {name[0] for name in imported(PACKAGE / "data" / "sequences.py")}
-    assert outside <= {"numpy", "hashlib", "dataclasses", "functools"}
+    assert outside <= {"numpy", "hashlib", "dataclasses", "functools", "collections", "typing"}
 
 
 LIGHT = ("layout", "histories")

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -77,18 +78,30 @@ class Vocabulary:
         return fingerprint_of(self.items.tolist())
 
 
-def digest_of_parts(
-    items: Iterable[np.ndarray], splits: np.ndarray, users: Iterable[bytes | np.ndarray], vocabulary: Vocabulary
-) -> "hashlib._Hash":
-    """Returns the running SHA-256 of sequences whose items, and users' ids as lines, come in parts, in order."""
+def fingerprint_of_parts(
+    items: Iterable[np.ndarray],
+    splits: Iterable[np.ndarray],
+    users: Iterable[Any],
+    vocabulary: Vocabulary,
+    rest: bytes = b"",
+) -> str:
+    """Returns `Sequences.fingerprint` of what comes in parts, asked for in this order.
+
+    Args:
+        items, splits: their parts.
+        users: parts of the raw ids, as UTF-8 lines.
+        vocabulary: of the items.
+        rest: `Sequences.later_bytes`, and what stands for the features.
+    """
     digest = hashlib.sha256()
     for part in items:
         digest.update(part.astype("<i4").tobytes())
-    digest.update(splits.astype("<i8").tobytes())
+    for part in splits:
+        digest.update(part.astype("<i8").tobytes())
     for text in users:
         digest.update(text)
-    digest.update(vocabulary.fingerprint.encode())
-    return digest
+    digest.update(vocabulary.fingerprint.encode() + rest)
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,12 +221,16 @@ class Sequences:
     def fingerprint(self) -> str:
         """SHA-256 of all actions and of the raw ids of users and items."""
         users = "\n".join(self.users.tolist()).encode()
-        digest = digest_of_parts([self.items], self.splits, [users], self.vocabulary)
-        if self.num_later is not None:
-            digest.update(self.num_later.astype("<i8").tobytes() + bytes([self.validates_later]))
-        for name in sorted(self.features):
-            digest.update(f"{name} {self.features[name].fingerprint}".encode())
-        return digest.hexdigest()
+        features = [f"{name} {self.features[name].fingerprint}" for name in sorted(self.features)]
+        rest = self.later_bytes + "".join(features).encode()
+        return fingerprint_of_parts([self.items], [self.splits], [users], self.vocabulary, rest)
+
+    @property
+    def later_bytes(self) -> bytes:
+        """What stands for the split by time in the fingerprint."""
+        if self.num_later is None:
+            return b""
+        return self.num_later.astype("<i8").tobytes() + bytes([self.validates_later])
 
     @cached_property
     def users_fingerprint(self) -> str:

@@ -13,6 +13,7 @@ import tensorflow as tf
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.popularity import CHOOSE, CORRECTION, check
 from bert4rec_tf.config.run import ALL, RETRAIN, SELECT, TRAININGS, Run
+from bert4rec_tf.data import parts
 from bert4rec_tf.data.examples import in_memory, preparation
 from bert4rec_tf.data.examples.masking import mask_dynamically
 from bert4rec_tf.data.examples.tfrecords import Shards
@@ -119,7 +120,8 @@ class Experiment:
         if self.source is not None:
             with self.workdir.lock():
                 warm_start.keep(self.source, self.workdir)
-        self.workdir.keep_training_counts(self.training_part(phases(self.run)[-1]).counts()[1:])
+        counts = sum(self.over_parts(parts.training_counts, phases(self.run)[-1]))
+        self.workdir.keep_training_counts(np.asarray(counts))
         if has_user_embeddings(self.run):
             self.workdir.keep_users(self.sequences.users)
 
@@ -127,10 +129,10 @@ class Experiment:
         """Returns why the data cannot be used for training or evaluation; None if they can."""
         if not len(self.split.users):
             return "No user has three actions, so there is nothing to measure on"
-        if all(len(np.unique(self.sequences[user])) == self.sequences.num_items for user in self.split.users):
+        if all(self.over_parts(parts.has_seen_everything)):
             return "Every user has seen every item, so there are no candidates to rank"
-        first = self.training_part(phases(self.run)[0])
-        if MODELS[self.run.model].examples is not None and first.lengths.max() < 2:
+        longest = max(self.over_parts(parts.longest_training, phases(self.run)[0]))
+        if MODELS[self.run.model].examples is not None and longest < 2:
             return "No user has two items to train on, so no item can be predicted from another"
         return None
 
@@ -150,7 +152,11 @@ class Experiment:
 
     def training_part(self, phase: str) -> Sequences:
         """Returns what a training learns from."""
-        return self.sequences if phase == ALL else self.split.training(with_validation=phase == RETRAIN)
+        return parts.training_part(self.sequences, phase)
+
+    def over_parts(self, function: Callable, *arguments: Any) -> list[Any]:
+        """Returns `function(part, *arguments)` of every part of the sequences. Here, one part holds them all."""
+        return [function(self.sequences, *arguments)]
 
     def prepare(self) -> None:
         """Writes the training examples of all phases and draws the candidates, unless that is done."""
@@ -158,7 +164,11 @@ class Experiment:
             if MODELS[self.run.model].examples == MASKED:
                 for phase in phases(self.run):
                     self._shards(phase)
-            self.task("test")
+            self.draw_candidates()
+
+    def draw_candidates(self) -> None:
+        """Draws and stores the candidates, unless that is done."""
+        self.negatives  # noqa: B018
 
     def train(self) -> Recommender:
         """Runs or resumes the trainings and returns the model to measure (`measured_phase`).

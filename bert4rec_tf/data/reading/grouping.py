@@ -85,7 +85,7 @@ def check_left(num_users: int, num_items: int, asked: Interactions, bad: Mapping
 def _later(since: str, users: np.ndarray, num_users: int, times: np.ndarray | None, read: Times | None) -> np.ndarray:
     """Returns how many of each user's actions happened from the time `since` on, int64 [users]."""
     latest = None if times is None or not len(times) else times.max()
-    return np.bincount(users[times >= first_later(since, latest, read)], minlength=num_users)
+    return np.bincount(users[np.asarray(times) >= first_later(since, latest, read)], minlength=num_users)
 
 
 def first_later(since: str, latest: float | None, read: Times | None) -> int | float:

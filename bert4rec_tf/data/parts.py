@@ -1,0 +1,27 @@
+"""What is counted in parts of the data, each with whole users. Every engine calls these and adds up the results."""
+
+import numpy as np
+
+from bert4rec_tf.config.run import ALL, RETRAIN
+from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
+
+
+def training_part(sequences: Sequences, phase: str) -> Sequences:
+    """Returns what a training learns from. `phase`: SELECT, RETRAIN or ALL (`config.run`)."""
+    return sequences if phase == ALL else LeaveOneOut(sequences).training(with_validation=phase == RETRAIN)
+
+
+def training_counts(sequences: Sequences, phase: str) -> np.ndarray:
+    """Returns how often each item occurs in what a training learns from, int64 [n]."""
+    return training_part(sequences, phase).counts()[1:]
+
+
+def longest_training(sequences: Sequences, phase: str) -> int:
+    """Returns the most items of a user that a training learns from."""
+    return int(training_part(sequences, phase).lengths.max(initial=0))
+
+
+def has_seen_everything(sequences: Sequences) -> bool:
+    """Returns whether every evaluated user has seen every item."""
+    users = LeaveOneOut(sequences).users
+    return all(len(np.unique(sequences[user])) == sequences.num_items for user in users)
