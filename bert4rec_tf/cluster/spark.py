@@ -1,0 +1,325 @@
+"""Prepares data on a Spark cluster: the files of one machine, byte for byte. The only module that knows an engine.
+
+Spark groups, joins and sorts the rows; what is done with them is in `tasks`. The driver holds the vocabulary and numbers
+per user, but no row. All machines see the folders of the input, the data and the run under the same paths.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from bert4rec_tf.cluster import tasks
+from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.config.run import ALL
+from bert4rec_tf.data.examples import preparation
+from bert4rec_tf.data.examples.cloze import Numbering
+from bert4rec_tf.data.examples.preparation import Plan
+from bert4rec_tf.data.examples.tfrecords import Shards
+from bert4rec_tf.data.reading import conversion, grouping
+from bert4rec_tf.data.reading.conversion import Report
+from bert4rec_tf.data.reading.times import Times
+from bert4rec_tf.data.sequences import Sequences, Vocabulary
+from bert4rec_tf.evaluation import candidates
+from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.models.construction import has_user_embeddings
+from bert4rec_tf.runs.pipeline import Experiment, phases
+
+try:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import functions as f
+except ImportError as error:
+    raise UserError("--engine=spark needs pyspark: pip install 'bert4rec-tf[spark]'") from error
+
+USERS_OF_A_BLOCK = 1 << 14
+"""Users whose actions one task orders in its memory."""
+
+
+class Cluster:
+    """A Spark session, as functions over lists.
+
+    Args:
+        master: as Spark names it, such as `spark://host:7077` or `local[2]`; None for Spark's own configuration.
+    """
+
+    def __init__(self, master: str | None) -> None:
+        home = os.environ.get("JAVA_HOME")
+        if not shutil.which("java", path=f"{home}/bin" if home else None):
+            raise UserError("--engine=spark needs Java 17 or newer: no `java` in JAVA_HOME or on the PATH")
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        builder = SparkSession.builder.appName("bert4rec")
+        self.session = said(lambda: (builder.master(master) if master else builder).getOrCreate())
+        self.session.sparkContext.setLogLevel("ERROR")
+
+    def map(self, function: Callable, *arguments: Iterable) -> list[Any]:
+        """Like the built-in `map`, with a task for each call. A UserError in one is that of the first that has one."""
+        calls = list(zip(*arguments))
+        if not calls:
+            return []
+
+        def attempt(call: tuple) -> tuple[Any, str | None]:
+            try:
+                return function(*call), None
+            except UserError as error:
+                return None, str(error)
+
+        found = said(lambda: self.session.sparkContext.parallelize(calls, len(calls)).map(attempt).collect())
+        for _, mistake in found:
+            if mistake is not None:
+                raise UserError(mistake)
+        return [value for value, _ in found]
+
+    def call(self, function: Callable, *arguments: Any) -> Any:
+        """Returns what one task returns."""
+        return self.map(function, *([argument] for argument in arguments))[0]
+
+    def stop(self) -> None:
+        self.session.stop()
+
+
+def said(action: Callable[[], Any]) -> Any:
+    """Returns what an action of Spark returns. Its errors become a UserError with the last line that says why."""
+    try:
+        return action()
+    except (PySparkException, Py4JError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if "Error: " in line or "Exception: " in line]
+        raise UserError(f"Spark: {(lines or [str(error)])[-1][:500]}") from error
+
+
+def load(cluster: Cluster, asked: Interactions, folder: Path) -> tuple[Sequences, Report, Path]:
+    """Does what `conversion.converted` does, and writes the same file.
+
+    Returns:
+        The sequences, whose actions stay in the file and which have no users' ids; the report; and the file.
+    """
+    paths = conversion.files_of(asked)
+    target = conversion.path_in(folder, asked, cluster.map(conversion.checksum, paths))
+    if not target.exists():
+        files.make_folder(target.parent)
+        with files.FolderLock(target.with_name(f".{target.name}.parts")).lock():
+            if not target.exists():
+                stage = target.with_name(f".{target.name}.parts")
+                Conversion(cluster, asked, tuple(paths), stage).write(target)
+                shutil.rmtree(stage, ignore_errors=True)
+    sequences, report = conversion.load(target, mapped=True)
+    return sequences, replace(report, path=asked.title), target
+
+
+@dataclass
+class Conversion:
+    """Reads, filters, numbers and groups the rows of files. `stage`: a folder for what lies between these steps."""
+
+    cluster: Cluster
+    asked: Interactions
+    paths: tuple[Path, ...]
+    stage: Path
+
+    def write(self, target: Path) -> None:
+        """Writes the conversion."""
+        asked, cluster, stage = self.asked, self.cluster, self.stage
+        actions, read, source = self._read()
+        first_places = {role: actions.groupBy(role).agg(f.min("place").alias("first")) for role in ("user", "item")}
+        before = self._sizes(actions)
+        chosen = self._filtered(actions)
+        kept = self._sizes(chosen) if chosen is not actions else before
+        first_later = None
+        if asked.test_from is not None:
+            times = Times()
+            times.kind = source.kind
+            latest = chosen.agg(f.max("time")).collect()[0][0] if "time" in chosen.columns else None
+            first_later = grouping.first_later(asked.test_from, latest, times)
+        left = self._enough(chosen, "user", 2)
+        vocabulary = self._vocabulary(left, first_places["item"])
+        users = left.select("user").distinct().join(first_places["user"], "user")
+        numbers, num_users = self._numbered(users)
+        grouping.check_left(num_users, vocabulary.num_items, asked, tasks.merged(read))
+        tasks.write_vocabulary(stage, vocabulary)
+        codes = pa.table({"item": pa.array(vocabulary.items, pa.string()), "code": np.arange(1, vocabulary.num_items + 1)})
+        coded = left.join(cluster.session.createDataFrame(codes), "item").drop("item").withColumnRenamed("code", "item")
+        grouped = coded.join(numbers, "user").withColumn("block", f.expr(f"number div {USERS_OF_A_BLOCK}"))
+
+        def write(table: pa.Table) -> pa.Table:
+            return pa.Table.from_pylist([vars(tasks.write_block(table, stage, first_later))])
+
+        schema = "number long, users long, actions long, bytes long"
+        rows = said(lambda: grouped.groupBy("block").applyInArrow(write, schema).collect())
+        blocks = sorted((tasks.Block(**row.asDict()) for row in rows), key=lambda block: block.number)
+        bounds = asked.min_user_actions, asked.min_item_actions
+        report = Report(asked.title, str(source.layout), before, kept, *bounds, tasks.merged(read))
+        num_left_out = kept["users"] - num_users
+        cluster.call(tasks.join_blocks, blocks, stage, target, num_left_out, report, first_later is not None)
+
+    def _read(self) -> tuple[DataFrame, list[tasks.Read], tasks.Source]:
+        """Returns the good rows: `user`, `item`, `place` and perhaps `time`; and what else was in the files."""
+        layout = conversion.layout_of(self.paths[0], self.asked)
+        source = tasks.Source(self.asked, self.paths, layout)
+        source = replace(source, kind=self.cluster.call(tasks.kind_of_times, source) if layout.time is not None else None)
+        folder = self._emptied("rows")
+        read = self.cluster.map(partial(tasks.read_file, source=source, folder=folder), range(len(self.paths)))
+        actions = self._stored(folder)
+        if layout.time is not None:
+            other = "fraction" if all(found.times_are_whole for found in read) else "time"
+            actions = actions.drop(other).withColumnRenamed("fraction", "time")
+        return actions, read, source
+
+    def _filtered(self, actions: DataFrame) -> DataFrame:
+        """Does what `grouping.filtered` does."""
+        least, bounds = 1, {"user": self.asked.min_user_actions, "item": self.asked.min_item_actions}
+        if max(bounds.values()) <= least:
+            return actions
+        before, number = actions.count(), 0
+        while True:
+            both = actions
+            for role, bound in bounds.items():
+                enough = actions.groupBy(role).count().where(f.col("count") >= bound).select(role)
+                both = both.join(enough, role, "left_semi")
+            actions = self._kept(self._enough(both, "user", bounds["user"]), f"filtered-{number}")
+            after, number = actions.count(), number + 1
+            if after == before or not self.asked.k_core:
+                return actions
+            before = after
+
+    def _enough(self, actions: DataFrame, role: str, bound: int) -> DataFrame:
+        enough = actions.groupBy(role).count().where(f.col("count") >= bound).select(role)
+        return actions.join(enough, role, "left_semi")
+
+    def _sizes(self, actions: DataFrame) -> dict[str, int]:
+        found = said(lambda: actions.agg(f.countDistinct("user"), f.countDistinct("item"), f.count("*")).collect()[0])
+        return dict(zip(("users", "items", "actions"), found))
+
+    def _vocabulary(self, actions: DataFrame, first_places: DataFrame) -> Vocabulary:
+        """Returns the items by falling count; ties by first appearance among all rows that were read."""
+        counted = actions.groupBy("item").count().join(first_places, "item")
+        table = said(lambda: counted.orderBy(f.desc("count"), "first").toArrow())
+        return Vocabulary(np.array(table["item"].to_pylist(), object), table["count"].to_numpy().astype(np.int64))
+
+    def _numbered(self, users: DataFrame) -> tuple[DataFrame, int]:
+        """Returns `user` and `number`, by first appearance, and how many there are."""
+        ordered = users.orderBy("first").select("user", f.monotonically_increasing_id().alias("id"))
+        ordered = self._kept(ordered, "users")  # a second computation might cut the partitions elsewhere
+        part = f.shiftright("id", 33)
+        sizes = {row["part"]: row["count"] for row in ordered.groupBy(part.alias("part")).count().collect()}
+        begins, total = [], 0
+        for number in sorted(sizes):
+            begins.append((number, total - (number << 33)))
+            total += sizes[number]
+        if not begins:
+            return ordered.withColumnRenamed("id", "number"), 0
+        shifts = self.cluster.session.createDataFrame(begins, "part long, shift long")
+        numbered = ordered.withColumn("part", part).join(f.broadcast(shifts), "part")
+        return numbered.select("user", (f.col("id") + f.col("shift")).alias("number")), total
+
+    def _kept(self, table: DataFrame, name: str) -> DataFrame:
+        """Writes a table and returns it as it is read again."""
+        folder = self._emptied(name)
+        said(lambda: table.write.mode("overwrite").parquet(f"file://{folder}"))
+        return self._stored(folder)
+
+    def _stored(self, folder: Path) -> DataFrame:
+        return said(lambda: self.cluster.session.read.parquet(f"file://{folder}"))
+
+    def _emptied(self, name: str) -> Path:
+        folder = (self.stage / name).absolute()
+        shutil.rmtree(folder, ignore_errors=True)
+        files.make_folder(folder)
+        return folder
+
+
+@dataclass
+class SparkExperiment(Experiment):
+    """An experiment whose data are in a file and whose work is done by tasks.
+
+    Attributes:
+        cluster: does the tasks.
+        data: the file of the conversion.
+    """
+
+    cluster: Cluster | None = None
+    data: Path = Path()
+
+    def __post_init__(self) -> None:
+        if has_user_embeddings(self.run):
+            raise UserError(f"--engine=spark cannot be used with models that know their users. Received: {self.run.model}")
+        others = [phase for phase in phases(self.run) if phase != ALL]
+        self.fingerprints = self._engine.call(tasks.fingerprints, self.data, others, self.parts)
+        self.fingerprints[ALL] = self.fingerprints[""]
+        # Cached here, because the driver does not hold what they are computed from.
+        vars(self.sequences).update(fingerprint=self.fingerprints[""], users_fingerprint=self.fingerprints["users"])
+        super().__post_init__()
+
+    @property
+    def _engine(self) -> Cluster:
+        if self.cluster is None:
+            raise ValueError("`cluster` must be given. Received: None")
+        return self.cluster
+
+    @cached_property
+    def parts(self) -> list[range]:
+        """The users of each part."""
+        size, count = USERS_OF_A_BLOCK, self.sequences.num_users
+        return [range(begin, min(begin + size, count)) for begin in range(0, count, size)]
+
+    def over_parts(self, function: Callable, *arguments: Any) -> list[Any]:
+        data = self.data
+        return self._engine.map(lambda users: function(tasks.part_of(data, users), *arguments), self.parts)
+
+    def _shards(self, phase: str) -> Shards:
+        if phase not in self._prepared:
+            masking, length = self.run.masking, self.run.architecture.max_length
+            repeated = [[value] * len(self.parts) for value in (phase, (masking, length))]
+            counts = self._engine.map(tasks.count_windows, [self.data] * len(self.parts), self.parts, *repeated)
+            totals = np.sum(counts, axis=0)
+            numbering = Numbering(masking, int(totals[0]), int(totals[1]))
+            size = preparation.SHARD_SIZE
+            plan = Plan(numbering, length, self.sequences.num_items, self.run.seed, size)
+            before = (np.cumsum(counts, axis=0) - counts).tolist()
+            write = partial(self._write_shards, phase, plan, before)
+            folder = self.workdir.prepared.absolute()
+            self._prepared[phase] = preparation.written(
+                plan, self.fingerprints[phase], folder, write, self._engine.map
+            )
+        return self._prepared[phase]
+
+    def _write_shards(
+        self, phase: str, plan: Plan, before: list[list[int]], shards: Shards, wanted: Sequence[int]
+    ) -> None:
+        data, parts, session = self.data, self.parts, self._engine.session
+
+        def examples(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for number in batch["id"].to_pylist():
+                    yield from tasks.examples_of(data, parts[number], phase, plan, tuple(before[number]), wanted)
+
+        def write(table: pa.Table) -> pa.Table:
+            return pa.table({"shard": [tasks.write_shard(table, plan, shards.folder)]})
+
+        made = session.range(0, len(parts), 1, len(parts)).mapInArrow(examples, tasks.EXAMPLES)
+        said(lambda: made.groupBy("shard").applyInArrow(write, "shard long").collect())
+
+    def draw_candidates(self) -> None:
+        settings, users, folder = self.run.evaluation, self.split.users, self.workdir.prepared.absolute()
+        size = min(settings.num_negatives, self.sequences.num_items)
+        target = candidates.path_in(folder, self.sequences.fingerprint, size, settings.candidates_seed)
+        with files.FolderLock(folder).lock():
+            if target.exists():
+                return
+            stage = target.with_name(f".{target.name}.parts")
+            files.make_folder(stage)
+            at_once = candidates.users_of_a_block(self.sequences.num_items)
+            blocks = [users[begin : begin + at_once] for begin in range(0, len(users), at_once)]
+            draw = partial(
+                tasks.draw, path=self.data, num_negatives=size, seed=settings.candidates_seed, folder=stage
+            )
+            self._engine.map(draw, range(len(blocks)), blocks)
+            self._engine.call(tasks.join_drawn, len(blocks), len(users), size, stage, target)
+            shutil.rmtree(stage, ignore_errors=True)
