@@ -8,6 +8,7 @@ Settings come from a preset (--preset=fast, released or table2), and each is als
 resume: finished parts are not repeated, except the evaluation on the test items.
 """
 
+import functools
 import os
 import sys
 from collections.abc import Mapping
@@ -45,6 +46,7 @@ TRAINS = ("all", "train")
 MOST = 1_000_000
 """The limit of --processes, --threads, --k and --with_histories."""
 
+LOCAL, SPARK = "local", "spark"
 DEFINE = {int: flags.DEFINE_integer, float: flags.DEFINE_float, bool: flags.DEFINE_boolean, str: flags.DEFINE_string}
 
 flags.DEFINE_string("dataset", None, "data set: beauty, steam, ml-1m, ml-20m, synthetic, ...")
@@ -87,6 +89,12 @@ flags.DEFINE_integer(
 flags.DEFINE_string("export_dir", None, "folder of the exported model (default: the format's name in the workdir)")
 flags.DEFINE_string("format", SAVED_MODEL, "what --mode=export writes: " + ", ".join(FORMATS))
 flags.DEFINE_string("mode", "all", "what to do: all, prepare, train, evaluate or export")
+flags.DEFINE_string(
+    "engine", LOCAL, "what --mode=prepare runs on: local, or spark with --interactions (docs/cluster.md)"
+)
+flags.DEFINE_string(
+    "master", None, "with --engine=spark: spark://HOST:7077, local[2], ... (default: Spark's own setting)"
+)
 flags.DEFINE_string(
     "popularity_correction",
     "0",
@@ -166,6 +174,16 @@ def check_flags(argv: list[str]) -> None:
         raise unknown_name("format", FLAGS.format, FORMATS)
     if FLAGS["format"].present and FLAGS.mode != "export":
         raise UserError(f"--format needs --mode=export. Received: mode={FLAGS.mode}")
+    if FLAGS.engine not in (LOCAL, SPARK):
+        raise unknown_name("engine", FLAGS.engine, (LOCAL, SPARK))
+    if FLAGS["master"].present and FLAGS.engine != SPARK:
+        raise UserError(f"--master needs --engine={SPARK}. Received: engine={FLAGS.engine}")
+    if FLAGS.engine == SPARK and (FLAGS.mode != "prepare" or FLAGS.interactions is None):
+        received = f"mode={FLAGS.mode}" if FLAGS.mode != "prepare" else f"interactions={FLAGS.interactions}"
+        raise UserError(f"--engine={SPARK} needs --mode=prepare and --interactions=FILE. Received: {received}")
+    for name in (ITEM_FEATURES, USER_FEATURES, "processes", "init_from"):
+        if FLAGS.engine == SPARK and FLAGS[name].present:
+            raise UserError(f"--{name} cannot be used with --engine={SPARK}")
     for name in ("k", "with_histories"):
         if FLAGS[name].present and FLAGS.format != SAVED_MODEL:
             raise UserError(f"--{name} needs --format=saved_model. Received: format={FLAGS.format}")
@@ -248,7 +266,10 @@ def load(dataset: str, interactions: Interactions | None, features: Mapping[str,
     """Returns the data with features, by the names of their flags, or those that a run kept. Prints what was read."""
     if isinstance(features, WorkDirectory):
         features = features.read_features()
-    sequences, report = datasets.load_with_report(interactions or dataset, folder("data_dir"))
+    if FLAGS.engine == SPARK and interactions is not None:
+        sequences, report = spark().load(interactions, folder("data_dir") or datasets.default_folder())
+    else:
+        sequences, report = datasets.load_with_report(interactions or dataset, folder("data_dir"))
     print(datasets.describe(dataset, sequences, report), flush=True)
     known, sequences = sequences.num_items, with_features(sequences, **features)
     for name, found in sequences.features.items():
@@ -269,6 +290,15 @@ def start_pipeline() -> ModuleType:
     return pipeline
 
 
+@functools.cache
+def spark() -> Any:
+    """Returns the connection to Spark (`cluster.spark.Spark`)."""
+    start_pipeline()
+    from bert4rec_tf.cluster.spark import Spark
+
+    return Spark(FLAGS.master)
+
+
 def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: dict[str, Any]) -> None:
     """Does what --mode says. `options`: of `pipeline.Experiment`."""
     pipeline, correction = start_pipeline(), popularity.parse(FLAGS.popularity_correction)
@@ -280,7 +310,8 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: d
     team = workers.team()
     team.agree({"data": sequences.fingerprint})
     with team.chief_first():
-        experiment = pipeline.Experiment(run, sequences, workdir, **options)
+        kind = pipeline.Experiment if FLAGS.engine == LOCAL else spark().experiment
+        experiment = kind(run, sequences, workdir, **options)
         if team.count > 1:
             experiment.prepare()
     if experiment.initial is not None:

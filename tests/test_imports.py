@@ -23,7 +23,8 @@ MAY_IMPORT = {
     "export": ("config", "data", "foundation", "models"),
     "serving": ("config", "data", "export", "foundation"),
     "runs": ("config", "data", "evaluation", "export", "foundation", "models", "serving", "training"),
-    "commands": ("config", "data", "evaluation", "export", "foundation", "runs", "serving"),
+    "cluster": ("config", "data", "evaluation", "export", "foundation", "models", "runs", "serving"),
+    "commands": ("cluster", "config", "data", "evaluation", "export", "foundation", "runs", "serving"),
 }
 WITHIN_DATA = {"": (), "reading": ("",), "sources": ("", "reading"), "examples": ("",)}
 """The same inside `data`, where "" stands for the modules that lie in no folder of it."""

@@ -1,6 +1,7 @@
 """Prepares data on a Spark cluster: the files of one machine, byte for byte. The only module that knows an engine.
 
-Spark groups, joins and sorts the rows; what is done with them is in `tasks`. The driver holds the vocabulary and numbers
+Spark groups, joins and sorts the rows; what is done with them is in `tasks`. The driver holds the vocabulary and some
+numbers
 per user, but no row. All machines see the folders of the input, the data and the run under the same paths.
 """
 
@@ -45,14 +46,19 @@ USERS_OF_A_BLOCK = 1 << 14
 """Users whose actions one task orders in its memory."""
 
 
-class Cluster:
+class Spark:
     """A Spark session, as functions over lists.
 
     Args:
         master: as Spark names it, such as `spark://host:7077` or `local[2]`; None for Spark's own configuration.
+
+    Attributes:
+        session: Spark's.
+        data: the file of the data that were loaded.
     """
 
     def __init__(self, master: str | None) -> None:
+        self.data = Path()
         home = os.environ.get("JAVA_HOME")
         if not shutil.which("java", path=f"{home}/bin" if home else None):
             raise UserError("--engine=spark needs Java 17 or newer: no `java` in JAVA_HOME or on the PATH")
@@ -83,8 +89,27 @@ class Cluster:
         """Returns what one task returns."""
         return self.map(function, *([argument] for argument in arguments))[0]
 
-    def stop(self) -> None:
-        self.session.stop()
+    def load(self, asked: Interactions, folder: Path) -> tuple[Sequences, Report]:
+        """Does what `conversion.converted` does, and writes the same file, which becomes `data`.
+
+        Returns:
+            The sequences, whose actions stay in the file and which have no users' ids, and the report.
+        """
+        paths = [path.absolute() for path in conversion.files_of(asked)]
+        target = conversion.path_in(folder.absolute(), asked, self.map(conversion.checksum, paths))
+        stage = target.with_name(f".{target.name}.parts")
+        if not target.exists():
+            with files.FolderLock(stage).lock():
+                if not target.exists():
+                    Conversion(self, asked, tuple(paths), stage).write(target)
+            shutil.rmtree(stage, ignore_errors=True)
+        self.data = target
+        sequences, report = conversion.load(target, mapped=True)
+        return sequences, replace(report, path=asked.title)
+
+    def experiment(self, *arguments: Any, **options: Any) -> "SparkExperiment":
+        """Returns an experiment (`Experiment`) with the data of `load`."""
+        return SparkExperiment(*arguments, **options, spark=self, data=self.data)
 
 
 def said(action: Callable[[], Any]) -> Any:
@@ -96,37 +121,18 @@ def said(action: Callable[[], Any]) -> Any:
         raise UserError(f"Spark: {(lines or [str(error)])[-1][:500]}") from error
 
 
-def load(cluster: Cluster, asked: Interactions, folder: Path) -> tuple[Sequences, Report, Path]:
-    """Does what `conversion.converted` does, and writes the same file.
-
-    Returns:
-        The sequences, whose actions stay in the file and which have no users' ids; the report; and the file.
-    """
-    paths = conversion.files_of(asked)
-    target = conversion.path_in(folder, asked, cluster.map(conversion.checksum, paths))
-    if not target.exists():
-        files.make_folder(target.parent)
-        with files.FolderLock(target.with_name(f".{target.name}.parts")).lock():
-            if not target.exists():
-                stage = target.with_name(f".{target.name}.parts")
-                Conversion(cluster, asked, tuple(paths), stage).write(target)
-                shutil.rmtree(stage, ignore_errors=True)
-    sequences, report = conversion.load(target, mapped=True)
-    return sequences, replace(report, path=asked.title), target
-
-
 @dataclass
 class Conversion:
     """Reads, filters, numbers and groups the rows of files. `stage`: a folder for what lies between these steps."""
 
-    cluster: Cluster
+    spark: Spark
     asked: Interactions
     paths: tuple[Path, ...]
     stage: Path
 
     def write(self, target: Path) -> None:
         """Writes the conversion."""
-        asked, cluster, stage = self.asked, self.cluster, self.stage
+        asked, spark, stage = self.asked, self.spark, self.stage
         actions, read, source = self._read()
         first_places = {role: actions.groupBy(role).agg(f.min("place").alias("first")) for role in ("user", "item")}
         before = self._sizes(actions)
@@ -144,8 +150,10 @@ class Conversion:
         numbers, num_users = self._numbered(users)
         grouping.check_left(num_users, vocabulary.num_items, asked, tasks.merged(read))
         tasks.write_vocabulary(stage, vocabulary)
-        codes = pa.table({"item": pa.array(vocabulary.items, pa.string()), "code": np.arange(1, vocabulary.num_items + 1)})
-        coded = left.join(cluster.session.createDataFrame(codes), "item").drop("item").withColumnRenamed("code", "item")
+        codes = pa.table(
+            {"item": pa.array(vocabulary.items, pa.string()), "code": np.arange(1, vocabulary.num_items + 1)}
+        )
+        coded = left.join(spark.session.createDataFrame(codes), "item").drop("item").withColumnRenamed("code", "item")
         grouped = coded.join(numbers, "user").withColumn("block", f.expr(f"number div {USERS_OF_A_BLOCK}"))
 
         def write(table: pa.Table) -> pa.Table:
@@ -157,15 +165,15 @@ class Conversion:
         bounds = asked.min_user_actions, asked.min_item_actions
         report = Report(asked.title, str(source.layout), before, kept, *bounds, tasks.merged(read))
         num_left_out = kept["users"] - num_users
-        cluster.call(tasks.join_blocks, blocks, stage, target, num_left_out, report, first_later is not None)
+        spark.call(tasks.join_blocks, blocks, stage, target, num_left_out, report, first_later is not None)
 
     def _read(self) -> tuple[DataFrame, list[tasks.Read], tasks.Source]:
         """Returns the good rows: `user`, `item`, `place` and perhaps `time`; and what else was in the files."""
         layout = conversion.layout_of(self.paths[0], self.asked)
         source = tasks.Source(self.asked, self.paths, layout)
-        source = replace(source, kind=self.cluster.call(tasks.kind_of_times, source) if layout.time is not None else None)
+        source = replace(source, kind=self.spark.call(tasks.kind_of_times, source) if layout.time is not None else None)
         folder = self._emptied("rows")
-        read = self.cluster.map(partial(tasks.read_file, source=source, folder=folder), range(len(self.paths)))
+        read = self.spark.map(partial(tasks.read_file, source=source, folder=folder), range(len(self.paths)))
         actions = self._stored(folder)
         if layout.time is not None:
             other = "fraction" if all(found.times_are_whole for found in read) else "time"
@@ -215,7 +223,7 @@ class Conversion:
             total += sizes[number]
         if not begins:
             return ordered.withColumnRenamed("id", "number"), 0
-        shifts = self.cluster.session.createDataFrame(begins, "part long, shift long")
+        shifts = self.spark.session.createDataFrame(begins, "part long, shift long")
         numbered = ordered.withColumn("part", part).join(f.broadcast(shifts), "part")
         return numbered.select("user", (f.col("id") + f.col("shift")).alias("number")), total
 
@@ -226,7 +234,7 @@ class Conversion:
         return self._stored(folder)
 
     def _stored(self, folder: Path) -> DataFrame:
-        return said(lambda: self.cluster.session.read.parquet(f"file://{folder}"))
+        return said(lambda: self.spark.session.read.parquet(f"file://{folder}"))
 
     def _emptied(self, name: str) -> Path:
         folder = (self.stage / name).absolute()
@@ -240,28 +248,24 @@ class SparkExperiment(Experiment):
     """An experiment whose data are in a file and whose work is done by tasks.
 
     Attributes:
-        cluster: does the tasks.
+        spark: does the tasks.
         data: the file of the conversion.
     """
 
-    cluster: Cluster | None = None
+    spark: Any = None
     data: Path = Path()
 
     def __post_init__(self) -> None:
         if has_user_embeddings(self.run):
-            raise UserError(f"--engine=spark cannot be used with models that know their users. Received: {self.run.model}")
+            raise UserError(
+                f"--engine=spark cannot be used with models that know their users. Received: {self.run.model}"
+            )
         others = [phase for phase in phases(self.run) if phase != ALL]
-        self.fingerprints = self._engine.call(tasks.fingerprints, self.data, others, self.parts)
+        self.fingerprints = self.spark.call(tasks.fingerprints, self.data, others, self.parts)
         self.fingerprints[ALL] = self.fingerprints[""]
         # Cached here, because the driver does not hold what they are computed from.
         vars(self.sequences).update(fingerprint=self.fingerprints[""], users_fingerprint=self.fingerprints["users"])
         super().__post_init__()
-
-    @property
-    def _engine(self) -> Cluster:
-        if self.cluster is None:
-            raise ValueError("`cluster` must be given. Received: None")
-        return self.cluster
 
     @cached_property
     def parts(self) -> list[range]:
@@ -271,13 +275,13 @@ class SparkExperiment(Experiment):
 
     def over_parts(self, function: Callable, *arguments: Any) -> list[Any]:
         data = self.data
-        return self._engine.map(lambda users: function(tasks.part_of(data, users), *arguments), self.parts)
+        return self.spark.map(lambda users: function(tasks.part_of(data, users), *arguments), self.parts)
 
     def _shards(self, phase: str) -> Shards:
         if phase not in self._prepared:
             masking, length = self.run.masking, self.run.architecture.max_length
             repeated = [[value] * len(self.parts) for value in (phase, (masking, length))]
-            counts = self._engine.map(tasks.count_windows, [self.data] * len(self.parts), self.parts, *repeated)
+            counts = self.spark.map(tasks.count_windows, [self.data] * len(self.parts), self.parts, *repeated)
             totals = np.sum(counts, axis=0)
             numbering = Numbering(masking, int(totals[0]), int(totals[1]))
             size = preparation.SHARD_SIZE
@@ -285,15 +289,13 @@ class SparkExperiment(Experiment):
             before = (np.cumsum(counts, axis=0) - counts).tolist()
             write = partial(self._write_shards, phase, plan, before)
             folder = self.workdir.prepared.absolute()
-            self._prepared[phase] = preparation.written(
-                plan, self.fingerprints[phase], folder, write, self._engine.map
-            )
+            self._prepared[phase] = preparation.written(plan, self.fingerprints[phase], folder, write, self.spark.map)
         return self._prepared[phase]
 
     def _write_shards(
         self, phase: str, plan: Plan, before: list[list[int]], shards: Shards, wanted: Sequence[int]
     ) -> None:
-        data, parts, session = self.data, self.parts, self._engine.session
+        data, parts, session = self.data, self.parts, self.spark.session
 
         def examples(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
@@ -317,9 +319,7 @@ class SparkExperiment(Experiment):
             files.make_folder(stage)
             at_once = candidates.users_of_a_block(self.sequences.num_items)
             blocks = [users[begin : begin + at_once] for begin in range(0, len(users), at_once)]
-            draw = partial(
-                tasks.draw, path=self.data, num_negatives=size, seed=settings.candidates_seed, folder=stage
-            )
-            self._engine.map(draw, range(len(blocks)), blocks)
-            self._engine.call(tasks.join_drawn, len(blocks), len(users), size, stage, target)
+            draw = partial(tasks.draw, path=self.data, num_negatives=size, seed=settings.candidates_seed, folder=stage)
+            self.spark.map(draw, range(len(blocks)), blocks)
+            self.spark.call(tasks.join_drawn, len(blocks), len(users), size, stage, target)
             shutil.rmtree(stage, ignore_errors=True)
