@@ -1,1 +1,5 @@
 """The same work on a cluster: `spark` is the only module that knows an engine, `tasks` what its tasks do."""
+
+from bert4rec_tf.foundation.startup import import_tensorflow
+
+import_tensorflow()  # every process of a cluster starts here, and would print TensorFlow's messages

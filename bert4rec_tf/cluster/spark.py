@@ -1,8 +1,7 @@
 """Prepares data on a Spark cluster: the files of one machine, byte for byte. The only module that knows an engine.
 
 Spark groups, joins and sorts the rows; what is done with them is in `tasks`. The driver holds the vocabulary and some
-numbers
-per user, but no row. All machines see the folders of the input, the data and the run under the same paths.
+numbers per user, but no row. All machines see the folders of the input, the data and the run under the same paths.
 """
 
 import os
