@@ -9,6 +9,7 @@ HERE = Path(__file__).parent
 EXPORT = ["ai-edge-litert>=2.1", "onnx>=1.17", "onnxruntime>=1.20", "tf2onnx>=1.17"]
 PLOTS = ["matplotlib>=3.8"]
 REPORT = ["jinja2>=3.1"]
+SPARK = ["pyspark>=4,<5"]
 SERVE = ["aiohttp>=3.11", "orjson>=3.10"]
 TEST = [
     "axe-playwright-python>=0.1",
@@ -51,6 +52,7 @@ setup(
         "plots": PLOTS,
         "report": REPORT,
         "serve": SERVE,
+        "spark": SPARK,
         "test": [*TEST, *EXPORT, *PLOTS, *REPORT, *SERVE, *TUNE],
         "tune": TUNE,
     },

@@ -1,10 +1,12 @@
 """Spark writes what one machine writes."""
 
 import random
+import sys
 
 import pytest
 from support import commands, spark
 
+from bert4rec_tf import run as runner
 from bert4rec_tf.data.examples import preparation
 from bert4rec_tf.evaluation import candidates
 
@@ -53,3 +55,38 @@ def test_spark_prepares_the_same_bytes(tmp_path, small_blocks):
     assert again == content and said_again == said
     names = " ".join(content)
     assert "-of-00006" in names and "candidates" in names and "skipped 1 bad rows" in "".join(said)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--master=local[2]",), "--master needs --engine=spark. Received: engine=local"),
+        (("--engine=flink",), "engine"),
+        (("--engine=spark", "--mode=train"), "--engine=spark needs --mode=prepare and --interactions=FILE"),
+        (("--engine=spark", "--processes=2"), "--processes cannot be used with --engine=spark"),
+        (("--engine=spark", "--item_features=x.csv"), "--item_features cannot be used with --engine=spark"),
+        (("--k_core",), "`k_core` needs `min_user_actions` or `min_item_actions` above 1"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_refused(tmp_path, flags, message):
+    ended = commands.run("--mode=prepare", *FLAGS, *flags, cwd=tmp_path)
+    assert message in commands.refused(ended)
+
+
+def test_without_pyspark_one_line_says_what_to_install(tmp_path, monkeypatch):
+    write_rows(tmp_path)
+    for name in [name for name in sys.modules if name.startswith(("pyspark", "py4j", "bert4rec_tf.cluster"))]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("pyspark", "py4j"):
+        monkeypatch.setitem(sys.modules, name, None)
+    ended = commands.run("--mode=prepare", *FLAGS, "--bad_rows=skip", "--engine=spark", cwd=tmp_path)
+    assert commands.refused(ended).endswith("needs pyspark: pip install 'bert4rec-tf[spark]'")
+
+
+def test_without_java_one_line_says_so(tmp_path, monkeypatch):
+    spark.needed()
+    write_rows(tmp_path)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    runner.spark.cache_clear()
+    ended = commands.run("--mode=prepare", *FLAGS, "--engine=spark", cwd=tmp_path)
+    assert "--engine=spark needs Java 17 or newer" in commands.refused(ended)

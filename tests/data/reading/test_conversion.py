@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import sys
 import zipfile
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -325,3 +326,17 @@ def test_a_run_on_one_s_own_data_has_settings_and_needs_the_file(path):
 def test_options_out_of_range_are_refused(options, must):
     with pytest.raises(UserError, match=must):
         Interactions(**{"path": "ratings.csv", **options})
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1), st.integers(1, 4), st.integers(1, 4))
+def test_a_k_core_is_what_is_left_when_no_user_and_no_item_can_be_dropped(actions, min_user, min_item):
+    left, before = actions, None
+    while left != before:
+        before = left
+        users, items = Counter(user for user, _ in left), Counter(item for _, item in left)
+        left = [(user, item) for user, item in left if users[user] >= min_user and items[item] >= min_item]
+    users, items = np.array(actions).T
+    chosen = filtered(users, items, min_user, min_item, k_core=True)
+    found = actions if chosen is None else [action for action, kept in zip(actions, chosen) if kept]
+    assert found == left
