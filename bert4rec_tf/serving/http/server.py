@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
 import signal
 import socket
 from collections.abc import Callable
+from typing import Any
 
 from aiohttp import web
 
@@ -17,6 +19,10 @@ from bert4rec_tf.serving.http.settings import ServerSettings
 
 DRAIN_SECONDS = 1.0
 """How long clients may send one more request on an open connection. Its response closes the connection."""
+
+
+FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""Errors of a system that has no room for another connection."""
 
 
 def serve(settings: ServerSettings) -> None:
@@ -65,6 +71,7 @@ async def run(
         service.application(), access_log=None, handler_cancellation=True, shutdown_timeout=shutdown_seconds
     )
     await runner.setup()
+    asyncio.get_running_loop().set_exception_handler(FullServer())
     try:
         site = web.SockSite(runner, listener, backlog=1_024)
         await site.start()
@@ -78,6 +85,24 @@ async def run(
                     await asyncio.sleep(0.01)
     finally:
         await runner.cleanup()
+
+
+class FullServer:
+    """An exception handler of the event loop that says at most once a minute that no connection can be accepted.
+
+    The loop reports that again and again while callers wait. It accepts them when other connections end.
+    """
+
+    def __init__(self) -> None:
+        self._silent_until = 0.0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not (isinstance(error, OSError) and error.errno in FULL):
+            loop.default_exception_handler(context)
+        elif loop.time() >= self._silent_until:
+            self._silent_until = loop.time() + 60
+            warn(f"new connections must wait ({error.strerror}); raise the limit of open files with ulimit -n")
 
 
 def listening(settings: ServerSettings) -> socket.socket:
