@@ -402,6 +402,7 @@ def repeat_with_seeds(run: Run, sequences: Sequences, interactions: Interactions
     content = repeat(run, seeds, parent, sequences=sequences, **options)
     print("\n" + summary.seeds_table(content, run.evaluation.num_negatives))
     print("\n" + summary.places(parent))
+    print("\n" + summary.seeds_verdict(content))
 
 
 def parse(argv: list[str]) -> list[str]:

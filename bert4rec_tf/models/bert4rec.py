@@ -37,9 +37,9 @@ class BERT4Rec(FeatureRecommender):
     Raises:
         ValueError: for a size that is too small, or a setting out of its range.
 
-    Example:
-        model = BERT4Rec(num_items=1000, max_length=50)
-        model.score({"users": [0], "items": [[5, 2, 9]], "lengths": [3]})  # [1, 1000]
+    Examples:
+        >>> model = BERT4Rec(num_items=1000, max_length=50)
+        >>> model.score({"users": [0], "items": [[5, 2, 9]], "lengths": [3]})  # [1, 1000]
     """
 
     settings_type: ClassVar = BERT4RecSettings

@@ -55,9 +55,9 @@ def fit(
 ) -> FittedModel:
     """Trains a model and measures it.
 
-    Example:
-        model = b4r.fit(frame)
-        model.recommend(user=15)
+    Examples:
+        >>> model = b4r.fit(frame)
+        >>> model.recommend(user=15)
 
     Args:
         data: one action per row: a pandas DataFrame, an Arrow table, a path, a pattern; or a data set's name, or

@@ -16,6 +16,7 @@ from bert4rec_tf.runs import warm_start
 from bert4rec_tf.runs.pipeline import execute
 
 SUMMARY = "seeds.json"
+UNSEEDED = ("pop", "item_cooccurrence", "ceiling")
 
 
 def folder_of(run: Run, folder: Path | None = None) -> Path:
@@ -36,8 +37,8 @@ def repeat(run: Run, seeds: Sequence[int], workdir: Path | str | None = None, **
         **options: as for `pipeline.open_experiment`.
 
     Returns:
-        The content of `seeds.json`: `seeds`, `digests`, and `test`: protocol -> metric -> `mean`, `deviation` (the
-        standard deviation of the sample) and `values`.
+        The content of `seeds.json`: `seeds`, `digests`, `run` (of the first seed), the baselines that no seed changes,
+        and `test`: protocol -> metric -> `mean`, `deviation` (the standard deviation of the sample) and `values`.
 
     Raises:
         UserError: for fewer than two seeds or a repeated one, and as in `execute`.
@@ -52,14 +53,16 @@ def repeat(run: Run, seeds: Sequence[int], workdir: Path | str | None = None, **
     if options.get("sequences") is None:
         options["sequences"] = datasets.load(options.get("interactions") or run.dataset, options.pop("data_dir", None))
     options.setdefault("prepared_dir", folder / "prepared")
-    results = [execute(one, workdir=folder / f"seed-{one.seed}", **options).metrics["test"] for one in runs]
+    results = [execute(one, workdir=folder / f"seed-{one.seed}", **options).metrics for one in runs]
     content = {
         "seeds": list(seeds),
         "digests": [one.digest for one in runs],
+        "run": results[0]["run"],
         "test": {
-            protocol: {name: _summary([metrics[protocol][name] for metrics in results]) for name in METRICS}
+            protocol: {name: _summary([metrics["test"][protocol][name] for metrics in results]) for name in METRICS}
             for protocol in PROTOCOLS
         },
+        **{name: results[0][name] for name in UNSEEDED if name in results[0]},
     }
     files.write_json(folder / SUMMARY, content)
     return content

@@ -59,6 +59,12 @@ def seeds_table(content: dict[str, Any], num_negatives: int) -> str:
     return "\n".join(_blocks(titles, num_negatives, cells))
 
 
+def seeds_verdict(content: dict[str, Any]) -> str:
+    """Returns `verdict` of the means over seeds. `content`: from `seeds.repeat`."""
+    means = {protocol: {NDCG: metrics[NDCG]["mean"]} for protocol, metrics in content["test"].items()}
+    return verdict({**content, "test": means})
+
+
 def comparison_table(comparison: Comparison, num_negatives: int) -> str:
     """Returns two runs side by side, with their difference and its 95 % confidence interval."""
 

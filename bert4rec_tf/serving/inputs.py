@@ -13,6 +13,7 @@ from bert4rec_tf.data.reading import conversion, layouts
 from bert4rec_tf.data.reading.columns import TEXT, Columns
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.progress import warn
 
 SAMPLE_ROWS = 20_000
 _TIME = re.compile(r"\d{9,}(\.\d+)?|\d{4}-\d\d-\d\d.*", re.DOTALL)
@@ -85,13 +86,17 @@ def _refuse_interactions(path: Path, known: Collection[str]) -> None:
 def _are_actions(rows: Sequence[Row], known: Collection[str]) -> bool:
     """Returns whether rows without a header look like actions: equally long, with many rows per user or a time.
 
-    They do not if an item of the model is in the last column, unless there are only two columns.
+    They do not if an item of the model is in the last column. Of two columns, one user twice is enough.
     """
     lengths, last = {len(history) for _, history in rows}, [history[-1] for _, history in rows if history]
-    if len(lengths) != 1 or not last or (lengths != {1} and any(item in known for item in last)):
+    distinct = len({user for user, _ in rows})
+    if lengths == {1}:
+        if distinct == len(rows) > 1:
+            warn("every history has one item; if each row is one action, use --interactions in place of --input")
+        return distinct < len(rows)
+    if len(lengths) != 1 or not last or any(item in known for item in last):
         return False
-    many = 2 * len({user for user, _ in rows}) <= len(rows)
-    return many or (lengths != {1} and all(_TIME.fullmatch(text) for text in last))
+    return 2 * distinct <= len(rows) or all(_TIME.fullmatch(text) for text in last)
 
 
 def _rows(path: Path) -> Iterator[Row]:

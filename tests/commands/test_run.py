@@ -244,6 +244,8 @@ def test_seeds_are_repeated_and_summed_up(tmp_path):
     assert found["mean"] == pytest.approx(sum(values) / 2)
     assert found["deviation"] == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
     assert " std " in process.stdout and "seed 2" in process.stdout
+    ratio = summed["test"]["full"]["ndcg@10"]["mean"] / each[0]["pop"]["full"]["ndcg@10"]
+    assert f"{ratio:.2f} x POP" in process.stdout or f"{ratio:.1f} x POP" in process.stdout
     same = tmp_path / "many" / "prepared"
     assert len(list(same.glob("candidates-*.npz"))) == 1
 

@@ -34,6 +34,7 @@ ACTIONS = {
     "no header": ("ratings.csv", ratings()),
     "no header, three columns": ("ratings.csv", ratings(width=3).replace("\n", ".5\n")),
     "no header, two columns": ("ratings.csv", ratings(width=2)),
+    "no header, two columns, one user twice": ("ratings.csv", "a,1\nb,2\nc,3\na,4\n"),
     "every user once": ("ratings.csv", "".join(f"u{n},{n},5,97830{n:04d}\n" for n in range(50))),
     "dates": ("ratings.csv", "".join(f"u{n},{n},2020-01-{n:02d}T10:00\n" for n in range(10, 30))),
     "double colons": ("ratings.dat", ratings("::")),
@@ -94,3 +95,12 @@ def test_the_histories_of_interactions_are_in_order_of_time(tmp_path):
     expected["single"] = ["7"]
     assert dict(users.rows()) == expected and users.most == len(expected)
     assert "user 'userId', item 'movieId', time 'timestamp'" in str(report)
+
+
+def test_histories_of_one_item_each_are_read_with_a_warning(tmp_path, capsys):
+    (tmp_path / "one.csv").write_text("ann,1\nbob,2\n")
+    assert list(inputs.of_histories(tmp_path / "one.csv", KNOWN).rows()) == [("ann", ["1"]), ("bob", ["2"])]
+    assert "every history has one item" in capsys.readouterr().err
+    (tmp_path / "two.csv").write_text("ann,1\nbob,2,3\n")
+    inputs.of_histories(tmp_path / "two.csv", KNOWN)
+    assert not capsys.readouterr().err

@@ -35,9 +35,9 @@ Columns = Mapping[str, Sequence[Any]]
 def with_features(sequences: Sequences, item_features: Any = None, user_features: Any = None) -> Sequences:
     """Returns the sequences with features of their items, their users or both.
 
-    Example:
-        data = b4r.with_features(b4r.load("ml-1m"), item_features="movies.csv")
-        result = b4r.execute(b4r.make_run("ml-1m", use_item_features="add"), sequences=data)
+    Examples:
+        >>> data = b4r.with_features(b4r.load("ml-1m"), item_features="movies.csv")
+        >>> result = b4r.execute(b4r.make_run("ml-1m", use_item_features="add"), sequences=data)
 
     Args:
         sequences: the data. Items that occur only among the features are added to the vocabulary.

@@ -88,9 +88,9 @@ def interactions(
 ) -> Sequences:
     """Makes sequences from a table with one action per row.
 
-    Example:
-        sequences = b4r.interactions(frame, user="customer", item="sku", time="bought_at", min_user_actions=5)
-        result = b4r.execute(b4r.make_run("own-shop"), sequences=sequences, workdir="runs/shop")
+    Examples:
+        >>> sequences = b4r.interactions(frame, user="customer", item="sku", time="bought_at", min_user_actions=5)
+        >>> result = b4r.execute(b4r.make_run("own-shop"), sequences=sequences, workdir="runs/shop")
 
     Args:
         frame: a pandas DataFrame, or a `pyarrow.Table` or `RecordBatch`.
