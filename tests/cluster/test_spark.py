@@ -1,7 +1,13 @@
 """Spark writes what one machine writes."""
 
+import contextlib
+import os
 import random
+import signal
+import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 from support import commands, spark
@@ -24,6 +30,11 @@ def write_rows(folder):
     for number in range(3):
         lines = ["user_id,item_id,timestamp", *(",".join(map(str, row)) for row in rows[number * 400 :][:400])]
         (folder / "rows" / f"{number}.csv").write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(autouse=True)
+def new_connection():
+    runner.spark.cache_clear()
 
 
 @pytest.fixture
@@ -87,6 +98,39 @@ def test_without_java_one_line_says_so(tmp_path, monkeypatch):
     spark.needed()
     write_rows(tmp_path)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    runner.spark.cache_clear()
     ended = commands.run("--mode=prepare", *FLAGS, "--engine=spark", cwd=tmp_path)
     assert "--engine=spark needs Java 17 or newer" in commands.refused(ended)
+
+
+def descendants(process):
+    """The ids and commands of the processes that a process has started, directly or not."""
+    parents, found = {}, {process}
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            parents[int(path.name)] = parent, (path / "cmdline").read_text()
+    while more := {one for one, (parent, _) in parents.items() if parent in found} - found:
+        found |= more
+    return [(one, parents[one][1]) for one in found if one != process]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["*/data/converted/.*.parts/rows/*.parquet", "*/work/prepared/*/train-00000*"])
+def test_a_killed_executor_changes_nothing(tmp_path, moment):
+    spark.needed()
+    write_rows(tmp_path)
+    flags = ("--mode=prepare", *FLAGS, *FILTER, "--mask_copies=40")
+    commands.finished(*flags, "--workdir=here/work", "--data_dir=here/data", cwd=tmp_path)
+    places = "--workdir=there/work", "--data_dir=there/data", "--engine=spark", "--master=local-cluster[2,1,1024]"
+    program = [sys.executable, "-m", "bert4rec_tf.run", *flags, *places]
+    with open(tmp_path / "said", "w") as said:
+        driver = subprocess.Popen(program, cwd=tmp_path, env=spark.environment(tmp_path), stdout=said, stderr=said)
+    while driver.poll() is None and not list(tmp_path.glob(moment)):
+        time.sleep(0.02)
+    executors = [one for one, command in descendants(driver.pid) if "CoarseGrainedExecutorBackend" in command]
+    os.kill(executors[0], signal.SIGKILL)
+    assert driver.wait(timeout=500) == 0, (tmp_path / "said").read_text()
+    digests = [
+        {path: hash(found) for path, found in commands.contents(tmp_path / name).items()} for name in ("here", "there")
+    ]
+    assert digests[0] == digests[1]
