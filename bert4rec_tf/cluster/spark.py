@@ -66,6 +66,11 @@ class Spark:
         self.session = said(lambda: (builder.master(master) if master else builder).getOrCreate())
         self.session.sparkContext.setLogLevel("ERROR")
 
+    @property
+    def tasks_at_once(self) -> int:
+        """Twice as many tasks as Spark works on at the same time."""
+        return 2 * self.session.sparkContext.defaultParallelism
+
     def map(self, function: Callable, *arguments: Iterable) -> list[Any]:
         """Like the built-in `map`, with a task for each call. A UserError in one is that of the first that has one."""
         calls = list(zip(*arguments))

@@ -45,6 +45,10 @@ def make_parser() -> Parser:
         help="0 or more: rank by score - this * log(count + 1), for less popular items (default: set at export)",
     )
     add_titles(parser)
+    parser.add_argument(
+        "--engine", choices=("local", "spark"), default="local", help="what --output is made with (docs/cluster.md)"
+    )
+    parser.add_argument("--master", help="with --engine=spark: spark://HOST:7077, local[2], ...")
     return parser
 
 
@@ -98,7 +102,13 @@ def main(arguments: list[str]) -> None:
     else:
         given, report = inputs.of_interactions(Interactions(options.interactions, **given_flags(options, COLUMNS)))
         print(report)
-    counts = batch.recommend_file(model, given, options.output, choices, titles)
+    elsewhere = {}
+    if options.engine == "spark":
+        from bert4rec_tf.cluster.spark import Spark
+
+        spark = Spark(options.master)
+        elsewhere = {"each": spark.map, "at_once": spark.tasks_at_once}
+    counts = batch.recommend_file(model, given, options.output, choices, titles, **elsewhere)
     if counts.unknown or counts.without_known:
         warn(str(counts))
     print(f"{options.output}: recommendations to {counts.users:,} users")
@@ -110,6 +120,10 @@ def check(options: argparse.Namespace) -> None:
     ids = [name for name in ("history", "user") if getattr(options, name) is not None]
     if len(files) + bool(ids) != 1 or bool(files) != (options.output is not None):
         raise UserError("Give either --history or --user, or one of --input and --interactions with --output")
+    if options.engine == "spark" and not files:
+        raise UserError("--engine=spark needs --input or --interactions")
+    if options.master and options.engine != "spark":
+        raise UserError(f"--master needs --engine=spark. Received: engine={options.engine}")
     named = given_flags(options, COLUMNS)
     if named and options.interactions is None:
         raise UserError(f"--{next(iter(named))} needs --interactions=FILE")

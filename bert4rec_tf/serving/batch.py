@@ -1,16 +1,18 @@
 """Recommends to many users, part by part, so that an interrupted job resumes."""
 
 import csv
+import functools
 import hashlib
 import itertools
 import json
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow
+import tensorflow as tf
 from pyarrow import parquet
 
 from bert4rec_tf.foundation import files
@@ -72,6 +74,8 @@ def recommend_file(
     choices: Choices,
     titles: Mapping[str, str] | None = None,
     silent: bool = False,
+    each: Callable[..., Iterable] | None = None,
+    at_once: int = 1,
 ) -> Counts:
     """Recommends to every user and writes one line per recommended item.
 
@@ -85,6 +89,8 @@ def recommend_file(
         choices: options of `recommend`.
         titles: raw id -> title, for a title column; None for no such column.
         silent: show no progress.
+        each: like `map`; does the parts (`write_part`) elsewhere. None for here.
+        at_once: how many parts are given to it at once.
 
     Returns:
         What was in the histories.
@@ -106,7 +112,8 @@ def recommend_file(
     parts = target.with_name(f".{target.name}.parts")
     with files.FolderLock(parts, BUSY).lock():
         _keep_parts_of(job, parts)
-        paths, counts = _make_parts(model, users, parts, choices, titles or {}, writer, silent)
+        part = Part(model.folder.absolute(), target.suffix, choices, titles)
+        paths, counts = _make_parts(model, users, parts, part, silent, each, at_once)
         with files.atomic_write(target) as aside:
             writer.join(paths, aside)
     shutil.rmtree(parts, ignore_errors=True)
@@ -129,29 +136,72 @@ def _keep_parts_of(job: dict, parts: Path) -> None:
     files.write_json(known, job)
 
 
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What the parts of a job have in common: the folder of the model, the target's ending, choices and titles."""
+
+    folder: Path
+    suffix: str
+    choices: Choices
+    titles: Mapping[str, str] | None
+
+    def write(self, model: SavedRecommender, rows: Sequence[Row], path: Path, progress: Progress) -> None:
+        """Writes the part of some users."""
+        lines = list(recommended(model, rows, self.choices, self.titles or {}, progress))
+        with files.atomic_write(path) as aside:
+            WRITERS[self.suffix]((*COLUMNS, "title") if self.titles is not None else COLUMNS).write(lines, aside)
+
+
 def _make_parts(
     model: SavedRecommender,
     users: Users,
     folder: Path,
-    choices: Choices,
-    titles: Mapping[str, str],
-    writer: "CsvWriter | ParquetWriter",
+    part: Part,
     silent: bool,
+    each: Callable[..., Iterable] | None,
+    at_once: int,
 ) -> tuple[list[Path], Counts]:
     """Writes the missing parts. Returns the paths of all parts, and what was in the histories."""
     done = PART_BATCHES * len(list(folder.glob("part-*")))
     progress = Progress("recommending", -(-users.most // BATCH_USERS), done, BATCH_USERS, silent=silent)
     paths, counts, rows, known = [], Counts(), users.rows(), frozenset(model.items)
+    waiting: list[tuple[Sequence[Row], Path]] = []
+
+    def write_waiting() -> None:
+        if each is None:
+            for some, path in waiting:
+                part.write(model, some, path, progress)
+        elif waiting:
+            list(each(part_elsewhere, [part] * len(waiting), *zip(*waiting)))
+            for _ in range(sum(-(-len(some) // BATCH_USERS) for some, _ in waiting)):
+                progress.advance()
+        waiting.clear()
+
     try:
-        while part := list(itertools.islice(rows, PART_BATCHES * BATCH_USERS)):
-            counts.add(part, known)
+        while some := list(itertools.islice(rows, PART_BATCHES * BATCH_USERS)):
+            counts.add(some, known)
             paths.append(folder / f"part-{len(paths):06d}")
             if not paths[-1].exists():
-                with files.atomic_write(paths[-1]) as aside:
-                    writer.write(list(recommended(model, part, choices, titles, progress)), aside)
+                waiting.append((some, paths[-1].absolute()))
+            if len(waiting) >= at_once:
+                write_waiting()
+        write_waiting()
     finally:
         progress.close()
     return paths, counts
+
+
+@functools.cache
+def _model_with_one_thread(folder: Path) -> SavedRecommender:
+    """Returns the model of a process of a cluster, which loads it once."""
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    return SavedRecommender(folder)
+
+
+def part_elsewhere(part: Part, rows: Sequence[Row], path: Path) -> None:
+    """Writes the part of some users in another process, with one thread."""
+    part.write(_model_with_one_thread(part.folder), rows, path, Progress("", 1, silent=True))
 
 
 def recommended(

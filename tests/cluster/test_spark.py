@@ -10,11 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
-from support import commands, spark
+from support import commands, exports, spark
 
 from bert4rec_tf import run as runner
 from bert4rec_tf.data.examples import preparation
 from bert4rec_tf.evaluation import candidates
+from bert4rec_tf.export.saved_model import export
+from bert4rec_tf.serving import batch
 
 FLAGS = ("--interactions=rows/*.csv", "--max_length=8")
 FILTER = ("--min_user_actions=3", "--min_item_actions=4", "--k_core", "--bad_rows=skip")
@@ -100,6 +102,22 @@ def test_without_java_one_line_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     ended = commands.run("--mode=prepare", *FLAGS, "--engine=spark", cwd=tmp_path)
     assert "--engine=spark needs Java 17 or newer" in commands.refused(ended)
+
+
+def test_spark_recommends_the_same_bytes(tmp_path, small_blocks, monkeypatch):
+    monkeypatch.setattr(batch, "PART_BATCHES", 1)
+    export(exports.transformer(), exports.VOCABULARY, tmp_path / "model", exports.K)
+    draw = random.Random(3)
+    lines = [",".join([f"u{user}", *draw.choices(exports.NAMES[-9:], k=draw.randint(0, 9))]) for user in range(600)]
+    (tmp_path / "histories.csv").write_text("\n".join(lines) + "\n")
+    said = []
+    for name, engine in (("here", ()), ("there", ("--engine=spark", "--master=local[2]"))):
+        flags = ("--model=model", "--input=histories.csv", f"--output={name}.csv", *engine)
+        ended = commands.console("recommend", *flags, cwd=tmp_path)
+        said.append((ended.returncode, ended.stdout.replace(name, "")))
+    assert said[0] == said[1] and said[0][0] == 0
+    lists = (tmp_path / "here.csv").read_bytes()
+    assert (tmp_path / "there.csv").read_bytes() == lists and lists.count(b"\n") == 600 * exports.K + 1
 
 
 def descendants(process):
