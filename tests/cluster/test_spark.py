@@ -133,7 +133,9 @@ def descendants(process):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["there/data/converted/.*.parts/rows/*.parquet", "there/work/prepared/*/train-00000*"])
+@pytest.mark.parametrize(
+    "moment", ["there/data/converted/.*.parts/rows/*.parquet", "there/work/prepared/*/train-00000*"]
+)
 def test_a_killed_executor_changes_nothing(tmp_path, moment):
     spark.needed()
     write_rows(tmp_path)
