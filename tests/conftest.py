@@ -13,6 +13,7 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import pytest
 from hypothesis import settings
 from support import profiles
+from support.attacks import Attack
 from support.paths import ROOT
 from support.shared import SharedFolders, root_of
 
@@ -28,6 +29,8 @@ def pytest_addoption(parser):
     parser.addoption(
         "--budget", type=float, metavar="SECONDS", help="skip every test that would begin after so many seconds"
     )
+    parser.addoption("--attack_seed", type=int, help="of the random attacks (default: a new one, which is printed)")
+    parser.addoption("--attack_seconds", type=float, default=10.0, help="how long each attack goes on")
 
 
 def pytest_configure(config):
@@ -47,6 +50,25 @@ def pytest_collection_modifyitems(config, items):
         for item in items:
             if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
                 item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture
+def attack(request):
+    """Random trials (`support.attacks`), told of in the summary."""
+    seed = request.config.option.attack_seed
+    name = request.node.name.removeprefix("test_").replace("_", " ")
+    trials = Attack(
+        name, int.from_bytes(os.urandom(4), "big") if seed is None else seed, request.config.option.attack_seconds
+    )
+    yield trials
+    request.node.user_properties.append(("attack", str(trials)))
+
+
+def pytest_terminal_summary(terminalreporter):
+    reports = [one for found in terminalreporter.stats.values() for one in found]
+    told = {text for one in reports for name, text in getattr(one, "user_properties", []) if name == "attack"}
+    for text in sorted(told):
+        terminalreporter.write_line(f"attack: {text}")
 
 
 @pytest.fixture(autouse=True)
