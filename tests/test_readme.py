@@ -65,4 +65,5 @@ def test_the_continuous_integration_runs_the_readme_s_test_command(text, tmp_pat
     assert asked[1:3] == ["pip install .[test]", "pytest "]
     assert asked[3] == "pytest -m slow tests/test_package.py -k site or archive"
     assert asked[4].startswith("pytest -m slow --budget=")
-    assert asked[5:] == ["ruff check .", "ruff format --check .", "mypy "]
+    assert asked[5].startswith("pytest -m slow --attack_seconds=") and asked[5].endswith(" tests/attacks")
+    assert asked[6:] == ["ruff check .", "ruff format --check .", "mypy "]
