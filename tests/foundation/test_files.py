@@ -276,6 +276,17 @@ with atomic_write(folder / "file") as file, replace_directory(folder / "folder")
 BEGUN = WRITING.replace("with ", "with FolderLock(folder).lock(), ")
 
 
+def test_a_deleted_lock_costs_a_running_process_nothing(tmp_path):
+    """Another process can then lock the folder too, but removes only what killed ones left."""
+    process = elsewhere(tmp_path, program=BEGUN)
+    (tmp_path / files.LOCK).unlink()
+    with FolderLock(tmp_path, busy="is busy").lock():
+        pass
+    process.communicate("end\n")
+    assert process.returncode == 0
+    assert (tmp_path / "file").read_text() == "half" and (tmp_path / "folder" / "part").read_text() == "half"
+
+
 SYSTEM_CALLS = ("mkdir", "open", "fsync", "replace", "unlink", "rmdir")
 """The calls of `replace_directory` that change the disk, and some that do not. It is killed before each."""
 
