@@ -13,9 +13,10 @@ KIND = "one thread"
 
 
 @pytest.mark.slow
-def test_kills_at_random_times_change_nothing(attack, uninterrupted, tmp_path):
+def test_kills_at_random_times_change_nothing(attack, tmp_path):
     """Each trial is one run, killed up to three times, in whatever it is doing then: also while it exports."""
-    expected = uninterrupted(KIND)
+    # In a process of its own, for --threads is set once in a process.
+    expected = whole_runs.finished(tmp_path / "expected", *FLAGS[KIND])
     for number, noise in enumerate(attack.trials()):
         cwd = tmp_path / str(number)
         for _ in range(noise.randint(1, 3)):
