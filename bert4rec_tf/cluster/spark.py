@@ -193,17 +193,17 @@ class Conversion:
         while True:
             both = actions
             for role, bound in bounds.items():
-                enough = actions.groupBy(role).count().where(f.col("count") >= bound).select(role)
-                both = both.join(enough, role, "left_semi")
+                both = self._enough(both, role, bound, actions)
             actions = self._kept(self._enough(both, "user", bounds["user"]), f"filtered-{number}")
             after, number = actions.count(), number + 1
             if after == before or not self.asked.k_core:
                 return actions
             before = after
 
-    def _enough(self, actions: DataFrame, role: str, bound: int) -> DataFrame:
-        enough = actions.groupBy(role).count().where(f.col("count") >= bound).select(role)
-        return actions.join(enough, role, "left_semi")
+    def _enough(self, actions: DataFrame, role: str, bound: int, among: DataFrame | None = None) -> DataFrame:
+        """Returns the actions whose user or item occurs often enough in `among`; None for in these actions."""
+        counted = (actions if among is None else among).groupBy(role).count()
+        return actions.join(counted.where(f.col("count") >= bound).select(role), role, "left_semi")
 
     def _sizes(self, actions: DataFrame) -> dict[str, int]:
         found = said(lambda: actions.agg(f.countDistinct("user"), f.countDistinct("item"), f.count("*")).collect()[0])

@@ -2,7 +2,7 @@
 
 from dataclasses import MISSING, fields
 
-from bert4rec_tf.config.settings import field_type
+from bert4rec_tf.config.settings import add_flag
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.startup import Parser, import_tensorflow
 from bert4rec_tf.serving.http.settings import ServerSettings
@@ -14,10 +14,7 @@ def main(arguments: list[str]) -> None:
     for one in fields(ServerSettings):
         given = {"required": True} if one.default is MISSING else {"default": one.default}
         shown = "" if given.get("default") is None else " (default: %(default)s)"
-        if field_type(one) is bool:
-            parser.add_argument(f"--{one.name}", action="store_true", help=one.metadata["help"])
-            continue
-        parser.add_argument(f"--{one.name}", type=field_type(one), help=one.metadata["help"] + shown, **given)
+        add_flag(parser, one.name, one, shown, **given)
     settings = ServerSettings(**vars(parser.parse_args(arguments)))
     import_tensorflow()
     try:

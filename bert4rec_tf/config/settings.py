@@ -102,11 +102,19 @@ def described(field: dataclasses.Field) -> str:
 def add_flags(parser: argparse.ArgumentParser, fields: Mapping[str, dataclasses.Field]) -> None:
     """Adds a flag for each field, without a default."""
     for name, field in fields.items():
-        if field_type(field) is bool:
-            parser.add_argument(f"--{name}", action="store_true", default=None, help=field.metadata["help"])
-            continue
-        choices = field.metadata["limits"].get("choices")
-        parser.add_argument(f"--{name}", type=field_type(field), choices=choices, help=field.metadata["help"])
+        add_flag(parser, name, field, default=None)
+
+
+def add_flag(
+    parser: argparse.ArgumentParser, name: str, field: dataclasses.Field, shown: str = "", **options: Any
+) -> None:
+    """Adds the flag of a field. `shown`: follows its help unless it is a switch. `options`: of argparse."""
+    kind, text = field_type(field), field.metadata["help"]
+    if kind is bool:
+        parser.add_argument(f"--{name}", action="store_true", help=text, **options)
+        return
+    choices = field.metadata.get("limits", {}).get("choices")
+    parser.add_argument(f"--{name}", type=kind, choices=choices, help=text + shown, **options)
 
 
 def given_flags(options: argparse.Namespace, names: Collection[str]) -> dict[str, Any]:
