@@ -139,13 +139,13 @@ def given_interactions() -> Interactions | None:
     return None
 
 
-def make_run() -> tuple[Run, Interactions | None, Sequences | None]:
+def make_run(cluster: Cluster | None) -> tuple[Run, Interactions | None, Sequences | None]:
     """Returns the run of the flags, and its own data if it has any; read already if their size decides settings.
 
-    Without --dataset and --interactions, this is the run in --workdir.
+    Without --dataset and --interactions, this is the run in --workdir. On a cluster, each machine is a replica unless
+    --replicas says otherwise.
     """
     settings, interactions = given_settings(), given_interactions()
-    cluster = Cluster.read()
     if cluster is not None and FLAGS.mode in TRAINS:
         settings.setdefault("replicas", cluster.count)
     named = (FLAGS.model, FLAGS.preset, FLAGS.seed, FLAGS.source)
@@ -211,7 +211,7 @@ def main(argv: list[str]) -> None:
     if cluster is not None and cluster.index and FLAGS.mode not in TRAINS:
         print(f"Worker 0 does --mode={FLAGS.mode}; this is worker {cluster.index}")
         return
-    run, interactions, sequences = make_run()
+    run, interactions, sequences = make_run(cluster)
     if cluster is not None and FLAGS.mode in TRAINS:
         join(cluster, run)
     if FLAGS.seeds is not None:
@@ -308,7 +308,8 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: d
     if FLAGS.mode == "all":
         exporting.check_export(folder("export_dir") or workdir.export)
     team = workers.team()
-    team.agree({"data": sequences.fingerprint})
+    if team.count > 1:  # With Spark, `sequences` hold no rows here, and their fingerprint is found by a task.
+        team.agree({"data": sequences.fingerprint})
     with team.chief_first():
         kind = pipeline.Experiment if FLAGS.engine == LOCAL else spark().experiment
         experiment = kind(run, sequences, workdir, **options)

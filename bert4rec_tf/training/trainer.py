@@ -156,7 +156,7 @@ class Trainer:
         clock = _Clock(self.state.seconds)
         with contextlib.closing(progress), contextlib.closing(tensorboard), interrupts_wait() as interrupted:
             for batch in batches:
-                stopping = (float(interrupted()),) if self.strategy else ()
+                stopping = (float(interrupted()),) if self.team.count > 1 else ()
                 values = {name: float(value) for name, value in step(batch, *stopping).items()}
                 stopped = bool(values.pop("stopping", 0.0))
                 self._count(values)
