@@ -9,7 +9,7 @@ import threading
 import time
 
 import pytest
-from support.http_server import Server, best, export
+from support.http_server import Server, best, export_two, still_answers
 
 from bert4rec_tf.serving.http.app import open_versions
 from bert4rec_tf.serving.http.settings import ServerSettings
@@ -17,15 +17,7 @@ from bert4rec_tf.serving.http.settings import ServerSettings
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("attacked")
-    for shift in (1, 2):
-        export(folder / str(shift), shift)
-    return folder
-
-
-def still_answers(server):
-    (found,) = server.client().predict(instances=[["a", "i3"]])["predictions"]
-    assert found["items"] == best(["a", "i3"])[0]
+    return export_two(tmp_path_factory.mktemp("attacked"))
 
 
 BODY = b'{"instances": [["a", "i3"]]}'

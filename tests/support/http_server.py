@@ -120,6 +120,19 @@ def export(folder, shift=1):
     card.write_text(json.dumps(MODEL_CARD))
 
 
+def export_two(folder):
+    """Writes two models, `1` and `2`, which differ in what comes next: 1 or 2 items on. Returns the folder."""
+    for shift in (1, 2):
+        export(folder / str(shift), shift)
+    return folder
+
+
+def still_answers(server, history=("a", "i3")):
+    """Asks on a new connection and compares the answer with that of the first model."""
+    (found,) = server.client().predict(instances=[list(history)])["predictions"]
+    assert found["items"] == best(history)[0]
+
+
 class Fake:
     """A model that a test decides itself: `function` gets the arrays and returns the outputs."""
 

@@ -7,7 +7,7 @@ from urllib.parse import quote
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.http_server import ITEMS, Server, best, export
+from support.http_server import ITEMS, Server, best, export, still_answers
 from support.profiles import examples
 
 from bert4rec_tf.serving.http.app import open_versions
@@ -29,11 +29,6 @@ def server(tmp_path_factory):
 @pytest.fixture(scope="module")
 def client(server):
     return server.client()
-
-
-def still_answers(server, history=("a", "i3")):
-    (found,) = server.client().predict(instances=[list(history)])["predictions"]
-    assert found["items"] == best(history)[0]
 
 
 def check(answer):

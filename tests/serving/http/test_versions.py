@@ -5,7 +5,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from support.http_server import MODEL_CARD, Server, best, export
+from support.http_server import MODEL_CARD, Server, best, export_two
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bert4rec_tf.foundation.errors import UserError
@@ -161,11 +161,7 @@ def test_whatever_a_version_raises_is_its_own_reason(tmp_path, opened, told, fai
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """Two models which differ in what comes next: 1 or 2 items on."""
-    folder = tmp_path_factory.mktemp("versions")
-    for shift in (1, 2):
-        export(folder / str(shift), shift)
-    return folder
+    return export_two(tmp_path_factory.mktemp("versions"))
 
 
 @pytest.mark.parametrize(
