@@ -267,9 +267,9 @@ def load(dataset: str, interactions: Interactions | None, features: Mapping[str,
     if isinstance(features, WorkDirectory):
         features = features.read_features()
     if FLAGS.engine == SPARK and interactions is not None:
-        sequences, report = spark().load(interactions, folder("data_dir") or datasets.default_folder())
+        sequences, report = spark().load(interactions, datasets.default_folder(FLAGS.data_dir))
     else:
-        sequences, report = datasets.load_with_report(interactions or dataset, folder("data_dir"))
+        sequences, report = datasets.load_with_report(interactions or dataset, FLAGS.data_dir)
     print(datasets.describe(dataset, sequences, report), flush=True)
     known, sequences = sequences.num_items, with_features(sequences, **features)
     for name, found in sequences.features.items():

@@ -71,6 +71,16 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line(f"attack: {text}")
 
 
+@pytest.fixture
+def memory():
+    """fsspec's store in memory, empty, by its own interface."""
+    fsspec = pytest.importorskip("fsspec", reason="the extra [stores] is not installed")
+    store = fsspec.filesystem("memory")
+    yield store
+    store.store.clear()
+    store.pseudo_dirs[:] = [""]
+
+
 @pytest.fixture(autouse=True)
 def within_the_budget(request):
     budget = request.config.option.budget

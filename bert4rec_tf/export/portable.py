@@ -61,7 +61,7 @@ def export(
     suffix = SUFFIXES[form]
     convert, runner = (_to_onnx, _onnx_runner) if form == "onnx" else (_to_litert, _litert_runner)
     batch, width = (None, None) if form == "onnx" else (1, model.max_history or 1)
-    with files.replace_directory(folder) as aside:
+    with files.replace_directory(folder, CARD) as aside:
         histories = _histories(model, batch)
         for name, function, inputs in _parts(model, batch, width, histories):
             content = convert(function, model)

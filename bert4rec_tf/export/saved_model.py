@@ -15,6 +15,7 @@ from bert4rec_tf.export.layout import CARD_OF_SAVED_MODEL, MODEL, USERS, VOCABUL
 from bert4rec_tf.export.service import Service
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.stores import BEGUN
 from bert4rec_tf.models.recommender import Recommender
 
 
@@ -38,7 +39,7 @@ def export(
     Args:
         model: a trained model.
         vocabulary: its items. If no counts are known, all items are equally popular.
-        folder: written atomically; replaces an older SavedModel.
+        folder: written atomically (`files.replace_directory`); replaces an older SavedModel.
         k: default number of items to return, at most all.
         users: raw ids of the users with embeddings, in the model's order.
         card: further entries of the model card.
@@ -66,7 +67,7 @@ def export(
     if model.has_user_embeddings:
         content[USERS] = lines_of(users)
     refuse_other_content(folder)
-    with files.replace_directory(folder) as aside, tempfile.TemporaryDirectory() as scratch:
+    with files.replace_directory(folder, MODEL) as aside, tempfile.TemporaryDirectory() as scratch:
         for name, lines in content.items():
             (Path(scratch) / name).write_bytes(lines)
         items, known = (Path(scratch) / name for name in (VOCABULARY, USERS))
@@ -119,7 +120,7 @@ def refuse_other_content(folder: Path, known: str = MODEL) -> None:
     """Raises UserError if `folder` is a file, or not empty and without the file `known` of an older export."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: is not a folder")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / known).exists():
+    if folder.is_dir() and any(folder.iterdir()) and not any((folder / name).exists() for name in (known, BEGUN)):
         raise UserError(f"{folder}: holds other files than an older export; name another folder or empty it")
 
 

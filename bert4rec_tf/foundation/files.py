@@ -4,24 +4,23 @@ import contextlib
 import ctypes
 import functools
 import gzip
-import hashlib
 import json
 import os
 import re
-import secrets
 import shutil
-import socket
 import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import filelock
 
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.owners import Owner, host, is_running, writer
 from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.foundation.stores import OWNER, URL, Url
 
 LOCK = ".lock"
 PARTIAL = ".partial"
@@ -36,50 +35,60 @@ UNREADABLE = (OSError, EOFError, zlib.error)
 
 
 def expanded_path(path: Path | str) -> Path:
-    """Expands a leading `~`, which a shell does not do in `--data_dir=~/data`.
+    """Returns a path with a leading `~` expanded, which a shell does not do in `--data_dir=~/data`.
+
+    For a URL it returns a `stores.Url`, which has the methods of a `Path` that this package uses.
 
     Raises:
-        UserError: if there is no such user.
+        UserError: if there is no such user, or no such kind of store.
     """
+    if isinstance(path, Url):
+        return path
+    if isinstance(path, str) and URL.match(path):
+        return cast(Path, Url(path))
     expanded = os.path.expanduser(path)
     if expanded == str(path) and expanded.startswith("~"):
         raise UserError(f"{path}: no such user (for a file whose name begins with ~, write ./~name)")
     return Path(expanded)
 
 
-def _host() -> str:
-    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:6]
-
-
-def _owner() -> str:
-    """Returns a new name for a temporary file: process, machine and a random part. No two writers share one."""
-    return f"{os.getpid()}-{_host()}-{secrets.token_hex(4)}"
-
-
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yields a temporary path to write to, and renames it to `path` when the block ends without an error.
 
-    Until then the file at `path` stays as it was, even if the disk is full or the power fails.
+    Until then the file at `path` stays as it was, even if the disk is full or the power fails. In a store it is
+    uploaded.
 
     Raises:
         UserError: if the file cannot be written.
     """
-    aside = path.with_name(f".{path.name}.{_owner()}{PARTIAL}")
+    if isinstance(path, Url):
+        with _written(path), path.replaced() as aside:
+            yield aside
+        return
+    aside = path.with_name(f".{path.name}.{writer()}{PARTIAL}")
     try:
-        yield aside
-        _to_disk(aside)
-        os.replace(aside, path)
-        _to_disk(path.parent)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror or error})") from error
+        with _written(path):
+            yield aside
+            _to_disk(aside)
+            os.replace(aside, path)
+            _to_disk(path.parent)
     finally:
         with contextlib.suppress(OSError):
             aside.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def replace_directory(path: Path) -> Iterator[Path]:
+def _written(path: Path | Url) -> Iterator[None]:
+    """Makes a UserError of an OSError inside the block."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror or error})") from error
+
+
+@contextlib.contextmanager
+def replace_directory(path: Path, last: str | None = None) -> Iterator[Path]:
     """Yields a temporary folder to fill, which replaces the folder at `path` when the block ends without an error.
 
     Until then the folder at `path` stays as it was. Its parents are created.
@@ -88,28 +97,34 @@ def replace_directory(path: Path) -> Iterator[Path]:
     folders in one step is there a moment when `path` does not exist. After a kill in that moment, the next call for
     `path`, or the next lock on its parent, moves the new folder there.
 
+    A store cannot swap folders. There the file `last` makes a folder complete: it is deleted first and uploaded last,
+    and one process at a time writes.
+
     Raises:
         UserError: if `path` is a file, or the folder cannot be written.
     """
+    if isinstance(path, Url):
+        with FolderLock(path).lock(), _written(path), path.replaced_folder(last) as aside:
+            yield aside
+        return
     place = path.resolve()
     if place.exists() and not place.is_dir():
         raise UserError(f"{path}: is not a folder")
-    owner = _owner()
+    owner = writer()
     aside, old = (place.with_name(f".{place.name}.{owner}.{part}{PARTIAL}") for part in ("new", "old"))
     try:
-        remove_partials(place.parent, of=place.name)
-        aside.mkdir(parents=True)
-        yield aside
-        for written in (*aside.rglob("*"), aside):
-            _to_disk(written)
-        if not place.exists():
-            os.replace(aside, place)
-        elif not _exchange(aside, place):
-            os.replace(place, old)
-            os.replace(aside, place)
-        _to_disk(place.parent)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror or error})") from error
+        with _written(path):
+            remove_partials(place.parent, of=place.name)
+            aside.mkdir(parents=True)
+            yield aside
+            for written in (*aside.rglob("*"), aside):
+                _to_disk(written)
+            if not place.exists():
+                os.replace(aside, place)
+            elif not _exchange(aside, place):
+                os.replace(place, old)
+                os.replace(aside, place)
+            _to_disk(place.parent)
     finally:
         if old.exists() and not place.exists():
             os.replace(old, place)
@@ -166,7 +181,8 @@ def read_json(path: Path) -> Any:
 
 def open_binary(path: Path) -> BinaryIO:
     """Opens `path` for reading, and decompresses it if its name ends in `.gz`."""
-    return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")
+    file = path.open("rb")
+    return cast(BinaryIO, gzip.GzipFile(fileobj=file)) if path.suffix == ".gz" else file
 
 
 def unreadable(path: Path, error: Exception) -> UserError:
@@ -184,7 +200,7 @@ def make_folder(folder: Path) -> None:
 
 def is_leftover(path: Path) -> bool:
     """Whether a file is a lock or a temporary file of a killed process."""
-    return path.name == LOCK or (path.name.startswith(".") and path.name.endswith(PARTIAL))
+    return path.name in (LOCK, OWNER) or (path.name.startswith(".") and path.name.endswith(PARTIAL))
 
 
 def remove_partials(folder: Path, of: str | None = None) -> None:
@@ -196,6 +212,8 @@ def remove_partials(folder: Path, of: str | None = None) -> None:
         folder: where to look. Call this only while it is locked, unless `of` is given.
         of: the file or folder that they were to become; None for all.
     """
+    if isinstance(folder, Url):
+        return
     left = [path for path in folder.glob(f".*{PARTIAL}") if not _belongs_to_another(path)]
     if of is not None:
         left = [path for path in left if (name := _PARTIAL_NAME.fullmatch(path.name)) and name["name"] == of]
@@ -224,22 +242,16 @@ def _put_in_place(new: Path) -> None:
 def _belongs_to_another(path: Path) -> bool:
     """Whether the name of a temporary file or folder has the id of another process that still runs."""
     name = _PARTIAL_NAME.fullmatch(path.name)
-    if name is not None and name["host"] not in (None, _host()):
+    if name is not None and name["host"] not in (None, host()):
         with contextlib.suppress(OSError):
             return time.time() - path.stat().st_mtime < ABANDONED_SECONDS
-    if name is None or int(name["pid"]) in (0, os.getpid()) or os.name == "nt":
-        return False
-    try:
-        os.kill(int(name["pid"]), 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        pass
-    return True
+    return name is not None and int(name["pid"]) != os.getpid() and os.name != "nt" and is_running(int(name["pid"]))
 
 
 class FolderLock:
     """A lock on a folder. The system releases it when the process ends, even if the process is killed.
+
+    A folder in a store has an owner (`foundation.owners`).
 
     Locking removes the temporary files of killed processes. The lock is reentrant; entering it again removes nothing.
 
@@ -251,7 +263,7 @@ class FolderLock:
     def __init__(self, folder: Path, busy: str | None = None) -> None:
         self.folder = folder
         self.busy = busy
-        self._lock = filelock.FileLock(folder / LOCK)
+        self._lock = Owner(folder / OWNER) if isinstance(folder, Url) else filelock.FileLock(folder / LOCK)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[bool]:

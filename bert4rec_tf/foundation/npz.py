@@ -101,7 +101,7 @@ def read(path: Path, names: Iterable[str] | None = None) -> dict[str, np.ndarray
         CorruptFileError: if the file or one of these arrays is missing or cannot be read.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             wanted = [f"{name}.npy" for name in names] if names is not None else archive.namelist()
             contents = {name.removesuffix(".npy"): archive.read(name) for name in wanted}
         return {

@@ -24,15 +24,23 @@ DAMAGED = (EOFError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error)
 PIECE = 1 << 20
 
 
-class _Watched(io.FileIO):
-    """A file that reports how many bytes are read from it."""
+class _Watched(io.RawIOBase):
+    """Reports how many bytes are read from a file."""
 
-    def __init__(self, path: Path, watch: Callable[[int], None]) -> None:
-        super().__init__(path)
-        self._watch = watch
+    def __init__(self, file: Any, watch: Callable[[int], None]) -> None:
+        self._file, self._watch = file, watch
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
 
     def readinto(self, buffer: Any) -> int:
-        count = super().readinto(buffer)
+        count = self._file.readinto(buffer)
         self._watch(count)
         return count
 
@@ -55,7 +63,8 @@ def opened(
     """
     try:
         with contextlib.ExitStack() as stack:
-            packed = stack.enter_context(io.BufferedReader(_Watched(path, watch), PIECE))
+            file = stack.enter_context(path.open("rb"))
+            packed = stack.enter_context(io.BufferedReader(_Watched(file, watch), PIECE))
             if member is None:
                 unpacked = io.BufferedReader(gzip.GzipFile(fileobj=packed)) if path.suffix == ".gz" else packed
                 yield stack.enter_context(unpacked)
@@ -80,7 +89,7 @@ def _opened(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[b
 def members(path: Path) -> set[str] | None:
     """Returns the names in an archive, without their folders; None if the file is not a readable archive."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             return {_base(info) for info in archive.infolist()}
     except (OSError, *DAMAGED):
         return None

@@ -23,6 +23,7 @@ from bert4rec_tf.data.sequences import Sequences, Vocabulary
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import Transfer, warn
+from bert4rec_tf.foundation.stores import Url
 
 FORMAT = 3
 """The version of kept conversions: raise it when conversion changes, so that older ones are not read."""
@@ -69,18 +70,20 @@ def files_of(asked: Interactions) -> list[Path]:
     """
     found: set[Path] = set()
     for path in asked.files:
-        if path.is_dir():
+        if isinstance(path, Url) and glob.has_magic(str(path)):
+            matches = path.matches()
+        elif path.is_dir():
             matches = list(path.glob("*.parquet"))
             if not matches:
                 raise UserError(f"{path}: a folder without .parquet files; name others by a pattern: '{path}/*.csv'")
         elif glob.has_magic(str(path)) and not path.exists():
             matches = [Path(match) for match in glob.glob(str(path)) if Path(match).is_file()]
-            if not matches:
-                raise UserError(f"{path}: no such file")
         else:
             matches = [path]
+        if not matches:
+            raise UserError(f"{path}: no such file")
         found.update(matches)
-    return sorted(found)
+    return sorted(found, key=lambda path: (isinstance(path, Url), path))
 
 
 def convert(asked: Interactions, member: str | None = None, least: int = 2) -> tuple[Sequences, Report]:
@@ -208,7 +211,7 @@ def path_in(folder: Path, asked: Interactions, checksums: list[str], member: str
 def checksum(path: Path) -> str:
     """Returns the SHA-256 of a file. Raises UserError if it cannot be read."""
     try:
-        with open(path, "rb") as file:
+        with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None

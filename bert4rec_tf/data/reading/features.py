@@ -19,6 +19,7 @@ from bert4rec_tf.data.reading.columns import BETWEEN, ITEMS, USERS, guess
 from bert4rec_tf.data.sequences import Sequences, bad_id
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.stores import Url
 
 IDS = {ITEM_FEATURES: (*ITEMS, "id"), USER_FEATURES: (*USERS, "id")}
 """Usual names of the column of ids, preferred ones first."""
@@ -67,7 +68,7 @@ def read(source: Any, kind: str = ITEM_FEATURES) -> Features:
     """
     if isinstance(source, Features):
         return source
-    title = str(source) if isinstance(source, (str, Path)) else f"`{kind}`"
+    title = str(source) if isinstance(source, (str, Path, Url)) else f"`{kind}`"
     columns = _columns(source, kind, title)
     of_ids = guess(list(columns), IDS[kind])
     if of_ids is None:
@@ -96,12 +97,13 @@ def read(source: Any, kind: str = ITEM_FEATURES) -> Features:
 
 def _columns(source: Any, kind: str, title: str) -> Columns:
     """Returns the columns by name. A cell is a text, a number, None or a list."""
-    if isinstance(source, (str, Path)):
+    if isinstance(source, (str, Path, Url)):
         path = files.expanded_path(source)
         try:
             if path.suffix != ".parquet":
                 return _of_csv(path)
-            source = pyarrow.parquet.read_table(path)
+            with path.open("rb") as file:
+                source = pyarrow.parquet.read_table(file)
         except files.UNREADABLE as error:
             raise files.unreadable(path, error) from error
         except (pa.ArrowException, csv.Error, UnicodeError) as error:

@@ -15,6 +15,7 @@ from bert4rec_tf.data.reading.rows import Rows
 from bert4rec_tf.data.reading.times import Times
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.stores import Url
 
 BATCH = 1 << 20
 TITLE = "the table"
@@ -25,7 +26,8 @@ UNREADABLE = (pa.ArrowException, OSError, UnicodeError)
 def names(path: Path) -> list[str]:
     """Returns the names of a Parquet file's columns. Raises UserError if it is damaged."""
     try:
-        return pyarrow.parquet.read_schema(path).names
+        with path.open("rb") as file:
+            return pyarrow.parquet.read_schema(file).names
     except UNREADABLE as error:
         raise _damaged(path, error) from error
 
@@ -33,7 +35,8 @@ def names(path: Path) -> list[str]:
 def read(path: Path, layout: Layout, rows: Rows) -> Iterator[pa.Table]:
     """Yields the good rows of a Parquet file. Raises UserError if it is damaged, and at a bad row not skipped."""
     try:
-        with pyarrow.parquet.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
+        source = path.open("rb") if isinstance(path, Url) else path
+        with pyarrow.parquet.ParquetFile(source, coerce_int96_timestamp_unit="us") as file:
             yield from _good(file.iter_batches(BATCH, columns=list(layout.roles.values())), layout, rows)
     except UNREADABLE as error:
         raise _damaged(path, error) from error

@@ -17,6 +17,7 @@ from bert4rec_tf.data.sources.synthetic import MarkovCatalogue, OrderlessCatalog
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 from bert4rec_tf.foundation.files import expanded_path
 from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.foundation.stores import Url
 
 AUTHORS = "https://raw.githubusercontent.com/FeiSun/BERT4Rec/615eaf2004abecda487a38d5b0c72f3dcfcae5b3/data/"
 GROUPLENS = "https://files.grouplens.org/datasets/movielens/"
@@ -226,11 +227,19 @@ def source_of(name: str) -> Source | None:
     return find(name).sources.get("raw" if name.endswith(RAW) else "processed")
 
 
-def default_folder() -> Path:
-    """Returns the folder in the environment variable BERT4REC_DATA, else one in the user's cache."""
-    if folder := os.environ.get("BERT4REC_DATA"):
-        return expanded_path(folder)
-    return expanded_path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "bert4rec_tf"
+def default_folder(folder: Path | str | None = None) -> Path:
+    """Returns `folder`, else that in the environment variable BERT4REC_DATA, else one in the user's cache.
+
+    Raises:
+        UserError: for a URL.
+    """
+    given = folder or os.environ.get("BERT4REC_DATA")
+    if not given:
+        return expanded_path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "bert4rec_tf"
+    found = expanded_path(given)
+    if isinstance(found, Url):
+        raise UserError(f"`data_dir` must be a folder on this machine. Received: data_dir={found}")
+    return found
 
 
 def present(name: str, folder: Path | None = None) -> tuple[File, Path] | None:
@@ -304,7 +313,7 @@ def load_with_report(
     data: str | Interactions, folder: Path | str | None = None, source: str = "processed"
 ) -> tuple[Sequences, Report | None]:
     """The same, with the report of the conversion; None if nothing was converted."""
-    folder = expanded_path(folder) if folder else default_folder()
+    folder = default_folder(folder)
     if isinstance(data, Interactions):
         return conversion.converted(data, folder)
     name = named(data, source)

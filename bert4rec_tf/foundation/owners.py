@@ -1,0 +1,131 @@
+"""Who writes: the names of processes, and locks in stores, which know no other."""
+
+import contextlib
+import hashlib
+import os
+import secrets
+import socket
+import threading
+import time
+
+import filelock
+
+from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.foundation.stores import Url
+
+BEAT_SECONDS = 10.0
+"""How often an owner says that it still works."""
+
+SILENT_SECONDS = 60.0
+"""After this time without a word, an owner is taken to be dead."""
+
+POLL_SECONDS = 1.0
+
+
+def host() -> str:
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:6]
+
+
+def writer() -> str:
+    """Returns a new name for what is being written: process, machine and a random part. No two writers share one."""
+    return f"{os.getpid()}-{host()}-{secrets.token_hex(4)}"
+
+
+def is_running(process: int) -> bool:
+    """Returns whether a process of this machine runs."""
+    if process == 0:
+        return False
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+class Owner:
+    """A lock of several machines: an object in a store that is created only if it is absent.
+
+    It has the interface of `filelock.FileLock`, and is reentrant. While it is held, a thread writes a new number into
+    the object. An object whose number stays the same is left behind by a killed process, and is replaced. Clocks of
+    several machines are not compared. Two processes that replace it at the same moment may both go on, as may one that
+    was stopped for long; both then write the same bytes, because a run decides them.
+
+    Args:
+        url: of the object.
+    """
+
+    def __init__(self, url: Url) -> None:
+        self.lock_counter = 0
+        self._url = url
+        self._name = ""
+        self._released = threading.Event()
+
+    def acquire(self, timeout: float = -1) -> None:
+        """Takes the lock. Waits for another owner, or with a timeout of 0 only until that gives a sign of life.
+
+        Raises:
+            filelock.Timeout: if there is another owner.
+            OSError: if the store cannot be written.
+        """
+        if not self.lock_counter:
+            self._take(patient=timeout < 0)
+            self._released.clear()
+            threading.Thread(target=self._beat, daemon=True).start()
+        self.lock_counter += 1
+
+    def _take(self, patient: bool) -> None:
+        seen, since, self._name = None, time.monotonic(), writer()
+        while True:
+            with contextlib.suppress(FileExistsError):
+                self._url.create(self._content(0))
+                return
+            found = self._read()
+            if found != seen:
+                if seen and found and not patient:
+                    raise filelock.Timeout(str(self._url))
+                if seen is None and found and not _is_dead(found):
+                    warn(f"{self._url}: another process may work here; waiting for a sign of life")
+                seen, since = found, time.monotonic()
+            if found and (_is_dead(found) or time.monotonic() - since > SILENT_SECONDS) and self._read() == found:
+                self._url.unlink(missing_ok=True)
+                continue
+            time.sleep(POLL_SECONDS)
+
+    def release(self) -> None:
+        self.lock_counter -= 1
+        if self.lock_counter:
+            return
+        self._released.set()
+        with contextlib.suppress(OSError):
+            if self._is_mine():
+                self._url.unlink(missing_ok=True)
+
+    def _content(self, number: int) -> bytes:
+        return f"{self._name} {number}\n".encode()
+
+    def _read(self) -> bytes | None:
+        try:
+            return self._url.read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def _is_mine(self) -> bool:
+        return (self._read() or b"").split(b" ")[0].decode() == self._name
+
+    def _beat(self) -> None:
+        number = 0
+        while not self._released.wait(BEAT_SECONDS):
+            number += 1
+            with contextlib.suppress(OSError):  # A store that is away for a moment is asked again.
+                if not self._is_mine():
+                    warn(f"{self._url}: another process has taken over this folder")
+                    return
+                self._url.write_bytes(self._content(number))
+
+
+def _is_dead(content: bytes) -> bool:
+    """Returns whether the owner was a process of this machine that no longer runs."""
+    process, machine = content.decode().split("-")[:2]
+    return machine == host() and int(process) != os.getpid() and os.name != "nt" and not is_running(int(process))

@@ -1,0 +1,325 @@
+"""Files in stores: object stores (`s3://`, `gs://`), `hdfs://` and all else that fsspec knows.
+
+A `Url` has the methods of a `Path` that this package uses, so most code takes either. `files.expanded_path` tells the
+two apart. What can only read files on this machine, such as TensorFlow, reads a `LocalCopy`.
+"""
+
+import contextlib
+import errno
+import fnmatch
+import functools
+import io
+import re
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
+from typing import Any, BinaryIO, cast
+
+from bert4rec_tf.foundation.errors import UserError, in_one_line
+
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+OWNER = ".owner"
+"""The object that says who writes in a folder (`foundation.owners`)."""
+
+BEGUN = ".partial"
+"""The object that is in a folder while it is replaced, and stays if that fails."""
+
+READ_AHEAD = 8 << 20
+"""Bytes per request while a file is read."""
+
+FILE_SYSTEMS = ("dbfs", "file", "ftp", "hdfs", "local", "sftp", "smb", "ssh", "webhdfs")
+"""Stores in which half a file can be seen. They can rename, so a file is written aside. An object appears whole."""
+
+ATTEMPTS = 3
+
+
+@functools.cache
+def _fsspec() -> Any:
+    try:
+        import fsspec
+    except ImportError as error:
+        raise UserError("URLs need fsspec: pip install 'bert4rec-tf[stores]'") from error
+    return fsspec
+
+
+@functools.cache
+def _file_system(scheme: str, text: str) -> Any:
+    fsspec = _fsspec()
+    try:
+        # Listings are not kept: other machines write too.
+        return fsspec.core.url_to_fs(text, use_listings_cache=False)[0]
+    except ImportError as error:
+        raise UserError(f"{text}: {error}") from error
+    except ValueError as error:
+        known = ", ".join(sorted(fsspec.available_protocols()))
+        raise UserError(f"{text}: unknown scheme {scheme!r}. Known: {known}") from error
+
+
+@contextlib.contextmanager
+def _as_os_errors(url: "Url") -> Iterator[None]:
+    """Makes an OSError, which callers expect of a file, of whatever a store raises."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise FileNotFoundError(errno.ENOENT, "no such file, folder or bucket", str(url)) from error
+    except FileExistsError:
+        raise
+    except Exception as error:
+        raise OSError(errno.EIO, in_one_line(error), str(url)) from error
+
+
+@dataclass(frozen=True, order=True)
+class Url:
+    """A file or a folder in a store.
+
+    Methods that a `Path` has do the same. They raise OSError, with the URL as its `filename`.
+
+    Attributes:
+        text: the URL, without a `/` at its end.
+
+    Raises:
+        UserError: for an unknown scheme, or one whose package is not installed.
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        scheme, _, rest = self.text.partition("://")
+        object.__setattr__(self, "text", f"{scheme}://{rest.rstrip('/')}")
+        _ = self._store
+
+    @property
+    def _store(self) -> Any:
+        return _file_system(self._scheme, self._root)
+
+    @property
+    def _scheme(self) -> str:
+        return self.text.partition("://")[0]
+
+    @property
+    def _root(self) -> str:
+        """The URL's bucket or host."""
+        scheme, _, rest = self.text.partition("://")
+        return f"{scheme}://{rest.partition('/')[0]}"
+
+    @property
+    def _place(self) -> str:
+        """What the store calls this."""
+        return self._store._strip_protocol(self.text)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __truediv__(self, name: Any) -> "Url":
+        return Url(f"{self.text}/{PurePosixPath(name)}")
+
+    @property
+    def name(self) -> str:
+        return self.text.rpartition("/")[2]
+
+    @property
+    def suffix(self) -> str:
+        return PurePosixPath(self.name).suffix
+
+    @property
+    def parent(self) -> "Url":
+        return self if self.text == self._root else Url(self.text.rpartition("/")[0])
+
+    @property
+    def parents(self) -> list["Url"]:
+        return [] if self.parent == self else [self.parent, *self.parent.parents]
+
+    def with_name(self, name: str) -> "Url":
+        return self.parent / name
+
+    def absolute(self) -> "Url":
+        return self
+
+    resolve = absolute
+
+    def mkdir(self, **options: Any) -> None:
+        """Does nothing: folders are there as soon as a file is in them."""
+
+    def rmdir(self) -> None:
+        """Does nothing, as there are no empty folders."""
+
+    def exists(self) -> bool:
+        with _as_os_errors(self):
+            return self._store.exists(self._place)
+
+    def is_dir(self) -> bool:
+        with _as_os_errors(self):
+            return self._store.isdir(self._place)
+
+    def is_file(self) -> bool:
+        with _as_os_errors(self):
+            return self._store.isfile(self._place)
+
+    def stat(self) -> SimpleNamespace:
+        """Returns `st_size`."""
+        with _as_os_errors(self):
+            return SimpleNamespace(st_size=self._store.size(self._place))
+
+    def iterdir(self) -> Iterator["Url"]:
+        with _as_os_errors(self):
+            found = self._store.ls(self._place, detail=False)
+        names = {PurePosixPath(place).name for place in found if place.rstrip("/") != self._place}
+        return iter([self / name for name in sorted(names)])
+
+    def glob(self, pattern: str) -> Iterator["Url"]:
+        """Yields the files and folders in this one whose names match; there may be no such folder."""
+        with contextlib.suppress(FileNotFoundError):
+            yield from (path for path in self.iterdir() if fnmatch.fnmatchcase(path.name, pattern))
+
+    def matches(self) -> list["Url"]:
+        """Returns the files that match this URL, which is a pattern."""
+        with _as_os_errors(self):
+            found = self._store.glob(self._place, detail=True)
+        before = self.text.removesuffix(self._place)
+        return [Url(before + place) for place, facts in found.items() if facts["type"] == "file"]
+
+    def listing(self) -> dict[str, str]:
+        """Returns the files in this folder and below by their names in it, with what changes when they change."""
+        try:
+            with _as_os_errors(self):
+                found = self._store.find(self._place, detail=True)
+        except FileNotFoundError:
+            return {}
+        stamps = {place[len(self._place) :].lstrip("/"): str(sorted(facts.items())) for place, facts in found.items()}
+        return {name: stamp for name, stamp in stamps.items() if PurePosixPath(name).name not in ("", BEGUN, OWNER)}
+
+    def open(self, mode: str = "rb") -> BinaryIO:
+        """Opens the file for reading."""
+        with _as_os_errors(self):
+            file = self._store.open(self._place, mode, block_size=READ_AHEAD)
+        return cast(BinaryIO, io.BufferedReader(_Reader(self, file), io.DEFAULT_BUFFER_SIZE))
+
+    def read_bytes(self) -> bytes:
+        with _as_os_errors(self):
+            return self._store.cat_file(self._place)
+
+    def read_text(self, encoding: str = "utf-8") -> str:
+        return self.read_bytes().decode(encoding)
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        with contextlib.suppress(*(FileNotFoundError,) * missing_ok), _as_os_errors(self):
+            self._store.rm_file(self._place)
+
+    def create(self, content: bytes) -> None:
+        """Writes a new object. Raises FileExistsError if there is one, also if it was written at the same moment."""
+        with _as_os_errors(self):
+            self._store.pipe_file(self._place, content, mode="create")
+
+    def write_bytes(self, content: bytes) -> None:
+        with _as_os_errors(self):
+            self._store.pipe_file(self._place, content)
+
+    @contextlib.contextmanager
+    def replaced(self) -> Iterator[Path]:
+        """Yields a local path to write to, and uploads it when the block ends without an error, as a whole."""
+        with tempfile.TemporaryDirectory() as scratch:
+            yield Path(scratch, self.name)
+            self._upload(Path(scratch, self.name))
+
+    def _upload(self, local: Path) -> None:
+        with _as_os_errors(self):
+            if self._scheme not in FILE_SYSTEMS:
+                self._store.put_file(str(local), self._place)
+                return
+            aside = self.with_name(f".{self.name}.partial")._place
+            self._store.makedirs(self.parent._place, exist_ok=True)
+            self._store.put_file(str(local), aside)
+            if self._store.exists(self._place):
+                self._store.rm_file(self._place)
+            self._store.mv(aside, self._place)
+
+    @contextlib.contextmanager
+    def replaced_folder(self, last: str | None = None) -> Iterator[Path]:
+        """Yields a local folder to fill, which replaces this one when the block ends without an error.
+
+        The file `last` is deleted first and uploaded last: with it, the folder is complete.
+        """
+        with tempfile.TemporaryDirectory() as scratch:
+            local = Path(scratch, self.name)
+            local.mkdir()
+            yield local
+            names = {str(PurePosixPath(path.relative_to(local))) for path in local.rglob("*") if path.is_file()}
+            old = self.listing()
+            (self / BEGUN).write_bytes(b"")
+            if last in old:
+                (self / last).unlink()
+            for name in sorted(names - {last}):
+                (self / name)._upload(local / name)
+            for name in sorted(old.keys() - names):
+                (self / name).unlink(missing_ok=True)
+            if last is not None:
+                (self / last)._upload(local / last)
+            (self / BEGUN).unlink()
+
+
+class _Reader(io.RawIOBase):
+    """A file of a store whose errors are OSErrors."""
+
+    def __init__(self, url: Url, file: Any) -> None:
+        self._url, self._file = url, file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        with _as_os_errors(self._url):
+            content = self._file.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        with _as_os_errors(self._url):
+            return self._file.seek(offset, whence)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+class LocalCopy:
+    """Files of a folder on this machine: those in the folder itself, or copies of those in a store.
+
+    Args:
+        folder: a `Path` or a `Url`.
+        names: of the files to copy; None for all, of one moment.
+
+    Attributes:
+        folder: where they lie. A copy is deleted when this object is no longer used.
+
+    Raises:
+        OSError: if a file cannot be read.
+        UserError: if the folder changes all the time.
+    """
+
+    def __init__(self, folder: Path | Url, names: list[str] | None = None) -> None:
+        if isinstance(folder, Path):
+            self.folder = folder
+            return
+        for _ in range(ATTEMPTS):
+            self._scratch = tempfile.TemporaryDirectory(prefix="bert4rec-")
+            self.folder = Path(self._scratch.name, folder.name)
+            found = folder.listing()
+            for name in found if names is None else names:
+                self._fetch(folder, name)
+            if names is not None or folder.listing() == found:
+                return
+        raise UserError(f"{folder}: changes while it is read; try again")
+
+    def _fetch(self, folder: Url, name: str) -> None:
+        if ".." in PurePosixPath(name).parts:
+            raise UserError(f"{folder}: refused, because its file {name!r} leads out of it")
+        target = self.folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _as_os_errors(folder / name):
+            folder._store.get_file((folder / name)._place, str(target))

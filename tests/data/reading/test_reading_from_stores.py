@@ -1,0 +1,96 @@
+"""Files in a store give the same as files in a folder."""
+
+import gzip
+import subprocess
+import sys
+
+import pytest
+from support.interaction_files import LAYOUTS, ROWS, as_csv, as_parquet, histories, plainly, read, write
+
+from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.data.reading import conversion
+from bert4rec_tf.data.reading.features import read as read_features
+from bert4rec_tf.foundation.errors import UserError
+
+
+@pytest.mark.parametrize("packed", ["", ".gz"])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_layout_is_read_from_a_store(memory, tmp_path, name, packed):
+    if packed and name == "ratings.parquet":
+        pytest.skip("Parquet packs by itself")
+    local = write(tmp_path, name + packed, LAYOUTS[name](ROWS))
+    memory.pipe_file(f"/data/{name}{packed}", local.read_bytes())
+    sequences, report = read(f"memory://data/{name}{packed}")
+    expected, its_report = read(local)
+    assert histories(sequences) == plainly(ROWS)
+    assert sequences.fingerprint == expected.fingerprint
+    assert (report.columns, report.read) == (its_report.columns, its_report.read)
+
+
+def test_many_files_are_read_in_the_order_of_their_names(memory):
+    later = [("dan", "lamp", 1), ("dan", "x", 1), ("dan", "7", 1)]
+    for name, rows in (("b/2.csv", later), ("a/1.csv", ROWS), ("a/1.txt", later)):
+        memory.pipe_file(f"/logs/{name}", as_csv(rows))
+    memory.mkdir("/logs/c.csv")
+    assert histories(read("memory://logs/*/*.csv")[0]) == plainly(ROWS + later)
+    assert histories(read("memory://logs/[b]/2.csv")[0]) == plainly(later)
+    for number, rows in enumerate((ROWS, later)):
+        memory.pipe_file(f"/tables/part-{number}.parquet", as_parquet(rows))
+    memory.pipe_file("/tables/_SUCCESS", b"")
+    assert histories(read("memory://tables/")[0]) == plainly(ROWS + later)
+
+
+def test_what_was_converted_from_a_store_is_found_again_and_is_the_same_as_of_a_folder(memory, tmp_path, monkeypatch):
+    local = write(tmp_path, "mine.csv", as_csv(ROWS))
+    memory.pipe_file("/data/mine.csv", local.read_bytes())
+    first, _ = conversion.converted(Interactions("memory://data/mine.csv"), tmp_path / "kept")
+    monkeypatch.setattr(conversion, "convert", lambda *arguments: pytest.fail("converted again"))
+    for path in ("memory://data/mine.csv", str(local)):
+        again, report = conversion.converted(Interactions(path), tmp_path / "kept")
+        assert again.fingerprint == first.fingerprint and report.path == path
+    assert Interactions("memory://data/mine.csv").name == "own-mine"
+    assert Interactions("memory://data/mine.csv").to_dict()["path"] == "memory://data/mine.csv"
+
+
+def test_features_are_read_from_a_store(memory, tmp_path):
+    rows = [("7", "red"), ("007", "red"), ("lamp", "blue"), ("a b", "blue")]
+    for name, content in (("f.csv", as_csv(rows, ("item", "colour"))), ("f.csv.gz", None)):
+        content = content or gzip.compress(as_csv(rows, ("item", "colour")))
+        memory.pipe_file(f"/{name}", content)
+        assert read_features(f"memory://{name}").names.tolist() == ["colour=blue", "colour=red"]
+    memory.pipe_file("/f.parquet", as_parquet([(*row, 0) for row in rows], ("item", "colour", "n")))
+    found = read_features("memory://f.parquet")
+    assert found.names.tolist() == ["colour=blue", "colour=red", "n=0"]
+    assert found.fingerprint == read_features(write(tmp_path, "f.parquet", memory.cat("/f.parquet"))).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("memory://data/none.csv", "memory://data/none.csv: no such file"),
+        ("memory://data/*.tsv", "memory://data/*.tsv: no such file"),
+        ("memory://data/cut.csv.gz", "memory://data/cut.csv.gz: cut short or damaged"),
+        ("memory://data", "memory://data: a folder without .parquet files"),
+        ("memory://cut.parquet", "memory://cut.parquet: cut short or damaged"),
+        ("nostore://bucket/a.csv", "nostore://bucket/a.csv: unknown scheme 'nostore'. Known: "),
+    ],
+)
+def test_mistakes_are_told_with_the_url(memory, tmp_path, path, message):
+    memory.pipe_file("/data/cut.csv.gz", gzip.compress(as_csv(ROWS * 1000))[:200])
+    memory.pipe_file("/cut.parquet", as_parquet(ROWS)[:100])
+    with pytest.raises(UserError) as error:
+        conversion.converted(Interactions(path), tmp_path)
+    assert str(error.value).startswith(message) and "\n" not in str(error.value)
+
+
+def test_without_fsspec_the_command_says_what_to_install(tmp_path):
+    (tmp_path / "fsspec.py").write_text("raise ImportError('not here')")
+    code = "from bert4rec_tf.commands.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "data", "--interactions=s3://bucket/a.csv"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: URLs need fsspec: pip install 'bert4rec-tf[stores]'\n"
