@@ -11,6 +11,7 @@ EXPORT = ["ai-edge-litert>=2.1", "onnx>=1.17", "onnxruntime>=1.20", "tf2onnx>=1.
 PLOTS = ["matplotlib>=3.8"]
 REPORT = ["jinja2>=3.1"]
 SPARK = ["pyspark>=4,<5"]
+STORES = ["fsspec>=2024.10"]
 SERVE = ["aiohttp>=3.11", "orjson>=3.10"]
 TEST = [
     "axe-playwright-python>=0.1",
@@ -27,6 +28,7 @@ TEST = [
     "scipy>=1.13",
     "twine>=6",
 ]
+TEST_STORES = ["flask>=3", "flask-cors>=5", "moto[s3]>=5", "s3fs>=2024.10"]
 TUNE = ["optuna>=4.1"]
 
 
@@ -67,7 +69,9 @@ setup(
         "report": REPORT,
         "serve": SERVE,
         "spark": SPARK,
-        "test": [*TEST, *DOCS, *EXPORT, *PLOTS, *REPORT, *SERVE, *TUNE],
+        "stores": STORES,
+        "test": [*TEST, *DOCS, *EXPORT, *PLOTS, *REPORT, *SERVE, *STORES, *TUNE],
+        "test-stores": TEST_STORES,
         "tune": TUNE,
     },
     entry_points={"console_scripts": ["bert4rec=bert4rec_tf.commands.main:main"]},

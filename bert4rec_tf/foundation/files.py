@@ -34,7 +34,7 @@ UNREADABLE = (OSError, EOFError, zlib.error)
 """The exceptions that reading a file, plain or `.gz`, can raise."""
 
 
-def expanded_path(path: Path | str) -> Path:
+def expanded_path(path: Path | str | Url) -> Path:
     """Returns a path with a leading `~` expanded, which a shell does not do in `--data_dir=~/data`.
 
     For a URL it returns a `stores.Url`, which has the methods of a `Path` that this package uses.
@@ -42,10 +42,8 @@ def expanded_path(path: Path | str) -> Path:
     Raises:
         UserError: if there is no such user, or no such kind of store.
     """
-    if isinstance(path, Url):
-        return path
-    if isinstance(path, str) and URL.match(path):
-        return cast(Path, Url(path))
+    if isinstance(path, Url) or (isinstance(path, str) and URL.match(path)):
+        return cast(Path, Url(str(path)))
     expanded = os.path.expanduser(path)
     if expanded == str(path) and expanded.startswith("~"):
         raise UserError(f"{path}: no such user (for a file whose name begins with ~, write ./~name)")

@@ -72,7 +72,7 @@ def test_features_are_read_from_a_store(memory, tmp_path):
         ("memory://data/cut.csv.gz", "memory://data/cut.csv.gz: cut short or damaged"),
         ("memory://data", "memory://data: a folder without .parquet files"),
         ("memory://cut.parquet", "memory://cut.parquet: cut short or damaged"),
-        ("nostore://bucket/a.csv", "nostore://bucket/a.csv: unknown scheme 'nostore'. Known: "),
+        ("nostore://bucket/a.csv", "nostore://bucket: unknown scheme 'nostore'. Known: "),
     ],
 )
 def test_mistakes_are_told_with_the_url(memory, tmp_path, path, message):
