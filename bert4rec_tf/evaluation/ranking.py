@@ -10,6 +10,7 @@ import tensorflow as tf
 from bert4rec_tf.data.sequences import PAD, LeaveOneOut, Sequences, take_rows
 from bert4rec_tf.evaluation.metrics import FULL, LIST_LENGTH, list_metrics, metrics
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.graphs import graph
 from bert4rec_tf.foundation.progress import Progress
 from bert4rec_tf.foundation.types import Batch, Tensor
 
@@ -111,11 +112,11 @@ class Ranker:
         self.batch_size = batch_size
         rows, singles = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)
         batch = {"users": singles, "items": rows, "lengths": singles}
-        self._score_candidates = tf.function(score, input_signature=[batch, rows])
-        self._score_all = tf.function(lambda one: score(one, None), input_signature=[batch])
-        self._beaten_by = tf.function(_beaten_by_items, reduce_retracing=True)
-        self._best_among = tf.function(_best_among, reduce_retracing=True)
-        self._best_unseen = tf.function(_best_unseen, reduce_retracing=True)
+        self._score_candidates = graph(score, input_signature=[batch, rows])
+        self._score_all = graph(lambda one: score(one, None), input_signature=[batch])
+        self._beaten_by = graph(_beaten_by_items, reduce_retracing=True)
+        self._best_among = graph(_best_among, reduce_retracing=True)
+        self._best_unseen = graph(_best_unseen, reduce_retracing=True)
 
     def ranks(
         self, task: RankingTask, title: str | None = None, share: tuple[int, int] = (0, 1)

@@ -16,6 +16,7 @@ from bert4rec_tf.export.layout import CARD, USERS, VOCABULARY
 from bert4rec_tf.export.saved_model import lines_of, model_facts, refuse_other_content
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError, unknown_name
+from bert4rec_tf.foundation.graphs import graph
 from bert4rec_tf.foundation.types import Tensor
 from bert4rec_tf.models.recommender import Recommender
 
@@ -92,13 +93,13 @@ def _parts(
     items, lengths = tf.TensorSpec([batch, width], tf.int32, "items"), tf.TensorSpec([batch], tf.int32, "lengths")
     if model.has_user_embeddings:
 
-        @tf.function(input_signature=[items, lengths, tf.TensorSpec([batch], tf.int32, "users")])
+        @graph(input_signature=[items, lengths, tf.TensorSpec([batch], tf.int32, "users")])
         def encoder(items, lengths, users):
             return {"vectors": model.user_vectors({"items": items, "lengths": lengths, "users": users})}
     else:
         histories = [{name: rows for name, rows in one.items() if name != "users"} for one in histories]
 
-        @tf.function(input_signature=[items, lengths])
+        @graph(input_signature=[items, lengths])
         def encoder(items, lengths):
             users = tf.zeros_like(lengths)
             return {"vectors": model.user_vectors({"items": items, "lengths": lengths, "users": users})}
@@ -107,7 +108,7 @@ def _parts(
     vectors = [{"vectors": encoder(**one)["vectors"].numpy()} for one in histories]
     depth = vectors[0]["vectors"].shape[1]
 
-    @tf.function(input_signature=[tf.TensorSpec([batch, depth], tf.float32, "vectors")])
+    @graph(input_signature=[tf.TensorSpec([batch, depth], tf.float32, "vectors")])
     def scorer(vectors):
         scores = model.score_vectors(vectors)
         return {"scores": tf.nn.log_softmax(scores) if model.scores_are_logits else scores}

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from bert4rec_tf.data.sequences import PAD
 from bert4rec_tf.export import ranking
+from bert4rec_tf.foundation.graphs import graph
 from bert4rec_tf.foundation.types import Tensor
 from bert4rec_tf.models.recommender import Recommender
 
@@ -92,7 +93,7 @@ class Service(tf.Module):
         self._names = tf.lookup.StaticHashTable(names, default_value="")
         self._users = _numbers_of_lines(tf.saved_model.Asset(str(users))) if users else None
         # Traced once; all signatures call it.
-        self._encode = tf.function(self._encode_request, input_signature=[HISTORIES, USERS] if users else [HISTORIES])
+        self._encode = graph(self._encode_request, input_signature=[HISTORIES, USERS] if users else [HISTORIES])
         defaults = _defaults(k, popularity_correction)
         functions = _with_users(self, defaults) if users else _without_users(self, defaults)
         for name, function in zip(SIGNATURES, functions, strict=True):
@@ -311,7 +312,7 @@ def _defaults(k: int, popularity_correction: float) -> dict[str, tf.Tensor]:
 def _without_users(service: Service, defaults: dict[str, tf.Tensor]) -> tuple[Callable, ...]:
     """The functions of SIGNATURES for a model without user embeddings."""
 
-    @tf.function(input_signature=[HISTORIES, *CHOICES])
+    @graph(input_signature=[HISTORIES, *CHOICES])
     def recommend(
         histories,
         k=defaults["k"],
@@ -329,15 +330,15 @@ def _without_users(service: Service, defaults: dict[str, tf.Tensor]) -> tuple[Ca
             popularity_correction=popularity_correction,
         )
 
-    @tf.function(input_signature=[HISTORIES])
+    @graph(input_signature=[HISTORIES])
     def serving_default(histories):
         return recommend(histories, **defaults)
 
-    @tf.function(input_signature=[HISTORIES, CANDIDATES])
+    @graph(input_signature=[HISTORIES, CANDIDATES])
     def score(histories, candidates):
         return service.score_for(histories, candidates=candidates)
 
-    @tf.function(input_signature=[HISTORIES])
+    @graph(input_signature=[HISTORIES])
     def encode(histories):
         return service.encode_for(histories)
 
@@ -347,7 +348,7 @@ def _without_users(service: Service, defaults: dict[str, tf.Tensor]) -> tuple[Ca
 def _with_users(service: Service, defaults: dict[str, tf.Tensor]) -> tuple[Callable, ...]:
     """The functions of SIGNATURES for a model with user embeddings."""
 
-    @tf.function(input_signature=[HISTORIES, USERS, *CHOICES])
+    @graph(input_signature=[HISTORIES, USERS, *CHOICES])
     def recommend(
         histories,
         users,
@@ -367,15 +368,15 @@ def _with_users(service: Service, defaults: dict[str, tf.Tensor]) -> tuple[Calla
             popularity_correction=popularity_correction,
         )
 
-    @tf.function(input_signature=[HISTORIES, USERS])
+    @graph(input_signature=[HISTORIES, USERS])
     def serving_default(histories, users):
         return recommend(histories, users, **defaults)
 
-    @tf.function(input_signature=[HISTORIES, USERS, CANDIDATES])
+    @graph(input_signature=[HISTORIES, USERS, CANDIDATES])
     def score(histories, users, candidates):
         return service.score_for(histories, users, candidates=candidates)
 
-    @tf.function(input_signature=[HISTORIES, USERS])
+    @graph(input_signature=[HISTORIES, USERS])
     def encode(histories, users):
         return service.encode_for(histories, users)
 
@@ -385,11 +386,11 @@ def _with_users(service: Service, defaults: dict[str, tf.Tensor]) -> tuple[Calla
 def _of_items(service: Service, model: Recommender, default: tf.Tensor) -> tuple[Callable | None, ...]:
     """The functions of OF_ITEMS; None for what the model lacks."""
 
-    @tf.function(input_signature=[ITEMS, K])
+    @graph(input_signature=[ITEMS, K])
     def similar(items, k=default):
         return service.similar_to(items, k)
 
-    @tf.function(input_signature=[ITEMS])
+    @graph(input_signature=[ITEMS])
     def item_vectors(items):
         return service.vectors_of(items)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from bert4rec_tf.foundation.graphs import graph
 from bert4rec_tf.foundation.types import Tensor
 
 PIECE_ELEMENTS = 1 << 24
@@ -152,7 +153,7 @@ def sum_in_pieces(
         have a gradient, and of `constants` [...], the same for every piece. It returns [], of the constants' type.
     """
 
-    @tf.function(jit_compile=True)
+    @graph(jit_compile=True)
     def with_gradients(here: list[tf.Tensor], of_constants: list[tf.Tensor]):
         sources = [*_floating(here), *of_constants]
         with tf.GradientTape() as tape:

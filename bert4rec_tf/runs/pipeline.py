@@ -26,6 +26,7 @@ from bert4rec_tf.evaluation.metrics import COLD, COLD_BELOW, FULL, METRICS, POPU
 from bert4rec_tf.evaluation.ranking import Ranker, RankingTask
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.graphs import plain
 from bert4rec_tf.foundation.types import Batch
 from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.models.construction import check_features, has_user_embeddings, new_model
@@ -301,7 +302,7 @@ class Experiment:
         dataset = shards.read(run.training.batch_size, run.seed, start_step)
         if run.masking.masking == "dynamic":
             dataset = mask_dynamically(dataset, run.masking, self.sequences.num_items, run.seed, start_step)
-        return self._with_replaced_users(dataset.map(_training_batch), start_step).prefetch(8)
+        return self._with_replaced_users(dataset.map(plain(_training_batch)), start_step).prefetch(8)
 
     def _with_replaced_users(self, dataset: tf.data.Dataset, start_step: int) -> tf.data.Dataset:
         probability = self.run.architecture.user_replacement if self.run.reads_users else 0.0

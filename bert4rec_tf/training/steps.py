@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from bert4rec_tf.config.run import TrainingSettings
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.graphs import graph
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.recommender import Recommender
 from bert4rec_tf.nn import optimizers
@@ -107,7 +108,7 @@ def make_step(
 def _single_step(
     model: Recommender, optimizer: optimizers.BertAdam, settings: TrainingSettings, signature: Signature | None
 ) -> Step:
-    @tf.function(input_signature=signature and [signature], jit_compile=settings.jit_compile)
+    @graph(input_signature=signature and [signature], jit_compile=settings.jit_compile)
     def step(batch: Batch) -> dict[str, Tensor]:
         rate = tf.convert_to_tensor(optimizer.learning_rate)
         loss, gradients = _loss_and_gradients(model, batch)
@@ -126,7 +127,7 @@ def _update_alone(optimizer: optimizers.BertAdam, gradients: list[Tensor], varia
     rate = optimizer.learning_rate
     large = [index for index, variable in enumerate(variables) if math.prod(variable.shape) >= LARGE]
 
-    @tf.function(jit_compile=True)
+    @graph(jit_compile=True)
     def update_large(gradients: list[Tensor]) -> None:
         for index, gradient in zip(large, gradients, strict=True):
             optimizer.update_step(gradient, variables[index], rate)
@@ -151,7 +152,7 @@ def _shared_step(
     Gradients are clipped after they are summed, so that the step does not depend on the number of replicas.
     """
 
-    @tf.function(jit_compile=settings.jit_compile)
+    @graph(jit_compile=settings.jit_compile)
     def part_of_loss(part: Batch, share: Tensor) -> tuple[Tensor, list[Tensor]]:
         return _loss_and_gradients(model, part, share)
 
@@ -166,7 +167,7 @@ def _shared_step(
         gradients, norm = optimizers.clip(gradients, settings.clip_norm)
         return loss, norm, stopping, gradients
 
-    @tf.function(input_signature=signature and [signature, tf.TensorSpec([], tf.float32)])
+    @graph(input_signature=signature and [signature, tf.TensorSpec([], tf.float32)])
     def step(batch: Batch, stopping: Tensor = 0.0) -> dict[str, Tensor]:
         with strategy.scope():
             rate = tf.convert_to_tensor(optimizer.learning_rate)

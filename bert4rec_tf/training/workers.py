@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from bert4rec_tf.config.cluster import Cluster
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.graphs import graph
 
 LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
 """What TensorFlow raises on the others if a worker ends (within seconds) or stops answering (within about ten)."""
@@ -76,7 +77,7 @@ class Workers(Team):
             shared = self.strategy.experimental_distribute_values_from_function(
                 lambda context: tf.constant(per_device[context.replica_id_in_sync_group % devices])
             )
-            summed = self.strategy.run(tf.function(on_replica), args=(shared,))
+            summed = self.strategy.run(graph(on_replica), args=(shared,))
             return self.strategy.experimental_local_results(summed)[0].numpy()
 
     def agree(self, facts: Mapping[str, str]) -> None:

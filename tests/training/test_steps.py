@@ -99,14 +99,14 @@ def test_large_tables_are_updated_as_small_ones_are(monkeypatch, optimizer):
     how = {**CALM, "bias_correction": True, "optimizer": optimizer, "momentum": 0.2}
     batches = [batch(16, seed) for seed in range(3)]
     plain, expected = train(batches, **how)
-    compiled, counted = [], steps.tf.function
+    compiled, counted = [], steps.graph
 
     def counting(*arguments, **options):
         compiled.append(options.get("jit_compile"))
         return counted(*arguments, **options)
 
     monkeypatch.setattr(steps, "LARGE", 60)
-    monkeypatch.setattr(steps.tf, "function", counting)
+    monkeypatch.setattr(steps, "graph", counting)
     made, weights = train(batches, **how)
     assert compiled == [False, True]
     assert_same_training((made, weights), (plain, expected))

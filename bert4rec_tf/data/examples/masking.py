@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from bert4rec_tf.config.run import MaskingSettings
+from bert4rec_tf.foundation.graphs import plain
 
 
 def mask_dynamically(
@@ -24,6 +25,7 @@ def mask_dynamically(
         Dictionaries with `items` masked, and `mask_positions` and `mask_targets`, int32 [b, P].
     """
 
+    @plain
     def mask(step: tf.Tensor, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         items = batch["items"]
         width = items.shape[1]

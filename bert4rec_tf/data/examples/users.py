@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from bert4rec_tf.foundation.graphs import plain
 from bert4rec_tf.foundation.types import Batch
 
 SALT = 1 << 33
@@ -23,6 +24,7 @@ def replace_users(
         start_step: the number of the first batch.
     """
 
+    @plain
     def replace(step: tf.Tensor, batch: Batch) -> Batch:
         shape, first = tf.shape(batch["users"]), tf.constant(seed + SALT, tf.int64)
         chances = tf.random.stateless_uniform(shape, tf.stack([first, 2 * step]))
