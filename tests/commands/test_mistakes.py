@@ -61,6 +61,7 @@ def test_mistakes_have_names_of_their_own():
     assert len({mistake.name for mistake in MISTAKES}) == len(MISTAKES) >= 80
 
 
+@pytest.mark.slow  # TensorFlow waits ten seconds for memory
 def test_settings_beyond_the_memory_end_in_one_line(copy):
     ended = commands.run(*AGAIN.split(), "--hidden_dim=1000000000000", "--workdir=new", cwd=copy)
     assert "There is not enough memory for these settings; reduce the largest" in commands.refused(ended)

@@ -260,7 +260,7 @@ def test_scores_in_bfloat16_are_not_rounded_into_ties():
     assert len(np.unique(scores)) > 1_980
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_static_shapes_change_neither_the_loss_nor_the_gradients(jit_compile):
     model, batch = make(dropout=0.0, attention_dropout=0.0), training_batch()
 

@@ -28,9 +28,9 @@ CHECKPOINTS_AT_MEASUREMENTS = [
 
 def test_a_run_that_is_killed_and_started_again_equals_one_that_is_not(tmp_path, uninterrupted):
     """The kill comes while a checkpoint is being written."""
-    runs.killed(tmp_path, *FLAGS["static"], moment=MOMENT)
+    runs.killed(tmp_path, *FLAGS["one training"], moment=MOMENT)
     assert runs.partials(tmp_path / "work")
-    runs.assert_same_runs(uninterrupted("static"), runs.here(tmp_path, *FLAGS["static"]))
+    runs.assert_same_runs(uninterrupted("one training"), runs.here(tmp_path, *FLAGS["one training"]))
 
 
 def killed_with_a_checkpoint_at_every_step(folder, uninterrupted):

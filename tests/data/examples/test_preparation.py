@@ -79,6 +79,7 @@ def test_copies_of_a_window_are_spread_over_the_shards(static):
     assert len(set(users[: static.sizes[0]])) > 5
 
 
+@pytest.mark.slow
 def test_any_number_of_processes_gives_the_same_bytes(tmp_path):
     sequences = catalogue(800, longest=6)
     masking = dataclasses.replace(STATIC, mask_copies=10)

@@ -518,7 +518,10 @@ PHONE = {"viewport": {"width": 360, "height": 640}, "has_touch": True}
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
 
-@pytest.mark.parametrize("screen", [{"viewport": {"width": 1300, "height": 900}}, PHONE], ids=["desktop", "phone"])
+DESKTOP = pytest.param({"viewport": {"width": 1300, "height": 900}}, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["desktop", "phone"])
 def test_axe_finds_nothing_that_keeps_people_out(browser, films, screen):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
 
