@@ -164,10 +164,11 @@ def test_an_entry_is_of_its_own_model_and_data():
         assert entry is presets.find(name, "own-shop" if dataset == data_names.OWN else dataset, model)
 
 
-def test_the_authors_dropout_is_that_of_their_presets():
-    for entry in authors.ENTRIES:
-        found = {name: entry.settings[name] for name in ("dropout", "attention_dropout")}
-        assert presets.dropout_of(entry.dataset, entry.settings["hidden_dim"]) == found
+@pytest.mark.parametrize(("name", "width", "dropout"), [("released", 64, 0.2), ("table2", 256, 0.5)])
+def test_the_authors_presets_of_ml_1m_are_those_of_their_script_and_of_the_paper(name, width, dropout):
+    script = {"max_length": 200, "mask_proportion": 0.2, "max_predictions": 40, "window_step": 0.5, "steps": 400_000}
+    expected = {**script, "hidden_dim": width, "dropout": dropout, "attention_dropout": 0.2, "protocol": "fixed"}
+    assert presets.find(name, "ml-1m").settings.items() >= expected.items()
 
 
 def test_equal_numbers_of_other_types_are_one_run():

@@ -4,18 +4,22 @@ If `protocol` is `fixed`, the number of steps was chosen before, on the validati
 time they take, so one training is enough.
 """
 
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
 from bert4rec_tf.config.data_names import OWN
+from bert4rec_tf.config.presets.authors import OF_DATA, dropout_of
 from bert4rec_tf.config.presets.entry import NO_ESTIMATE, NOT_MEASURED, Preset
 from bert4rec_tf.config.presets.own import Shop, bert4rec_settings
 
 NO_ORDER = "Nothing: there is no order to learn."
-EQUAL_KERNELS = "Measured before a fix (both kernels of the GRU began with equal weights); to be measured again."
-TWO_TRAININGS = "At most 10,000 steps, then a second training for the selected number of steps."
+ONE_THREAD = "of one thread (measured)."
+ESTIMATED = "on two cores, estimated from the time of a step."
+BESIDE = "of one thread beside other work (measured)."
 
-AT_MOST_1_500 = {"steps": 1_500, "evaluate_every": 300, "patience": 5}
-AT_MOST_10_000 = {"steps": 10_000, "evaluate_every": 500, "patience": 5}
-AT_MOST_40_000 = {"steps": 40_000, "evaluate_every": 1_000, "patience": 5}
-"""For trainings that select the number of steps: at most this many."""
+EQUAL_KERNELS = "Measured before a fix (both kernels of the GRU began with equal weights); to be measured again."
+WITH_EQUAL_KERNELS = ("gru4rec", "gru4rec_plus")
 
 BERT4REC = {
     "hidden_dim": 64,
@@ -48,291 +52,146 @@ ADAM = {
     "weight_decay": 0.0,
     "clip_norm": 0.0,
 }
-BPR_MF = {**ADAM, "batch_size": 256}
-NCF = {**ADAM, "batch_size": 256}
-FPMC = {**ADAM, "batch_size": 256}
-GRU4REC = {**ADAM, "optimizer": "adagrad", "learning_rate": 0.05, "batch_size": 128}
-GRU4REC_PLUS = {**GRU4REC, "momentum": 0.1}
-CASER = {**ADAM, "batch_size": 512}
-SASREC = {**ADAM, "batch_size": 128, "beta_2": 0.98}
+ADAGRAD = {**ADAM, "optimizer": "adagrad", "learning_rate": 0.05, "batch_size": 128}
+COUNTING = ("pop", "item_cooccurrence")
+TRAINED: dict[str, dict[str, Any]] = {
+    "bpr_mf": {**ADAM, "batch_size": 256},
+    "ncf": {**ADAM, "batch_size": 256},
+    "fpmc": {**ADAM, "batch_size": 256},
+    "gru4rec": ADAGRAD,
+    "gru4rec_plus": {**ADAGRAD, "momentum": 0.1},
+    "caser": {**ADAM, "batch_size": 512},
+    "sasrec": {**ADAM, "batch_size": 128, "beta_2": 0.98},
+}
 """The optimizer of the models' authors, for every data set. If theirs is plain SGD (BPR-MF, FPMC) or changes with the
 data set (the GRUs), one that works for all of these."""
 
+
+def _at_most(steps: int, evaluate_every: int) -> dict[str, Any]:
+    """Returns the settings of a training that selects its number of steps."""
+    return {"steps": steps, "evaluate_every": evaluate_every, "patience": 5}
+
+
+def _fixed(steps: int) -> dict[str, Any]:
+    return {"protocol": "fixed", "steps": steps}
+
+
+AT_MOST_40_000 = _at_most(40_000, 1_000)
+
+
+def _bert4rec(dataset: str, **settings: Any) -> dict[str, Any]:
+    """Returns the settings of BERT4Rec, with the authors' windows, masks and dropout for this data set."""
+    return {**BERT4REC, **OF_DATA[dataset], **dropout_of(dataset, 64), **settings}
+
+
+def _entry(
+    dataset: str,
+    model: str,
+    expect: str = NOT_MEASURED,
+    takes: str = NOT_MEASURED,
+    settings: Mapping[str, Any] | None = None,
+    search: Mapping[str, Any] | None = None,
+) -> Preset:
+    """`settings`: beside those of TRAINED. The rest as for `Preset`."""
+    return Preset("fast", dataset, model, expect, takes, {**TRAINED.get(model, {}), **(settings or {})}, search or {})
+
+
+def _measured(dataset: str, model: str, ndcg: str, takes: str, *settings: Mapping[str, Any]) -> Preset:
+    """`settings`: none, those beside TRAINED, or those and `Preset.search`."""
+    how = f". {EQUAL_KERNELS}" if model in WITH_EQUAL_KERNELS else " (measured)."
+    return _entry(dataset, model, f"NDCG@10 {ndcg} on the test item{how}", takes, *settings)
+
+
+def _others(dataset: str, at_most: Mapping[str, Any], *known: str, **further: Mapping[str, Any]) -> Iterator[Preset]:
+    """Yields presets of all models but BERT4Rec that nobody has measured.
+
+    Args:
+        dataset: its name.
+        at_most: the settings of the number of steps.
+        *known: what to expect, how long models take that only count, and how long the others take.
+        **further: model -> further settings.
+    """
+    expect, counting, training = known or (NOT_MEASURED,) * 3
+    for model in COUNTING:
+        yield _entry(dataset, model, expect, counting)
+    for model in TRAINED:
+        yield _entry(dataset, model, expect, training, {**at_most, **further.get(model, {})})
+
+
+def _synthetic(dataset: str, of_caser: str, of_bert4rec: str) -> Iterator[Preset]:
+    """Yields the presets of built-in data, with what to expect of two models.
+
+    The next item depends on the last one only; with three targets, Caser would have to rank the items after the next
+    one high too.
+    """
+    for entry in _others(dataset, _at_most(1_500, 300), caser={"num_targets": 1}):
+        is_caser = entry.model == "caser"
+        yield replace(entry, expect=of_caser, takes="A minute on two cores.") if is_caser else entry
+    yield _entry(
+        dataset, "bert4rec", of_bert4rec, "Two trainings of about 40 seconds on two cores.", BERT4REC_SYNTHETIC
+    )
+
+
 ENTRIES = [
-    # The built-in data. Its next item depends on the last one only; with three targets, Caser would have to rank the
-    # items after the next one high too.
-    Preset("fast", "synthetic", "pop", NOT_MEASURED, NOT_MEASURED, {}),
-    Preset("fast", "synthetic", "item_cooccurrence", NOT_MEASURED, NOT_MEASURED, {}),
-    Preset("fast", "synthetic", "bpr_mf", NOT_MEASURED, NOT_MEASURED, {**BPR_MF, **AT_MOST_1_500}),
-    Preset("fast", "synthetic", "ncf", NOT_MEASURED, NOT_MEASURED, {**NCF, **AT_MOST_1_500}),
-    Preset("fast", "synthetic", "fpmc", NOT_MEASURED, NOT_MEASURED, {**FPMC, **AT_MOST_1_500}),
-    Preset("fast", "synthetic", "gru4rec", NOT_MEASURED, NOT_MEASURED, {**GRU4REC, **AT_MOST_1_500}),
-    Preset("fast", "synthetic", "gru4rec_plus", NOT_MEASURED, NOT_MEASURED, {**GRU4REC_PLUS, **AT_MOST_1_500}),
-    Preset(
-        "fast",
+    *_synthetic(
         "synthetic",
-        "caser",
-        expect="NDCG@10 .53 on the validation item, .24 with its authors' three targets (measured).",
-        takes="A minute on two cores.",
-        settings={**CASER, **AT_MOST_1_500, "num_targets": 1},
+        "NDCG@10 .53 on the validation item, .24 with its authors' three targets (measured).",
+        "At least 80 % of the generator's own NDCG@10.",
     ),
-    Preset("fast", "synthetic", "sasrec", NOT_MEASURED, NOT_MEASURED, {**SASREC, **AT_MOST_1_500}),
-    Preset(
-        "fast",
-        "synthetic",
-        "bert4rec",
-        expect="At least 80 % of the generator's own NDCG@10.",
-        takes="Two trainings of about 40 seconds on two cores.",
-        settings=BERT4REC_SYNTHETIC,
-    ),
-    Preset("fast", "synthetic-orderless", "pop", NOT_MEASURED, NOT_MEASURED, {}),
-    Preset("fast", "synthetic-orderless", "item_cooccurrence", NOT_MEASURED, NOT_MEASURED, {}),
-    Preset("fast", "synthetic-orderless", "bpr_mf", NOT_MEASURED, NOT_MEASURED, {**BPR_MF, **AT_MOST_1_500}),
-    Preset("fast", "synthetic-orderless", "ncf", NOT_MEASURED, NOT_MEASURED, {**NCF, **AT_MOST_1_500}),
-    Preset("fast", "synthetic-orderless", "fpmc", NOT_MEASURED, NOT_MEASURED, {**FPMC, **AT_MOST_1_500}),
-    Preset("fast", "synthetic-orderless", "gru4rec", NOT_MEASURED, NOT_MEASURED, {**GRU4REC, **AT_MOST_1_500}),
-    Preset(
-        "fast", "synthetic-orderless", "gru4rec_plus", NOT_MEASURED, NOT_MEASURED, {**GRU4REC_PLUS, **AT_MOST_1_500}
-    ),
-    Preset(
-        "fast",
-        "synthetic-orderless",
-        "caser",
-        expect=NO_ORDER,
-        takes="A minute on two cores.",
-        settings={**CASER, **AT_MOST_1_500, "num_targets": 1},
-    ),
-    Preset("fast", "synthetic-orderless", "sasrec", NOT_MEASURED, NOT_MEASURED, {**SASREC, **AT_MOST_1_500}),
-    Preset(
-        "fast",
-        "synthetic-orderless",
-        "bert4rec",
-        expect=NO_ORDER,
-        takes="Two trainings of about 40 seconds on two cores.",
-        settings=BERT4REC_SYNTHETIC,
-    ),
-    # Beauty.
-    Preset(
-        "fast",
-        "beauty",
-        "pop",
-        expect="NDCG@10 .030 on the test item (measured).",
-        takes="Half a minute (measured).",
-        settings={},
-    ),
-    Preset(
-        "fast",
-        "beauty",
-        "item_cooccurrence",
-        expect="NDCG@10 .173 on the test item (measured).",
-        takes="A minute of one thread (measured).",
-        settings={},
-    ),
-    Preset(
-        "fast",
-        "beauty",
-        "bpr_mf",
-        expect="NDCG@10 .137 on the test item (measured).",
-        takes="14 minutes of one thread (measured).",
-        settings={**BPR_MF, "protocol": "fixed", "steps": 40_000},
-        search=AT_MOST_40_000,
-    ),
-    Preset(
-        "fast",
-        "beauty",
-        "ncf",
-        expect="NDCG@10 .103 on the test item (measured).",
-        takes="18 minutes of one thread (measured).",
-        settings={**NCF, "l2": 1e-3, "steps": 40_000, "evaluate_every": 2_000, "patience": 5},
-    ),
-    Preset(
-        "fast",
-        "beauty",
-        "fpmc",
-        expect="NDCG@10 .165 on the test item (measured).",
-        takes="37 minutes of one thread (measured).",
-        settings={**FPMC, **AT_MOST_40_000},
-    ),
-    Preset(
-        "fast",
-        "beauty",
-        "gru4rec",
-        expect=f"NDCG@10 .166 on the test item. {EQUAL_KERNELS}",
-        takes="47 minutes of one thread beside other work (measured).",
-        settings={**GRU4REC, "protocol": "fixed", "steps": 29_000},
-        search=AT_MOST_40_000,
-    ),
-    Preset(
-        "fast",
-        "beauty",
-        "gru4rec_plus",
-        expect=f"NDCG@10 .197 on the test item. {EQUAL_KERNELS}",
-        takes="24 minutes of one thread (measured).",
-        settings={**GRU4REC_PLUS, "steps": 16_000, "evaluate_every": 1_000, "patience": 5},
-    ),
-    Preset(
-        "fast",
-        "beauty",
-        "caser",
-        expect="NDCG@10 .132 on the test item (measured).",
-        takes="45 minutes of one thread beside other work (measured).",
-        settings={**CASER, "protocol": "fixed", "steps": 39_000},
-        search=AT_MOST_40_000,
-    ),
-    Preset(
-        "fast",
-        "beauty",
-        "sasrec",
-        expect="NDCG@10 .176 on the test item (measured).",
-        takes="38 minutes of one thread beside other work (measured).",
-        settings={**SASREC, "protocol": "fixed", "steps": 38_000},
-        search=AT_MOST_40_000,
-    ),
-    Preset(
-        "fast",
+    *_synthetic("synthetic-orderless", NO_ORDER, NO_ORDER),
+    _measured("beauty", "pop", ".030", "Half a minute (measured)."),
+    _measured("beauty", "item_cooccurrence", ".173", f"A minute {ONE_THREAD}"),
+    _measured("beauty", "bpr_mf", ".137", f"14 minutes {ONE_THREAD}", _fixed(40_000), AT_MOST_40_000),
+    _measured("beauty", "ncf", ".103", f"18 minutes {ONE_THREAD}", {"l2": 1e-3, **_at_most(40_000, 2_000)}),
+    _measured("beauty", "fpmc", ".165", f"37 minutes {ONE_THREAD}", AT_MOST_40_000),
+    _measured("beauty", "gru4rec", ".166", f"47 minutes {BESIDE}", _fixed(29_000), AT_MOST_40_000),
+    _measured("beauty", "gru4rec_plus", ".197", f"24 minutes {ONE_THREAD}", _at_most(16_000, 1_000)),
+    _measured("beauty", "caser", ".132", f"45 minutes {BESIDE}", _fixed(39_000), AT_MOST_40_000),
+    _measured("beauty", "sasrec", ".176", f"38 minutes {BESIDE}", _fixed(38_000), AT_MOST_40_000),
+    _entry(
         "beauty",
         "bert4rec",
-        expect="NDCG@10 .184 on the test item, .193 on the validation item when that is held out (measured).",
-        takes="30 minutes on two cores beside other work, 44 minutes of processor time (measured).",
-        settings={
-            **BERT4REC,
-            "max_length": 50,
-            "mask_proportion": 0.6,
-            "max_predictions": 30,
-            "window_step": 0.1,
-            "dropout": 0.5,
-            "attention_dropout": 0.2,
-            "batch_size": 64,
-            "protocol": "fixed",
-            "steps": 24_000,
-            "evaluate_every": 2_000,
-        },
+        "NDCG@10 .184 on the test item, .193 on the validation item when that is held out (measured).",
+        "30 minutes on two cores beside other work, 44 minutes of processor time (measured).",
+        _bert4rec("beauty", batch_size=64, protocol="fixed", steps=24_000, evaluate_every=2_000),
     ),
-    # Steam.
-    Preset("fast", "steam", "pop", NOT_MEASURED, NOT_MEASURED, {}),
-    Preset("fast", "steam", "item_cooccurrence", NOT_MEASURED, NOT_MEASURED, {}),
-    Preset("fast", "steam", "bpr_mf", NOT_MEASURED, NOT_MEASURED, {**BPR_MF, **AT_MOST_40_000}),
-    Preset("fast", "steam", "ncf", NOT_MEASURED, NOT_MEASURED, {**NCF, **AT_MOST_40_000}),
-    Preset("fast", "steam", "fpmc", NOT_MEASURED, NOT_MEASURED, {**FPMC, **AT_MOST_40_000}),
-    Preset("fast", "steam", "gru4rec", NOT_MEASURED, NOT_MEASURED, {**GRU4REC, **AT_MOST_40_000}),
-    Preset("fast", "steam", "gru4rec_plus", NOT_MEASURED, NOT_MEASURED, {**GRU4REC_PLUS, **AT_MOST_40_000}),
-    Preset("fast", "steam", "caser", NOT_MEASURED, NOT_MEASURED, {**CASER, **AT_MOST_40_000}),
-    Preset("fast", "steam", "sasrec", NOT_MEASURED, NOT_MEASURED, {**SASREC, **AT_MOST_40_000}),
-    Preset(
-        "fast",
-        "steam",
-        "bert4rec",
-        expect=NOT_MEASURED,
-        takes="About 4 hours on two cores, estimated from the time of a step.",
-        settings={
-            **BERT4REC,
-            "max_length": 50,
-            "mask_proportion": 0.4,
-            "max_predictions": 20,
-            "window_step": 0.5,
-            "dropout": 0.1,
-            "attention_dropout": 0.1,
-            "steps": 60_000,
-        },
-    ),
-    # ML-1m. It has 47 batches of 128 histories, so 40,000 of them would be 850 epochs.
-    Preset(
-        "fast",
-        "ml-1m",
-        "pop",
-        expect="NDCG@10 .064 on the test item (measured).",
-        takes="10 seconds (measured).",
-        settings={},
-    ),
-    Preset(
-        "fast",
-        "ml-1m",
-        "item_cooccurrence",
-        expect="NDCG@10 .375 on the test item (measured).",
-        takes="20 seconds of one thread (measured).",
-        settings={},
-    ),
-    Preset(
-        "fast",
+    *_others("steam", AT_MOST_40_000),
+    _entry("steam", "bert4rec", NOT_MEASURED, f"About 4 hours {ESTIMATED}", _bert4rec("steam", steps=60_000)),
+    # ML-1m has 47 batches of 128 histories, so 40,000 of them would be 850 epochs.
+    _measured("ml-1m", "pop", ".064", "10 seconds (measured)."),
+    _measured("ml-1m", "item_cooccurrence", ".375", f"20 seconds {ONE_THREAD}"),
+    _measured(
         "ml-1m",
         "bpr_mf",
-        expect="NDCG@10 .263 on the test item (measured).",
-        takes="2 minutes of one thread (measured).",
-        settings={
-            **BPR_MF,
-            "negatives": "popular",
-            "batch_size": 1_024,
-            "learning_rate": 2e-3,
-            "l2": 3e-3,
-            "protocol": "fixed",
-            "steps": 18_000,
-        },
-        search=AT_MOST_40_000,
+        ".263",
+        f"2 minutes {ONE_THREAD}",
+        {"negatives": "popular", "batch_size": 1_024, "learning_rate": 2e-3, "l2": 3e-3, **_fixed(18_000)},
+        AT_MOST_40_000,
     ),
-    Preset(
-        "fast",
-        "ml-1m",
-        "ncf",
-        expect="NDCG@10 .178 on the test item (measured).",
-        takes="4 minutes of one thread (measured).",
-        settings={**NCF, "protocol": "fixed", "steps": 40_000},
-        search=AT_MOST_40_000,
-    ),
-    Preset(
-        "fast",
-        "ml-1m",
-        "fpmc",
-        expect="NDCG@10 .353 on the test item (measured).",
-        takes="17 minutes of one thread (measured).",
-        settings={**FPMC, "steps": 80_000, "evaluate_every": 2_000, "patience": 5},
-    ),
-    Preset(
-        "fast",
-        "ml-1m",
-        "gru4rec",
-        expect=f"NDCG@10 .430 on the test item. {EQUAL_KERNELS}",
-        takes="89 minutes of one thread beside other work (measured).",
-        settings={**GRU4REC, "max_length": 200, "steps": 6_000, "evaluate_every": 250, "patience": 5},
-    ),
-    Preset(
-        "fast",
+    _measured("ml-1m", "ncf", ".178", f"4 minutes {ONE_THREAD}", _fixed(40_000), AT_MOST_40_000),
+    _measured("ml-1m", "fpmc", ".353", f"17 minutes {ONE_THREAD}", _at_most(80_000, 2_000)),
+    _measured("ml-1m", "gru4rec", ".430", f"89 minutes {BESIDE}", {"max_length": 200, **_at_most(6_000, 250)}),
+    _measured(
         "ml-1m",
         "gru4rec_plus",
-        expect=f"NDCG@10 .473 on the test item. {EQUAL_KERNELS}",
-        takes="Two trainings of 37 minutes of one thread beside other work (the second measured).",
-        settings={**GRU4REC_PLUS, "max_length": 200, "steps": 2_000, "evaluate_every": 100, "patience": 5},
+        ".473",
+        "Two trainings of 37 minutes of one thread beside other work (the second measured).",
+        {"max_length": 200, **_at_most(2_000, 100)},
     ),
-    Preset(
-        "fast",
-        "ml-1m",
-        "caser",
-        expect="NDCG@10 .407 on the test item (measured).",
-        takes="29 minutes of one thread beside other work (measured).",
-        settings={**CASER, **AT_MOST_40_000},
-    ),
-    Preset(
-        "fast",
+    _measured("ml-1m", "caser", ".407", f"29 minutes {BESIDE}", AT_MOST_40_000),
+    _entry(
         "ml-1m",
         "sasrec",
-        expect="NDCG@10 .443 on the test item (measured on a file that orders equal times differently from the "
-        "authors').",
-        takes="107 minutes of one thread beside other work (measured).",
-        settings={
-            **SASREC,
-            "max_length": 200,
-            "dropout": 0.2,
-            "steps": 12_000,
-            "evaluate_every": 500,
-            "patience": 5,
-        },
+        "NDCG@10 .443 on the test item (measured on a file that orders equal times differently from the authors').",
+        f"107 minutes {BESIDE}",
+        {"max_length": 200, "dropout": 0.2, **_at_most(12_000, 500)},
     ),
-    Preset(
-        "fast",
+    _measured(
         "ml-1m",
         "bert4rec",
-        expect="NDCG@10 .482 on the test item (measured).",
-        takes="74 minutes of one thread (measured); about 52 minutes on two cores, estimated from the time of a step.",
-        settings={
+        ".482",
+        f"74 minutes of one thread (measured); about 52 minutes {ESTIMATED}",
+        {
             **BERT4REC,
             "max_length": 200,
             "mask_proportion": 0.4,
@@ -347,63 +206,27 @@ ENTRIES = [
             "evaluate_every": 4_000,
         },
     ),
-    # ML-20m.
-    Preset("fast", "ml-20m", "pop", NOT_MEASURED, NOT_MEASURED, {}),
-    Preset("fast", "ml-20m", "item_cooccurrence", NOT_MEASURED, NOT_MEASURED, {}),
-    Preset("fast", "ml-20m", "bpr_mf", NOT_MEASURED, NOT_MEASURED, {**BPR_MF, **AT_MOST_40_000}),
-    Preset("fast", "ml-20m", "ncf", NOT_MEASURED, NOT_MEASURED, {**NCF, **AT_MOST_40_000}),
-    Preset("fast", "ml-20m", "fpmc", NOT_MEASURED, NOT_MEASURED, {**FPMC, **AT_MOST_40_000}),
-    Preset("fast", "ml-20m", "gru4rec", NOT_MEASURED, NOT_MEASURED, {**GRU4REC, **AT_MOST_40_000, "max_length": 200}),
-    Preset(
-        "fast",
+    *_others(
         "ml-20m",
-        "gru4rec_plus",
-        NOT_MEASURED,
-        NOT_MEASURED,
-        {**GRU4REC_PLUS, **AT_MOST_40_000, "max_length": 200},
+        AT_MOST_40_000,
+        gru4rec={"max_length": 200},
+        gru4rec_plus={"max_length": 200},
+        sasrec={"max_length": 200, "dropout": 0.2},
     ),
-    Preset("fast", "ml-20m", "caser", NOT_MEASURED, NOT_MEASURED, {**CASER, **AT_MOST_40_000}),
-    Preset(
-        "fast",
-        "ml-20m",
-        "sasrec",
-        NOT_MEASURED,
-        NOT_MEASURED,
-        {**SASREC, **AT_MOST_40_000, "max_length": 200, "dropout": 0.2},
-    ),
-    Preset(
-        "fast",
-        "ml-20m",
-        "bert4rec",
-        expect=NOT_MEASURED,
-        takes="About 8 hours on two cores, estimated from the time of a step.",
-        settings={
-            **BERT4REC,
-            "max_length": 200,
-            "mask_proportion": 0.2,
-            "max_predictions": 20,
-            "window_step": 0.5,
-            "dropout": 0.1,
-            "attention_dropout": 0.1,
-            "steps": 80_000,
-        },
-    ),
+    _entry("ml-20m", "bert4rec", NOT_MEASURED, f"About 8 hours {ESTIMATED}", _bert4rec("ml-20m", steps=80_000)),
     # Your own data. The settings of BERT4Rec go by their size (`own`); these are a shop's.
-    Preset("fast", OWN, "pop", NO_ESTIMATE, "One pass over the data.", {}),
-    Preset("fast", OWN, "item_cooccurrence", NO_ESTIMATE, "One pass over the data.", {}),
-    Preset("fast", OWN, "bpr_mf", NO_ESTIMATE, TWO_TRAININGS, {**BPR_MF, **AT_MOST_10_000}),
-    Preset("fast", OWN, "ncf", NO_ESTIMATE, TWO_TRAININGS, {**NCF, **AT_MOST_10_000}),
-    Preset("fast", OWN, "fpmc", NO_ESTIMATE, TWO_TRAININGS, {**FPMC, **AT_MOST_10_000}),
-    Preset("fast", OWN, "gru4rec", NO_ESTIMATE, TWO_TRAININGS, {**GRU4REC, **AT_MOST_10_000}),
-    Preset("fast", OWN, "gru4rec_plus", NO_ESTIMATE, TWO_TRAININGS, {**GRU4REC_PLUS, **AT_MOST_10_000}),
-    Preset("fast", OWN, "caser", NO_ESTIMATE, TWO_TRAININGS, {**CASER, **AT_MOST_10_000}),
-    Preset("fast", OWN, "sasrec", NO_ESTIMATE, TWO_TRAININGS, {**SASREC, **AT_MOST_10_000}),
-    Preset(
-        "fast",
+    *_others(
+        OWN,
+        _at_most(10_000, 500),
+        NO_ESTIMATE,
+        "One pass over the data.",
+        "At most 10,000 steps, then a second training for the selected number of steps.",
+    ),
+    _entry(
         OWN,
         "bert4rec",
-        expect=NO_ESTIMATE,
-        takes="At most fifteen passes over the data, then a second training for the selected number of steps.",
-        settings=bert4rec_settings(Shop()),
+        NO_ESTIMATE,
+        "At most fifteen passes over the data, then a second training for the selected number of steps.",
+        bert4rec_settings(Shop()),
     ),
 ]
