@@ -12,6 +12,7 @@ from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.features import NEVER, FeatureRecommender
 from bert4rec_tf.models.recommender import FROM_LAST, last_items_in_order, scores_of, start_near_neighbors
 from bert4rec_tf.nn import kernels, losses
+from bert4rec_tf.nn.configured import Configured
 from bert4rec_tf.nn.dropout import dropout_layer
 
 EPSILON = 1e-8
@@ -116,7 +117,7 @@ class SASRec(FeatureRecommender):
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
-class CausalBlock(keras.layers.Layer):
+class CausalBlock(Configured):
     """One block: q = LN(x); y = q + Attention(q, x, x); z = LN(y); z + W2 relu(W1 z). Each step sees only the past.
 
     Args:
@@ -134,7 +135,7 @@ class CausalBlock(keras.layers.Layer):
     def __init__(self, num_heads: int, dropout: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.num_heads = num_heads
-        self.rate = dropout
+        self.dropout = dropout
         self.attention_dropout, self.inner_dropout, self.outer_dropout = (
             dropout_layer(f"{name}_dropout", dropout, self.dtype_policy) for name in ("attention", "inner", "outer")
         )
@@ -177,9 +178,3 @@ class CausalBlock(keras.layers.Layer):
         batch, length = tf.unstack(tf.shape(inputs)[:2])
         heads = tf.reshape(inputs, [batch, length, self.num_heads, inputs.shape[-1] // self.num_heads])
         return tf.transpose(heads, [0, 2, 1, 3])
-
-    def compute_output_shape(self, input_shape: tuple) -> tuple:
-        return input_shape
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "num_heads": self.num_heads, "dropout": self.rate}

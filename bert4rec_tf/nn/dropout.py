@@ -6,13 +6,14 @@ import keras
 import tensorflow as tf
 
 from bert4rec_tf.foundation.types import Shape, Tensor
+from bert4rec_tf.nn.configured import Configured
 
 NOISE_LEVELS = 1 << 16
 """Random 16-bit numbers decide what is dropped. They cost half as much as 32 bits, and the rate is right to 1e-5."""
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
-class Dropout(keras.layers.Layer):
+class Dropout(Configured):
     """Drops a fraction of the inputs and scales up the rest.
 
     Args:
@@ -55,12 +56,6 @@ class Dropout(keras.layers.Layer):
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         kept = self.draw_kept(tf.shape(inputs), training)
         return inputs if kept is None else inputs * (kept * self.scale)
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return input_shape
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "rate": self.rate, "seed": self.seed}
 
 
 def dropout_layer(name: str, rate: float, dtype: keras.DTypePolicy) -> Dropout:

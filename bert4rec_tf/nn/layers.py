@@ -14,6 +14,7 @@ from keras import ops
 
 from bert4rec_tf.foundation.types import Shape, Tensor
 from bert4rec_tf.nn import kernels
+from bert4rec_tf.nn.configured import Configured
 from bert4rec_tf.nn.dropout import check_rate, dropout_layer
 
 LAYER_NORM_EPSILON = 1e-12
@@ -53,7 +54,7 @@ def check_size(name: str, size: int, least: int = 1) -> int:
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
-class PositionEmbedding(keras.layers.Layer):
+class PositionEmbedding(Configured):
     """Adds a learnable vector per position, h_i = v_i + p_i (section 3.4).
 
     Args:
@@ -89,19 +90,9 @@ class PositionEmbedding(keras.layers.Layer):
             raise ValueError(f"`inputs` must have at most {self.max_length} positions. Received: {inputs.shape}")
         return inputs + self.embeddings[: ops.shape(inputs)[1]]
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return input_shape
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "max_length": self.max_length,
-            "initializer_stddev": self.initializer_stddev,
-        }
-
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
-class MultiHeadAttention(keras.layers.Layer):
+class MultiHeadAttention(Configured):
     """Multi-head self-attention in both directions (equations 1 and 2).
 
     Queries, keys, values and the output each have a dense layer with a bias. Scores are divided by sqrt(d / h), and
@@ -167,17 +158,9 @@ class MultiHeadAttention(keras.layers.Layer):
     def compute_output_shape(self, input_shape: Shape) -> tuple[Shape, Shape]:
         return input_shape, (input_shape[0], self.num_heads, input_shape[1], input_shape[1])
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "dropout": self.dropout,
-            "initializer_stddev": self.initializer_stddev,
-        }
-
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
-class FeedForward(keras.layers.Layer):
+class FeedForward(Configured):
     """The position-wise feed-forward network, GELU(x W1 + b1) W2 + b2 (equation 3).
 
     Args:
@@ -208,19 +191,9 @@ class FeedForward(keras.layers.Layer):
     def call(self, inputs: Tensor) -> Tensor:
         return self.outer(kernels.gelu(self.inner(inputs)))
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return input_shape
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "intermediate_dim": self.intermediate_dim,
-            "initializer_stddev": self.initializer_stddev,
-        }
-
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
-class Residual(keras.layers.Layer):
+class Residual(Configured):
     """The residual connection around a sublayer: LN(x + Dropout(sublayer(x))) (section 3.3).
 
     Args:
@@ -261,20 +234,9 @@ class Residual(keras.layers.Layer):
             result = ops.cast(inputs, result.dtype) + result
         return ops.cast(result, self.compute_dtype) if self.norm is None else self.norm(result)
 
-    def compute_output_shape(self, inputs_shape: Shape, outputs_shape: Shape | None = None) -> Shape:
-        return inputs_shape
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "dropout": self.dropout,
-            "use_layer_norm": self.use_layer_norm,
-            "use_residual": self.use_residual,
-        }
-
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
-class TransformerBlock(keras.layers.Layer):
+class TransformerBlock(Configured):
     """One Transformer layer: attention and a feed-forward network, each followed by `Residual` (equations 4 to 6).
 
     Args:
@@ -346,22 +308,9 @@ class TransformerBlock(keras.layers.Layer):
     def compute_output_shape(self, input_shape: Shape) -> tuple[Shape, Shape]:
         return input_shape, (input_shape[0], self.num_heads, input_shape[1], input_shape[1])
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "intermediate_dim": self.intermediate_dim,
-            "dropout": self.dropout,
-            "attention_dropout": self.attention_dropout,
-            "use_feed_forward": self.use_feed_forward,
-            "use_layer_norm": self.use_layer_norm,
-            "use_residual": self.use_residual,
-            "initializer_stddev": self.initializer_stddev,
-        }
-
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
-class MaskedItemHead(keras.layers.Layer):
+class MaskedItemHead(Configured):
     """The output layer: GELU(h W + b), layer norm, then the item table and a bias per row (equation 7).
 
     The layer norm is in the original program; equation 7 has none. The table is the input's own (tied weights), so each
@@ -410,11 +359,3 @@ class MaskedItemHead(keras.layers.Layer):
 
     def compute_output_shape(self, hidden_shape: Shape, table_shape: Shape | None = None) -> Shape:
         return (*hidden_shape[:-1], self.num_rows)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "num_rows": self.num_rows,
-            "use_layer_norm": self.use_layer_norm,
-            "initializer_stddev": self.initializer_stddev,
-        }
