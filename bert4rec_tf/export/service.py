@@ -1,6 +1,6 @@
 """The content of a SavedModel: TensorFlow functions that take raw ids and return raw ids and scores."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -138,7 +138,7 @@ class Service(tf.Module):
 
     def recommend_to(
         self,
-        *whom: Tensor,
+        whom: Sequence[Tensor],
         k: Tensor,
         exclude_seen: Tensor,
         exclude: Tensor,
@@ -148,7 +148,7 @@ class Service(tf.Module):
         """Returns the best `items`, string [b, k], and the `scores` they are ranked by, float32 [b, k].
 
         Args:
-            *whom: raw histories, string [b, any], and raw users, string [b], if the model has user embeddings.
+            whom: raw histories, string [b, any], and raw users, string [b], if the model has user embeddings.
             k: [] int32, at least 1.
             exclude_seen: [] bool, whether to leave out the items of the histories.
             exclude: string [b or 1, any], further items to leave out.
@@ -321,14 +321,7 @@ def _without_users(service: Service, defaults: dict[str, tf.Tensor]) -> tuple[Ca
         candidates=defaults["candidates"],
         popularity_correction=defaults["popularity_correction"],
     ):
-        return service.recommend_to(
-            histories,
-            k=k,
-            exclude_seen=exclude_seen,
-            exclude=exclude,
-            candidates=candidates,
-            popularity_correction=popularity_correction,
-        )
+        return service.recommend_to((histories,), k, exclude_seen, exclude, candidates, popularity_correction)
 
     @graph(input_signature=[HISTORIES])
     def serving_default(histories):
@@ -358,15 +351,7 @@ def _with_users(service: Service, defaults: dict[str, tf.Tensor]) -> tuple[Calla
         candidates=defaults["candidates"],
         popularity_correction=defaults["popularity_correction"],
     ):
-        return service.recommend_to(
-            histories,
-            users,
-            k=k,
-            exclude_seen=exclude_seen,
-            exclude=exclude,
-            candidates=candidates,
-            popularity_correction=popularity_correction,
-        )
+        return service.recommend_to((histories, users), k, exclude_seen, exclude, candidates, popularity_correction)
 
     @graph(input_signature=[HISTORIES, USERS])
     def serving_default(histories, users):

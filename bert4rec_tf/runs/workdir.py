@@ -34,6 +34,11 @@ class WorkDirectory:
     Attributes:
         path: the folder.
         prepared: the folder of training examples and candidates; many runs can share it.
+        config, metrics, export: the settings, the results and the exported model.
+        initial: the weights that a warm start started from.
+        vocabulary, users: raw ids, one per line; of the users, if the model has user embeddings.
+        counts: how often each item occurs in the data.
+        training_counts: the same in what the final model was trained on. Older folders do not have it.
         follows: whether another machine holds the lock and writes, and this one only reads.
     """
 
@@ -42,6 +47,10 @@ class WorkDirectory:
     def __init__(self, path: Path, prepared: Path | None = None) -> None:
         self.path = path
         self.prepared = prepared or path / "prepared"
+        self.config, self.metrics, self.initial = path / CONFIG, path / "metrics.json", path / "initial.npz"
+        self.vocabulary, self.users = path / "vocabulary.txt", path / "users.txt"
+        self.counts, self.training_counts = path / "counts.txt", path / "training_counts.txt"
+        self.export = path / SAVED_MODEL
         self._lock = files.FolderLock(path, busy=BUSY)
 
     @classmethod
@@ -49,44 +58,9 @@ class WorkDirectory:
         """Returns the folder at `path`, else `runs/<dataset>-<model>-<digest>`."""
         return cls(path or Path("runs") / f"{run.dataset}-{run.model}-{run.digest}", prepared)
 
-    @property
-    def config(self) -> Path:
-        return self.path / CONFIG
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.json"
-
-    @property
-    def vocabulary(self) -> Path:
-        return self.path / "vocabulary.txt"
-
-    @property
-    def counts(self) -> Path:
-        return self.path / "counts.txt"
-
-    @property
-    def training_counts(self) -> Path:
-        """How often each item occurs in what the final model was trained on. Older folders do not have it."""
-        return self.path / "training_counts.txt"
-
-    @property
-    def users(self) -> Path:
-        """Raw user ids, if the model has user embeddings."""
-        return self.path / "users.txt"
-
-    @property
-    def initial(self) -> Path:
-        """The weights that a warm start started from."""
-        return self.path / "initial.npz"
-
     def features(self, name: str) -> Path:
         """The features of items or users, in the order of the vocabulary or the users (`data.features`)."""
         return self.path / f"{name}.npz"
-
-    @property
-    def export(self) -> Path:
-        return self.path / SAVED_MODEL
 
     def phase(self, name: str) -> Path:
         """The folder of one training, SELECT, RETRAIN or ALL (`config.run`)."""

@@ -57,15 +57,16 @@ class State:
         return next((row for row in self.curve if row["step"] == self.best_step), None)
 
 
+@dataclass(eq=False)
 class Trainer:
     """Trains one model in one folder. If the folder holds a checkpoint, training resumes from it.
 
-    Args:
+    Attributes:
         model: the model to train.
         batches: first step -> endless training batches, starting with that step.
         settings: optimizer, schedule and how often to evaluate.
         folder: for checkpoints, the curve and TensorBoard's files.
-        last_step: where to stop; `settings.steps`, at which the learning rate is 0, or earlier.
+        last_step: where to stop; None for `settings.steps`, at which the learning rate is 0.
         validate: returns the metrics on the validation items; None if they are trained on.
         title: shown with the progress.
         silent: show nothing.
@@ -78,43 +79,29 @@ class Trainer:
         team: the machines that train together. All read the checkpoints in `folder`; the chief alone writes there.
     """
 
-    def __init__(
-        self,
-        model: Recommender,
-        batches: Callable[[int], tf.data.Dataset],
-        settings: TrainingSettings,
-        folder: Path,
-        last_step: int | None = None,
-        validate: Callable[[], dict[str, float]] | None = None,
-        title: str = "training",
-        silent: bool = False,
-        checkpoint_seconds: float = CHECKPOINT_SECONDS,
-        strategy: tf.distribute.Strategy | None = None,
-        watch: Callable[[dict[str, float]], None] | None = None,
-        initialise: Callable[[], None] | None = None,
-        later_steps: int = 0,
-        team: Team | None = None,
-    ) -> None:
-        self.model = model
-        self.batches = batches
-        self.settings = settings
-        self.folder = folder
-        self.last_step = last_step or settings.steps
-        self.validate = validate
-        self.title = title
-        self.silent = silent
-        self.checkpoint_seconds = checkpoint_seconds
-        self.strategy = strategy
-        self.watch = watch or (lambda row: None)
-        self.initialise = initialise
-        self.later_steps = later_steps
-        self.team = team or Team()
+    model: Recommender
+    batches: Callable[[int], tf.data.Dataset]
+    settings: TrainingSettings
+    folder: Path
+    last_step: int | None = None
+    validate: Callable[[], dict[str, float]] | None = None
+    title: str = "training"
+    silent: bool = False
+    checkpoint_seconds: float = CHECKPOINT_SECONDS
+    strategy: tf.distribute.Strategy | None = None
+    watch: Callable[[dict[str, float]], None] | None = None
+    initialise: Callable[[], None] | None = None
+    later_steps: int = 0
+    team: Team = field(default_factory=Team)
+
+    def __post_init__(self) -> None:
         self.state = State()
-        with strategy.scope() if strategy else contextlib.nullcontext():
-            self.optimizer = optimizer_of(settings)
-            self.optimizer.build(model.trainable_variables)
-        self._variables = {"model": model.variables, "optimizer": self.optimizer.variables}
-        self._checkpoints = checkpoints.Series(folder)
+        with self.strategy.scope() if self.strategy else contextlib.nullcontext():
+            self.optimizer = optimizer_of(self.settings)
+            self.optimizer.build(self.model.trainable_variables)
+        self._end = self.last_step or self.settings.steps
+        self._variables = {"model": self.model.variables, "optimizer": self.optimizer.variables}
+        self._checkpoints = checkpoints.Series(self.folder)
 
     def run(self) -> State:
         """Trains, or resumes, to the end. The model then has the best weights; without `validate`, the last ones.
@@ -129,7 +116,7 @@ class Trainer:
         self.team.agree({"checkpoint": f"of step {self.state.step}"})
         if not saved and self.initialise is not None:
             self.initialise()
-        for row in self.state.curve:
+        for row in self.state.curve if self.watch else ():
             self.watch(row)
         if not self.state.finished:
             with self.team.watched():
@@ -144,7 +131,7 @@ class Trainer:
         step = make_step(self.model, self.optimizer, self.settings, self.strategy, batches.element_spec)
         progress = Progress(
             self.title,
-            self.last_step,
+            self._end,
             self.state.step,
             self.settings.batch_size,
             silent=self.silent,
@@ -185,7 +172,7 @@ class Trainer:
         return bool(self.team.sum(np.array([interrupted]))[0]) if self.state.finished else stopped
 
     def _is_due(self) -> bool:
-        return self.state.step == self.last_step or self.state.step % self.settings.evaluate_every == 0
+        return self.state.step == self._end or self.state.step % self.settings.evaluate_every == 0
 
     def _count(self, values: dict[str, float]) -> None:
         self.state.step += 1
@@ -211,14 +198,15 @@ class Trainer:
             state.best_step = state.step
             if self.team.is_chief:
                 checkpoints.save(self.folder / BEST, self._variables, asdict(state))
-        state.finished = state.step == self.last_step or self._should_stop()
+        state.finished = state.step == self._end or self._should_stop()
         if self.team.is_chief:
             write_curve(self.folder / "curve.csv", state.curve)
             if state.finished and plots.available():
                 plots.plot_curve(self.folder / "curve.png", state.curve, self.title)
         values = ", ".join(f"{name} {row[name]:.4f}" for name in ("loss", "hr@10", SELECTION_METRIC) if name in row)
         progress.say(f"{self.title}: step {state.step:,}, {state.seconds / 60:.1f} minutes: {values}")
-        self.watch(row)
+        if self.watch is not None:
+            self.watch(row)
 
     def _should_stop(self) -> bool:
         if not self.settings.patience or not self.state.best_step:
