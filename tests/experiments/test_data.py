@@ -113,7 +113,7 @@ def published(tmp_path, monkeypatch):
     remote = dataclasses.replace(source.fetched[1], checksum=checksum)
     changed = [file if file.remote is None else dataclasses.replace(file, remote=remote) for file in source.files]
     dataset = dataclasses.replace(
-        datasets.DATASETS["ml-20m"], sources={"processed": dataclasses.replace(source, files=tuple(changed))}
+        datasets.DATASETS["ml-20m"], processed=dataclasses.replace(source, files=tuple(changed))
     )
     monkeypatch.setitem(datasets.DATASETS, "ml-20m", dataset)
     return folder

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -74,24 +74,38 @@ class Dataset:
 
     Attributes:
         title: its name in the paper's tables.
-        sources: `processed` and `raw`; none for a built-in one.
+        processed, raw: the authors' file and the publisher's; None for a built-in one.
         generator: makes a built-in one.
         remark: a known difference from Table 1.
     """
 
     title: str
-    sources: Mapping[str, Source] = field(default_factory=dict)
+    processed: Source | None = None
+    raw: Source | None = None
     generator: MarkovCatalogue | OrderlessCatalogue | None = None
     remark: str | None = None
+
+
+def _processed(name: str, blob: str, megabytes: int, terms: str | None = None) -> Source:
+    """Returns a file in the authors' repository, where it has this Git id."""
+    return Source((File(f"{name}.txt", _authors(f"{name}.txt", blob, megabytes)),), terms=terms)
 
 
 def _authors(file: str, blob: str, megabytes: int) -> Remote:
     return Remote((AUTHORS + file,), f"git:{blob}", megabytes * MEGABYTE)
 
 
-def _grouplens(file: str, sha256: str, megabytes: int) -> Remote:
-    return Remote((GROUPLENS + file,), f"sha256:{sha256}", megabytes * MEGABYTE)
+def _movielens(name: str, sha256: str, megabytes: int, member: str, columns: tuple[str, str, str]) -> tuple[File, File]:
+    """Returns GroupLens' archive, and the unpacked file."""
+    archive = Remote((f"{GROUPLENS}{name}.zip",), f"sha256:{sha256}", megabytes * MEGABYTE)
+    return File(f"{name}.zip", archive, member, columns), File(f"{name}/{member}", columns=columns)
 
+
+_RATINGS = ("1", "2", "4")
+_REVIEWS = ("reviewerID", "asin", "unixReviewTime")
+_STEAM = ("username", "product_id", "date")
+_SAMPLE = ("user", "item", "timestamp")
+_MOVIES = ("userId", "movieId", "timestamp")
 
 _RATINGS_BEAUTY = Remote(
     (SNAP + "ratings_Beauty.csv",),
@@ -105,101 +119,52 @@ _STEAM_REVIEWS = Remote(
     ),
     "sha256:40c6343deedf488689987749c5f8435233da48c163fbaa2a7766c215d584bc61",
 )
-_RATINGS = ("1", "2", "4")
-_REVIEWS = ("reviewerID", "asin", "unixReviewTime")
-_STEAM = ("username", "product_id", "date")
-_SAMPLE = ("user", "item", "timestamp")
-_MOVIES = ("userId", "movieId", "timestamp")
+_ML_1M = _movielens(
+    "ml-1m", "a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20", 32, "ratings.dat", _RATINGS
+)
+_ML_20M = _movielens(
+    "ml-20m", "96f243c338a8665f6bcc89c53edf6ee39162a846940de6b7c8c48aeada765ff3", 512, "ratings.csv", _MOVIES
+)
+_ML_20M_PROCESSED = (
+    File("ml-20m.txt"),
+    File("ml-20m.zip", member="ml-20m.txt"),
+    File("ml-20m-processed.zip", _authors("ml-20m.zip", "94df4e7735d9776c21561168b6ee437bf969335a", 512), "ml-20m.txt"),
+)
 
 DATASETS: dict[str, Dataset] = {
     "beauty": Dataset(
         "Beauty",
-        {
-            "processed": Source(
-                (File("beauty.txt", _authors("beauty.txt", "16718a33ebdb33504f257421b18ae8bf3ddfe327", 16)),)
+        _processed("beauty", "16718a33ebdb33504f257421b18ae8bf3ddfe327", 16),
+        Source(
+            (
+                File("ratings_Beauty.csv", _RATINGS_BEAUTY, columns=_RATINGS),
+                File("reviews_Beauty.json", columns=_REVIEWS),
             ),
-            "raw": Source(
-                (
-                    File("ratings_Beauty.csv", _RATINGS_BEAUTY, columns=_RATINGS),
-                    File("reviews_Beauty.json", columns=_REVIEWS),
-                ),
-                5,
-            ),
-        },
+            5,
+        ),
     ),
     "steam": Dataset(
         "Steam",
-        {
-            "processed": Source(
-                (File("steam.txt", _authors("steam.txt", "d277c3a119f12764dc2822eca9684949a516b244", 128)),)
+        _processed("steam", "d277c3a119f12764dc2822eca9684949a516b244", 128),
+        Source(
+            (
+                File("steam_reviews.json.gz", _STEAM_REVIEWS, columns=_STEAM),
+                File("steam_reviews.json", columns=_STEAM),
             ),
-            "raw": Source(
-                (
-                    File("steam_reviews.json.gz", _STEAM_REVIEWS, columns=_STEAM),
-                    File("steam_reviews.json", columns=_STEAM),
-                ),
-                5,
-            ),
-        },
+            5,
+        ),
     ),
-    "steam-sample": Dataset(
-        "Steam, sample",
-        {"processed": Source((File("steam-sample.csv", columns=_SAMPLE),), 1)},
-    ),
+    "steam-sample": Dataset("Steam, sample", Source((File("steam-sample.csv", columns=_SAMPLE),), 1)),
     "ml-1m": Dataset(
         "ML-1m",
-        {
-            "processed": Source(
-                (File("ml-1m.txt", _authors("ml-1m.txt", "9ab8e3edb8742f8d8cc4911e3dee25e82a6fcc24", 32)),),
-                terms=MOVIELENS_TERMS,
-            ),
-            "raw": Source(
-                (
-                    File(
-                        "ml-1m.zip",
-                        _grouplens("ml-1m.zip", "a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20", 32),
-                        "ratings.dat",
-                        _RATINGS,
-                    ),
-                    File("ml-1m/ratings.dat", columns=_RATINGS),
-                ),
-                5,
-                MOVIELENS_TERMS,
-            ),
-        },
+        _processed("ml-1m", "9ab8e3edb8742f8d8cc4911e3dee25e82a6fcc24", 32, MOVIELENS_TERMS),
+        Source(_ML_1M, 5, MOVIELENS_TERMS),
         remark="Table 1's mean length and density of ML-1m are those without the two held-out actions of every user.",
     ),
     "ml-20m": Dataset(
         "ML-20m",
-        {
-            "processed": Source(
-                (
-                    File("ml-20m.txt"),
-                    File("ml-20m.zip", member="ml-20m.txt"),
-                    File(
-                        "ml-20m-processed.zip",
-                        _authors("ml-20m.zip", "94df4e7735d9776c21561168b6ee437bf969335a", 512),
-                        "ml-20m.txt",
-                    ),
-                ),
-                terms=MOVIELENS_TERMS,
-            ),
-            "raw": Source(
-                (
-                    File(
-                        "ml-20m.zip",
-                        _grouplens(
-                            "ml-20m.zip", "96f243c338a8665f6bcc89c53edf6ee39162a846940de6b7c8c48aeada765ff3", 512
-                        ),
-                        "ratings.csv",
-                        _MOVIES,
-                    ),
-                    File("ml-20m/ratings.csv", columns=_MOVIES),
-                ),
-                1,
-                MOVIELENS_TERMS,
-            ),
-        },
+        Source(_ML_20M_PROCESSED, terms=MOVIELENS_TERMS),
+        Source(_ML_20M, 1, MOVIELENS_TERMS),
     ),
     "synthetic": Dataset("Synthetic", generator=MarkovCatalogue()),
     "synthetic-orderless": Dataset("Synthetic, orderless", generator=OrderlessCatalogue()),
@@ -217,14 +182,14 @@ def find(name: str) -> Dataset:
     if family(name) not in DATASETS:
         raise unknown_name("dataset", name, DATASETS)
     dataset = DATASETS[family(name)]
-    if name.endswith(RAW) and not dataset.sources:
+    if name.endswith(RAW) and dataset.processed is None:
         raise UserError(f"{family(name)!r} is built in and has no source. Received: source=raw")
     return dataset
 
 
 def source_of(name: str) -> Source | None:
     """Returns where the data set of this name comes from; None for a built-in one."""
-    return find(name).sources.get("raw" if name.endswith(RAW) else "processed")
+    return find(name).raw if name.endswith(RAW) else find(name).processed
 
 
 def default_folder(folder: Path | str | None = None) -> Path:

@@ -223,7 +223,7 @@ def test_an_authors_file_that_is_theirs_is_taken_without_a_word(tmp_path, capfd,
     put(tmp_path, name, content)
     blob = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
     source = datasets.Source((datasets.File("beauty.txt", Remote(("http://localhost/",), f"git:{blob}")),))
-    monkeypatch.setitem(datasets.DATASETS, "beauty", datasets.Dataset("Beauty", {"processed": source}))
+    monkeypatch.setitem(datasets.DATASETS, "beauty", datasets.Dataset("Beauty", source))
     datasets.load("beauty", tmp_path)
     assert not capfd.readouterr().err
 
@@ -231,7 +231,7 @@ def test_an_authors_file_that_is_theirs_is_taken_without_a_word(tmp_path, capfd,
 def test_the_published_sources_are_named_with_their_checksums():
     assert datasets.source_of("steam-sample").fetched is None
     for name, dataset in datasets.DATASETS.items():
-        for source in dataset.sources.values() if name != "steam-sample" else ():
+        for source in filter(None, (dataset.processed, dataset.raw)) if name != "steam-sample" else ():
             remote = source.fetched[1]
             manner, digits = remote.checksum.split(":")
             assert len(digits) == {"git": 40, "sha256": 64}[manner] and all(
@@ -251,7 +251,7 @@ def test_a_data_set_that_nobody_offers_is_read_where_it_lies(tmp_path):
 def test_real_files_have_the_blob_ids_of_git(real_file):
     content = gzip.decompress(real_file("beauty.txt.gz").read_bytes())
     blob = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-    remote = datasets.DATASETS["beauty"].sources["processed"].fetched[1]
+    remote = datasets.DATASETS["beauty"].processed.fetched[1]
     assert remote.checksum == f"git:{blob}" and len(content) < remote.size
 
 

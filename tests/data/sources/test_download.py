@@ -220,7 +220,7 @@ def test_a_data_set_is_fetched_once_and_then_used_without_a_network(tmp_path, mo
     with served(lines) as server:
         file = datasets.File("ml-1m.txt", Remote((server.url + "/file",), f"git:{blob}"))
         source = datasets.Source((file,), terms=datasets.MOVIELENS_TERMS)
-        monkeypatch.setitem(datasets.DATASETS, "ml-1m", datasets.Dataset("ML-1m", {"processed": source}))
+        monkeypatch.setitem(datasets.DATASETS, "ml-1m", datasets.Dataset("ML-1m", source))
         server.status = 404
         with pytest.raises(UserError):
             datasets.load("ml-1m", tmp_path)
