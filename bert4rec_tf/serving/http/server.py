@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import os
 import signal
 import socket
 from collections.abc import Callable
@@ -23,6 +24,8 @@ DRAIN_SECONDS = 1.0
 
 FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 """Errors of a system that has no room for another connection."""
+
+TURNED_AWAY = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\nRetry-After: 1\r\n\r\n"
 
 
 def serve(settings: ServerSettings) -> None:
@@ -71,7 +74,8 @@ async def run(
         service.application(), access_log=None, handler_cancellation=True, shutdown_timeout=shutdown_seconds
     )
     await runner.setup()
-    asyncio.get_running_loop().set_exception_handler(FullServer())
+    full = FullServer(listener)
+    asyncio.get_running_loop().set_exception_handler(full)
     try:
         site = web.SockSite(runner, listener, backlog=1_024)
         await site.start()
@@ -84,25 +88,52 @@ async def run(
                 while runner.server.connections:
                     await asyncio.sleep(0.01)
     finally:
+        full.close()
         await runner.cleanup()
 
 
 class FullServer:
-    """An exception handler of the event loop that says at most once a minute that no connection can be accepted.
+    """An exception handler of the event loop that turns new callers away while no connection can be accepted.
 
-    The loop reports that again and again while callers wait. It accepts them when other connections end.
+    They get 503, or only a closed connection. It warns at most once a minute.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
         self._silent_until = 0.0
+        self._spare = self._open()
+
+    def _open(self) -> int:
+        """Returns a descriptor to give up when one is needed to accept a connection; -1 if there is none."""
+        try:
+            return os.open(os.devnull, os.O_RDONLY)
+        except OSError:
+            return -1
+
+    def close(self) -> None:
+        """Gives up the descriptor."""
+        if self._spare >= 0:
+            os.close(self._spare)
+        self._spare = -1
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
+        if isinstance(error, ValueError) and self._listener.fileno() < 0:
+            return  # The loop wanted to accept again after the server had stopped.
         if not (isinstance(error, OSError) and error.errno in FULL):
             loop.default_exception_handler(context)
-        elif loop.time() >= self._silent_until:
+            return
+        if loop.time() >= self._silent_until:
             self._silent_until = loop.time() + 60
-            warn(f"new connections must wait ({error.strerror}); raise the limit of open files with ulimit -n")
+            warn(f"new callers are turned away ({error.strerror}); raise the limit of open files with ulimit -n")
+        self.close()
+        with contextlib.suppress(OSError):  # in the end because nobody waits
+            while True:
+                connection, _ = self._listener.accept()
+                with connection, contextlib.suppress(OSError):
+                    connection.setblocking(False)
+                    connection.send(TURNED_AWAY)
+        self._spare = self._open()
 
 
 def listening(settings: ServerSettings) -> socket.socket:
