@@ -18,7 +18,8 @@ COUNTED = ("pop", "item_cooccurrence")
 
 def measure_baselines(run: Run, split: LeaveOneOut, task: RankingTask) -> dict[str, Metrics]:
     """Returns the metrics of COUNTED and `random`; and of `ceiling` or `paper` if these data have one."""
-    baselines = {**{name: _counted(name, split, task) for name in COUNTED}, "random": _random(task)}
+    baselines = {name: _counted(name, split, task) for name in COUNTED}
+    baselines["random"] = {protocol: random_metrics(task.num_candidates(protocol)) for protocol in task.protocols}
     generator = datasets.DATASETS[run.dataset].generator if run.dataset in datasets.DATASETS else None
     if isinstance(generator, MarkovCatalogue) and generator.sequences().fingerprint == split.sequences.fingerprint:
         baselines["ceiling"] = _ceiling(generator, split, task)
@@ -30,10 +31,6 @@ def _counted(name: str, split: LeaveOneOut, task: RankingTask) -> Metrics:
     model = MODELS[name](split.sequences.num_items)
     model.adapt(split.training(with_validation=True))
     return Ranker(model.score, model.max_history or 1).measure(task)[1]
-
-
-def _random(task: RankingTask) -> Metrics:
-    return {protocol: random_metrics(task.num_candidates(protocol)) for protocol in task.protocols}
 
 
 def _ceiling(generator: MarkovCatalogue, split: LeaveOneOut, task: RankingTask) -> Metrics:

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Mapping
+from dataclasses import dataclass
 
 from tqdm import tqdm
 
@@ -13,10 +13,11 @@ BAR = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}
 """Without tqdm's own estimate, which counts the first step."""
 
 
+@dataclass(eq=False)
 class Progress:
     """Shows the progress of work that is counted in steps.
 
-    Args:
+    Attributes:
         title: what is being done.
         total: number of steps.
         initial: steps that were done before.
@@ -26,54 +27,48 @@ class Progress:
         later: steps of the work after this, at most, which are as long.
     """
 
-    def __init__(
-        self,
-        title: str,
-        total: int,
-        initial: int = 0,
-        examples_per_step: int = 1,
-        line_every: float = 30.0,
-        silent: bool = False,
-        later: int = 0,
-    ) -> None:
-        self._title = title
-        self._total = total
-        self._done = self._initial = initial
-        self._examples_per_step = examples_per_step
-        self._line_every = line_every
-        self._silent = silent
-        self._later = later
+    title: str
+    total: int
+    initial: int = 0
+    examples_per_step: int = 1
+    line_every: float = 30.0
+    silent: bool = False
+    later: int = 0
+
+    def __post_init__(self) -> None:
+        self._done = self.initial
         self._begin = self._last_line = time.monotonic()
-        shows_bar = sys.stderr.isatty() and not silent
-        self._bar = tqdm(total=total, initial=initial, desc=title, bar_format=BAR) if shows_bar else None
+        shows_bar = sys.stderr.isatty() and not self.silent
+        options = {"total": self.total, "initial": self.initial, "desc": self.title, "bar_format": BAR}
+        self._bar = tqdm(**options) if shows_bar else None
 
     def advance(self, **values: float) -> None:
         """Counts one step and shows these values with it."""
         self._done += 1
-        now, measured = time.monotonic(), self._done - self._initial - 1
+        now, measured = time.monotonic(), self._done - self.initial - 1
         if measured == 0:
             self._begin = now
-        parts = [_format(values)] if values else []
-        seconds, is_due = 0.0, now - self._last_line >= self._line_every
+        parts = [" ".join(f"{name} {value:.4g}" for name, value in values.items())] if values else []
+        seconds, is_due = 0.0, now - self._last_line >= self.line_every
         if measured >= MEASURED:
             seconds = max(now - self._begin, 1e-9) / measured
-            parts += [f"{self._examples_per_step / seconds:,.0f} examples/s", self._left(seconds)]
+            parts += [f"{self.examples_per_step / seconds:,.0f} examples/s", self._left(seconds)]
         if self._bar is not None:
             self._bar.set_postfix_str(", ".join(reversed(parts)), refresh=False)  # its end may be cut off
             self._bar.update()
-        elif is_due or (measured == MEASURED and (self._total - self._done) * seconds >= self._line_every):
+        elif is_due or (measured == MEASURED and (self.total - self._done) * seconds >= self.line_every):
             self._last_line = now
-            self.say(", ".join([f"{self._title}: step {self._done:,} of {self._total:,}", *parts]))
+            self.say(", ".join([f"{self.title}: step {self._done:,} of {self.total:,}", *parts]))
 
     def _left(self, seconds: float) -> str:
         """Returns the time that is left if a step takes so many seconds."""
-        left = self._total - self._done
-        with_later = f", at most {clock((left + self._later) * seconds)} for both trainings" if self._later else ""
+        left = self.total - self._done
+        with_later = f", at most {clock((left + self.later) * seconds)} for both trainings" if self.later else ""
         return f"{clock(left * seconds)} left{with_later}"
 
     def say(self, line: str) -> None:
         """Prints a line without breaking the bar."""
-        if not self._silent:
+        if not self.silent:
             tqdm.write(line, file=sys.stderr) if self._bar is not None else print(line, file=sys.stderr, flush=True)
 
     def close(self) -> None:
@@ -117,10 +112,6 @@ class Transfer:
             self._last_line = time.monotonic()
             whole = f" of {self._total / 1e6:,.0f}" if self._total else ""
             print(f"{self._title}: {self._done / 1e6:,.0f}{whole} MB", file=sys.stderr, flush=True)
-
-
-def _format(values: Mapping[str, float]) -> str:
-    return " ".join(f"{name} {value:.4g}" for name, value in values.items())
 
 
 def clock(seconds: float) -> str:

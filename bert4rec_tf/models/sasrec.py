@@ -85,17 +85,13 @@ class SASRec(FeatureRecommender):
         states = self.states(batch["items"], True, batch.get("users"), table)
         weights = tf.cast(batch["targets"] > 0, states.dtype) / self.loss_weight(batch)
         if self.settings.loss == "cross_entropy":
-            return self._cross_entropy(states, table, batch["targets"], weights)
+            targets, states, weights = self.of_targets(batch["targets"], states, weights)
+            return losses.table_cross_entropy(states, table, self._no_item(), targets, weights)
         positives = tf.einsum("bnd,bnd->bn", states, tf.gather(table, batch["targets"]))
         negatives = tf.einsum("bnd,bncd->bnc", states, tf.gather(table, batch["negatives"]))
         if len(self._unseen):
             negatives += tf.gather(self.without_unseen(self.num_items + 1), batch["negatives"])
         return tf.reduce_sum(weights * losses.binary_cross_entropy(positives, negatives))
-
-    def _cross_entropy(self, states: Tensor, table: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Returns the weighted softmax loss."""
-        targets, states, weights = self.of_targets(targets, states, weights)
-        return losses.table_cross_entropy(states, table, self._no_item(), targets, weights)
 
     def loss_weight(self, batch: Batch) -> Tensor:
         return tf.reduce_sum(tf.cast(batch["targets"] > 0, tf.float32))

@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ NOT_KEPT = ("prepared", ".lock")
 """What `save` leaves out of a work directory."""
 
 
+@dataclass(eq=False, repr=False)
 class FittedModel:
     """What `fit` and `open` return. Items and users go in and out by the ids of the data, as texts.
 
@@ -51,17 +53,10 @@ class FittedModel:
         titles: raw id -> title; empty if no titles are known.
     """
 
-    def __init__(
-        self,
-        saved: SavedRecommender,
-        workdir: Path | None = None,
-        titles: Mapping[str, str] | None = None,
-        scratch: tempfile.TemporaryDirectory | None = None,
-    ) -> None:
-        self.saved = saved
-        self.workdir = workdir
-        self.titles = dict(titles or {})
-        self._scratch = scratch  # the folder lasts as long as the model
+    saved: SavedRecommender
+    workdir: Path | None = None
+    titles: Mapping[str, str] = field(default_factory=dict)
+    _scratch: tempfile.TemporaryDirectory | None = None  # the folder lasts as long as the model
 
     def recommend(
         self,

@@ -79,18 +79,13 @@ def read(path: Path) -> Source:
     if path.is_file() and path.suffix == ".npz" and path.resolve().parent.name in (SELECT, RETRAIN, ALL):
         return _of_run(WorkDirectory(path.resolve().parents[1]), path, path)
     if _index(path).exists():
-        return of_original(path, path.with_name(ORIGINAL_CONFIG), path.with_name(ORIGINAL_VOCABULARY))
+        model, words = tf1_import.load(path, path.with_name(ORIGINAL_CONFIG), path.with_name(ORIGINAL_VOCABULARY))
+        origin = {"path": str(path.resolve()), "checkpoint": path.name}
+        return Source.of_model("bert4rec", model, words.items.tolist(), [], **origin)
     raise UserError(
         "`init_from` must be a work directory, a checkpoint in one (select/best.npz), or the prefix of a TensorFlow "
         f"checkpoint (model.ckpt-400000). Received: init_from={path}"
     )
-
-
-def of_original(checkpoint: Path | str, config: Path | str, vocabulary: Path | str) -> Source:
-    """Reads a checkpoint of the authors' program. Arguments and errors are those of `tf1_import.load`."""
-    model, words = tf1_import.load(checkpoint, config, vocabulary)
-    path = str(Path(checkpoint).resolve())
-    return Source.of_model("bert4rec", model, words.items.tolist(), [], path=path, checkpoint=Path(checkpoint).name)
 
 
 def _of_run(workdir: WorkDirectory, checkpoint: Path | None, path: Path) -> Source:

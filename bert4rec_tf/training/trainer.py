@@ -150,7 +150,7 @@ class Trainer:
                 tensorboard.add(self.state.step, values)
                 progress.advance(loss=self.state.loss_sum / self.state.loss_count, rate=values["learning_rate"])
                 self.state.seconds = clock.seconds()
-                is_due = self._is_due()
+                is_due = self.state.step == self._end or self.state.step % self.settings.evaluate_every == 0
                 if is_due:
                     self._evaluate(progress, tensorboard)
                     self.state.seconds = clock.seconds()
@@ -170,9 +170,6 @@ class Trainer:
         if self.team.count == 1:
             return interrupted
         return bool(self.team.sum(np.array([interrupted]))[0]) if self.state.finished else stopped
-
-    def _is_due(self) -> bool:
-        return self.state.step == self._end or self.state.step % self.settings.evaluate_every == 0
 
     def _count(self, values: dict[str, float]) -> None:
         self.state.step += 1

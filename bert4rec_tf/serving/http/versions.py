@@ -1,5 +1,6 @@
 """Model versions: serves the newest complete one in a folder, and switches to a new one while requests are answered."""
 
+import contextlib
 import gc
 import re
 from collections.abc import Callable
@@ -116,19 +117,11 @@ class Versions(Generic[Loaded]):
     def _look(self) -> dict[int, Stamp]:
         """Returns the names, sizes and times of all files, for each version with a SavedModel."""
         stamps = {}
-        for path in self._children():
-            try:
+        for path in self._folder.glob("*/"):
+            with contextlib.suppress(OSError):  # The folder is being moved or deleted.
                 if _NUMBER.fullmatch(path.name) and (path / MODEL).is_file():
                     stamps[int(path.name)] = _stamp(path)
-            except OSError:
-                continue  # The folder is being moved or deleted.
         return stamps
-
-    def _children(self) -> list[Path]:
-        try:
-            return list(self._folder.iterdir())
-        except OSError:
-            return []
 
     def status(self) -> list[dict[str, Any]]:
         """Returns the state of each version, newest first, in TensorFlow Serving's format."""
