@@ -15,7 +15,19 @@ def _check_heads(num_heads: int | None, hidden_dim: int) -> None:
         )
 
 
-def _initial_vectors() -> str:
+def _size(default: int | None, help: str, **options: Any) -> Any:
+    return setting(default, help, at_least=1, **options)
+
+
+def _rate(default: float, help: str, **options: Any) -> Any:
+    return setting(default, help, at_least=0, below=1, changeable=True, **options)
+
+
+def _train_negatives(default: int) -> Any:
+    return _size(default, "unseen items per example, drawn again in every epoch", changeable=True)
+
+
+def _initial_vectors() -> Any:
     return setting(
         "random",
         "item vectors before training: random; or cooccurrence, from how often items stand near each other",
@@ -48,13 +60,8 @@ class FeatureSettings(Settings):
         "add the mean vector of the user's features at every position (default with --user_features: true)",
         newer=True,
     )
-    user_replacement: float = setting(
-        0.1,
-        "probability that a training example has another user's vector (with a vector of the user)",
-        at_least=0,
-        below=1,
-        changeable=True,
-        newer=True,
+    user_replacement: float = _rate(
+        0.1, "probability that a training example has another user's vector (with a vector of the user)", newer=True
     )
 
     @property
@@ -82,16 +89,12 @@ class BERT4RecSettings(FeatureSettings):
     """The architecture of section 3 (`models.bert4rec.BERT4Rec`)."""
 
     max_length: int = setting(50, "N: the longest input, the mask token included", at_least=2, changeable=True)
-    hidden_dim: int = setting(64, "d: width of the hidden states", at_least=1)
-    num_layers: int = setting(2, "L: number of Transformer blocks", at_least=1)
-    num_heads: int | None = setting(None, "h: attention heads (default: d / 32, one below d = 32)", at_least=1)
-    intermediate_dim: int | None = setting(None, "inner width of the feed-forward network (default: 4 d)", at_least=1)
-    dropout: float = setting(
-        0.1, "dropout of the embeddings and of each sub-layer", at_least=0, below=1, changeable=True
-    )
-    attention_dropout: float = setting(
-        0.1, "dropout of the attention probabilities", at_least=0, below=1, changeable=True
-    )
+    hidden_dim: int = _size(64, "d: width of the hidden states")
+    num_layers: int = _size(2, "L: number of Transformer blocks")
+    num_heads: int | None = _size(None, "h: attention heads (default: d / 32, one below d = 32)")
+    intermediate_dim: int | None = _size(None, "inner width of the feed-forward network (default: 4 d)")
+    dropout: float = _rate(0.1, "dropout of the embeddings and of each sub-layer")
+    attention_dropout: float = _rate(0.1, "dropout of the attention probabilities")
     initializer_stddev: float = setting(
         0.02, "standard deviation of the truncated normal initial weights", above=0, changeable=True
     )
@@ -118,18 +121,18 @@ class PopSettings(Settings):
 class ItemCooccurrenceSettings(Settings):
     """The settings of `models.item_cooccurrence.ItemCooccurrence`."""
 
-    window: int = setting(10, "how far apart two items may stand to be counted, and how many are read", at_least=1)
+    window: int = _size(10, "how far apart two items may stand to be counted, and how many are read")
     decay: float = setting(0.7, "what each further step apart, and each step back, multiplies", above=0, at_most=1)
     backward: float = setting(0.3, "what an item before another counts, of one after it", at_least=0)
     count_power: float = setting(0.5, "strengths are divided by the first item's count^count_power", at_least=0)
-    num_neighbors: int = setting(200, "how many of an item's strongest neighbours are kept", at_least=1)
+    num_neighbors: int = _size(200, "how many of an item's strongest neighbours are kept")
 
 
 @dataclass(frozen=True)
 class BprMfSettings(Settings):
     """The settings of `models.bpr_mf.BprMf`."""
 
-    hidden_dim: int = setting(64, "d: width of the user and item embeddings", at_least=1)
+    hidden_dim: int = _size(64, "d: width of the user and item embeddings")
     l2: float = setting(1e-3, "weight of the squared norms of an example's embeddings", at_least=0, changeable=True)
     initializer_stddev: float = setting(0.01, "standard deviation of the initial weights", above=0, changeable=True)
     negatives: str = setting(
@@ -153,9 +156,7 @@ class NcfSettings(Settings):
     hidden_dim: int = setting(64, "width of the tower's input, a multiple of 8", at_least=8)
     l2: float = setting(0.0, "weight of the squared norms of an example's embeddings", at_least=0, changeable=True)
     initializer_stddev: float = setting(0.01, "standard deviation of the initial weights", above=0, changeable=True)
-    train_negatives: int = setting(
-        4, "unseen items per example, drawn again in every epoch", at_least=1, changeable=True
-    )
+    train_negatives: int = _train_negatives(4)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -167,9 +168,9 @@ class NcfSettings(Settings):
 class GRU4RecSettings(Settings):
     """The settings of `models.gru4rec.GRU4Rec`."""
 
-    max_length: int = setting(50, "how many of a history's last items are read", at_least=1, changeable=True)
-    hidden_dim: int = setting(100, "width of the GRU and of the item embeddings", at_least=1)
-    dropout: float = setting(0.0, "dropout of the GRU's input and output", at_least=0, below=1, changeable=True)
+    max_length: int = _size(50, "how many of a history's last items are read", changeable=True)
+    hidden_dim: int = _size(100, "width of the GRU and of the item embeddings")
+    dropout: float = _rate(0.0, "dropout of the GRU's input and output")
     loss: str = setting("top1", "the training loss", choices=("top1", "top1_max", "bpr_max"), changeable=True)
     final_activation: str = setting(
         "tanh", "applied to the scores in the loss", choices=("linear", "tanh", "elu-0.5"), changeable=True
@@ -195,15 +196,13 @@ class GRU4RecPlusSettings(GRU4RecSettings):
 class CaserSettings(Settings):
     """The settings of `models.caser.Caser`."""
 
-    markov_order: int = setting(5, "L: how many of the last items are read", at_least=1)
-    num_targets: int = setting(3, "T: the next items that an example predicts", at_least=1, changeable=True)
-    hidden_dim: int = setting(50, "d: width of the user and item embeddings", at_least=1)
-    horizontal_filters: int = setting(16, "horizontal filters of each height", at_least=1)
-    vertical_filters: int = setting(4, "vertical filters", at_least=1)
-    dropout: float = setting(0.5, "dropout of the convolutions' output", at_least=0, below=1, changeable=True)
-    train_negatives: int = setting(
-        3, "unseen items per example, drawn again in every epoch", at_least=1, changeable=True
-    )
+    markov_order: int = _size(5, "L: how many of the last items are read")
+    num_targets: int = _size(3, "T: the next items that an example predicts", changeable=True)
+    hidden_dim: int = _size(50, "d: width of the user and item embeddings")
+    horizontal_filters: int = _size(16, "horizontal filters of each height")
+    vertical_filters: int = _size(4, "vertical filters")
+    dropout: float = _rate(0.5, "dropout of the convolutions' output")
+    train_negatives: int = _train_negatives(3)
     l2: float = setting(1e-6, "weight of half the squared norm of all weights", at_least=0, changeable=True)
 
 
@@ -211,11 +210,11 @@ class CaserSettings(Settings):
 class SASRecSettings(FeatureSettings):
     """The settings of `models.sasrec.SASRec`."""
 
-    max_length: int = setting(50, "how many of a history's last items are read", at_least=1, changeable=True)
-    hidden_dim: int = setting(50, "d: width of the hidden states", at_least=1)
-    num_layers: int = setting(2, "number of blocks", at_least=1)
-    num_heads: int = setting(1, "attention heads", at_least=1)
-    dropout: float = setting(0.5, "dropout of embeddings, attention and networks", at_least=0, below=1, changeable=True)
+    max_length: int = _size(50, "how many of a history's last items are read", changeable=True)
+    hidden_dim: int = _size(50, "d: width of the hidden states")
+    num_layers: int = _size(2, "number of blocks")
+    num_heads: int = _size(1, "attention heads")
+    dropout: float = _rate(0.5, "dropout of embeddings, attention and networks")
     loss: str = setting("binary", "the training loss", choices=("binary", "cross_entropy"), changeable=True)
     initial_vectors: str = _initial_vectors()
 

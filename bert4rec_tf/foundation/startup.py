@@ -1,14 +1,15 @@
 """How a command starts: it parses arguments, turns errors into one line, and imports TensorFlow quietly."""
 
 import argparse
+import contextlib
 import importlib
 import logging
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import BinaryIO, NoReturn
 
 from bert4rec_tf.foundation.errors import UserError, os_error_message
 from bert4rec_tf.foundation.files import expanded_path
@@ -58,15 +59,23 @@ def import_tensorflow() -> None:
     """
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    stderr = os.dup(2)
     with tempfile.TemporaryFile() as messages:
-        os.dup2(messages.fileno(), 2)
         try:
-            importlib.import_module("tensorflow")
+            with stderr_in(messages):
+                importlib.import_module("tensorflow")
         except BaseException:
             messages.seek(0)
-            os.write(stderr, messages.read())
+            os.write(2, messages.read())
             raise
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
+
+
+@contextlib.contextmanager
+def stderr_in(file: BinaryIO) -> Iterator[None]:
+    """Writes to a file what the block, and processes started in it, write to standard error."""
+    stderr = os.dup(2)
+    os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)

@@ -15,7 +15,7 @@ from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import Progress
+from bert4rec_tf.foundation.startup import stderr_in
 
 SHARD_SIZE = 8_192
 """Examples per shard. It changes the bytes of the shards; the number of processes does not."""
@@ -211,11 +212,9 @@ class ShardMaker:
 
 def _write(maker: ShardMaker, numbers: Sequence[int], processes: int) -> None:
     progress = Progress("preparing", len(numbers), examples_per_step=SHARD_SIZE)
-    with contextlib.ExitStack() as stack:
-        stack.callback(progress.close)
-        written: Iterable[None] = map(maker.write, numbers)
-        if min(processes, len(numbers)) > 1:
-            written = stack.enter_context(_written_by_workers(maker, numbers, processes))
+    here = contextlib.nullcontext(map(maker.write, numbers))
+    several = min(processes, len(numbers)) > 1
+    with contextlib.closing(progress), _written_by_workers(maker, numbers, processes) if several else here as written:
         for _ in written:
             progress.advance()
 
@@ -231,7 +230,7 @@ def _written_by_workers(maker: ShardMaker, numbers: Sequence[int], processes: in
     with tempfile.TemporaryFile() as messages:
         try:
             with ProcessPoolExecutor(processes, context, _start_worker, (bare, windows_file)) as pool:
-                with _quiet_children(messages):
+                with stderr_in(messages), _without_ctrl_c():
                     written = pool.map(_write_shard, numbers)
                 yield written
         except BrokenProcessPool as error:
@@ -248,16 +247,12 @@ def _written_by_workers(maker: ShardMaker, numbers: Sequence[int], processes: in
 
 
 @contextlib.contextmanager
-def _quiet_children(messages: BinaryIO) -> Iterator[None]:
-    """Processes started inside the block ignore Ctrl-C, and TensorFlow's start-up messages go to a file."""
+def _without_ctrl_c() -> Iterator[None]:
+    """Processes started inside the block ignore Ctrl-C."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if hasattr(signal, "pthread_sigmask") else None
-    stderr = os.dup(2)
-    os.dup2(messages.fileno(), 2)
     try:
         yield
     finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
         if mask is not None:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
@@ -270,9 +265,8 @@ def _start_worker(bare: ShardMaker, windows_file: Path) -> None:
     """Loads the windows, which may be too large to send, from a file into the maker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    stored = npz.read(windows_file)
-    items, starts, lengths, users = (stored[name] for name in ("items", "starts", "lengths", "users"))
-    bare.windows = Windows(items, starts, lengths, users, int(stored["num_prefixes"]))
+    stored: dict[str, Any] = npz.read(windows_file)
+    bare.windows = Windows(**{**stored, "num_prefixes": int(stored["num_prefixes"])})
     _makers[:] = [bare]
 
 

@@ -106,17 +106,13 @@ class Reader:
             wrong.append((row.number - 1, kind, row.text))  # type: ignore[union-attr]
             return "skip"
 
-        separator, step, counted = self._layout.separator, 1, wrong is not None
+        separator, counted = self._layout.separator, wrong is not None
         if counted:  # Arrow reports bad rows as strings, so all must be UTF-8
             content = content.decode("utf-8", "replace").encode()
-        if separator == "::" and (counted or UNIT_SEPARATOR in content):
+        if separator == "::":
             content, separator = content.replace(b"::", UNIT_SEPARATOR), UNIT_SEPARATOR.decode()
-        elif separator == "::":  # every second column must be empty: takes less time than to replace
-            separator, step = ":", 2
-        names = [str(number) for number in range(step * (self._layout.width - 1) + 1)]
-        wanted = [names[step * number] for number in self._layout.roles.values()]
-        types = dict(zip(wanted, (_TEXT, _TEXT, time)))
-        empty = names[1::2] if step == 2 else []
+        names = [str(number) for number in range(self._layout.width)]
+        wanted = [names[number] for number in self._layout.roles.values()]
         table = pyarrow.csv.read_csv(
             pa.BufferReader(content),
             pyarrow.csv.ReadOptions(
@@ -131,8 +127,8 @@ class Reader:
                 invalid_row_handler=keep if counted else None,
             ),
             pyarrow.csv.ConvertOptions(
-                include_columns=wanted + empty,
-                column_types=types | dict.fromkeys(empty, pa.null()),
+                include_columns=wanted,
+                column_types=dict(zip(wanted, (_TEXT, _TEXT, time))),
                 strings_can_be_null=False,
                 null_values=[""],
             ),

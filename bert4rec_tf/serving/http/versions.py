@@ -117,7 +117,7 @@ class Versions(Generic[Loaded]):
     def _look(self) -> dict[int, Stamp]:
         """Returns the names, sizes and times of all files, for each version with a SavedModel."""
         stamps = {}
-        for path in self._folder.glob("*/"):
+        for path in self._folder.glob("*"):
             with contextlib.suppress(OSError):  # The folder is being moved or deleted.
                 if _NUMBER.fullmatch(path.name) and (path / MODEL).is_file():
                     stamps[int(path.name)] = _stamp(path)
