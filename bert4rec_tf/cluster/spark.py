@@ -106,7 +106,7 @@ class Spark:
             with files.FolderLock(stage).lock():
                 if not target.exists():
                     Conversion(self, asked, tuple(paths), stage).write(target)
-            shutil.rmtree(stage, ignore_errors=True)
+            files.remove_folder(stage)
         self.data = target
         sequences, report = conversion.load(target, mapped=True)
         return sequences, replace(report, path=asked.title)
@@ -242,7 +242,7 @@ class Conversion:
 
     def _emptied(self, name: str) -> Path:
         folder = (self.stage / name).absolute()
-        shutil.rmtree(folder, ignore_errors=True)
+        files.remove_folder(folder)
         files.make_folder(folder)
         return folder
 
@@ -326,4 +326,4 @@ class SparkExperiment(Experiment):
             draw = partial(tasks.draw, path=self.data, num_negatives=size, seed=settings.candidates_seed, folder=stage)
             self.spark.map(draw, range(len(blocks)), blocks)
             self.spark.call(tasks.join_drawn, len(blocks), len(users), size, stage, target)
-            shutil.rmtree(stage, ignore_errors=True)
+            files.remove_folder(stage)

@@ -127,7 +127,7 @@ def replace_directory(path: Path, last: str | None = None) -> Iterator[Path]:
         if old.exists() and not place.exists():
             os.replace(old, place)
         for leftover in (old, aside):
-            shutil.rmtree(leftover, ignore_errors=True)
+            remove_folder(leftover)
 
 
 def _exchange(one: Path, other: Path) -> bool:
@@ -194,6 +194,14 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{folder}: cannot be created ({error.strerror})") from error
+
+
+def remove_folder(folder: Path) -> None:
+    """Deletes a folder with all that is in it, as far as that is possible."""
+    if isinstance(folder, Url):
+        folder.remove()
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def is_leftover(path: Path) -> bool:

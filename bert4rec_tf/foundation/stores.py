@@ -11,7 +11,7 @@ import functools
 import io
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
@@ -207,6 +207,11 @@ class Url:
         with contextlib.suppress(*(FileNotFoundError,) * missing_ok), _as_os_errors(self):
             self._store.rm_file(self._place)
 
+    def remove(self) -> None:
+        """Deletes all files in this folder and below, as far as that is possible."""
+        with contextlib.suppress(OSError), _as_os_errors(self):
+            self._store.rm(self._place, recursive=True)
+
     def create(self, content: bytes) -> None:
         """Writes a new object. Raises FileExistsError if there is one, also if it was written at the same moment."""
         with _as_os_errors(self):
@@ -302,7 +307,7 @@ class LocalCopy:
         UserError: if the folder changes all the time.
     """
 
-    def __init__(self, folder: Path | Url, names: list[str] | None = None) -> None:
+    def __init__(self, folder: Path | Url, names: Sequence[str] | None = None) -> None:
         if isinstance(folder, Path):
             self.folder = folder
             return

@@ -26,6 +26,7 @@ from bert4rec_tf.export.layout import CONFIG, MODEL
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import Progress, warn
+from bert4rec_tf.foundation.stores import LocalCopy, Url
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.runs import exporting
@@ -225,9 +226,9 @@ class FittedModel:
         target = files.expanded_path(path)
         if target.exists():
             raise UserError(f"`path` must be a new folder. Received: path={target}")
-        with files.replace_directory(target) as aside:
-            origin = self.workdir or self.saved.folder
-            shutil.copytree(origin, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*NOT_KEPT))
+        with files.replace_directory(target, CONFIG if self.workdir else MODEL) as aside:
+            origin = LocalCopy(self.workdir or self.saved.folder)
+            shutil.copytree(origin.folder, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*NOT_KEPT))
         return target
 
     @property
@@ -345,6 +346,6 @@ def titles_of(titles: Any) -> dict[str, str]:
         return {}
     if isinstance(titles, Mapping):
         return {str(item): str(title) for item, title in titles.items()}
-    if isinstance(titles, (str, Path)):
+    if isinstance(titles, (str, Path, Url)):
         return read_titles(files.expanded_path(titles))
     raise UserError(f"`titles` must be a file or a dictionary. Received: {type(titles).__name__}")

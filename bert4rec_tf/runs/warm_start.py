@@ -8,6 +8,7 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.files import expanded_path
 from bert4rec_tf.foundation.npz import CorruptFileError
 from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.models import Recommender, tf1_import
 from bert4rec_tf.models.construction import new_model
 from bert4rec_tf.runs.transfer import Source, load
@@ -78,7 +79,7 @@ def read(path: Path) -> Source:
         return _of_run(WorkDirectory(path), None, path)
     if path.is_file() and path.suffix == ".npz" and path.resolve().parent.name in (SELECT, RETRAIN, ALL):
         return _of_run(WorkDirectory(path.resolve().parents[1]), path, path)
-    if _index(path).exists():
+    if not isinstance(path, Url) and _index(path).exists():
         model, words = tf1_import.load(path, path.with_name(ORIGINAL_CONFIG), path.with_name(ORIGINAL_VOCABULARY))
         origin = {"path": str(path.resolve()), "checkpoint": path.name}
         return Source.of_model("bert4rec", model, words.items.tolist(), [], **origin)

@@ -18,6 +18,7 @@ from pyarrow import parquet
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import Progress, warn
+from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.serving.client import Choices, SavedRecommender
 from bert4rec_tf.serving.inputs import Row, Users
 
@@ -104,7 +105,7 @@ def recommend_file(
     writer = WRITERS[target.suffix]((*COLUMNS, "title") if titles is not None else COLUMNS)
     job = {
         "source": users.checksum,
-        "model": _checksum_of_folder(model.folder),
+        "model": _checksum_of_folder(model.local_folder),
         "choices": json.loads(json.dumps(asdict(choices))),
         "titles": None if titles is None else hashlib.sha256(json.dumps(titles).encode()).hexdigest(),
         "users_of_a_part": PART_BATCHES * BATCH_USERS,
@@ -116,7 +117,7 @@ def recommend_file(
         paths, counts = _make_parts(model, users, parts, part, silent, each, at_once)
         with files.atomic_write(target) as aside:
             writer.join(paths, aside)
-    shutil.rmtree(parts, ignore_errors=True)
+    files.remove_folder(parts)
     return counts
 
 
@@ -235,7 +236,7 @@ def check_target(target: Path) -> None:
     """Raises UserError if `recommend_file` cannot write to `target`."""
     if target.suffix not in WRITERS:
         raise UserError(f"--output must end in {' or '.join(WRITERS)}. Received: {target}")
-    if not target.parent.is_dir():
+    if not isinstance(target, Url) and not target.parent.is_dir():
         raise UserError(f"{target.parent}: is not a folder")
 
 
@@ -261,7 +262,7 @@ class CsvWriter:
         with open(path, "wb") as file:
             file.write((",".join(self.columns) + "\n").encode())
             for part in parts:
-                with open(part, "rb") as read:
+                with part.open("rb") as read:
                     shutil.copyfileobj(read, file)
 
 
@@ -282,7 +283,8 @@ class ParquetWriter:
         """Joins the parts into one file."""
         with parquet.ParquetWriter(path, self._schema) as whole:
             for part in parts:
-                whole.write_table(parquet.read_table(part))
+                with part.open("rb") as read:
+                    whole.write_table(parquet.read_table(read))
 
 
 WRITERS: dict[str, type[CsvWriter] | type[ParquetWriter]] = {".csv": CsvWriter, ".parquet": ParquetWriter}

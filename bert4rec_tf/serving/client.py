@@ -83,6 +83,7 @@ class SavedRecommender:
 
     Attributes:
         folder: of the SavedModel.
+        local_folder: the same, or its copy if it is in a store.
         has_user_embeddings: whether `recommend` needs the users' ids.
 
     Raises:
@@ -92,6 +93,7 @@ class SavedRecommender:
     def __init__(self, folder: Path, trusted: bool = False) -> None:
         self.folder = folder = model_folder(folder)
         self._model = LoadedModel(folder, trusted)
+        self.local_folder = self._model.folder
         signature = self._model.signatures.get("recommend")
         if signature is None or not set(signature.inputs) >= INPUTS or set(signature.outputs) != OUTPUTS:
             raise UserError(f"{folder}: its SavedModel has no signature `recommend` like this project's exports")

@@ -17,6 +17,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from bert4rec_tf.export.histories import HISTORIES, Histories
 from bert4rec_tf.export.layout import ASSETS, CARD_OF_SAVED_MODEL, MODEL, VOCABULARY
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.stores import LocalCopy
 from bert4rec_tf.serving.trust import check_only_computes
 
 SERVE = "serve"
@@ -74,7 +75,7 @@ class LoadedModel:
         trusted: whether it may do more than compute (`serving.trust`).
 
     Attributes:
-        folder: where it lies.
+        folder: where it lies on this machine; of one in a store, a copy.
         signatures: by name.
         description: the signatures in the JSON format of TensorFlow Serving.
         card: the model card; empty if there is none.
@@ -84,7 +85,14 @@ class LoadedModel:
     """
 
     def __init__(self, folder: Path, trusted: bool = False) -> None:
-        self.folder = folder
+        self._copy = LocalCopy(folder)
+        self.folder = self._copy.folder
+        try:
+            self._load(self.folder, trusted)
+        except UserError as error:
+            raise UserError(str(error).replace(str(self.folder), str(folder))) from error
+
+    def _load(self, folder: Path, trusted: bool) -> None:
         content = _content(folder)
         if not trusted:
             check_only_computes(folder, content)

@@ -17,6 +17,7 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.npz import CorruptFileError
 from bert4rec_tf.foundation.progress import Progress
 from bert4rec_tf.foundation.signals import interrupts_wait
+from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.models.recommender import Recommender
 from bert4rec_tf.training import checkpoints
 from bert4rec_tf.training.optimizer import optimizer_of
@@ -138,7 +139,8 @@ class Trainer:
             later=self.later_steps,
         )
         progress.say(f"{self.title}: compiling the graph, which makes the first step slow")
-        place = self.folder / "tensorboard" if self.team.is_chief else None
+        writes = self.team.is_chief and not isinstance(self.folder, Url)  # A store cannot append to a file.
+        place = self.folder / "tensorboard" if writes else None
         tensorboard = TensorBoardWriter(place, self.state.step, self.settings.clip_norm)
         clock = _Clock(self.state.seconds)
         with contextlib.closing(progress), contextlib.closing(tensorboard), interrupts_wait() as interrupted:

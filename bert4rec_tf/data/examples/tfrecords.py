@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import plain
 from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.foundation.stores import LocalCopy
 
 MANIFEST = "manifest.json"
 LENGTHS = "_lengths"
@@ -101,6 +103,10 @@ class Shards:
     def num_examples(self) -> int:
         return sum(self.sizes)
 
+    @cached_property
+    def _copy(self) -> LocalCopy:
+        return LocalCopy(self.folder, self.names)
+
     def _checksums(self, each: Callable[..., Iterable]) -> list[str | None]:
         return list(each(checksum, [self.folder / name for name in self.names]))
 
@@ -140,7 +146,7 @@ class Shards:
         }
 
     def read(self, batch_size: int, seed: int, start_step: int = 0) -> tf.data.Dataset:
-        """Reads batches without end. Each epoch is shuffled differently.
+        """Reads batches without end. Each epoch is shuffled differently. Shards in a store are copied first.
 
         Args:
             batch_size: examples per batch; a batch may span two epochs.
@@ -151,7 +157,7 @@ class Shards:
             A dataset of dictionaries with each feature, int32 [batch_size] or [batch_size, width] padded with 0, and
             `epoch`, int64 [batch_size].
         """
-        paths = tf.constant([str(self.folder / name) for name in self.names])
+        paths = tf.constant([str(self._copy.folder / name) for name in self.names])
         sizes = tf.constant(self.sizes, tf.int64)
         first_epoch, skipped_examples = divmod(start_step * batch_size, self.num_examples)
 
@@ -202,7 +208,7 @@ class Shards:
 def checksum(path: Path) -> str | None:
     """Returns the SHA-256 of a file; None if it cannot be read."""
     try:
-        with open(path, "rb") as file:
+        with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return None

@@ -9,6 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from bert4rec_tf.export.layout import MODEL
 from bert4rec_tf.foundation.errors import UserError, in_one_line
+from bert4rec_tf.foundation.stores import Url
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
 
@@ -23,7 +24,7 @@ class Numbered(Protocol):
 
 
 Loaded = TypeVar("Loaded", bound=Numbered)
-Stamp = tuple[tuple[str, int, int], ...]
+Stamp = tuple[tuple[str, int, int | str], ...]
 
 
 class Versions(Generic[Loaded]):
@@ -136,5 +137,7 @@ class Versions(Generic[Loaded]):
 
 
 def _stamp(folder: Path) -> Stamp:
+    if isinstance(folder, Url):
+        return tuple(sorted((name, 0, stamp) for name, stamp in folder.listing().items()))
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return tuple((str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns) for path in files)
