@@ -72,7 +72,8 @@ class Owner:
         if not self.lock_counter:
             self._take(patient=timeout < 0)
             self._released.clear()
-            threading.Thread(target=self._beat, daemon=True).start()
+            self._thread = threading.Thread(target=self._beat, daemon=True)
+            self._thread.start()
         self.lock_counter += 1
 
     def _take(self, patient: bool) -> None:
@@ -98,6 +99,7 @@ class Owner:
         if self.lock_counter:
             return
         self._released.set()
+        self._thread.join()
         with contextlib.suppress(OSError):
             if self._is_mine():
                 self._url.unlink(missing_ok=True)

@@ -113,7 +113,8 @@ class Url:
         return self.text
 
     def __truediv__(self, name: Any) -> "Url":
-        return Url(f"{self.text}/{PurePosixPath(name)}")
+        below = str(PurePosixPath(name))
+        return self if below == "." else Url(f"{self.text}/{below}")
 
     @property
     def name(self) -> str:
@@ -140,10 +141,13 @@ class Url:
     resolve = absolute
 
     def mkdir(self, **options: Any) -> None:
-        """Does nothing: folders are there as soon as a file is in them."""
+        """Creates the folder and its parents where folders can be empty."""
+        if self._scheme in FILE_SYSTEMS:
+            with _as_os_errors(self):
+                self._store.makedirs(self._place, exist_ok=True)
 
     def rmdir(self) -> None:
-        """Does nothing, as there are no empty folders."""
+        """Does nothing: an object store has no empty folders."""
 
     def exists(self) -> bool:
         with _as_os_errors(self):
@@ -234,7 +238,7 @@ class Url:
                 self._store.put_file(str(local), self._place)
                 return
             aside = self.with_name(f".{self.name}.partial")._place
-            self._store.makedirs(self.parent._place, exist_ok=True)
+            self.parent.mkdir()
             self._store.put_file(str(local), aside)
             if self._store.exists(self._place):
                 self._store.rm_file(self._place)

@@ -14,8 +14,10 @@ from bert4rec_tf.evaluation.metrics import COLD
 from bert4rec_tf.export import portable, saved_model
 from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.export.layout import SAVED_MODEL
+from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.models.features import folded
 from bert4rec_tf.runs.pipeline import phases, trained_model
 from bert4rec_tf.runs.workdir import WorkDirectory, versions
@@ -27,6 +29,9 @@ def check_export(folder: Path, form: str = SAVED_MODEL) -> None:
         saved_model.refuse_other_content(folder)
     else:
         portable.check_export(folder, form)
+    if isinstance(folder, Url):
+        with files.FolderLock(folder).lock():  # A folder in a store is created by writing to it.
+            pass
 
 
 def export(

@@ -12,6 +12,7 @@ from support.shards import (
     NUM_ITEMS,
     SEQUENCES,
     STATIC,
+    as_rows,
     catalogue,
     contents,
     records,
@@ -25,6 +26,7 @@ from bert4rec_tf.data.examples.preparation import prepare
 from bert4rec_tf.data.examples.tfrecords import MANIFEST
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.files import expanded_path
 
 
 def window_counts():
@@ -204,3 +206,25 @@ def test_a_file_in_the_place_of_the_folder_is_an_error(tmp_path):
     (tmp_path / "taken").write_text("")
     with pytest.raises(UserError, match="taken"):
         prepare(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path / "taken")
+
+
+def test_shards_in_a_store_are_those_of_a_folder_and_their_manifest_comes_last(memory, tmp_path, monkeypatch):
+    uploads, upload = [], type(memory).put_file
+
+    def put_file(self, local, remote, **options):
+        uploads.append(remote.rpartition("/")[2])
+        upload(self, local, remote, **options)
+
+    monkeypatch.setattr(type(memory), "put_file", put_file)
+    monkeypatch.setattr(preparation, "SHARD_SIZE", 40)
+    expected = prepare(SEQUENCES, STATIC, MAX_LENGTH, 1, tmp_path)
+    made = [prepare(SEQUENCES, STATIC, MAX_LENGTH, 1, expanded_path("memory://bucket/prepared")) for _ in range(2)]
+    assert contents(made[0]) == contents(expected)
+    assert uploads == [*expected.names, MANIFEST]
+    order = [shards.read(5, seed=3).take(9) for shards in (made[1], expected)]
+    assert as_rows(order[0]) == as_rows(order[1])
+
+    memory.pipe_file(f"/bucket/prepared/{made[0].folder.name}/{expected.names[1]}", b"damaged")
+    uploads.clear()
+    again = prepare(SEQUENCES, STATIC, MAX_LENGTH, 1, expanded_path("memory://bucket/prepared"))
+    assert uploads == [expected.names[1], MANIFEST] and contents(again) == contents(expected)

@@ -9,6 +9,7 @@ from support.http_server import MODEL_CARD, Server, best, export_two
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.files import expanded_path
 from bert4rec_tf.serving.http.app import open_versions
 from bert4rec_tf.serving.http.settings import ServerSettings
 from bert4rec_tf.serving.http.versions import Versions
@@ -36,6 +37,28 @@ class Loader:
 def write(folder, name, content="model"):
     (folder / str(name)).mkdir(exist_ok=True)
     (folder / str(name) / "saved_model.pb").write_text(content)
+
+
+def test_versions_in_a_store_are_served_as_they_come(memory, told):
+    memory.pipe_file("/bucket/served/1/saved_model.pb", b"first")
+    loader = Loader()
+    versions = Versions(expanded_path("memory://bucket/served"), loader, told.append)
+    memory.pipe_file("/bucket/served/2/variables/variables.index", b"")
+    versions.refresh()
+    memory.pipe_file("/bucket/served/2/saved_model.pb", b"broken")
+    for content in (b"broken", b"second"):
+        memory.pipe_file("/bucket/served/2/saved_model.pb", content)
+        versions.refresh()
+        assert versions.current.version == 1
+        versions.refresh()
+    assert (versions.current.version, versions.current.content, loader.loaded) == (2, "second", [1, 2])
+    assert told == [
+        "version 2 cannot be served: memory://bucket/served/2: is broken",
+        "version 2 replaces version 1",
+    ]
+    memory.rm("/bucket/served", recursive=True)
+    versions.refresh()
+    assert versions.current.version == 2
 
 
 @pytest.fixture
