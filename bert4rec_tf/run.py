@@ -206,6 +206,7 @@ def check_flags(argv: list[str]) -> None:
 
 
 def main(argv: list[str]) -> None:
+    logging.set_verbosity(logging.ERROR)  # a full disk makes AutoGraph warn of each function; stores tell of keys
     check_flags(argv)
     cluster = Cluster.read()
     if cluster is not None and cluster.index and FLAGS.mode not in TRAINS:
@@ -282,7 +283,6 @@ def load(dataset: str, interactions: Interactions | None, features: Mapping[str,
 def start_pipeline() -> ModuleType:
     """Imports TensorFlow, which is slow: call it only after the flags and the data have been checked."""
     import_tensorflow()
-    logging.set_verbosity(logging.ERROR)  # a full disk makes AutoGraph warn of each function
     from bert4rec_tf.runs import pipeline
 
     if FLAGS.threads is not None:

@@ -1,0 +1,171 @@
+"""The commands with a local S3 server, in processes of their own, which the environment leads to it."""
+
+import gzip
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+
+import pytest
+from support import whole_runs
+
+from bert4rec_tf.foundation.stores import Url
+
+pytestmark = pytest.mark.slow
+
+ROWS = "user,item,timestamp\n" + "".join(
+    f"u{user},i{(13 * user * user + step) % 40},{step}\n" for user in range(60) for step in range(6 + user % 7)
+)
+RUN = (
+    *("run", "--steps=20", "--evaluate_every=10", "--warmup_steps=2", "--batch_size=16", "--hidden_dim=16"),
+    *("--num_heads=2", "--num_layers=1", "--max_length=8", "--num_negatives=10", "--threads=1"),
+    *("--protocol=select_and_retrain", "--mask_copies=4", "--checkpoint_seconds=0"),
+)
+
+
+@pytest.fixture(scope="module")
+def environment():
+    """A server with an empty bucket, and the variables that lead to it."""
+    for name in ("moto", "flask", "flask_cors", "s3fs"):
+        pytest.importorskip(name, reason="the extra [test-stores] is not installed")
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    access = {"AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**access, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}.items():
+            patch.setenv(name, value)
+        yield os.environ
+    server.stop()
+
+
+@pytest.fixture
+def s3(environment):
+    """s3fs's own interface to the bucket."""
+    import s3fs
+
+    store = s3fs.S3FileSystem(use_listings_cache=False)
+    store.mkdir("bucket")
+    yield store
+    reset = urllib.request.Request(f"{environment['AWS_ENDPOINT_URL']}/moto-api/reset", method="POST")
+    urllib.request.urlopen(reset).close()
+
+
+def start(*arguments, cwd, **changes):
+    code = "from bert4rec_tf.commands.main import main; main()"
+    command = [sys.executable, "-c", code, *arguments]
+    environment = {**os.environ, "BERT4REC_DATA": str(cwd / "data"), **changes}
+    return subprocess.Popen(
+        command, cwd=cwd, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def finished(*arguments, **options):
+    process = start(*arguments, **options)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    return out
+
+
+def refused(*arguments, **options):
+    process = start(*arguments, **options)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 2, out + err
+    *before, line = err.splitlines()
+    assert all(other.startswith("warning: ") for other in before), err
+    return line
+
+
+def test_everything_in_s3_and_a_killed_run_give_what_folders_give(s3, tmp_path):
+    (tmp_path / "rows").mkdir()
+    lines = ROWS.splitlines(keepends=True)
+    for number in range(2):
+        content = gzip.compress("".join([lines[0], *lines[1 + number :: 2]]).encode())
+        (tmp_path / "rows" / f"{number}.csv.gz").write_bytes(content)
+        s3.pipe_file(f"bucket/rows/{number}.csv.gz", content)
+    finished(*RUN, "--interactions=rows/*.gz", "--workdir=local", "--prepared_dir=prepared", cwd=tmp_path)
+
+    places = ("--workdir=s3://bucket/work", "--prepared_dir=s3://bucket/prepared", "--export_dir=s3://bucket/served/1")
+    flags = (*RUN, "--interactions=s3://bucket/rows/*.gz", *places)
+    process = start(*flags, cwd=tmp_path)
+    try:
+        deadline = time.monotonic() + 200
+        while not s3.exists("bucket/work/select/step-000000006.npz"):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        assert "is using this folder" in refused(*flags, cwd=tmp_path)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert s3.exists("bucket/work/.owner") and not s3.exists("bucket/work/retrain/step-000000020.npz")
+    finished(*flags, cwd=tmp_path)
+
+    for name in ("work", "prepared"):
+        s3.get(f"bucket/{name}", str(tmp_path / "fetched" / name), recursive=True)
+    for lock in tmp_path.rglob(".lock"):
+        lock.unlink()
+    whole_runs.assert_same_runs(tmp_path / "prepared", tmp_path / "fetched" / "prepared")
+    found = whole_runs.differences(tmp_path / "local", tmp_path / "fetched" / "work")
+    assert {name for name in found if not name.startswith("saved_model/")} == {"config.json"}  # the path of the data
+
+    listed = ("recommend", "--interactions=rows/0.csv.gz")
+    finished(*listed, "--model=local", "--output=here.csv", cwd=tmp_path)
+    finished(*listed, "--model=s3://bucket/served/1", "--output=s3://bucket/out/there.csv", cwd=tmp_path)
+    assert s3.cat_file("bucket/out/there.csv") == (tmp_path / "here.csv").read_bytes()
+    assert s3.find("bucket/out") == ["bucket/out/there.csv"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changes", "message"),
+    [
+        (("data", "--interactions=s3://none/a.csv"), {}, "s3://none/a.csv: no such file"),
+        (("data", "--interactions=s3://bucket/a.csv"), {}, "s3://bucket/a.csv: no such file"),
+        (
+            ("data", "--interactions=s3://bucket/a.csv"),
+            {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"},
+            "s3://bucket/a.csv: EndpointConnectionError",
+        ),
+        (("recommend", "--model=s3://none/model", "--history=a"), {}, "s3://none/model/saved_model.pb: cannot be read"),
+        (
+            ("run", "--dataset=synthetic", "--mode=prepare", "--workdir=s3://none/work"),
+            {},
+            "s3://none/work: cannot be written (no such file, folder or bucket)",
+        ),
+        (
+            ("run", "--dataset=synthetic", "--workdir=work", "--export_dir=s3://none/model"),
+            {},
+            "s3://none/model: cannot be written (no such file, folder or bucket)",
+        ),
+        (
+            ("run", "--dataset=synthetic", "--data_dir=s3://bucket/data"),
+            {},
+            "`data_dir` must be a folder on this machine. Received: data_dir=s3://bucket/data",
+        ),
+    ],
+)
+def test_mistakes_end_in_one_line(s3, tmp_path, arguments, changes, message):
+    assert refused(*arguments, cwd=tmp_path, **changes).startswith(f"error: {message}")
+
+
+def test_an_object_that_is_created_by_many_at_once_has_one_creator(s3):
+    ready, created = threading.Barrier(8), []
+
+    def create(number):
+        ready.wait()
+        try:
+            Url("s3://bucket/x/.owner").create(str(number).encode())
+        except FileExistsError:
+            return
+        created.append(str(number).encode())
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert created == [s3.cat_file("bucket/x/.owner")]
