@@ -179,8 +179,9 @@ def read_json(path: Path) -> Any:
 
 def open_binary(path: Path) -> BinaryIO:
     """Opens `path` for reading, and decompresses it if its name ends in `.gz`."""
-    file = path.open("rb")
-    return cast(BinaryIO, gzip.GzipFile(fileobj=file)) if path.suffix == ".gz" else file
+    if path.suffix != ".gz":
+        return path.open("rb")
+    return gzip.open(path.open("rb") if isinstance(path, Url) else path, "rb")
 
 
 def unreadable(path: Path, error: Exception) -> UserError:
