@@ -108,7 +108,7 @@ def add_flags(parser: argparse.ArgumentParser, fields: Mapping[str, dataclasses.
 def add_flag(
     parser: argparse.ArgumentParser, name: str, field: dataclasses.Field, shown: str = "", **options: Any
 ) -> None:
-    """Adds the flag of a field. `shown`: follows its help unless it is a switch. `options`: of argparse."""
+    """Adds the flag of a field. `shown`: what follows its help, unless it is a switch. `options`: of `add_argument`."""
     kind, text = field_type(field), field.metadata["help"]
     if kind is bool:
         parser.add_argument(f"--{name}", action="store_true", help=text, **options)

@@ -24,7 +24,7 @@ class Progress:
         examples_per_step: used to show examples per second.
         line_every: seconds between two lines if there is no terminal.
         silent: show nothing.
-        later: steps of the work after this, at most, which are as long.
+        later: at most so many steps of the same length follow in later work.
     """
 
     title: str

@@ -7,10 +7,9 @@ import tensorflow as tf
 from keras import ops
 
 from bert4rec_tf.config.model_settings import BERT4RecSettings
-from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.features import FeatureRecommender
-from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, last_items_in_order, scores_of, start_near_neighbors
+from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, last_items_in_order, scores_of
 from bert4rec_tf.nn import layers, losses
 
 LENGTH_GROUPS = (1 / 4, 1 / 2, 3 / 4, 7 / 8)
@@ -146,10 +145,6 @@ class BERT4Rec(FeatureRecommender):
             hidden, probabilities = block(hidden, padding_mask=padding_mask, training=training)
             attention.append(probabilities)
         return (hidden, attention) if return_attention else hidden
-
-    def initialise(self, sequences: Sequences) -> None:
-        if self.settings.initial_vectors == "cooccurrence":
-            start_near_neighbors(self.item_embeddings, sequences)
 
     def training_loss(self, batch: Batch) -> Tensor:
         """The Cloze loss (equation 8, averaged over the batch's masked positions as in the original).

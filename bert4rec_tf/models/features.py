@@ -11,7 +11,7 @@ from bert4rec_tf.config.model_settings import ADD, ALONE, ITEM_FEATURES, NO, USE
 from bert4rec_tf.data.features import Features
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.types import Tensor
-from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender
+from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender, start_near_neighbors
 
 NEVER = -1e9
 """Added to a score that must not count: of what attention must not see, and of what is no item."""
@@ -78,6 +78,10 @@ class FeatureRecommender(Recommender):
         """Notes the items that training never sees. Pushed down as negatives, they would never be recommended."""
         if self.settings.use_item_features != NO:
             self._unseen = np.flatnonzero(sequences.counts()[1:] == 0) + 1
+
+    def initialise(self, sequences: Sequences) -> None:
+        if self.settings.initial_vectors == "cooccurrence":
+            start_near_neighbors(self.own_items, sequences)
 
     def without_unseen(self, rows: int) -> np.ndarray:
         """Returns what is added to the scores of a training, float32 [rows]: NEVER for items that it never sees."""

@@ -196,7 +196,7 @@ class FittedModel:
         """Trains on with new actions: starts from these weights, matched by raw ids, and learns old and new data.
 
         It starts from the best weights of `select` where there are some: they have not seen what is held out. A model
-        that only counts counts anew.
+        that only counts is counted again, from all of the data.
 
         Args:
             more: as the data of `fit`; a user's new actions follow the known ones.

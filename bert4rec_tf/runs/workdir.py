@@ -327,7 +327,7 @@ def initial_of(config: dict[str, Any]) -> dict[str, Any] | None:
 def versions() -> dict[str, str]:
     """Returns the versions of the packages on which the last bits of a result depend.
 
-    The packages are asked themselves, for TensorFlow is installed under several names (`tensorflow-cpu`).
+    Asks the packages themselves, because TensorFlow is installed under several names (`tensorflow-cpu`).
     """
     installed = {name: importlib.import_module(name).__version__ for name in PACKAGES}
     return {"bert4rec_tf": bert4rec_tf.__version__, **installed}

@@ -76,7 +76,7 @@ class Trainer:
         watch: called with each new row of the curve; after a resume, first with the earlier rows. If it raises, the
             training ends and can be resumed from the last checkpoint.
         initialise: changes the initial weights of the model. Not called after a resume.
-        later_steps: steps of the trainings after this one, at most, to say how long all of them take.
+        later_steps: at most so many steps follow in later trainings; shown with the time that is left.
         team: the machines that train together. All read the checkpoints in `folder`; the chief alone writes there.
     """
 

@@ -50,7 +50,8 @@ THREAD_SIZE = 1 << 14
 MAX_QUERY_LENGTH, MAX_RESULTS = 200, 100
 
 MAX_SEARCHES = 64
-"""So many searches run or wait at most. One runs at a time, for it holds Python's lock in turns with the event loop."""
+"""At most so many searches run or wait. One runs at a time, because it competes with the event loop for Python's
+lock."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class Service:
         self._settings = settings
         self._versions = versions
         self._batcher: Batcher | None = None
-        # Few, for they hold Python's lock in turns with the event loop.
+        # Few, because they compete with the event loop for Python's lock.
         self._converters = ThreadPoolExecutor(2, "json")
         self._searcher = ThreadPoolExecutor(1, "search")
         self._searches = 0
