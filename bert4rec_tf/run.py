@@ -168,14 +168,11 @@ def check_flags(argv: list[str]) -> None:
     """Raises UserError for mistakes that need no data to be found."""
     if len(argv) > 1:
         raise UserError(f"Flags start with --. Received: {argv[1]!r}")
-    if FLAGS.mode not in MODES:
-        raise unknown_name("mode", FLAGS.mode, MODES)
-    if FLAGS.format not in FORMATS:
-        raise unknown_name("format", FLAGS.format, FORMATS)
+    for name, known in {"mode": MODES, "format": FORMATS, "engine": (LOCAL, SPARK)}.items():
+        if FLAGS[name].value not in known:
+            raise unknown_name(name, FLAGS[name].value, known)
     if FLAGS["format"].present and FLAGS.mode != "export":
         raise UserError(f"--format needs --mode=export. Received: mode={FLAGS.mode}")
-    if FLAGS.engine not in (LOCAL, SPARK):
-        raise unknown_name("engine", FLAGS.engine, (LOCAL, SPARK))
     if FLAGS["master"].present and FLAGS.engine != SPARK:
         raise UserError(f"--master needs --engine={SPARK}. Received: engine={FLAGS.engine}")
     if FLAGS.engine == SPARK and (FLAGS.mode != "prepare" or FLAGS.interactions is None):

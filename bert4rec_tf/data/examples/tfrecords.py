@@ -67,20 +67,15 @@ def write_shard(path: Path, columns: Mapping[str, Column]) -> None:
     if len(rows) != 1:
         raise ValueError(f"`columns` must have the same number of rows. Received: {sorted(rows)}")
     try:
-        _write_examples(path, columns)
+        with files.atomic_write(path) as aside, tf.io.TFRecordWriter(str(aside)) as writer:
+            for start in range(0, rows.pop(), BLOCK):
+                block, features = slice(start, start + BLOCK), {}
+                for name, column in columns.items():
+                    features.update(column.features(name, block))
+                example = tf.train.Example(features=tf.train.Features(feature=features))
+                writer.write(example.SerializeToString(deterministic=True))
     except tf.errors.OpError as error:
         raise UserError(f"{path}: cannot be written ({error.message})") from error
-
-
-def _write_examples(path: Path, columns: Mapping[str, Column]) -> None:
-    rows = len(next(iter(columns.values())).values)
-    with files.atomic_write(path) as aside, tf.io.TFRecordWriter(str(aside)) as writer:
-        for start in range(0, rows, BLOCK):
-            block, features = slice(start, start + BLOCK), {}
-            for name, column in columns.items():
-                features.update(column.features(name, block))
-            example = tf.train.Example(features=tf.train.Features(feature=features))
-            writer.write(example.SerializeToString(deterministic=True))
 
 
 @dataclass(frozen=True)
