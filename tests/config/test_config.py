@@ -269,9 +269,9 @@ def test_every_preset_makes_a_run_and_says_what_to_expect(entry):
     assert entry.expect.endswith(".") and entry.takes.endswith(".")
 
 
-@pytest.mark.parametrize(("steps", "warmup"), [(1_000, 500), (501, 500), (500, 166), (60, 20), (2, 0), (1, 0)])
+@pytest.mark.parametrize(("steps", "warmup"), [(1_000, 200), (201, 200), (200, 38), (60, 11), (2, 0), (1, 0)])
 def test_fewer_steps_than_the_warm_up_shorten_it_in_proportion(steps, warmup):
-    """The preset has 500 of 1,500."""
+    """The preset has 200 of 1,050."""
     assert presets.make_run("synthetic", steps=steps).training.warmup_steps == warmup
     assert presets.make_run("synthetic", steps=steps, warmup_steps=0).training.warmup_steps == 0
 

@@ -40,7 +40,7 @@ def opened(folder, model="pop", **settings):
 
 @pytest.mark.parametrize(
     "model, settings, held_out",
-    [("pop", {}, 1), ("bert4rec", {}, 1), ("bert4rec", {"protocol": "select"}, 2)],
+    [("pop", {}, 1), ("bert4rec", {"protocol": "select_and_retrain"}, 1), ("bert4rec", {"protocol": "select"}, 2)],
 )
 def test_the_counts_are_of_what_the_last_training_trains_on(tmp_path, model, settings, held_out):
     experiment = opened(tmp_path / "work", model, **settings)
