@@ -93,10 +93,10 @@ class Service(tf.Module):
         self._names = tf.lookup.StaticHashTable(names, default_value="")
         self._users = _numbers_of_lines(tf.saved_model.Asset(str(users))) if users else None
         # Traced once; all signatures call it.
-        whom = [HISTORIES, USERS] if users else [HISTORIES]
-        self._encode = graph(self._encode_request, input_signature=whom)
+        self._encode = graph(self._encode_request, input_signature=[HISTORIES, USERS] if users else [HISTORIES])
         defaults = _defaults(k, popularity_correction)
-        for name, function in zip(SIGNATURES, _functions(self, whom, defaults), strict=True):
+        functions = _with_users(self, defaults) if users else _without_users(self, defaults)
+        for name, function in zip(SIGNATURES, functions, strict=True):
             setattr(self, name, function)
         for name, function in zip(OF_ITEMS, _of_items(self, model, defaults["k"]), strict=True):
             if function is not None:
@@ -131,7 +131,7 @@ class Service(tf.Module):
         """Returns the item numbers of raw ids, int32 of the same shape, 0 for unknown ids."""
         return tf.cast(self._numbers.lookup(raw), tf.int32) + 1
 
-    def encode_for(self, whom: Sequence[Tensor]) -> dict[str, Tensor]:
+    def encode_for(self, *whom: Tensor) -> dict[str, Tensor]:
         """Returns the `vectors`, float32 [b, d]."""
         encoded = self._encode(*whom)
         return {"vectors": tf.cast(encoded.vectors, tf.float32), "unknown": encoded.unknown}
@@ -187,7 +187,7 @@ class Service(tf.Module):
         items, scores = (tf.dynamic_stitch(parts, pair) for pair in zip(*pairs))
         return {"items": self._raw(items), "scores": scores, "unknown": encoded.unknown}
 
-    def score_for(self, whom: Sequence[Tensor], candidates: Tensor) -> dict[str, Tensor]:
+    def score_for(self, *whom: Tensor, candidates: Tensor) -> dict[str, Tensor]:
         """Returns the `scores` of raw candidates, string [b or 1, c]: float32 [b, c], HIDDEN for unknown ids."""
         encoded = self._encode(*whom)
         number = tf.shape(encoded.vectors)[0]
@@ -309,46 +309,61 @@ def _defaults(k: int, popularity_correction: float) -> dict[str, tf.Tensor]:
     }
 
 
-def _functions(service: Service, whom: Sequence[tf.TensorSpec], defaults: dict[str, tf.Tensor]) -> tuple[Callable, ...]:
-    """The functions of SIGNATURES. `whom`: HISTORIES, and USERS for a model with user embeddings."""
-    if USERS in whom:
+def _without_users(service: Service, defaults: dict[str, tf.Tensor]) -> tuple[Callable, ...]:
+    """The functions of SIGNATURES for a model without user embeddings."""
 
-        @graph(input_signature=[*whom, *CHOICES])
-        def recommend(
-            histories,
-            users,
-            k=defaults["k"],
-            exclude_seen=defaults["exclude_seen"],
-            exclude=defaults["exclude"],
-            candidates=defaults["candidates"],
-            popularity_correction=defaults["popularity_correction"],
-        ):
-            return service.recommend_to((histories, users), k, exclude_seen, exclude, candidates, popularity_correction)
-    else:
+    @graph(input_signature=[HISTORIES, *CHOICES])
+    def recommend(
+        histories,
+        k=defaults["k"],
+        exclude_seen=defaults["exclude_seen"],
+        exclude=defaults["exclude"],
+        candidates=defaults["candidates"],
+        popularity_correction=defaults["popularity_correction"],
+    ):
+        return service.recommend_to((histories,), k, exclude_seen, exclude, candidates, popularity_correction)
 
-        @graph(input_signature=[*whom, *CHOICES])
-        def recommend(
-            histories,
-            k=defaults["k"],
-            exclude_seen=defaults["exclude_seen"],
-            exclude=defaults["exclude"],
-            candidates=defaults["candidates"],
-            popularity_correction=defaults["popularity_correction"],
-        ):
-            return service.recommend_to((histories,), k, exclude_seen, exclude, candidates, popularity_correction)
+    @graph(input_signature=[HISTORIES])
+    def serving_default(histories):
+        return recommend(histories, **defaults)
 
-    @graph(input_signature=whom)
-    def serving_default(*whom):
-        return recommend(*whom, **defaults)
+    @graph(input_signature=[HISTORIES, CANDIDATES])
+    def score(histories, candidates):
+        return service.score_for(histories, candidates=candidates)
 
-    @graph(input_signature=[*whom, CANDIDATES])
-    def score(*whom_and_candidates):
-        *whom, candidates = whom_and_candidates
-        return service.score_for(whom, candidates)
+    @graph(input_signature=[HISTORIES])
+    def encode(histories):
+        return service.encode_for(histories)
 
-    @graph(input_signature=whom)
-    def encode(*whom):
-        return service.encode_for(whom)
+    return serving_default, recommend, score, encode
+
+
+def _with_users(service: Service, defaults: dict[str, tf.Tensor]) -> tuple[Callable, ...]:
+    """The functions of SIGNATURES for a model with user embeddings."""
+
+    @graph(input_signature=[HISTORIES, USERS, *CHOICES])
+    def recommend(
+        histories,
+        users,
+        k=defaults["k"],
+        exclude_seen=defaults["exclude_seen"],
+        exclude=defaults["exclude"],
+        candidates=defaults["candidates"],
+        popularity_correction=defaults["popularity_correction"],
+    ):
+        return service.recommend_to((histories, users), k, exclude_seen, exclude, candidates, popularity_correction)
+
+    @graph(input_signature=[HISTORIES, USERS])
+    def serving_default(histories, users):
+        return recommend(histories, users, **defaults)
+
+    @graph(input_signature=[HISTORIES, USERS, CANDIDATES])
+    def score(histories, users, candidates):
+        return service.score_for(histories, users, candidates=candidates)
+
+    @graph(input_signature=[HISTORIES, USERS])
+    def encode(histories, users):
+        return service.encode_for(histories, users)
 
     return serving_default, recommend, score, encode
 

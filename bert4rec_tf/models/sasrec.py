@@ -10,7 +10,7 @@ from bert4rec_tf.config.model_settings import SASRecSettings
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.features import NEVER, FeatureRecommender
 from bert4rec_tf.models.recommender import FROM_LAST, last_items_in_order, scores_of
-from bert4rec_tf.nn import kernels, layers, losses
+from bert4rec_tf.nn import kernels, losses
 from bert4rec_tf.nn.configured import Configured
 from bert4rec_tf.nn.dropout import dropout_layer
 
@@ -154,7 +154,7 @@ class CausalBlock(Configured):
 
     def _attend(self, queries: Tensor, inputs: Tensor, training: bool | None) -> Tensor:
         query, key, value = (
-            layers.split_heads(dense(part), self.num_heads)
+            self._split(dense(part))
             for dense, part in ((self.query, queries), (self.key, inputs), (self.value, inputs))
         )
         batch, heads, length, _ = tf.unstack(tf.shape(query))
@@ -163,4 +163,9 @@ class CausalBlock(Configured):
         kept = self.attention_dropout.draw_kept(tf.stack([batch, heads, length, length]), training)
         scale = 1.0 if kept is None else self.attention_dropout.scale
         mixed, _ = kernels.attend(query / math.sqrt(query.shape[-1]), key, value, future, kept, scale)
-        return layers.joined_heads(mixed, inputs.shape[-1])
+        return tf.reshape(tf.transpose(mixed, [0, 2, 1, 3]), [batch, length, inputs.shape[-1]])
+
+    def _split(self, inputs: Tensor) -> Tensor:
+        batch, length = tf.unstack(tf.shape(inputs)[:2])
+        heads = tf.reshape(inputs, [batch, length, self.num_heads, inputs.shape[-1] // self.num_heads])
+        return tf.transpose(heads, [0, 2, 1, 3])

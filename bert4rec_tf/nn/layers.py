@@ -46,19 +46,6 @@ def dense_layer(name: str, units: int, stddev: float, dtype: keras.DTypePolicy) 
     return keras.layers.Dense(units, kernel_initializer=truncated_normal(stddev), dtype=dtype, name=name)
 
 
-def split_heads(inputs: Tensor, num_heads: int) -> Tensor:
-    """Returns [b, h, n, d / h] of [b, n, d]."""
-    batch, length = ops.shape(inputs)[:2]
-    heads = ops.reshape(inputs, (batch, length, num_heads, inputs.shape[-1] // num_heads))
-    return ops.transpose(heads, (0, 2, 1, 3))
-
-
-def joined_heads(heads: Tensor, width: int) -> Tensor:
-    """Returns [b, n, d] of [b, h, n, d / h]. `width`: d."""
-    batch, _, length, _ = ops.shape(heads)
-    return ops.reshape(ops.transpose(heads, (0, 2, 1, 3)), (batch, length, width))
-
-
 def check_size(name: str, size: int, least: int = 1) -> int:
     """Returns the size. Raises ValueError if it is below `least`."""
     if size < least:
@@ -153,8 +140,7 @@ class MultiHeadAttention(Configured):
         self, inputs: Tensor, padding_mask: Tensor | None = None, training: bool | None = None
     ) -> tuple[Tensor, Tensor]:
         batch, length = ops.shape(inputs)[:2]
-        projections = (self.query, self.key, self.value)
-        query, key, value = (split_heads(dense(inputs), self.num_heads) for dense in projections)
+        query, key, value = (self._split(dense(inputs), batch, length) for dense in (self.query, self.key, self.value))
         scale = 1.0 / math.sqrt(query.shape[-1])
         penalty = None
         if padding_mask is not None:
@@ -162,7 +148,12 @@ class MultiHeadAttention(Configured):
         kept = self.dropout_layer.draw_kept((batch, self.num_heads, length, length), training)
         factor = 1.0 if kept is None else self.dropout_layer.scale
         mixed, probabilities = kernels.attend(query * scale, key, value, penalty, kept, factor)
-        return self.output_dense(joined_heads(mixed, inputs.shape[-1])), probabilities
+        joined = ops.reshape(ops.transpose(mixed, (0, 2, 1, 3)), (batch, length, inputs.shape[-1]))
+        return self.output_dense(joined), probabilities
+
+    def _split(self, inputs: Tensor, batch: Tensor, length: Tensor) -> Tensor:
+        heads = ops.reshape(inputs, (batch, length, self.num_heads, inputs.shape[-1] // self.num_heads))
+        return ops.transpose(heads, (0, 2, 1, 3))
 
     def compute_output_shape(self, input_shape: Shape) -> tuple[Shape, Shape]:
         return input_shape, (input_shape[0], self.num_heads, input_shape[1], input_shape[1])
