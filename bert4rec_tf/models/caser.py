@@ -81,5 +81,6 @@ class Caser(Recommender):
         vertical = tf.einsum("bld,lf->bfd", image, self.vertical)
         parts = [tf.reshape(vertical, [-1, self.settings.vertical_filters * image.shape[2]])]
         parts += [tf.reduce_max(convolution(image), axis=1) for convolution in self.horizontal]
+        parts = [tf.cast(part, self.variable_dtype) for part in parts]
         joined = self.joined(self.dropout(tf.concat(parts, axis=1), training=training))
-        return tf.concat([joined, tf.gather(self.users, batch["users"])], axis=1)
+        return tf.concat([tf.cast(joined, self.variable_dtype), tf.gather(self.users, batch["users"])], axis=1)

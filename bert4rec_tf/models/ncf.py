@@ -85,5 +85,6 @@ class Ncf(Recommender):
         first, *rest = self.tower
         hidden = tf.nn.relu(mlp_user + mlp_item + first.bias)
         for dense in rest:
-            hidden = dense(hidden)
-        return self.output_dense(tf.concat([gmf_user * gmf_item, hidden], axis=-1))[..., 0]
+            hidden = tf.cast(dense(hidden), self.variable_dtype)
+        logits = self.output_dense(tf.concat([gmf_user * gmf_item, hidden], axis=-1))[..., 0]
+        return tf.cast(logits, self.variable_dtype)

@@ -402,3 +402,18 @@ def test_the_ways_to_compute_are_open_to_the_models_that_have_them(name, way):
     losses = [float(step(batch)["loss"]) for _ in range(12)]
     assert np.isfinite(losses).all() and losses[-1] < losses[0]
     assert model.score(HISTORIES).dtype == tf.float32
+
+
+@pytest.fixture
+def mixed_precision():
+    """Keras' policy for all models that name none."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    yield
+    keras.config.set_dtype_policy(before)
+
+
+@every_model
+def test_scores_are_float32_under_a_global_policy_of_mixed_precision(name, mixed_precision):
+    scores = make(name).score(HISTORIES)
+    assert scores.dtype == tf.float32 and np.isfinite(scores).all()
