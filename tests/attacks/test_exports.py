@@ -16,7 +16,8 @@ USERS = 60_000
 
 
 def killed(noise, cwd, begun, *arguments):
-    """Starts a command and kills it a moment after a file like `begun` is there. Returns whether it was at work."""
+    """Starts a command and kills it a moment after a new file like `begun` is there. Returns whether it was at work."""
+    older = set(cwd.glob(begun))
     process = subprocess.Popen(
         [sys.executable, "-c", "from bert4rec_tf.commands.main import main; main()", *arguments],
         cwd=cwd,
@@ -25,7 +26,7 @@ def killed(noise, cwd, begun, *arguments):
         stderr=subprocess.PIPE,
         text=True,
     )
-    while process.poll() is None and not any(cwd.glob(begun)):
+    while process.poll() is None and older.issuperset(cwd.glob(begun)):
         time.sleep(0.002)
     time.sleep(noise.uniform(0, noise.choice([0.02, 1.5])))
     process.send_signal(signal.SIGKILL)
