@@ -18,6 +18,7 @@ class Behaviour:
         status: answers with this instead, at most `times` times.
         delay: to be waited for before the first byte.
         asked: the range header of every request, None without.
+        location: where it sends those who ask for `/moved`.
     """
 
     content: bytes
@@ -29,6 +30,7 @@ class Behaviour:
     delay: threading.Event | None = None
     asked: list[str | None] = field(default_factory=list)
     url: str = ""
+    location: str = "/file"
 
     @property
     def tag(self) -> str:
@@ -49,7 +51,7 @@ def served(content, **behaviour):
         def do_GET(self):
             if self.path == "/moved":
                 self.send_response(302)
-                self.send_header("Location", "/file")
+                self.send_header("Location", known.location)
                 self.end_headers()
                 return
             known.asked.append(self.headers.get("Range"))

@@ -218,11 +218,18 @@ def _request(url: str, remote: Remote, part: _Part) -> None:
             raise Interrupted(f"{urlsplit(url).netloc} has no more of the file") from error
         is_temporary = error.code >= 500 or error.code == http.client.TOO_MANY_REQUESTS
         failure = Interrupted if is_temporary else Unreachable
-        raise failure(f"{urlsplit(url).netloc} answered {error.code} {error.reason}") from error
-    except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
-        raise Interrupted(str(error) or type(error).__name__) from error
+        raise failure(f"{urlsplit(url).netloc} answered {error.code} {_line(error.reason)}") from error
     except urllib.error.URLError as error:
-        raise Unreachable(f"{urlsplit(url).netloc} cannot be reached: {error.reason}") from error
+        raise Unreachable(f"{urlsplit(url).netloc} cannot be reached: {_line(error.reason)}") from error
+    except (http.client.HTTPException, OSError) as error:
+        raise Interrupted(_line(error) or type(error).__name__) from error
+    except ValueError as error:  # of the address in a redirect
+        raise Unreachable(f"{urlsplit(url).netloc} leads nowhere: {_line(error)}") from error
+
+
+def _line(reason: object) -> str:
+    """Returns what a server said as one line, without characters that act on a terminal."""
+    return "".join(letter for letter in " ".join(str(reason).split()) if letter.isprintable())
 
 
 def _receive(response: http.client.HTTPResponse, url: str, remote: Remote, part: _Part) -> None:

@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import http.client
 import random
 import socket
 import subprocess
@@ -58,6 +59,33 @@ def test_a_file_comes_whole_into_a_new_folder(tmp_path, path):
         download.fetch(remote(server, path=path), tmp_path / "new" / "file")
     assert (tmp_path / "new" / "file").read_bytes() == CONTENT
     assert kept(tmp_path / "new") == ["file"]
+
+
+HOSTILE = ["/moved", "file:///etc/passwd", "http://[::1", "http://127.0.0.1:x/", "gopher://x/", "\x1b[2J"]
+
+
+@pytest.mark.parametrize("location", HOSTILE)
+def test_a_redirect_that_leads_nowhere_ends_in_one_line(tmp_path, location):
+    with served(CONTENT, location=location) as server:
+        line = refusal(remote(server, path="/moved"), tmp_path / "file")
+        assert not server.asked
+    assert f"Get {server.url}/moved and put it there" in line
+    assert kept(tmp_path) == []
+
+
+def test_an_answer_that_breaks_off_with_an_error_of_the_system_is_asked_for_again(tmp_path, monkeypatch):
+    errors = [OSError(113, "No route to host")]
+
+    def read(response, size):
+        if errors:
+            raise errors.pop()
+        return http.client.HTTPResponse.read(response, size)
+
+    monkeypatch.setattr(http.client.HTTPResponse, "read1", read)
+    with served(CONTENT) as server:
+        download.fetch(remote(server), tmp_path / "file")
+        assert len(server.asked) == 2
+    assert (tmp_path / "file").read_bytes() == CONTENT
 
 
 def test_a_file_that_is_there_is_not_asked_for(tmp_path):
