@@ -61,7 +61,7 @@ def test_a_file_comes_whole_into_a_new_folder(tmp_path, path):
     assert kept(tmp_path / "new") == ["file"]
 
 
-HOSTILE = ["/moved", "file:///etc/passwd", "http://[::1", "http://127.0.0.1:x/", "gopher://x/", "\x1b[2J"]
+HOSTILE = ["/moved", "file:///etc/passwd", "http://[::1", "http://127.0.0.1:x/", "gopher://x/"]
 
 
 @pytest.mark.parametrize("location", HOSTILE)
@@ -267,3 +267,7 @@ def test_a_forbidden_network_is_not_asked(tmp_path, monkeypatch):
         assert f"{download.OFFLINE} is set" in refusal(remote(server), tmp_path / "new" / "file")
         assert not server.asked
     assert not (tmp_path / "new").exists()
+
+
+def test_what_a_server_says_cannot_act_on_a_terminal():
+    assert download._line("gone\x1b[2J\r\n now\n") == "gone[2J now"
