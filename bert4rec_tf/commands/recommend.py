@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 from bert4rec_tf.config.data_names import Interactions, column_options
 from bert4rec_tf.config.settings import add_flags, given_flags
+from bert4rec_tf.export.layout import check_model
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.startup import Parser, import_tensorflow, path_argument
+from bert4rec_tf.serving.titles import read_titles
 from bert4rec_tf.serving.trust import TRUST
 
 if TYPE_CHECKING:
@@ -71,10 +73,11 @@ def main(arguments: list[str]) -> None:
     """Runs the command."""
     options = make_parser().parse_args(arguments)
     check(options)
+    check_model(options.model)
+    titles = read_titles(options.titles) if options.titles else None
     import_tensorflow()
     from bert4rec_tf.serving import batch, inputs
     from bert4rec_tf.serving.client import Choices, SavedRecommender, split_ids
-    from bert4rec_tf.serving.titles import read_titles
 
     if options.output is not None:
         batch.check_target(options.output)
@@ -85,7 +88,6 @@ def main(arguments: list[str]) -> None:
         popularity_correction=options.popularity_correction,
         **listed,
     )
-    titles = read_titles(options.titles) if options.titles else None
     model = SavedRecommender(options.model, options.trust_model)
     if options.history is not None:
         recommend_to(model, split_ids(options.history), options.user or "", choices, titles)

@@ -3,7 +3,9 @@
 from dataclasses import MISSING, fields
 
 from bert4rec_tf.config.settings import add_flag
+from bert4rec_tf.export.layout import model_folder
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.files import expanded_path
 from bert4rec_tf.foundation.startup import Parser, import_tensorflow
 from bert4rec_tf.serving.http.settings import ServerSettings
 
@@ -16,6 +18,9 @@ def main(arguments: list[str]) -> None:
         shown = "" if given.get("default") is None else " (default: %(default)s)"
         add_flag(parser, one.name, one, shown, **given)
     settings = ServerSettings(**vars(parser.parse_args(arguments)))
+    folder = model_folder(expanded_path(settings.model))
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder")
     import_tensorflow()
     try:
         from bert4rec_tf.serving.http import server

@@ -1,8 +1,10 @@
 """Finds the items that are most similar to others, by the vectors of an exported model."""
 
 from bert4rec_tf.commands.recommend import add_model, add_titles, tables
+from bert4rec_tf.export.layout import check_model
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.startup import Parser, import_tensorflow
+from bert4rec_tf.serving.titles import read_titles
 
 
 def main(arguments: list[str]) -> None:
@@ -13,14 +15,14 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("-k", type=int, help="number of items (default: set at export)")
     add_titles(parser)
     options = parser.parse_args(arguments)
+    check_model(options.model)
+    titles = read_titles(options.titles) if options.titles else None
     import_tensorflow()
     from bert4rec_tf.serving.client import SavedRecommender, split_ids
-    from bert4rec_tf.serving.titles import read_titles
 
     items = split_ids(options.item)
     if not items:
         raise UserError("--item must name items of the model. Received: nothing")
-    titles = read_titles(options.titles) if options.titles else None
     answer = SavedRecommender(options.model, options.trust_model).similar(items, options.k)
     for item, unknown in zip(items, answer.unknown):
         if unknown:

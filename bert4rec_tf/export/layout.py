@@ -38,3 +38,13 @@ def model_folder(path: Path) -> Path:
     if not (path / SAVED_MODEL / MODEL).exists():
         raise UserError(f"{path}: has no exported model yet; run bert4rec run --mode=export --workdir={path}")
     return path / SAVED_MODEL
+
+
+def check_model(path: Path) -> None:
+    """Raises UserError unless `path` is a SavedModel or a work directory that has one.
+
+    A command calls it before it imports TensorFlow, which takes seconds.
+    """
+    file = model_folder(path) / MODEL
+    if not file.exists():
+        raise UserError(f"{file}: cannot be read (no such file)")

@@ -1,7 +1,10 @@
 """Every mistake of a user ends in one line that tells what to do, with exit code 2, and leaves everything as it was."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 from support import commands
@@ -127,3 +130,44 @@ def test_users_with_one_or_two_actions_are_counted_and_those_with_two_trained_on
     for manifest in (folder / "work" / "prepared").rglob("manifest.json"):
         names = [str(manifest.with_name(row["name"])) for row in json.loads(manifest.read_text())["shards"]]
         assert {values(row, "user")[0] for name in names for row in records_of(name)} == set(range(42))
+
+
+WITHOUT_TENSORFLOW = """
+import sys
+sys.modules["tensorflow"] = None  # now its import fails
+from bert4rec_tf.commands import main
+for line in sys.stdin.read().splitlines():
+    sys.argv = line.split()
+    try:
+        main.main()
+    except SystemExit as end:
+        print(end.code or 0, line)
+    else:
+        print(0, line)
+"""
+
+
+def test_what_does_not_compute_needs_no_tensorflow(tmp_path):
+    """Its import takes seconds."""
+    (tmp_path / "shop.csv").write_text("user,item,time\na,b,1\na,c,2\nd,b,3\n")
+    fine = [
+        "--help",
+        "--version",
+        "run --help",
+        "data --help",
+        "recommend --help",
+        "serve --help",
+        "data --interactions=shop.csv",
+    ]
+    wrong = [
+        *("rum", "run", "run --dataset=beaty", "run --dataset=synthetic --dropout=2", "run --interactions=none.csv"),
+        *("recommend --model=none --history=a", "similar --model=none --item=a", "serve --model=none"),
+        *("run --mode=evaluate --workdir=none", "compare a b", "data --interactions=none.csv"),
+    ]
+    asked = "".join(f"bert4rec {line}\n" for line in [*fine, *wrong])
+    command = [sys.executable, "-c", WITHOUT_TENSORFLOW]
+    cache = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    ended = subprocess.run(command, input=asked, cwd=tmp_path, env=cache, capture_output=True, text=True, check=True)
+    told = [line for line in ended.stdout.splitlines() if line[1:].startswith(" bert4rec ")]
+    assert told == [*(f"0 bert4rec {line}" for line in fine), *(f"2 bert4rec {line}" for line in wrong)]
+    assert "Traceback" not in ended.stderr and len(ended.stderr.splitlines()) == len(wrong)

@@ -456,7 +456,6 @@ MISTAKES = {
         "argument --model: ~nobody-at-all/x: no such user",
     ),
     "ending": (["--input=in.csv", "--output=out.txt"], "--output must end in .csv or .parquet. Received: out.txt"),
-    "ending before the model": (["--model=none", "--input=in.csv", "--output=out.txt"], "--output must end in .csv"),
     "no folder": (["--input=in.csv", "--output=no/out.csv"], "no: is not a folder"),
     "no input": (["--input=none.csv", "--output=out.csv"], "none.csv: cannot be read (No such file or directory)"),
     "no text": (["--input=bad.csv", "--output=out.csv"], "bad.csv:2: is not CSV in UTF-8"),
