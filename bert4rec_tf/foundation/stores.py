@@ -48,13 +48,14 @@ def _fsspec() -> Any:
 def _file_system(scheme: str, text: str) -> Any:
     fsspec = _fsspec()
     try:
-        # Listings are not kept: other machines write too.
-        return fsspec.core.url_to_fs(text, use_listings_cache=False)[0]
+        return fsspec.core.url_to_fs(text)[0]
     except ImportError as error:
         raise UserError(f"{text}: {error}") from error
     except ValueError as error:
         known = ", ".join(sorted(fsspec.available_protocols()))
         raise UserError(f"{text}: unknown scheme {scheme!r}. Known: {known}") from error
+    except Exception as error:
+        raise UserError(f"{text}: cannot be reached ({in_one_line(error)})") from error
 
 
 @contextlib.contextmanager
@@ -92,7 +93,9 @@ class Url:
 
     @property
     def _store(self) -> Any:
-        return _file_system(self._scheme, self._root)
+        store = _file_system(self._scheme, self._root)
+        store.invalidate_cache()  # Other machines write too.
+        return store
 
     @property
     def _scheme(self) -> str:
