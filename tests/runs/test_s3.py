@@ -22,7 +22,7 @@ ROWS = "user,item,timestamp\n" + "".join(
 RUN = (
     *("run", "--steps=20", "--evaluate_every=10", "--warmup_steps=2", "--batch_size=16", "--hidden_dim=16"),
     *("--num_heads=2", "--num_layers=1", "--max_length=8", "--num_negatives=10", "--threads=1"),
-    *("--protocol=select_and_retrain", "--mask_copies=4", "--checkpoint_seconds=0"),
+    *("--protocol=select", "--mask_copies=4", "--checkpoint_seconds=0"),
 )
 
 
@@ -102,7 +102,7 @@ def test_everything_in_s3_and_a_killed_run_give_what_folders_give(s3, tmp_path):
     finally:
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    assert s3.exists("bucket/work/.owner") and not s3.exists("bucket/work/retrain/step-000000020.npz")
+    assert s3.exists("bucket/work/.owner") and not s3.exists("bucket/work/select/step-000000020.npz")
     finished(*flags, cwd=tmp_path)
 
     for name in ("work", "prepared"):
