@@ -12,6 +12,7 @@ import urllib.request
 import pytest
 from support import whole_runs
 
+from bert4rec_tf.foundation.files import FolderLock, expanded_path
 from bert4rec_tf.foundation.stores import Url
 
 pytestmark = pytest.mark.slow
@@ -98,7 +99,6 @@ def test_everything_in_s3_and_a_killed_run_give_what_folders_give(s3, tmp_path):
         while not s3.exists("bucket/work/select/step-000000006.npz"):
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.05)
-        assert "is using this folder" in refused(*flags, cwd=tmp_path)
     finally:
         process.send_signal(signal.SIGKILL)
         process.communicate()
@@ -150,6 +150,13 @@ def test_everything_in_s3_and_a_killed_run_give_what_folders_give(s3, tmp_path):
 )
 def test_mistakes_end_in_one_line(s3, tmp_path, arguments, changes, message):
     assert refused(*arguments, cwd=tmp_path, **changes).startswith(f"error: {message}")
+
+
+def test_a_run_that_another_process_works_at_is_refused(s3, tmp_path):
+    with FolderLock(expanded_path("s3://bucket/work")).lock():
+        line = refused("run", "--dataset=synthetic", "--mode=prepare", "--workdir=s3://bucket/work", cwd=tmp_path)
+    assert line.startswith("error: s3://bucket/work: another process is using this folder")
+    assert s3.find("bucket") == []
 
 
 def test_an_object_that_is_created_by_many_at_once_has_one_creator(s3):
