@@ -63,7 +63,8 @@ def test_the_continuous_integration_runs_the_readme_s_test_command(text, tmp_pat
     asked = [line for line in (tmp_path / "asked").read_text().splitlines() if not line.startswith(optional)]
     assert asked[0].startswith("python3 -m venv ")
     assert asked[1:3] == ["pip install .[test]", "pytest "]
-    assert asked[3] == "pytest -m slow tests/test_package.py -k site or archive"
-    assert asked[4].startswith("pytest -m slow --budget=")
-    assert asked[5].startswith("pytest -m slow --attack_seconds=") and asked[5].endswith(" tests/attacks")
-    assert asked[6:] == ["ruff check .", "ruff format --check .", "mypy "]
+    assert asked[3:5] == ["pip install -q .[test-stores]", "pytest -m slow tests/runs/test_s3.py"]
+    assert asked[5] == "pytest -m slow tests/test_package.py -k site or archive"
+    assert asked[6].startswith("pytest -m slow --budget=")
+    assert asked[7].startswith("pytest -m slow --attack_seconds=") and asked[7].endswith(" tests/attacks")
+    assert asked[8:] == ["ruff check .", "ruff format --check .", "mypy "]
