@@ -84,8 +84,37 @@ class FeatureSettings(Settings):
             )
 
 
+CROSS_ENTROPY, SAMPLED_SOFTMAX, GBCE = "cross_entropy", "sampled_softmax", "gbce"
+SAMPLED = (SAMPLED_SOFTMAX, GBCE)
+"""The losses that look at a sample of the items, which all targets of a batch share."""
+
+
 @dataclass(frozen=True)
-class BERT4RecSettings(FeatureSettings):
+class SampledLossSettings(FeatureSettings):
+    """What the losses of SAMPLED draw. The others do not use it."""
+
+    shared_negatives: int = _size(
+        4096, "items that a batch draws for sampled_softmax and gbce", changeable=True, newer=True
+    )
+    negative_sampling: str = setting(
+        "uniform",
+        "how they are drawn: uniform; or log_uniform, an item of rank r in proportion to log((r + 1) / r)",
+        choices=("uniform", "log_uniform"),
+        changeable=True,
+        newer=True,
+    )
+    calibration: float = setting(
+        0.75,
+        "t of gbce: 0 for binary cross-entropy, 1 for calibrated scores",
+        at_least=0,
+        at_most=1,
+        changeable=True,
+        newer=True,
+    )
+
+
+@dataclass(frozen=True)
+class BERT4RecSettings(SampledLossSettings):
     """The architecture of section 3 (`models.bert4rec.BERT4Rec`)."""
 
     max_length: int = setting(50, "N: the longest input, the mask token included", at_least=2, changeable=True)
@@ -97,6 +126,13 @@ class BERT4RecSettings(FeatureSettings):
     attention_dropout: float = _rate(0.1, "dropout of the attention probabilities")
     initializer_stddev: float = setting(
         0.02, "standard deviation of the truncated normal initial weights", above=0, changeable=True
+    )
+    loss: str = setting(
+        CROSS_ENTROPY,
+        "the training loss; cross_entropy is over all items, as in the paper",
+        choices=(CROSS_ENTROPY, *SAMPLED),
+        changeable=True,
+        newer=True,
     )
     initial_vectors: str = _initial_vectors()
     use_positions: bool = setting(True, "add position embeddings (Table 5: PE)")
@@ -207,7 +243,7 @@ class CaserSettings(Settings):
 
 
 @dataclass(frozen=True)
-class SASRecSettings(FeatureSettings):
+class SASRecSettings(SampledLossSettings):
     """The settings of `models.sasrec.SASRec`."""
 
     max_length: int = _size(50, "how many of a history's last items are read", changeable=True)
@@ -215,7 +251,7 @@ class SASRecSettings(FeatureSettings):
     num_layers: int = _size(2, "number of blocks")
     num_heads: int = _size(1, "attention heads")
     dropout: float = _rate(0.5, "dropout of embeddings, attention and networks")
-    loss: str = setting("binary", "the training loss", choices=("binary", "cross_entropy"), changeable=True)
+    loss: str = setting("binary", "the training loss", choices=("binary", CROSS_ENTROPY, *SAMPLED), changeable=True)
     initial_vectors: str = _initial_vectors()
 
     def __post_init__(self) -> None:

@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from bert4rec_tf.config.model_settings import BERT4RecSettings
+from bert4rec_tf.config.model_settings import GBCE, SAMPLED, BERT4RecSettings
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.features import FeatureRecommender
 from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, last_items_in_order, scores_of
@@ -43,13 +43,13 @@ class BERT4Rec(FeatureRecommender):
 
     settings_type: ClassVar = BERT4RecSettings
     examples = "masked"
-    scores_are_logits = True
 
     def __init__(
         self, num_items: int, settings: BERT4RecSettings | None = None, *, num_extra_rows: int = 0, **options: Any
     ) -> None:
         super().__init__(num_items, settings, **options)
         chosen: BERT4RecSettings = self.settings
+        self.scores_are_logits = chosen.loss != GBCE
         self.num_extra_rows = layers.check_size("num_extra_rows", num_extra_rows, least=0)
         self.max_length = chosen.max_length
         self.max_history = self.max_length - 1
@@ -153,7 +153,7 @@ class BERT4Rec(FeatureRecommender):
 
         Args:
             batch: masked `items [b, n]`, and `mask_positions` and `mask_targets` [b, p], whose unused slots have
-                target 0; `users [b]` if the model reads users.
+                target 0; `users [b]` if the model reads users; `draw [b, 2]` for a loss of SAMPLED.
         """
         table = self.item_table()
         masked, targets = self._masked_states(batch, table)
@@ -161,6 +161,8 @@ class BERT4Rec(FeatureRecommender):
         bias = self.head.bias
         if len(self._unseen):
             bias = bias + self.without_unseen(self.num_rows)
+        if self.settings.loss in SAMPLED:
+            return self.sampled_loss(self.head.transform(masked), table, bias, targets, weights, batch["draw"])
         return losses.table_cross_entropy(self.head.transform(masked), table, bias, targets, weights)
 
     def _masked_states(self, batch: Batch, table: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,11 +7,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert4rec_tf.config.model_settings import ADD, ALONE, ITEM_FEATURES, NO, USER_FEATURES
+from bert4rec_tf.config.model_settings import ADD, ALONE, ITEM_FEATURES, NO, SAMPLED_SOFTMAX, USER_FEATURES
 from bert4rec_tf.data.features import Features
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.types import Tensor
 from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender, start_near_neighbors
+from bert4rec_tf.nn import sampling
 
 NEVER = -1e9
 """Added to a score that must not count: of what attention must not see, and of what is no item."""
@@ -88,6 +89,31 @@ class FeatureRecommender(Recommender):
         added = np.zeros(rows, np.float32)
         added[self._unseen] = NEVER
         return added
+
+    def sampled_loss(
+        self, states: Tensor, table: Tensor, bias: Tensor, targets: Tensor, weights: Tensor, seeds: Tensor
+    ) -> tf.Tensor:
+        """The weighted sum of a loss of `SAMPLED` over targets, which share one sample of the items.
+
+        Only the rows of targets and sample are read, so the cost does not grow with the number of items.
+
+        Args:
+            states: float [t, d].
+            table, bias: float [rows, d] and [rows], as in `nn.losses.table_cross_entropy`.
+            targets: int32 [t].
+            weights: float [t].
+            seeds: int64 [b, 2], the same in each row (`data.examples.draws`).
+        """
+        settings, table = self.settings, tf.convert_to_tensor(table)
+        how = settings.negative_sampling if settings.loss == SAMPLED_SOFTMAX else "uniform"
+        sample, log_counts = sampling.draw(seeds[0], settings.shared_negatives, self.num_items, how)
+        states = tf.cast(states, table.dtype)
+        positives = tf.reduce_sum(states * tf.gather(table, targets), axis=-1) + tf.gather(bias, targets)
+        negatives = tf.matmul(states, tf.gather(table, sample), transpose_b=True) + tf.gather(bias, sample)
+        hits = targets[:, None] == sample
+        if settings.loss == SAMPLED_SOFTMAX:
+            return tf.reduce_sum(weights * sampling.sampled_softmax(positives, negatives, hits, log_counts))
+        return tf.reduce_sum(weights * sampling.gbce(positives, negatives, hits, self.num_items, settings.calibration))
 
     def item_table(self) -> Tensor:
         """Returns E = T + S F, float [rows, d]: own vectors T and the means of the features' vectors F.

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from bert4rec_tf.config.model_settings import SASRecSettings
+from bert4rec_tf.config.model_settings import CROSS_ENTROPY, SAMPLED, SAMPLED_SOFTMAX, SASRecSettings
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.features import NEVER, FeatureRecommender
 from bert4rec_tf.models.recommender import FROM_LAST, last_items_in_order, scores_of
@@ -33,7 +33,7 @@ class SASRec(FeatureRecommender):
         super().__init__(num_items, settings, **options)
         hidden_dim, dropout = self.settings.hidden_dim, self.settings.dropout
         self.max_history = self.settings.max_length
-        self.scores_are_logits = self.settings.loss == "cross_entropy"
+        self.scores_are_logits = self.settings.loss in (CROSS_ENTROPY, SAMPLED_SOFTMAX)
         self.items = self.add_items("items", num_items + 1, hidden_dim, "glorot_uniform")
         self.positions = self.add_table("positions", self.max_history, hidden_dim, "glorot_uniform", of=FROM_LAST)
         self.embedding_dropout = dropout_layer("embedding_dropout", dropout, self.dtype_policy)
@@ -74,13 +74,15 @@ class SASRec(FeatureRecommender):
         return tf.cast(self.norm(hidden), self.variable_dtype)
 
     def training_loss(self, batch: Batch) -> Tensor:
-        """The mean over all positions (equation 6, or full softmax). `batch`: `items` and `targets` [b, n], for the
-        binary loss `negatives [b, n, 1]`; `users [b]` if the model reads users."""
+        """The mean over all positions (equation 6, or a softmax). `batch`: `items` and `targets` [b, n]; for the binary
+        loss `negatives [b, n, 1]`, for one of SAMPLED `draw [b, 2]`; `users [b]` if the model reads users."""
         table = self.item_table()
         states = self.states(batch["items"], True, batch.get("users"), table)
         weights = tf.cast(batch["targets"] > 0, states.dtype) / self.loss_weight(batch)
-        if self.settings.loss == "cross_entropy":
+        if self.settings.loss != "binary":
             targets, states, weights = self.of_targets(batch["targets"], states, weights)
+            if self.settings.loss in SAMPLED:
+                return self.sampled_loss(states, table, self._no_item(), targets, weights, batch["draw"])
             return losses.table_cross_entropy(states, table, self._no_item(), targets, weights)
         positives = tf.einsum("bnd,bnd->bn", states, tf.gather(table, batch["targets"]))
         negatives = tf.einsum("bnd,bncd->bnc", states, tf.gather(table, batch["negatives"]))

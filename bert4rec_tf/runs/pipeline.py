@@ -11,10 +11,12 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.config.model_settings import SAMPLED
 from bert4rec_tf.config.popularity import CHOOSE, CORRECTION, check
 from bert4rec_tf.config.run import ALL, RETRAIN, SELECT, TRAININGS, Run
 from bert4rec_tf.data import parts
 from bert4rec_tf.data.examples import in_memory, preparation
+from bert4rec_tf.data.examples.draws import with_draws
 from bert4rec_tf.data.examples.masking import mask_dynamically
 from bert4rec_tf.data.examples.tfrecords import Shards
 from bert4rec_tf.data.examples.users import replace_users
@@ -297,18 +299,22 @@ class Experiment:
         if model.examples != MASKED:
             examples = in_memory.examples_of(model.examples, self.training_part(phase), **model.example_options)
             dataset = in_memory.dataset_of(examples, run.training.batch_size, run.seed, start_step)
-            return self._with_replaced_users(dataset, start_step)
+            return self._with_draws(dataset, start_step)
         shards = self._shards(phase)
         dataset = shards.read(run.training.batch_size, run.seed, start_step)
         if run.masking.masking == "dynamic":
             dataset = mask_dynamically(dataset, run.masking, self.sequences.num_items, run.seed, start_step)
-        return self._with_replaced_users(dataset.map(plain(_training_batch)), start_step).prefetch(8)
+        return self._with_draws(dataset.map(plain(_training_batch)), start_step).prefetch(8)
 
-    def _with_replaced_users(self, dataset: tf.data.Dataset, start_step: int) -> tf.data.Dataset:
-        probability = self.run.architecture.user_replacement if self.run.reads_users else 0.0
-        if not probability:
-            return dataset
-        return replace_users(dataset, probability, self.sequences.num_users, self.run.seed, start_step)
+    def _with_draws(self, dataset: tf.data.Dataset, start_step: int) -> tf.data.Dataset:
+        """Adds what is drawn anew for every batch: other users, and the seed of its negatives."""
+        settings = self.run.architecture
+        if getattr(settings, "loss", None) in SAMPLED:
+            dataset = with_draws(dataset, self.run.seed, start_step)
+        if self.run.reads_users and settings.user_replacement:
+            users = self.sequences.num_users
+            dataset = replace_users(dataset, settings.user_replacement, users, self.run.seed, start_step)
+        return dataset
 
     def _shards(self, phase: str) -> Shards:
         if phase not in self._prepared:

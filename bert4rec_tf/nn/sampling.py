@@ -1,0 +1,71 @@
+"""Losses over a sample of the items, for catalogues whose whole softmax costs too much."""
+
+import math
+
+import tensorflow as tf
+
+from bert4rec_tf.foundation.types import Tensor
+
+NEVER = -1e30
+
+
+def draw(seed: Tensor, number: int, num_items: int, how: str) -> tuple[tf.Tensor, tf.Tensor]:
+    """Draws items with replacement.
+
+    Args:
+        seed: int64 [2]; the same seed draws the same items.
+        number: c, how many are drawn.
+        num_items: n; items are numbered by falling count.
+        how: "uniform", or "log_uniform": item i with probability log((i + 1) / i) / log(n + 1).
+
+    Returns:
+        The items, int32 [c], from 1 to n, and the logarithm of how often each is expected among the c, float32 [c].
+    """
+    if how == "uniform":
+        items = tf.random.stateless_uniform([number], seed, 1, num_items + 1, tf.int32)
+        return items, tf.fill([number], math.log(number / num_items))
+    # The place in the distribution is the inverse of its cumulative share, log(i + 1) / log(n + 1).
+    places = tf.random.stateless_uniform([number], seed, dtype=tf.float64) * math.log(num_items + 1)
+    items = tf.minimum(tf.cast(tf.exp(places), tf.int32), num_items)
+    shares = tf.math.log1p(1.0 / tf.cast(items, tf.float64)) / math.log(num_items + 1)
+    return items, tf.cast(tf.math.log(number * shares), tf.float32)
+
+
+def sampled_softmax(positives: Tensor, negatives: Tensor, hits: Tensor, log_counts: Tensor) -> tf.Tensor:
+    """-log of e^s / (e^s + the sum over the sample of e^(s_j) / how often j is expected in it).
+
+    The sum's mean over samples is that of the whole catalogue without the target, so its expectation does not
+    depend on how the sample is drawn (the logQ correction). A sample with every item once gives the whole softmax.
+
+    Args:
+        positives: [t], the scores s of the targets.
+        negatives: [t, c], the scores of the sample.
+        hits: bool [t, c], True where the sample has the target itself, which does not count.
+        log_counts: [c], from `draw`.
+
+    Returns:
+        [t].
+    """
+    corrected = tf.where(hits, tf.cast(NEVER, negatives.dtype), negatives - tf.cast(log_counts, negatives.dtype))
+    return tf.reduce_logsumexp(tf.concat([positives[:, None], corrected], axis=1), axis=1) - positives
+
+
+def gbce(positives: Tensor, negatives: Tensor, hits: Tensor, num_items: int, calibration: float) -> tf.Tensor:
+    """gBCE (Petrov & Macdonald, RecSys 2023): binary cross-entropy with the target's probability to the power beta.
+
+    beta = alpha (t (1 - 1 / alpha) + 1 / alpha), where alpha is the share of the other items that a sample of c has.
+    It makes up for the overconfidence that comes from seeing few negatives. The sum is divided by c + 1.
+
+    Args:
+        positives, negatives, hits: as for `sampled_softmax`; drawn uniformly.
+        num_items: n.
+        calibration: t, from 0 (binary cross-entropy) to 1.
+
+    Returns:
+        [t].
+    """
+    count = negatives.shape[1]
+    alpha = min(1.0, count / max(1, num_items - 1))
+    beta = alpha * (calibration * (1.0 - 1.0 / alpha) + 1.0 / alpha)
+    others = tf.where(hits, tf.zeros([], negatives.dtype), tf.nn.softplus(negatives))
+    return (beta * tf.nn.softplus(-positives) + tf.reduce_sum(others, axis=1)) / (count + 1.0)

@@ -1,0 +1,145 @@
+"""BERT4Rec and SASRec trained on a sample of the items: values by hand, gradients, parts of batches, resumed runs."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support import trainings
+from support.models import NUM_ITEMS, SEQUENCES, SMALL, batches, make, tensors
+from support.profiles import slow_but
+
+from bert4rec_tf.config import presets
+from bert4rec_tf.config.run import Run, TrainingSettings
+from bert4rec_tf.data.examples.draws import with_draws
+from bert4rec_tf.nn import sampling
+from bert4rec_tf.training import steps
+from bert4rec_tf.training.optimizer import optimizer_of
+
+CASES = [(name, loss) for name in ("bert4rec", "sasrec") for loss in ("sampled_softmax", "gbce")]
+every_case = pytest.mark.parametrize(("name", "loss"), CASES)
+SAMPLE = {"shared_negatives": 24, "negative_sampling": "log_uniform"}
+
+
+def quiet(name, loss, **more):
+    rates = {"dropout": 0.0, "attention_dropout": 0.0} if name == "bert4rec" else {"dropout": 0.0}
+    return make(name, loss=loss, **SAMPLE, **rates, **more)
+
+
+def drawn(model, size=16, first=0):
+    """Batches with their draws."""
+    source = batches(model, size)
+    spec = {key: tf.TensorSpec([None] * column.ndim, column.dtype) for key, column in next(source).items()}
+    return iter(with_draws(tf.data.Dataset.from_generator(lambda: source, output_signature=spec), 5, first))
+
+
+def states_and_targets(model, batch):
+    """What is scored, [t, d], and the targets [t], by loops over the rows."""
+    found = []
+    is_bert = hasattr(model, "head")
+    hidden = model.encode(batch["items"]) if is_bert else model.states(batch["items"])
+    for row in range(len(batch["items"])):
+        if is_bert:
+            slots = zip(batch["mask_positions"][row].numpy(), batch["mask_targets"][row].numpy())
+        else:
+            slots = enumerate(batch["targets"][row].numpy())
+        found += [(hidden[row, place], target) for place, target in slots if target]
+    states = tf.stack([state for state, _ in found])
+    return (model.head.transform(states) if is_bert else states).numpy(), [int(target) for _, target in found]
+
+
+@every_case
+def test_the_loss_is_the_mean_over_targets_that_share_one_sample(name, loss):
+    model = quiet(name, loss)
+    batch = next(drawn(model))
+    seeds = batch["draw"].numpy()
+    assert seeds.shape == (16, 2) and (seeds == seeds[0]).all()
+    how = "log_uniform" if loss == "sampled_softmax" else "uniform"
+    sample = sampling.draw(seeds[0], 24, NUM_ITEMS, how)[0].numpy()
+    table = np.asarray(model.item_table())
+    bias = np.asarray(model.head.bias) if name == "bert4rec" else np.zeros(len(table))
+    states, targets = states_and_targets(model, batch)
+    values = []
+    for state, target in zip(states, targets, strict=True):
+        own = float(state @ table[target] + bias[target])
+        others = [(item, float(state @ table[item] + bias[item])) for item in sample if item != target]
+        if loss == "sampled_softmax":
+            shares = {item: math.log((item + 1) / item) / math.log(NUM_ITEMS + 1) for item, _ in others}
+            values.append(math.log(math.exp(own) + sum(math.exp(s) / (24 * shares[i]) for i, s in others)) - own)
+        else:
+            rate = 24 / (NUM_ITEMS - 1)
+            power = rate * (0.75 * (1 - 1 / rate) + 1 / rate)
+            found = power * math.log1p(math.exp(-own)) + sum(math.log1p(math.exp(s)) for _, s in others)
+            values.append(found / 25)
+    assert float(model.training_loss(batch)) == pytest.approx(np.mean(values), rel=1e-4)
+
+
+@every_case
+def test_gradients_are_those_of_finite_differences(name, loss):
+    model = quiet(name, loss)
+    batch = next(drawn(model))
+    watched = [model.own_items, *([model.head.bias] if name == "bert4rec" else [])]
+    with tf.GradientTape() as tape:
+        value = model.training_loss(batch)
+    for weight, gradient in zip(watched, tape.gradient(value, [weight.value for weight in watched]), strict=True):
+        before, direction = np.asarray(weight), np.asarray(tf.convert_to_tensor(gradient))
+        norm = np.linalg.norm(direction)
+        around = []
+        for step in (5e-3, -5e-3):
+            weight.assign(before + step * direction / norm)
+            around.append(float(model.training_loss(batch)))
+        weight.assign(before)
+        assert (around[0] - around[1]) / 1e-2 == pytest.approx(norm, rel=2e-2)
+
+
+@every_case
+def test_the_parts_of_a_batch_share_the_sample(name, loss):
+    model = quiet(name, loss)
+    whole = next(drawn(model))
+    parts = [{key: column[begin:end] for key, column in whole.items()} for begin, end in ((0, 5), (5, 16))]
+    shares = [float(model.loss_weight(part) / model.loss_weight(whole)) for part in parts]
+    total = sum(share * float(model.training_loss(part)) for share, part in zip(shares, parts))
+    assert total == pytest.approx(float(model.training_loss(whole)), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "loss", "jit_compile"),
+    slow_but([("sasrec", "sampled_softmax", False)], [(*case, jit) for case in CASES for jit in (False, True)]),
+)
+def test_the_loss_falls_and_the_same_steps_give_the_same_bits(name, loss, jit_compile):
+    def trained():
+        model = make(name, loss=loss, **SAMPLE)
+        settings = TrainingSettings(steps=120, warmup_steps=0, learning_rate=0.02, jit_compile=jit_compile)
+        optimizer = optimizer_of(settings)
+        optimizer.build(model.trainable_variables)
+        step, source = steps.make_step(model, optimizer, settings), drawn(model, 32)
+        return [float(step(next(source))["loss"]) for _ in range(120)], model.get_weights()
+
+    (losses, weights), (again, same) = trained(), trained()
+    assert np.mean(losses[-20:]) < 0.98 * np.mean(losses[:20]) and losses == again
+    assert all(np.array_equal(*pair) for pair in zip(weights, same, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:Even though")
+@pytest.mark.slow
+@every_case
+def test_a_run_that_is_killed_and_started_again_equals_one_that_is_not(tmp_path, name, loss):
+    known = Run.make("beauty", name).flat()
+    small = {key: value for key, value in {**SMALL, "window_step": 0.5}.items() if key in known}
+    short = {"steps": 6, "evaluate_every": 3, "patience": 0, "batch_size": 16, "num_negatives": 10}
+    run = presets.make_run("beauty", name, **small, **short, loss=loss, shared_negatives=24)
+    trainings.assert_a_kill_changes_nothing(tmp_path, run, SEQUENCES)
+
+
+def test_each_step_draws_anew_and_a_later_start_draws_the_same():
+    model = make("sasrec", loss="gbce")
+    seeds = [next_batch["draw"].numpy()[0].tolist() for next_batch, _ in zip(drawn(model), range(4))]
+    assert len({tuple(seed) for seed in seeds}) == 4
+    assert next(drawn(model, first=2))["draw"].numpy()[0].tolist() == seeds[2]
+
+
+def test_only_a_softmax_gives_log_probabilities():
+    assert make("bert4rec").scores_are_logits and make("bert4rec", loss="sampled_softmax").scores_are_logits
+    assert make("sasrec", loss="sampled_softmax").scores_are_logits
+    assert not any(make(name, loss="gbce").scores_are_logits for name in ("bert4rec", "sasrec"))
+    assert "draw" not in tensors(next(batches(make("sasrec", loss="gbce"))))

@@ -1,0 +1,90 @@
+"""Losses over a sample of the items, against plain Python and the whole softmax."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert4rec_tf.nn import sampling
+
+NUM_ITEMS = 40
+
+
+def drawn(how, seed, number=200_000):
+    items, log_counts = sampling.draw(tf.constant([7, seed], tf.int64), number, NUM_ITEMS, how)
+    return items.numpy(), log_counts.numpy()
+
+
+def share_of(item, how):
+    return 1 / NUM_ITEMS if how == "uniform" else math.log((item + 1) / item) / math.log(NUM_ITEMS + 1)
+
+
+@pytest.mark.parametrize("how", ["uniform", "log_uniform"])
+def test_items_are_drawn_as_often_as_their_shares_say(how):
+    items, log_counts = drawn(how, 1)
+    shares = np.array([share_of(item, how) for item in range(1, NUM_ITEMS + 1)])
+    found = np.bincount(items, minlength=NUM_ITEMS + 1) / len(items)
+    assert found[0] == 0 and len(found) == NUM_ITEMS + 1
+    deviations = np.sqrt(shares * (1 - shares) / len(items))
+    assert np.all(np.abs(found[1:] - shares) < 5 * deviations)
+    np.testing.assert_allclose(log_counts, np.log(len(items) * shares[items - 1]), rtol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["uniform", "log_uniform"])
+def test_a_seed_repeats_its_draw_and_another_does_not(how):
+    assert np.array_equal(drawn(how, 3, 50)[0], drawn(how, 3, 50)[0])
+    assert not np.array_equal(drawn(how, 3, 50)[0], drawn(how, 4, 50)[0])
+
+
+@pytest.fixture
+def scores():
+    """Scores [5, n] of all items, and the targets [5]."""
+    return np.random.default_rng(0).normal(0, 2, (5, NUM_ITEMS)).astype(np.float32), np.array([1, 9, 9, 33, 40])
+
+
+def of_sample(scores, targets, sample):
+    rows = np.arange(len(targets))
+    return scores[rows, targets - 1], scores[:, sample - 1], targets[:, None] == sample
+
+
+def test_a_sample_of_every_item_once_gives_the_whole_softmax(scores):
+    everything = np.arange(1, NUM_ITEMS + 1)
+    found = sampling.sampled_softmax(*of_sample(*scores, everything), np.zeros(NUM_ITEMS, np.float32))
+    whole = tf.nn.sparse_softmax_cross_entropy_with_logits(scores[1] - 1, scores[0])
+    np.testing.assert_allclose(found, whole, rtol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["uniform", "log_uniform"])
+def test_large_samples_come_near_the_whole_softmax_however_they_are_drawn(scores, how):
+    sample, log_counts = drawn(how, 5)
+    found = sampling.sampled_softmax(*of_sample(*scores, sample), log_counts)
+    whole = tf.nn.sparse_softmax_cross_entropy_with_logits(scores[1] - 1, scores[0])
+    np.testing.assert_allclose(found, whole, rtol=0.03)
+
+
+def test_the_sampled_softmax_is_its_formula(scores):
+    sample, log_counts = drawn("log_uniform", 6, 12)
+    found = sampling.sampled_softmax(*of_sample(*scores, sample), log_counts)
+    for row, target in enumerate(scores[1]):
+        own = float(scores[0][row, target - 1])
+        rest = sum(
+            math.exp(float(scores[0][row, item - 1])) / (12 * share_of(item, "log_uniform"))
+            for item in sample
+            if item != target
+        )
+        assert float(found[row]) == pytest.approx(math.log(math.exp(own) + rest) - own, rel=1e-4)
+
+
+@pytest.mark.parametrize("calibration", [0.0, 0.75, 1.0])
+def test_gbce_is_its_authors_formula(scores, calibration):
+    sample, _ = drawn("uniform", 8, 12)
+    found = sampling.gbce(*of_sample(*scores, sample), NUM_ITEMS, calibration)
+    rate = 12 / (NUM_ITEMS - 1)
+    power = rate * (calibration * (1 - 1 / rate) + 1 / rate)
+    assert calibration or power == 1
+    for row, target in enumerate(scores[1]):
+        probability = 1 / (1 + math.exp(-float(scores[0][row, target - 1])))
+        others = [float(scores[0][row, item - 1]) for item in sample if item != target]
+        expected = -math.log(probability**power) - sum(math.log(1 - 1 / (1 + math.exp(-other))) for other in others)
+        assert float(found[row]) == pytest.approx(expected / 13, rel=1e-4)
