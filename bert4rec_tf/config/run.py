@@ -73,6 +73,10 @@ def window_stride(window_step: float, max_length: int) -> int:
     return stride
 
 
+ROWWISE = "rowwise_adagrad"
+ADAM = ("adam", ROWWISE)
+
+
 @dataclass(frozen=True)
 class TrainingSettings(Settings):
     """The optimizer, the schedule and the protocol."""
@@ -81,22 +85,30 @@ class TrainingSettings(Settings):
     batch_size: int = setting(256, "examples per step", at_least=1, at_most=1_000_000)
     learning_rate: float = setting(1e-4, "the highest learning rate", above=0)
     warmup_steps: int = setting(100, "steps over which the learning rate rises from 0", at_least=0)
-    optimizer: str = setting("adam", "how gradients become updates", choices=("adam", "adagrad"))
+    optimizer: str = setting(
+        "adam",
+        "how gradients become updates; rowwise_adagrad changes only the rows of items and users that a step reads, and "
+        "all other weights by Adam",
+        choices=("adam", "adagrad", ROWWISE),
+    )
+    row_learning_rate: float = setting(
+        0.05, "the highest learning rate of those rows", only_with=(ROWWISE,), above=0, newer=True
+    )
     schedule: str = setting(
         "linear",
         "learning rate after the warm-up: linear falls to 0 at the end of the last step, constant stays",
         choices=("linear", "constant"),
     )
-    momentum: float = setting(0.0, "momentum of Adagrad", only_with="adagrad", at_least=0, below=1)
+    momentum: float = setting(0.0, "momentum of Adagrad", only_with=("adagrad",), at_least=0, below=1)
     weight_decay: float = setting(
-        0.01, "Adam's decoupled decay of all weights but biases and layer norms", only_with="adam", at_least=0
+        0.01, "Adam's decoupled decay of all weights but biases and layer norms", only_with=ADAM, at_least=0
     )
     clip_norm: float = setting(5.0, "global norm at which gradients are clipped (0: never)", at_least=0)
-    beta_1: float = setting(0.9, "decay of Adam's first moment", only_with="adam", at_least=0, below=1)
-    beta_2: float = setting(0.999, "decay of Adam's second moment", only_with="adam", at_least=0, below=1)
-    epsilon: float = setting(1e-6, "added to the root of Adam's second moment", only_with="adam", above=0)
+    beta_1: float = setting(0.9, "decay of Adam's first moment", only_with=ADAM, at_least=0, below=1)
+    beta_2: float = setting(0.999, "decay of Adam's second moment", only_with=ADAM, at_least=0, below=1)
+    epsilon: float = setting(1e-6, "added to the root of Adam's second moment", only_with=ADAM, above=0)
     bias_correction: bool = setting(
-        False, "correct Adam's moments for their start at 0, which the original does not", only_with="adam"
+        False, "correct Adam's moments for their start at 0, which the original does not", only_with=ADAM
     )
     protocol: str = setting(
         SELECT_AND_RETRAIN,
@@ -120,6 +132,8 @@ class TrainingSettings(Settings):
                 "`patience` must be 0 with protocol=fixed: early stopping would look at items it trains on. "
                 f"Received: patience={self.patience}"
             )
+        if self.jit_compile and self.optimizer == ROWWISE:
+            raise UserError(f"`jit_compile` must be False with optimizer={ROWWISE}. Received: jit_compile=True")
         if self.warmup_steps >= self.steps:
             raise UserError(
                 f"`warmup_steps` must be below `steps`. Received: warmup_steps={self.warmup_steps}, steps={self.steps}"
@@ -207,8 +221,9 @@ class Run:
         used = self.training.optimizer
         for field in dataclasses.fields(self.training):
             needed = field.metadata["only_with"]
-            if field.name in names and needed not in (None, used):
-                raise UserError(f"`{field.name}` goes with optimizer={needed}. Received: optimizer={used}")
+            if field.name in names and needed and used not in needed:
+                wanted = " or ".join(needed)
+                raise UserError(f"`{field.name}` goes with optimizer={wanted}. Received: optimizer={used}")
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "Run":

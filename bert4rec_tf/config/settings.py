@@ -15,7 +15,7 @@ def setting(
     help: str,
     *,
     changeable: bool = False,
-    only_with: str | None = None,
+    only_with: tuple[str, ...] = (),
     newer: bool = False,
     **limits: Any,
 ) -> Any:
@@ -25,7 +25,7 @@ def setting(
         default: its value if none is given.
         help: what it means.
         changeable: whether a warm start may change it: it decides neither the shape nor the meaning of a weight.
-        only_with: the one optimizer that uses it; None if it does not depend on the optimizer.
+        only_with: the optimizers that use it; empty if it does not depend on the optimizer.
         newer: whether the field came after the first results. It is left out of the record of a run while it has its
             default, so older runs keep their digests.
         **limits: any of `at_least`, `above`, `at_most`, `below` and `choices`.

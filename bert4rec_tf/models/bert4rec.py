@@ -106,7 +106,7 @@ class BERT4Rec(FeatureRecommender):
         self, items: Tensor, training: bool = False, users: Tensor | None = None, table: Tensor | None = None
     ) -> Tensor:
         """Returns h^0, [b, n, d]: item, position, token type and user vectors, layer norm, dropout."""
-        hidden = ops.take(self.item_table() if table is None else table, items, axis=0)
+        hidden = tf.gather(self.item_table() if table is None else table, items)
         if self.has_user_embeddings and users is not None:
             hidden = hidden + self.vectors_of_users(users)[:, None]
         if self.token_type is not None:
@@ -155,10 +155,10 @@ class BERT4Rec(FeatureRecommender):
             batch: masked `items [b, n]`, and `mask_positions` and `mask_targets` [b, p], whose unused slots have
                 target 0; `users [b]` if the model reads users; `draw [b, 2]` for a loss of SAMPLED.
         """
-        table = self.item_table()
+        table = self.training_table()
         masked, targets = self._masked_states(batch, table)
         weights = tf.cast(targets > 0, self.variable_dtype) / tf.cast(self.loss_weight(batch), self.variable_dtype)
-        bias = self.head.bias
+        bias = self.head.bias.value
         if len(self._unseen):
             bias = bias + self.without_unseen(self.num_rows)
         if self.settings.loss in SAMPLED:

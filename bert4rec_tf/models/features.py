@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert4rec_tf.config.model_settings import ADD, ALONE, ITEM_FEATURES, NO, SAMPLED_SOFTMAX, USER_FEATURES
+from bert4rec_tf.config.model_settings import ADD, ALONE, ITEM_FEATURES, NO, SAMPLED, SAMPLED_SOFTMAX, USER_FEATURES
 from bert4rec_tf.data.features import Features
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.types import Tensor
@@ -91,7 +91,7 @@ class FeatureRecommender(Recommender):
         return added
 
     def sampled_loss(
-        self, states: Tensor, table: Tensor, bias: Tensor, targets: Tensor, weights: Tensor, seeds: Tensor
+        self, states: Tensor, table: Tensor, bias: Tensor | None, targets: Tensor, weights: Tensor, seeds: Tensor
     ) -> tf.Tensor:
         """The weighted sum of a loss of `SAMPLED` over targets, which share one sample of the items.
 
@@ -99,17 +99,20 @@ class FeatureRecommender(Recommender):
 
         Args:
             states: float [t, d].
-            table, bias: float [rows, d] and [rows], as in `nn.losses.table_cross_entropy`.
+            table: float [rows, d], from `training_table`.
+            bias: float [rows]; None for 0.
             targets: int32 [t].
             weights: float [t].
             seeds: int64 [b, 2], the same in each row (`data.examples.draws`).
         """
-        settings, table = self.settings, tf.convert_to_tensor(table)
+        settings = self.settings
         how = settings.negative_sampling if settings.loss == SAMPLED_SOFTMAX else "uniform"
         sample, log_counts = sampling.draw(seeds[0], settings.shared_negatives, self.num_items, how)
         states = tf.cast(states, table.dtype)
-        positives = tf.reduce_sum(states * tf.gather(table, targets), axis=-1) + tf.gather(bias, targets)
-        negatives = tf.matmul(states, tf.gather(table, sample), transpose_b=True) + tf.gather(bias, sample)
+        positives = tf.reduce_sum(states * tf.gather(table, targets), axis=-1)
+        negatives = tf.matmul(states, tf.gather(table, sample), transpose_b=True)
+        if bias is not None:
+            positives, negatives = positives + tf.gather(bias, targets), negatives + tf.gather(bias, sample)
         hits = targets[:, None] == sample
         if settings.loss == SAMPLED_SOFTMAX:
             return tf.reduce_sum(weights * sampling.sampled_softmax(positives, negatives, hits, log_counts))
@@ -128,6 +131,11 @@ class FeatureRecommender(Recommender):
             return own + feature_means(self.item_feature_vectors, features, 1, own.shape[0] - 1 - self.num_items)
         special = [own[1:]] if own.shape[0] > 1 else []  # XLA has no gradient of a table without rows
         return tf.concat([own[:1], feature_means(self.item_feature_vectors, features), *special], axis=0)
+
+    def training_table(self) -> Tensor:
+        """Returns `item_table()`; as a variable, of which TensorFlow reads single rows, if the loss reads few."""
+        reads_few = self.settings.loss in SAMPLED and self.settings.use_item_features == NO
+        return self.own_items.value if reads_few else self.item_table()
 
     def user_table(self) -> Tensor:
         """Returns the users' own vectors, the means of their features' vectors, or the sums of both, float [m, d]."""

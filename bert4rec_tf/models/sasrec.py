@@ -76,13 +76,14 @@ class SASRec(FeatureRecommender):
     def training_loss(self, batch: Batch) -> Tensor:
         """The mean over all positions (equation 6, or a softmax). `batch`: `items` and `targets` [b, n]; for the binary
         loss `negatives [b, n, 1]`, for one of SAMPLED `draw [b, 2]`; `users [b]` if the model reads users."""
-        table = self.item_table()
+        table = self.training_table()
         states = self.states(batch["items"], True, batch.get("users"), table)
         weights = tf.cast(batch["targets"] > 0, states.dtype) / self.loss_weight(batch)
         if self.settings.loss != "binary":
             targets, states, weights = self.of_targets(batch["targets"], states, weights)
             if self.settings.loss in SAMPLED:
-                return self.sampled_loss(states, table, self._no_item(), targets, weights, batch["draw"])
+                bias = self._no_item() if len(self._unseen) else None
+                return self.sampled_loss(states, table, bias, targets, weights, batch["draw"])
             return losses.table_cross_entropy(states, table, self._no_item(), targets, weights)
         positives = tf.einsum("bnd,bnd->bn", states, tf.gather(table, batch["targets"]))
         negatives = tf.einsum("bnd,bncd->bnc", states, tf.gather(table, batch["negatives"]))

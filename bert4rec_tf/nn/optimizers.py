@@ -1,5 +1,6 @@
 """The original's optimizer (Adam with decoupled weight decay), its schedule, gradient clipping, and Adagrad."""
 
+from collections.abc import Collection
 from typing import Any
 
 import keras
@@ -151,6 +152,78 @@ class Adagrad(keras.optimizers.Optimizer):
         return {**super().get_config(), "momentum": self.momentum, "epsilon": self.epsilon}
 
 
+@keras.saving.register_keras_serializable(package="bert4rec_tf")
+class RowwiseAdagrad(BertAdam):
+    """BertAdam, but for tables of which a step reads few rows: there only these rows change, and none decays.
+
+    Row r of a table: a += mean(g_r^2); w_r -= row_scale x learning rate x g_r / sqrt(a + epsilon). So a table needs one
+    number per row beside itself, where Adam needs two tables, and a step's cost does not grow with its rows. The rule
+    is that of Duchi et al. (JMLR 2011) with one step size per row instead of one per weight.
+
+    Args:
+        learning_rate, decay, beta_1, beta_2, epsilon, bias_correction: as for BertAdam. The rows use only the first.
+        tables: paths of the tables. Their gradients must be `tf.IndexedSlices` without repeated rows (`combined`).
+        row_scale: how much larger the rows' learning rate is.
+    """
+
+    ROW_EPSILON = 1e-10
+
+    def __init__(self, *args: Any, tables: Collection[str] = (), row_scale: float = 1.0, **kwargs: Any) -> None:
+        super().__init__(*args, **{"name": "rowwise_adagrad", **kwargs})
+        self.tables = sorted(tables)
+        self.row_scale = row_scale
+
+    def build(self, variables: list[keras.Variable]) -> None:
+        if self.built:
+            return
+        keras.optimizers.Optimizer.build(self, variables)
+        self._first_moments, self._second_moments, self._row_sums = [], [], []
+        for variable in variables:
+            sums = first = second = None
+            if self.by_rows(variable):
+                sums = self.add_variable(variable.shape[:1], initializer="zeros", name=f"{variable.name}_row_sums")
+            else:
+                first, second = (self.add_variable_from_reference(variable, name) for name in ("first", "second"))
+            self._first_moments.append(first)
+            self._second_moments.append(second)
+            self._row_sums.append(sums)
+        self._decayed = [variable.name not in NOT_DECAYED for variable in variables]
+
+    def by_rows(self, variable: keras.Variable) -> bool:
+        """Whether a variable is one of the tables."""
+        return variable.path in self.tables
+
+    def update_step(self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor) -> None:
+        if not isinstance(gradient, tf.IndexedSlices):
+            return super().update_step(gradient, variable, learning_rate)
+        sums = self._row_sums[self._get_variable_index(variable)].value
+        values, rows = gradient.values, gradient.indices
+        squares = tf.reduce_mean(tf.square(values), axis=list(range(1, values.shape.rank)))
+        sums.scatter_add(tf.IndexedSlices(squares, rows))
+        scale = (
+            self.row_scale * tf.cast(learning_rate, values.dtype) / tf.sqrt(tf.gather(sums, rows) + self.ROW_EPSILON)
+        )
+        steps = tf.reshape(scale, tf.concat([tf.shape(rows), tf.ones([values.shape.rank - 1], tf.int32)], 0)) * values
+        table = variable.value if isinstance(variable, keras.Variable) else variable  # a replica's copy
+        table.scatter_sub(tf.IndexedSlices(steps, rows))
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "tables": self.tables, "row_scale": self.row_scale}
+
+
+def combined(slices: tf.IndexedSlices) -> tf.IndexedSlices:
+    """Returns the same gradient with each row once."""
+    rows, places = tf.unique(slices.indices)
+    values = tf.math.unsorted_segment_sum(slices.values, places, tf.size(rows))
+    return tf.IndexedSlices(values, rows, slices.dense_shape)
+
+
+def _scaled(gradient: Tensor, scale: Tensor) -> Tensor:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values * scale, gradient.indices, gradient.dense_shape)
+    return gradient * scale
+
+
 def clip(gradients: list[Tensor], clip_norm: float) -> tuple[list[Tensor], Tensor]:
     """Scales gradients down to a global norm of at most `clip_norm`; 0 turns clipping off.
 
@@ -163,5 +236,5 @@ def clip(gradients: list[Tensor], clip_norm: float) -> tuple[list[Tensor], Tenso
     norm = tf.linalg.global_norm(gradients)
     if clip_norm:
         scale = tf.where(norm > clip_norm, clip_norm / norm, 1.0)
-        gradients = [gradient * scale for gradient in gradients]
+        gradients = [_scaled(gradient, scale) for gradient in gradients]
     return gradients, norm

@@ -3,7 +3,8 @@
 import math
 
 from bert4rec_tf.config.run import TrainingSettings
-from bert4rec_tf.nn.optimizers import Adagrad, BertAdam, WarmUpLinearDecay
+from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender
+from bert4rec_tf.nn.optimizers import Adagrad, BertAdam, RowwiseAdagrad, WarmUpLinearDecay
 
 
 def schedule_of(settings: TrainingSettings) -> WarmUpLinearDecay:
@@ -12,15 +13,20 @@ def schedule_of(settings: TrainingSettings) -> WarmUpLinearDecay:
     return WarmUpLinearDecay(settings.learning_rate, steps, settings.warmup_steps)
 
 
-def optimizer_of(settings: TrainingSettings) -> BertAdam | Adagrad:
-    """Returns the optimizer of a run."""
+def optimizer_of(settings: TrainingSettings, model: Recommender | None = None) -> BertAdam | Adagrad:
+    """Returns the optimizer of a run. `model`: whose tables rowwise_adagrad updates by rows; the others ignore it."""
     if settings.optimizer == "adagrad":
         return Adagrad(schedule_of(settings), settings.momentum)
-    return BertAdam(
-        schedule_of(settings),
-        decay=settings.weight_decay,
-        beta_1=settings.beta_1,
-        beta_2=settings.beta_2,
-        epsilon=settings.epsilon,
-        bias_correction=settings.bias_correction,
-    )
+    adam = {
+        "learning_rate": schedule_of(settings),
+        "decay": settings.weight_decay,
+        "beta_1": settings.beta_1,
+        "beta_2": settings.beta_2,
+        "epsilon": settings.epsilon,
+        "bias_correction": settings.bias_correction,
+    }
+    if settings.optimizer == "adam":
+        return BertAdam(**adam)
+    variables = [] if model is None else model.trainable_variables
+    tables = [variable.path for variable in variables if model.rows_of(variable) in (ITEMS, USERS)]
+    return RowwiseAdagrad(**adam, tables=tables, row_scale=settings.row_learning_rate / settings.learning_rate)

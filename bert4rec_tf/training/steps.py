@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import keras
 import tensorflow as tf
 
-from bert4rec_tf.config.run import TrainingSettings
+from bert4rec_tf.config.run import ROWWISE, TrainingSettings
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import graph
 from bert4rec_tf.foundation.types import Batch, Tensor
@@ -111,7 +111,7 @@ def _single_step(
     @graph(input_signature=signature and [signature], jit_compile=settings.jit_compile)
     def step(batch: Batch) -> dict[str, Tensor]:
         rate = tf.convert_to_tensor(optimizer.learning_rate)
-        loss, gradients = _loss_and_gradients(model, batch)
+        loss, gradients = _loss_and_gradients(model, optimizer, batch)
         gradients, norm = optimizers.clip(gradients, settings.clip_norm)
         _update_alone(optimizer, gradients, model.trainable_variables)
         return {"loss": loss, "gradient_norm": norm, "learning_rate": rate}
@@ -125,7 +125,11 @@ def _update_alone(optimizer: optimizers.BertAdam, gradients: list[Tensor], varia
     XLA reads and writes a large table once; without it, a dozen operations each do.
     """
     rate = optimizer.learning_rate
-    large = [index for index, variable in enumerate(variables) if math.prod(variable.shape) >= LARGE]
+    large = [
+        index
+        for index, (variable, gradient) in enumerate(zip(variables, gradients, strict=True))
+        if math.prod(variable.shape) >= LARGE and not isinstance(gradient, tf.IndexedSlices)
+    ]
 
     @graph(jit_compile=True)
     def update_large(gradients: list[Tensor]) -> None:
@@ -154,7 +158,7 @@ def _shared_step(
 
     @graph(jit_compile=settings.jit_compile)
     def part_of_loss(part: Batch, share: Tensor) -> tuple[Tensor, list[Tensor]]:
-        return _loss_and_gradients(model, part, share)
+        return _loss_and_gradients(model, optimizer, part, share)
 
     def replica(batch: Batch, stopping: Tensor) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
         context = tf.distribute.get_replica_context()
@@ -164,6 +168,7 @@ def _shared_step(
             loss, gradients = part_of_loss(part, share)
         shared = [loss, tf.identity(stopping), *gradients]
         loss, stopping, *gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, shared)
+        gradients = [_combined(gradient) for gradient in gradients]
         gradients, norm = optimizers.clip(gradients, settings.clip_norm)
         return loss, norm, stopping, gradients
 
@@ -197,12 +202,30 @@ def _update(
     optimizer.iterations.assign_add(1)
 
 
-def _loss_and_gradients(model: Recommender, batch: Batch, share: Tensor | float = 1.0) -> tuple[Tensor, list[Tensor]]:
-    """Returns `share` x the loss, and its gradients as dense tensors."""
+def _loss_and_gradients(
+    model: Recommender, optimizer: optimizers.BertAdam, batch: Batch, share: Tensor | float = 1.0
+) -> tuple[Tensor, list[Tensor]]:
+    """Returns `share` x the loss, and its gradients: those of tables that change by rows as slices, others dense."""
     variables = [variable.value for variable in model.trainable_variables]
     with tf.GradientTape() as tape:
         loss = share * model.training_loss(batch)
-    return loss, [tf.convert_to_tensor(gradient) for gradient in tape.gradient(loss, variables)]
+    gradients = tape.gradient(loss, variables)
+    tables = getattr(optimizer, "tables", ())
+    for index, (variable, gradient) in enumerate(zip(model.trainable_variables, gradients, strict=True)):
+        if variable.path not in tables:
+            gradients[index] = tf.convert_to_tensor(gradient)
+        elif isinstance(gradient, tf.IndexedSlices):
+            gradients[index] = _combined(gradient)
+        else:
+            raise UserError(
+                f"`optimizer` must be adam or adagrad where a step reads a whole table, here {variable.name}; a loss "
+                f"that samples the items reads few rows. Received: optimizer={ROWWISE}"
+            )
+    return loss, gradients
+
+
+def _combined(gradient: Tensor) -> Tensor:
+    return optimizers.combined(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
 def _part(batch: Batch, number: Tensor, count: int) -> Batch:

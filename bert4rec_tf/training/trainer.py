@@ -98,7 +98,7 @@ class Trainer:
     def __post_init__(self) -> None:
         self.state = State()
         with self.strategy.scope() if self.strategy else contextlib.nullcontext():
-            self.optimizer = optimizer_of(self.settings)
+            self.optimizer = optimizer_of(self.settings, self.model)
             self.optimizer.build(self.model.trainable_variables)
         self._end = self.last_step or self.settings.steps
         self._variables = {"model": self.model.variables, "optimizer": self.optimizer.variables}

@@ -12,12 +12,14 @@ from support.profiles import slow_but
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.run import Run, TrainingSettings
 from bert4rec_tf.data.examples.draws import with_draws
+from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.nn import sampling
 from bert4rec_tf.training import steps
 from bert4rec_tf.training.optimizer import optimizer_of
 
 CASES = [(name, loss) for name in ("bert4rec", "sasrec") for loss in ("sampled_softmax", "gbce")]
 every_case = pytest.mark.parametrize(("name", "loss"), CASES)
+HOW = {"plain": {}, "compiled": {"jit_compile": True}, "rows": {"optimizer": "rowwise_adagrad"}}
 SAMPLE = {"shared_negatives": 24, "negative_sampling": "log_uniform"}
 
 
@@ -103,14 +105,14 @@ def test_the_parts_of_a_batch_share_the_sample(name, loss):
 
 
 @pytest.mark.parametrize(
-    ("name", "loss", "jit_compile"),
-    slow_but([("sasrec", "sampled_softmax", False)], [(*case, jit) for case in CASES for jit in (False, True)]),
+    ("name", "loss", "how"),
+    slow_but([("sasrec", "sampled_softmax", "rows")], [(*case, how) for case in CASES for how in HOW]),
 )
-def test_the_loss_falls_and_the_same_steps_give_the_same_bits(name, loss, jit_compile):
+def test_the_loss_falls_and_the_same_steps_give_the_same_bits(name, loss, how):
     def trained():
         model = make(name, loss=loss, **SAMPLE)
-        settings = TrainingSettings(steps=120, warmup_steps=0, learning_rate=0.02, jit_compile=jit_compile)
-        optimizer = optimizer_of(settings)
+        settings = TrainingSettings(steps=120, warmup_steps=0, learning_rate=0.02, **HOW[how])
+        optimizer = optimizer_of(settings, model)
         optimizer.build(model.trainable_variables)
         step, source = steps.make_step(model, optimizer, settings), drawn(model, 32)
         return [float(step(next(source))["loss"]) for _ in range(120)], model.get_weights()
@@ -122,13 +124,43 @@ def test_the_loss_falls_and_the_same_steps_give_the_same_bits(name, loss, jit_co
 
 @pytest.mark.filterwarnings("ignore:Even though")
 @pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["adam", "rowwise_adagrad"])
 @every_case
-def test_a_run_that_is_killed_and_started_again_equals_one_that_is_not(tmp_path, name, loss):
+def test_a_run_that_is_killed_and_started_again_equals_one_that_is_not(tmp_path, name, loss, optimizer):
     known = Run.make("beauty", name).flat()
     small = {key: value for key, value in {**SMALL, "window_step": 0.5}.items() if key in known}
     short = {"steps": 6, "evaluate_every": 3, "patience": 0, "batch_size": 16, "num_negatives": 10}
-    run = presets.make_run("beauty", name, **small, **short, loss=loss, shared_negatives=24)
+    run = presets.make_run("beauty", name, **small, **short, loss=loss, shared_negatives=24, optimizer=optimizer)
     trainings.assert_a_kill_changes_nothing(tmp_path, run, SEQUENCES)
+
+
+@every_case
+def test_a_step_changes_only_the_rows_that_it_reads(name, loss):
+    model = make(name, loss=loss, **{**SAMPLE, "shared_negatives": 3})
+    settings = TrainingSettings(steps=9, warmup_steps=0, optimizer="rowwise_adagrad")
+    optimizer = optimizer_of(settings, model)
+    optimizer.build(model.trainable_variables)
+    tables = {"items", "item_embeddings", *(["output_bias"] if name == "bert4rec" else [])}
+    assert {path.split("/")[-1] for path in optimizer.tables} <= tables | {"bias"} and optimizer.tables
+    before, batch = np.asarray(model.own_items), next(drawn(model, 2))
+    steps.make_step(model, optimizer, settings)(batch)
+    how = "log_uniform" if loss == "sampled_softmax" else "uniform"
+    read = {*sampling.draw(batch["draw"][0], 3, NUM_ITEMS, how)[0].numpy().tolist()}
+    columns = ("items", "mask_targets") if name == "bert4rec" else ("items", "targets")
+    read |= {row for column in columns for row in batch[column].numpy().ravel().tolist()}
+    changed = np.flatnonzero((np.asarray(model.own_items) != before).any(axis=1))
+    assert len(changed) and set(changed) <= read and len(read) < NUM_ITEMS
+
+
+def test_rows_cannot_be_updated_alone_where_a_step_reads_the_whole_table():
+    model = make("sasrec", loss="cross_entropy")
+    settings = TrainingSettings(steps=9, warmup_steps=0, optimizer="rowwise_adagrad")
+    optimizer = optimizer_of(settings, model)
+    optimizer.build(model.trainable_variables)
+    with pytest.raises(UserError, match="`optimizer` must be adam or adagrad where a step reads a whole table, here"):
+        steps.make_step(model, optimizer, settings)(tensors(next(batches(model))))
+    with pytest.raises(UserError, match="`jit_compile` must be False with optimizer=rowwise_adagrad"):
+        TrainingSettings(optimizer="rowwise_adagrad", jit_compile=True)
 
 
 def test_each_step_draws_anew_and_a_later_start_draws_the_same():

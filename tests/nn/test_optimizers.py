@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from bert4rec_tf.config.run import TrainingSettings
 from bert4rec_tf.models.bert4rec import BERT4Rec
-from bert4rec_tf.nn.optimizers import Adagrad, BertAdam, WarmUpLinearDecay, clip
+from bert4rec_tf.nn.optimizers import Adagrad, BertAdam, RowwiseAdagrad, WarmUpLinearDecay, clip, combined
 from bert4rec_tf.training.optimizer import optimizer_of
 
 # Schedule
@@ -295,3 +295,44 @@ def test_gradients_of_zero_stay_zero():
     clipped, norm = clip([tf.zeros((2, 3)), tf.zeros(4)], 5.0)
     assert float(norm) == 0
     assert not any(gradient.numpy().any() for gradient in clipped)
+
+
+def slices(rows, values, total):
+    return tf.IndexedSlices(tf.constant(values, tf.float32), tf.constant(rows), tf.constant([total, 2]))
+
+
+def test_repeated_rows_are_added():
+    found = combined(slices([5, 1, 5], [[1.0, 2.0], [3.0, 4.0], [10.0, 20.0]], 9))
+    assert found.indices.numpy().tolist() == [5, 1]
+    assert found.values.numpy().tolist() == [[11.0, 22.0], [3.0, 4.0]]
+
+
+def test_rows_have_one_step_size_each_and_others_stay():
+    rng = np.random.default_rng(0)
+    table, weight = (
+        keras.Variable(rng.normal(size=(9, 2)), dtype="float32", name="table"),
+        keras.Variable([0.5], name="kernel"),
+    )
+    optimizer = RowwiseAdagrad(0.01, decay=0.1, tables=[table.path], row_scale=5.0)
+    optimizer.build([table, weight])
+    assert [tuple(variable.shape) for variable in optimizer.variables[2:]] == [(9,), (1,), (1,)]
+    expected, sums = np.asarray(table).astype(np.float64), np.zeros(9)
+    twin, alone = keras.Variable([0.5], name="kernel"), BertAdam(0.01, decay=0.1)
+    alone.build([twin])
+    for _ in range(4):
+        rows, values = rng.permutation(9)[:3], rng.normal(size=(3, 2))
+        optimizer.update_step(slices(rows, values, 9), table, optimizer.learning_rate)
+        for row, value in zip(rows, values):
+            sums[row] += np.mean(value**2)
+            expected[row] -= 0.05 * value / np.sqrt(sums[row])
+        for kind, variable in ((optimizer, weight), (alone, twin)):
+            kind.update_step(tf.constant([0.3]), variable, kind.learning_rate)
+    np.testing.assert_allclose(np.asarray(table), expected, rtol=1e-5, atol=1e-6)
+    assert np.asarray(weight) == np.asarray(twin)
+
+
+def test_slices_are_clipped_with_the_other_gradients():
+    clipped, norm = clip([slices([1], [[3.0, 0.0]], 9), tf.constant([4.0])], 1.0)
+    assert float(norm) == 5.0
+    np.testing.assert_allclose(clipped[0].values, [[0.6, 0.0]], rtol=1e-6)
+    np.testing.assert_allclose(clipped[1], [0.8], rtol=1e-6)
