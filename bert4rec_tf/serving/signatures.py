@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bert4rec_tf.export.histories import HISTORIES, Histories
-from bert4rec_tf.export.layout import ASSETS, CARD_OF_SAVED_MODEL, MODEL, VOCABULARY
+from bert4rec_tf.export.layout import ASSETS, CARD_OF_SAVED_MODEL, MODEL, USERS, VOCABULARY
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.stores import LocalCopy
 from bert4rec_tf.serving.trust import check_only_computes
@@ -106,6 +106,8 @@ class LoadedModel:
             self._loaded = tf.saved_model.load(str(folder), tags=[SERVE])
         except Exception as error:  # A damaged graph, or an op that is missing here, can raise anything.
             raise UserError(f"{folder}: cannot be loaded ({_reason(error)})") from error
+        _check_lines(folder / ASSETS / VOCABULARY, self.card.get("items"))
+        _check_lines(folder / ASSETS / USERS, self.card.get("users"))
 
     @cached_property
     def items(self) -> list[str] | None:
@@ -196,6 +198,21 @@ def _card(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: must be a JSON file ({error})") from error
     return content if isinstance(content, dict) else {}
+
+
+def _check_lines(path: Path, expected: Any) -> None:
+    """Raises UserError if a list of ids is shorter than the model card says. TensorFlow would give empty ids for it.
+
+    Call it once TensorFlow has read the list: what is cut short in between does no harm.
+    """
+    if not isinstance(expected, int) or not path.is_file():
+        return
+    lines, last = 0, b"\n"
+    with path.open("rb") as file:
+        while block := file.read(1 << 24):
+            lines, last = lines + block.count(b"\n"), block[-1:]
+    if lines != expected or last != b"\n":
+        raise UserError(f"{path}: must have {expected} whole lines, as its model card says. Received: {lines}")
 
 
 def _signature(name: str, definition: Any) -> Signature:

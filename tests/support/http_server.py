@@ -22,7 +22,7 @@ from bert4rec_tf.serving.signatures import Signature, TensorInfo
 ITEMS = ["a", "two words", "Ünïcödé", "日本語", "🎬", '<b onclick="alert(1)">', "'; --", *(f"i{n}" for n in range(23))]
 NUMBER = {item: row for row, item in enumerate(ITEMS)}
 K = 5
-MODEL_CARD = {"scores": "log-probabilities", "model": "Neighbours", "data": {"name": "letters"}}
+MODEL_CARD = {"items": len(ITEMS), "scores": "log-probabilities", "model": "Neighbours", "data": {"name": "letters"}}
 NONE = np.array([[b""]], object)
 
 

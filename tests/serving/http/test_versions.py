@@ -204,6 +204,17 @@ def test_a_damaged_saved_model_is_a_users_mistake(exported, tmp_path, file, dama
     assert str(folder) in str(caught.value) and "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("left", [10, -4, -1])
+def test_a_vocabulary_that_is_cut_short_is_the_version_s_failure(exported, tmp_path, left):
+    """TensorFlow loads it, and would name the missing items with empty ids."""
+    folder = tmp_path / "copy"
+    shutil.copytree(exported / "1", folder)
+    path = folder / "assets" / "vocabulary.txt"
+    path.write_bytes(path.read_bytes()[:left])
+    with pytest.raises(UserError, match=r"vocabulary.txt: must have \d+ whole lines, as its model card says"):
+        LoadedModel(folder)
+
+
 def test_an_op_that_this_tensorflow_lacks_is_the_version_s_failure(exported, tmp_path):
     shutil.copytree(exported / "1", tmp_path / "models" / "1")
     newer = shutil.copytree(exported / "2", tmp_path / "models" / "2")
@@ -226,7 +237,7 @@ def test_the_items_of_a_model_are_read_line_by_line(exported, tmp_path):
     names = ["a", " b ", "line\u2028end", "next\x85line", "tab\t", "\x0b", "日本"]
     path.write_bytes("".join(f"{name}\n" for name in names).encode())
     assert model.items == names
-    path.write_bytes(b"\xff\n")
+    path.write_bytes(b"\xff\n" * 30)
     with pytest.raises(UserError, match="cannot be read"):
         _ = LoadedModel(folder).items
 
