@@ -41,7 +41,8 @@ def new_model(
         UserError: if the settings use features that are not there.
     """
     keras.utils.set_random_seed(run.seed)
-    kind, options = MODELS[run.model], dict[str, Any]()
+    # Keras' own names count the models that the process has made, and would be in the export's bytes.
+    kind, options = MODELS[run.model], dict[str, Any](name=run.model)
     if has_user_embeddings(run):
         options["num_users"] = num_users
     if run.training.mixed_precision:

@@ -34,6 +34,7 @@ from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export import saved_model
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS
+from bert4rec_tf.models.construction import new_model
 from bert4rec_tf.nn.dropout import Dropout
 from bert4rec_tf.training import steps
 from bert4rec_tf.training.optimizer import optimizer_of
@@ -196,6 +197,16 @@ def test_what_a_constructor_does_not_know_is_named(name):
         built(name, kind(), hidden_dim=8)
     with pytest.raises(ValueError, match="`num_users` must be"):
         MODELS[name](NUM_ITEMS, **({} if MODELS[name].has_user_embeddings else {"num_users": 3}))
+
+
+@every_model
+def test_the_names_of_a_run_s_weights_do_not_depend_on_what_was_made_before(name):
+    """They are in the bytes of its export."""
+    run = Run.make("beauty", name)
+    first, second = (new_model(run, NUM_ITEMS, NUM_USERS) for _ in range(2))
+    assert first.name == second.name == name
+    assert [weight.path for weight in first.weights] == [weight.path for weight in second.weights]
+    assert [layer.name for layer in first._flatten_layers()] == [layer.name for layer in second._flatten_layers()]
 
 
 @every_model

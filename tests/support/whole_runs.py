@@ -63,12 +63,9 @@ def _write_data(cwd):
 
 def here(cwd, *flags):
     """Runs to the end in this process and returns the work directory."""
-    import keras
-
     from support import commands
 
     _write_data(cwd)
-    keras.backend.clear_session()  # an exported model holds the names of its layers, which Keras counts up
     commands.finished(*flags, "--workdir=work", "--data_dir=data", cwd=cwd)
     return cwd / "work"
 
