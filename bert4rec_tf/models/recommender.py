@@ -1,7 +1,7 @@
 """The contract of all models."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import keras
@@ -13,6 +13,7 @@ from bert4rec_tf.config.settings import Settings
 from bert4rec_tf.data.features import Features
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.errors import UserError, unknown_name
+from bert4rec_tf.foundation.graphs import graph
 from bert4rec_tf.foundation.types import Batch, Shape, Tensor
 from bert4rec_tf.models.initial_vectors import cooccurrence_vectors
 from bert4rec_tf.nn.layers import check_size
@@ -25,6 +26,9 @@ ITEM_FEATURES, USER_FEATURES: row v is feature value v."""
 
 KERAS_OPTIONS = ("name", "dtype", "trainable")
 """Constructor arguments that are Keras' own."""
+
+LARGE = 1 << 24
+"""Numbers in a table from which it is initialised in a graph."""
 
 
 class Recommender(keras.Model):
@@ -183,6 +187,9 @@ class Recommender(keras.Model):
         """
         if isinstance(initializer, float):
             initializer = keras.initializers.RandomNormal(stddev=initializer)
+        initializer = keras.initializers.get(initializer)
+        if rows * width >= LARGE:
+            initializer = _in_one_buffer(initializer)
         table = self.add_weight(name=name, shape=(rows, width), initializer=initializer, autocast=False)
         return self.mark_rows(table, of)
 
@@ -279,3 +286,9 @@ def last_items(batch: Batch, number: int) -> tf.Tensor:
     # One column more, because there may be none at all.
     filled = tf.pad(items, [[0, 0], [0, 1]])
     return tf.where(columns >= 0, tf.gather(filled, tf.maximum(columns, 0), batch_dims=1), 0)
+
+
+def _in_one_buffer(initializer: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Returns an initializer with the same values. A graph scales them in place; otherwise each operation has its own
+    copy of the table."""
+    return lambda shape, dtype=None: graph(lambda: initializer(shape, dtype=dtype))()

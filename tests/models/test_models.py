@@ -33,7 +33,7 @@ from bert4rec_tf.data.examples import in_memory
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export import saved_model
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.models import MODELS
+from bert4rec_tf.models import MODELS, recommender
 from bert4rec_tf.models.construction import new_model
 from bert4rec_tf.nn.dropout import Dropout
 from bert4rec_tf.training import steps
@@ -207,6 +207,14 @@ def test_the_names_of_a_run_s_weights_do_not_depend_on_what_was_made_before(name
     assert first.name == second.name == name
     assert [weight.path for weight in first.weights] == [weight.path for weight in second.weights]
     assert [layer.name for layer in first._flatten_layers()] == [layer.name for layer in second._flatten_layers()]
+
+
+@pytest.mark.parametrize("name", ["bert4rec", "sasrec"])
+def test_large_tables_begin_with_the_values_of_small_ones(name, monkeypatch):
+    expected = make(name)
+    monkeypatch.setattr(recommender, "LARGE", 1)
+    for weight, other in zip(make(name).weights, expected.weights, strict=True):
+        np.testing.assert_array_equal(np.asarray(weight), np.asarray(other), weight.path)
 
 
 @every_model
