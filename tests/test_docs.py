@@ -133,7 +133,7 @@ ELSEWHERE = [
     *[("beauty", model, "uniform", "hr@10") for model in ("ncf", "caser", "pop")],
     *[("ml-1m", model, "uniform", "ndcg@10") for model in ("gru4rec_plus", "bert4rec")],
     *[("ml-1m", model, "full", "ndcg@10") for model in ("bert4rec", "sasrec", "gru4rec_plus")],
-    *[("beauty", model, "full", "ndcg@10") for model in ("fpmc", "gru4rec_plus", "bert4rec")],
+    *[("beauty", model, "full", "ndcg@10") for model in ("fpmc", "bert4rec")],
 ]
 
 
