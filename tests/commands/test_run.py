@@ -156,6 +156,7 @@ def test_pop_goes_the_same_way(pop):
     assert metrics["test"] == metrics["pop"]
 
 
+@pytest.mark.slow
 def test_the_console_command_is_the_same_program_and_keeps_the_threads_with_the_run(pop, tmp_path, monkeypatch):
     command = [str(Path(sysconfig.get_path("scripts")) / "bert4rec"), "run", *POP, "--mode=prepare", "--threads=1"]
     process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
@@ -224,6 +225,7 @@ def test_histories_are_kept_in_the_export_of_a_finished_run(copy):
         SavedRecommender(copy / "work/saved_model").history_of(sequences.users[0])
 
 
+@pytest.mark.slow
 def test_another_number_of_items_is_exported_from_a_finished_run(pop, tmp_path):
     copy = shutil.copytree(pop, tmp_path / "copy")
 
