@@ -82,7 +82,9 @@ def export(
         )
         try:
             functions = {name: getattr(service, name) for name in service.functions}
-            tf.saved_model.save(service, str(aside), signatures=functions)
+            # TensorFlow keeps gradients that it has loaded, and with them every graph of the model, for ever.
+            options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+            tf.saved_model.save(service, str(aside), signatures=functions, options=options)
         except tf.errors.OpError as error:
             raise UserError(f"{folder}: cannot be written ({error.message})") from error
         (aside / CARD_OF_SAVED_MODEL).parent.mkdir()
