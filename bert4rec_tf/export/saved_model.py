@@ -15,6 +15,7 @@ from bert4rec_tf.export.layout import CARD_OF_SAVED_MODEL, MODEL, USERS, VOCABUL
 from bert4rec_tf.export.service import Service
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.graphs import without_gradients
 from bert4rec_tf.foundation.stores import BEGUN
 from bert4rec_tf.models.recommender import Recommender
 
@@ -82,9 +83,8 @@ def export(
         )
         try:
             functions = {name: getattr(service, name) for name in service.functions}
-            # TensorFlow keeps gradients that it has loaded, and with them every graph of the model, for ever.
-            options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-            tf.saved_model.save(service, str(aside), signatures=functions, options=options)
+            with without_gradients():
+                tf.saved_model.save(service, str(aside), signatures=functions)
         except tf.errors.OpError as error:
             raise UserError(f"{folder}: cannot be written ({error.message})") from error
         (aside / CARD_OF_SAVED_MODEL).parent.mkdir()

@@ -8,6 +8,7 @@ import math
 
 import tensorflow as tf
 
+from bert4rec_tf.foundation.graphs import with_gradient
 from bert4rec_tf.foundation.types import Tensor
 
 
@@ -21,7 +22,7 @@ def gelu(inputs: Tensor) -> tf.Tensor:
         A tensor of the same shape and type. Its slope, Phi(x) + x phi(x), is computed together with the value.
     """
 
-    @tf.custom_gradient
+    @with_gradient
     def value(inputs: tf.Tensor):
         # Converters recognise GELU in this form. Halving is exact, so where it stands does not change the bits.
         doubled = 1.0 + tf.math.erf(inputs / math.sqrt(2.0))
@@ -55,7 +56,7 @@ def attend(
         through which no gradient flows.
     """
 
-    @tf.custom_gradient
+    @with_gradient
     def attended(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor):
         scores = tf.cast(tf.matmul(query, key, transpose_b=True), wide)
         probabilities = tf.nn.softmax(scores if penalty is None else scores + penalty)

@@ -173,6 +173,14 @@ def test_a_model_that_nobody_holds_leaves_no_graph_behind(folder):
     assert graphs() == before
 
 
+@pytest.mark.slow
+def test_loading_says_nothing(folder):
+    """Whoever uses TensorFlow alone sees its warnings, and one of them was about gradients that were left out."""
+    program = f"import tensorflow as tf; tf.saved_model.load({str(folder)!r})"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "WARNING:absl" not in ended.stderr and "gradient" not in ended.stderr and not ended.stdout
+
+
 def test_the_vocabulary_is_one_asset(folder):
     (asset,) = (folder / "assets").iterdir()
     assert asset.name == "vocabulary.txt"
