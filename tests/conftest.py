@@ -2,6 +2,7 @@
 
 import functools
 import os
+import random
 import signal
 import sys
 import time
@@ -27,8 +28,12 @@ sys.path.append(str(ROOT))  # for benchmarks, which is not installed; last, for 
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--budget", type=float, metavar="SECONDS", help="skip every test that would begin after so many seconds"
+        "--budget",
+        type=float,
+        metavar="SECONDS",
+        help="run the files in random order, and skip every test that would begin after so many seconds",
     )
+    parser.addoption("--order_seed", type=int, help="of the order with --budget (default: a new one, which is printed)")
     parser.addoption("--attack_seed", type=int, help="of the random attacks (default: a new one, which is printed)")
     parser.addoption("--attack_seconds", type=float, default=10.0, help="how long each attack goes on")
 
@@ -38,9 +43,17 @@ def pytest_configure(config):
     settings.register_profile("full", deadline=None)
     settings.load_profile("full" if profiles.is_full(config.option.markexpr) else "quick")
     config.stash[BEGAN] = time.monotonic()
+    if config.option.order_seed is None:
+        config.option.order_seed = int.from_bytes(os.urandom(4), "big")
 
 
 BEGAN = pytest.StashKey[float]()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    """Gives a worker of pytest-xdist the order of the others."""
+    node.workerinput["order_seed"] = node.config.option.order_seed
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -50,6 +63,11 @@ def pytest_collection_modifyitems(config, items):
         for item in items:
             if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
                 item.add_marker(pytest.mark.slow)
+    if config.option.budget is not None:
+        files = list(dict.fromkeys(item.path for item in items))
+        seed = getattr(config, "workerinput", {}).get("order_seed", config.option.order_seed)
+        random.Random(seed).shuffle(files)
+        items.sort(key=lambda item: files.index(item.path))
 
 
 @pytest.fixture
@@ -69,6 +87,9 @@ def pytest_terminal_summary(terminalreporter):
     told = {text for one in reports for name, text in getattr(one, "user_properties", []) if name == "attack"}
     for text in sorted(told):
         terminalreporter.write_line(f"attack: {text}")
+    option = terminalreporter.config.option
+    if option.budget is not None:
+        terminalreporter.write_line(f"order: --order_seed={option.order_seed}")
 
 
 @pytest.fixture
