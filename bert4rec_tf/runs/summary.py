@@ -116,10 +116,7 @@ def _notes(content: dict[str, Any]) -> list[str]:
     if COLD in content:
         below = content[COLD]["below"]
         for name, what in ((COLD, f"fewer than {below}"), ("others", f"at least {below}")):
-            found = content[COLD][name]
-            values = [f"{metric} {found[metric]:.4f}" for metric in ("hr@10", "ndcg@10") if found["targets"]]
-            values += [f"median rank {found['median_rank']:,.0f}"] * bool(found["targets"])
-            notes.append(f"{name}: {found['targets']:,} targets with {what} training actions: {', '.join(values)}")
+            notes.append(_about_targets(name, what, content[COLD][name]))
     if CORRECTION in content:
         notes.append(_about_correction(content[CORRECTION]))
     if "initial" in content:
@@ -127,6 +124,13 @@ def _notes(content: dict[str, Any]) -> list[str]:
     if "ceiling" in content:
         notes.append("ceiling: ranking by the true transition probabilities of the built-in data.")
     return notes
+
+
+def _about_targets(name: str, what: str, found: dict[str, Any]) -> str:
+    if not found["targets"]:
+        return f"{name}: no targets with {what} training actions"
+    measured = "hr@10 {hr@10:.4f}, ndcg@10 {ndcg@10:.4f}, median rank {median_rank:,.0f}".format(**found)
+    return f"{name}: {found['targets']:,} targets with {what} training actions: {measured}"
 
 
 def _about_correction(entry: dict[str, Any]) -> str:

@@ -2,9 +2,25 @@
 
 import shlex
 
+import numpy as np
+
 from bert4rec_tf.commands.recommend import make_parser
+from bert4rec_tf.evaluation.metrics import cold_metrics
 from bert4rec_tf.runs import summary
 from bert4rec_tf.serving.client import split_ids
+
+SHORT = {
+    "run": {
+        "model": "bert4rec",
+        "dataset": "mine",
+        "evaluation": {"num_negatives": 100},
+        "training": {"protocol": "fixed"},
+    },
+    "users": 2,
+    "users_with_fewer_candidates": 0,
+    "users_not_evaluated": 0,
+}
+"""Of a run with two users."""
 
 
 def content(model="bert4rec", **measured):
@@ -35,6 +51,13 @@ def test_a_model_that_counting_beats_is_told():
 def test_a_model_is_not_compared_with_itself_nor_with_nothing():
     found = summary.verdict(content("pop", test=(0.03, 0.02), pop=(0.03, 0.02), item_cooccurrence=(0.0, 0.01)))
     assert "POP" not in found and "among all unseen items: 2.0 x item_cooccurrence." in found
+
+
+def test_cold_targets_are_told_also_where_there_are_none():
+    cold = cold_metrics(np.array([0, 3]), np.array([9, 5]))
+    found = summary.table({**SHORT, "cold": {"below": 5, **cold}})
+    assert "cold: no targets with fewer than 5 training actions" in found
+    assert "others: 2 targets with at least 5 training actions: hr@10 1.0000, ndcg@10 0.7153, median rank 2" in found
 
 
 def test_the_next_command_can_be_pasted(tmp_path):
