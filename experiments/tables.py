@@ -72,7 +72,7 @@ EXTRA_CELLS = {
     for cell in (
         *(Cell(name, "item_cooccurrence", "item_cooccurrence") for name in ("beauty", "ml-1m", *QUICK_DATASETS)),
         *(Cell(name, "sasrec", "sasrec_softmax", SOFTMAX) for name in ("beauty", "ml-1m")),
-        Cell("beauty", "bert4rec", "bert4rec_best", preset="best"),
+        *(Cell(name, "bert4rec", "bert4rec_best", preset="best") for name in ("beauty", "ml-1m")),
     )
 }
 

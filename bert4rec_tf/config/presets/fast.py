@@ -28,6 +28,21 @@ BERT4REC = {
     "bias_correction": True,
     "batch_size": 128,
 }
+BERT4REC_ML_1M = {
+    **BERT4REC,
+    "max_length": 200,
+    "mask_proportion": 0.4,
+    "max_predictions": 80,
+    "window_step": 0.5,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "batch_size": 32,
+    "warmup_steps": 2_000,
+    "protocol": "fixed",
+    "steps": 48_000,
+    "evaluate_every": 4_000,
+}
+
 BERT4REC_SYNTHETIC = {
     "max_length": 20,
     "mask_proportion": 0.5,
@@ -194,20 +209,7 @@ ENTRIES = [
         "bert4rec",
         ".482",
         f"74 minutes of one thread (measured); about 52 minutes {ESTIMATED}",
-        {
-            **BERT4REC,
-            "max_length": 200,
-            "mask_proportion": 0.4,
-            "max_predictions": 80,
-            "window_step": 0.5,
-            "dropout": 0.0,
-            "attention_dropout": 0.0,
-            "batch_size": 32,
-            "warmup_steps": 2_000,
-            "protocol": "fixed",
-            "steps": 48_000,
-            "evaluate_every": 4_000,
-        },
+        BERT4REC_ML_1M,
     ),
     *_others(
         "ml-20m",
