@@ -1,7 +1,7 @@
 """The preset `best`: the authors' model, trained for quality per minute (docs/performance.md has each lever's curve).
 
-Items begin with vectors of a truncated SVD, and the model is twice as wide. Short histories are cut into prefixes: every
-item is asked for once, after those before it. On ML-1m, with its long histories, windows with many masks learn more.
+Items begin with vectors of a truncated SVD, and the model is twice as wide. Short histories are cut into prefixes, so
+that every item is asked for once, after those before it. For ML-1m's long histories, windows with many masks do better.
 """
 
 from bert4rec_tf.config.data_names import OWN
