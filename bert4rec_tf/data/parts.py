@@ -16,6 +16,11 @@ def training_counts(sequences: Sequences, phase: str) -> np.ndarray:
     return training_part(sequences, phase).counts()[1:]
 
 
+def history_counts(sequences: Sequences) -> np.ndarray:
+    """Returns how often each item occurs before the test items, int64 [n]."""
+    return LeaveOneOut(sequences).histories("test").counts()[1:]
+
+
 def longest_training(sequences: Sequences, phase: str) -> int:
     """Returns the most items of a user that a training learns from."""
     return int(training_part(sequences, phase).lengths.max(initial=0))

@@ -200,6 +200,14 @@ class Sequences:
         items, users = self.items[splits[0] : splits[-1]], self.users[begin:end]
         return replace(self, items=items, splits=splits - splits[0], users=users, num_later=later, features={})
 
+    def only(self, users: np.ndarray) -> "Sequences":
+        """Returns some users, int64 [any], in this order and without features. The vocabulary does not change."""
+        lengths = self.lengths[users]
+        splits = np.concatenate([[0], np.cumsum(lengths)])
+        items = self.items[np.repeat(self.splits[users] - splits[:-1], lengths) + np.arange(splits[-1])]
+        later = None if self.num_later is None else self.num_later[users]
+        return replace(self, items=items, splits=splits, users=self.users[users], num_later=later, features={})
+
     def counts(self) -> np.ndarray:
         """Returns how often each item occurs in these sequences, int64 [n + 1]; entry 0 is 0."""
         return np.bincount(self.items, minlength=self.num_items + 1)
@@ -298,6 +306,10 @@ class LeaveOneOut:
     def histories(self, split: str) -> Sequences:
         """Returns the items before the held-out item of `split` ("validation" or "test")."""
         return self._without_last(_HELD_OUT[split])
+
+    def history_lengths(self, split: str) -> np.ndarray:
+        """Returns the number of items before the held-out ones, int64 [evaluated], in the order of `users`."""
+        return (self.sequences.lengths - self._drop(_HELD_OUT[split]))[self.users]
 
     def targets(self, split: str) -> np.ndarray:
         """Returns the held-out items of `split`, int32 [evaluated], in the order of `users`."""

@@ -1,36 +1,54 @@
 """Baselines to compare a model with: what only counts, random scores, the built-in data's ceiling, and the paper."""
 
+from collections.abc import Callable, Mapping
+
+import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.config.data_names import family
 from bert4rec_tf.config.paper import paper
 from bert4rec_tf.config.run import Run
-from bert4rec_tf.data.sequences import LeaveOneOut
+from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.data.sources.synthetic import MarkovCatalogue
 from bert4rec_tf.evaluation.metrics import POPULAR, random_metrics
 from bert4rec_tf.evaluation.ranking import Metrics, Ranker, RankingTask
-from bert4rec_tf.models import MODELS
+from bert4rec_tf.models import MODELS, Recommender
 
 COUNTED = ("pop", "item_cooccurrence")
 """The models that every run is compared with: they take seconds, with the settings they have by default."""
 
 
-def measure_baselines(run: Run, split: LeaveOneOut, task: RankingTask) -> dict[str, Metrics]:
-    """Returns the metrics of COUNTED and `random`; and of `ceiling` or `paper` if these data have one."""
-    baselines = {name: _counted(name, split, task) for name in COUNTED}
-    baselines["random"] = {protocol: random_metrics(task.num_candidates(protocol)) for protocol in task.protocols}
+def measure_baselines(
+    run: Run,
+    split: LeaveOneOut,
+    num_candidates: Mapping[str, np.ndarray],
+    measure: Callable[[str], Metrics],
+    task: Callable[[], RankingTask],
+) -> dict[str, Metrics]:
+    """Returns the metrics of COUNTED and `random`; and of `ceiling` or `paper` if these data have one.
+
+    Args:
+        run: what they are compared with.
+        split: of its data.
+        num_candidates: protocol -> int [k], of every target.
+        measure: returns the metrics of one of COUNTED.
+        task: returns what is ranked; only asked for with built-in data.
+    """
+    baselines = {name: measure(name) for name in COUNTED}
+    baselines["random"] = {protocol: random_metrics(found) for protocol, found in num_candidates.items()}
     generator = datasets.DATASETS[run.dataset].generator if run.dataset in datasets.DATASETS else None
     if isinstance(generator, MarkovCatalogue) and generator.sequences().fingerprint == split.sequences.fingerprint:
-        baselines["ceiling"] = _ceiling(generator, split, task)
+        baselines["ceiling"] = _ceiling(generator, split, task())
     published = _paper(run, split)
     return {**baselines, "paper": published} if published else baselines
 
 
-def _counted(name: str, split: LeaveOneOut, task: RankingTask) -> Metrics:
-    model = MODELS[name](split.sequences.num_items)
-    model.adapt(split.training(with_validation=True))
-    return Ranker(model.score, model.max_history or 1).measure(task)[1]
+def counted(name: str, training: Sequences) -> Recommender:
+    """Returns one of COUNTED, from what a training learns from."""
+    model = MODELS[name](training.num_items)
+    model.adapt(training)
+    return model
 
 
 def _ceiling(generator: MarkovCatalogue, split: LeaveOneOut, task: RankingTask) -> Metrics:
@@ -40,7 +58,7 @@ def _ceiling(generator: MarkovCatalogue, split: LeaveOneOut, task: RankingTask) 
     def score(batch, candidates):
         return tf.gather(table, batch["users"])
 
-    return Ranker(score).measure(task)[1]
+    return Ranker(score).measure(task)
 
 
 def _paper(run: Run, split: LeaveOneOut) -> Metrics | None:

@@ -11,10 +11,10 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.config.popularity import check
-from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.evaluation.metrics import metrics
-from bert4rec_tf.evaluation.ranking import Ranker, RankingTask, rank_targets
+from bert4rec_tf.evaluation.ranking import Ranked, Ranker, RankingTask, rank_targets
 from bert4rec_tf.foundation.types import Batch, Tensor
+from bert4rec_tf.models import Recommender
 
 Score = Callable[[Batch, Tensor | None], Tensor]
 
@@ -24,9 +24,9 @@ ALPHAS = tuple(step / 10 for step in range(16))
 METRIC = "ndcg@10"
 
 
-def log_counts(sequences: Sequences) -> np.ndarray:
-    """Returns log(count + 1) of every item in these sequences, float32 [n + 1]; 0 for padding."""
-    return np.log1p(sequences.counts()).astype(np.float32)
+def log_counts(counts: np.ndarray) -> np.ndarray:
+    """Returns log(count + 1) of items that occur so often, int [n]: float32 [n + 1], the first 0, for padding."""
+    return np.log1p(np.r_[0, counts]).astype(np.float32)
 
 
 def penalties(log_counts: np.ndarray, alpha: float) -> np.ndarray:
@@ -49,6 +49,14 @@ def corrected(score: Score, log_counts: np.ndarray, alpha: float) -> Score:
         return scores - (penalty[1:] if candidates is None else tf.gather(penalty, candidates))
 
     return corrected_score
+
+
+def rank(
+    model: Recommender, task: RankingTask, correction: tuple[np.ndarray, float] | None = None, title: str | None = None
+) -> Ranked:
+    """Ranks with a model. `correction`: log_counts and alpha of `corrected`."""
+    score = model.score if correction is None else corrected(model.score, *correction)
+    return Ranker(score, model.max_history).ranked(task, title)
 
 
 def compare(ranker: Ranker, task: RankingTask, log_counts: np.ndarray) -> dict[float, float]:

@@ -17,6 +17,9 @@ from bert4rec_tf.foundation.types import Batch, Tensor
 BLOCK_ELEMENTS = 1 << 25
 """In full ranking the [users, items] table of scores of a batch has at most so many elements."""
 
+BATCH_SIZE = 512
+"""Users of a batch, unless there are too many items."""
+
 BLOCK_WIDTH = 128
 """The best items are searched for in blocks of so many columns."""
 
@@ -82,6 +85,31 @@ class RankingTask:
         return np.where(repeated | (items == self.targets[rows, None]), PAD, items)
 
 
+@dataclass(frozen=True, eq=False)
+class Ranked:
+    """What ranking the targets of some users gave, by protocol.
+
+    Attributes:
+        ranks: int32 [k], 0 for the best.
+        num_candidates: int32 [k], the number of items that each target was ranked among, without itself.
+        listed: int64 [n + 1], in how many of the users' lists each item is.
+    """
+
+    ranks: dict[str, np.ndarray]
+    num_candidates: dict[str, np.ndarray]
+    listed: dict[str, np.ndarray]
+
+    def metrics(self, counts: np.ndarray, num_users: int) -> Metrics:
+        """Returns METRICS of the ranks, and LIST_METRICS of the lists.
+
+        Args:
+            counts: int [n], how often each item is in the histories.
+            num_users: of the data.
+        """
+        listed = {name: list_metrics(found[1:], counts, num_users) for name, found in self.listed.items()}
+        return {name: {**metrics(found), **listed[name]} for name, found in self.ranks.items()}
+
+
 def rank_targets(scores: np.ndarray, candidates: np.ndarray) -> np.ndarray:
     """Returns how many candidates beat the target in column 0, int64 [k]. A tie counts as beaten.
 
@@ -96,6 +124,11 @@ def rank_targets(scores: np.ndarray, candidates: np.ndarray) -> np.ndarray:
     return ((scores[:, 1:] >= scores[:, :1]) & (candidates[:, 1:] > 0)).sum(axis=1)
 
 
+def users_at_once(num_items: int, batch_size: int = BATCH_SIZE) -> int:
+    """Returns how many users are ranked among all items in one batch."""
+    return min(batch_size, max(1, BLOCK_ELEMENTS // num_items))
+
+
 class Ranker:
     """Ranks targets with a model. Keep the object between evaluations, because it holds the compiled functions.
 
@@ -106,7 +139,10 @@ class Ranker:
     """
 
     def __init__(
-        self, score: Callable[[Batch, Tensor | None], Tensor], max_history: int | None = None, batch_size: int = 512
+        self,
+        score: Callable[[Batch, Tensor | None], Tensor],
+        max_history: int | None = None,
+        batch_size: int = BATCH_SIZE,
     ) -> None:
         self.max_history = max_history
         self.batch_size = batch_size
@@ -137,10 +173,10 @@ class Ranker:
         """
         return self._ranks(task, title, {}, share)
 
-    def measure(self, task: RankingTask, title: str | None = None) -> tuple[dict[str, np.ndarray], Metrics]:
-        """Returns `ranks` and every metric of every protocol: METRICS of the ranks, and LIST_METRICS.
+    def ranked(self, task: RankingTask, title: str | None = None) -> Ranked:
+        """Returns `ranks`, the numbers of candidates and what is listed.
 
-        The lists are the best LIST_LENGTH of what the target is ranked among, itself included.
+        A list is the best LIST_LENGTH of what the target is ranked among, itself included.
 
         Args:
             task: what to rank, among all items too.
@@ -151,8 +187,11 @@ class Ranker:
         """
         listed = {protocol: np.zeros(task.histories.num_items + 1, np.int64) for protocol in task.protocols}
         ranks = self._ranks(task, title, listed)
-        sizes = task.histories.counts()[1:], task.histories.num_users
-        return ranks, {name: {**metrics(ranks[name]), **list_metrics(listed[name][1:], *sizes)} for name in ranks}
+        return Ranked(ranks, {name: task.num_candidates(name).astype(np.int32) for name in task.protocols}, listed)
+
+    def measure(self, task: RankingTask) -> Metrics:
+        """Returns every metric of every protocol (`Ranked.metrics`)."""
+        return self.ranked(task).metrics(task.histories.counts()[1:], task.histories.num_users)
 
     def _ranks(
         self, task: RankingTask, title: str | None, listed: dict[str, np.ndarray], share: tuple[int, int] = (0, 1)
@@ -185,9 +224,7 @@ class Ranker:
         return scores, candidates
 
     def _users_at_once(self, task: RankingTask) -> int:
-        if not task.all_items:
-            return self.batch_size
-        return min(self.batch_size, max(1, BLOCK_ELEMENTS // task.histories.num_items))
+        return users_at_once(task.histories.num_items, self.batch_size) if task.all_items else self.batch_size
 
     def _batches(self, task: RankingTask, size: int) -> Iterator[tuple[np.ndarray, Batch]]:
         """Yields batches of users with histories of similar length."""

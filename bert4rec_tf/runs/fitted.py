@@ -190,7 +190,7 @@ class FittedModel:
         whole = _with_targets(known, users, targets)
         negatives = {name: draw(whole, users, num_negatives, seed) for name, draw in SAMPLERS.items()}
         task = RankingTask(known, users, targets, negatives, all_items=True)
-        return pd.DataFrame(Ranker(self._score, self.saved.card.get("max_history")).measure(task)[1])
+        return pd.DataFrame(Ranker(self._score, self.saved.card.get("max_history")).measure(task))
 
     def continue_training(self, more: Any, **options: Any) -> "FittedModel":
         """Trains on with new actions: starts from these weights, matched by raw ids, and learns old and new data.

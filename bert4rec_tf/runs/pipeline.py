@@ -23,9 +23,9 @@ from bert4rec_tf.data.examples.users import replace_users
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation import candidates, popularity
-from bert4rec_tf.evaluation.baselines import measure_baselines
+from bert4rec_tf.evaluation.baselines import counted, measure_baselines
 from bert4rec_tf.evaluation.metrics import COLD, COLD_BELOW, FULL, METRICS, POPULAR, cold_metrics, metrics
-from bert4rec_tf.evaluation.ranking import Ranker, RankingTask
+from bert4rec_tf.evaluation.ranking import Metrics, Ranked, Ranker, RankingTask
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import plain
@@ -221,48 +221,68 @@ class Experiment:
                 the alpha that is best on the validation items.
         """
         with self.workdir.lock():
-            task = self.task("test", all_items=True)
-            title = None if self.silent else "measuring on test"
-            ranks, measured = Ranker(model.score, model.max_history).measure(task, title)
-            counts = {protocol: task.num_candidates(protocol) for protocol in task.protocols}
-            correction = self._measure_corrected(model, task, popularity_correction)
-            kept = {f"{protocol}_candidates": found.astype(np.int32) for protocol, found in counts.items()}
-            npz.write(self.workdir.ranks("test"), {"users": task.users, **ranks, **kept})
+            ranked = self.rank(model, title=None if self.silent else "measuring on test")
+            correction = self._measure_corrected(model, popularity_correction)
+            kept = {f"{protocol}_candidates": found for protocol, found in ranked.num_candidates.items()}
+            npz.write(self.workdir.ranks("test"), {"users": self.split.users, **ranked.ranks, **kept})
+            fewer = ranked.num_candidates[POPULAR] < self.run.evaluation.num_negatives
             content = {
                 "run": self.run.to_dict(),
                 "digest": self.run.digest,
                 "data_fingerprint": self.sequences.fingerprint,
                 "environment": self.workdir.read_config()["environment"],
                 "evaluated_with": environment(),
-                "users": len(task.users),
+                "users": len(self.split.users),
                 "users_not_evaluated": self.split.num_not_evaluated,
-                "users_with_fewer_candidates": int((counts[POPULAR] < self.run.evaluation.num_negatives).sum()),
-                "test": measured,
+                "users_with_fewer_candidates": int(fewer.sum()),
+                "test": self._metrics(ranked),
                 "measured": measured_phase(self.run),
-                **({COLD: self._cold(task, ranks[FULL])} if self.sequences.features else {}),
+                **({COLD: self._cold(ranked.ranks[FULL])} if self.sequences.features else {}),
                 **({} if self.initial is None else {"initial": self.initial}),
                 **correction,
-                **measure_baselines(self.run, self.split, task),
+                **measure_baselines(
+                    self.run, self.split, ranked.num_candidates, self._measure_counted, self._test_task
+                ),
                 **self._trainings(),
             }
             files.write_json(self.workdir.metrics, content)
             return content
 
-    def _cold(self, task: RankingTask, ranks: np.ndarray) -> dict[str, Any]:
+    def rank(
+        self, model: Recommender, correction: tuple[np.ndarray, float] | None = None, title: str | None = None
+    ) -> Ranked:
+        """Ranks the test items with a model (`popularity.rank`)."""
+        return popularity.rank(model, self._test_task(), correction, title)
+
+    def counted(self, name: str) -> Recommender:
+        """Returns a model of `baselines.COUNTED`, from all but the test items."""
+        return counted(name, self.training_part(RETRAIN))
+
+    def _test_task(self) -> RankingTask:
+        return self.task("test", all_items=True)
+
+    def _metrics(self, ranked: Ranked) -> Metrics:
+        counts = sum(self.over_parts(parts.history_counts))
+        return ranked.metrics(np.asarray(counts), self.sequences.num_users)
+
+    def _measure_counted(self, name: str) -> Metrics:
+        return self._metrics(self.rank(self.counted(name)))
+
+    def _cold(self, ranks: np.ndarray) -> dict[str, Any]:
         """Returns the metrics among all items of the targets that training saw seldom, and of the others."""
         counts = self.training_part(measured_phase(self.run)).counts()
-        return {"below": COLD_BELOW, **cold_metrics(ranks, counts[task.targets])}
+        return {"below": COLD_BELOW, **cold_metrics(ranks, counts[self.split.targets("test")])}
 
-    def _measure_corrected(self, model: Recommender, task: RankingTask, correction: float | str) -> dict[str, Any]:
+    def _measure_corrected(self, model: Recommender, correction: float | str) -> dict[str, Any]:
         """Returns the entry of `metrics.json` about the corrected ranking; none for a correction of 0."""
         entry: dict[str, Any] = {"alpha": correction}
         if correction == CHOOSE:
             entry = self._choose_correction(model)
         elif not check(float(correction)):
             return {}
-        counts = popularity.log_counts(self.training_part(measured_phase(self.run)))
-        score = popularity.corrected(model.score, counts, entry["alpha"])
-        return {CORRECTION: {**entry, "test": Ranker(score, model.max_history).measure(task)[1]}}
+        counts = sum(self.over_parts(parts.training_counts, measured_phase(self.run)))
+        ranked = self.rank(model, (popularity.log_counts(np.asarray(counts)), float(entry["alpha"])))
+        return {CORRECTION: {**entry, "test": self._metrics(ranked)}}
 
     def _choose_correction(self, model: Recommender) -> dict[str, Any]:
         """Returns the best alpha on the validation items, by the model of `select` if there is one.
@@ -276,7 +296,7 @@ class Experiment:
             if has_select:
                 trainer.load_weights(model, self.workdir.phase(SELECT))
         is_trained_on = not (counts_only or has_select)
-        counts = popularity.log_counts(self.split.training(with_validation=is_trained_on))
+        counts = popularity.log_counts(self.split.training(with_validation=is_trained_on).counts()[1:])
         curve = popularity.compare(Ranker(model.score, model.max_history), self.task("validation"), counts)
         return {"alpha": popularity.best(curve), "trained_on_validation": is_trained_on, "validation": curve}
 

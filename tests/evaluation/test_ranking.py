@@ -188,13 +188,13 @@ def test_what_the_lists_are_like_is_that_of_a_plain_loop(table, table_ranker, da
     scores = data.draw(any_scores(sequences))
     table.scores.assign(scores)
     task = RankingTask.of(split, "test", negatives, all_items=True)
-    ranks, measured = table_ranker.measure(task)
+    ranked, measured = table_ranker.ranked(task), table_ranker.measure(task)
     actions = Counter(item for user in range(sequences.num_users) for item in task.histories[user].tolist())
     for protocol in PROTOCOLS:
-        np.testing.assert_array_equal(ranks[protocol], table_ranker.ranks(task)[protocol])
+        np.testing.assert_array_equal(ranked.ranks[protocol], table_ranker.ranks(task)[protocol])
         listed = [item for row in plain_lists(task, protocol, scores) for item in row]
         expected = {
-            **metrics(ranks[protocol]),
+            **metrics(ranked.ranks[protocol]),
             "coverage@10": len(set(listed)) / sequences.num_items,
             "popularity@10": sum(actions[item] for item in listed) / max(len(listed), 1) / sequences.num_users,
             "novelty@10": sum(math.log2(sequences.num_users / max(actions[item], 1)) for item in listed)
