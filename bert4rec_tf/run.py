@@ -90,7 +90,7 @@ flags.DEFINE_string("export_dir", None, "folder of the exported model (default: 
 flags.DEFINE_string("format", SAVED_MODEL, "what --mode=export writes: " + ", ".join(FORMATS))
 flags.DEFINE_string("mode", "all", "what to do: all, prepare, train, evaluate or export")
 flags.DEFINE_string(
-    "engine", LOCAL, "what --mode=prepare runs on: local, or spark with --interactions (docs/cluster.md)"
+    "engine", LOCAL, "what --mode=prepare and evaluate run on: local, or spark with --interactions (docs/cluster.md)"
 )
 flags.DEFINE_string(
     "master", None, "with --engine=spark: spark://HOST:7077, local[2], ... (default: Spark's own setting)"
@@ -175,9 +175,12 @@ def check_flags(argv: list[str]) -> None:
         raise UserError(f"--format needs --mode=export. Received: mode={FLAGS.mode}")
     if FLAGS["master"].present and FLAGS.engine != SPARK:
         raise UserError(f"--master needs --engine={SPARK}. Received: engine={FLAGS.engine}")
-    if FLAGS.engine == SPARK and (FLAGS.mode != "prepare" or FLAGS.interactions is None):
-        received = f"mode={FLAGS.mode}" if FLAGS.mode != "prepare" else f"interactions={FLAGS.interactions}"
-        raise UserError(f"--engine={SPARK} needs --mode=prepare and --interactions=FILE. Received: {received}")
+    if FLAGS.engine == SPARK and FLAGS.mode not in ("prepare", "evaluate"):
+        raise UserError(f"--engine={SPARK} needs --mode=prepare or evaluate. Received: mode={FLAGS.mode}")
+    if FLAGS.engine == SPARK and popularity.parse(FLAGS.popularity_correction) == popularity.CHOOSE:
+        raise UserError(
+            f"--popularity_correction must be a number with --engine={SPARK}. Received: {popularity.CHOOSE}"
+        )
     for name in (ITEM_FEATURES, USER_FEATURES, "processes", "init_from"):
         if FLAGS.engine == SPARK and FLAGS[name].present:
             raise UserError(f"--{name} cannot be used with --engine={SPARK}")
@@ -264,7 +267,9 @@ def load(dataset: str, interactions: Interactions | None, features: Mapping[str,
     """Returns the data with features, by the names of their flags, or those that a run kept. Prints what was read."""
     if isinstance(features, WorkDirectory):
         features = features.read_features()
-    if FLAGS.engine == SPARK and interactions is not None:
+    if FLAGS.engine == SPARK and interactions is None:
+        raise UserError(f"--engine={SPARK} needs --interactions=FILE. Received: dataset={dataset}")
+    if FLAGS.engine == SPARK:
         sequences, report = spark().load(interactions, datasets.default_folder(FLAGS.data_dir))
     else:
         sequences, report = datasets.load_with_report(interactions or dataset, FLAGS.data_dir)

@@ -1,9 +1,10 @@
-"""Prepares data on a Spark cluster: the files of one machine, byte for byte. The only module that knows an engine.
+"""Prepares data and measures on Spark: the files of one machine, byte for byte. The only module that knows an engine.
 
 Spark groups, joins and sorts the rows; what is done with them is in `tasks`. The driver holds the vocabulary and some
 numbers per user, but no row. All machines see the folders of the input, the data and the run under the same paths.
 """
 
+import contextlib
 import os
 import shutil
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bert4rec_tf.cluster import tasks
+from bert4rec_tf.cluster import measuring, tasks
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.run import ALL
 from bert4rec_tf.data.examples import preparation
@@ -28,8 +29,10 @@ from bert4rec_tf.data.reading.conversion import Report
 from bert4rec_tf.data.reading.times import Times
 from bert4rec_tf.data.sequences import Sequences, Vocabulary
 from bert4rec_tf.evaluation import candidates
+from bert4rec_tf.evaluation.ranking import Ranked
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.models import Recommender
 from bert4rec_tf.models.construction import has_user_embeddings
 from bert4rec_tf.runs.pipeline import Experiment, phases
 
@@ -271,6 +274,34 @@ class SparkExperiment(Experiment):
         vars(self.sequences).update(fingerprint=self.fingerprints[""], users_fingerprint=self.fingerprints["users"])
         super().__post_init__()
 
+    def rank(
+        self, model: Recommender, correction: tuple[np.ndarray, float] | None = None, title: str | None = None
+    ) -> Ranked:
+        self.draw_candidates()
+        blocks = measuring.blocks_of(self.split, USERS_OF_A_BLOCK)
+        with self._stage("ranks") as stage:
+            kept = stage / f"{model.name}.npz"
+            measuring.keep_model(model, kept)
+            rank = partial(
+                measuring.rank, data=self.data, candidates=self._candidates, model=kept, correction=correction
+            )
+            self.spark.map(rank, range(len(blocks)), blocks)
+            return measuring.joined(blocks, self.sequences.num_items, stage)
+
+    def counted(self, name: str) -> Recommender:
+        with self._stage(name) as stage:
+            self.spark.call(measuring.keep_counted, name, self.data, stage / "model.npz")
+            return measuring.kept_model(stage / "model.npz")
+
+    @contextlib.contextmanager
+    def _stage(self, name: str) -> Iterator[Path]:
+        """Yields an empty folder for what tasks hand on, and removes it in the end."""
+        folder = self.workdir.path.absolute() / f".{name}.parts"
+        files.remove_folder(folder)
+        files.make_folder(folder)
+        yield folder
+        files.remove_folder(folder)
+
     @cached_property
     def parts(self) -> list[range]:
         """The users of each part."""
@@ -312,12 +343,19 @@ class SparkExperiment(Experiment):
         made = session.range(0, len(parts), 1, len(parts)).mapInArrow(examples, tasks.EXAMPLES)
         said(lambda: made.groupBy("shard").applyInArrow(write, "shard long").collect())
 
+    @property
+    def _num_negatives(self) -> int:
+        return min(self.run.evaluation.num_negatives, self.sequences.num_items)
+
+    @property
+    def _candidates(self) -> Path:
+        folder, seed = self.workdir.prepared.absolute(), self.run.evaluation.candidates_seed
+        return candidates.path_in(folder, self.sequences.fingerprint, self._num_negatives, seed)
+
     def draw_candidates(self) -> None:
-        settings, users, folder = self.run.evaluation, self.split.users, self.workdir.prepared.absolute()
-        size = min(settings.num_negatives, self.sequences.num_items)
-        target = candidates.path_in(folder, self.sequences.fingerprint, size, settings.candidates_seed)
-        with files.FolderLock(folder).lock():
-            if target.exists():
+        settings, users, size, target = self.run.evaluation, self.split.users, self._num_negatives, self._candidates
+        with files.FolderLock(target.parent).lock():
+            if self.spark.call(tasks.is_whole, target):
                 return
             stage = target.with_name(f".{target.name}.parts")
             files.make_folder(stage)

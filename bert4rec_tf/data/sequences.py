@@ -206,7 +206,8 @@ class Sequences:
         splits = np.concatenate([[0], np.cumsum(lengths)])
         items = self.items[np.repeat(self.splits[users] - splits[:-1], lengths) + np.arange(splits[-1])]
         later = None if self.num_later is None else self.num_later[users]
-        return replace(self, items=items, splits=splits, users=self.users[users], num_later=later, features={})
+        names = self.users[users] if len(self.users) else self.users  # a mapped conversion has none
+        return replace(self, items=items, splits=splits, users=names, num_later=later, features={})
 
     def counts(self) -> np.ndarray:
         """Returns how often each item occurs in these sequences, int64 [n + 1]; entry 0 is 0."""

@@ -1,8 +1,10 @@
 """Spark writes what one machine writes."""
 
 import contextlib
+import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support import commands, exports, spark
+from support import commands, exports, mistakes, spark
 
 from bert4rec_tf import run as runner
 from bert4rec_tf.data.examples import preparation
@@ -22,15 +24,17 @@ FLAGS = ("--interactions=rows/*.csv", "--max_length=8")
 FILTER = ("--min_user_actions=3", "--min_item_actions=4", "--k_core", "--bad_rows=skip")
 
 
-def write_rows(folder):
+def write_rows(folder, users=90, rows=1_200):
     """Three files: whole times, fractions among them, and bad rows."""
     draw = random.Random(7)
-    rows = [(f"u{draw.randint(1, 90)}", f"i{int(draw.expovariate(0.06))}", draw.randint(1, 300)) for _ in range(1_200)]
-    rows[700] = ("u1", "i1", 12.5)
-    rows[1_100] = ("", "i1", 1)
+    made = [
+        (f"u{draw.randint(1, users)}", f"i{int(draw.expovariate(0.06))}", draw.randint(1, 300)) for _ in range(rows)
+    ]
+    made[700] = ("u1", "i1", 12.5)
+    made[1_100] = ("", "i1", 1)
     (folder / "rows").mkdir(parents=True)
     for number in range(3):
-        lines = ["user_id,item_id,timestamp", *(",".join(map(str, row)) for row in rows[number * 400 :][:400])]
+        lines = ["user_id,item_id,timestamp", *(",".join(map(str, row)) for row in made[number::3])]
         (folder / "rows" / f"{number}.csv").write_text("\n".join(lines) + "\n")
 
 
@@ -75,7 +79,11 @@ def test_spark_prepares_the_same_bytes(tmp_path, small_blocks):
     [
         (("--master=local[2]",), "--master needs --engine=spark. Received: engine=local"),
         (("--engine=flink",), "engine"),
-        (("--engine=spark", "--mode=train"), "--engine=spark needs --mode=prepare and --interactions=FILE"),
+        (("--engine=spark", "--mode=train"), "--engine=spark needs --mode=prepare or evaluate. Received: mode=train"),
+        (
+            ("--engine=spark", "--mode=evaluate", "--popularity_correction=validation"),
+            "--popularity_correction must be a number with --engine=spark",
+        ),
         (("--engine=spark", "--processes=2"), "--processes cannot be used with --engine=spark"),
         (("--engine=spark", "--item_features=x.csv"), "--item_features cannot be used with --engine=spark"),
         (("--k_core",), "`k_core` needs `min_user_actions` or `min_item_actions` above 1"),
@@ -120,6 +128,39 @@ def test_spark_recommends_the_same_bytes(tmp_path, small_blocks, monkeypatch):
     assert (tmp_path / "there.csv").read_bytes() == lists and lists.count(b"\n") == 600 * exports.K + 1
 
 
+TINY = ("--hidden_dim=8", "--num_heads=2", "--num_layers=1", "--steps=3", "--protocol=fixed")
+
+
+HERE = ("--workdir=here", "--data_dir=data")
+
+
+def trained(folder, *flags):
+    """Trains in a folder's `here` and copies it to `there`, so that both can be measured."""
+    commands.finished("--mode=prepare", *FLAGS, *FILTER, *TINY, *flags, *HERE, cwd=folder)
+    commands.finished("--mode=train", *HERE, cwd=folder)
+    shutil.copytree(folder / "here", folder / "there")
+
+
+def measured(folder, name):
+    """Returns the metrics and the bytes of the ranks, and checks that nothing else was left behind."""
+    content = json.loads((folder / name / "metrics.json").read_text())
+    assert not list((folder / name).glob(".*.parts"))
+    del content["evaluated_with"]
+    return content, (folder / name / "ranks-test.npz").read_bytes()
+
+
+@pytest.mark.slow
+def test_spark_measures_the_same(tmp_path, small_blocks):
+    write_rows(tmp_path, users=1_300, rows=9_000)  # three batches, each a block
+    trained(tmp_path)
+    flags = ("--mode=evaluate", "--data_dir=data", "--popularity_correction=0.5")
+    commands.finished(*flags, "--workdir=here", cwd=tmp_path)
+    (negatives,) = (tmp_path / "there").glob("prepared/candidates*.npz")
+    negatives.write_bytes(mistakes.flipped(negatives.read_bytes(), 5_000))
+    commands.finished(*flags, "--workdir=there", "--engine=spark", "--master=local[2]", cwd=tmp_path)
+    assert measured(tmp_path, "there") == measured(tmp_path, "here")
+
+
 def descendants(process):
     """The ids and commands of the processes that a process has started, directly or not."""
     parents, found = {}, {process}
@@ -132,25 +173,54 @@ def descendants(process):
     return [(one, parents[one][1]) for one in found if one != process]
 
 
+def killed(folder, moment, *program):
+    """Starts a program on a cluster of two, and kills an executor when a file of this pattern is there."""
+    program = [sys.executable, "-m", *program, "--engine=spark", "--master=local-cluster[2,1,1024]"]
+    with open(folder / "said", "w") as said:
+        driver = subprocess.Popen(program, cwd=folder, env=spark.environment(folder), stdout=said, stderr=said)
+    while driver.poll() is None and not list(folder.glob(moment)):
+        time.sleep(0.02)
+    executors = [one for one, command in descendants(driver.pid) if "CoarseGrainedExecutorBackend" in command]
+    os.kill(executors[0], signal.SIGKILL)
+    assert driver.wait(timeout=500) == 0, (folder / "said").read_text()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "moment", ["there/data/converted/.*.parts/rows/*.parquet", "there/work/prepared/*/train-00000*"]
 )
-def test_a_killed_executor_changes_nothing(tmp_path, moment):
+def test_an_executor_killed_while_preparing_changes_nothing(tmp_path, moment):
     spark.needed()
     write_rows(tmp_path)
     flags = ("--mode=prepare", *FLAGS, *FILTER, "--mask_copies=40")
     commands.finished(*flags, "--workdir=here/work", "--data_dir=here/data", cwd=tmp_path)
-    places = "--workdir=there/work", "--data_dir=there/data", "--engine=spark", "--master=local-cluster[2,1,1024]"
-    program = [sys.executable, "-m", "bert4rec_tf.run", *flags, *places]
-    with open(tmp_path / "said", "w") as said:
-        driver = subprocess.Popen(program, cwd=tmp_path, env=spark.environment(tmp_path), stdout=said, stderr=said)
-    while driver.poll() is None and not list(tmp_path.glob(moment)):
-        time.sleep(0.02)
-    executors = [one for one, command in descendants(driver.pid) if "CoarseGrainedExecutorBackend" in command]
-    os.kill(executors[0], signal.SIGKILL)
-    assert driver.wait(timeout=500) == 0, (tmp_path / "said").read_text()
+    killed(tmp_path, moment, "bert4rec_tf.run", *flags, "--workdir=there/work", "--data_dir=there/data")
     digests = [
         {path: hash(found) for path, found in commands.contents(tmp_path / name).items()} for name in ("here", "there")
     ]
     assert digests[0] == digests[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["there/.ranks.parts/block-000000.npz", "there/.pop.parts"])
+def test_an_executor_killed_while_measuring_changes_nothing(tmp_path, moment):
+    spark.needed()
+    write_rows(tmp_path, users=1_300, rows=9_000)
+    trained(tmp_path)
+    flags = ("--mode=evaluate", "--data_dir=data")
+    commands.finished(*flags, "--workdir=here", cwd=tmp_path)
+    killed(tmp_path, moment, "bert4rec_tf.run", *flags, "--workdir=there")
+    assert measured(tmp_path, "there") == measured(tmp_path, "here")
+
+
+@pytest.mark.slow
+def test_an_executor_killed_while_recommending_changes_nothing(tmp_path):
+    spark.needed()
+    export(exports.transformer(), exports.VOCABULARY, tmp_path / "model", exports.K)
+    draw = random.Random(3)
+    lines = [",".join([f"u{user}", *draw.choices(exports.NAMES[-9:], k=draw.randint(0, 9))]) for user in range(50_000)]
+    (tmp_path / "histories.csv").write_text("\n".join(lines) + "\n")
+    flags = ("recommend", "--model=model", "--input=histories.csv")
+    commands.console(*flags, "--output=here.csv", cwd=tmp_path)
+    killed(tmp_path, "there.csv.parts/part-*", "bert4rec_tf.commands.main", *flags, "--output=there.csv")
+    assert (tmp_path / "there.csv").read_bytes() == (tmp_path / "here.csv").read_bytes()

@@ -1,0 +1,110 @@
+"""What single tasks of a cluster do to measure a model, with one thread. Knows no engine; imports TensorFlow."""
+
+import functools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bert4rec_tf.cluster.tasks import block_path, opened
+from bert4rec_tf.config.run import RETRAIN
+from bert4rec_tf.data.parts import training_part
+from bert4rec_tf.data.sequences import LeaveOneOut
+from bert4rec_tf.evaluation import popularity
+from bert4rec_tf.evaluation.baselines import counted
+from bert4rec_tf.evaluation.metrics import PROTOCOLS
+from bert4rec_tf.evaluation.ranking import Ranked, RankingTask, users_at_once
+from bert4rec_tf.foundation import npz
+from bert4rec_tf.models import Recommender
+from bert4rec_tf.training import checkpoints
+
+
+def keep_model(model: Recommender, path: Path) -> None:
+    """Writes a model for the tasks."""
+    checkpoints.save(path, {"model": model.variables}, keras.saving.serialize_keras_object(model))
+
+
+def kept_model(path: Path) -> Recommender:
+    """Returns a model of `keep_model`."""
+    model = keras.saving.deserialize_keras_object(checkpoints.read_state(path))
+    checkpoints.restore(path, {"model": model.variables})
+    return model
+
+
+@functools.cache
+def _with_one_thread(path: Path) -> Recommender:
+    _set_one_thread()
+    return kept_model(path)
+
+
+def _set_one_thread() -> None:
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+
+
+def keep_counted(name: str, data: Path, target: Path) -> None:
+    """Counts and writes a model of `baselines.COUNTED`. This one task reads all actions into its memory."""
+    _set_one_thread()
+    keep_model(counted(name, training_part(opened(data), RETRAIN)), target)
+
+
+def blocks_of(split: LeaveOneOut, most: int) -> list[np.ndarray]:
+    """Returns the places of users whose test items one task ranks, at most about `most`.
+
+    They are those of whole batches of `Ranker`, so their histories are padded as on one machine, and give its bits.
+    """
+    at_once = users_at_once(split.sequences.num_items)
+    size = max(most // at_once, 1) * at_once
+    by_length = np.argsort(split.history_lengths("test"), kind="stable")
+    return [np.sort(by_length[begin : begin + size]) for begin in range(0, len(by_length), size)]
+
+
+def rank(
+    number: int,
+    rows: np.ndarray,
+    data: Path,
+    candidates: Path,
+    model: Path,
+    correction: tuple[np.ndarray, float] | None,
+) -> None:
+    """Ranks the test items of some users and writes the result beside the model.
+
+    Args:
+        number: of the block.
+        rows: places in `LeaveOneOut.users`.
+        data, candidates: the files of the conversion and of the negatives.
+        model: of `keep_model`.
+        correction: as for `popularity.rank`.
+    """
+    everybody = opened(data)
+    split = LeaveOneOut(everybody.only(LeaveOneOut(everybody).users[rows]))
+    drawn = npz.mapped(candidates)
+    negatives = {name: np.array(drawn[name][rows]) for name in PROTOCOLS if name in drawn}
+    found = popularity.rank(
+        _with_one_thread(model), RankingTask.of(split, "test", negatives, all_items=True), correction
+    )
+    content = {}
+    for name in found.ranks:
+        items = np.flatnonzero(found.listed[name])
+        content |= {f"{name}_ranks": found.ranks[name], f"{name}_candidates": found.num_candidates[name]}
+        content |= {f"{name}_items": items, f"{name}_times": found.listed[name][items]}
+    npz.write(block_path(model.parent, number), content)
+
+
+def joined(blocks: Sequence[np.ndarray], num_items: int, folder: Path) -> Ranked:
+    """Returns what the tasks of all blocks have written."""
+    num_users = sum(map(len, blocks))
+    ranks, candidates = ({name: np.zeros(num_users, np.int32) for name in PROTOCOLS} for _ in range(2))
+    listed = {name: np.zeros(num_items + 1, np.int64) for name in PROTOCOLS}
+    for rows, found in zip(blocks, _read(len(blocks), folder)):
+        for name in PROTOCOLS:
+            ranks[name][rows], candidates[name][rows] = found[f"{name}_ranks"], found[f"{name}_candidates"]
+            listed[name][found[f"{name}_items"]] += found[f"{name}_times"]
+    return Ranked(ranks, candidates, listed)
+
+
+def _read(count: int, folder: Path) -> Iterator[dict[str, np.ndarray]]:
+    for number in range(count):
+        yield npz.read(block_path(folder, number))
