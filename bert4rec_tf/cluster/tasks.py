@@ -265,7 +265,7 @@ def examples_of(
     is_wanted[list(wanted)] = True
     for numbers in plan.numbering.examples_of(whole + before[0], prefixes + before[1]):
         for own, examples in zip((whole, prefixes + len(whole)), numbers):
-            shards, rows = np.divmod(plan.places[examples], plan.shard_size)
+            shards, rows = np.divmod(plan.order.places_of(examples), plan.shard_size)
             chosen = is_wanted[shards]
             window = own[: len(examples)][chosen]
             lengths = windows.lengths[window]

@@ -173,9 +173,12 @@ def descendants(process):
     return [(one, parents[one][1]) for one in found if one != process]
 
 
+CONSOLE = "from bert4rec_tf.commands.main import main; main()"
+
+
 def killed(folder, moment, *program):
     """Starts a program on a cluster of two, and kills an executor when a file of this pattern is there."""
-    program = [sys.executable, "-m", *program, "--engine=spark", "--master=local-cluster[2,1,1024]"]
+    program = [sys.executable, *program, "--engine=spark", "--master=local-cluster[2,1,1024]"]
     with open(folder / "said", "w") as said:
         driver = subprocess.Popen(program, cwd=folder, env=spark.environment(folder), stdout=said, stderr=said)
     while driver.poll() is None and not list(folder.glob(moment)):
@@ -194,7 +197,7 @@ def test_an_executor_killed_while_preparing_changes_nothing(tmp_path, moment):
     write_rows(tmp_path)
     flags = ("--mode=prepare", *FLAGS, *FILTER, "--mask_copies=40")
     commands.finished(*flags, "--workdir=here/work", "--data_dir=here/data", cwd=tmp_path)
-    killed(tmp_path, moment, "bert4rec_tf.run", *flags, "--workdir=there/work", "--data_dir=there/data")
+    killed(tmp_path, moment, "-m", "bert4rec_tf.run", *flags, "--workdir=there/work", "--data_dir=there/data")
     digests = [
         {path: hash(found) for path, found in commands.contents(tmp_path / name).items()} for name in ("here", "there")
     ]
@@ -209,7 +212,7 @@ def test_an_executor_killed_while_measuring_changes_nothing(tmp_path, moment):
     trained(tmp_path)
     flags = ("--mode=evaluate", "--data_dir=data")
     commands.finished(*flags, "--workdir=here", cwd=tmp_path)
-    killed(tmp_path, moment, "bert4rec_tf.run", *flags, "--workdir=there")
+    killed(tmp_path, moment, "-m", "bert4rec_tf.run", *flags, "--workdir=there")
     assert measured(tmp_path, "there") == measured(tmp_path, "here")
 
 
@@ -222,5 +225,5 @@ def test_an_executor_killed_while_recommending_changes_nothing(tmp_path):
     (tmp_path / "histories.csv").write_text("\n".join(lines) + "\n")
     flags = ("recommend", "--model=model", "--input=histories.csv")
     commands.console(*flags, "--output=here.csv", cwd=tmp_path)
-    killed(tmp_path, "there.csv.parts/part-*", "bert4rec_tf.commands.main", *flags, "--output=there.csv")
+    killed(tmp_path, ".there.csv.parts/part-*", "-c", CONSOLE, *flags, "--output=there.csv")
     assert (tmp_path / "there.csv").read_bytes() == (tmp_path / "here.csv").read_bytes()

@@ -22,6 +22,7 @@ import numpy as np
 from bert4rec_tf.config.run import MaskingSettings
 from bert4rec_tf.data.examples import tfrecords
 from bert4rec_tf.data.examples.cloze import Numbering, Windows, cut, mask_rows
+from bert4rec_tf.data.examples.orders import Order, order_of
 from bert4rec_tf.data.examples.tfrecords import Column, Shards
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation import files, npz
@@ -156,20 +157,16 @@ class Plan:
         return {"user": None, "items": self.max_length, "mask_positions": predictions, "mask_targets": predictions}
 
     @cached_property
-    def order(self) -> np.ndarray:
-        """The order of the examples on disk, int64 [num_examples]."""
-        return np.random.default_rng([self.seed, 0]).permutation(self.num_examples)
-
-    @cached_property
-    def places(self) -> np.ndarray:
-        """Where each example is in `order`, int64 [num_examples]."""
-        places = np.empty_like(self.order)
-        places[self.order] = np.arange(len(places))
-        return places
+    def order(self) -> Order:
+        """The order of the examples on disk."""
+        return order_of(self.num_examples, self.seed)
 
     def windows_of(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the windows of shard `number` and their kind (`Numbering.windows_of`), in order."""
-        return self.numbering.windows_of(self.order[number * self.shard_size : (number + 1) * self.shard_size])
+        begin = number * self.shard_size
+        return self.numbering.windows_of(
+            self.order.at(np.arange(begin, min(begin + self.shard_size, self.num_examples)))
+        )
 
     def columns(self, number: int, items: np.ndarray, lengths: np.ndarray, users: np.ndarray) -> dict[str, Column]:
         """Returns the content of shard `number`.
