@@ -113,7 +113,7 @@ def recommend_file(
     parts = target.with_name(f".{target.name}.parts")
     with files.FolderLock(parts, BUSY).lock():
         _keep_parts_of(job, parts)
-        part = Part(model.folder.absolute(), target.suffix, choices, titles)
+        part = Part(model.folder.absolute(), model.trusted, target.suffix, choices, titles)
         paths, counts = _make_parts(model, users, parts, part, silent, each, at_once)
         with files.atomic_write(target) as aside:
             writer.join(paths, aside)
@@ -139,9 +139,10 @@ def _keep_parts_of(job: dict, parts: Path) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What the parts of a job have in common: the folder of the model, the target's ending, choices and titles."""
+    """What the parts of a job have in common: the model's folder, trust, the target's ending, choices and titles."""
 
     folder: Path
+    trusted: bool
     suffix: str
     choices: Choices
     titles: Mapping[str, str] | None
@@ -193,16 +194,16 @@ def _make_parts(
 
 
 @functools.cache
-def _model_with_one_thread(folder: Path) -> SavedRecommender:
+def _model_with_one_thread(folder: Path, trusted: bool) -> SavedRecommender:
     """Returns the model of a process of a cluster, which loads it once."""
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    return SavedRecommender(folder)
+    return SavedRecommender(folder, trusted)
 
 
 def part_elsewhere(part: Part, rows: Sequence[Row], path: Path) -> None:
     """Writes the part of some users in another process, with one thread."""
-    part.write(_model_with_one_thread(part.folder), rows, path, Progress("", 1, silent=True))
+    part.write(_model_with_one_thread(part.folder, part.trusted), rows, path, Progress("", 1, silent=True))
 
 
 def recommended(

@@ -83,6 +83,7 @@ class SavedRecommender:
 
     Attributes:
         folder: of the SavedModel.
+        trusted: whether it may do more than compute.
         local_folder: the same, or its copy if it is in a store.
         has_user_embeddings: whether `recommend` needs the users' ids.
 
@@ -91,7 +92,7 @@ class SavedRecommender:
     """
 
     def __init__(self, folder: Path, trusted: bool = False) -> None:
-        self.folder = folder = model_folder(folder)
+        self.folder, self.trusted = (folder := model_folder(folder)), trusted
         self._model = LoadedModel(folder, trusted)
         self.local_folder = self._model.folder
         signature = self._model.signatures.get("recommend")

@@ -15,6 +15,8 @@ import bert4rec_tf as b4r
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS
+from bert4rec_tf.serving import batch, inputs
+from bert4rec_tf.serving.client import Choices, SavedRecommender
 from bert4rec_tf.serving.http.app import open_versions
 from bert4rec_tf.serving.http.settings import ServerSettings
 from bert4rec_tf.serving.signatures import LoadedModel
@@ -176,6 +178,23 @@ def test_the_commands_and_python_refuse_it_in_one_line(tmp_path):
         b4r.open(folder)
     with pytest.raises(UserError, match="has no signature `recommend`"):
         b4r.open(folder, trust_model=True)
+
+
+def test_a_trusted_model_is_trusted_elsewhere_too(own, tmp_path, monkeypatch):
+    """A process of a cluster loads the model by itself."""
+
+    never_called = tf.function(wrote, input_signature=[TEXT]).get_concrete_function().function_def
+    shutil.copytree(own, tmp_path / "model")
+    changed(tmp_path / "model", lambda content: content.meta_graphs[0].graph_def.library.function.append(never_called))
+    with pytest.raises(UserError, match="it has the op WriteFile"):
+        SavedRecommender(tmp_path / "model")
+    for number in ("intra", "inter"):  # this process computes already
+        monkeypatch.setattr(tf.config.threading, f"set_{number}_op_parallelism_threads", lambda _: None)
+    model = SavedRecommender(tmp_path / "model", trusted=True)
+    (tmp_path / "in.csv").write_text(f"ann,{model.items[0]}\n")
+    users = inputs.of_histories(tmp_path / "in.csv", frozenset(model.items))
+    batch.recommend_file(model, users, tmp_path / "out.csv", Choices(k=2), silent=True, each=map)
+    assert len((tmp_path / "out.csv").read_text().splitlines()) == 3
 
 
 def test_a_served_version_of_a_stranger_is_passed_over(tmp_path):
