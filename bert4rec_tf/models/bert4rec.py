@@ -9,11 +9,8 @@ from keras import ops
 from bert4rec_tf.config.model_settings import GBCE, SAMPLED, BERT4RecSettings
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.features import FeatureRecommender
-from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, last_items_in_order, scores_of
+from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, by_length, last_items_in_order, scores_of
 from bert4rec_tf.nn import layers, losses
-
-LENGTH_GROUPS = (1 / 4, 1 / 2, 3 / 4, 7 / 8)
-"""Where a batch sorted by length is cut into groups, as fractions of its rows (`_by_length`)."""
 
 LOSS_EPSILON = 1e-5
 """Added to the number of masked positions that the loss is divided by, as in the original."""
@@ -171,7 +168,7 @@ class BERT4Rec(FeatureRecommender):
             hidden = self.encode(batch["items"], training=True, users=batch.get("users"), table=table)
             masked = tf.gather(hidden, batch["mask_positions"], batch_dims=1)
             return tf.reshape(masked, [-1, hidden.shape[-1]]), tf.reshape(batch["mask_targets"], [-1])
-        groups = [self._masked_states_of(part, table) for part in _by_length(batch)]
+        groups = [self._masked_states_of(part, table) for part in by_length(batch)]
         return tuple(tf.concat(parts, axis=0) for parts in zip(*groups))
 
     def _masked_states_of(self, batch: Batch, table: Tensor) -> tuple[Tensor, Tensor]:
@@ -212,22 +209,3 @@ class BERT4Rec(FeatureRecommender):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "num_extra_rows": self.num_extra_rows}
-
-
-def _by_length(batch: Batch) -> list[Batch]:
-    """Splits a batch at LENGTH_GROUPS into groups of similar length, each only as wide as its longest row.
-
-    Most histories are far shorter than N: this saves work on padding, and a group fits the cache better.
-    """
-    lengths = tf.math.count_nonzero(batch["items"], axis=1, dtype=tf.int32)
-    order = tf.argsort(lengths, stable=True)
-    names = [name for name in ("items", "mask_positions", "mask_targets", "users") if name in batch]
-    columns = {name: tf.gather(batch[name], order) for name in names}
-    rows, lengths = tf.size(lengths), tf.gather(lengths, order)
-    ends = [tf.cast(share * tf.cast(rows, tf.float32), tf.int32) for share in LENGTH_GROUPS] + [rows]
-    groups = []
-    for begin, end in zip([0, *ends], ends):
-        group = {name: column[begin:end] for name, column in columns.items()}
-        width = tf.reduce_max(tf.concat([lengths[begin:end], [1]], axis=0))
-        groups.append({**group, "items": group["items"][:, :width]})
-    return groups

@@ -9,7 +9,7 @@ import tensorflow as tf
 from bert4rec_tf.config.model_settings import CROSS_ENTROPY, SAMPLED, SAMPLED_SOFTMAX, SASRecSettings
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.features import NEVER, FeatureRecommender
-from bert4rec_tf.models.recommender import FROM_LAST, last_items_in_order, scores_of
+from bert4rec_tf.models.recommender import FROM_LAST, by_length, last_items_in_order, scores_of
 from bert4rec_tf.nn import kernels, losses
 from bert4rec_tf.nn.configured import Configured
 from bert4rec_tf.nn.dropout import dropout_layer
@@ -76,15 +76,25 @@ class SASRec(FeatureRecommender):
     def training_loss(self, batch: Batch) -> Tensor:
         """The mean over all positions (equation 6, or a softmax). `batch`: `items` and `targets` [b, n]; for the binary
         loss `negatives [b, n, 1]`, for one of SAMPLED `draw [b, 2]`; `users [b]` if the model reads users."""
-        table = self.training_table()
-        states = self.states(batch["items"], True, batch.get("users"), table)
-        weights = tf.cast(batch["targets"] > 0, states.dtype) / self.loss_weight(batch)
-        if self.settings.loss != "binary":
-            targets, states, weights = self.of_targets(batch["targets"], states, weights)
-            if self.settings.loss in SAMPLED:
-                bias = self._no_item() if len(self._unseen) else None
-                return self.sampled_loss(states, table, bias, targets, weights, batch["draw"])
-            return losses.table_cross_entropy(states, table, self._no_item(), targets, weights)
+        table, weight = self.training_table(), self.loss_weight(batch)
+        groups = [batch] if self.static_shapes else by_length(batch)
+        if self.settings.loss == "binary":
+            return tf.add_n([self._binary_loss(group, table) for group in groups]) / weight
+        columns = [self.of_targets(group["targets"], self._training_states(group, table)) for group in groups]
+        targets, states = (tf.concat(parts, axis=0) for parts in zip(*columns))
+        weights = tf.cast(targets > 0, states.dtype) / weight
+        if self.settings.loss in SAMPLED:
+            bias = self._no_item() if len(self._unseen) else None
+            return self.sampled_loss(states, table, bias, targets, weights, batch["draw"])
+        return losses.table_cross_entropy(states, table, self._no_item(), targets, weights)
+
+    def _training_states(self, batch: Batch, table: Tensor) -> Tensor:
+        return self.states(batch["items"], True, batch.get("users"), table)
+
+    def _binary_loss(self, batch: Batch, table: Tensor) -> Tensor:
+        """Returns the sum over all positions."""
+        states = self._training_states(batch, table)
+        weights = tf.cast(batch["targets"] > 0, states.dtype)
         positives = tf.einsum("bnd,bnd->bn", states, tf.gather(table, batch["targets"]))
         negatives = tf.einsum("bnd,bncd->bnc", states, tf.gather(table, batch["negatives"]))
         if len(self._unseen):

@@ -91,4 +91,4 @@ def test_a_run_in_a_forked_process_is_that_of_a_process_of_its_own(tmp_path):
     forked, alone = (npz.read(folder / "ranks-test.npz", PROTOCOLS) for folder in folders)
     assert all((forked[protocol] == alone[protocol]).all() for protocol in PROTOCOLS)
     kept = {line["key"]: line for line in lines_of(tmp_path / "made")}
-    assert metrics(alone["popular"]) == kept[run.digest]["test"]["popular"]
+    assert metrics(alone["popular"]).items() <= kept[run.digest]["test"]["popular"].items()
