@@ -12,6 +12,9 @@ from bert4rec_tf.models.features import FeatureRecommender
 from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, by_length, last_items_in_order, scores_of
 from bert4rec_tf.nn import layers, losses
 
+LENGTH_GROUPS = (1 / 4, 1 / 2, 3 / 4, 7 / 8)
+"""Where a batch sorted by length is cut into groups (`by_length`)."""
+
 LOSS_EPSILON = 1e-5
 """Added to the number of masked positions that the loss is divided by, as in the original."""
 
@@ -168,7 +171,7 @@ class BERT4Rec(FeatureRecommender):
             hidden = self.encode(batch["items"], training=True, users=batch.get("users"), table=table)
             masked = tf.gather(hidden, batch["mask_positions"], batch_dims=1)
             return tf.reshape(masked, [-1, hidden.shape[-1]]), tf.reshape(batch["mask_targets"], [-1])
-        groups = [self._masked_states_of(part, table) for part in by_length(batch)]
+        groups = [self._masked_states_of(part, table) for part in by_length(batch, LENGTH_GROUPS)]
         return tuple(tf.concat(parts, axis=0) for parts in zip(*groups))
 
     def _masked_states_of(self, batch: Batch, table: Tensor) -> tuple[Tensor, Tensor]:

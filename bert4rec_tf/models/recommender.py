@@ -1,7 +1,7 @@
 """The contract of all models."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -26,9 +26,6 @@ ITEM_FEATURES, USER_FEATURES: row v is feature value v."""
 
 KERAS_OPTIONS = ("name", "dtype", "trainable")
 """Constructor arguments that are Keras' own."""
-
-LENGTH_GROUPS = (1 / 4, 1 / 2, 3 / 4, 7 / 8)
-"""Where a batch sorted by length is cut into groups, as fractions of its rows (`by_length`)."""
 
 LARGE = 1 << 24
 """Numbers in a table from which it is initialised in a graph."""
@@ -271,16 +268,21 @@ def scores_of(state: Tensor, table: Tensor, candidates: Tensor | None, bias: Ten
     return scores if bias is None else scores + tf.gather(bias, candidates)
 
 
-def by_length(batch: Batch) -> list[Batch]:
-    """Splits a training batch at LENGTH_GROUPS into groups of similar length, each only as wide as its longest row.
+def by_length(batch: Batch, cuts: Sequence[float]) -> list[Batch]:
+    """Splits a training batch into groups of similar length, each only as wide as its longest row.
 
-    Most histories are far shorter than N: this saves work on padding, and a group fits the cache better.
+    Most histories are far shorter than N: this saves work on padding, and a group fits the cache better. But the step
+    takes longer to compile, about a second per group.
+
+    Args:
+        batch: `items [b, n]`, and columns of _AS_WIDE and _PER_ROW.
+        cuts: between the groups, as fractions of the rows sorted by length.
     """
     lengths = tf.math.count_nonzero(batch["items"], axis=1, dtype=tf.int32)
     order = tf.argsort(lengths, stable=True)
     columns = {name: tf.gather(column, order) for name, column in batch.items() if name in (*_AS_WIDE, *_PER_ROW)}
     rows, lengths = tf.size(lengths), tf.gather(lengths, order)
-    ends = [tf.cast(share * tf.cast(rows, tf.float32), tf.int32) for share in LENGTH_GROUPS] + [rows]
+    ends = [tf.cast(share * tf.cast(rows, tf.float32), tf.int32) for share in cuts] + [rows]
     groups = []
     for begin, end in zip([0, *ends], ends):
         group = {name: column[begin:end] for name, column in columns.items()}
