@@ -33,7 +33,7 @@ def kept_model(path: Path) -> Recommender:
     return model
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1)
 def _with_one_thread(path: Path) -> Recommender:
     _set_one_thread()
     return kept_model(path)
@@ -75,7 +75,7 @@ def rank(
         number: of the block.
         rows: places in `LeaveOneOut.users`.
         data, candidates: the files of the conversion and of the negatives.
-        model: of `keep_model`.
+        model: of `keep_model`; no other one ever has this path, for a process keeps what it has read.
         correction: as for `popularity.rank`.
     """
     everybody = opened(data)

@@ -8,6 +8,7 @@ import contextlib
 import os
 import shutil
 import sys
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -280,7 +281,7 @@ class SparkExperiment(Experiment):
         self.draw_candidates()
         blocks = measuring.blocks_of(self.split, USERS_OF_A_BLOCK)
         with self._stage("ranks") as stage:
-            kept = stage / f"{model.name}.npz"
+            kept = stage / f"{uuid.uuid4().hex}.npz"
             measuring.keep_model(model, kept)
             rank = partial(
                 measuring.rank, data=self.data, candidates=self._candidates, model=kept, correction=correction

@@ -128,15 +128,15 @@ def test_spark_recommends_the_same_bytes(tmp_path, small_blocks, monkeypatch):
     assert (tmp_path / "there.csv").read_bytes() == lists and lists.count(b"\n") == 600 * exports.K + 1
 
 
-TINY = ("--hidden_dim=8", "--num_heads=2", "--num_layers=1", "--steps=3", "--protocol=fixed")
+TINY = ("--max_length=8", "--hidden_dim=8", "--num_heads=2", "--num_layers=1", "--steps=3", "--protocol=fixed")
 
 
 HERE = ("--workdir=here", "--data_dir=data")
 
 
-def trained(folder, *flags):
+def trained(folder, flags=TINY):
     """Trains in a folder's `here` and copies it to `there`, so that both can be measured."""
-    commands.finished("--mode=prepare", *FLAGS, *FILTER, *TINY, *flags, *HERE, cwd=folder)
+    commands.finished("--mode=prepare", FLAGS[0], *FILTER, *flags, *HERE, cwd=folder)
     commands.finished("--mode=train", *HERE, cwd=folder)
     shutil.copytree(folder / "here", folder / "there")
 
@@ -150,14 +150,16 @@ def measured(folder, name):
 
 
 @pytest.mark.slow
-def test_spark_measures_the_same(tmp_path, small_blocks):
+@pytest.mark.parametrize("flags", [TINY, ("--model=item_cooccurrence", "--window=2")], ids=["trained", "counted"])
+def test_spark_measures_the_same(flags, tmp_path, small_blocks):
+    """Every model is compared with an item_cooccurrence of the default window, so the second has two of one name."""
     write_rows(tmp_path, users=1_300, rows=9_000)  # three batches, each a block
-    trained(tmp_path)
-    flags = ("--mode=evaluate", "--data_dir=data", "--popularity_correction=0.5")
-    commands.finished(*flags, "--workdir=here", cwd=tmp_path)
+    trained(tmp_path, flags)
+    asked = ("--mode=evaluate", "--data_dir=data", "--popularity_correction=0.5")
+    commands.finished(*asked, "--workdir=here", cwd=tmp_path)
     (negatives,) = (tmp_path / "there").glob("prepared/candidates*.npz")
     negatives.write_bytes(mistakes.flipped(negatives.read_bytes(), 5_000))
-    commands.finished(*flags, "--workdir=there", "--engine=spark", "--master=local[2]", cwd=tmp_path)
+    commands.finished(*asked, "--workdir=there", "--engine=spark", "--master=local[2]", cwd=tmp_path)
     assert measured(tmp_path, "there") == measured(tmp_path, "here")
 
 
