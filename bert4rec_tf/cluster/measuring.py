@@ -1,12 +1,11 @@
 """What single tasks of a cluster do to measure a model, with one thread. Knows no engine; imports TensorFlow."""
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from bert4rec_tf.cluster.tasks import block_path, opened
 from bert4rec_tf.config.run import RETRAIN
@@ -18,6 +17,7 @@ from bert4rec_tf.evaluation.metrics import PROTOCOLS
 from bert4rec_tf.evaluation.ranking import Ranked, RankingTask, users_at_once
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.models import Recommender
+from bert4rec_tf.runs.pipeline import set_threads
 from bert4rec_tf.training import checkpoints
 
 
@@ -35,18 +35,13 @@ def kept_model(path: Path) -> Recommender:
 
 @functools.lru_cache(maxsize=1)
 def _with_one_thread(path: Path) -> Recommender:
-    _set_one_thread()
+    set_threads(1)
     return kept_model(path)
-
-
-def _set_one_thread() -> None:
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
 
 
 def keep_counted(name: str, data: Path, target: Path) -> None:
     """Counts and writes a model of `baselines.COUNTED`. This one task reads all actions into its memory."""
-    _set_one_thread()
+    set_threads(1)
     keep_model(counted(name, training_part(opened(data), RETRAIN)), target)
 
 
@@ -98,13 +93,9 @@ def joined(blocks: Sequence[np.ndarray], num_items: int, folder: Path) -> Ranked
     num_users = sum(map(len, blocks))
     ranks, candidates = ({name: np.zeros(num_users, np.int32) for name in PROTOCOLS} for _ in range(2))
     listed = {name: np.zeros(num_items + 1, np.int64) for name in PROTOCOLS}
-    for rows, found in zip(blocks, _read(len(blocks), folder)):
+    for number, rows in enumerate(blocks):
+        found = npz.read(block_path(folder, number))
         for name in PROTOCOLS:
             ranks[name][rows], candidates[name][rows] = found[f"{name}_ranks"], found[f"{name}_candidates"]
             listed[name][found[f"{name}_items"]] += found[f"{name}_times"]
     return Ranked(ranks, candidates, listed)
-
-
-def _read(count: int, folder: Path) -> Iterator[dict[str, np.ndarray]]:
-    for number in range(count):
-        yield npz.read(block_path(folder, number))

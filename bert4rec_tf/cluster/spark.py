@@ -278,7 +278,6 @@ class SparkExperiment(Experiment):
     def rank(
         self, model: Recommender, correction: tuple[np.ndarray, float] | None = None, title: str | None = None
     ) -> Ranked:
-        self.draw_candidates()
         blocks = measuring.blocks_of(self.split, USERS_OF_A_BLOCK)
         with self._stage("ranks") as stage:
             kept = stage / f"{uuid.uuid4().hex}.npz"
@@ -300,8 +299,10 @@ class SparkExperiment(Experiment):
         folder = self.workdir.path.absolute() / f".{name}.parts"
         files.remove_folder(folder)
         files.make_folder(folder)
-        yield folder
-        files.remove_folder(folder)
+        try:
+            yield folder
+        finally:
+            files.remove_folder(folder)
 
     @cached_property
     def parts(self) -> list[range]:
@@ -344,20 +345,18 @@ class SparkExperiment(Experiment):
         made = session.range(0, len(parts), 1, len(parts)).mapInArrow(examples, tasks.EXAMPLES)
         said(lambda: made.groupBy("shard").applyInArrow(write, "shard long").collect())
 
-    @property
-    def _num_negatives(self) -> int:
-        return min(self.run.evaluation.num_negatives, self.sequences.num_items)
-
-    @property
-    def _candidates(self) -> Path:
-        folder, seed = self.workdir.prepared.absolute(), self.run.evaluation.candidates_seed
-        return candidates.path_in(folder, self.sequences.fingerprint, self._num_negatives, seed)
-
     def draw_candidates(self) -> None:
-        settings, users, size, target = self.run.evaluation, self.split.users, self._num_negatives, self._candidates
-        with files.FolderLock(target.parent).lock():
+        self._candidates  # noqa: B018
+
+    @cached_property
+    def _candidates(self) -> Path:
+        """The file of the candidates, which is drawn unless it is there and whole."""
+        settings, users, folder = self.run.evaluation, self.split.users, self.workdir.prepared.absolute()
+        size = min(settings.num_negatives, self.sequences.num_items)
+        target = candidates.path_in(folder, self.sequences.fingerprint, size, settings.candidates_seed)
+        with files.FolderLock(folder).lock():
             if self.spark.call(tasks.is_whole, target):
-                return
+                return target
             stage = target.with_name(f".{target.name}.parts")
             files.make_folder(stage)
             at_once = candidates.users_of_a_block(self.sequences.num_items)
@@ -366,3 +365,4 @@ class SparkExperiment(Experiment):
             self.spark.map(draw, range(len(blocks)), blocks)
             self.spark.call(tasks.join_drawn, len(blocks), len(users), size, stage, target)
             files.remove_folder(stage)
+        return target

@@ -241,7 +241,7 @@ class Experiment:
                 **({} if self.initial is None else {"initial": self.initial}),
                 **correction,
                 **measure_baselines(
-                    self.run, self.split, ranked.num_candidates, self._measure_counted, self._test_task
+                    self.run, self.split, ranked.num_candidates, self._measure_counted, lambda: self._test_task
                 ),
                 **self._trainings(),
             }
@@ -252,18 +252,22 @@ class Experiment:
         self, model: Recommender, correction: tuple[np.ndarray, float] | None = None, title: str | None = None
     ) -> Ranked:
         """Ranks the test items with a model (`popularity.rank`)."""
-        return popularity.rank(model, self._test_task(), correction, title)
+        return popularity.rank(model, self._test_task, correction, title)
 
     def counted(self, name: str) -> Recommender:
         """Returns a model of `baselines.COUNTED`, from all but the test items."""
         return counted(name, self.training_part(RETRAIN))
 
+    @cached_property
     def _test_task(self) -> RankingTask:
         return self.task("test", all_items=True)
 
+    @cached_property
+    def _history_counts(self) -> np.ndarray:
+        return np.asarray(sum(self.over_parts(parts.history_counts)))
+
     def _metrics(self, ranked: Ranked) -> Metrics:
-        counts = sum(self.over_parts(parts.history_counts))
-        return ranked.metrics(np.asarray(counts), self.sequences.num_users)
+        return ranked.metrics(self._history_counts, self.sequences.num_users)
 
     def _measure_counted(self, name: str) -> Metrics:
         return self._metrics(self.rank(self.counted(name)))
