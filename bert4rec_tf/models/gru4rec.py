@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -28,6 +28,9 @@ ACTIVATIONS = {
     "elu-0.5": elu_of_half,
 }
 """Functions of the scores in the loss. All are increasing, so ranks do not depend on them."""
+
+LENGTH_CUTS = (1 / 2, 7 / 8)
+"""Where a batch sorted by length is cut: after the last step of each part, only the longer rows go on."""
 
 PIECE = 128
 """Targets per piece of the loss. Larger pieces are no faster, and leave more of the last piece empty."""
@@ -74,22 +77,63 @@ class GRU4Rec(Recommender):
 
     def states(self, items: Tensor, training: bool = False) -> Tensor:
         """Returns [b, n, d]: the state after each item of `items [b, n]`. Padding is on the right and read last."""
+        return self.output_dropout(self._outputs(items, None, training), training=training)
+
+    def _outputs(self, items: Tensor, state: Tensor | None, training: bool) -> Tensor:
+        """Returns the GRU's outputs [b, n, d] for `items [b, n]`, from `state [b, d]` (None: zeros) on."""
         hidden = self.input_dropout(tf.gather(self.items, items), training=training)
-        return self.output_dropout(self.gru(hidden), training=training)
+        if items.shape[1] == 0:  # Outside a graph, Keras' loop wants a step.
+            return hidden
+        return self.gru(hidden, initial_state=state)
 
     def training_loss(self, batch: Batch) -> Tensor:
         """The mean of the loss over all steps. `batch`: `items` and `targets` [b, n] and, with extra negatives,
         `shared [b, s]`."""
-        states = tf.transpose(self.states(batch["items"], training=True), [1, 0, 2])
-        targets = tf.transpose(batch["targets"])
-        outputs, biases = tf.gather(self.output_rows, targets), tf.gather(self.bias, targets)
-        scores = tf.matmul(states, outputs, transpose_b=True) + biases[:, None, :]
-        others = (targets > 0)[:, None, :] & ~tf.eye(tf.shape(targets)[1], dtype=tf.bool)
-        columns = self.of_targets(targets, states, tf.linalg.diag_part(scores), scores, others)
+        rows = tf.shape(batch["items"])[0]
+        parts = [self._columns(states, targets, rows) for states, targets in self._spans(batch)]
+        columns = [tf.concat(pieces, axis=0) for pieces in zip(*parts)]
         shared = tf.reshape(batch["shared"], [-1]) if self.settings.extra_negatives else tf.zeros([0], tf.int32)
         of_all = (tf.gather(self.output_rows, shared), tf.gather(self.bias, shared))
         total = self._sum_of_losses(columns, of_all)
         return tf.math.divide_no_nan(total, self.loss_weight(batch))
+
+    def _spans(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields states [b, n, d] and targets [b, n] of a few spans of steps, each for the rows that reach it.
+
+        Most histories are far shorter than the longest, so this saves work on padding. With `static_shapes`, one span
+        has all steps.
+        """
+        items, targets = batch["items"], batch["targets"]
+        if self.static_shapes:
+            yield self.states(items, training=True), targets
+            return
+        lengths = tf.math.count_nonzero(items, axis=1, dtype=tf.int32)
+        order = tf.argsort(lengths, stable=True)
+        items, targets, lengths = (tf.gather(column, order) for column in (items, targets, lengths))
+        rows = tf.size(lengths)
+        state = tf.zeros([rows, self.settings.hidden_dim])
+        begin_row, begin = 0, 0
+        for share in (*LENGTH_CUTS, 1):
+            end_row = tf.cast(share * tf.cast(rows, tf.float32), tf.int32)
+            end = tf.maximum(begin, tf.reduce_max(tf.concat([lengths[begin_row:end_row], [1]], axis=0)))
+            # One slice per axis: TensorFlow then knows the same about the rows of items and state.
+            states = self._outputs(items[begin_row:][:, begin:end], state, training=True)
+            yield self.output_dropout(states, training=True), targets[begin_row:][:, begin:end]
+            state = tf.concat([state[:, None], states], axis=1)[end_row - begin_row :, -1]
+            begin_row, begin = end_row, end
+
+    def _columns(self, states: Tensor, targets: Tensor, width: Tensor) -> list[Tensor]:
+        """Returns targets [t], states [t, d], scores of the targets [t] and of all targets of the step [t, width], and
+        which of them are others. `states`: [b, n, d] with b <= width."""
+        states, targets = tf.transpose(states, [1, 0, 2]), tf.transpose(targets)
+        outputs, biases = tf.gather(self.output_rows, targets), tf.gather(self.bias, targets)
+        scores = tf.matmul(states, outputs, transpose_b=True) + biases[:, None, :]
+        others = (targets > 0)[:, None, :] & ~tf.eye(tf.shape(targets)[1], dtype=tf.bool)
+        targets, states, positives, scores, others = self.of_targets(
+            targets, states, tf.linalg.diag_part(scores), scores, others
+        )
+        missing = [[0, 0], [0, width - tf.shape(scores)[1]]]
+        return [targets, states, positives, tf.pad(scores, missing), tf.pad(others, missing)]
 
     @functools.cached_property
     def _sum_of_losses(self) -> Callable[[Sequence[Tensor], Sequence[Tensor]], Tensor]:

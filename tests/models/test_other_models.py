@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from support.models import HISTORIES, NUM_ITEMS, SEQUENCES, batches, make, tensors
 from support.pairwise_oracles import ORACLES, sigmoid
 
@@ -113,6 +114,24 @@ def test_gru4rec_s_negatives_are_the_other_targets_of_the_step_and_the_shared_on
         scores = np.array([ACTIVATIONS[activation](states[user, step] @ rows[item] + bias[item]) for item in items])
         values.append(oracle(scores[0], scores[1:]))
     np.testing.assert_allclose(model.training_loss(tensors(batch)), np.mean(values), rtol=1e-4)
+
+
+@pytest.mark.parametrize("lengths", [[3], [4, 4, 4, 4], [1, 7], [1, 1, 1, 2, 3, 3, 5, 9, 9, 2, 1]])
+@pytest.mark.parametrize("name", ["gru4rec", "gru4rec_plus"])
+def test_gru4rec_s_spans_of_steps_change_neither_the_loss_nor_the_gradients(name, lengths):
+    model = randomized(name, loss="top1", extra_negatives=2 * name.endswith("plus"))
+    rng, width = np.random.default_rng(3), max(lengths) + 1
+    real = np.arange(width) < np.array(lengths)[:, None]
+    items, targets = (np.where(real, rng.integers(1, NUM_ITEMS + 1, real.shape), 0) for _ in range(2))
+    batch = tensors({"items": items, "targets": targets, "shared": rng.integers(1, NUM_ITEMS + 1, (len(lengths), 2))})
+    found = []
+    for model.static_shapes in (True, False):
+        with tf.GradientTape() as tape:
+            loss = model.training_loss(batch)
+        gradients = tape.gradient(loss, [weight.value for weight in model.trainable_variables])
+        found.append([loss, *map(tf.convert_to_tensor, gradients)])
+    for whole, spans in zip(*found, strict=True):
+        np.testing.assert_allclose(spans, whole, rtol=1e-5, atol=1e-6)
 
 
 def test_gru4rec_s_reset_gate_acts_before_the_recurrent_product():
