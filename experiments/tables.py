@@ -59,19 +59,18 @@ class Cell:
     preset: str | None = None
 
 
-SOFTMAX = {
-    "loss": "cross_entropy",
-    "hidden_dim": 64,
-    "dropout": 0.1,
-    "steps": 10_000,
-    "evaluate_every": 500,
-    "patience": 5,
+SOFTMAX = {"loss": "cross_entropy", "hidden_dim": 64, "warmup_steps": 100, "protocol": "fixed"}
+SOFTMAX_OF_DATA: dict[str, dict[str, Any]] = {
+    "beauty": {**SOFTMAX, "dropout": 0.1, "steps": 3_500},
+    "ml-1m": {**SOFTMAX, "dropout": 0.2, "steps": 3_000},
 }
+"""SASRec by softmax: steps and dropout were chosen on the validation items (docs/performance.md has the curves)."""
+
 EXTRA_CELLS = {
     (cell.dataset, cell.variant): cell
     for cell in (
         *(Cell(name, "item_cooccurrence", "item_cooccurrence") for name in ("beauty", "ml-1m", *QUICK_DATASETS)),
-        *(Cell(name, "sasrec", "sasrec_softmax", SOFTMAX) for name in ("beauty", "ml-1m")),
+        *(Cell(name, "sasrec", "sasrec_softmax", settings) for name, settings in SOFTMAX_OF_DATA.items()),
         *(Cell(name, "bert4rec", "bert4rec_best", preset="best") for name in ("beauty", "ml-1m")),
     )
 }
