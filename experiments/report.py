@@ -14,7 +14,7 @@ from bert4rec_tf.evaluation.metrics import POPULAR
 from bert4rec_tf.foundation import files, plots
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import clock, warn
-from experiments import claims, figures, significance
+from experiments import answer, claims, figures, significance
 from experiments.findings import Findings
 from experiments.grids import ELSEWHERE, GRIDS, NOT_RUN, Grid, Text, difference, gain, of_statistics, title_of
 from experiments.plan import QUICK, QUICK_WIDTH
@@ -68,9 +68,11 @@ class Report:
     not_published: Sequence[str] = ()
 
     def sections(self) -> list[Section]:
-        """Returns the sections of the tables, in the paper's order, between two about the runs."""
+        """Returns the answer, what the results were made with, the tables in the paper's order, and the runs."""
         made = [self._section(found) for name in TABLES if (found := self.findings.get(name))]
-        return [self._about(), *made, self._runs()]
+        found = self.findings.get("table2")
+        first = [Section("The answer", answer.sentences(found), [answer.grid(found)])] if found else []
+        return [*first, self._about(), *made, self._runs()]
 
     def _section(self, found: Findings) -> Section:
         name, table = found.name, TABLES[found.name]

@@ -25,10 +25,11 @@ MODELS = {
 }
 """The columns of the paper's Table 2."""
 
+NOT_IN_PAPER = " (not in the paper)"
 EXTRA = {
-    "item_cooccurrence": "item_cooccurrence (not in the paper)",
-    "sasrec_softmax": "SASRec, softmax (not in the paper)",
-    "bert4rec_best": "BERT4Rec, preset best (not in the paper)",
+    "item_cooccurrence": f"item_cooccurrence{NOT_IN_PAPER}",
+    "sasrec_softmax": f"SASRec, softmax{NOT_IN_PAPER}",
+    "bert4rec_best": f"BERT4Rec, preset best{NOT_IN_PAPER}",
 }
 """What our Table 2 has beside them; EXTRA_CELLS says on which data sets."""
 

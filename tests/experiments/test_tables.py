@@ -112,7 +112,7 @@ def test_the_models_have_their_presets():
     assert runs.pop("bert4rec_best") == presets.make_run("beauty", preset="best")
     softmax = runs.pop("sasrec_softmax")
     assert (softmax.model, softmax.architecture.loss) == ("sasrec", "cross_entropy")
-    assert softmax.training.protocol == "select_and_retrain"
+    assert (softmax.training.protocol, softmax.training.steps) == ("fixed", 3_500)
     for model, run in runs.items():
         assert run == presets.make_run("beauty", model)
     assert of("table2", "ml-1m", "table2")["bert4rec"].architecture.hidden_dim == 256
