@@ -143,7 +143,7 @@ def folder_of_data(folder: Path, fingerprint: str) -> Path:
     beside it, whose name ends in the fingerprint's first digits.
     """
     work = WorkDirectory(folder)
-    if not work.config.exists() or work.read_config()["data_fingerprint"] == fingerprint:
+    if not work.config.exists() or files.read_json(work.config)["data_fingerprint"] == fingerprint:
         return folder
     return folder.with_name(f"{folder.name}-{fingerprint[:8]}")
 

@@ -5,6 +5,7 @@ numbers per user, but no row. All machines see the folders of the input, the dat
 """
 
 import contextlib
+import hashlib
 import os
 import shutil
 import sys
@@ -25,13 +26,14 @@ from bert4rec_tf.data.examples import preparation
 from bert4rec_tf.data.examples.cloze import Numbering
 from bert4rec_tf.data.examples.preparation import Plan
 from bert4rec_tf.data.examples.tfrecords import Shards
+from bert4rec_tf.data.parts import actions_fingerprints
 from bert4rec_tf.data.reading import conversion, grouping
 from bert4rec_tf.data.reading.conversion import Report
 from bert4rec_tf.data.reading.times import Times
-from bert4rec_tf.data.sequences import Sequences, Vocabulary
+from bert4rec_tf.data.sequences import USERS_OF_A_BLOCK, Sequences, Vocabulary, fingerprint_of
 from bert4rec_tf.evaluation import candidates
 from bert4rec_tf.evaluation.ranking import Ranked
-from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import Recommender
 from bert4rec_tf.models.construction import has_user_embeddings
@@ -44,9 +46,6 @@ try:
     from pyspark.sql import functions as f
 except ImportError as error:
     raise UserError("--engine=spark needs pyspark: pip install 'bert4rec-tf[spark]'") from error
-
-USERS_OF_A_BLOCK = 1 << 14
-"""Users whose actions one task orders in its memory."""
 
 
 class Spark:
@@ -268,11 +267,13 @@ class SparkExperiment(Experiment):
             raise UserError(
                 f"--engine=spark cannot be used with models that know their users. Received: {self.run.model}"
             )
-        others = [phase for phase in phases(self.run) if phase != ALL]
-        self.fingerprints = self.spark.call(tasks.fingerprints, self.data, others, self.parts)
-        self.fingerprints[ALL] = self.fingerprints[""]
+        learnt = sorted({ALL, *phases(self.run)})
+        actions = zip(*self.over_parts(actions_fingerprints, learnt))
+        users = hashlib.sha256(npz.mapped(self.data)["users"]).hexdigest()
+        ids = users, self.sequences.vocabulary.fingerprint
+        self.fingerprints = {phase: fingerprint_of([*blocks, *ids]) for phase, blocks in zip(learnt, actions)}
         # Cached here, because the driver does not hold what they are computed from.
-        vars(self.sequences).update(fingerprint=self.fingerprints[""], users_fingerprint=self.fingerprints["users"])
+        vars(self.sequences).update(fingerprint=self.fingerprints[ALL], users_fingerprint=users)
         super().__post_init__()
 
     def rank(
@@ -304,21 +305,16 @@ class SparkExperiment(Experiment):
         finally:
             files.remove_folder(folder)
 
-    @cached_property
-    def parts(self) -> list[range]:
-        """The users of each part."""
-        size, count = USERS_OF_A_BLOCK, self.sequences.num_users
-        return [range(begin, min(begin + size, count)) for begin in range(0, count, size)]
-
     def over_parts(self, function: Callable, *arguments: Any) -> list[Any]:
         data = self.data
-        return self.spark.map(lambda users: function(tasks.part_of(data, users), *arguments), self.parts)
+        return self.spark.map(lambda users: function(tasks.part_of(data, users), *arguments), self.sequences.blocks)
 
     def _shards(self, phase: str) -> Shards:
         if phase not in self._prepared:
             masking, length = self.run.masking, self.run.architecture.max_length
-            repeated = [[value] * len(self.parts) for value in (phase, (masking, length))]
-            counts = self.spark.map(tasks.count_windows, [self.data] * len(self.parts), self.parts, *repeated)
+            blocks = self.sequences.blocks
+            repeated = [[value] * len(blocks) for value in (phase, (masking, length))]
+            counts = self.spark.map(tasks.count_windows, [self.data] * len(blocks), blocks, *repeated)
             totals = np.sum(counts, axis=0)
             numbering = Numbering(masking, int(totals[0]), int(totals[1]))
             size = preparation.SHARD_SIZE
@@ -332,7 +328,7 @@ class SparkExperiment(Experiment):
     def _write_shards(
         self, phase: str, plan: Plan, before: list[list[int]], shards: Shards, wanted: Sequence[int]
     ) -> None:
-        data, parts, session = self.data, self.parts, self.spark.session
+        data, parts, session = self.data, self.sequences.blocks, self.spark.session
 
         def examples(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:

@@ -6,7 +6,6 @@ writes the same.
 
 import contextlib
 import functools
-import hashlib
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.config.run import ALL, MaskingSettings
+from bert4rec_tf.config.run import MaskingSettings
 from bert4rec_tf.data.examples import tfrecords
 from bert4rec_tf.data.examples.cloze import Windows, cut
 from bert4rec_tf.data.examples.preparation import Plan
@@ -26,7 +25,7 @@ from bert4rec_tf.data.reading import conversion, grouping
 from bert4rec_tf.data.reading.columns import Layout
 from bert4rec_tf.data.reading.conversion import Report
 from bert4rec_tf.data.reading.times import Times
-from bert4rec_tf.data.sequences import Sequences, Vocabulary, fingerprint_of_parts, take_rows
+from bert4rec_tf.data.sequences import Sequences, Vocabulary, take_rows
 from bert4rec_tf.evaluation import candidates
 from bert4rec_tf.foundation import files, npz
 
@@ -197,27 +196,6 @@ def opened(path: Path) -> Sequences:
 def part_of(path: Path, users: range) -> Sequences:
     """Returns some users of a conversion in memory."""
     return opened(path).part(users.start, users.stop)
-
-
-def fingerprints(path: Path, phases: Sequence[str], parts: Sequence[range]) -> dict[str, str]:
-    """Returns the fingerprints of the sequences (`""`), of their users' ids (`users`) and of what each training learns
-    from, by its name. A SHA-256 goes through its bytes in order, so this is one task.
-    """
-    sequences, text = opened(path), npz.mapped(path)["users"]
-    found = {"users": hashlib.sha256(text).hexdigest()}
-    for phase in ("", *phases):
-        lengths: list[np.ndarray] = []
-
-        def items(phase: str = phase, lengths: list[np.ndarray] = lengths) -> Iterator[np.ndarray]:
-            for users in parts:
-                part = part_of(path, users)
-                part = training_part(part, phase) if phase else part
-                lengths.append(part.lengths)
-                yield part.items
-
-        rest = sequences.later_bytes if phase in ("", ALL) else b""
-        found[phase] = fingerprint_of_parts(items(), splits_of(lengths), [text], sequences.vocabulary, rest)
-    return found
 
 
 def splits_of(lengths: Iterable[np.ndarray]) -> Iterator[np.ndarray]:

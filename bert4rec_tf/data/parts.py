@@ -1,5 +1,7 @@
 """What is counted in parts of the data, each with whole users. Every engine calls these and adds up the results."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from bert4rec_tf.config.run import ALL, RETRAIN
@@ -19,6 +21,11 @@ def training_counts(sequences: Sequences, phase: str) -> np.ndarray:
 def history_counts(sequences: Sequences) -> np.ndarray:
     """Returns how often each item occurs before the test items, int64 [n]."""
     return LeaveOneOut(sequences).histories("test").counts()[1:]
+
+
+def actions_fingerprints(sequences: Sequences, phases: Iterable[str]) -> list[str]:
+    """Returns the `Sequences.actions_fingerprint` of what each training learns from."""
+    return [training_part(sequences, phase).actions_fingerprint for phase in phases]
 
 
 def longest_training(sequences: Sequences, phase: str) -> int:

@@ -1,15 +1,16 @@
 """Histories as one flat array, the vocabulary, and the leave-one-out split. Only NumPy."""
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 PAD = 0
 """Not an item: shorter rows are padded on the right with it."""
+
+USERS_OF_A_BLOCK = 1 << 14
+"""Users whose actions one task of a cluster holds. Fingerprints depend on it."""
 
 SHOWN_USERS, SHOWN_ITEMS = 3, 8
 """What `print` shows of sequences."""
@@ -76,32 +77,6 @@ class Vocabulary:
     def fingerprint(self) -> str:
         """SHA-256 of the raw ids, in order."""
         return fingerprint_of(self.items.tolist())
-
-
-def fingerprint_of_parts(
-    items: Iterable[np.ndarray],
-    splits: Iterable[np.ndarray],
-    users: Iterable[Any],
-    vocabulary: Vocabulary,
-    rest: bytes = b"",
-) -> str:
-    """Returns `Sequences.fingerprint` of what comes in parts, asked for in this order.
-
-    Args:
-        items, splits: their parts.
-        users: parts of the raw ids, as UTF-8 lines.
-        vocabulary: of the items.
-        rest: `Sequences.later_bytes`, and what stands for the features.
-    """
-    digest = hashlib.sha256()
-    for part in items:
-        digest.update(part.astype("<i4").tobytes())
-    for part in splits:
-        digest.update(part.astype("<i8").tobytes())
-    for text in users:
-        digest.update(text)
-    digest.update(vocabulary.fingerprint.encode() + rest)
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,20 +201,27 @@ class Sequences:
         lengths = np.minimum(self.lengths[users], width)
         return take_rows(self.items, self.splits[users + 1] - lengths, lengths, width), lengths.astype(np.int32)
 
+    @property
+    def blocks(self) -> list[range]:
+        """The users of each block."""
+        size, count = USERS_OF_A_BLOCK, self.num_users
+        return [range(begin, min(begin + size, count)) for begin in range(0, count, size)]
+
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of all actions and of the raw ids of users and items."""
-        users = "\n".join(self.users.tolist()).encode()
+        """SHA-256 of the `actions_fingerprint` of each block and of the fingerprints of raw ids and features."""
+        actions = [self.part(users.start, users.stop).actions_fingerprint for users in self.blocks]
         features = [f"{name} {self.features[name].fingerprint}" for name in sorted(self.features)]
-        rest = self.later_bytes + "".join(features).encode()
-        return fingerprint_of_parts([self.items], [self.splits], [users], self.vocabulary, rest)
+        return fingerprint_of([*actions, self.users_fingerprint, self.vocabulary.fingerprint, *features])
 
     @property
-    def later_bytes(self) -> bytes:
-        """What stands for the split by time in the fingerprint."""
-        if self.num_later is None:
-            return b""
-        return self.num_later.astype("<i8").tobytes() + bytes([self.validates_later])
+    def actions_fingerprint(self) -> str:
+        """SHA-256 of the numbers of actions, the item numbers and the split by time, without any raw id."""
+        digest = hashlib.sha256(self.lengths.astype("<i8"))
+        digest.update(self.items.astype("<i4"))
+        if self.num_later is not None:
+            digest.update(self.num_later.astype("<i8").tobytes() + bytes([self.validates_later]))
+        return digest.hexdigest()
 
     @cached_property
     def users_fingerprint(self) -> str:

@@ -19,7 +19,7 @@ from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import warn
 
-FORMAT = 2
+FORMAT = 3
 """The version of the layout. Incompatible changes increase it."""
 
 PACKAGES = ("tensorflow", "keras", "numpy")

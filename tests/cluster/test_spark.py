@@ -15,6 +15,7 @@ import pytest
 from support import commands, exports, mistakes, spark
 
 from bert4rec_tf import run as runner
+from bert4rec_tf.data import sequences
 from bert4rec_tf.data.examples import preparation
 from bert4rec_tf.evaluation import candidates
 from bert4rec_tf.export.saved_model import export
@@ -51,7 +52,8 @@ def small_blocks(monkeypatch, tmp_path):
         monkeypatch.setenv(name, value)
     from bert4rec_tf.cluster import spark as engine
 
-    monkeypatch.setattr(engine, "USERS_OF_A_BLOCK", 32)
+    for module in (engine, sequences):
+        monkeypatch.setattr(module, "USERS_OF_A_BLOCK", 32)
     monkeypatch.setattr(preparation, "SHARD_SIZE", 500)
     monkeypatch.setattr(candidates, "BLOCK_ELEMENTS", 2_000)
 

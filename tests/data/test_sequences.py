@@ -1,7 +1,11 @@
 """Vocabulary, grouping by user and the leave-one-out split, against lists and dictionaries."""
 
+import hashlib
+import struct
+import tracemalloc
 from collections import Counter
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -9,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.profiles import examples
 
+from bert4rec_tf.data import sequences as module
 from bert4rec_tf.data.sequences import PAD, LeaveOneOut, Sequences, Vocabulary, held_out_later, joined
 
 QUICK = settings(max_examples=examples(60))
@@ -231,6 +236,98 @@ def test_moving_only_a_boundary_between_users_keeps_the_items_and_changes_the_fi
 def test_equal_data_have_equal_fingerprints_however_users_are_interleaved():
     interleaved = [BASE[0], BASE[3], BASE[1], BASE[2], BASE[4], BASE[5]]
     assert group(BASE).fingerprint == group(list(BASE)).fingerprint == group(interleaved).fingerprint
+
+
+def sha256(content):
+    return hashlib.sha256(content).hexdigest()
+
+
+def fingerprint_in_plain_python(histories, users, items, size, later=None, validates=False):
+    """What `Sequences.fingerprint` is, from lists, with `size` users in a block."""
+    lines = []
+    for begin in range(0, len(histories), size):
+        block = histories[begin : begin + size]
+        content = b"".join(struct.pack("<q", len(history)) for history in block)
+        content += b"".join(struct.pack("<i", item) for history in block for item in history)
+        if later is not None:
+            content += b"".join(struct.pack("<q", number) for number in later[begin : begin + size])
+            content += b"\1" if validates else b"\0"
+        lines.append(sha256(content))
+    return sha256("\n".join([*lines, *(sha256("\n".join(ids).encode()) for ids in (users, items))]).encode())
+
+
+def with_histories(sequences, histories):
+    splits = np.cumsum([0, *map(len, histories)])
+    return replace(sequences, items=np.array([item for one in histories for item in one], np.int32), splits=splits)
+
+
+def blocks_of(size):
+    return mock.patch.object(module, "USERS_OF_A_BLOCK", size)
+
+
+@QUICK
+@given(HISTORIES, st.integers(1, 3), st.booleans(), st.data())
+def test_fingerprint_is_the_hash_of_the_blocks_hashes(histories, size, validates, data):
+    sequences = from_histories(histories)
+    lists = as_lists(sequences), sequences.users.tolist(), sequences.vocabulary.items.tolist()
+    later = [data.draw(st.integers(0, len(history))) for history in histories]
+    cut = replace(sequences, num_later=np.array(later), validates_later=validates)
+    with blocks_of(size):
+        assert sequences.fingerprint == fingerprint_in_plain_python(*lists, size)
+        assert cut.fingerprint == fingerprint_in_plain_python(*lists, size, later, validates)
+
+
+def changed_histories(histories, size, draw):
+    """Yields histories in which two blocks have traded places, a user ends an action earlier, or an item is another."""
+    blocks = [histories[begin : begin + size] for begin in range(0, len(histories), size)]
+    first, second = draw(len(blocks)), draw(len(blocks))
+    blocks[first], blocks[second] = blocks[second], blocks[first]
+    swapped = [history for block in blocks for history in block]
+    if swapped != histories:
+        yield swapped
+    user = draw(len(histories))
+    place = draw(len(histories[user]))
+    before, one, after = histories[:user], histories[user], histories[user + 1 :]
+    yield [*before, [*one[:place], one[place] + 1, *one[place + 1 :]], *after]
+    if after:
+        yield [*before, one[:-1], [one[-1], *after[0]], *after[1:]]
+
+
+@QUICK
+@given(HISTORIES, st.integers(1, 3), st.data())
+def test_fingerprint_changes_with_any_block_and_any_name(histories, size, data):
+    def draw(end):
+        return data.draw(st.integers(0, end - 1))
+
+    sequences = from_histories(histories)
+    changed = [with_histories(sequences, one) for one in changed_histories(as_lists(sequences), size, draw)]
+    users, vocabulary = sequences.users.copy(), sequences.vocabulary
+    names = vocabulary.items.copy()
+    users[draw(len(users))] = names[draw(len(names))] = "another"
+    changed += [replace(sequences, users=users), replace(sequences, vocabulary=replace(vocabulary, items=names))]
+    with blocks_of(size):
+        assert sequences.fingerprint not in {found.fingerprint for found in changed}
+
+
+def test_a_block_has_16384_users():
+    """Fingerprints that were recorded depend on it."""
+    histories, users = [[1, 2]] * (16_384 + 1), [f"user{user}" for user in range(16_384 + 1)]
+    vocabulary = Vocabulary(np.array(["x", "y"], object), np.full(2, len(users)))
+    sequences = with_histories(Sequences(np.array([]), np.array([]), np.array(users, object), vocabulary), histories)
+    assert sequences.fingerprint == fingerprint_in_plain_python(histories, users, ["x", "y"], 16_384)
+
+
+def test_fingerprint_needs_the_memory_of_a_block():
+    items = np.ones(2_000_000, np.int32)
+    users = np.arange(1_001).astype(str).astype(object)
+    vocabulary = Vocabulary(np.array(["x"], object), np.array([len(items)]))
+    sequences = Sequences(items, np.linspace(0, len(items), 1_002).astype(np.int64), users, vocabulary)
+    tracemalloc.start()
+    with blocks_of(10):
+        assert sequences.fingerprint
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < items.nbytes / 10
 
 
 def test_each_part_of_a_split_has_a_fingerprint_of_its_own():
