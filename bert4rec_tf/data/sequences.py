@@ -217,8 +217,8 @@ class Sequences:
     @property
     def actions_fingerprint(self) -> str:
         """SHA-256 of the numbers of actions, the item numbers and the split by time, without any raw id."""
-        digest = hashlib.sha256(self.lengths.astype("<i8"))
-        digest.update(self.items.astype("<i4"))
+        digest = hashlib.sha256(self.lengths.astype("<i8").tobytes())
+        digest.update(self.items.astype("<i4").tobytes())
         if self.num_later is not None:
             digest.update(self.num_later.astype("<i8").tobytes() + bytes([self.validates_later]))
         return digest.hexdigest()

@@ -60,6 +60,15 @@ def test_a_run_on_other_data_works_beside_the_first(tmp_path, here):
     assert found[2].name.startswith(f"{found[1].name}-") and found[2] != found[1]
 
 
+def test_a_folder_of_an_older_version_is_found_by_its_line_s_fingerprint(tmp_path):
+    """The report is made of it as far as it can be read; a new run of it works beside it."""
+    folder = tmp_path / "run"
+    files.make_folder(folder)
+    files.write_json(WorkDirectory(folder).config, {"format": 1, "data_fingerprint": "old"})
+    assert results.folder_of_data(folder, "old") == folder
+    assert results.folder_of_data(folder, "0123456789") == tmp_path / "run-01234567"
+
+
 def test_a_home_folder_is_found(tmp_path, here, monkeypatch):
     """bash leaves the ~ in --data_dir=~/data; results must name the file in that folder."""
     monkeypatch.setenv("HOME", str(tmp_path))
