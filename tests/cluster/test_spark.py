@@ -66,9 +66,10 @@ def prepared(folder, name, *flags):
     return content, ended.stdout.split("Model")[0].splitlines()
 
 
-def test_spark_prepares_the_same_bytes(tmp_path, small_blocks):
+@pytest.mark.parametrize("split", [(), pytest.param(("--test_from=200",), marks=pytest.mark.slow)])
+def test_spark_prepares_the_same_bytes(split, tmp_path, small_blocks):
     write_rows(tmp_path)
-    flags = (*FILTER, "--mask_copies=3", "--prefix_copies=2")
+    flags = (*FILTER, "--mask_copies=3", "--prefix_copies=2", *split)
     content, said = prepared(tmp_path, "here", *flags)
     again, said_again = prepared(tmp_path, "there", *flags, "--engine=spark", "--master=local[2]")
     assert again == content and said_again == said
