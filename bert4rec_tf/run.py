@@ -24,7 +24,7 @@ from bert4rec_tf.config import data_names, popularity, presets
 from bert4rec_tf.config.cluster import VARIABLE, Cluster
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, MODEL_SETTINGS, USER_FEATURES, features_used
-from bert4rec_tf.config.run import OLDER_NAMES, Run, all_settings, help_texts
+from bert4rec_tf.config.run import Run, all_settings, help_texts
 from bert4rec_tf.config.settings import described, field_type
 from bert4rec_tf.data.reading.features import with_features
 from bert4rec_tf.data.sequences import Sequences
@@ -107,13 +107,9 @@ HELP = help_texts()
 for name, field in all_settings().items():
     DEFINE[field_type(field)](name, None, f"{HELP[name]} (default: the preset's)")
 
-for name, text in OLDER_NAMES.items():
-    flags.DEFINE_boolean(name, None, text)
-
 
 def given_settings() -> dict[str, Any]:
-    names = (*all_settings(), *OLDER_NAMES)
-    given = {name: FLAGS[name].value for name in names if FLAGS[name].value is not None}
+    given = {name: FLAGS[name].value for name in all_settings() if FLAGS[name].value is not None}
     return {**features_used(FLAGS.model, given_features()), **given}
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +18,6 @@ FIXED, SELECT_AND_RETRAIN = "fixed", "select_and_retrain"
 TRAININGS = {FIXED: (RETRAIN,), SELECT: (SELECT,), SELECT_AND_RETRAIN: (SELECT, RETRAIN), ALL: (SELECT, ALL)}
 """Protocol -> its trainings, in order. The model of the last one is exported, and that of the last one but ALL is
 measured on the test items."""
-
-OLDER_NAMES = {
-    "train_on_validation": "older name: true for protocol=fixed, false for select_and_retrain",
-    "retrain": "older name: true for protocol=select_and_retrain, false for select",
-}
-"""Older name of `protocol` -> what it means."""
 
 
 @dataclass(frozen=True)
@@ -264,32 +258,6 @@ class Run:
             for group, names in fields.items()
         }
         return cls(dataset=dataset, model=model, seed=seed, **parts)
-
-
-def with_protocol(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings with `protocol` in place of its OLDER_NAMES.
-
-    Raises:
-        UserError: if they are given together with `protocol`, or contradict each other.
-    """
-    older = {name: settings[name] for name in OLDER_NAMES if name in settings}
-    rest = {name: value for name, value in settings.items() if name not in older}
-    if not older:
-        return rest
-    for name, value in older.items():
-        if type(value) is not bool:
-            raise UserError(f"`{name}` must be true or false. Received: {name}={value!r}")
-    if "protocol" in rest:
-        name = next(iter(older))
-        raise UserError(f"`{name}` is an older name of `protocol`; give only one of them. Received: both")
-    if older.get("train_on_validation"):
-        if "retrain" in older:
-            raise UserError(
-                "`retrain` goes with train_on_validation=False, which holds the validation item out. "
-                "Received: train_on_validation=True"
-            )
-        return {**rest, "protocol": FIXED}
-    return {**rest, "protocol": SELECT_AND_RETRAIN if older.get("retrain", True) else SELECT}
 
 
 def _group_types(model: str) -> dict[str, type[Settings]]:

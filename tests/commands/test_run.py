@@ -131,7 +131,7 @@ def write_pairs(path, users=12, items=30):
 @pytest.mark.slow
 def test_a_packed_file_from_the_folder_in_the_environment_the_authors_way(tmp_path):
     write_pairs(tmp_path / "beauty.txt.gz")
-    flags = ("--dataset=beauty", "--train_on_validation", "--masking=dynamic", *TINY)
+    flags = ("--dataset=beauty", "--protocol=fixed", "--masking=dynamic", *TINY)
     process = finished(*flags, cwd=tmp_path, data=tmp_path)
     assert "the paper's Table 1" in process.stdout and "54,542" in process.stdout
     work = next((tmp_path / "runs").glob("beauty-bert4rec-*"))
@@ -240,7 +240,7 @@ def test_another_number_of_items_is_exported_from_a_finished_run(pop, tmp_path):
 
 @pytest.mark.slow
 def test_seeds_are_repeated_and_summed_up(tmp_path):
-    tiny = [*TINY, "--noretrain", "--evaluate_every=30"]
+    tiny = [*TINY, "--protocol=select", "--evaluate_every=30"]
     process = finished("--dataset=synthetic", "--workdir=many", "--seeds=1,2", *tiny, cwd=tmp_path)
     summed = json.loads((tmp_path / "many" / "seeds.json").read_text())
     each = [json.loads((tmp_path / "many" / f"seed-{seed}" / "metrics.json").read_text()) for seed in (1, 2)]

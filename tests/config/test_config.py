@@ -229,7 +229,6 @@ def test_the_help_says_what_a_setting_is_in_each_model():
         ("gru4rec", {"epsilon": 1e-6}, "`epsilon` goes with optimizer=adam"),
         ("gru4rec", {"optimizer": "adam", "momentum": 0.1}, "`momentum` goes with optimizer=adagrad"),
         ("sasrec", {"momentum": 0.1}, "`momentum` goes with optimizer=adagrad. Received: optimizer=adam"),
-        ("bert4rec", {"retrain": False, "train_on_validation": True}, "`retrain` goes with train_on_validation=False"),
         ("caser", {"mixed_precision": True}, "`mixed_precision` goes with bert4rec and sasrec. Received: .*caser"),
     ],
 )
@@ -356,9 +355,9 @@ def test_steps_chosen_for_one_architecture_are_chosen_anew_for_another():
     assert training(hidden_dim=50) == training(learning_rate=2e-3) == chosen
     assert training(loss="cross_entropy") == training(hidden_dim=64) == ("select_and_retrain", 5, 40_000)
     assert training(hidden_dim=64, steps=7) == ("select_and_retrain", 5, 7)
-    assert training(hidden_dim=64, protocol="fixed") == training(hidden_dim=64, train_on_validation=True) == chosen
-    assert training(protocol="select") == training(retrain=False) == ("select", 5, 40_000)
-    assert training(train_on_validation=False) == training(protocol="select_and_retrain", patience=5)
+    assert training(hidden_dim=64, protocol="fixed") == chosen
+    assert training(protocol="select") == ("select", 5, 40_000)
+    assert training(protocol="select_and_retrain") == training(protocol="select_and_retrain", patience=5)
     assert training(protocol="select", patience=2, steps=7) == ("select", 2, 7)
 
 
@@ -367,37 +366,6 @@ def test_fixed_steps_need_no_patience():
     assert (training.protocol, training.patience, training.steps) == ("fixed", 0, 40_000)
     with pytest.raises(UserError, match="`patience` must be 0 with protocol=fixed"):
         presets.make_run("beauty", "fpmc", protocol="fixed", patience=2)
-
-
-OLDER = [
-    ({"train_on_validation": True}, "fixed"),
-    ({"train_on_validation": False}, "select_and_retrain"),
-    ({"retrain": True}, "select_and_retrain"),
-    ({"retrain": False}, "select"),
-    ({"train_on_validation": False, "retrain": True}, "select_and_retrain"),
-    ({"train_on_validation": False, "retrain": False}, "select"),
-]
-
-
-@pytest.mark.parametrize(("older", "protocol"), OLDER)
-@pytest.mark.parametrize("model", ["bert4rec", "sasrec", "fpmc"])
-def test_the_older_names_of_the_protocol_mean_the_same(older, protocol, model):
-    for dataset in ("beauty", "steam"):
-        assert presets.make_run(dataset, model, **older) == presets.make_run(dataset, model, protocol=protocol)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"train_on_validation": True, "retrain": True}, "`retrain` goes with train_on_validation=False"),
-        ({"protocol": "fixed", "train_on_validation": True}, "`train_on_validation` is an older name of `protocol`"),
-        ({"protocol": "select", "retrain": False}, "`retrain` is an older name of `protocol`; give only one of them"),
-        ({"retrain": "no"}, "`retrain` must be true or false. Received: retrain='no'"),
-    ],
-)
-def test_names_of_the_protocol_that_contradict_each_other_are_refused(settings, message):
-    with pytest.raises(UserError, match=message):
-        presets.make_run("beauty", **settings)
 
 
 def test_a_run_s_record_knows_the_protocol_alone():
@@ -411,8 +379,8 @@ def test_a_run_s_record_knows_the_protocol_alone():
 @pytest.mark.parametrize("dataset", ["beauty", "ml-1m", "synthetic"])
 def test_whoever_does_not_train_again_holds_the_validation_item_out(dataset, model):
     """Also where the preset's steps were chosen before, so that it is in the only training."""
-    assert pipeline.phases(presets.make_run(dataset, model, retrain=False)) == ["select"]
-    assert pipeline.phases(presets.make_run(dataset, model, retrain=True)) == ["select", "retrain"]
+    assert pipeline.phases(presets.make_run(dataset, model, protocol="select")) == ["select"]
+    assert pipeline.phases(presets.make_run(dataset, model, protocol="select_and_retrain")) == ["select", "retrain"]
 
 
 def test_sasrec_s_dropout_is_its_authors():

@@ -20,7 +20,7 @@ def test_a_table_trains_a_model_as_its_file_does_and_other_tables_are_refused_in
     sequences = b4r.interactions(frame, **options, min_user_actions=2)
     path = write(tmp_path, "shop.csv", as_csv(ROWS))
     assert sequences.fingerprint == b4r.load(b4r.Interactions(path), tmp_path).fingerprint
-    run = b4r.make_run("own-shop", **TINY, patience=0, train_on_validation=True)
+    run = b4r.make_run("own-shop", **TINY, patience=0, protocol="fixed")
     result = b4r.execute(run, sequences=sequences, workdir=tmp_path / "work", silent=True)
     assert result.metrics["users"] == 40 and result.metrics["run"]["dataset"] == "own-shop"
     again = b4r.execute(run, sequences=b4r.interactions(frame, **options), workdir=tmp_path / "work", silent=True)

@@ -294,13 +294,13 @@ def finished(shared_folders):
         (folder / "more").mkdir()
         (folder / "more" / "beauty.txt").write_bytes(MORE)
         with small_and_quick():
-            commands.finished(*f"{BEAUTY} --mode=train --workdir=old --noretrain".split(), cwd=folder)
+            commands.finished(*f"{BEAUTY} --mode=train --workdir=old --protocol=select".split(), cwd=folder)
             commands.finished(*f"{WARM} --mode=train --workdir=work --init_from=old".split(), cwd=folder)
 
     return shared_folders.get("warm", make)
 
 
-WARM = f"{BEAUTY} --data_dir=more --noretrain"
+WARM = f"{BEAUTY} --data_dir=more --protocol=select"
 
 
 def test_the_command_tells_what_it_starts_from_and_goes_on_without_it(finished, tmp_path):
@@ -391,7 +391,7 @@ def test_a_mistake_ends_in_one_line_and_changes_nothing(finished, tmp_path, kind
 
 def test_models_that_cannot_start_so_are_named(finished, tmp_path):
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
-    other = "--dataset=beauty --data_dir=. --mode=train --noretrain"
+    other = "--dataset=beauty --data_dir=. --mode=train --protocol=select"
     commands.finished(*f"{other} --model=pop --workdir=pop".split(), cwd=tmp_path)
     for flags, words in (
         (

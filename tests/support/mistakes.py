@@ -11,7 +11,7 @@ TINY = (
     "--steps=4 --warmup_steps=1 --evaluate_every=2 --hidden_dim=8 --num_layers=1 --max_length=8 --window_step=0.5 "
     "--batch_size=8"
 )
-BEAUTY = f"--dataset=beauty --notrain_on_validation --data_dir=. {TINY}"
+BEAUTY = f"--dataset=beauty --protocol=select_and_retrain --data_dir=. {TINY}"
 SYNTHETIC = f"--dataset=synthetic {TINY}"
 AGAIN = f"{BEAUTY} --workdir=work"
 EVALUATE = "--mode=evaluate --workdir=work --data_dir=."
@@ -65,18 +65,6 @@ OF_FLAGS = [
     of_flags("a mistyped data set", "--dataset=beaty", "Unknown dataset: 'beaty'. Did you mean 'beauty'?"),
     of_flags("an unheard-of data set", "--dataset=yelp", "Unknown dataset: 'yelp'", "Known: beauty, ml-1m, ml-20m"),
     of_flags("a mistyped model", f"{SYNTHETIC} --model=bert5rec", "model: 'bert5rec'. Did you mean 'bert4rec'?"),
-    of_flags(
-        "two older names of the protocol that contradict each other",
-        f"{SYNTHETIC} --train_on_validation --retrain",
-        "`retrain` goes with train_on_validation=False",
-        "Received: train_on_validation=True",
-    ),
-    of_flags(
-        "the protocol and an older name of it",
-        f"{SYNTHETIC} --protocol=select --noretrain",
-        "`retrain` is an older name of `protocol`",
-        "Received: both",
-    ),
     of_flags("a mistyped preset", f"{SYNTHETIC} --preset=fats", "preset: 'fats'. Did you mean 'fast'?"),
     of_flags("a mistyped mode", f"{SYNTHETIC} --mode=evalute", "mode: 'evalute'. Did you mean 'evaluate'?"),
     of_flags("a mistyped flag", f"{SYNTHETIC} --hiden_dim=8", "flag 'hiden_dim'. Did you mean: hidden_dim"),
@@ -171,7 +159,7 @@ OF_FLAGS = [
     of_setting("--epsilon=0", "above 0", "epsilon=0.0"),
     of_setting("--evaluate_every=0", "at least 1"),
     of_setting("--patience=-1", "at least 0"),
-    of_setting("--train_on_validation --patience=2", "0 with protocol=fixed"),
+    of_setting("--protocol=fixed --patience=2", "0 with protocol=fixed"),
     of_setting("--replicas=0", "at least 1"),
     of_setting("--replicas=9 --batch_size=8", "at least `replicas`", "batch_size=8, replicas=9"),
     of_setting("--num_negatives=0", "at least 1"),

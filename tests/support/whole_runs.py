@@ -27,12 +27,12 @@ larger than config.json, and the many masked copies below make two shards of eac
 TINY = (
     *("--dataset=beauty", "--steps=12", "--warmup_steps=2", "--evaluate_every=4", "--learning_rate=0.03"),
     *("--batch_size=128", "--hidden_dim=16", "--num_heads=2", "--num_layers=1", "--max_length=8"),
-    *("--window_step=0.5", "--num_negatives=20", "--notrain_on_validation"),
+    *("--window_step=0.5", "--num_negatives=20", "--protocol=select_and_retrain"),
 )
 FLAGS = {
     "static": (*TINY, "--mask_copies=150", "--checkpoint_seconds=0"),
     "dynamic": (*TINY, "--masking=dynamic", "--checkpoint_seconds=1000"),
-    "one training": (*TINY, "--masking=dynamic", "--checkpoint_seconds=0", "--noretrain"),
+    "one training": (*TINY, "--masking=dynamic", "--checkpoint_seconds=0", "--protocol=select"),
     "one thread": (*TINY, "--masking=dynamic", "--threads=1", "--checkpoint_seconds=0"),
 }
 TABLES = ("curve.csv",)

@@ -14,7 +14,7 @@ from bert4rec_tf.config.presets import authors, best, fast, own
 from bert4rec_tf.config.presets.authors import dropout_of
 from bert4rec_tf.config.presets.entry import Preset
 from bert4rec_tf.config.presets.own import DataSize
-from bert4rec_tf.config.run import ALL, FIXED, SELECT_AND_RETRAIN, Run, TrainingSettings, with_protocol
+from bert4rec_tf.config.run import ALL, FIXED, SELECT_AND_RETRAIN, Run, TrainingSettings
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 
 __all__ = ["NAMES", "PRESETS", "DataSize", "Preset", "dropout_of", "find", "make_run"]
@@ -66,14 +66,13 @@ def make_run(
         seed: seed of the masks, the initial weights, dropout and the order of examples.
         source: `processed` or `raw`, where a data set comes from.
         size: your own data as `Sequences`; their size decides the settings of BERT4Rec (`config.presets.own`).
-        **settings: fields of the settings in `config`, in place of the preset's; `train_on_validation` and `retrain`
-            are older names for `protocol` (`config.run.with_protocol`).
+        **settings: fields of the settings in `config`, in place of the preset's.
 
     Raises:
         UserError: for an unknown name, a value out of its range, or a setting that has no effect.
     """
     dataset = dataset.name if isinstance(dataset, Interactions) else named(dataset, source)
-    entry, settings = find(preset, dataset, model), with_protocol(settings)
+    entry = find(preset, dataset, model)
     if size is not None and entry.dataset == OWN and model == MASKED_MODEL:
         entry = replace(entry, settings=own.bert4rec_settings(size))
     run = Run.make(dataset, model, seed, **_base(entry, settings), **settings)
