@@ -16,7 +16,6 @@ from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.export.layout import SAVED_MODEL
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.models.features import folded
 from bert4rec_tf.runs.pipeline import phases, trained_model
@@ -50,8 +49,7 @@ def export(
         k: number of items that a SavedModel recommends.
         form: "saved_model" (raw ids in and out), "onnx" or "litert" (an encoder and a scorer in float32).
         popularity_correction: a SavedModel ranks by score - popularity_correction * log(count + 1) unless it is asked
-            otherwise. CHOOSE: the alpha that `evaluate` chose. Counts are those of the training part; in a work
-            directory without them, those of all actions.
+            otherwise. CHOOSE: the alpha that `evaluate` chose. Counts are those of the training part.
         histories: to keep in a SavedModel.
 
     Returns:
@@ -74,8 +72,6 @@ def export(
         counts = workdir.read_training_counts()
         card = model_card(workdir, vocabulary, counts)
         if form == SAVED_MODEL:
-            if counts is None and alpha:
-                warn(f"{workdir.path}: has no {workdir.training_counts.name}; the held-out actions are counted too")
             saved_model.export(model, vocabulary, folder, k, users, card, alpha, counts, histories)
         else:
             portable.export(model, vocabulary, folder, form, users, card)
@@ -93,10 +89,10 @@ def _alpha_of_export(workdir: WorkDirectory, correction: float | str) -> float:
     return chosen["alpha"]
 
 
-def model_card(workdir: WorkDirectory, vocabulary: Vocabulary, training_counts: np.ndarray | None) -> dict[str, Any]:
+def model_card(workdir: WorkDirectory, vocabulary: Vocabulary, training_counts: np.ndarray) -> dict[str, Any]:
     """Returns the model card: settings, data, versions, and metrics (None before the evaluation).
 
-    `training_counts` are int64 [n], or None in an older work directory.
+    `training_counts` are int64 [n].
     """
     config = workdir.read_config()
     card = {
@@ -108,7 +104,7 @@ def model_card(workdir: WorkDirectory, vocabulary: Vocabulary, training_counts: 
             "users": config["num_users"],
             "items": vocabulary.num_items,
             "actions": int(vocabulary.counts.sum()),
-            "training_actions": None if training_counts is None else int(training_counts.sum()),
+            "training_actions": int(training_counts.sum()),
         },
         "trained_with": config["environment"],
         "exported_with": versions(),

@@ -38,7 +38,7 @@ class WorkDirectory:
         initial: the weights that a warm start started from.
         vocabulary, users: raw ids, one per line; of the users, if the model has user embeddings.
         counts: how often each item occurs in the data.
-        training_counts: the same in what the final model was trained on. Older folders do not have it.
+        training_counts: the same in what the final model was trained on.
         follows: whether another machine holds the lock and writes, and this one only reads.
     """
 
@@ -262,16 +262,13 @@ class WorkDirectory:
         """Writes `training_counts`, int64 [n], or checks them. Raises UserError if they do not fit the data."""
         if not self.training_counts.exists():
             files.write_text(self.training_counts, _lines(counts))
-        kept = self.read_training_counts()
-        if kept is None or not np.array_equal(kept, counts):
+        if not np.array_equal(self.read_training_counts(), counts):
             raise self._bad_training_counts("does not fit the data")
 
-    def read_training_counts(self) -> np.ndarray | None:
-        """Returns `training_counts`, int64 [n]; None in an older folder. Raises UserError if they are damaged."""
+    def read_training_counts(self) -> np.ndarray:
+        """Returns `training_counts`, int64 [n]. Raises UserError if they are missing or damaged."""
         try:
             counts = np.array(self.training_counts.read_text(encoding="utf-8").split(), np.int64)
-        except FileNotFoundError:
-            return None
         except (OSError, ValueError, OverflowError) as error:
             raise self._bad_training_counts(f"cannot be read ({error})") from error
         in_all = self.read_vocabulary().counts

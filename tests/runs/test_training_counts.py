@@ -80,13 +80,10 @@ def test_an_export_is_corrected_by_them_without_the_data(trained, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_an_older_folder_counts_all_actions_and_says_so_until_it_is_opened_with_its_data(trained, capsys):
+def test_missing_counts_are_told_and_written_again_with_the_data(trained):
     trained.workdir.training_counts.unlink()
-    card = check_export(trained.workdir, counted(0), 4.5)
-    assert card["data"]["training_actions"] is None
-    assert "has no training_counts.txt; the held-out actions are counted too" in capsys.readouterr().err
-    check_export(trained.workdir, counted(0), 0.0)
-    assert capsys.readouterr().err == ""
+    with pytest.raises(UserError, match=r"training_counts\.txt: cannot be read .*; .*run with --mode=evaluate"):
+        export(trained.workdir)
     opened(trained.workdir.path)
     check_export(trained.workdir, counted(1), 4.5)
 
