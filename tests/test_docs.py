@@ -203,7 +203,6 @@ def runner_flags() -> set[str]:
 FLAGS = {
     "python -m bert4rec_tf.run": runner_flags(),
     "bert4rec run": runner_flags(),
-    "python -m bert4rec_tf.data": flags_of_help(data.main),
     "bert4rec data": flags_of_help(data.main),
     "bert4rec recommend": flags_of_help(recommend.main),
     "bert4rec similar": flags_of_help(similar.main),

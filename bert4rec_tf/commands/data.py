@@ -15,9 +15,9 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.startup import Parser, path_argument
 
 
-def parser(prog: str) -> Parser:
-    """Returns the parser of the command line. `prog`: what its help calls the program."""
-    made = Parser(prog=prog, description=__doc__.splitlines()[0], allow_abbrev=False)
+def make_parser() -> Parser:
+    """Returns the parser of the arguments."""
+    made = Parser(prog="bert4rec data", description=__doc__.splitlines()[0], allow_abbrev=False)
     data = made.add_mutually_exclusive_group(required=True)
     data.add_argument("--dataset", help=f"a data set: {', '.join(datasets.DATASETS)}")
     data.add_argument("--interactions", metavar="FILE", help="your own file, pattern or folder of Parquet files")
@@ -30,9 +30,9 @@ def parser(prog: str) -> Parser:
     return made
 
 
-def main(arguments: list[str] | None = None, prog: str = "bert4rec data") -> None:
+def main(arguments: list[str]) -> None:
     """Runs the command. Raises UserError for a mistake in the arguments."""
-    given = parser(prog).parse_args(arguments)
+    given = make_parser().parse_args(arguments)
     options = given_flags(given, column_options())
     if given.plot is not None:
         check_plot(given.plot)

@@ -10,7 +10,7 @@ from bert4rec_tf.foundation.startup import exit_on_error
 COMMANDS = {
     "run": "prepare, train, evaluate and export a model (the same as python -m bert4rec_tf.run)",
     "compare": "compare two evaluated work directories user by user",
-    "data": "print statistics of data (the same as python -m bert4rec_tf.data)",
+    "data": "print statistics of data",
     "recommend": "recommend items for one history, for known users, or for every user in a file",
     "similar": "find the items that are most similar to others",
     "serve": "serve an exported model over HTTP, with a page to try it",
