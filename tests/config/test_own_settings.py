@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from bert4rec_tf.config import presets
 
 
-@given(st.integers(2, 10**8), st.integers(1, 10**8), st.floats(2, 2_000))
-def test_every_size_has_settings_that_make_a_run(users, items, mean_length):
-    size = SimpleNamespace(num_users=users, num_items=items, num_actions=int(users * mean_length))
+@given(st.integers(2, 10**8), st.floats(2, 2_000))
+def test_every_size_has_settings_that_make_a_run(users, mean_length):
+    size = SimpleNamespace(num_users=users, num_actions=int(users * mean_length))
     run = presets.make_run("own-shop", size=size)
     assert run.architecture.initial_vectors == "cooccurrence"
     assert 1_000 <= run.training.steps <= 20_000 and run.training.warmup_steps < run.training.steps
@@ -27,12 +27,12 @@ def test_every_size_has_settings_that_make_a_run(users, items, mean_length):
     ],
 )
 def test_short_histories_become_prefixes_and_long_ones_are_masked(users, actions, expected):
-    flat = presets.make_run("own-shop", size=SimpleNamespace(num_users=users, num_items=9, num_actions=actions)).flat()
+    flat = presets.make_run("own-shop", size=SimpleNamespace(num_users=users, num_actions=actions)).flat()
     assert {name: flat[name] for name in expected} == expected
 
 
 def test_a_setting_of_the_user_s_goes_first():
-    size = SimpleNamespace(num_users=1_000, num_items=9, num_actions=9_000)
+    size = SimpleNamespace(num_users=1_000, num_actions=9_000)
     run = presets.make_run("own-shop", size=size, max_length=33, steps=50)
     whole = presets.make_run("own-shop", size=size).training
     warmup = 50 * whole.warmup_steps // whole.steps
@@ -40,5 +40,5 @@ def test_a_setting_of_the_user_s_goes_first():
 
 
 def test_other_models_have_their_preset_at_any_size():
-    size = SimpleNamespace(num_users=1_000, num_items=9, num_actions=9_000)
+    size = SimpleNamespace(num_users=1_000, num_actions=9_000)
     assert presets.make_run("own-shop", "sasrec", size=size) == presets.make_run("own-shop", "sasrec")

@@ -20,9 +20,6 @@ class DataSize(Protocol):
     def num_users(self) -> int: ...
 
     @property
-    def num_items(self) -> int: ...
-
-    @property
     def num_actions(self) -> int: ...
 
 
@@ -30,7 +27,6 @@ class Shop(NamedTuple):
     """A typical size, taken where none is known."""
 
     num_users: int = 20_000
-    num_items: int = 10_000
     num_actions: int = 180_000
 
 
