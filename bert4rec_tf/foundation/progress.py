@@ -9,6 +9,9 @@ from tqdm import tqdm
 MEASURED = 5
 """Steps after which the time of a step is known. The first one does not count: TensorFlow makes its graphs in it."""
 
+STEP_LINES, TRANSFER_LINES = 30.0, 10.0
+"""Seconds between two lines if there is no terminal."""
+
 BAR = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
 """Without tqdm's own estimate, which counts the first step."""
 
@@ -22,7 +25,6 @@ class Progress:
         total: number of steps.
         initial: steps that were done before.
         examples_per_step: used to show examples per second.
-        line_every: seconds between two lines if there is no terminal.
         silent: show nothing.
         later: at most so many steps of the same length follow in later work.
     """
@@ -31,7 +33,6 @@ class Progress:
     total: int
     initial: int = 0
     examples_per_step: int = 1
-    line_every: float = 30.0
     silent: bool = False
     later: int = 0
 
@@ -49,14 +50,14 @@ class Progress:
         if measured == 0:
             self._begin = now
         parts = [" ".join(f"{name} {value:.4g}" for name, value in values.items())] if values else []
-        seconds, is_due = 0.0, now - self._last_line >= self.line_every
+        seconds, is_due = 0.0, now - self._last_line >= STEP_LINES
         if measured >= MEASURED:
             seconds = max(now - self._begin, 1e-9) / measured
             parts += [f"{self.examples_per_step / seconds:,.0f} examples/s", self._left(seconds)]
         if self._bar is not None:
             self._bar.set_postfix_str(", ".join(reversed(parts)), refresh=False)  # its end may be cut off
             self._bar.update()
-        elif is_due or (measured == MEASURED and (self.total - self._done) * seconds >= self.line_every):
+        elif is_due or (measured == MEASURED and (self.total - self._done) * seconds >= STEP_LINES):
             self._last_line = now
             self.say(", ".join([f"{self.title}: step {self._done:,} of {self.total:,}", *parts]))
 
@@ -83,14 +84,12 @@ class Transfer:
         title: the file.
         initial: bytes that were there before.
         total: size of the file in bytes; None if unknown.
-        line_every: seconds between two lines if there is no terminal.
     """
 
-    def __init__(self, title: str, initial: int, total: int | None, line_every: float = 10.0) -> None:
+    def __init__(self, title: str, initial: int, total: int | None) -> None:
         self._title = title
         self._done = initial
         self._total = total
-        self._line_every = line_every
         self._last_line = time.monotonic()
         units = {"unit": "B", "unit_scale": True, "unit_divisor": 1024}
         self._bar = tqdm(total=total, initial=initial, desc=title, **units) if sys.stderr.isatty() else None
@@ -108,7 +107,7 @@ class Transfer:
         self._done += received
         if self._bar is not None:
             self._bar.update(received)
-        elif time.monotonic() - self._last_line >= self._line_every:
+        elif time.monotonic() - self._last_line >= TRANSFER_LINES:
             self._last_line = time.monotonic()
             whole = f" of {self._total / 1e6:,.0f}" if self._total else ""
             print(f"{self._title}: {self._done / 1e6:,.0f}{whole} MB", file=sys.stderr, flush=True)
