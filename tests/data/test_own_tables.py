@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 from support.interaction_files import as_csv, write
+from support.trainings import small_and_quick
 
 import bert4rec_tf as b4r
 
@@ -21,7 +22,8 @@ def test_a_table_trains_a_model_as_its_file_does_and_other_tables_are_refused_in
     path = write(tmp_path, "shop.csv", as_csv(ROWS))
     assert sequences.fingerprint == b4r.load(b4r.Interactions(path), tmp_path).fingerprint
     run = b4r.make_run("own-shop", **TINY, patience=0, protocol="fixed")
-    result = b4r.execute(run, sequences=sequences, workdir=tmp_path / "work", silent=True)
+    with small_and_quick():
+        result = b4r.execute(run, sequences=sequences, workdir=tmp_path / "work", silent=True)
     assert result.metrics["users"] == 40 and result.metrics["run"]["dataset"] == "own-shop"
     again = b4r.execute(run, sequences=b4r.interactions(frame, **options), workdir=tmp_path / "work", silent=True)
     assert again.metrics["test"] == result.metrics["test"]

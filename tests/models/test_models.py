@@ -324,7 +324,7 @@ def test_the_loss_falls(name):
     assert np.mean(losses[-5:]) < 0.93 * np.mean(losses[:5])
 
 
-@pytest.mark.parametrize("name", slow_but(["bpr_mf", "sasrec"], TRAINED))
+@pytest.mark.parametrize("name", slow_but(["bpr_mf"], TRAINED))
 def test_the_same_steps_give_the_same_bits(name):
     (losses, weights), (again, same) = trained(name), trained(name)
     assert losses == again
@@ -368,7 +368,7 @@ def of_some_widths(model, batch_size=8):
             return list(found.values()), dataset.element_spec
 
 
-@pytest.mark.parametrize("name", ["sasrec", "gru4rec", "gru4rec_plus"])
+@pytest.mark.parametrize("name", slow_but(["sasrec", "gru4rec"], ["sasrec", "gru4rec", "gru4rec_plus"]))
 @pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_one_graph_serves_batches_of_all_widths(name, jit_compile):
     model = make(name, dropout=0.0)

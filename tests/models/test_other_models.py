@@ -116,8 +116,12 @@ def test_gru4rec_s_negatives_are_the_other_targets_of_the_step_and_the_shared_on
     np.testing.assert_allclose(model.training_loss(tensors(batch)), np.mean(values), rtol=1e-4)
 
 
-@pytest.mark.parametrize("lengths", [[3], [4, 4, 4, 4], [1, 7], [1, 1, 1, 2, 3, 3, 5, 9, 9, 2, 1]])
-@pytest.mark.parametrize("name", ["gru4rec", "gru4rec_plus"])
+LENGTHS = [[3], [4, 4, 4, 4], [1, 7], [1, 1, 1, 2, 3, 3, 5, 9, 9, 2, 1]]
+
+
+@pytest.mark.parametrize(
+    ("name", "lengths"), [*(("gru4rec", lengths) for lengths in LENGTHS), ("gru4rec_plus", LENGTHS[-1])]
+)
 def test_gru4rec_s_spans_of_steps_change_neither_the_loss_nor_the_gradients(name, lengths):
     model = randomized(name, loss="top1", extra_negatives=2 * name.endswith("plus"))
     rng, width = np.random.default_rng(3), max(lengths) + 1
