@@ -14,7 +14,7 @@ from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.evaluation import popularity
 from bert4rec_tf.evaluation.baselines import counted
 from bert4rec_tf.evaluation.metrics import PROTOCOLS
-from bert4rec_tf.evaluation.ranking import Ranked, RankingTask, users_at_once
+from bert4rec_tf.evaluation.ranking import BATCH_SIZE, Ranked, RankingTask
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.models import Recommender
 from bert4rec_tf.runs.pipeline import set_threads
@@ -50,8 +50,7 @@ def blocks_of(split: LeaveOneOut, most: int) -> list[np.ndarray]:
 
     They are those of whole batches of `Ranker`, so their histories are padded as on one machine, and give its bits.
     """
-    at_once = users_at_once(split.sequences.num_items)
-    size = max(most // at_once, 1) * at_once
+    size = max(most // BATCH_SIZE, 1) * BATCH_SIZE
     by_length = np.argsort(split.history_lengths("test"), kind="stable")
     return [np.sort(by_length[begin : begin + size]) for begin in range(0, len(by_length), size)]
 

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.config.popularity import check
+from bert4rec_tf.evaluation.full_ranking import Products
 from bert4rec_tf.evaluation.metrics import metrics
 from bert4rec_tf.evaluation.ranking import Ranked, Ranker, RankingTask, rank_targets
 from bert4rec_tf.foundation.types import Batch, Tensor
@@ -56,7 +57,14 @@ def rank(
 ) -> Ranked:
     """Ranks with a model. `correction`: log_counts and alpha of `corrected`."""
     score = model.score if correction is None else corrected(model.score, *correction)
-    return Ranker(score, model.max_history).ranked(task, title)
+    found = model.score_products()
+    if found is None:
+        return Ranker(score, model.max_history).ranked(task, title)
+    biases = [bias for bias in found[1:] if bias is not None]
+    if correction is not None:
+        biases.append(-penalties(*correction))
+    products = Products(model.user_vectors, found[0], biases, model.num_items)
+    return Ranker(score, model.max_history, products=products).ranked(task, title)
 
 
 def compare(ranker: Ranker, task: RankingTask, log_counts: np.ndarray) -> dict[float, float]:

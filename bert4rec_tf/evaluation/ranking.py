@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.data.sequences import PAD, LeaveOneOut, Sequences, take_rows
+from bert4rec_tf.evaluation.full_ranking import FullRanking, Products, Whole
 from bert4rec_tf.evaluation.metrics import FULL, LIST_LENGTH, list_metrics, metrics
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import graph
@@ -15,13 +16,10 @@ from bert4rec_tf.foundation.progress import Progress
 from bert4rec_tf.foundation.types import Batch, Tensor
 
 BLOCK_ELEMENTS = 1 << 25
-"""In full ranking the [users, items] table of scores of a batch has at most so many elements."""
+"""Where all items must be scored at once, the [users, items] table of a batch has at most so many elements."""
 
 BATCH_SIZE = 512
-"""Users of a batch, unless there are too many items."""
-
-BLOCK_WIDTH = 128
-"""The best items are searched for in blocks of so many columns."""
+"""Users of a batch, unless all items must be scored at once and are too many."""
 
 Metrics = dict[str, dict[str, float]]
 """Protocol -> metric -> value."""
@@ -69,6 +67,15 @@ class RankingTask:
             return np.count_nonzero(self.negatives[protocol], axis=1)
         seen = [np.count_nonzero(self.seen(rows), axis=1) for rows in np.array_split(np.arange(len(self.users)), 64)]
         return self.histories.num_items - 1 - np.concatenate(seen)
+
+    def candidates(self, rows: np.ndarray | slice) -> np.ndarray:
+        """Returns the target (column 0) and the negatives of every protocol, int32 [rows, 1 + c]; 0 for none."""
+        return np.concatenate([self.targets[rows, None], *(one[rows] for one in self.negatives.values())], axis=1)
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Returns in which columns of `candidates` the negatives of each protocol are."""
+        ends = np.cumsum([1, *(one.shape[1] for one in self.negatives.values())])
+        return {name: np.arange(*places) for name, places in zip(self.negatives, itertools.pairwise(ends))}
 
     def seen(self, rows: np.ndarray) -> np.ndarray:
         """Returns the items that full ranking leaves out: the distinct items of each history, without the target.
@@ -124,18 +131,15 @@ def rank_targets(scores: np.ndarray, candidates: np.ndarray) -> np.ndarray:
     return ((scores[:, 1:] >= scores[:, :1]) & (candidates[:, 1:] > 0)).sum(axis=1)
 
 
-def users_at_once(num_items: int, batch_size: int = BATCH_SIZE) -> int:
-    """Returns how many users are ranked among all items in one batch."""
-    return min(batch_size, max(1, BLOCK_ELEMENTS // num_items))
-
-
 class Ranker:
     """Ranks targets with a model. Keep the object between evaluations, because it holds the compiled functions.
 
     Args:
         score: (batch, candidates) -> scores, like `Recommender.score`.
         max_history: how many of the last items the model reads; None for all.
-        batch_size: users per batch; fewer if the catalogue is large.
+        batch_size: users per batch; fewer if all items must be scored at once and are many.
+        products: what `score` computes, if it does so by products: then all items are ranked in blocks, and `score`
+            is only asked for candidates.
     """
 
     def __init__(
@@ -143,16 +147,16 @@ class Ranker:
         score: Callable[[Batch, Tensor | None], Tensor],
         max_history: int | None = None,
         batch_size: int = BATCH_SIZE,
+        products: Products | None = None,
     ) -> None:
         self.max_history = max_history
         self.batch_size = batch_size
         rows, singles = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)
         batch = {"users": singles, "items": rows, "lengths": singles}
         self._score_candidates = graph(score, input_signature=[batch, rows])
-        self._score_all = graph(lambda one: score(one, None), input_signature=[batch])
-        self._beaten_by = graph(_beaten_by_items, reduce_retracing=True)
+        self._scores_all_at_once = products is None
+        self._full_ranking = FullRanking(products or Whole(score))
         self._best_among = graph(_best_among, reduce_retracing=True)
-        self._best_unseen = graph(_best_unseen, reduce_retracing=True)
 
     def ranks(
         self, task: RankingTask, title: str | None = None, share: tuple[int, int] = (0, 1)
@@ -204,7 +208,8 @@ class Ranker:
             if task.all_items:
                 found = self._rank_among_all(task, rows, batch, listed)
             else:
-                found = self._rank_among_candidates(task, rows, batch)
+                candidates = task.candidates(rows)
+                found = _sampled_ranks(task, self._score_candidates(batch, candidates).numpy(), candidates)
             for protocol, values in found.items():
                 ranks[protocol][rows] = values
             progress.advance()
@@ -217,14 +222,16 @@ class Ranker:
         Returns:
             float32 and int32 [k, 1 + c]; the item 0 stands where there is none.
         """
-        candidates = np.concatenate([task.targets[:, None], *task.negatives.values()], axis=1)
+        candidates = task.candidates(slice(None))
         scores = np.empty(candidates.shape, np.float32)
         for rows, batch in self._batches(task, self.batch_size):
             scores[rows] = self._score_candidates(batch, candidates[rows]).numpy()
         return scores, candidates
 
     def _users_at_once(self, task: RankingTask) -> int:
-        return users_at_once(task.histories.num_items, self.batch_size) if task.all_items else self.batch_size
+        if task.all_items and self._scores_all_at_once:
+            return min(self.batch_size, max(1, BLOCK_ELEMENTS // task.histories.num_items))
+        return self.batch_size
 
     def _batches(self, task: RankingTask, size: int) -> Iterator[tuple[np.ndarray, Batch]]:
         """Yields batches of users with histories of similar length."""
@@ -236,81 +243,38 @@ class Ranker:
             items, kept = task.histories.last(task.users[rows], width)
             yield rows, {"users": task.users[rows].astype(np.int32), "items": items, "lengths": kept}
 
-    def _rank_among_candidates(self, task: RankingTask, rows: np.ndarray, batch: Batch) -> dict[str, np.ndarray]:
-        candidates = np.concatenate(
-            [task.targets[rows, None], *(negatives[rows] for negatives in task.negatives.values())], axis=1
-        )
-        scores = self._score_candidates(batch, candidates).numpy()
-        ranks, begin = {}, 1
-        for protocol, negatives in task.negatives.items():
-            columns = np.r_[0, begin : begin + negatives.shape[1]]
-            ranks[protocol] = rank_targets(scores[:, columns], candidates[:, columns])
-            begin += negatives.shape[1]
-        return ranks
-
     def _rank_among_all(
         self, task: RankingTask, rows: np.ndarray, batch: Batch, listed: dict[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        negatives = np.concatenate([negatives[rows] for negatives in task.negatives.values()], axis=1)
-        scores, targets, seen = self._score_all(batch), task.targets[rows], task.seen(rows)
-        total, sampled, hidden, has_nan = self._beaten_by(scores, targets, negatives, seen)
-        _refuse_nan(bool(has_nan))
+        candidates, seen = task.candidates(rows), task.seen(rows)
+        everything = np.concatenate([candidates, seen], axis=1)
+        reaching, scores, best, has_nan = self._full_ranking.rank(batch, everything, seen.shape[1])
+        _refuse_nan(has_nan)
+        hidden = rank_targets(*(np.delete(table, np.s_[1 : candidates.shape[1]], axis=1) for table in (scores, everything)))
         for protocol, counts in listed.items():
-            if protocol == FULL:
-                best = self._best_unseen(scores, seen)
-            else:
-                best = self._best_among(scores, np.c_[task.negatives[protocol][rows], targets])
-            counts += np.bincount(best.numpy().ravel(), minlength=len(counts))
-        widths = [negatives.shape[1] for negatives in task.negatives.values()]
-        parts = np.split(sampled.numpy(), np.cumsum(widths)[:-1], axis=1)
-        ranks = {protocol: part.sum(axis=1) for protocol, part in zip(task.negatives, parts)}
-        return {**ranks, FULL: total.numpy() - hidden.numpy() - 1}
+            if protocol != FULL:
+                columns = np.append(task.columns()[protocol], 0)
+                best_ones = self._best_among(scores[:, columns], candidates[:, columns]).numpy()
+            counts += np.bincount((best if protocol == FULL else best_ones).ravel(), minlength=len(counts))
+        # A target with the lowest score of all is also reached by the places that are no items.
+        total = np.minimum(reaching, task.histories.num_items)
+        return {**_sampled_ranks(task, scores, candidates), FULL: total - hidden - 1}
 
 
-def _beaten_by_items(
-    scores: Tensor, targets: Tensor, negatives: Tensor, seen: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Returns how many items reach the target's score (the target included), which negatives do, how many seen items
-    do, and whether a score is NaN. `scores`: [b, n], column i - 1 for item i."""
-    reaches = scores >= tf.gather(scores, targets[:, None] - 1, batch_dims=1)
-
-    def of(items: Tensor) -> Tensor:
-        return (items > 0) & tf.gather(reaches, tf.maximum(items - 1, 0), batch_dims=1)
-
-    def count(which: Tensor) -> Tensor:
-        return tf.math.count_nonzero(which, axis=1, dtype=tf.int32)
-
-    return count(reaches), of(negatives), count(of(seen)), tf.reduce_any(tf.math.is_nan(scores))
+def _sampled_ranks(task: RankingTask, scores: np.ndarray, candidates: np.ndarray) -> dict[str, np.ndarray]:
+    """`scores` and `candidates`: [b, 1 + c or more], the columns of `RankingTask.candidates` first."""
+    columns = {protocol: np.r_[0, places] for protocol, places in task.columns().items()}
+    return {protocol: rank_targets(scores[:, found], candidates[:, found]) for protocol, found in columns.items()}
 
 
 def _best_among(scores: Tensor, items: Tensor) -> Tensor:
-    """Returns the best of some items, int32 [b, c] with 0 for none: int32 [b, LIST_LENGTH or c].
+    """Returns the best of some items, int32 [b, c] with 0 for none, by their scores [b, c]: int32 [b, LIST_LENGTH or c].
 
     Among equal scores the earlier column wins, so a target in the last one loses, as in its rank.
     """
-    chosen = tf.where(items > 0, tf.gather(scores, tf.maximum(items - 1, 0), batch_dims=1), -np.inf)
+    chosen = tf.where(items > 0, scores, tf.cast(-np.inf, scores.dtype))
     values, columns = tf.math.top_k(chosen, tf.minimum(LIST_LENGTH, tf.shape(items)[1]))
     return tf.where(values > -np.inf, tf.gather(items, columns, batch_dims=1), PAD)
-
-
-def _best_unseen(scores: Tensor, seen: Tensor) -> Tensor:
-    """Returns the best items but those seen, int32 [b, any] with 0 for none: int32 [b, LIST_LENGTH or more].
-
-    The best lie in the blocks of columns with the best maxima, so only these few are sorted, which takes a third of the
-    time. Among equal scores the earlier item wins, for the earlier block does.
-    """
-    places = tf.where(seen > 0)
-    hidden = tf.stack([tf.cast(places[:, 0], tf.int32), tf.gather_nd(seen, places) - 1], axis=1)
-    lowest = tf.cast(-np.inf, scores.dtype)
-    padded = tf.pad(scores, [[0, 0], [0, -tf.shape(scores)[1] % BLOCK_WIDTH]], constant_values=lowest)
-    padded = tf.tensor_scatter_nd_update(padded, hidden, tf.fill([tf.shape(hidden)[0]], lowest))
-    blocks = tf.reshape(padded, [tf.shape(padded)[0], -1, BLOCK_WIDTH])
-    _, chosen = tf.math.top_k(tf.reduce_max(blocks, axis=2), tf.minimum(LIST_LENGTH, tf.shape(blocks)[1]))
-    chosen = tf.sort(chosen, axis=1)
-    among = tf.reshape(tf.gather(blocks, chosen, batch_dims=1), [tf.shape(padded)[0], -1])
-    values, columns = tf.math.top_k(among, LIST_LENGTH)
-    items = tf.gather(chosen, columns // BLOCK_WIDTH, batch_dims=1) * BLOCK_WIDTH + columns % BLOCK_WIDTH + 1
-    return tf.where(values > -np.inf, items, PAD)
 
 
 def _refuse_nan(has_nan: bool) -> None:

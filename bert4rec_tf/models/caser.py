@@ -61,18 +61,15 @@ class Caser(Recommender):
         total = self.settings.l2 * tf.add_n([tf.nn.l2_loss(weights) for weights in self.trainable_variables])
         for items, sign in ((batch["targets"], -1.0), (batch["negatives"], 1.0)):
             weights = tf.cast(items > 0, state.dtype)
-            terms = tf.nn.softplus(sign * scores_of(state, self.output_rows, items, self.bias))
+            terms = tf.nn.softplus(sign * scores_of(state, self.output_rows, self.bias, items))
             total += tf.math.divide_no_nan(tf.reduce_sum(weights * terms), tf.reduce_sum(weights))
         return total
 
     def user_vectors(self, batch: Batch) -> Tensor:
         return self._state(batch)
 
-    def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
-        return scores_of(vectors, self.output_rows, candidates, self.bias)
-
-    def item_vectors(self) -> Tensor:
-        return self.output_rows[1:]
+    def score_products(self) -> tuple[Tensor, Tensor | None]:
+        return self.output_rows, self.bias
 
     def _state(self, batch: Batch, training: bool = False) -> Tensor:
         """Returns [b, 2 d]: the convolutions' output for the last L items, and the user's embedding."""

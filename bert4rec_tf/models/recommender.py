@@ -34,8 +34,8 @@ LARGE = 1 << 24
 class Recommender(keras.Model):
     """What training, evaluation and export need from a model.
 
-    A model defines `settings_type`, `examples`, `training_loss`, `user_vectors` and `score_vectors`, and makes its
-    variables in its constructor. Items are 1 .. n, 0 pads rows on the right; users are 0 .. m - 1.
+    A model defines `settings_type`, `examples`, `training_loss`, `user_vectors`, and `score_products` or
+    `score_vectors`, and makes its variables in its constructor. Items are 1 .. n, 0 pads rows on the right; users are 0 .. m - 1.
 
     Args:
         num_items: n.
@@ -146,11 +146,23 @@ class Recommender(keras.Model):
         Returns:
             As `score` does.
         """
-        raise TypeError(f"{type(self).__name__} must define `score_vectors`")
+        products = self.score_products()
+        if products is None:
+            raise TypeError(f"{type(self).__name__} must define `score_products` or `score_vectors`")
+        return scores_of(vectors, *products, candidates, self.num_items)
+
+    def score_products(self) -> tuple[Tensor, Tensor | None] | None:
+        """Returns what scores are computed from if they are products: a table and a bias, or None for no bias.
+
+        The score of item i is the product of a user's vector with row i of the table, float32 [n + 1 or more, d], plus
+        the bias there. None if scores are something else; then the model defines `score_vectors`.
+        """
+        return None
 
     def item_vectors(self) -> Tensor | None:
         """Returns the vectors with which items are scored, float32 [n, d], row i - 1 for item i; None without any."""
-        return None
+        products = self.score_products()
+        return None if products is None else products[0][1 : self.num_items + 1]
 
     def similarities(self, items: Tensor) -> Tensor | None:
         """Returns how similar all items are to `items`, int32 [b]: float32 [b, n], by default the cosine of vectors.
@@ -258,13 +270,18 @@ def start_near_neighbors(table: keras.Variable, sequences: Sequences) -> None:
         table.assign(rows)
 
 
-def scores_of(state: Tensor, table: Tensor, candidates: Tensor | None, bias: Tensor | None = None) -> tf.Tensor:
-    """Returns the products of states [b, d] with the rows [n + 1, d] of candidates [b, c], or of all items."""
+def scores_of(
+    vectors: Tensor, table: Tensor, bias: Tensor | None, candidates: Tensor | None, num_items: int | None = None
+) -> tf.Tensor:
+    """Returns the products of vectors [b, d] with the rows of candidates [b, c], or of all `num_items`: [b, c].
+
+    `table` and `bias`: as `Recommender.score_products` returns them.
+    """
     if candidates is None:
         # Cut the scores, not the table: without its first row the table is mostly unaligned, and would be copied.
-        scores = tf.matmul(state, table, transpose_b=True)[:, 1:]
-        return scores if bias is None else scores + bias[1:]
-    scores = tf.einsum("bd,bcd->bc", state, tf.gather(table, candidates))
+        scores = tf.matmul(vectors, table, transpose_b=True)
+        return (scores if bias is None else scores + bias)[:, 1 : num_items + 1]
+    scores = tf.einsum("bd,bcd->bc", vectors, tf.gather(table, candidates))
     return scores if bias is None else scores + tf.gather(bias, candidates)
 
 

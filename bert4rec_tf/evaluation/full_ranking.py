@@ -1,0 +1,246 @@
+"""Ranks targets among all items, block by block, so that no table of [users, items] scores is ever in memory.
+
+Every score comes from the product of one block, also those of targets, negatives and seen items. A product of the same
+vectors in another shape may round otherwise, and then equal items would not tie.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from bert4rec_tf.data.sequences import PAD
+from bert4rec_tf.evaluation.metrics import LIST_LENGTH
+from bert4rec_tf.foundation.graphs import graph
+from bert4rec_tf.foundation.types import Batch, Tensor
+
+BLOCK = 1024
+"""Items of a block. With 512 users its scores take 2 MB, and stay in the cache until they are counted."""
+
+GROUP = 16
+"""The best items are searched for in groups of so many columns."""
+
+LOWEST = -np.inf
+
+
+class Products:
+    """Scores that are products of a user's vector and the items' rows.
+
+    Args:
+        vectors: batch -> float32 [b, d], the users' vectors.
+        table: float32 [n + 1 or more, d], row i for item i.
+        biases: float32 [n + 1 or more] each, added one after the other.
+        num_items: n.
+    """
+
+    def __init__(
+        self, vectors: Callable[[Batch], Tensor], table: Tensor, biases: list[Tensor], num_items: int
+    ) -> None:
+        self.number = -(-(num_items + 1) // BLOCK)
+        self._vectors, self._table = vectors, tf.convert_to_tensor(table)
+        columns = self.number * BLOCK
+        is_item = (np.arange(columns) > 0) & (np.arange(columns) <= num_items)
+        padded = [np.resize(np.asarray(bias), columns) for bias in biases] or [np.zeros(columns, np.float32)]
+        self._biases = [tf.constant(np.where(is_item, padded[0], LOWEST), tf.float32), *map(tf.constant, padded[1:])]
+
+    def source(self, batch: Batch) -> Tensor:
+        """Returns what the blocks of a batch are computed from."""
+        return self._vectors(batch)
+
+    def width(self, vectors: Tensor) -> int:
+        return BLOCK
+
+    def block(self, vectors: Tensor, number: Tensor) -> Tensor:
+        """Returns the scores of a block, float32 [b, width]: column j for item number * width + j, LOWEST for none."""
+        begin = number * BLOCK
+        rows = self._table[begin : begin + BLOCK]
+        rows = tf.pad(rows, [[0, BLOCK - tf.shape(rows)[0]], [0, 0]])
+        return self._with_biases(tf.matmul(vectors, rows, transpose_b=True), lambda bias: bias[begin : begin + BLOCK])
+
+    def of_targets(self, vectors: Tensor, targets: Tensor) -> Tensor:
+        """Returns the scores of the targets, float32 [b]; in rare cases rounded otherwise than in their block."""
+        products = tf.matmul(vectors, tf.gather(self._table, targets), transpose_b=True)
+        return self._with_biases(tf.linalg.diag_part(products), lambda bias: tf.gather(bias, targets))
+
+    def _with_biases(self, scores: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
+        for bias in self._biases:
+            scores += part(bias)
+        return scores
+
+
+class Whole:
+    """Any other scores: the one block has all items.
+
+    Args:
+        score: (batch, None) -> float32 [b, n], like `Recommender.score`.
+    """
+
+    number = 1
+
+    def __init__(self, score: Callable[[Batch, Tensor | None], Tensor]) -> None:
+        self._score = score
+
+    def source(self, batch: Batch) -> Tensor:
+        scores = self._score(batch, None)
+        return tf.pad(scores, [[0, 0], [1, -(1 + tf.shape(scores)[1]) % GROUP]], constant_values=tf.cast(LOWEST, scores.dtype))
+
+    def width(self, scores: Tensor) -> int:
+        return scores.shape[1]
+
+    def block(self, scores: Tensor, number: Tensor) -> Tensor:
+        return scores
+
+    def of_targets(self, scores: Tensor, targets: Tensor) -> Tensor:
+        return tf.gather(scores, targets, batch_dims=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Where the candidates' scores are, in the order of the blocks.
+
+    Attributes:
+        cells: int32 [p], their places in the table of candidates [b, c], row by row.
+        columns: int32 [p], their places in the block's scores, row by row.
+        is_seen: bool [p].
+        ends: int32 [blocks + 1], where those of each block begin and end.
+    """
+
+    cells: np.ndarray
+    columns: np.ndarray
+    is_seen: np.ndarray
+    ends: np.ndarray
+
+    @classmethod
+    def of(cls, candidates: np.ndarray, num_seen: int, width: int, number: int) -> "Places":
+        """`candidates`: int32 [b, c], 0 for none, the last `num_seen` columns seen."""
+        cells = np.flatnonzero(candidates)
+        blocks = (candidates.ravel()[cells] // width).astype(np.min_scalar_type(number))
+        # A stable sort of short integers is a radix sort, ten times as fast as one of items.
+        cells = cells[np.argsort(blocks, kind="stable")]
+        rows, columns = np.divmod(cells, candidates.shape[1])
+        places = rows * width + candidates.ravel()[cells] % width
+        ends = np.r_[0, np.cumsum(np.bincount(blocks, minlength=number))]
+        is_seen = columns >= candidates.shape[1] - num_seen
+        return cls(cells.astype(np.int32), places.astype(np.int32), is_seen, ends.astype(np.int32))
+
+
+class Found(NamedTuple):
+    """What the blocks gave so far.
+
+    Attributes:
+        reaching: int32 [b], how many items reach the target's score, itself included.
+        has_nan: bool [], whether a score is NaN.
+        maxima, groups, scores: [b, LIST_LENGTH], the same, and [b, LIST_LENGTH, GROUP]: the groups with the best unseen
+            items; a group is GROUP items from group * GROUP on.
+    """
+
+    reaching: Tensor
+    has_nan: Tensor
+    maxima: Tensor
+    groups: Tensor
+    scores: Tensor
+
+    @classmethod
+    def nothing(cls, targets: Tensor) -> "Found":
+        """`targets`: [b], of the scores' type."""
+        rows = tf.size(targets)
+        scores = tf.fill([rows, LIST_LENGTH, GROUP], tf.cast(LOWEST, targets.dtype))
+        reaching, groups = tf.zeros([rows], tf.int32), tf.zeros([rows, LIST_LENGTH], tf.int32)
+        return cls(reaching, tf.constant(False), scores[:, :, 0], groups, scores)
+
+    def after(self, block: Tensor, first_group: Tensor, targets: Tensor, seen: Tensor) -> "Found":
+        """Counts a block.
+
+        Args:
+            block: [b, w], its scores.
+            first_group: of the block.
+            targets: [b], the targets' scores.
+            seen: int32 [s], the places of seen items, row by row.
+        """
+        reaching = self.reaching + tf.reduce_sum(tf.cast(block >= targets[:, None], tf.int32), axis=1)
+        hidden = tf.fill(tf.shape(seen), tf.cast(LOWEST, block.dtype))
+        unseen = tf.tensor_scatter_nd_update(tf.reshape(block, [-1]), seen[:, None], hidden)
+        grouped = tf.reshape(unseen, [tf.shape(block)[0], -1, GROUP])
+        maxima = tf.reduce_max(grouped, axis=2)
+        has_nan = self.has_nan | tf.reduce_any(tf.math.is_nan(maxima))
+        # Among equal maxima the earlier group stays, so among equal scores the earlier item is listed.
+        maxima, chosen = tf.math.top_k(tf.concat([self.maxima, maxima], axis=1), LIST_LENGTH)
+        old, new = tf.minimum(chosen, LIST_LENGTH - 1), tf.maximum(chosen - LIST_LENGTH, 0)
+        is_new = chosen >= LIST_LENGTH
+        groups = tf.where(is_new, first_group + new, tf.gather(self.groups, old, batch_dims=1))
+        scores = tf.where(
+            is_new[:, :, None], tf.gather(grouped, new, batch_dims=1), tf.gather(self.scores, old, batch_dims=1)
+        )
+        return Found(reaching, has_nan, maxima, groups, scores)
+
+    def best(self) -> Tensor:
+        """Returns the best unseen items, int32 [b, LIST_LENGTH] with 0 for none; in a tie the earlier item wins."""
+        order = tf.argsort(self.groups, axis=1, stable=True)
+        groups, scores = (tf.gather(part, order, batch_dims=1) for part in (self.groups, self.scores))
+        values, columns = tf.math.top_k(tf.reshape(scores, [tf.shape(groups)[0], -1]), LIST_LENGTH)
+        items = tf.gather(groups, columns // GROUP, batch_dims=1) * GROUP + columns % GROUP
+        return tf.where(values > LOWEST, items, PAD)
+
+
+class FullRanking:
+    """Ranks targets among all items. Keep the object between batches, because it holds the compiled functions."""
+
+    def __init__(self, blocks: Products | Whole) -> None:
+        self.blocks = blocks
+        self._source = graph(blocks.source, reduce_retracing=True)
+        self._of_targets = graph(blocks.of_targets, reduce_retracing=True)
+        self._one_pass = graph(self._in_one_pass, reduce_retracing=True)
+
+    def rank(
+        self, batch: Batch, candidates: np.ndarray, num_seen: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
+        """Ranks the targets of a batch.
+
+        Args:
+            batch: as for `Recommender.score`.
+            candidates: int32 [b, c], 0 for none: the target, other items, and in the last columns those seen.
+            num_seen: how many columns the seen items take.
+
+        Returns:
+            How many items reach the target's score, itself and seen ones included, int32 [b] (more than all of them if
+            it is LOWEST); the scores of the candidates, float32 [b, c]; the best unseen items, int32 [b, LIST_LENGTH];
+            whether a score is NaN.
+        """
+        source = self._source(batch)
+        places = Places.of(candidates, num_seen, self.blocks.width(source), self.blocks.number)
+        targets = self._of_targets(source, candidates[:, 0]).numpy()
+        for _ in range(2):
+            *found, scores = self._one_pass(
+                source, targets, places.cells, places.columns, places.is_seen, places.ends, candidates.shape
+            )
+            reaching, has_nan, best = (one.numpy() for one in found)
+            scores = scores.numpy()
+            if np.array_equal(scores[:, 0], targets):
+                break
+            targets = scores[:, 0]
+        return reaching, scores, best, bool(has_nan)
+
+    def _in_one_pass(
+        self,
+        source: Tensor,
+        targets: Tensor,
+        cells: Tensor,
+        columns: Tensor,
+        is_seen: Tensor,
+        ends: Tensor,
+        shape: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        def step(number: Tensor, found: Found, values: tf.TensorArray) -> tuple[Tensor, Found, tf.TensorArray]:
+            block = self.blocks.block(source, number)
+            here = slice(ends[number], ends[number + 1])
+            values = values.write(number, tf.gather(tf.reshape(block, [-1]), columns[here]))
+            seen = tf.boolean_mask(columns[here], is_seen[here])
+            return number + 1, found.after(block, number * tf.shape(block)[1] // GROUP, targets, seen), values
+
+        values = tf.TensorArray(targets.dtype, self.blocks.number, infer_shape=False, element_shape=[None])
+        start = (tf.constant(0), Found.nothing(targets), values)
+        _, found, values = tf.while_loop(lambda number, *_: number < self.blocks.number, step, start, parallel_iterations=1)
+        scores = tf.scatter_nd(cells[:, None], values.concat(), tf.reduce_prod(shape)[None])
+        return found.reaching, found.has_nan, found.best(), tf.reshape(scores, shape)
