@@ -4,15 +4,23 @@
     python -m benchmarks --only training    one line
     python -m benchmarks --growth           time and memory by number of items, length of histories and number of users
     python -m benchmarks --serving          latency in process and over HTTP, up to a saturated server
-    python -m benchmarks --output DIR       also write lines.json, growth.json or serving.json, and plots of the curves
+    python -m benchmarks --peers --recbole=PYTHON --rectools=PYTHON
+                                            a training step beside RecBole's and RecTools', run by interpreters that
+                                            have them
+    python -m benchmarks --output DIR       also write lines.json (growth, serving, peers), and plots of the curves
 
 Both sides of a ratio are timed in the same run, so other work on the machine slows both.
 """
 
 import argparse
 import os
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from benchmarks.lines import Row
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -28,6 +36,9 @@ def main() -> None:
     )
     parser.add_argument("--growth", action="store_true", help="measure the curves instead of the table")
     parser.add_argument("--serving", action="store_true", help="measure a served model instead of the table")
+    parser.add_argument("--peers", action="store_true", help="measure RecBole and RecTools instead of the table")
+    for name in ("recbole", "rectools"):
+        parser.add_argument(f"--{name}", metavar="PYTHON", help=f"an interpreter that has {name}, for --peers")
     parser.add_argument("--output", type=Path, help="folder for the results as JSON, and plots")
     named = parser.parse_args()
     rates = {"float32": measuring.matrix_rate(), "bfloat16": measuring.matrix_rate("bfloat16")}
@@ -35,8 +46,14 @@ def main() -> None:
     print(f"matrix product {rates['float32'] / 1e9:.0f} GFLOP/s in float32, {rates['bfloat16'] / 1e9:.0f} in bfloat16;")
     print(f"copy {copy / 1e9:.1f} GB/s; {environment()}\n", flush=True)
     content = {"machine": {"product": rates, "copy": copy, **environment()}}
-    kind = "serving" if named.serving else "growth" if named.growth else "lines"
-    if named.serving:
+    kinds = ("serving", "growth", "peers")
+    kind = next((name for name in kinds if getattr(named, name)), "lines")
+    if named.peers:
+        from benchmarks import peers
+
+        found = peers.measure({"recbole": named.recbole, "rectools": named.rectools})
+        content["peers"] = show(found, "peer")
+    elif named.serving:
         from benchmarks import serving
 
         content["serving"] = serving.measure()
@@ -45,24 +62,22 @@ def main() -> None:
         if named.output:
             growth.plot(content["growth"], named.output)
     else:
-        content["lines"] = show(name for name in lines.LINES if not named.only or name in named.only)
+        chosen = (name for name in lines.LINES if not named.only or name in named.only)
+        content["lines"] = show(row for name in chosen for row in lines.LINES[name]())
     if named.output:
         files.make_folder(named.output)
         files.write_json(named.output / f"{kind}.json", content)
 
 
-def show(names) -> list[dict]:
-    from benchmarks import lines
-
-    print(f"{'line':<36}{'unit':<12}{'ours':>14}{'original':>14}{'ratio':>9}")
-    rows = []
-    for name in names:
-        for row in lines.LINES[name]():
-            theirs, ratio = ("", "") if row.theirs is None else (f"{row.theirs:,.0f}", f"{row.ratio:,.1f}")
-            notes = "  ".join(f"{key} {value:.3g}" for key, value in row.notes.items())
-            print(f"{row.line:<36}{row.unit:<12}{row.ours:>14,.0f}{theirs:>14}{ratio:>9}  {notes}", flush=True)
-            rows.append({**asdict(row), "ratio": row.ratio})
-    return rows
+def show(rows: Iterable["Row"], other: str = "original") -> list[dict]:
+    print(f"{'line':<36}{'unit':<12}{'ours':>14}{other:>14}{'ratio':>9}")
+    shown = []
+    for row in rows:
+        theirs, ratio = ("", "") if row.theirs is None else (f"{row.theirs:,.0f}", f"{row.ratio:,.1f}")
+        notes = "  ".join(f"{key} {value:.3g}" for key, value in row.notes.items())
+        print(f"{row.line:<36}{row.unit:<12}{row.ours:>14,.0f}{theirs:>14}{ratio:>9}  {notes}", flush=True)
+        shown.append({**asdict(row), "ratio": row.ratio})
+    return shown
 
 
 if __name__ == "__main__":

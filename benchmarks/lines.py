@@ -16,9 +16,9 @@ from bert4rec_tf.config.run import TrainingSettings
 from bert4rec_tf.data.examples import in_memory, preparation
 from bert4rec_tf.data.examples.cloze import cut_windows, mask_windows
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
-from bert4rec_tf.evaluation import candidates
+from bert4rec_tf.evaluation import candidates, popularity
 from bert4rec_tf.evaluation.metrics import POPULAR, UNIFORM
-from bert4rec_tf.evaluation.ranking import Ranker, RankingTask
+from bert4rec_tf.evaluation.ranking import RankingTask
 from bert4rec_tf.foundation.types import Batch
 from bert4rec_tf.models import MODELS, BERT4Rec, Recommender
 from bert4rec_tf.training import steps
@@ -115,7 +115,7 @@ def training(rounds: int = 5) -> Iterator[Row]:
         ours, theirs = (step_of(shape, sequences.num_items, kind) for kind in ("ours", "theirs"))
         narrow = step_of(shape, sequences.num_items, "bfloat16")
         turns = {"ours": (ours, OUR_STEPS), "bfloat16": (narrow, OUR_STEPS), "theirs": (theirs, 1)}
-        calls = {key: partial(_make_steps, step, repeat(batch), times) for key, (step, times) in turns.items()}
+        calls = {key: partial(make_steps, step, repeat(batch), times) for key, (step, times) in turns.items()}
         found = measuring.alternate(calls, rounds)
         seconds = {key: timing.median / turns[key][1] for key, timing in found.items()}
         rate = measuring.matrix_rate()
@@ -132,7 +132,8 @@ def training(rounds: int = 5) -> Iterator[Row]:
         yield Row(f"training step in bfloat16, {name}", "samples/s", samples["bfloat16"], samples["theirs"])
 
 
-def _make_steps(step: Callable[[Batch], dict[str, Any]], batches: Iterator[Batch], times: int) -> None:
+def make_steps(step: Callable[[Batch], dict[str, Any]], batches: Iterator[Batch], times: int) -> None:
+    """Takes `times` steps, each to its end."""
     for batch in islice(batches, times):
         float(step(batch)["loss"])
 
@@ -210,7 +211,7 @@ def other_models() -> Iterator[Row]:
             examples = in_memory.KINDS[kind.examples](training, **model.example_options)
             batches = iter(in_memory.dataset_of(examples, BATCH_SIZE, 1))
             step = _step_of_model(model, batches.element_spec)
-            calls[line] = partial(_make_steps, step, batches, OUR_STEPS)
+            calls[line] = partial(make_steps, step, batches, OUR_STEPS)
         for line, timing in measuring.alternate(calls, rounds=3).items():
             yield Row(f"training step, {line}, {name}", "samples/s", OUR_STEPS * BATCH_SIZE / timing.median)
 
@@ -226,7 +227,7 @@ def evaluating() -> Iterator[Row]:
         full = RankingTask.of(split, "test", {POPULAR: drawn, UNIFORM: drawn}, all_items=True)
         rows = np.random.default_rng(1).permutation(len(split.users))[:SAMPLE_USERS]
         users, targets = split.users[rows], sampled.targets[rows]
-        ranker = Ranker(model.score, model.max_history)
+        ranker = popularity.ranker(model)
         found = measuring.alternate(
             {
                 "sampled": lambda ranker=ranker, sampled=sampled: ranker.ranks(sampled),

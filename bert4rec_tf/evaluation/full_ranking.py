@@ -35,9 +35,7 @@ class Products:
         num_items: n.
     """
 
-    def __init__(
-        self, vectors: Callable[[Batch], Tensor], table: Tensor, biases: list[Tensor], num_items: int
-    ) -> None:
+    def __init__(self, vectors: Callable[[Batch], Tensor], table: Tensor, biases: list[Tensor], num_items: int) -> None:
         self.number = -(-(num_items + 1) // BLOCK)
         self._vectors, self._table = vectors, tf.convert_to_tensor(table)
         columns = self.number * BLOCK
@@ -84,7 +82,9 @@ class Whole:
 
     def source(self, batch: Batch) -> Tensor:
         scores = self._score(batch, None)
-        return tf.pad(scores, [[0, 0], [1, -(1 + tf.shape(scores)[1]) % GROUP]], constant_values=tf.cast(LOWEST, scores.dtype))
+        return tf.pad(
+            scores, [[0, 0], [1, -(1 + tf.shape(scores)[1]) % GROUP]], constant_values=tf.cast(LOWEST, scores.dtype)
+        )
 
     def width(self, scores: Tensor) -> int:
         return scores.shape[1]
@@ -241,6 +241,8 @@ class FullRanking:
 
         values = tf.TensorArray(targets.dtype, self.blocks.number, infer_shape=False, element_shape=[None])
         start = (tf.constant(0), Found.nothing(targets), values)
-        _, found, values = tf.while_loop(lambda number, *_: number < self.blocks.number, step, start, parallel_iterations=1)
+        _, found, values = tf.while_loop(
+            lambda number, *_: number < self.blocks.number, step, start, parallel_iterations=1
+        )
         scores = tf.scatter_nd(cells[:, None], values.concat(), tf.reduce_prod(shape)[None])
         return found.reaching, found.has_nan, found.best(), tf.reshape(scores, shape)

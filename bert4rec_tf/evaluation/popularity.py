@@ -52,19 +52,28 @@ def corrected(score: Score, log_counts: np.ndarray, alpha: float) -> Score:
     return corrected_score
 
 
-def rank(
-    model: Recommender, task: RankingTask, correction: tuple[np.ndarray, float] | None = None, title: str | None = None
-) -> Ranked:
-    """Ranks with a model. `correction`: log_counts and alpha of `corrected`."""
+def ranker(model: Recommender, correction: tuple[np.ndarray, float] | None = None) -> Ranker:
+    """Returns the ranker of a model as it is now; later changes of its weights do not count.
+
+    `correction`: log_counts and alpha of `corrected`.
+    """
     score = model.score if correction is None else corrected(model.score, *correction)
     found = model.score_products()
     if found is None:
-        return Ranker(score, model.max_history).ranked(task, title)
-    biases = [bias for bias in found[1:] if bias is not None]
+        return Ranker(score, model.max_history)
+    table, bias = found
+    biases = [] if bias is None else [bias]
     if correction is not None:
         biases.append(-penalties(*correction))
-    products = Products(model.user_vectors, found[0], biases, model.num_items)
-    return Ranker(score, model.max_history, products=products).ranked(task, title)
+    products = Products(model.user_vectors, table, biases, model.num_items)
+    return Ranker(score, model.max_history, products=products)
+
+
+def rank(
+    model: Recommender, task: RankingTask, correction: tuple[np.ndarray, float] | None = None, title: str | None = None
+) -> Ranked:
+    """Ranks with a model's `ranker`."""
+    return ranker(model, correction).ranked(task, title)
 
 
 def compare(ranker: Ranker, task: RankingTask, log_counts: np.ndarray) -> dict[float, float]:

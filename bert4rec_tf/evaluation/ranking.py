@@ -250,7 +250,9 @@ class Ranker:
         everything = np.concatenate([candidates, seen], axis=1)
         reaching, scores, best, has_nan = self._full_ranking.rank(batch, everything, seen.shape[1])
         _refuse_nan(has_nan)
-        hidden = rank_targets(*(np.delete(table, np.s_[1 : candidates.shape[1]], axis=1) for table in (scores, everything)))
+        hidden = rank_targets(
+            *(np.delete(table, np.s_[1 : candidates.shape[1]], axis=1) for table in (scores, everything))
+        )
         for protocol, counts in listed.items():
             if protocol != FULL:
                 columns = np.append(task.columns()[protocol], 0)
@@ -268,7 +270,7 @@ def _sampled_ranks(task: RankingTask, scores: np.ndarray, candidates: np.ndarray
 
 
 def _best_among(scores: Tensor, items: Tensor) -> Tensor:
-    """Returns the best of some items, int32 [b, c] with 0 for none, by their scores [b, c]: int32 [b, LIST_LENGTH or c].
+    """Returns the best of items, int32 [b, c] with 0 for none, by their scores [b, c]: int32 [b, LIST_LENGTH or c].
 
     Among equal scores the earlier column wins, so a target in the last one loses, as in its rank.
     """

@@ -35,7 +35,8 @@ class Recommender(keras.Model):
     """What training, evaluation and export need from a model.
 
     A model defines `settings_type`, `examples`, `training_loss`, `user_vectors`, and `score_products` or
-    `score_vectors`, and makes its variables in its constructor. Items are 1 .. n, 0 pads rows on the right; users are 0 .. m - 1.
+    `score_vectors`, and makes its variables in its constructor. Items are 1 .. n, 0 pads rows on the right; users are
+    0 .. m - 1.
 
     Args:
         num_items: n.

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
-from support.ranking_oracle import FEW, any_histories, make_sequences, opponents, plain_rank, plain_ranks
+from support.ranking_oracle import FEW, any_histories, make_sequences, opponents, plain_lists, plain_rank, plain_ranks
 
 from bert4rec_tf.config.paper import paper
 from bert4rec_tf.data.sequences import LeaveOneOut
@@ -168,17 +168,6 @@ def test_ranks_by_all_protocols_are_those_of_a_plain_loop(table, table_ranker, d
         np.testing.assert_array_equal(found, ranks[protocol])
 
 
-def plain_lists(task, protocol, scores):
-    """The best ten for every user. A target loses to what has its score; all else that is equal goes by its place."""
-    for row, user in enumerate(task.users.tolist()):
-        target = int(task.targets[row])
-        among = opponents(task, protocol, row)
-        among = sorted([*among, target]) if protocol == FULL else [*among, target]
-        yield sorted(
-            (item for item in among if scores[user, item - 1] > -math.inf), key=lambda i: -scores[user, i - 1]
-        )[:10]
-
-
 @FEW
 @given(st.data())
 def test_what_the_lists_are_like_is_that_of_a_plain_loop(table, table_ranker, data):
@@ -201,21 +190,6 @@ def test_what_the_lists_are_like_is_that_of_a_plain_loop(table, table_ranker, da
             / max(len(listed), 1),
         }
         assert measured[protocol] == pytest.approx(expected)
-
-
-@FEW
-@given(st.integers(0, 2**32), st.integers(1, 300), st.sampled_from([10, 11, 17, 128]))
-def test_the_best_unseen_items_are_found_block_by_block(seed, number, width):
-    rng = np.random.default_rng(seed)
-    scores = rng.choice(np.array([-math.inf, 0.0, 1.0, 2.0, math.inf], np.float32), (4, number))
-    seen = rng.integers(0, number + 1, (4, 5)).astype(np.int32)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranking, "BLOCK_WIDTH", width)
-        found = ranking._best_unseen(tf.constant(scores), tf.constant(seen)).numpy().tolist()
-    for row in range(4):
-        left = [item for item in range(1, number + 1) if scores[row, item - 1] > -math.inf and item not in seen[row]]
-        expected = sorted(left, key=lambda item: -scores[row, item - 1])[:10]
-        assert [item for item in found[row] if item] == expected
 
 
 def test_a_target_of_its_own_history_is_not_hidden_and_seen_items_are(table, table_ranker):

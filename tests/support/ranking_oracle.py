@@ -65,3 +65,17 @@ def plain_ranks(task, score):
             items = [int(task.targets[row]), *opponents(task, protocol, row)]
             found.append(plain_rank([score(user, history, item) for item in items], items))
     return ranks
+
+
+def plain_lists(task, protocol, scores):
+    """The best ten for every user, by a table of scores.
+
+    A target loses to what has its score; all else that is equal goes by its place.
+    """
+    for row, user in enumerate(task.users.tolist()):
+        target = int(task.targets[row])
+        among = opponents(task, protocol, row)
+        among = sorted([*among, target]) if protocol == FULL else [*among, target]
+        yield sorted(
+            (item for item in among if scores[user, item - 1] > -math.inf), key=lambda i: -scores[user, i - 1]
+        )[:10]

@@ -1,0 +1,56 @@
+"""What a peer's script does: it makes a training step, and takes some whenever its parent asks.
+
+Run by the peer's own interpreter, which has PyTorch and knows nothing of this project.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+SIZE = 2_048
+
+
+def matrix_rate() -> float:
+    """Returns the FLOP/s of a float32 matrix product."""
+    matrix, seconds = torch.rand(SIZE, SIZE), []
+    for _ in range(9):
+        begin = time.perf_counter()
+        torch.mm(matrix, matrix)
+        seconds.append(time.perf_counter() - begin)
+    return 2 * SIZE**3 / min(seconds)
+
+
+def given() -> tuple[dict[str, Any], list[list[list[int]]]]:
+    """Returns the settings and the batches of histories that the parent wrote to the file in the first argument."""
+    content = np.load(Path(sys.argv[1]))
+    settings = json.loads(str(content["settings"]))
+    torch.set_num_threads(settings["threads"])
+    histories = [[int(item) for item in row if item] for row in content["histories"]]
+    size = settings["batch_size"]
+    return settings, [histories[begin : begin + size] for begin in range(0, len(histories), size)]
+
+
+def take(
+    loss_of: Callable[[Any], torch.Tensor], batches: Iterable[Any], optimizer: torch.optim.Optimizer, version: str
+) -> None:
+    """Takes as many steps (forward, backward, optimizer) as each line from the parent says, and answers with one."""
+    rows = cycle(batches)
+    _answer(version=version, torch=torch.__version__, threads=torch.get_num_threads(), rate=matrix_rate())
+    for line in sys.stdin:
+        for _ in range(int(line)):
+            optimizer.zero_grad()
+            loss = loss_of(next(rows))
+            loss.backward()
+            optimizer.step()
+        _answer(loss=float(loss.detach()))
+
+
+def _answer(**content: Any) -> None:
+    print(json.dumps(content), file=sys.__stdout__, flush=True)
