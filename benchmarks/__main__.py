@@ -37,8 +37,8 @@ def main() -> None:
     parser.add_argument("--growth", action="store_true", help="measure the curves instead of the table")
     parser.add_argument("--serving", action="store_true", help="measure a served model instead of the table")
     parser.add_argument("--peers", action="store_true", help="measure RecBole and RecTools instead of the table")
-    for name in ("recbole", "rectools"):
-        parser.add_argument(f"--{name}", metavar="PYTHON", help=f"an interpreter that has {name}, for --peers")
+    parser.add_argument("--recbole", metavar="PYTHON", help="an interpreter that has RecBole, for --peers")
+    parser.add_argument("--rectools", metavar="PYTHON", help="the same for RecTools")
     parser.add_argument("--output", type=Path, help="folder for the results as JSON, and plots")
     named = parser.parse_args()
     rates = {"float32": measuring.matrix_rate(), "bfloat16": measuring.matrix_rate("bfloat16")}
