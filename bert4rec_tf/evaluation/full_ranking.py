@@ -211,9 +211,11 @@ class FullRanking:
         source = self._source(batch)
         places = Places.of(candidates, num_seen, self.blocks.width(source), self.blocks.number)
         targets = self._of_targets(source, candidates[:, 0]).numpy()
+        # As an array, because a graph is traced again for every other tuple.
+        shape = np.array(candidates.shape, np.int32)
         for _ in range(2):
             *found, scores = self._one_pass(
-                source, targets, places.cells, places.columns, places.is_seen, places.ends, candidates.shape
+                source, targets, places.cells, places.columns, places.is_seen, places.ends, shape
             )
             reaching, has_nan, best = (one.numpy() for one in found)
             scores = scores.numpy()

@@ -256,8 +256,10 @@ class Ranker:
         for protocol, counts in listed.items():
             if protocol != FULL:
                 columns = np.append(task.columns()[protocol], 0)
-                best_ones = self._best_among(scores[:, columns], candidates[:, columns]).numpy()
-            counts += np.bincount((best if protocol == FULL else best_ones).ravel(), minlength=len(counts))
+                items = self._best_among(scores[:, columns], candidates[:, columns]).numpy()
+            else:
+                items = best
+            counts += np.bincount(items.ravel(), minlength=len(counts))
         # A target with the lowest score of all is also reached by the places that are no items.
         total = np.minimum(reaching, task.histories.num_items)
         return {**_sampled_ranks(task, scores, candidates), FULL: total - hidden - 1}
