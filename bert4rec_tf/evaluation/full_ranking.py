@@ -185,11 +185,16 @@ class Found(NamedTuple):
 
 
 class FullRanking:
-    """Ranks targets among all items. Keep the object between batches, because it holds the compiled functions."""
+    """Ranks targets among all items. Keep the object between batches, because it holds the compiled functions.
 
-    def __init__(self, blocks: Products | Whole) -> None:
+    Args:
+        blocks: the scores.
+        batch: what batches are like.
+    """
+
+    def __init__(self, blocks: Products | Whole, batch: dict[str, tf.TensorSpec]) -> None:
         self.blocks = blocks
-        self._source = graph(blocks.source, reduce_retracing=True)
+        self._source = graph(blocks.source, input_signature=[batch])
         self._of_targets = graph(blocks.of_targets, reduce_retracing=True)
         self._one_pass = graph(self._in_one_pass, reduce_retracing=True)
 

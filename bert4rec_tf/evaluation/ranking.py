@@ -155,7 +155,7 @@ class Ranker:
         batch = {"users": singles, "items": rows, "lengths": singles}
         self._score_candidates = graph(score, input_signature=[batch, rows])
         self._scores_all_at_once = products is None
-        self._full_ranking = FullRanking(products or Whole(score))
+        self._full_ranking = FullRanking(products or Whole(score), batch)
         self._best_among = graph(_best_among, reduce_retracing=True)
 
     def ranks(
