@@ -7,6 +7,7 @@ interpreter given for it, and takes steps when it is asked to.
 
 import json
 import os
+import statistics
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -32,8 +33,8 @@ BATCH_SIZE = 64
 
 BATCHES = 4
 ROUNDS = 3
-STEPS = {"ours": 10}
-"""Steps per turn; 3 for a peer."""
+OUR_STEPS = 10
+"""Our steps per turn; a peer takes one, because it is slower."""
 
 DROPOUT = 0.2
 
@@ -52,6 +53,7 @@ class Peer:
 
     Attributes:
         about: its versions, threads and matrix rate.
+        processor: seconds of processor time of each turn.
 
     Raises:
         PeerError: if it does not start, or later stops.
@@ -66,12 +68,12 @@ class Peer:
                 self._process = subprocess.Popen(command, **pipes, stderr=messages, text=True, cwd=task.parent)
         except OSError as error:
             raise PeerError(f"{name}: cannot be run: {error}") from None
-        self.about = self._answer()
+        self.about, self.processor = self._answer(), []
 
     def take(self, steps: int) -> None:
         self._process.stdin.write(f"{steps}\n")
         self._process.stdin.flush()
-        self._answer()
+        self.processor.append(self._answer()["processor"])
 
     def close(self) -> None:
         self._process.kill()
@@ -112,15 +114,20 @@ def _rows(shape_name: str, task: Path, interpreters: Mapping[str, str | None]) -
                     peers.append(Peer(name, interpreter, task))
                 except PeerError as error:
                     print(error)
-        calls = {"ours": partial(_our_steps(shape, sequences.num_items, histories), STEPS["ours"])}
-        calls |= {peer.name: partial(peer.take, STEPS.get(peer.name, 3)) for peer in peers}
+        calls = {"ours": partial(_our_steps(shape, sequences.num_items, histories), OUR_STEPS)}
+        calls |= {peer.name: partial(peer.take, 1) for peer in peers}
         found = measuring.alternate(calls, ROUNDS) if peers else {}
-        rates = {name: STEPS.get(name, 3) * BATCH_SIZE / timing.median for name, timing in found.items()}
-        ours = {"matrix rate GFLOP/s": measuring.matrix_rate() / 1e9}
+        matrix_rate = measuring.matrix_rate()
         for peer in peers:
             print(f"{peer.name} {peer.about['version']}, torch {peer.about['torch']}, {peer.about['threads']} threads")
-            notes = {**ours, "torch's": peer.about["rate"] / 1e9}
-            yield lines.Row(f"{peer.name}, {shape_name}", "samples/s", rates["ours"], rates[peer.name], notes)
+            ours, theirs = found["ours"], statistics.median(peer.processor[-ROUNDS:])
+            notes = {
+                "processor ratio": OUR_STEPS * theirs / ours.processor,
+                "matrix rate GFLOP/s": matrix_rate / 1e9,
+                "torch's": peer.about["rate"] / 1e9,
+            }
+            rates = OUR_STEPS * BATCH_SIZE / ours.median, BATCH_SIZE / found[peer.name].median
+            yield lines.Row(f"{peer.name}, {shape_name}", "samples/s", *rates, notes)
     finally:
         for peer in peers:
             peer.close()

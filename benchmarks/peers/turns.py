@@ -44,12 +44,13 @@ def take(
     rows = cycle(batches)
     _answer(version=version, torch=torch.__version__, threads=torch.get_num_threads(), rate=matrix_rate())
     for line in sys.stdin:
+        begin = time.process_time()
         for _ in range(int(line)):
             optimizer.zero_grad()
             loss = loss_of(next(rows))
             loss.backward()
             optimizer.step()
-        _answer(loss=float(loss.detach()))
+        _answer(loss=float(loss.detach()), processor=time.process_time() - begin)
 
 
 def _answer(**content: Any) -> None:

@@ -22,7 +22,7 @@ print("a greeting")
 print(json.dumps({"version": "9.9", "torch": "8.8", "threads": 1, "rate": 1e9}), flush=True)
 for line in sys.stdin:
     open(sys.argv[1] + ".steps", "a").write(line)
-    print(json.dumps({"loss": 0.0}), flush=True)
+    print(json.dumps({"loss": 0.0, "processor": 0.5}), flush=True)
 """
 
 
@@ -41,6 +41,7 @@ def scripts(monkeypatch, tmp_path):
 def test_a_peer_takes_turns_and_one_that_fails_is_one_line(scripts, capsys):
     (row,) = peers.measure({"recbole": sys.executable, "rectools": sys.executable})
     assert row.line == "recbole, tiny" and row.ours > 0 and row.theirs > 0
+    assert row.notes.pop("processor ratio") > 0
     assert row.notes == {"matrix rate GFLOP/s": 2, "torch's": 1}
     printed = capsys.readouterr().out.splitlines()
     assert printed == [
@@ -65,4 +66,5 @@ def test_a_peer_is_asked_for_its_steps(scripts, tmp_path):
         peer.take(5)
     finally:
         peer.close()
+    assert peer.processor == [0.5, 0.5]
     assert (tmp_path / "task.npz.steps").read_text().split() == ["3", "5"]
