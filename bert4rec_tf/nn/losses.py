@@ -69,18 +69,18 @@ def _with_gradients(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """Returns the loss and the gradients of `hidden`, `table` and `bias`.
 
-    The table's gradient is summed transposed, [d, rows], because that product is faster. The part of the targets
-    themselves, one row each, is subtracted at the end.
+    The table's gradient is summed transposed, [d, rows], because that product is faster, and so are the logits with the
+    table transposed. The part of the targets themselves, one row each, is subtracted at the end.
     """
     narrow, (rows, width) = hidden.dtype, table.shape
     count, size = _pieces(hidden.shape[0] or tf.shape(hidden)[0], piece)
     columns = [_cut(part, count, size) for part in (hidden, targets, weights)]
-    narrow_table = tf.cast(table, narrow)
+    narrow_table, transposed = tf.cast(table, narrow), tf.transpose(table)
 
     def add_piece(index: tf.Tensor, value: tf.Tensor, d_hidden: tf.TensorArray, d_table: tf.Tensor, d_bias: tf.Tensor):
         part, targets, weights = (column[index] for column in columns)
         wide = tf.cast(part, table.dtype)
-        logits = tf.nn.bias_add(tf.matmul(wide, table, transpose_b=True), bias)
+        logits = tf.nn.bias_add(tf.matmul(wide, transposed), bias)
         probabilities = tf.nn.softmax(logits)
         value += tf.reduce_sum(_negative_log_likelihoods(logits, probabilities, targets) * weights)
         d_bias += tf.matmul(weights[None, :], probabilities)[0]
