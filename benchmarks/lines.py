@@ -34,6 +34,12 @@ OUR_STEPS = 10
 
 WIDTH = 64
 
+PAPERS_WIDTH = 256
+"""That of the paper's Table 2."""
+
+PAPERS_BATCH_SIZE = 128
+"""Half as many samples, so that these lines stay short."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -132,16 +138,30 @@ def training(rounds: int = 5) -> Iterator[Row]:
         yield Row(f"training step in bfloat16, {name}", "samples/s", samples["bfloat16"], samples["theirs"])
 
 
+def training_as_in_the_paper(rounds: int = 3) -> Iterator[Row]:
+    """One training step at the paper's width, samples per second, with the share of the machine's matrix rate."""
+    for name in shapes.SHAPES:
+        shape, sequences = shapes.of(name)
+        batch, tokens, masked = make_batch(shape, sequences, PAPERS_BATCH_SIZE)
+        step = step_of(shape, sequences.num_items, "ours", PAPERS_WIDTH)
+        (timing,) = measuring.alternate({"ours": partial(make_steps, step, repeat(batch), 1)}, rounds).values()
+        rate = measuring.matrix_rate()
+        useful = useful_operations(shape, sequences.num_items, tokens, masked, width=PAPERS_WIDTH)
+        notes = {"share of the matrix rate": useful / timing.median / rate, "matrix rate GFLOP/s": rate / 1e9}
+        line = f"training step, {name}, d = {PAPERS_WIDTH}"
+        yield Row(line, "samples/s", PAPERS_BATCH_SIZE / timing.median, notes=notes)
+
+
 def make_steps(step: Callable[[Batch], dict[str, Any]], batches: Iterator[Batch], times: int) -> None:
     """Takes `times` steps, each to its end."""
     for batch in islice(batches, times):
         float(step(batch)["loss"])
 
 
-def make_batch(shape: shapes.Shape, sequences: Sequences) -> tuple[Batch, int, int]:
+def make_batch(shape: shapes.Shape, sequences: Sequences, batch_size: int = BATCH_SIZE) -> tuple[Batch, int, int]:
     """Returns a batch and its numbers of real and of masked tokens."""
     windows = cut_windows(LeaveOneOut(sequences).training(True), shape.max_length, shape.masking.window_step)
-    chosen = np.random.default_rng(2).integers(len(windows) * (shape.masking.mask_copies + 1), size=BATCH_SIZE)
+    chosen = np.random.default_rng(2).integers(len(windows) * (shape.masking.mask_copies + 1), size=batch_size)
     made = mask_windows(windows, chosen, shape.masking, shape.max_length, sequences.num_items, [3])
     batch = {
         "users": made.users,
@@ -154,11 +174,11 @@ def make_batch(shape: shapes.Shape, sequences: Sequences) -> tuple[Batch, int, i
     return constants, int(made.lengths.sum()), int(made.num_masked.sum())
 
 
-def step_of(shape: shapes.Shape, num_items: int, kind: str) -> Callable[[Batch], dict[str, Any]]:
+def step_of(shape: shapes.Shape, num_items: int, kind: str, width: int = WIDTH) -> Callable[[Batch], dict[str, Any]]:
     """Returns the training step of our formulation ("ours", "bfloat16") or the authors' ("theirs")."""
     precision = {"dtype": "mixed_bfloat16"} if kind == "bfloat16" else {}
     model = BERT4Rec(
-        num_items, max_length=shape.max_length, hidden_dim=WIDTH, dropout=0.2, attention_dropout=0.2, **precision
+        num_items, max_length=shape.max_length, hidden_dim=width, dropout=0.2, attention_dropout=0.2, **precision
     )
     if kind == "theirs":
         model.training_loss = lambda batch: original.training_loss(model, batch)
@@ -181,9 +201,11 @@ def one_step(name: str, kind: str) -> None:
         step(batch)
 
 
-def useful_operations(shape: shapes.Shape, num_items: int, tokens: int, masked: int, layers: int = 2) -> float:
+def useful_operations(
+    shape: shapes.Shape, num_items: int, tokens: int, masked: int, layers: int = 2, width: int = WIDTH
+) -> float:
     """Returns the least FLOPs of a step: three products of masked positions and item table, and the encoder."""
-    return 3 * 2 * (masked * (num_items + 2) * WIDTH + layers * tokens * 12 * WIDTH**2)
+    return 3 * 2 * (masked * (num_items + 2) * width + layers * tokens * 12 * width**2)
 
 
 OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -290,6 +312,7 @@ LINES: dict[str, Callable[[], Iterable[Row]]] = {
     "preparation": preparing,
     "reading": reading,
     "training": training,
+    "training_as_in_the_paper": training_as_in_the_paper,
     "models": other_models,
     "evaluation": evaluating,
     "candidates": drawing,

@@ -54,7 +54,7 @@ def end(message: str) -> NoReturn:
 
 KEPT_MEMORY = {"TF_CPU_ALLOCATOR_USE_BFC": "true", "TF_CPU_BFC_MEM_LIMIT_IN_MB": str(1 << 30)}
 """Lets TensorFlow keep the memory of large tensors for the next ones, up to 1 PB, which is to say without a limit.
-Otherwise it goes back to the system after every operation, and up to two fifths of a training step go into new pages."""
+Otherwise it goes back to the system after every operation, and new pages take up to two fifths of a training step."""
 
 
 def import_tensorflow() -> None:

@@ -1,0 +1,39 @@
+"""TensorFlow keeps the memory of large tensors, where the package imports it."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from bert4rec_tf.foundation.startup import KEPT_MEMORY
+
+PAGE_FAULTS = """
+import resource, sys
+from bert4rec_tf.foundation.startup import import_tensorflow
+import_tensorflow()
+import tensorflow as tf
+numbers = tf.ones([1 << 24])
+sums = tf.function(lambda: tf.reduce_sum(tf.square(tf.exp(numbers)) + numbers))
+for _ in range(2):
+    sums()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(4):
+    sums()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+PAGES = 4 * (1 << 26) // os.sysconf("SC_PAGE_SIZE")
+"""Of one tensor, in four calls."""
+
+
+def page_faults(**settings: str) -> int:
+    others = {name: value for name, value in os.environ.items() if name not in KEPT_MEMORY}
+    command = [sys.executable, "-c", PAGE_FAULTS]
+    return int(subprocess.run(command, env={**others, **settings}, capture_output=True, text=True, check=True).stdout)
+
+
+@pytest.mark.slow
+def test_large_tensors_are_given_memory_that_is_in_use_already():
+    assert page_faults() < PAGES / 20
+    assert page_faults(TF_CPU_ALLOCATOR_USE_BFC="false") > PAGES / 20, "a user's own setting counts"
