@@ -166,19 +166,11 @@ class CausalBlock(Configured):
         return hidden + tf.cast(self.outer_dropout(self.outer(inner), training=training), hidden.dtype)
 
     def _attend(self, queries: Tensor, inputs: Tensor, training: bool | None) -> Tensor:
-        query, key, value = (
-            self._split(dense(part))
-            for dense, part in ((self.query, queries), (self.key, inputs), (self.value, inputs))
-        )
-        batch, heads, length, _ = tf.unstack(tf.shape(query))
+        query, key, value = self.query(queries), self.key(inputs), self.value(inputs)
+        batch, length, _ = tf.unstack(tf.shape(query))
         # Padding is on the right, so a real item has only real ones before it.
         future = NEVER * (1.0 - tf.linalg.band_part(tf.ones([length, length]), -1, 0))
-        kept = self.attention_dropout.draw_kept(tf.stack([batch, heads, length, length]), training)
+        kept = self.attention_dropout.draw_kept(tf.stack([batch, self.num_heads, length, length]), training)
         scale = 1.0 if kept is None else self.attention_dropout.scale
-        mixed, _ = kernels.attend(query / math.sqrt(query.shape[-1]), key, value, future, kept, scale)
-        return tf.reshape(tf.transpose(mixed, [0, 2, 1, 3]), [batch, length, inputs.shape[-1]])
-
-    def _split(self, inputs: Tensor) -> Tensor:
-        batch, length = tf.unstack(tf.shape(inputs)[:2])
-        heads = tf.reshape(inputs, [batch, length, self.num_heads, inputs.shape[-1] // self.num_heads])
-        return tf.transpose(heads, [0, 2, 1, 3])
+        query = query / math.sqrt(query.shape[-1] // self.num_heads)
+        return kernels.attend(query, key, value, self.num_heads, future, kept, scale)[0]

@@ -12,6 +12,40 @@ from bert4rec_tf.foundation.graphs import with_gradient
 from bert4rec_tf.foundation.types import Tensor
 
 
+def dense(inputs: Tensor, kernel: Tensor, bias: Tensor) -> tf.Tensor:
+    """Returns inputs kernel + bias.
+
+    The gradient of a kernel is the product of two long columns. It is faster with the narrower one first, so if need be
+    it is computed transposed.
+
+    Args:
+        inputs: float [..., k].
+        kernel: of the same type, [k, m].
+        bias: of the same type, [m].
+
+    Returns:
+        A tensor of the same type, [..., m].
+    """
+
+    @with_gradient
+    def product(rows: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor):
+        def gradients(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            if kernel.shape[0] <= kernel.shape[1]:
+                d_kernel = tf.matmul(rows, upstream, transpose_a=True)
+            else:
+                d_kernel = tf.transpose(tf.matmul(upstream, rows, transpose_a=True))
+            d_bias = tf.raw_ops.BiasAddGrad(out_backprop=upstream)
+            return tf.matmul(upstream, kernel, transpose_b=True), d_kernel, d_bias
+
+        return tf.nn.bias_add(tf.matmul(rows, kernel), bias), gradients
+
+    inputs, kernel, bias = (tf.convert_to_tensor(part) for part in (inputs, kernel, bias))
+    outputs = product(tf.reshape(inputs, [-1, kernel.shape[0]]), kernel, bias)
+    known = [*inputs.shape[:-1], kernel.shape[1]]
+    shape = [one or size for one, size in zip(known, tf.unstack(tf.shape(inputs), len(known)))]
+    return tf.reshape(outputs, [*shape[:-1], kernel.shape[1]])
+
+
 def gelu(inputs: Tensor) -> tf.Tensor:
     """The exact GELU, x Phi(x) (equation 3), written with erf, which every runtime has.
 
@@ -25,56 +59,75 @@ def gelu(inputs: Tensor) -> tf.Tensor:
     @with_gradient
     def value(inputs: tf.Tensor):
         # Converters recognise GELU in this form. Halving is exact, so where it stands does not change the bits.
-        doubled = 1.0 + tf.math.erf(inputs / math.sqrt(2.0))
-        slope = 0.5 * doubled + inputs * tf.exp(-0.5 * tf.square(inputs)) / math.sqrt(2.0 * math.pi)
+        scaled = inputs / math.sqrt(2.0)
+        doubled = 1.0 + tf.math.erf(scaled)
+        slope = 0.5 * doubled + scaled * tf.exp(-0.5 * math.log(math.pi) - tf.square(scaled))
         return (0.5 * inputs) * doubled, lambda upstream: upstream * slope
 
     return value(tf.convert_to_tensor(inputs))
+
+
+ROWS, COLUMNS = (0, 2, 1, 3), (0, 2, 3, 1)
+"""Orders of the axes that turn [b, n, h, e] into [b, h, n, e] and into [b, h, e, n]."""
 
 
 def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
+    num_heads: int,
     penalty: Tensor | None = None,
     kept: Tensor | None = None,
     scale: float = 1,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Dot-product attention (equation 2): softmax(Q K^T + penalty) V. The caller scales the queries.
+    """Dot-product attention (equation 2): softmax(Q K^T + penalty) V in every head. The caller scales the queries.
 
     The backward pass of a softmax sums probability x gradient over the keys. That sum equals output x its gradient
-    summed over the e features, which are far fewer, so this one is used.
+    summed over the e features, which are far fewer, so this one is used. Products that would read a [n, n] matrix
+    transposed are computed transposed instead: their results are far smaller, and change their order anyway.
 
     Args:
-        query, key, value: [b, h, n, e], float32 or narrower. The matrix products run in this type.
+        query, key, value: [b, n, d], float32 or narrower. The matrix products run in this type.
+        num_heads: h, a divisor of d; e = d / h.
         penalty: float32, broadcast to [b, h, n, n] and added to the scores. No gradient flows to it.
         kept: float32 [b, h, n, n], 0 where dropout drops a probability and 1 elsewhere; None for no dropout.
         scale: factor of the kept probabilities.
 
     Returns:
-        [b, h, n, e] of the type of `query`, and the probabilities before dropout, float32 [b, h, n, n] (query, key),
+        [b, n, d] of the type of `query`, and the probabilities before dropout, float32 [b, h, n, n] (query, key),
         through which no gradient flows.
     """
 
+    def split(joined: tf.Tensor, order: tuple[int, ...]) -> tf.Tensor:
+        return tf.transpose(tf.reshape(joined, [*shape[:2], num_heads, shape[2] // num_heads]), order)
+
+    def join(heads: tf.Tensor, order: tuple[int, ...]) -> tf.Tensor:
+        back = [order.index(axis) for axis in range(4)]
+        return tf.reshape(tf.transpose(heads, back), shape)
+
     @with_gradient
     def attended(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor):
-        scores = tf.cast(tf.matmul(query, key, transpose_b=True), wide)
+        queries = split(query, ROWS)
+        scores = tf.cast(tf.matmul(queries, split(key, COLUMNS)), wide)
         probabilities = tf.nn.softmax(scores if penalty is None else scores + penalty)
         dropped = probabilities if kept is None else probabilities * kept
         narrow_dropped = tf.cast(dropped, narrow)
-        output = tf.matmul(narrow_dropped, value) * tf.cast(scale, narrow)
+        output = tf.matmul(narrow_dropped, split(value, ROWS)) * tf.cast(scale, narrow)
 
         def gradients(upstream: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            upstream = split(upstream, ROWS)
             mean = tf.reduce_sum(tf.cast(upstream, wide) * tf.cast(output, wide), axis=-1, keepdims=True)
             upstream = upstream * tf.cast(scale, narrow)
-            d_dropped = tf.cast(tf.matmul(upstream, value, transpose_b=True), wide)
+            d_dropped = tf.cast(tf.matmul(upstream, split(value, COLUMNS)), wide)
             d_scores = tf.cast(dropped * d_dropped - probabilities * mean, narrow)
-            d_value = tf.matmul(narrow_dropped, upstream, transpose_a=True)
-            return tf.matmul(d_scores, key), tf.matmul(d_scores, query, transpose_a=True), d_value
+            d_query = join(tf.matmul(d_scores, split(key, ROWS)), ROWS)
+            d_key = join(tf.matmul(queries, d_scores, transpose_a=True), COLUMNS)
+            return d_query, d_key, join(tf.matmul(upstream, narrow_dropped, transpose_a=True), COLUMNS)
 
-        return (output, probabilities), gradients
+        return (join(output, ROWS), probabilities), gradients
 
     query, key, value = (tf.convert_to_tensor(part) for part in (query, key, value))
     narrow, wide = query.dtype, tf.float64 if query.dtype == tf.float64 else tf.float32
+    shape = [known or size for known, size in zip(query.shape, tf.unstack(tf.shape(query), 3))]
     output, probabilities = attended(query, key, value)
     return output, tf.stop_gradient(probabilities)

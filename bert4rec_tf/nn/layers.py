@@ -42,8 +42,16 @@ def layer_norm(name: str, dtype: keras.DTypePolicy | None = None) -> keras.layer
     return keras.layers.LayerNormalization(epsilon=LAYER_NORM_EPSILON, dtype=dtype, name=name)
 
 
-def dense_layer(name: str, units: int, stddev: float, dtype: keras.DTypePolicy) -> keras.layers.Dense:
-    return keras.layers.Dense(units, kernel_initializer=truncated_normal(stddev), dtype=dtype, name=name)
+@keras.saving.register_keras_serializable(package="bert4rec_tf")
+class Dense(keras.layers.Dense):
+    """Keras' dense layer without an activation, with a faster gradient (`kernels.dense`)."""
+
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
+        return kernels.dense(inputs, self.kernel, self.bias)
+
+
+def dense_layer(name: str, units: int, stddev: float, dtype: keras.DTypePolicy) -> Dense:
+    return Dense(units, kernel_initializer=truncated_normal(stddev), dtype=dtype, name=name)
 
 
 def check_size(name: str, size: int, least: int = 1) -> int:
@@ -140,20 +148,15 @@ class MultiHeadAttention(Configured):
         self, inputs: Tensor, padding_mask: Tensor | None = None, training: bool | None = None
     ) -> tuple[Tensor, Tensor]:
         batch, length = ops.shape(inputs)[:2]
-        query, key, value = (self._split(dense(inputs), batch, length) for dense in (self.query, self.key, self.value))
-        scale = 1.0 / math.sqrt(query.shape[-1])
+        query, key, value = (dense(inputs) for dense in (self.query, self.key, self.value))
+        scale = 1.0 / math.sqrt(query.shape[-1] // self.num_heads)
         penalty = None
         if padding_mask is not None:
             penalty = PADDING_SCORE * (1.0 - ops.cast(padding_mask, self.variable_dtype)[:, None, None, :])
         kept = self.dropout_layer.draw_kept((batch, self.num_heads, length, length), training)
         factor = 1.0 if kept is None else self.dropout_layer.scale
-        mixed, probabilities = kernels.attend(query * scale, key, value, penalty, kept, factor)
-        joined = ops.reshape(ops.transpose(mixed, (0, 2, 1, 3)), (batch, length, inputs.shape[-1]))
-        return self.output_dense(joined), probabilities
-
-    def _split(self, inputs: Tensor, batch: Tensor, length: Tensor) -> Tensor:
-        heads = ops.reshape(inputs, (batch, length, self.num_heads, inputs.shape[-1] // self.num_heads))
-        return ops.transpose(heads, (0, 2, 1, 3))
+        mixed, probabilities = kernels.attend(query * scale, key, value, self.num_heads, penalty, kept, factor)
+        return self.output_dense(mixed), probabilities
 
     def compute_output_shape(self, input_shape: Shape) -> tuple[Shape, Shape]:
         return input_shape, (input_shape[0], self.num_heads, input_shape[1], input_shape[1])

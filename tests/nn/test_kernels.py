@@ -6,11 +6,28 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert4rec_tf.nn.kernels import attend, gelu
+from bert4rec_tf.nn.kernels import attend, dense, gelu
 
 
 def normal(shape, seed, dtype=tf.float64):
     return tf.cast(tf.constant(np.random.default_rng(seed).normal(size=shape)), dtype)
+
+
+@pytest.mark.parametrize(("before", "after"), [((5,), 3), ((2, 7, 3), 5), ((0, 4, 3), 2)], ids=str)
+def test_dense_layers_and_all_their_gradients_are_the_plain_formulas(before, after):
+    inputs, kernel, bias = normal(before, 0), normal((before[-1], after), 1), normal((after,), 2)
+    inputs = inputs[None] if len(before) == 1 else inputs
+    upstream = normal((*inputs.shape[:-1], after), 3)
+    found = dense(inputs, kernel, bias)
+    np.testing.assert_allclose(found, np.asarray(inputs) @ np.asarray(kernel) + np.asarray(bias), atol=1e-12)
+    with tf.GradientTape() as tape:
+        tape.watch([inputs, kernel, bias])
+        total = tf.reduce_sum(dense(inputs, kernel, bias) * upstream)
+    d_inputs, d_kernel, d_bias = tape.gradient(total, [inputs, kernel, bias])
+    rows, d_rows = np.reshape(inputs, (-1, before[-1])), np.reshape(upstream, (-1, after))
+    np.testing.assert_allclose(d_inputs, np.asarray(upstream) @ np.asarray(kernel).T, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(d_kernel, rows.T @ d_rows, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(d_bias, d_rows.sum(axis=0), rtol=1e-9, atol=1e-12)
 
 
 def test_gelu_is_x_times_the_normal_distribution_up_to_x():
@@ -40,21 +57,24 @@ def test_gelu_keeps_the_type_and_stays_finite_far_out(dtype):
     np.testing.assert_array_equal(tf.cast(tape.gradient(value, point), tf.float32), [0, 0, 1, 1])
 
 
-def plain(query, key, value, penalty, kept, scale):
+def plain(query, key, value, heads, penalty, kept, scale):
+    query, key, value = (tf.stack(tf.split(part, heads, axis=-1), axis=1) for part in (query, key, value))
     scores = tf.matmul(query, key, transpose_b=True)
     probabilities = tf.nn.softmax(scores if penalty is None else scores + penalty)
-    return tf.matmul(probabilities if kept is None else probabilities * kept * scale, value), probabilities
+    mixed = tf.matmul(probabilities if kept is None else probabilities * kept * scale, value)
+    return tf.concat(tf.unstack(mixed, axis=1), axis=-1), probabilities
 
 
 SHAPES = [(1, 1, 1, 1), (2, 2, 5, 4), (3, 1, 7, 2), (0, 2, 4, 3)]
+"""Batch, heads, length, width of a head."""
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("noisy", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
 def test_attention_and_all_its_gradients_are_the_plain_formulas(shape, noisy, padded):
-    batch, heads, length, _ = shape
-    query, key, value, upstream = (normal(shape, seed) for seed in range(4))
+    batch, heads, length, features = shape
+    query, key, value, upstream = (normal((batch, length, heads * features), seed) for seed in range(4))
     square = (batch, heads, length, length)
     kept = tf.cast(normal(square, 4) > -0.5, tf.float64) if noisy else None
     penalty = -10_000.0 * tf.cast(normal((batch, 1, 1, length), 5) > 0.8, tf.float64) if padded else None
@@ -63,7 +83,7 @@ def test_attention_and_all_its_gradients_are_the_plain_formulas(shape, noisy, pa
     def with_gradients(function):
         with tf.GradientTape() as tape:
             tape.watch([query, key, value])
-            output, probabilities = function(query, key, value, penalty, kept, scale)
+            output, probabilities = function(query, key, value, heads, penalty, kept, scale)
             total = tf.reduce_sum(output * upstream)
         return [output, probabilities, *tape.gradient(total, [query, key, value])]
 
@@ -72,13 +92,13 @@ def test_attention_and_all_its_gradients_are_the_plain_formulas(shape, noisy, pa
 
 
 def test_attention_in_bfloat16_is_near_that_in_float32():
-    parts = [normal((2, 2, 6, 8), seed, tf.float32) for seed in range(4)]
+    parts = [normal((2, 6, 16), seed, tf.float32) for seed in range(4)]
     results = []
     for dtype in (tf.float32, tf.bfloat16):
         query, key, value, upstream = (tf.cast(part, dtype) for part in parts)
         with tf.GradientTape() as tape:
             tape.watch([query, key, value])
-            output, probabilities = attend(query, key, value)
+            output, probabilities = attend(query, key, value, 2)
             total = tf.reduce_sum(output * upstream)
         assert output.dtype == dtype and probabilities.dtype == tf.float32
         results.append([tf.cast(part, tf.float32) for part in (output, *tape.gradient(total, [query, key, value]))])
@@ -87,9 +107,9 @@ def test_attention_in_bfloat16_is_near_that_in_float32():
 
 
 def test_no_gradient_flows_through_the_probabilities():
-    query, key, value = (normal((1, 1, 3, 2), seed) for seed in range(3))
+    query, key, value = (normal((1, 3, 2), seed) for seed in range(3))
     with tf.GradientTape() as tape:
         tape.watch([query, key, value])
-        _, probabilities = attend(query, key, value)
+        _, probabilities = attend(query, key, value, 1)
         total = tf.reduce_sum(tf.square(probabilities))
     assert all(gradient is None for gradient in tape.gradient(total, [query, key, value]))
