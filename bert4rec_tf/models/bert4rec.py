@@ -9,7 +9,7 @@ from keras import ops
 from bert4rec_tf.config.model_settings import GBCE, SAMPLED, BERT4RecSettings
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.features import FeatureRecommender
-from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, by_length, last_items_in_order, scores_of
+from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, by_length, last_items_in_order
 from bert4rec_tf.nn import layers, losses
 
 LENGTH_GROUPS = (1 / 4, 1 / 2, 3 / 4, 7 / 8)
@@ -201,14 +201,8 @@ class BERT4Rec(FeatureRecommender):
         state = self.head.transform(tf.gather(self.encode(items, users=batch.get("users")), position, batch_dims=1))
         return tf.cast(state, self.variable_dtype)
 
-    def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
-        if candidates is None:
-            logits = tf.matmul(vectors, self.item_table(), transpose_b=True) + self.head.bias
-            return logits[:, 1 : self.num_items + 1]
-        return scores_of(vectors, self.item_table(), candidates, self.head.bias)
-
-    def item_vectors(self) -> Tensor:
-        return self.item_table()[1 : self.num_items + 1]
+    def scoring_rows(self) -> tuple[Tensor, Tensor]:
+        return self.item_table(), self.head.bias
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "num_extra_rows": self.num_extra_rows}

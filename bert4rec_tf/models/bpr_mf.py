@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from bert4rec_tf.config.model_settings import BprMfSettings
 from bert4rec_tf.foundation.types import Batch, Tensor
-from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender, scores_of
+from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender
 from bert4rec_tf.nn import losses
 
 
@@ -44,8 +44,5 @@ class BprMf(Recommender):
     def user_vectors(self, batch: Batch) -> Tensor:
         return tf.gather(self.users, batch["users"])
 
-    def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
-        return scores_of(vectors, self.items, candidates, self.bias)
-
-    def item_vectors(self) -> Tensor:
-        return self.items[1:]
+    def scoring_rows(self) -> tuple[Tensor, Tensor]:
+        return self.items, self.bias

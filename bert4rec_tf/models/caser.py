@@ -68,11 +68,8 @@ class Caser(Recommender):
     def user_vectors(self, batch: Batch) -> Tensor:
         return self._state(batch)
 
-    def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
-        return scores_of(vectors, self.output_rows, candidates, self.bias)
-
-    def item_vectors(self) -> Tensor:
-        return self.output_rows[1:]
+    def scoring_rows(self) -> tuple[Tensor, Tensor]:
+        return self.output_rows, self.bias
 
     def _state(self, batch: Batch, training: bool = False) -> Tensor:
         """Returns [b, 2 d]: the convolutions' output for the last L items, and the user's embedding."""

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from bert4rec_tf.config.model_settings import GRU4RecSettings
 from bert4rec_tf.foundation.types import Batch, Tensor
-from bert4rec_tf.models.recommender import ITEMS, Recommender, last_items_in_order, scores_of
+from bert4rec_tf.models.recommender import ITEMS, Recommender, last_items_in_order
 from bert4rec_tf.nn import losses
 from bert4rec_tf.nn.dropout import dropout_layer
 
@@ -177,8 +177,5 @@ class GRU4Rec(Recommender):
         after_last = tf.gather(states, tf.maximum(lengths - 1, 0), batch_dims=1)
         return tf.where(lengths[:, None] > 0, after_last, tf.zeros_like(after_last))
 
-    def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
-        return scores_of(vectors, self.output_rows, candidates, self.bias)
-
-    def item_vectors(self) -> Tensor:
-        return self.output_rows[1:]
+    def scoring_rows(self) -> tuple[Tensor, Tensor]:
+        return self.output_rows, self.bias

@@ -146,11 +146,29 @@ class Recommender(keras.Model):
         Returns:
             As `score` does.
         """
-        raise TypeError(f"{type(self).__name__} must define `score_vectors`")
+        found = self.scoring_rows()
+        if found is None:
+            raise TypeError(f"{type(self).__name__} must define `score_vectors` or `scoring_rows`")
+        table, bias = found
+        if candidates is not None:
+            return scores_of(vectors, table, candidates, bias)
+        # Cut the scores, not the table: without its first row the table is mostly unaligned, and would be copied.
+        scores = tf.matmul(vectors, table, transpose_b=True)
+        return (scores if bias is None else scores + bias)[:, 1 : self.num_items + 1]
+
+    def scoring_rows(self) -> tuple[Tensor, Tensor | None] | None:
+        """Returns what makes an item's score a product, if it is one: its row times the user's vector, plus its bias.
+
+        Returns:
+            The rows, float32 [n + 1 or more, d], row i for item i, and the biases of as many rows, or None for 0. None
+            for a model that scores in another way; it defines `score_vectors`.
+        """
+        return None
 
     def item_vectors(self) -> Tensor | None:
         """Returns the vectors with which items are scored, float32 [n, d], row i - 1 for item i; None without any."""
-        return None
+        found = self.scoring_rows()
+        return None if found is None else found[0][1 : self.num_items + 1]
 
     def similarities(self, items: Tensor) -> Tensor | None:
         """Returns how similar all items are to `items`, int32 [b]: float32 [b, n], by default the cosine of vectors.

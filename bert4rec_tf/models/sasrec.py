@@ -9,7 +9,7 @@ import tensorflow as tf
 from bert4rec_tf.config.model_settings import CROSS_ENTROPY, SAMPLED, SAMPLED_SOFTMAX, SASRecSettings
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.features import NEVER, FeatureRecommender
-from bert4rec_tf.models.recommender import FROM_LAST, by_length, last_items_in_order, scores_of
+from bert4rec_tf.models.recommender import FROM_LAST, by_length, last_items_in_order
 from bert4rec_tf.nn import kernels, losses
 from bert4rec_tf.nn.configured import Configured
 from bert4rec_tf.nn.dropout import dropout_layer
@@ -116,11 +116,8 @@ class SASRec(FeatureRecommender):
         items, lengths = last_items_in_order(batch, self.max_history)
         return tf.gather(self.states(items, users=batch.get("users")), tf.maximum(lengths - 1, 0), batch_dims=1)
 
-    def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
-        return scores_of(vectors, self.item_table(), candidates)
-
-    def item_vectors(self) -> Tensor:
-        return self.item_table()[1:]
+    def scoring_rows(self) -> tuple[Tensor, None]:
+        return self.item_table(), None
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
