@@ -4,6 +4,8 @@
     python -m benchmarks --only training    one line
     python -m benchmarks --growth           time and memory by number of items, length of histories and number of users
     python -m benchmarks --serving          latency in process and over HTTP, up to a saturated server
+    python -m benchmarks --catalogues       exports of 10^5 and 10^6 items: size, load, memory, latency, recall
+    python -m benchmarks --catalogues --largest     and of 10^7, which takes up to 14 GB
     python -m benchmarks --output DIR       also write lines.json, growth.json or serving.json, and plots of the curves
 
 Both sides of a ratio are timed in the same run, so other work on the machine slows both.
@@ -28,6 +30,8 @@ def main() -> None:
     )
     parser.add_argument("--growth", action="store_true", help="measure the curves instead of the table")
     parser.add_argument("--serving", action="store_true", help="measure a served model instead of the table")
+    parser.add_argument("--catalogues", action="store_true", help="measure exports of large catalogues instead")
+    parser.add_argument("--largest", action="store_true", help="with --catalogues: also 10,000,000 items")
     parser.add_argument("--output", type=Path, help="folder for the results as JSON, and plots")
     named = parser.parse_args()
     rates = {"float32": measuring.matrix_rate(), "bfloat16": measuring.matrix_rate("bfloat16")}
@@ -35,8 +39,12 @@ def main() -> None:
     print(f"matrix product {rates['float32'] / 1e9:.0f} GFLOP/s in float32, {rates['bfloat16'] / 1e9:.0f} in bfloat16;")
     print(f"copy {copy / 1e9:.1f} GB/s; {environment()}\n", flush=True)
     content = {"machine": {"product": rates, "copy": copy, **environment()}}
-    kind = "serving" if named.serving else "growth" if named.growth else "lines"
-    if named.serving:
+    kind = "catalogues" if named.catalogues else "serving" if named.serving else "growth" if named.growth else "lines"
+    if named.catalogues:
+        from benchmarks import catalogues
+
+        content["catalogues"] = catalogues.measure(named.largest)
+    elif named.serving:
         from benchmarks import serving
 
         content["serving"] = serving.measure()

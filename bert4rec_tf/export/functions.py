@@ -108,5 +108,7 @@ def of_items(service: Any, model: Recommender, default: tf.Tensor) -> tuple[Call
     def item_vectors(items):
         return service.vectors_of(items)
 
-    can_compare, has_vectors = model.similarities([1]) is not None, model.item_vectors() is not None
+    has_rows = model.scoring_rows() is not None
+    can_compare = has_rows or model.similarities([1]) is not None
+    has_vectors = has_rows or model.item_vectors() is not None
     return similar if can_compare else None, item_vectors if has_vectors else None

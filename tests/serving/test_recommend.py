@@ -22,10 +22,10 @@ from support.exports import AWKWARD
 
 from bert4rec_tf.commands import main
 from bert4rec_tf.data.sequences import Vocabulary
+from bert4rec_tf.export.functions import CHOICES, HISTORIES
 from bert4rec_tf.export.histories import HISTORIES as HISTORIES_FILE
 from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.export.saved_model import export
-from bert4rec_tf.export.service import CHOICES, HISTORIES
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.models import BprMf, Pop
