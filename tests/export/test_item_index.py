@@ -79,7 +79,7 @@ def test_what_the_index_cannot_answer_is_searched_exactly(approximate, folder):
 def test_another_correction_or_search_is_refused_in_a_line(approximate, folder):
     with pytest.raises(UserError, match="`popularity_correction` must be the export's in approximate search"):
         approximate.recommend([[]], USERS[:1], Choices(popularity_correction=0.5))
-    with pytest.raises(UserError, match="search 'fast'"):
+    with pytest.raises(UserError, match="Unknown search: 'fast'"):
         SavedRecommender(folder, search="fast")
 
 
@@ -204,4 +204,4 @@ def test_a_transformer_reads_and_ranks_halves_in_all_signatures(tmp_path):
     np.testing.assert_allclose(similar[1], similar[0], atol=2e-3)
     size = [sum(path.stat().st_size for path in (tmp_path / one).rglob("variables.data*")) for one in ("float32", HALF)]
     table = (NUM_ITEMS + 2) * 8
-    assert size[0] - size[1] == 2 * table
+    assert size[0] - size[1] == pytest.approx(2 * table, abs=40)  # the names and types of variables are there too
