@@ -29,7 +29,10 @@ def measure(with_largest: bool) -> list[dict[str, Any]]:
                 used, peak_of_use = measuring.peak_memory(use, number, folder, search)
                 row = {"items": number, "kind": kind, **made, "export, peak GB": peak / 1e9}
                 row |= {**used, "use, peak GB": peak_of_use / 1e9}
-                print(", ".join(f"{name} {value:,.4g}" if name != "kind" else value for name, value in row.items()))
+                print(
+                    ", ".join(f"{name} {value:,.4g}" if name != "kind" else value for name, value in row.items()),
+                    flush=True,
+                )
                 found.append(row)
     return found
 

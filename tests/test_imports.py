@@ -79,7 +79,7 @@ def test_sequences_needs_numpy_only():
     assert outside <= {"numpy", "hashlib", "dataclasses", "functools", "collections", "typing"}
 
 
-LIGHT = ("layout", "histories")
+LIGHT = ("item_index", "layout", "histories")
 """What serving may import of `export`: what describes files."""
 
 

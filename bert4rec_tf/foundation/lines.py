@@ -4,8 +4,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
-import pyarrow
-from pyarrow import compute
 
 END = b"\n"
 
@@ -65,6 +63,9 @@ class Lines(Sequence[str]):
 
     def contained(self, texts: Iterable[str]) -> np.ndarray:
         """Returns which of some texts are there, bool. Ask for many at once: each call reads the whole content."""
+        import pyarrow  # `data.sequences` needs NumPy alone.
+        from pyarrow import compute
+
         asked = [text.encode("utf-8", "surrogateescape") + END for text in texts]
         buffers = [None, pyarrow.py_buffer(self._begins), pyarrow.py_buffer(self.content)]
         known = pyarrow.LargeBinaryArray.from_buffers(pyarrow.large_binary(), len(self), buffers)
