@@ -76,20 +76,21 @@ def half_rows(model: Recommender) -> Iterator[list[tf.Variable]]:
         attributes.update(tables)
 
 
-class Products(tf.Module):
+class Products:
     """Scores <vector, row> + bias of all items, of which only the best are kept.
 
     Args:
-        model: whose `scoring_rows` are not None. Its rows are read anew in every call.
+        model: whose `scoring_rows` are not None. They are read anew in every call.
     """
 
     def __init__(self, model: Recommender) -> None:
-        super().__init__()
         self._rows_of_model = model.scoring_rows
         self._num_items = model.num_items
-        _, bias = model.scoring_rows()
-        biases = np.zeros(model.num_items, np.float32) if bias is None else np.asarray(bias)[1 : model.num_items + 1]
-        self.biases = tf.Variable(np.concatenate([[HIDDEN], biases]).astype(np.float32), trainable=False, name="biases")
+
+    def biases(self) -> tf.Tensor:
+        """Returns the biases, float32 [n + 1], row i for item i."""
+        _, bias = self._rows_of_model()
+        return tf.zeros([self._num_items + 1]) if bias is None else tf.convert_to_tensor(bias)[: self._num_items + 1]
 
     def gather(self, items: Tensor) -> tf.Tensor:
         """Returns the rows of items, float32 [any, d]."""
@@ -116,7 +117,7 @@ class Products(tf.Module):
             is_logits: whether these are needed; else they are 0.
             is_cosine: leave out the bias, and divide by the lengths of the rows.
         """
-        rows, biases = self._rows_of_model()[0], tf.convert_to_tensor(self.biases)
+        rows, bias = self._rows_of_model()
         rows = tf.convert_to_tensor(rows.variable if isinstance(rows, HalfRows) else rows)
         number = tf.shape(vectors)[0]
         height = tf.clip_by_value(BLOCK_SCORES // tf.maximum(number, 1), FEWEST_ROWS, MOST_ROWS)
@@ -127,7 +128,9 @@ class Products(tf.Module):
             if is_cosine:
                 block = tf.math.l2_normalize(block, axis=1)
             found = tf.matmul(vectors, block, transpose_b=True)
-            found = tf.where(tf.range(begin, end) == PAD, HIDDEN, found) if is_cosine else found + biases[begin:end]
+            if bias is not None and not is_cosine:
+                found += tf.convert_to_tensor(bias)[begin:end]
+            found = tf.where(tf.range(begin, end) == PAD, HIDDEN, found)
             if is_logits:
                 of_block = tf.reduce_logsumexp(found, axis=1, keepdims=True)
                 total = tf.reduce_logsumexp(tf.concat([total, of_block], axis=1), axis=1, keepdims=True)

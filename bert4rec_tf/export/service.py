@@ -116,7 +116,7 @@ class Service(tf.Module):
         if self._products is None:
             raise UserError("An index needs a model that scores by products of vectors, and this one does not")
         products, penalties = self._products, self._correction(tf.constant(self._default_correction))
-        offsets = penalties(self._products.biases, tf.convert_to_tensor(self._log_counts))
+        offsets = penalties(self._products.biases(), tf.convert_to_tensor(self._log_counts))
 
         def rows(items: np.ndarray) -> np.ndarray:
             return tf.concat([products.gather(items), tf.gather(offsets, items)[:, None]], axis=1).numpy()
