@@ -65,7 +65,7 @@ def make(number: int, folder: Path, dtype: str, with_index: bool) -> dict[str, f
     recall = export(model, vocabulary, folder, users=[str(n) for n in range(USERS)], dtype=dtype, index=plan)
     seconds = time.perf_counter() - begin
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    return {"export s": seconds, "size GB": size / 1e9, "recall@10": 1.0 if recall is None else recall}
+    return {"export s": seconds, "size GB": size / 1e9, **({} if recall is None else {"recall@10": recall})}
 
 
 def use(number: int, folder: Path, search: str) -> dict[str, float]:
