@@ -7,7 +7,9 @@
     python -m benchmarks --peers --recbole=PYTHON --rectools=PYTHON
                                             a training step beside RecBole's and RecTools', run by interpreters that
                                             have them
-    python -m benchmarks --output DIR       also write lines.json (growth, serving, peers), and plots of the curves
+    python -m benchmarks --catalogues       exports of 10^5 and 10^6 items: size, load, memory, latency, recall
+    python -m benchmarks --catalogues --largest     and of 10^7, which takes up to 14 GB
+    python -m benchmarks --output DIR       also write lines.json (or growth, serving, peers, catalogues), and plots
 
 Both sides of a ratio are timed in the same run, so other work on the machine slows both.
 """
@@ -39,6 +41,8 @@ def main() -> None:
     parser.add_argument("--peers", action="store_true", help="measure RecBole and RecTools instead of the table")
     parser.add_argument("--recbole", metavar="PYTHON", help="an interpreter that has RecBole, for --peers")
     parser.add_argument("--rectools", metavar="PYTHON", help="the same for RecTools")
+    parser.add_argument("--catalogues", action="store_true", help="measure exports of large catalogues instead")
+    parser.add_argument("--largest", action="store_true", help="with --catalogues: also 10,000,000 items")
     parser.add_argument("--output", type=Path, help="folder for the results as JSON, and plots")
     named = parser.parse_args()
     rates = {"float32": measuring.matrix_rate(), "bfloat16": measuring.matrix_rate("bfloat16")}
@@ -46,13 +50,17 @@ def main() -> None:
     print(f"matrix product {rates['float32'] / 1e9:.0f} GFLOP/s in float32, {rates['bfloat16'] / 1e9:.0f} in bfloat16;")
     print(f"copy {copy / 1e9:.1f} GB/s; {environment()}\n", flush=True)
     content = {"machine": {"product": rates, "copy": copy, **environment()}}
-    kinds = ("serving", "growth", "peers")
+    kinds = ("serving", "growth", "peers", "catalogues")
     kind = next((name for name in kinds if getattr(named, name)), "lines")
     if named.peers:
         from benchmarks import peers
 
         found = peers.measure({"recbole": named.recbole, "rectools": named.rectools})
         content["peers"] = show(found, "peer")
+    elif named.catalogues:
+        from benchmarks import catalogues
+
+        content["catalogues"] = catalogues.measure(named.largest)
     elif named.serving:
         from benchmarks import serving
 

@@ -29,8 +29,9 @@ from bert4rec_tf.config.settings import described, field_type
 from bert4rec_tf.data.reading.features import with_features
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.export import item_index
 from bert4rec_tf.export.histories import HISTORIES, Histories
-from bert4rec_tf.export.layout import FORMATS, SAVED_MODEL
+from bert4rec_tf.export.layout import DTYPES, FLOAT, FORMATS, SAVED_MODEL
 from bert4rec_tf.foundation import startup
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 from bert4rec_tf.foundation.files import expanded_path
@@ -39,6 +40,9 @@ from bert4rec_tf.runs import summary
 from bert4rec_tf.runs.workdir import WorkDirectory, interactions_of
 
 FLAGS = flags.FLAGS
+SAVED_MODEL_ONLY = ("k", "with_histories", "with_index", "export_dtype")
+"""Flags of an export as a SavedModel."""
+
 MODES = ("all", "prepare", "train", "evaluate", "export")
 TRAINS = ("all", "train")
 """The modes that use all machines of TF_CONFIG; the others are done by the chief."""
@@ -85,6 +89,14 @@ flags.DEFINE_integer(
     "with_histories",
     None,
     "keep every user's last N items in the exported model, so that a user's id is enough to ask for recommendations",
+)
+flags.DEFINE_string(
+    "export_dtype", FLOAT, f"type of the exported rows of items and users: {', '.join(DTYPES)} (half the memory)"
+)
+flags.DEFINE_float(
+    "with_index",
+    None,
+    "also export an index for --search=approximate that finds this share of the 10 best items, as 0.95 (needs faiss)",
 )
 flags.DEFINE_string("export_dir", None, "folder of the exported model (default: the format's name in the workdir)")
 flags.DEFINE_string("format", SAVED_MODEL, "what --mode=export writes: " + ", ".join(FORMATS))
@@ -164,7 +176,7 @@ def check_flags(argv: list[str]) -> None:
     """Raises UserError for mistakes that need no data to be found."""
     if len(argv) > 1:
         raise UserError(f"Flags start with --. Received: {argv[1]!r}")
-    for name, known in {"mode": MODES, "format": FORMATS, "engine": (LOCAL, SPARK)}.items():
+    for name, known in {"mode": MODES, "format": FORMATS, "engine": (LOCAL, SPARK), "export_dtype": DTYPES}.items():
         if FLAGS[name].value not in known:
             raise unknown_name(name, FLAGS[name].value, known)
     if FLAGS["format"].present and FLAGS.mode != "export":
@@ -180,9 +192,12 @@ def check_flags(argv: list[str]) -> None:
     for name in (ITEM_FEATURES, USER_FEATURES, "processes", "init_from"):
         if FLAGS.engine == SPARK and FLAGS[name].present:
             raise UserError(f"--{name} cannot be used with --engine={SPARK}")
-    for name in ("k", "with_histories"):
+    for name in SAVED_MODEL_ONLY:
         if FLAGS[name].present and FLAGS.format != SAVED_MODEL:
             raise UserError(f"--{name} needs --format=saved_model. Received: format={FLAGS.format}")
+    if FLAGS.with_index is not None:
+        item_index.check_recall("with_index", FLAGS.with_index)
+        item_index.needed()
     for name in ("processes", "threads", "k", "with_histories"):
         if FLAGS[name].value is not None and not 1 <= FLAGS[name].value <= MOST:
             raise UserError(f"`{name}` must be at least 1 and at most {MOST}. Received: {name}={FLAGS[name].value}")
@@ -196,7 +211,7 @@ def check_flags(argv: list[str]) -> None:
         FLAGS.seeds is not None or FLAGS.mode in ("prepare", "train")
     ):
         raise UserError("--popularity_correction needs --mode=all, evaluate or export, and cannot be used with --seeds")
-    for name in ("export_dir", "k", "with_histories"):
+    for name in ("export_dir", *SAVED_MODEL_ONLY):
         if FLAGS[name].present and (FLAGS.seeds is not None or FLAGS.mode not in ("all", "export")):
             raise UserError(f"--{name} needs --mode=all or export and cannot be used with --seeds")
 
@@ -221,7 +236,7 @@ def main(argv: list[str]) -> None:
     if FLAGS.mode in ("evaluate", "export") and named:
         workdir.check_run(run)
     if FLAGS.mode == "export":
-        if FLAGS.with_histories is not None:
+        if FLAGS.with_histories is not None or FLAGS.with_index is not None:
             sequences = sequences or load(run.dataset, interactions, given_features() if named else workdir)
         export(workdir, sequences)
         return
@@ -328,10 +343,11 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: d
         if FLAGS.mode in ("all", "evaluate"):
             content = experiment.evaluate(model, correction)
             print("\n" + summary.table(content))
-        asked = FLAGS.export_dir or FLAGS["k"].present or FLAGS.with_histories or correction
+        asked = FLAGS.export_dir or correction or any(FLAGS[name].present for name in SAVED_MODEL_ONLY)
         if FLAGS.mode == "all" and (asked or not workdir.export.exists()):
+            histories = kept_histories(workdir, sequences)
             path = exporting.export(
-                workdir, folder("export_dir"), FLAGS.k, SAVED_MODEL, correction, kept_histories(workdir, sequences)
+                workdir, folder("export_dir"), FLAGS.k, SAVED_MODEL, correction, histories, *rows_and_index(sequences)
             )
             tell_histories(path)
     print("\n" + summary.places(workdir.path))
@@ -349,6 +365,14 @@ def kept_histories(workdir: WorkDirectory, sequences: Sequences | None) -> Histo
         return None
     workdir.check_data(sequences)
     return Histories.of(sequences, FLAGS.with_histories)
+
+
+def rows_and_index(sequences: Sequences | None) -> tuple[Any, Any]:
+    """Returns what --export_dtype and --with_index say."""
+    from bert4rec_tf.runs.exporting import IndexRequest
+
+    recall = FLAGS.with_index
+    return FLAGS.export_dtype, None if recall is None else IndexRequest(recall, sequences)
 
 
 def tell_histories(export: Path) -> None:
@@ -373,7 +397,9 @@ def export(workdir: WorkDirectory, sequences: Sequences | None) -> None:
     start_pipeline()
     from bert4rec_tf.runs import exporting
 
-    path = exporting.export(workdir, folder("export_dir"), FLAGS.k, FLAGS.format, correction, histories)
+    path = exporting.export(
+        workdir, folder("export_dir"), FLAGS.k, FLAGS.format, correction, histories, *rows_and_index(sequences)
+    )
     k = min(FLAGS.k, workdir.read_vocabulary().num_items)
     what = {
         "saved_model": f"SavedModel; takes raw ids, returns `items` and `scores` of {k} recommendations",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from bert4rec_tf.config.data_names import Interactions, column_options
 from bert4rec_tf.config.settings import add_flags, given_flags
+from bert4rec_tf.export.item_index import EXACT, SEARCHES
 from bert4rec_tf.export.layout import check_model
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import warn
@@ -41,6 +42,9 @@ def make_parser() -> Parser:
     parser.add_argument("--keep_seen", action="store_true", help="also recommend items of the history")
     parser.add_argument("--exclude", default="", help="raw item ids to leave out, separated by commas")
     parser.add_argument("--candidates", default="", help="rank only these raw item ids, separated by commas")
+    parser.add_argument(
+        "--search", choices=SEARCHES, default=EXACT, help="how the best items are found (default: %(default)s)"
+    )
     parser.add_argument(
         "--popularity_correction",
         type=float,
@@ -88,7 +92,7 @@ def main(arguments: list[str]) -> None:
         popularity_correction=options.popularity_correction,
         **listed,
     )
-    model = SavedRecommender(options.model, options.trust_model)
+    model = SavedRecommender(options.model, options.trust_model, options.search)
     if options.history is not None:
         recommend_to(model, split_ids(options.history), options.user or "", choices, titles)
         return
@@ -100,7 +104,7 @@ def main(arguments: list[str]) -> None:
         print(tables(answer, titles, [f"user {user}" for user in users]))
         return
     if options.input is not None:
-        given = inputs.of_histories(options.input, frozenset(model.items))
+        given = inputs.of_histories(options.input, model.items)
     else:
         given, report = inputs.of_interactions(Interactions(options.interactions, **given_flags(options, COLUMNS)))
         print(report)

@@ -3,8 +3,11 @@
 import hashlib
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+
+from bert4rec_tf.foundation.lines import END, Lines
 
 PAD = 0
 """Not an item: shorter rows are padded on the right with it."""
@@ -16,8 +19,11 @@ SHOWN_USERS, SHOWN_ITEMS = 3, 8
 """What `print` shows of sequences."""
 
 
-def bad_id(raw: np.ndarray) -> str | None:
+def bad_id(raw: np.ndarray | Lines) -> str | None:
     """Returns the first raw id that is empty or contains a line break; None if all are valid."""
+    if isinstance(raw, Lines):
+        text = END + raw.content
+        return next((one for one in raw if not one or "\r" in one), None) if b"\r" in text or END * 2 in text else None
     joined = "\n".join(raw.tolist())
     if joined.count("\n") == max(len(raw) - 1, 0) and "\r" not in joined and "" not in raw.tolist():
         return None
@@ -34,14 +40,14 @@ class Vocabulary:
     """Raw item ids and their numbers, 1 to n: the most frequent item is 1, ties in order of first appearance.
 
     Attributes:
-        items: [n] raw ids; `items[i - 1]` is the raw id of item i.
+        items: [n] raw ids, an array of objects or `Lines`; `items[i - 1]` is the raw id of item i.
         counts: [n] int64, how often each occurs in the data, including held-out actions.
 
     Raises:
         ValueError: for an id that is empty or contains a line break (ids are stored one per line).
     """
 
-    items: np.ndarray
+    items: Any
     counts: np.ndarray
 
     def __post_init__(self) -> None:
@@ -60,7 +66,7 @@ class Vocabulary:
 
     @cached_property
     def _ids(self) -> dict[str, int]:
-        return {item: index for index, item in enumerate(self.items.tolist(), start=1)}
+        return {item: index for index, item in enumerate(self.items, start=1)}
 
     def encode(self, raw: list[str]) -> np.ndarray:
         """Returns the item numbers of raw ids, int32; 0 for unknown ones."""
@@ -71,11 +77,15 @@ class Vocabulary:
         ids = np.asarray(ids, np.int64)
         if ids.size and (ids.min() < 1 or ids.max() > self.num_items):
             raise ValueError(f"`ids` must be in [1, {self.num_items}]. Received: {ids.min()} to {ids.max()}")
+        if isinstance(self.items, Lines):
+            return [self.items[place - 1] for place in ids.tolist()]
         return self.items[ids - 1].tolist()
 
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of the raw ids, in order."""
+        if isinstance(self.items, Lines):
+            return hashlib.sha256(self.items.content[:-1]).hexdigest()
         return fingerprint_of(self.items.tolist())
 
 

@@ -8,6 +8,10 @@ SAVED_MODEL = "saved_model"
 FORMATS = (SAVED_MODEL, "onnx", "litert")
 """What a trained model can be exported as. Its folder in a work directory has that name too."""
 
+FLOAT, HALF = DTYPES = ("float32", "float16")
+"""The types that a SavedModel may keep its rows of items and users in. float16 and not bfloat16: it is eight times as
+exact for as many bytes, and trained rows are far from its limits."""
+
 MODEL = "saved_model.pb"
 """A folder is a SavedModel if it holds this file."""
 

@@ -68,7 +68,7 @@ def export(
             content = convert(function, model)
             (aside / f"{name}{suffix}").write_bytes(content)
             _compare(f"{name}{suffix}", runner(content), function, inputs)
-        (aside / VOCABULARY).write_bytes(lines_of(vocabulary.items.tolist()))
+        (aside / VOCABULARY).write_bytes(lines_of(vocabulary.items))
         if model.has_user_embeddings:
             (aside / USERS).write_bytes(lines_of(users))
         files.write_json(aside / CARD, {**model_facts(model, vocabulary, users), **(card or {})})

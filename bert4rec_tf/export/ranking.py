@@ -68,11 +68,10 @@ def unique(items: Tensor) -> tf.Tensor:
     return tf.where(repeated, PAD, items)
 
 
-def contained(items: Tensor, others: Tensor, num_items: int) -> tf.Tensor:
+def contained(items: Tensor, others: Tensor) -> tf.Tensor:
     """Returns which items, int32 [r, c], are among `others` of the same row, int32 [r, h]: bool [r, c]."""
-    rows = tf.shape(others)[0]
-    numbers = tf.broadcast_to(tf.range(rows)[:, None], tf.shape(others))
-    indices = tf.reshape(tf.stack([numbers, others], axis=2), [-1, 2])
-    is_there = tf.zeros([rows, num_items + 1], tf.bool)
-    is_there = tf.tensor_scatter_nd_update(is_there, indices, tf.fill(tf.shape(indices)[:1], True))
-    return tf.gather(is_there, items, batch_dims=1)
+    # One column more, because there may be none; no item has this number.
+    one_more = [[0, 0], [0, 1]]
+    ordered = tf.sort(tf.pad(others, one_more, constant_values=tf.int32.max), axis=1)
+    places = tf.searchsorted(ordered, tf.pad(items, one_more))[:, :-1]
+    return tf.gather(ordered, places, batch_dims=1) == items

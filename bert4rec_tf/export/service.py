@@ -8,27 +8,27 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.data.sequences import PAD
-from bert4rec_tf.export import ranking
+from bert4rec_tf.export import item_index, ranking
+from bert4rec_tf.export.functions import (
+    HISTORIES,
+    OF_ITEMS,
+    SIGNATURES,
+    USERS,
+    defaults_of,
+    of_items,
+    with_users,
+    without_users,
+)
+from bert4rec_tf.export.item_index import Plan
+from bert4rec_tf.export.products import FEWEST_ROWS, Products
+from bert4rec_tf.export.ranking import HIDDEN
+from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import graph
 from bert4rec_tf.foundation.types import Tensor
 from bert4rec_tf.models.recommender import Recommender
 
-SIGNATURES = ("serving_default", "recommend", "score", "encode")
-OF_ITEMS = ("similar", "item_vectors")
-"""Signatures about items alone, of models that can compare them and that have vectors of them."""
-
-HISTORIES = tf.TensorSpec([None, None], tf.string, name="histories")
-USERS = tf.TensorSpec([None], tf.string, name="users")
-CANDIDATES = tf.TensorSpec([None, None], tf.string, name="candidates")
-ITEMS = tf.TensorSpec([None], tf.string, name="items")
-K = tf.TensorSpec([], tf.int32, name="k")
-CHOICES = [
-    K,
-    tf.TensorSpec([], tf.bool, name="exclude_seen"),
-    tf.TensorSpec([None, None], tf.string, name="exclude"),
-    CANDIDATES,
-    tf.TensorSpec([], tf.float32, name="popularity_correction"),
-]
+NOTHING = np.zeros([1, 0], np.int32)
+"""No items."""
 
 MAX_PENALTY = 1e38
 """Keeps a corrected score above HIDDEN, however large the correction is."""
@@ -65,6 +65,7 @@ class Service(tf.Module):
         k: default number of items to return, at most n.
         popularity_correction: default of this input, at least 0 and finite.
         users: file of raw ids, line u + 1 for user u; None if the model has no user embeddings.
+        weights: what the model reads; None for its own weights.
     """
 
     def __init__(
@@ -76,17 +77,20 @@ class Service(tf.Module):
         k: int,
         popularity_correction: float = 0.0,
         users: Path | None = None,
+        weights: Sequence[tf.Variable] | None = None,
     ) -> None:
         super().__init__()
         # Only the variables: a Keras model as an attribute would be exported with all its layers.
         self._user_vectors, self._score_vectors = model.user_vectors, model.score_vectors
         self._item_vectors, self._similarities = model.item_vectors, model.similarities
         self._scores_are_logits, self._serves_strangers = model.scores_are_logits, model.serves_strangers
-        self._weights = [weight.value for weight in model.weights]
-        self._log_shares = tf.Variable(log_shares, trainable=False, name="log_shares")
-        self._log_counts = tf.Variable(log_counts, trainable=False, name="log_counts")
+        self._weights = [weight.value for weight in model.weights] if weights is None else list(weights)
+        self._products = None if model.score_products() is None else Products(model)
+        # Row 0 is no item.
+        self._log_shares = tf.Variable(np.append(HIDDEN, log_shares), dtype=tf.float32, name="log_shares")
+        self._log_counts = tf.Variable(np.append(0, log_counts), dtype=tf.float32, name="log_counts")
         self._num_items = len(log_shares)
-        self.k = k
+        self.k, self._default_correction = k, float(popularity_correction)
         asset = tf.saved_model.Asset(str(items))
         self._numbers = _numbers_of_lines(asset)
         names = tf.lookup.TextFileInitializer(asset, tf.int64, _NUMBER, tf.string, _LINE)
@@ -94,11 +98,11 @@ class Service(tf.Module):
         self._users = _numbers_of_lines(tf.saved_model.Asset(str(users))) if users else None
         # Traced once; all signatures call it.
         self._encode = graph(self._encode_request, input_signature=[HISTORIES, USERS] if users else [HISTORIES])
-        defaults = _defaults(k, popularity_correction)
-        functions = _with_users(self, defaults) if users else _without_users(self, defaults)
+        defaults = defaults_of(k, popularity_correction)
+        functions = with_users(self, defaults) if users else without_users(self, defaults)
         for name, function in zip(SIGNATURES, functions, strict=True):
             setattr(self, name, function)
-        for name, function in zip(OF_ITEMS, _of_items(self, model, defaults["k"]), strict=True):
+        for name, function in zip(OF_ITEMS, of_items(self, model, defaults["k"]), strict=True):
             if function is not None:
                 setattr(self, name, function)
 
@@ -106,6 +110,27 @@ class Service(tf.Module):
     def functions(self) -> tuple[str, ...]:
         """The names of its functions."""
         return tuple(name for name in (*SIGNATURES, *OF_ITEMS) if hasattr(self, name))
+
+    def item_index(self, plan: Plan) -> tuple[dict[str, np.ndarray], float]:
+        """Makes an index of the items (`item_index.make`). Raises UserError if scores are no products."""
+        if self._products is None:
+            raise UserError("An index needs a model that scores by products of vectors, and this one does not")
+        products, penalties = self._products, self._correction(tf.constant(self._default_correction))
+        offsets = penalties(self._products.biases(), tf.convert_to_tensor(self._log_counts))
+
+        def rows(items: np.ndarray) -> np.ndarray:
+            return tf.concat([products.gather(items), tf.gather(offsets, items)[:, None]], axis=1).numpy()
+
+        @graph
+        def best(vectors: Tensor) -> Tensor:
+            def adjust(scores: Tensor, begin: Tensor, end: Tensor) -> Tensor:
+                return penalties(scores, self._log_counts[begin:end])
+
+            return products.best(vectors, self._at_most(tf.constant(item_index.K)), NOTHING, adjust)[0]
+
+        found = best(tf.constant(plan.vectors, tf.float32)).numpy()
+        width = plan.vectors.shape[1] + 1
+        return item_index.make(rows, self._num_items, width, plan, found, self.k, self._default_correction)
 
     def _encode_request(self, histories: Tensor, users: Tensor | None = None) -> EncodedRequest:
         """Encodes raw histories, string [b, any], and raw users, string [b], if the model has user embeddings."""
@@ -167,19 +192,17 @@ class Service(tf.Module):
             return tf.concat([tf.gather(seen, rows), excluded(rows)], axis=1)
 
         def among_all(rows: Tensor) -> tuple[Tensor, Tensor]:
-            scores, normalisers = self._all_scores(encoded, rows)
-            items, best_scores = ranking.best(ranking.hide(corrected(scores), hidden(rows)), None, k)
-            return items, best_scores - normalisers
+            return self._best(encoded, rows, hidden(rows), corrected, k)
 
         def among_candidates(rows: Tensor) -> tuple[Tensor, Tensor]:
             items = ranking.unique(chosen(rows))
-            scores = corrected(self._scores_of(encoded, rows, items), items)
-            scores = tf.where(ranking.contained(items, hidden(rows), self._num_items), ranking.HIDDEN, scores)
+            scores = corrected(self._scores_of(encoded, rows, items), tf.gather(self._log_counts, items))
+            scores = tf.where(ranking.contained(items, hidden(rows)), HIDDEN, scores)
             return ranking.best(scores, items, k)
 
         has_candidates = tf.broadcast_to(tf.reduce_any(candidates != "", axis=1), [number])
         parts = [tf.cast(tf.where(which)[:, 0], tf.int32) for which in (~has_candidates, has_candidates)]
-        widths = [self._num_items, self._width(encoded, candidates)]
+        widths = [self._width, self._width_of(encoded, candidates)]
         pairs = [
             ranking.in_blocks(function, rows, width, (tf.int32, tf.float32))
             for function, rows, width in zip((among_all, among_candidates), parts, widths)
@@ -195,7 +218,7 @@ class Service(tf.Module):
         (scores,) = ranking.in_blocks(
             lambda rows: (self._scores_of(encoded, rows, chosen(rows)),),
             tf.range(number),
-            self._width(encoded, candidates),
+            self._width_of(encoded, candidates),
             (tf.float32,),
         )
         return {"scores": scores, "unknown": encoded.unknown}
@@ -209,18 +232,25 @@ class Service(tf.Module):
 
         def of_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
             chosen = tf.gather(numbers, rows)[:, None]
+            if self._products is not None:
+                vectors = tf.math.l2_normalize(self._products.gather(chosen[:, 0]), axis=1)
+                found, scores, _ = self._products.best(vectors, k, chosen, is_cosine=True)
+                return tf.where(chosen == PAD, PAD, found), tf.where(chosen == PAD, HIDDEN, scores)
             scores = self._similarities(tf.maximum(chosen[:, 0], 1))
-            scores = tf.where(chosen == PAD, ranking.HIDDEN, ranking.hide(scores, chosen))
+            scores = tf.where(chosen == PAD, HIDDEN, ranking.hide(scores, chosen))
             return ranking.best(scores, None, k)
 
         dtypes = (tf.int32, tf.float32)
-        found, scores = ranking.in_blocks(of_rows, tf.range(tf.size(numbers)), self._num_items, dtypes)
+        found, scores = ranking.in_blocks(of_rows, tf.range(tf.size(numbers)), self._width, dtypes)
         return {"items": self._raw(found), "scores": scores, "unknown": tf.cast(numbers == PAD, tf.int32)}
 
     def vectors_of(self, items: Tensor) -> dict[str, Tensor]:
         """Returns the `vectors` of raw items, string [b]: float32 [b, d], zeros for unknown ids."""
         numbers = self._items_of(items)
-        vectors = tf.gather(tf.cast(self._item_vectors(), tf.float32), tf.maximum(numbers - 1, 0))
+        if self._products is not None:
+            vectors = self._products.gather(numbers)
+        else:
+            vectors = tf.gather(tf.cast(self._item_vectors(), tf.float32), tf.maximum(numbers - 1, 0))
         vectors = tf.where(numbers[:, None] == PAD, 0.0, vectors)
         return {"vectors": vectors, "unknown": tf.cast(numbers == PAD, tf.int32)}
 
@@ -232,19 +262,15 @@ class Service(tf.Module):
         return self._names.lookup(tf.cast(items, tf.int64) - 1)
 
     def _correction(self, strength: Tensor) -> Callable[..., Tensor]:
-        """Returns a function that lowers scores, float32 [r, c], by `strength` * log(count + 1).
-
-        It also takes the columns' items, int32 [r, c]; without them column j is item j + 1.
-        """
+        """Returns a function that lowers scores, float32 [r, c], by `strength` times log(count + 1) [r or none, c]."""
         message = "`popularity_correction` must be at least 0 and finite. Received:"
         is_valid = tf.math.is_finite(strength) & (strength >= 0)
         with tf.control_dependencies([tf.debugging.Assert(is_valid, [message, strength])]):
             strength = tf.identity(strength)
-        penalties = tf.minimum(strength * self._log_counts, MAX_PENALTY)
 
-        def corrected(scores: Tensor, items: Tensor | None = None) -> tf.Tensor:
+        def corrected(scores: Tensor, log_counts: Tensor) -> tf.Tensor:
             def lowered() -> tf.Tensor:
-                return scores - (penalties if items is None else tf.gather(penalties, tf.maximum(items - 1, 0)))
+                return scores - tf.minimum(strength * log_counts, MAX_PENALTY)
 
             return tf.cond(strength > 0, lowered, lambda: scores)
 
@@ -258,30 +284,52 @@ class Service(tf.Module):
         items = self._items_of(raw)
         return lambda rows: tf.gather(items, tf.minimum(rows, tf.shape(items)[0] - 1))
 
-    def _width(self, encoded: EncodedRequest, candidates: Tensor) -> Tensor:
+    @property
+    def _width(self) -> int:
+        """How many scores are computed at once per row if all items are ranked."""
+        return self._num_items if self._products is None else min(FEWEST_ROWS, self._num_items)
+
+    def _width_of(self, encoded: EncodedRequest, candidates: Tensor) -> Tensor:
         """Returns how many elements scoring the candidates needs per row."""
         rows_of_table = tf.shape(candidates)[1] * encoded.vectors.shape[1]
-        return tf.maximum(rows_of_table, self._num_items) if self._scores_are_logits else rows_of_table
+        return tf.maximum(rows_of_table, self._width) if self._scores_are_logits else rows_of_table
 
-    def _all_scores(self, encoded: EncodedRequest, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the scores of all items, float32 [r, n], and the log-normalisers to subtract, [r, 1]."""
-        scores = tf.cast(self._score_vectors(tf.gather(encoded.vectors, rows)), tf.float32)
-        cold = tf.gather(encoded.cold, rows)[:, None]
-        normalisers = tf.zeros_like(scores[:, :1])
-        if self._scores_are_logits:
-            normalisers = tf.where(cold, 0.0, tf.reduce_logsumexp(scores, axis=1, keepdims=True))
-        scores = tf.cond(tf.reduce_any(cold), lambda: tf.where(cold, self._log_shares[None, :], scores), lambda: scores)
-        return scores, normalisers
+    def _best(
+        self, encoded: EncodedRequest, rows: Tensor, hidden: Tensor, corrected: Callable[..., Tensor], k: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Returns the best of all items, int32 [r, k], and their scores. `hidden`: int32 [r, any], left out."""
+        vectors, cold = tf.gather(encoded.vectors, rows), tf.gather(encoded.cold, rows)[:, None]
+        any_cold = tf.reduce_any(cold)
+
+        def adjust(scores: Tensor, begin: Tensor, end: Tensor) -> Tensor:
+            shares = self._log_shares[begin:end]
+            scores = tf.cond(any_cold, lambda: tf.where(cold, shares, scores), lambda: scores)
+            return corrected(scores, self._log_counts[begin:end])
+
+        if self._products is not None:
+            items, scores, normalisers = self._products.best(vectors, k, hidden, adjust, self._scores_are_logits)
+        else:
+            scores = tf.cast(self._score_vectors(vectors), tf.float32)
+            normalisers = self._normalisers(vectors, scores)
+            scores = ranking.hide(adjust(scores, 1, self._num_items + 1), hidden)
+            items, scores = ranking.best(scores, None, k)
+        return items, scores - tf.where(cold, 0.0, normalisers)
+
+    def _normalisers(self, vectors: Tensor, scores: Tensor | None = None) -> tf.Tensor:
+        """Returns what to subtract from the scores of all items, if they are known, float32 [r, 1]; 0 if not logits."""
+        if not self._scores_are_logits:
+            return tf.zeros([tf.shape(vectors)[0], 1])
+        if self._products is not None:
+            return self._products.best(vectors, tf.constant(0), NOTHING, is_logits=True)[2]
+        scores = tf.cast(self._score_vectors(vectors), tf.float32) if scores is None else scores
+        return tf.reduce_logsumexp(scores, axis=1, keepdims=True)
 
     def _scores_of(self, encoded: EncodedRequest, rows: Tensor, items: Tensor) -> tf.Tensor:
         """Returns the scores of some items, int32 [r, c], HIDDEN for 0: float32 [r, c]."""
         vectors = tf.gather(encoded.vectors, rows)
-        scores = tf.cast(self._score_vectors(vectors, items), tf.float32)
-        if self._scores_are_logits:
-            scores -= tf.reduce_logsumexp(tf.cast(self._score_vectors(vectors), tf.float32), axis=1, keepdims=True)
-        shares = tf.gather(self._log_shares, tf.maximum(items - 1, 0))
-        scores = tf.where(tf.gather(encoded.cold, rows)[:, None], shares, scores)
-        return tf.where(items == PAD, ranking.HIDDEN, scores)
+        scores = tf.cast(self._score_vectors(vectors, items), tf.float32) - self._normalisers(vectors)
+        scores = tf.where(tf.gather(encoded.cold, rows)[:, None], tf.gather(self._log_shares, items), scores)
+        return tf.where(items == PAD, HIDDEN, scores)
 
 
 def _rows(name: str, raw: Tensor, number: Tensor) -> tf.Tensor:
@@ -295,89 +343,3 @@ def _rows(name: str, raw: Tensor, number: Tensor) -> tf.Tensor:
 def _numbers_of_lines(asset: tf.saved_model.Asset) -> tf.lookup.StaticHashTable:
     lines = tf.lookup.TextFileInitializer(asset, tf.string, _LINE, tf.int64, _NUMBER)
     return tf.lookup.StaticHashTable(lines, default_value=-1)
-
-
-def _defaults(k: int, popularity_correction: float) -> dict[str, tf.Tensor]:
-    """Returns the default values of `recommend`."""
-    nothing = tf.zeros([1, 0], tf.string)
-    return {
-        "k": tf.constant(k),
-        "exclude_seen": tf.constant(True),
-        "exclude": nothing,
-        "candidates": nothing,
-        "popularity_correction": tf.constant(popularity_correction, tf.float32),
-    }
-
-
-def _without_users(service: Service, defaults: dict[str, tf.Tensor]) -> tuple[Callable, ...]:
-    """The functions of SIGNATURES for a model without user embeddings."""
-
-    @graph(input_signature=[HISTORIES, *CHOICES])
-    def recommend(
-        histories,
-        k=defaults["k"],
-        exclude_seen=defaults["exclude_seen"],
-        exclude=defaults["exclude"],
-        candidates=defaults["candidates"],
-        popularity_correction=defaults["popularity_correction"],
-    ):
-        return service.recommend_to((histories,), k, exclude_seen, exclude, candidates, popularity_correction)
-
-    @graph(input_signature=[HISTORIES])
-    def serving_default(histories):
-        return recommend(histories, **defaults)
-
-    @graph(input_signature=[HISTORIES, CANDIDATES])
-    def score(histories, candidates):
-        return service.score_for(histories, candidates=candidates)
-
-    @graph(input_signature=[HISTORIES])
-    def encode(histories):
-        return service.encode_for(histories)
-
-    return serving_default, recommend, score, encode
-
-
-def _with_users(service: Service, defaults: dict[str, tf.Tensor]) -> tuple[Callable, ...]:
-    """The functions of SIGNATURES for a model with user embeddings."""
-
-    @graph(input_signature=[HISTORIES, USERS, *CHOICES])
-    def recommend(
-        histories,
-        users,
-        k=defaults["k"],
-        exclude_seen=defaults["exclude_seen"],
-        exclude=defaults["exclude"],
-        candidates=defaults["candidates"],
-        popularity_correction=defaults["popularity_correction"],
-    ):
-        return service.recommend_to((histories, users), k, exclude_seen, exclude, candidates, popularity_correction)
-
-    @graph(input_signature=[HISTORIES, USERS])
-    def serving_default(histories, users):
-        return recommend(histories, users, **defaults)
-
-    @graph(input_signature=[HISTORIES, USERS, CANDIDATES])
-    def score(histories, users, candidates):
-        return service.score_for(histories, users, candidates=candidates)
-
-    @graph(input_signature=[HISTORIES, USERS])
-    def encode(histories, users):
-        return service.encode_for(histories, users)
-
-    return serving_default, recommend, score, encode
-
-
-def _of_items(service: Service, model: Recommender, default: tf.Tensor) -> tuple[Callable | None, ...]:
-    """The functions of OF_ITEMS; None for what the model lacks."""
-
-    @graph(input_signature=[ITEMS, K])
-    def similar(items, k=default):
-        return service.similar_to(items, k)
-
-    @graph(input_signature=[ITEMS])
-    def item_vectors(items):
-        return service.vectors_of(items)
-
-    can_compare, has_vectors = model.similarities([1]) is not None, model.item_vectors() is not None
-    return similar if can_compare else None, item_vectors if has_vectors else None

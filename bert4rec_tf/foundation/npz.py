@@ -92,6 +92,18 @@ def mapped(path: Path) -> dict[str, np.ndarray]:
     return found
 
 
+def checked(path: Path) -> dict[str, np.ndarray]:
+    """Returns `mapped` arrays, after reading all of them once to verify their checksums."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except UNREADABLE as error:
+        raise CorruptFileError(f"{path}: cannot be read ({error})") from error
+    if damaged is not None:
+        raise CorruptFileError(f"{path}: cannot be read (bad checksum of {damaged})")
+    return mapped(path)
+
+
 def read(path: Path, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
     """Returns the named arrays of a file; all of them by default.
 

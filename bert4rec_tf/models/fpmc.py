@@ -51,9 +51,9 @@ class Fpmc(Recommender):
         parts = ((user, self.of_users), (last, self.of_last))
         return tf.add_n([scores_of(part, table, None, candidates, self.num_items) for part, table in parts])
 
-    def score_products(self) -> tuple[Tensor, None]:
-        """Returns [of_users ; of_last], [n + 1, 2 d], what meets the user and the last item. A copy of both tables."""
-        return tf.concat([self.of_users, self.of_last], axis=1), None
+    def item_vectors(self) -> Tensor:
+        """Returns [of_users ; of_last], [n, 2 d]: what meets the user and the last item."""
+        return tf.concat([self.of_users[1:], self.of_last[1:]], axis=1)
 
     def _context(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns U_u and L_last, both [b, d]; zeros for the last item of an empty history."""

@@ -136,7 +136,7 @@ class FittedModel:
     @property
     def items(self) -> list[str]:
         """The items, the most popular first: row i of `item_vectors` is of `items[i]`."""
-        return self.saved.items
+        return list(self.saved.items)
 
     @property
     def users(self) -> list[str]:

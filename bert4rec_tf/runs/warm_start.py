@@ -99,7 +99,7 @@ def _of_run(workdir: WorkDirectory, checkpoint: Path | None, path: Path) -> Sour
     origin = {"path": str(path.resolve()), "checkpoint": restored, "step": step, "dataset": run.dataset}
     if run.initial_weights is None:
         origin["data_fingerprint"] = config["data_fingerprint"]
-    return Source.of_model(run.model, model, vocabulary.items.tolist(), users, **origin)
+    return Source.of_model(run.model, model, list(vocabulary.items), users, **origin)
 
 
 def _restore(model: Recommender, workdir: WorkDirectory, checkpoint: Path | None) -> tuple[str, int]:

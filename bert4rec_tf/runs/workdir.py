@@ -17,6 +17,7 @@ from bert4rec_tf.data.sequences import Sequences, Vocabulary, fingerprint_of
 from bert4rec_tf.export.layout import CONFIG, SAVED_MODEL
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.foundation.progress import warn
 
 FORMAT = 3
@@ -236,9 +237,10 @@ class WorkDirectory:
     def read_vocabulary(self) -> Vocabulary:
         """Returns the vocabulary of the run. Raises UserError if it is missing or has changed."""
         try:
-            items = self.vocabulary.read_text(encoding="utf-8").split("\n")[:-1]
+            with self.vocabulary.open("rb") as file:
+                items = Lines(file.read())
             counts = np.array(self.counts.read_text(encoding="utf-8").split(), np.int64)
-            vocabulary = Vocabulary(np.array(items, object), counts)
+            vocabulary = Vocabulary(items, counts)
         except (OSError, ValueError, OverflowError) as error:
             raise self._bad_vocabulary(f"cannot be read ({error})") from error
         expected = self.read_config()["vocabulary_fingerprint"]

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from pyarrow import parquet
 
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.foundation.progress import Progress, warn
 from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.serving.client import Choices, SavedRecommender
@@ -51,15 +52,16 @@ class Counts:
     unknown: int = 0
     without_known: int = 0
 
-    def add(self, rows: Sequence[Row], known: Collection[str]) -> None:
-        """Counts some users."""
-        for _, history in rows:
-            ids = [item for item in history if item]
-            found = sum(item in known for item in ids)
-            self.users += 1
-            self.ids += len(ids)
-            self.unknown += len(ids) - found
-            self.without_known += not found
+    def add(self, rows: Sequence[Row], items: Lines) -> None:
+        """Counts some users of a model with these items."""
+        histories = [[item for item in history if item] for _, history in rows]
+        lengths = [len(history) for history in histories]
+        known = items.contained(itertools.chain.from_iterable(histories))
+        found = np.bincount(np.repeat(np.arange(len(rows)), lengths), known, len(rows))
+        self.users += len(rows)
+        self.ids += len(known)
+        self.unknown += len(known) - int(known.sum())
+        self.without_known += int((found == 0).sum())
 
     def __str__(self) -> str:
         return (
@@ -106,6 +108,7 @@ def recommend_file(
     job = {
         "source": users.checksum,
         "model": _checksum_of_folder(model.local_folder),
+        "search": model.search,
         "choices": json.loads(json.dumps(asdict(choices))),
         "titles": None if titles is None else hashlib.sha256(json.dumps(titles).encode()).hexdigest(),
         "users_of_a_part": PART_BATCHES * BATCH_USERS,
@@ -113,7 +116,7 @@ def recommend_file(
     parts = target.with_name(f".{target.name}.parts")
     with files.FolderLock(parts, BUSY).lock():
         _keep_parts_of(job, parts)
-        part = Part(model.folder.absolute(), model.trusted, target.suffix, choices, titles)
+        part = Part(model.folder.absolute(), model.trusted, model.search, target.suffix, choices, titles)
         paths, counts = _make_parts(model, users, parts, part, silent, each, at_once)
         with files.atomic_write(target) as aside:
             writer.join(paths, aside)
@@ -139,10 +142,11 @@ def _keep_parts_of(job: dict, parts: Path) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What the parts of a job have in common: the model's folder, trust, the target's ending, choices and titles."""
+    """What the parts of a job have in common: how the model is loaded, the target's ending, choices and titles."""
 
     folder: Path
     trusted: bool
+    search: str
     suffix: str
     choices: Choices
     titles: Mapping[str, str] | None
@@ -166,7 +170,7 @@ def _make_parts(
     """Writes the missing parts. Returns the paths of all parts, and what was in the histories."""
     done = PART_BATCHES * len(list(folder.glob("part-*")))
     progress = Progress("recommending", -(-users.most // BATCH_USERS), done, BATCH_USERS, silent=silent)
-    paths, counts, rows, known = [], Counts(), users.rows(), frozenset(model.items)
+    paths, counts, rows = [], Counts(), users.rows()
     waiting: list[tuple[Sequence[Row], Path]] = []
 
     def write_waiting() -> None:
@@ -181,7 +185,7 @@ def _make_parts(
 
     try:
         while some := list(itertools.islice(rows, PART_BATCHES * BATCH_USERS)):
-            counts.add(some, known)
+            counts.add(some, model.items)
             paths.append(folder / f"part-{len(paths):06d}")
             if not paths[-1].exists():
                 waiting.append((some, paths[-1].absolute()))
@@ -194,16 +198,16 @@ def _make_parts(
 
 
 @functools.cache
-def _model_with_one_thread(folder: Path, trusted: bool) -> SavedRecommender:
+def _model_with_one_thread(folder: Path, trusted: bool, search: str) -> SavedRecommender:
     """Returns the model of a process of a cluster, which loads it once."""
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    return SavedRecommender(folder, trusted)
+    return SavedRecommender(folder, trusted, search)
 
 
 def part_elsewhere(part: Part, rows: Sequence[Row], path: Path) -> None:
     """Writes the part of some users in another process, with one thread."""
-    part.write(_model_with_one_thread(part.folder, part.trusted), rows, path, Progress("", 1, silent=True))
+    part.write(_model_with_one_thread(part.folder, part.trusted, part.search), rows, path, Progress("", 1, silent=True))
 
 
 def recommended(

@@ -11,8 +11,10 @@ import tensorflow as tf
 
 from bert4rec_tf.config import popularity
 from bert4rec_tf.export.histories import Histories
+from bert4rec_tf.export.item_index import EXACT
 from bert4rec_tf.export.layout import model_folder
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.serving.signatures import LoadedModel, ModelError
 
 INPUTS = {"histories", "k", "exclude_seen", "exclude", "candidates"}
@@ -80,10 +82,11 @@ class SavedRecommender:
     Args:
         folder: of the SavedModel, or a work directory that has one.
         trusted: whether it may do more than compute (`serving.trust`).
+        search: how the best of all items are found: exactly, or by the export's index (`serving.approximate`).
 
     Attributes:
         folder: of the SavedModel.
-        trusted: whether it may do more than compute.
+        trusted, search: as given.
         local_folder: the same, or its copy if it is in a store.
         has_user_embeddings: whether `recommend` needs the users' ids.
 
@@ -91,9 +94,9 @@ class SavedRecommender:
         UserError: if the folder does not hold such a SavedModel.
     """
 
-    def __init__(self, folder: Path, trusted: bool = False) -> None:
-        self.folder, self.trusted = (folder := model_folder(folder)), trusted
-        self._model = LoadedModel(folder, trusted)
+    def __init__(self, folder: Path, trusted: bool = False, search: str = EXACT) -> None:
+        self.folder, self.trusted, self.search = (folder := model_folder(folder)), trusted, search
+        self._model = LoadedModel(folder, trusted, search)
         self.local_folder = self._model.folder
         signature = self._model.signatures.get("recommend")
         if signature is None or not set(signature.inputs) >= INPUTS or set(signature.outputs) != OUTPUTS:
@@ -107,7 +110,7 @@ class SavedRecommender:
         return self._model.card
 
     @property
-    def items(self) -> list[str]:
+    def items(self) -> Lines:
         """The raw ids of all items."""
         if self._model.items is None:
             raise UserError(f"{self.folder}: has no list of its items")

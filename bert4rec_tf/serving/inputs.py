@@ -4,7 +4,7 @@ import csv
 import hashlib
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from bert4rec_tf.data.reading import conversion, layouts
 from bert4rec_tf.data.reading.columns import TEXT, Columns
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.foundation.progress import warn
 
 SAMPLE_ROWS = 20_000
@@ -37,7 +38,7 @@ class Users:
     rows: Callable[[], Iterator[Row]]
 
 
-def of_histories(path: Path, known: Collection[str]) -> Users:
+def of_histories(path: Path, known: Lines) -> Users:
     """Reads a file of histories: the user, then the items, oldest first. CSV without a header, `.gz` or not.
 
     Args:
@@ -67,7 +68,7 @@ def of_interactions(asked: Interactions) -> tuple[Users, conversion.Report]:
     return Users(sequences.fingerprint, sequences.num_users, rows), report
 
 
-def _refuse_interactions(path: Path, known: Collection[str]) -> None:
+def _refuse_interactions(path: Path, known: Lines) -> None:
     """Raises UserError if each row is one action: every row would become a history."""
     with files.open_binary(path) as file:
         start = file.read(layouts.SAMPLE)
@@ -83,7 +84,7 @@ def _refuse_interactions(path: Path, known: Collection[str]) -> None:
         )
 
 
-def _are_actions(rows: Sequence[Row], known: Collection[str]) -> bool:
+def _are_actions(rows: Sequence[Row], known: Lines) -> bool:
     """Returns whether rows without a header look like actions: equally long, with many rows per user or a time.
 
     They do not if an item of the model is in the last column. Of two columns, one user twice is enough.
@@ -94,7 +95,7 @@ def _are_actions(rows: Sequence[Row], known: Collection[str]) -> bool:
         if distinct == len(rows) > 1:
             warn("every history has one item; if each row is one action, use --interactions in place of --input")
         return distinct < len(rows)
-    if len(lengths) != 1 or not last or any(item in known for item in last):
+    if len(lengths) != 1 or not last or known.contained(last).any():
         return False
     return 2 * distinct <= len(rows) or all(_TIME.fullmatch(text) for text in last)
 

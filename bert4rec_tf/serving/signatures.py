@@ -15,13 +15,19 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bert4rec_tf.export.histories import HISTORIES, Histories
+from bert4rec_tf.export.item_index import APPROXIMATE, EXACT, SEARCHES
 from bert4rec_tf.export.layout import ASSETS, CARD_OF_SAVED_MODEL, MODEL, USERS, VOCABULARY
-from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.errors import UserError, unknown_name
+from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.foundation.stores import LocalCopy
+from bert4rec_tf.serving.approximate import ApproximateSearch
 from bert4rec_tf.serving.trust import check_only_computes
 
 SERVE = "serve"
 """TensorFlow's tag of the graph for serving."""
+
+SEARCHING = ("serving_default", "recommend")
+"""The signatures that find the best of all items for users."""
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -73,6 +79,7 @@ class LoadedModel:
     Args:
         folder: of the SavedModel.
         trusted: whether it may do more than compute (`serving.trust`).
+        search: how the best of all items are found, one of SEARCHES.
 
     Attributes:
         folder: where it lies on this machine; of one in a store, a copy.
@@ -84,11 +91,16 @@ class LoadedModel:
         UserError: if there is no SavedModel, it cannot be read, or it could do more than compute.
     """
 
-    def __init__(self, folder: Path, trusted: bool = False) -> None:
+    def __init__(self, folder: Path, trusted: bool = False, search: str = EXACT) -> None:
+        if search not in SEARCHES:
+            raise unknown_name("search", search, SEARCHES)
         self._copy = LocalCopy(folder)
         self.folder = self._copy.folder
+        self.approximate: ApproximateSearch | None = None
         try:
             self._load(self.folder, trusted)
+            if search == APPROXIMATE:
+                self.approximate = ApproximateSearch(self.folder, self.items or Lines(b""), self._call)
         except UserError as error:
             raise UserError(str(error).replace(str(self.folder), str(folder))) from error
 
@@ -110,7 +122,7 @@ class LoadedModel:
         _check_lines(folder / ASSETS / USERS, self.card.get("users"))
 
     @cached_property
-    def items(self) -> list[str] | None:
+    def items(self) -> Lines | None:
         """The raw ids of its items, the most popular first; None if it has no list of them.
 
         Raises:
@@ -118,8 +130,8 @@ class LoadedModel:
         """
         path = self.folder / ASSETS / VOCABULARY
         try:
-            return path.read_bytes().decode().split("\n")[:-1] if path.is_file() else None
-        except (OSError, UnicodeDecodeError) as error:
+            return Lines(path.read_bytes()) if path.is_file() else None
+        except (OSError, ValueError) as error:
             raise UserError(f"{path}: cannot be read ({error})") from error
 
     @cached_property
@@ -130,7 +142,7 @@ class LoadedModel:
 
     def history_of(self, user: str) -> list[str]:
         """Returns the raw ids of a user's last items, oldest first. Raises UserError for an unknown user."""
-        return [self.items[number - 1] for number in self.histories[user]]
+        return [self.items[int(number) - 1] for number in self.histories[user]]
 
     def call(self, signature: str, arrays: Arrays) -> dict[str, np.ndarray]:
         """Returns the outputs of a signature. Inputs that are not given have their default values.
@@ -138,6 +150,14 @@ class LoadedModel:
         Raises:
             ModelError: if the model cannot compute them.
         """
+        if self.approximate is None or signature not in SEARCHING:
+            return self._call(signature, arrays)
+        try:
+            return self.approximate.recommend(arrays)
+        except ValueError as error:
+            raise ModelError(str(error), is_client_error=True) from error
+
+    def _call(self, signature: str, arrays: Arrays) -> dict[str, np.ndarray]:
         infos = self.signatures[signature].inputs
         defaults = {name: info.default for name, info in infos.items() if info.default is not None}
         inputs = {**defaults, **arrays}

@@ -9,9 +9,10 @@ from pyarrow import parquet
 
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.serving import inputs
 
-KNOWN = [str(item) for item in range(1, 60)]
+KNOWN = Lines.of([str(item) for item in range(1, 60)])
 
 
 def ratings(separator=",", width=4):

@@ -22,11 +22,12 @@ from support.exports import AWKWARD
 
 from bert4rec_tf.commands import main
 from bert4rec_tf.data.sequences import Vocabulary
+from bert4rec_tf.export.functions import CHOICES, HISTORIES
 from bert4rec_tf.export.histories import HISTORIES as HISTORIES_FILE
 from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.export.saved_model import export
-from bert4rec_tf.export.service import CHOICES, HISTORIES
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.models import BprMf, Pop
 from bert4rec_tf.serving import batch, client, inputs
 
@@ -155,7 +156,7 @@ def check(found, rows, k):
 
 
 def recommend_file(model, source, target, choices):
-    return batch.recommend_file(model, inputs.of_histories(source, NAMES), target, choices, silent=True)
+    return batch.recommend_file(model, inputs.of_histories(source, Lines.of(NAMES)), target, choices, silent=True)
 
 
 @pytest.fixture
@@ -287,7 +288,7 @@ def test_a_damaged_packed_file_is_told(tmp_path):
     for place in range(10, len(whole)):
         (tmp_path / "in.csv.gz").write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
         with pytest.raises(UserError, match="cannot be read") as told:
-            inputs.of_histories(tmp_path / "in.csv.gz", NAMES)
+            inputs.of_histories(tmp_path / "in.csv.gz", Lines.of(NAMES))
         causes.add(type(told.value.__cause__))
     assert {zlib.error, gzip.BadGzipFile} <= causes
 

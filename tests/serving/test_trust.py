@@ -192,7 +192,7 @@ def test_a_trusted_model_is_trusted_elsewhere_too(own, tmp_path, monkeypatch):
         monkeypatch.setattr(tf.config.threading, f"set_{number}_op_parallelism_threads", lambda _: None)
     model = SavedRecommender(tmp_path / "model", trusted=True)
     (tmp_path / "in.csv").write_text(f"ann,{model.items[0]}\n")
-    users = inputs.of_histories(tmp_path / "in.csv", frozenset(model.items))
+    users = inputs.of_histories(tmp_path / "in.csv", model.items)
     batch.recommend_file(model, users, tmp_path / "out.csv", Choices(k=2), silent=True, each=map)
     assert len((tmp_path / "out.csv").read_text().splitlines()) == 3
 

@@ -68,7 +68,7 @@ def open_versions(settings: ServerSettings, report: Callable[[str], None] = warn
     titles, tags = read_titles_and_tags(expanded_path(settings.titles)) if settings.titles else ({}, {})
 
     def load(folder: Path, number: int) -> Served:
-        model = LoadedModel(folder, settings.trust_model)
+        model = LoadedModel(folder, settings.trust_model, settings.search)
         _ = model.histories  # A damaged file is found now, not by the first request.
         model.warm_up()
         items = list(titles) if model.items is None else model.items

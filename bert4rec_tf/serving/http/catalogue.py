@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from bert4rec_tf.foundation.lines import Lines
+
 MAX_WORDS = 8
 """A search looks for so many different words; further ones do not count."""
 
@@ -14,6 +16,7 @@ MAX_LINES = 10_000
 """A search within words looks at so many lines at most. Only parts of words that say little occur in more lines."""
 
 _NO_WORD = re.compile(r"[^\w\n]+")
+_PLAIN = bytes(ord(" ") if _NO_WORD.fullmatch(chr(code)) else code for code in range(256))
 _ACCENTS = re.compile("[\u0300-\u036f]")
 
 
@@ -32,9 +35,8 @@ class Catalogue:
         self.items = items
         self.titles = titles
         self.tags = tags or {}
-        self._rows = {item: row for row, item in enumerate(items)}
-        lines = (f"{item} {titles.get(item, '')}".replace("\n", " ") for item in items)
-        self._text = _folded("".join(f"\n {line}" for line in lines)).encode() + b"\n"
+        self._row_of = items.find if isinstance(items, Lines) else {item: row for row, item in enumerate(items)}.get
+        self._text = _text_of(items, titles) + b"\n"
         self._ends = np.flatnonzero(np.frombuffer(self._text, np.uint8) == ord("\n"))
         self._words = _Words(self._text, self._ends)
 
@@ -53,7 +55,8 @@ class Catalogue:
         if not query:
             return list(self.items[:limit])
         words = list(dict.fromkeys(_folded(query.replace("\n", " ")).encode("utf-8", "ignore").split()))[:MAX_WORDS]
-        rows = [self._rows[query]] if query in self._rows else []
+        same = self._row_of(query)
+        rows = [] if same is None else [same]
         if words:
             beginnings = [self._words.lines(word) for word in words]
             found = np.zeros(len(self.items), bool)
@@ -79,6 +82,15 @@ class Catalogue:
                 yield int(np.searchsorted(self._ends, position)) - 1
             lines += 1
             position = self._text.find(rarest, end)
+
+
+def _text_of(items: Sequence[str], titles: Mapping[str, str]) -> bytes:
+    """Returns the folded words of each item in a line, after a line end and a blank."""
+    if titles or not isinstance(items, Lines) or not items.content.isascii():
+        lines = (f"{item} {titles.get(item, '')}".replace("\n", " ") for item in items)
+        return _folded("".join(f"\n {line}" for line in lines)).encode()
+    plain = items.content[:-1].lower().translate(_PLAIN)
+    return b"\n " + plain.replace(b"\n", b"\n ") if items else b""
 
 
 class _Words:

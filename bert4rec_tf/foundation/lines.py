@@ -1,0 +1,72 @@
+"""Texts of a file with one per line, in the file's bytes and not as Python objects."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, overload
+
+import numpy as np
+
+END = b"\n"
+
+
+class Lines(Sequence[str]):
+    """Texts without line breaks, each different. One becomes an object only when it is asked for.
+
+    Args:
+        content: UTF-8, each text followed by a line break.
+
+    Raises:
+        ValueError: if the last line break is missing, or the content is not UTF-8 (UnicodeDecodeError).
+    """
+
+    def __init__(self, content: bytes) -> None:
+        if content and not content.endswith(END):
+            raise ValueError("the last line is cut short")
+        if not content.isascii():
+            content.decode()
+        self.content = content
+        self._begins = np.append(0, np.flatnonzero(np.frombuffer(content, np.uint8) == ord(END)) + 1)
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> "Lines":
+        """Returns texts that are objects as lines."""
+        return cls("".join(f"{text}\n" for text in texts).encode())
+
+    def __len__(self) -> int:
+        return len(self._begins) - 1
+
+    def bytes_of(self, row: int) -> bytes:
+        """Returns a text, from 0, as UTF-8."""
+        return self.content[self._begins[row] : self._begins[row + 1] - 1]
+
+    @overload
+    def __getitem__(self, row: int) -> str: ...
+
+    @overload
+    def __getitem__(self, row: slice) -> list[str]: ...
+
+    def __getitem__(self, row: Any) -> Any:
+        rows = range(len(self))[row]
+        return [self[one] for one in rows] if isinstance(rows, range) else self.bytes_of(rows).decode()
+
+    def __iter__(self) -> Iterator[str]:
+        return (self.bytes_of(row).decode() for row in range(len(self)))
+
+    def find(self, text: str) -> int | None:
+        """Returns the row of a text; None if it is not there. Reads the whole content."""
+        line = text.encode("utf-8", "surrogateescape") + END
+        place = 0 if self.content.startswith(line) else self.content.find(END + line) + 1
+        is_there = END not in line[:-1] and (place > 0 or self.content.startswith(line))
+        return int(np.searchsorted(self._begins, place)) if is_there else None
+
+    def __contains__(self, text: object) -> bool:
+        return isinstance(text, str) and self.find(text) is not None
+
+    def contained(self, texts: Iterable[str]) -> np.ndarray:
+        """Returns which of some texts are there, bool. Ask for many at once: each call reads the whole content."""
+        import pyarrow  # `data.sequences` needs NumPy alone.
+        from pyarrow import compute
+
+        asked = [text.encode("utf-8", "surrogateescape") + END for text in texts]
+        buffers = [None, pyarrow.py_buffer(self._begins), pyarrow.py_buffer(self.content)]
+        known = pyarrow.LargeBinaryArray.from_buffers(pyarrow.large_binary(), len(self), buffers)
+        return np.asarray(compute.is_in(pyarrow.array(asked, pyarrow.large_binary()), value_set=known))

@@ -1,0 +1,32 @@
+"""Texts in the bytes of a file, against a Python list."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bert4rec_tf.foundation.lines import Lines
+
+texts = st.lists(st.text(st.characters(blacklist_characters="\n", codec="utf-8"), max_size=4), unique=True)
+
+
+@given(texts, st.lists(st.text(max_size=4)))
+def test_lines_are_a_list(known, others):
+    lines = Lines.of(known)
+    assert len(lines) == len(known) and list(lines) == known and lines[:3] == known[:3]
+    assert [lines[row] for row in range(-len(known), len(known))] == known * 2
+    asked = [*known, *others]
+    assert lines.contained(asked).tolist() == [text in known for text in asked]
+    for text in asked:
+        assert lines.find(text) == (known.index(text) if text in known else None)
+        assert (text in lines) == (text in known)
+
+
+@pytest.mark.parametrize("content", [b"cut", b"a\nb", b"\xff\n"])
+def test_a_damaged_file_is_refused(content):
+    with pytest.raises(ValueError):
+        Lines(content)
+
+
+def test_a_row_beyond_the_end_is_an_index_error():
+    with pytest.raises(IndexError):
+        Lines.of(["a"])[1]
