@@ -13,6 +13,8 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import graph
 from bert4rec_tf.foundation.progress import Progress
 from bert4rec_tf.foundation.types import Batch, Tensor
+from bert4rec_tf.models.recommender import Recommender
+from bert4rec_tf.models.sharded_table import sum_of_all
 
 BLOCK_ELEMENTS = 1 << 25
 """In full ranking the [users, items] table of scores of a batch has at most so many elements."""
@@ -120,8 +122,13 @@ def rank_targets(scores: np.ndarray, candidates: np.ndarray) -> np.ndarray:
     Raises:
         UserError: if a score is NaN.
     """
+    return reaching(scores, candidates)[:, 1:].sum(axis=1)
+
+
+def reaching(scores: np.ndarray, candidates: np.ndarray) -> np.ndarray:
+    """Returns which candidates reach the score of the target in column 0, bool [k, 1 + c]. As `rank_targets`."""
     _refuse_nan(np.isnan(scores[candidates > 0]).any())
-    return ((scores[:, 1:] >= scores[:, :1]) & (candidates[:, 1:] > 0)).sum(axis=1)
+    return (scores >= scores[:, :1]) & (candidates > 0)
 
 
 def users_at_once(num_items: int, batch_size: int = BATCH_SIZE) -> int:
@@ -240,13 +247,15 @@ class Ranker:
         candidates = np.concatenate(
             [task.targets[rows, None], *(negatives[rows] for negatives in task.negatives.values())], axis=1
         )
-        scores = self._score_candidates(batch, candidates).numpy()
-        ranks, begin = {}, 1
+        reaching, ranks, begin = self._reaching(batch, candidates), {}, 1
         for protocol, negatives in task.negatives.items():
-            columns = np.r_[0, begin : begin + negatives.shape[1]]
-            ranks[protocol] = rank_targets(scores[:, columns], candidates[:, columns])
+            ranks[protocol] = reaching[:, begin : begin + negatives.shape[1]].sum(axis=1)
             begin += negatives.shape[1]
         return ranks
+
+    def _reaching(self, batch: Batch, candidates: np.ndarray) -> np.ndarray:
+        """Returns which candidates [b, c] beat the target in column 0."""
+        return reaching(self._score_candidates(batch, candidates).numpy(), candidates)
 
     def _rank_among_all(
         self, task: RankingTask, rows: np.ndarray, batch: Batch, listed: dict[str, np.ndarray]
@@ -265,6 +274,49 @@ class Ranker:
         parts = np.split(sampled.numpy(), np.cumsum(widths)[:-1], axis=1)
         ranks = {protocol: part.sum(axis=1) for protocol, part in zip(task.negatives, parts)}
         return {**ranks, FULL: total.numpy() - hidden.numpy() - 1}
+
+
+class ShardedRanker(Ranker):
+    """Ranks targets among candidates with a model whose item table is sharded. All workers rank the same task.
+
+    Each encodes its part of the users and scores the candidates that it holds. So a rank is a sum of counts.
+
+    Args:
+        model: with `sharded`.
+        strategy: of the workers, with one device each.
+    """
+
+    def __init__(self, model: Recommender, strategy: tf.distribute.Strategy) -> None:
+        super().__init__(model.score, model.max_history)
+
+        def on_replica(batch: Batch, candidates: Tensor) -> tuple[Tensor, Tensor]:
+            scores = model.sharded.own_scores(_user_vectors(model, batch), candidates)
+            (targets,) = sum_of_all([scores[:, :1]])
+            is_own = model.sharded.is_own(candidates)
+            beats = (scores >= targets) & is_own & (candidates > 0)
+            is_nan = tf.math.count_nonzero(tf.math.is_nan(scores) & (candidates > 0), dtype=tf.int32)
+            return tuple(sum_of_all([tf.cast(beats, tf.int32), is_nan]))
+
+        rows, singles = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)
+        batch = {"users": singles, "items": rows, "lengths": singles}
+        self._beaten = graph(lambda *given: strategy.run(on_replica, args=given), input_signature=[batch, rows])
+
+    def _reaching(self, batch: Batch, candidates: np.ndarray) -> np.ndarray:
+        beats, is_nan = self._beaten(batch, candidates)
+        _refuse_nan(bool(is_nan))
+        return beats.numpy()
+
+
+def _user_vectors(model: Recommender, batch: Batch) -> tf.Tensor:
+    """Returns the vectors of all users of a batch, of whom every worker encodes some."""
+    context, count = tf.distribute.get_replica_context(), tf.shape(batch["items"])[0]
+    looked_up = model.sharded.look_up(model.rows_read(batch))
+    number = context.replica_id_in_sync_group
+    begin = number * count // context.num_replicas_in_sync
+    end = (number + 1) * count // context.num_replicas_in_sync
+    part = {name: values[begin:end] for name, values in batch.items()}
+    vectors = model.user_vectors({**part, **looked_up})
+    return sum_of_all([tf.pad(vectors, [[begin, count - end], [0, 0]])])[0]
 
 
 def _beaten_by_items(
