@@ -14,7 +14,7 @@ from bert4rec_tf.foundation.graphs import graph
 from bert4rec_tf.foundation.progress import Progress
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.recommender import Recommender
-from bert4rec_tf.models.sharded_table import sum_of_all
+from bert4rec_tf.models.sharded_table import ShardedTable, sum_of_all
 
 BLOCK_ELEMENTS = 1 << 25
 """In full ranking the [users, items] table of scores of a batch has at most so many elements."""
@@ -282,17 +282,18 @@ class ShardedRanker(Ranker):
     Each encodes its part of the users and scores the candidates that it holds. So a rank is a sum of counts.
 
     Args:
-        model: with `sharded`.
+        model: the model.
+        table: its `sharded`.
         strategy: of the workers, with one device each.
     """
 
-    def __init__(self, model: Recommender, strategy: tf.distribute.Strategy) -> None:
+    def __init__(self, model: Recommender, table: ShardedTable, strategy: tf.distribute.Strategy) -> None:
         super().__init__(model.score, model.max_history)
 
         def on_replica(batch: Batch, candidates: Tensor) -> tuple[Tensor, Tensor]:
-            scores = model.sharded.own_scores(_user_vectors(model, batch), candidates)
+            scores = table.own_scores(_user_vectors(model, table, batch), candidates)
             (targets,) = sum_of_all([scores[:, :1]])
-            is_own = model.sharded.is_own(candidates)
+            is_own = table.is_own(candidates)
             beats = (scores >= targets) & is_own & (candidates > 0)
             is_nan = tf.math.count_nonzero(tf.math.is_nan(scores) & (candidates > 0), dtype=tf.int32)
             return tuple(sum_of_all([tf.cast(beats, tf.int32), is_nan]))
@@ -307,10 +308,10 @@ class ShardedRanker(Ranker):
         return beats.numpy()
 
 
-def _user_vectors(model: Recommender, batch: Batch) -> tf.Tensor:
+def _user_vectors(model: Recommender, table: ShardedTable, batch: Batch) -> tf.Tensor:
     """Returns the vectors of all users of a batch, of whom every worker encodes some."""
     context, count = tf.distribute.get_replica_context(), tf.shape(batch["items"])[0]
-    looked_up = model.sharded.look_up(model.rows_read(batch))
+    looked_up = table.look_up(model.rows_read(batch))
     number = context.replica_id_in_sync_group
     begin = number * count // context.num_replicas_in_sync
     end = (number + 1) * count // context.num_replicas_in_sync

@@ -390,7 +390,7 @@ class Experiment:
     ) -> Callable[[], dict[str, float]]:
         task, team = self.task("validation"), self.team
         if model.sharded is not None:
-            sharded = ShardedRanker(model, strategy)
+            sharded = ShardedRanker(model, model.sharded, strategy)
             return lambda: metrics(sharded.ranks(task)[POPULAR])
         ranker = Ranker(model.score, model.max_history)
 

@@ -49,7 +49,7 @@ def start_all(folder, number=2, flags=(), each=None):
 def ended(processes):
     """Waits for all and returns their exit codes and outputs."""
     try:
-        outputs = [process.communicate(timeout=240)[0] for process in processes]
+        outputs = [process.communicate(timeout=600)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()
@@ -57,7 +57,7 @@ def ended(processes):
 
 
 def wait_for(folder, pattern):
-    until = time.monotonic() + 200
+    until = time.monotonic() + 400
     while not list(folder.glob(pattern)):
         assert time.monotonic() < until, f"{pattern} did not come"
         time.sleep(0.02)
