@@ -28,7 +28,6 @@ def measure(num_items: int, sharded: bool) -> dict[str, float]:
     from bert4rec_tf.config.cluster import Cluster
     from bert4rec_tf.config.run import Run
     from bert4rec_tf.models.construction import new_model
-    from bert4rec_tf.models.sharded_table import NUMBERS
     from bert4rec_tf.runs.pipeline import set_threads
     from bert4rec_tf.training import workers
     from bert4rec_tf.training.optimizer import optimizer_of
