@@ -338,7 +338,7 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: d
         if not team.is_chief:
             print(f"Worker {team.index} has done its part; worker 0 measures and exports")
             return
-        if FLAGS.mode == "evaluate":
+        if FLAGS.mode == "evaluate" or (FLAGS.mode == "all" and run.training.shard_tables):
             model = experiment.trained_model()
         if FLAGS.mode in ("all", "evaluate"):
             content = experiment.evaluate(model, correction)

@@ -127,8 +127,13 @@ def rank_targets(scores: np.ndarray, candidates: np.ndarray) -> np.ndarray:
     Raises:
         UserError: if a score is NaN.
     """
-    _refuse_nan(np.isnan(scores[candidates > 0]).any())
-    return ((scores[:, 1:] >= scores[:, :1]) & (candidates[:, 1:] > 0)).sum(axis=1)
+    return reaching(scores, candidates)[:, 1:].sum(axis=1)
+
+
+def reaching(scores: np.ndarray, candidates: np.ndarray) -> np.ndarray:
+    """Returns which candidates reach the score of the target in column 0, bool [k, 1 + c]. As `rank_targets`."""
+    refuse_nan(np.isnan(scores[candidates > 0]).any())
+    return (scores >= scores[:, :1]) & (candidates > 0)
 
 
 class Ranker:
@@ -208,8 +213,7 @@ class Ranker:
             if task.all_items:
                 found = self._rank_among_all(task, rows, batch, listed)
             else:
-                candidates = task.candidates(rows)
-                found = _sampled_ranks(task, self._score_candidates(batch, candidates).numpy(), candidates)
+                found = _sampled_ranks(task, self._reaching(batch, task.candidates(rows)))
             for protocol, values in found.items():
                 ranks[protocol][rows] = values
             progress.advance()
@@ -243,13 +247,17 @@ class Ranker:
             items, kept = task.histories.last(task.users[rows], width)
             yield rows, {"users": task.users[rows].astype(np.int32), "items": items, "lengths": kept}
 
+    def _reaching(self, batch: Batch, candidates: np.ndarray) -> np.ndarray:
+        """Returns which candidates reach the score of the target in column 0, bool [b, 1 + c]."""
+        return reaching(self._score_candidates(batch, candidates).numpy(), candidates)
+
     def _rank_among_all(
         self, task: RankingTask, rows: np.ndarray, batch: Batch, listed: dict[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
         candidates, seen = task.candidates(rows), task.seen(rows)
         everything = np.concatenate([candidates, seen], axis=1)
-        reaching, scores, best, has_nan = self._full_ranking.rank(batch, everything, seen.shape[1])
-        _refuse_nan(has_nan)
+        total, scores, best, has_nan = self._full_ranking.rank(batch, everything, seen.shape[1])
+        refuse_nan(has_nan)
         hidden = rank_targets(
             *(np.delete(table, np.s_[1 : candidates.shape[1]], axis=1) for table in (scores, everything))
         )
@@ -261,14 +269,14 @@ class Ranker:
                 items = best
             counts += np.bincount(items.ravel(), minlength=len(counts))
         # A target with the lowest score of all is also reached by the places that are no items.
-        total = np.minimum(reaching, task.histories.num_items)
-        return {**_sampled_ranks(task, scores, candidates), FULL: total - hidden - 1}
+        total = np.minimum(total, task.histories.num_items)
+        sampled = _sampled_ranks(task, reaching(scores[:, : candidates.shape[1]], candidates))
+        return {**sampled, FULL: total - hidden - 1}
 
 
-def _sampled_ranks(task: RankingTask, scores: np.ndarray, candidates: np.ndarray) -> dict[str, np.ndarray]:
-    """`scores` and `candidates`: [b, 1 + c or more], the columns of `RankingTask.candidates` first."""
-    columns = {protocol: np.r_[0, places] for protocol, places in task.columns().items()}
-    return {protocol: rank_targets(scores[:, found], candidates[:, found]) for protocol, found in columns.items()}
+def _sampled_ranks(task: RankingTask, reached: np.ndarray) -> dict[str, np.ndarray]:
+    """`reached`: which columns of `RankingTask.candidates` reach the target's score, bool [b, 1 + c]."""
+    return {protocol: reached[:, places].sum(axis=1) for protocol, places in task.columns().items()}
 
 
 def _best_among(scores: Tensor, items: Tensor) -> Tensor:
@@ -281,6 +289,6 @@ def _best_among(scores: Tensor, items: Tensor) -> Tensor:
     return tf.where(values > -np.inf, tf.gather(items, columns, batch_dims=1), PAD)
 
 
-def _refuse_nan(has_nan: bool) -> None:
+def refuse_nan(has_nan: bool) -> None:
     if has_nan:
         raise UserError("`scores` must be numbers. Received: NaN; the training has diverged")

@@ -10,6 +10,7 @@ from bert4rec_tf.config.model_settings import GBCE, SAMPLED, BERT4RecSettings
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.features import FeatureRecommender
 from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, by_length, last_items_in_order
+from bert4rec_tf.models.sharded_table import NUMBERS, ROWS, Rows, ShardedTable, gather
 from bert4rec_tf.nn import layers, losses
 
 LENGTH_GROUPS = (1 / 4, 1 / 2, 3 / 4, 7 / 8)
@@ -30,6 +31,7 @@ class BERT4Rec(FeatureRecommender):
         num_items: n.
         settings: the architecture; or give single fields of it by name (`Recommender`).
         num_extra_rows: further rows of the table.
+        sharded: holds the item table and its biases for this worker, in place of the model.
         dtype: the policy of the model and all its layers; "mixed_bfloat16" computes in bfloat16, keeps float32 weights,
             and still gives float32 scores and losses.
 
@@ -45,9 +47,16 @@ class BERT4Rec(FeatureRecommender):
     examples = "masked"
 
     def __init__(
-        self, num_items: int, settings: BERT4RecSettings | None = None, *, num_extra_rows: int = 0, **options: Any
+        self,
+        num_items: int,
+        settings: BERT4RecSettings | None = None,
+        *,
+        num_extra_rows: int = 0,
+        sharded: ShardedTable | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(num_items, settings, **options)
+        self.sharded = sharded
         chosen: BERT4RecSettings = self.settings
         self.scores_are_logits = chosen.loss != GBCE
         self.num_extra_rows = layers.check_size("num_extra_rows", num_extra_rows, least=0)
@@ -60,10 +69,16 @@ class BERT4Rec(FeatureRecommender):
         for block in self.blocks:
             block.build((None, None, chosen.hidden_dim))
         self.head = layers.MaskedItemHead(
-            self.num_rows, chosen.use_layer_norm, chosen.initializer_stddev, dtype=self.dtype_policy, name="head"
+            self.num_rows,
+            chosen.use_layer_norm,
+            chosen.initializer_stddev,
+            use_bias=sharded is None,
+            dtype=self.dtype_policy,
+            name="head",
         )
         self.head.build((None, chosen.hidden_dim))
-        self.mark_rows(self.head.bias, ITEMS)
+        if sharded is None:
+            self.mark_rows(self.head.bias, ITEMS)
         self.add_feature_vectors(
             chosen.hidden_dim, *(layers.truncated_normal(chosen.initializer_stddev) for _ in range(3))
         )
@@ -71,7 +86,9 @@ class BERT4Rec(FeatureRecommender):
 
     def _make_embedding(self, settings: BERT4RecSettings) -> None:
         width, stddev = settings.hidden_dim, settings.initializer_stddev
-        self.item_embeddings = self.add_items("item_embeddings", self.num_rows, width, layers.truncated_normal(stddev))
+        if self.sharded is None:
+            initializer = layers.truncated_normal(stddev)
+            self.item_embeddings = self.add_items("item_embeddings", self.num_rows, width, initializer)
         self.token_type = self.positions = self.embedding_norm = None
         if settings.use_token_type:
             self.token_type = self.add_weight(
@@ -106,7 +123,7 @@ class BERT4Rec(FeatureRecommender):
         self, items: Tensor, training: bool = False, users: Tensor | None = None, table: Tensor | None = None
     ) -> Tensor:
         """Returns h^0, [b, n, d]: item, position, token type and user vectors, layer norm, dropout."""
-        hidden = tf.gather(self.item_table() if table is None else table, items)
+        hidden = gather(self.item_table() if table is None else table, items)
         if self.has_user_embeddings and users is not None:
             hidden = hidden + self.vectors_of_users(users)[:, None]
         if self.token_type is not None:
@@ -155,10 +172,10 @@ class BERT4Rec(FeatureRecommender):
             batch: masked `items [b, n]`, and `mask_positions` and `mask_targets` [b, p], whose unused slots have
                 target 0; `users [b]` if the model reads users; `draw [b, 2]` for a loss of SAMPLED.
         """
-        table = self.training_table()
+        table = self.training_table(batch)
         masked, targets = self._masked_states(batch, table)
         weights = tf.cast(targets > 0, self.variable_dtype) / tf.cast(self.loss_weight(batch), self.variable_dtype)
-        bias = self.head.bias.value
+        bias = self.head.bias.value if self.sharded is None else Rows(batch[NUMBERS], batch[ROWS][1])
         if len(self._unseen):
             bias = bias + self.without_unseen(self.num_rows)
         if self.settings.loss in SAMPLED:
@@ -195,10 +212,19 @@ class BERT4Rec(FeatureRecommender):
         history = tf.pad(history, [[0, 0], [0, 1]])
         return tf.where(tf.range(tf.shape(history)[1])[None, :] == kept[:, None], self.mask_token, history), kept
 
+    def rows_read(self, batch: Batch) -> Tensor:
+        """Those of the history and the mask token; of a training batch, also those of targets and sample."""
+        read = [tf.reshape(batch["items"], [-1]), [self.mask_token]]
+        if "draw" in batch:
+            read += [tf.reshape(batch["mask_targets"], [-1]), self.sample(batch["draw"])[0]]
+        return tf.concat([tf.cast(rows, tf.int32) for rows in read], axis=0)
+
     def user_vectors(self, batch: Batch) -> Tensor:
         """Returns float32 [b, d]: the transformed hidden state of the mask token after each history."""
         items, position = self.masked_history(batch)
-        state = self.head.transform(tf.gather(self.encode(items, users=batch.get("users")), position, batch_dims=1))
+        table = None if self.sharded is None else self.training_table(batch)
+        hidden = self.encode(items, users=batch.get("users"), table=table)
+        state = self.head.transform(tf.gather(hidden, position, batch_dims=1))
         return tf.cast(state, self.variable_dtype)
 
     def score_products(self) -> tuple[Tensor, Tensor | None]:

@@ -12,6 +12,8 @@ from bert4rec_tf.config.run import Run
 from bert4rec_tf.data.features import Features
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS, Recommender
+from bert4rec_tf.models.sharded_table import ShardedTable
+from bert4rec_tf.nn.layers import truncated_normal
 
 NOTHING: Mapping[str, Features] = MappingProxyType({})
 
@@ -34,8 +36,11 @@ def new_model(
     num_users: int,
     strategy: tf.distribute.Strategy | None = None,
     features: Mapping[str, Features] = NOTHING,
+    shard: tuple[int, int] | None = None,
 ) -> Recommender:
     """Returns a run's model with new weights, drawn with the run's seed.
+
+    `shard`: the number of this worker and of all, if each holds its rows of the item table; None for whole tables.
 
     Raises:
         UserError: if the settings use features that are not there.
@@ -50,5 +55,9 @@ def new_model(
     check_features(run, features)
     if run.features_used:
         options["features"] = {name: features[name] for name in run.features_used}
+    if shard is not None:  # Before the scope, in which all workers get the values of the first.
+        width, stddev = run.architecture.hidden_dim, run.architecture.initializer_stddev
+        seed = truncated_normal(stddev).seed  # the first that this model draws
+        options["sharded"] = ShardedTable(num_items + 2, width, stddev, seed, *shard)
     with strategy.scope() if strategy else contextlib.nullcontext():
         return kind(num_items, run.architecture, **options)

@@ -16,6 +16,7 @@ from bert4rec_tf.foundation.errors import UserError, unknown_name
 from bert4rec_tf.foundation.graphs import graph
 from bert4rec_tf.foundation.types import Batch, Shape, Tensor
 from bert4rec_tf.models.initial_vectors import cooccurrence_vectors
+from bert4rec_tf.models.sharded_table import ShardedTable
 from bert4rec_tf.nn.layers import check_size
 
 ITEMS, USERS = "items", "users"
@@ -63,6 +64,8 @@ class Recommender(keras.Model):
         scores_are_logits: whether `score` gives logits of a softmax over the items.
         static_shapes: set if XLA compiles the step. Then no shape in `training_loss` may depend on the batch's values,
             so slots without a target are computed too, with weight 0.
+        sharded: the item table, if each of several workers holds some of its rows; None if this model holds them all.
+            Then a batch needs the rows that are read: `sharded.look_up(rows_read(batch))`.
     """
 
     settings_type: ClassVar[type[Settings]]
@@ -74,6 +77,7 @@ class Recommender(keras.Model):
     max_history: int | None = None
     scores_are_logits: bool = False
     static_shapes: bool = False
+    sharded: ShardedTable | None = None
 
     def __init__(
         self,
@@ -120,6 +124,10 @@ class Recommender(keras.Model):
         If a batch is split, each part counts by its share of the batch's weight.
         """
         return tf.cast(tf.shape(batch["users"])[0], tf.float32)
+
+    def rows_read(self, batch: Batch) -> Tensor:
+        """Returns the rows of a sharded item table that training or `user_vectors` reads for a batch, int32 [any]."""
+        raise TypeError(f"{type(self).__name__} has no sharded item table")
 
     def score(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
         """Scores what may come next; higher is better.

@@ -79,7 +79,7 @@ class SASRec(FeatureRecommender):
     def training_loss(self, batch: Batch) -> Tensor:
         """The mean over all positions (equation 6, or a softmax). `batch`: `items` and `targets` [b, n]; for the binary
         loss `negatives [b, n, 1]`, for one of SAMPLED `draw [b, 2]`; `users [b]` if the model reads users."""
-        table, weight = self.training_table(), self.loss_weight(batch)
+        table, weight = self.training_table(batch), self.loss_weight(batch)
         groups = [batch] if self.static_shapes else by_length(batch, LENGTH_GROUPS)
         if self.settings.loss == "binary":
             return tf.add_n([self._binary_loss(group, table) for group in groups]) / weight

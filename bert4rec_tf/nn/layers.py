@@ -323,6 +323,7 @@ class MaskedItemHead(Configured):
         num_rows: v, the rows of the table.
         use_layer_norm: whether to apply the layer norm.
         initializer_stddev: standard deviation of the truncated normal initial weights.
+        use_bias: whether the layer holds the biases.
 
     Call arguments:
         hidden: [..., d], hidden states at masked positions.
@@ -336,10 +337,16 @@ class MaskedItemHead(Configured):
     """
 
     def __init__(
-        self, num_rows: int, use_layer_norm: bool = True, initializer_stddev: float = 0.02, **kwargs: Any
+        self,
+        num_rows: int,
+        use_layer_norm: bool = True,
+        initializer_stddev: float = 0.02,
+        use_bias: bool = True,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.num_rows = check_size("num_rows", num_rows)
+        self.use_bias = use_bias
         self.use_layer_norm = use_layer_norm
         self.initializer_stddev = initializer_stddev
         self.norm = layer_norm("norm", self.dtype_policy) if use_layer_norm else None
@@ -349,7 +356,8 @@ class MaskedItemHead(Configured):
         self.dense.build(hidden_shape)
         if self.norm is not None:
             self.norm.build(hidden_shape)
-        self.bias = self.add_weight(name="bias", shape=(self.num_rows,), initializer="zeros", autocast=False)
+        if self.use_bias:
+            self.bias = self.add_weight(name="bias", shape=(self.num_rows,), initializer="zeros", autocast=False)
 
     def transform(self, hidden: Tensor) -> Tensor:
         """Returns the vectors that are multiplied with the table, [..., d]."""
@@ -358,7 +366,8 @@ class MaskedItemHead(Configured):
 
     def call(self, hidden: Tensor, table: Tensor) -> Tensor:
         logits = ops.matmul(self.transform(hidden), ops.transpose(table))
-        return ops.cast(logits, self.variable_dtype) + self.bias
+        logits = ops.cast(logits, self.variable_dtype)
+        return logits + self.bias if self.use_bias else logits
 
     def compute_output_shape(self, hidden_shape: Shape, table_shape: Shape | None = None) -> Shape:
         return (*hidden_shape[:-1], self.num_rows)

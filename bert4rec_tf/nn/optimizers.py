@@ -9,6 +9,9 @@ from keras import ops
 
 from bert4rec_tf.foundation.types import Tensor
 
+ROW_EPSILON = 1e-10
+"""Added to a row's sum of squares in `RowwiseAdagrad`."""
+
 NOT_DECAYED = ("bias", "gamma", "beta")
 """Names of variables without weight decay. The original calls them LayerNorm, layer_norm and bias."""
 
@@ -166,8 +169,6 @@ class RowwiseAdagrad(BertAdam):
         row_scale: how much larger the rows' learning rate is.
     """
 
-    ROW_EPSILON = 1e-10
-
     def __init__(self, *args: Any, tables: Collection[str] = (), row_scale: float = 1.0, **kwargs: Any) -> None:
         super().__init__(*args, **{"name": "rowwise_adagrad", **kwargs})
         self.tables = sorted(tables)
@@ -197,18 +198,21 @@ class RowwiseAdagrad(BertAdam):
         if not isinstance(gradient, tf.IndexedSlices):
             return super().update_step(gradient, variable, learning_rate)
         sums = self._row_sums[self._get_variable_index(variable)].value
-        values, rows = gradient.values, gradient.indices
-        squares = tf.reduce_mean(tf.square(values), axis=list(range(1, values.shape.rank)))
-        sums.scatter_add(tf.IndexedSlices(squares, rows))
-        scale = (
-            self.row_scale * tf.cast(learning_rate, values.dtype) / tf.sqrt(tf.gather(sums, rows) + self.ROW_EPSILON)
-        )
-        steps = tf.reshape(scale, tf.concat([tf.shape(rows), tf.ones([values.shape.rank - 1], tf.int32)], 0)) * values
         table = variable.value if isinstance(variable, keras.Variable) else variable  # a replica's copy
-        table.scatter_sub(tf.IndexedSlices(steps, rows))
+        adagrad_rows(table, sums, gradient, self.row_scale * tf.cast(learning_rate, gradient.values.dtype))
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "tables": self.tables, "row_scale": self.row_scale}
+
+
+def adagrad_rows(table: tf.Variable, sums: tf.Variable, gradient: tf.IndexedSlices, rate: Tensor) -> None:
+    """Changes rows of a table [rows, ...], and their sums of squares [rows], as `RowwiseAdagrad` says."""
+    values, rows = gradient.values, gradient.indices
+    squares = tf.reduce_mean(tf.square(values), axis=list(range(1, values.shape.rank)))
+    sums.scatter_add(tf.IndexedSlices(squares, rows))
+    scale = rate / tf.sqrt(tf.gather(sums, rows) + ROW_EPSILON)
+    steps = tf.reshape(scale, tf.concat([tf.shape(rows), tf.ones([values.shape.rank - 1], tf.int32)], 0)) * values
+    table.scatter_sub(tf.IndexedSlices(steps, rows))
 
 
 def combined(slices: tf.IndexedSlices) -> tf.IndexedSlices:

@@ -26,6 +26,7 @@ from bert4rec_tf.evaluation import candidates, popularity
 from bert4rec_tf.evaluation.baselines import counted, measure_baselines
 from bert4rec_tf.evaluation.metrics import COLD, COLD_BELOW, FULL, METRICS, POPULAR, cold_metrics, metrics
 from bert4rec_tf.evaluation.ranking import Metrics, Ranked, Ranker, RankingTask
+from bert4rec_tf.evaluation.sharded_ranking import ShardedRanker
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import plain
@@ -181,6 +182,11 @@ class Experiment:
         """
         with self.workdir.lock():
             last_step, strategy = None, strategy_for(self.run.training.replicas)
+            if self.run.training.shard_tables and not self.team.count == self.run.training.replicas > 1:
+                raise UserError(
+                    "`shard_tables` needs several machines with one device each, as TF_CONFIG names them. "
+                    f"Received: machines={self.team.count}, replicas={self.run.training.replicas}"
+                )
             for phase in phases(self.run):
                 model, last_step = self._train(phase, last_step, strategy)
                 if phase == measured_phase(self.run):
@@ -189,7 +195,8 @@ class Experiment:
 
     def _new_model(self, strategy: tf.distribute.Strategy | None = None) -> Recommender:
         sizes = self.sequences.num_items, self.sequences.num_users
-        return new_model(self.run, *sizes, strategy, self.sequences.features)
+        shard = (self.team.index, self.team.count) if strategy and self.run.training.shard_tables else None
+        return new_model(self.run, *sizes, strategy, self.sequences.features, shard)
 
     def _train(
         self, phase: str, last_step: int | None, strategy: tf.distribute.Strategy | None
@@ -361,7 +368,7 @@ class Experiment:
             self.run.training,
             self.workdir.phase(phase),
             last_step=last_step,
-            validate=self._validation(model) if phase == SELECT else None,
+            validate=self._validation(model, strategy) if phase == SELECT else None,
             title=TITLES[phase],
             silent=self.silent,
             checkpoint_seconds=self.checkpoint_seconds,
@@ -379,8 +386,14 @@ class Experiment:
         source = self.source or warm_start.kept(self.workdir, self.run)
         source.give(model, self.sequences.vocabulary.items.tolist(), self.sequences.users.tolist())
 
-    def _validation(self, model: Recommender) -> Callable[[], dict[str, float]]:
-        task, ranker, team = self.task("validation"), Ranker(model.score, model.max_history), self.team
+    def _validation(
+        self, model: Recommender, strategy: tf.distribute.Strategy | None
+    ) -> Callable[[], dict[str, float]]:
+        task, team = self.task("validation"), self.team
+        if model.sharded is not None:
+            sharded = ShardedRanker(model, model.sharded, strategy)
+            return lambda: metrics(sharded.ranks(task)[POPULAR])
+        ranker = Ranker(model.score, model.max_history)
 
         def validate() -> dict[str, float]:
             ranks = ranker.ranks(task, share=(team.index, team.count))[POPULAR]

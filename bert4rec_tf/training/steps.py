@@ -12,6 +12,7 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import graph
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.recommender import Recommender
+from bert4rec_tf.models.sharded_table import NUMBERS, ROWS
 from bert4rec_tf.nn import optimizers
 from bert4rec_tf.training import workers
 
@@ -164,12 +165,16 @@ def _shared_step(
         context = tf.distribute.get_replica_context()
         part = _part(batch, context.replica_id_in_sync_group, context.num_replicas_in_sync)
         share = model.loss_weight(part) / model.loss_weight(batch)
+        looked_up = {} if model.sharded is None else model.sharded.look_up(model.rows_read(batch))
         with _own_noise(model, context.replica_id_in_sync_group):
-            loss, gradients = part_of_loss(part, share)
+            loss, gradients = part_of_loss({**part, **looked_up}, share)
         shared = [loss, tf.identity(stopping), *gradients]
         loss, stopping, *gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, shared)
         gradients = [_combined(gradient) for gradient in gradients]
         gradients, norm = optimizers.clip(gradients, settings.clip_norm)
+        if model.sharded is not None:
+            of_rows = [gradients.pop() for _ in looked_up[ROWS]][::-1]
+            model.sharded.update(looked_up[NUMBERS], of_rows, optimizer.row_scale * optimizer.learning_rate)
         return loss, norm, stopping, gradients
 
     @graph(input_signature=signature and [signature, tf.TensorSpec([], tf.float32)])
@@ -205,11 +210,15 @@ def _update(
 def _loss_and_gradients(
     model: Recommender, optimizer: optimizers.BertAdam, batch: Batch, share: Tensor | float = 1.0
 ) -> tuple[Tensor, list[Tensor]]:
-    """Returns `share` x the loss, and its gradients: those of tables that change by rows as slices, others dense."""
-    variables = [variable.value for variable in model.trainable_variables]
+    """Returns `share` x the loss, and its gradients: those of tables that change by rows as slices, others dense.
+
+    Last come those of the looked-up rows of a sharded table.
+    """
+    variables, looked_up = [variable.value for variable in model.trainable_variables], batch.get(ROWS, [])
     with tf.GradientTape() as tape:
+        tape.watch(looked_up)
         loss = share * model.training_loss(batch)
-    gradients = tape.gradient(loss, variables)
+    *gradients, of_rows = tape.gradient(loss, [*variables, looked_up])
     tables = getattr(optimizer, "tables", ())
     for index, (variable, gradient) in enumerate(zip(model.trainable_variables, gradients, strict=True)):
         if variable.path not in tables:
@@ -221,7 +230,7 @@ def _loss_and_gradients(
                 f"`optimizer` must be adam or adagrad where a step reads a whole table, here {variable.name}; a loss "
                 f"that samples the items reads few rows. Received: optimizer={ROWWISE}"
             )
-    return loss, gradients
+    return loss, gradients + [tf.convert_to_tensor(gradient) for gradient in of_rows]
 
 
 def _combined(gradient: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.models.recommender import Recommender
 from bert4rec_tf.training import checkpoints
 from bert4rec_tf.training.optimizer import optimizer_of
+from bert4rec_tf.training.shard_files import WHOLE, ShardFiles
 from bert4rec_tf.training.steps import make_step
 from bert4rec_tf.training.tensorboard import TensorBoardWriter
 from bert4rec_tf.training.workers import Team
@@ -103,6 +104,8 @@ class Trainer:
         self._end = self.last_step or self.settings.steps
         self._variables = {"model": self.model.variables, "optimizer": self.optimizer.variables}
         self._checkpoints = checkpoints.Series(self.folder)
+        table = self.model.sharded
+        self._shards = None if table is None else ShardFiles(self.folder, table, self.team)
 
     def run(self) -> State:
         """Trains, or resumes, to the end. The model then has the best weights; without `validate`, the last ones.
@@ -112,7 +115,7 @@ class Trainer:
         """
         with self.team.chief_first():
             files.make_folder(self.folder)
-            saved = self._checkpoints.restore(self._variables)
+        saved = self._checkpoints.restore(self._variables, None if self._shards is None else self._shards.restore)
         self.state = State(**saved) if saved else State()
         self.team.agree({"checkpoint": f"of step {self.state.step}"})
         if not saved and self.initialise is not None:
@@ -123,9 +126,19 @@ class Trainer:
             with self.team.watched():
                 self._loop()
             self.team.agree({"number of steps": str(self.state.step)})
-        if self.validate is not None:
+        if self._shards is not None:
+            self._finish_sharded(self._shards)
+        elif self.validate is not None:
             restore_best(self.model, self.folder, self.state)
         return self.state
+
+    def _finish_sharded(self, shards: ShardFiles) -> None:
+        """Has the chief write the whole table. The other weights of the model are then the best ones on all workers."""
+        if self.validate is not None:
+            restore_best(self.model, self.folder, self.state)
+        with self.team.chief_first():
+            if self.team.is_chief and not (self.folder / WHOLE).exists():
+                shards.write_whole(self.model, self.state.best_step or self.state.step)
 
     def _loop(self) -> None:
         batches = self.batches(self.state.step)
@@ -158,14 +171,22 @@ class Trainer:
                     self.state.seconds = clock.seconds()
                 stop = self._stops(stopped, interrupted())
                 if is_due or clock.since_saved() >= self.checkpoint_seconds or stop:
-                    if self.team.is_chief:
-                        self._checkpoints.save(self._variables, self.state.step, asdict(self.state))
+                    self._save()
                     tensorboard.flush()
                     clock.saved()
                 if stop:
                     raise KeyboardInterrupt
                 if self.state.finished:
                     return
+
+    def _save(self) -> None:
+        if self._shards is not None and self.state.best_step != self.state.step:
+            self._shards.save(self.state.step)  # `_evaluate` has saved those of the best step.
+        if self.team.is_chief:
+            self._checkpoints.save(self._variables, self.state.step, asdict(self.state))
+        if self._shards is not None:
+            self.team.sum(np.zeros(1, np.int64))
+            self._shards.keep(self.state.best_step)
 
     def _stops(self, stopped: bool, interrupted: bool) -> bool:
         """Returns whether to stop. `stopped`: as all machines knew it in this step; after the last step they ask."""
@@ -195,6 +216,8 @@ class Trainer:
         best = state.best()
         if self.validate is not None and (best is None or row[SELECTION_METRIC] > best[SELECTION_METRIC]):
             state.best_step = state.step
+            if self._shards is not None:
+                self._shards.save(state.step)
             if self.team.is_chief:
                 checkpoints.save(self.folder / BEST, self._variables, asdict(state))
         state.finished = state.step == self._end or self._should_stop()
@@ -272,7 +295,9 @@ def load_weights(model: keras.Model, folder: Path) -> None:
         UserError: if the training has not finished or belongs to another model.
     """
     state = read_state(folder)
-    if state.best_step:
+    if (folder / WHOLE).exists():
+        checkpoints.restore(folder / WHOLE, {"model": model.variables})
+    elif state.best_step:
         restore_best(model, folder, state)
     else:
         checkpoints.Series(folder).restore({"model": model.variables})

@@ -1,0 +1,120 @@
+"""The files of a sharded item table: each worker's rows beside a checkpoint, and all of them in one file at the end."""
+
+import json
+import re
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from bert4rec_tf.foundation import npz
+from bert4rec_tf.foundation.npz import CorruptFileError
+from bert4rec_tf.models.recommender import ITEMS, Recommender
+from bert4rec_tf.models.sharded_table import BLOCK, ShardedTable
+from bert4rec_tf.training.checkpoints import HEADER
+from bert4rec_tf.training.workers import Team
+
+NAMES = ("vectors", "biases", "vector_sums", "bias_sums")
+"""Of the arrays in a file, in the order of `ShardedTable.variables`."""
+
+WHOLE = "whole.npz"
+"""The weights of a finished training with the whole item table, as a checkpoint of one machine has them."""
+
+
+class ShardFiles:
+    """The rows of one worker on disk, one file per step. A checkpoint counts once the chief has written its own file.
+
+    Args:
+        folder: of the checkpoints; all workers see it.
+        table: this worker's rows.
+        team: the workers.
+    """
+
+    def __init__(self, folder: Path, table: ShardedTable, team: Team) -> None:
+        self.folder, self.table, self.team = folder, table, team
+
+    def path(self, step: int, index: int | None = None) -> Path:
+        number = self.table.index if index is None else index
+        return self.folder / f"shard-{number}-of-{self.table.count}-step-{step:09d}.npz"
+
+    def save(self, step: int) -> None:
+        """Writes this worker's rows, and waits until all workers have."""
+        variables = zip(NAMES, self.table.variables, strict=True)
+        npz.write_pieces(
+            self.path(step),
+            {name: npz.Pieces("<f4", tuple(one.shape), self.table.blocks(one)) for name, one in variables},
+        )
+        self.team.sum(np.zeros(1, np.int64))
+
+    def restore(self, step: int) -> None:
+        """Reads this worker's rows.
+
+        Raises:
+            CorruptFileError: on all workers, if the file of one is damaged.
+        """
+        failure: CorruptFileError | None = None
+        try:
+            found = _checked(self.path(step))
+            if [found[name].shape for name in NAMES] != [tuple(one.shape) for one in self.table.variables]:
+                raise CorruptFileError(f"{self.path(step)}: has other rows")
+        except CorruptFileError as error:
+            failure = error
+        if self.team.sum(np.array([failure is not None], np.int64))[0]:
+            raise failure or CorruptFileError(f"{self.folder}: the rows of another worker at step {step} are damaged")
+        for name, variable in zip(NAMES, self.table.variables, strict=True):
+            for begin in range(0, len(found[name]), BLOCK):
+                block = np.array(found[name][begin : begin + BLOCK])
+                variable.scatter_update(tf.IndexedSlices(block, tf.range(begin, begin + len(block))))
+
+    def keep(self, best_step: int) -> None:
+        """Deletes this worker's rows of steps that have no checkpoint, except the best."""
+        steps = {int(re.findall(r"\d+", path.stem)[-1]) for path in self.folder.glob("step-*.npz")} | {best_step}
+        kept = {self.path(step) for step in steps}
+        for path in self.folder.glob(f"shard-{self.table.index}-of-*.npz"):
+            if path not in kept:
+                path.unlink()
+
+    def write_whole(self, model: Recommender, step: int) -> None:
+        """Writes WHOLE from the model's other weights and all workers' rows of a step, block by block.
+
+        Raises:
+            CorruptFileError: if a file is damaged.
+        """
+        shards = [_checked(self.path(step, index)) for index in range(self.table.count)]
+        others = {variable.path: variable for variable in model.variables}
+        arrays: dict[str, np.ndarray | npz.Pieces] = {}
+        rows = self.table.num_rows
+        for number, variable in enumerate((layout := type(model)(1, model.settings, name=model.name)).variables):
+            if layout.rows_of(variable) != ITEMS:
+                arrays[f"model/{number:03d}"] = np.asarray(others[variable.path])
+                continue
+            name = NAMES[0] if len(variable.shape) == 2 else NAMES[1]
+            pieces = npz.Pieces("<f4", (rows, *variable.shape[1:]), _in_turn([one[name] for one in shards], rows))
+            arrays[f"model/{number:03d}"] = pieces
+        shapes = {name: list(array.shape) for name, array in arrays.items()}
+        header = json.dumps({"shapes": shapes, "state": {"step": step}}).encode()
+        npz.write_pieces(self.folder / WHOLE, {HEADER: np.frombuffer(header, np.uint8), **arrays})
+
+
+def _in_turn(shards: list[np.ndarray], rows: int) -> Iterator[np.ndarray]:
+    """Yields the rows of the whole table in order, a block at a time: row r is row r // W of shard r % W."""
+    for begin in range(0, rows, BLOCK * len(shards)):
+        end = min(begin + BLOCK * len(shards), rows)
+        block = np.empty((end - begin, *shards[0].shape[1:]), np.float32)
+        for index, shard in enumerate(shards):
+            held = block[index :: len(shards)]
+            held[...] = shard[begin // len(shards) :][: len(held)]
+        yield block
+
+
+def _checked(path: Path) -> dict[str, np.ndarray]:
+    """Returns the arrays of a file, to be read where they are used, after their checksums were verified."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if archive.testzip() is not None:
+                raise CorruptFileError(f"{path}: cannot be read (a checksum does not fit)")
+    except npz.UNREADABLE as error:
+        raise CorruptFileError(f"{path}: cannot be read ({error})") from error
+    return npz.mapped(path)
