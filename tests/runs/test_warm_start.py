@@ -20,7 +20,7 @@ from bert4rec_tf.models import tf1_import
 from bert4rec_tf.models.construction import new_model
 from bert4rec_tf.runs import seeds, warm_start
 from bert4rec_tf.runs.workdir import WorkDirectory
-from bert4rec_tf.training import trainer
+from bert4rec_tf.training import checkpoints, trainer
 from bert4rec_tf.training.trainer import Trainer
 
 
@@ -285,6 +285,14 @@ def test_a_run_starts_from_the_authors_checkpoint(program, tmp_path, quick):
 MORE = text([*lines(), *(f"{user} {31 + user % 5}" for user in range(1, 41))])
 
 
+OTHER = "other.npz"
+"""A checkpoint that is not the best one."""
+
+
+def step_of(checkpoint):
+    return checkpoints.read_state(checkpoint)["step"]
+
+
 @pytest.fixture(scope="session")
 def finished(shared_folders):
     """A finished run, the same users' data with five items more, and a finished run on those that starts there."""
@@ -296,6 +304,9 @@ def finished(shared_folders):
         with small_and_quick():
             commands.finished(*f"{BEAUTY} --mode=train --workdir=old --protocol=select".split(), cwd=folder)
             commands.finished(*f"{WARM} --mode=train --workdir=work --init_from=old".split(), cwd=folder)
+        selected = folder / "old" / "select"
+        steps = sorted(selected.glob("step-*.npz"))
+        shutil.copy(next(path for path in steps if step_of(path) != step_of(selected / "best.npz")), selected / OTHER)
 
     return shared_folders.get("warm", make)
 
@@ -362,7 +373,7 @@ MISTAKES = {
     "another depth": ("--init_from=old --num_layers=2", nothing, "`num_layers` must be 1", "num_layers=2"),
     "another part": ("--init_from=old --nouse_positions", nothing, "must be True", "use_positions=False"),
     "other weights": (
-        "--init_from=old/select/step-000000002.npz --workdir=work",
+        f"--init_from=old/select/{OTHER} --workdir=work",
         nothing,
         "work: holds another run (there initial_weights=",
     ),

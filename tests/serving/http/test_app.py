@@ -50,7 +50,7 @@ def test_a_work_directory_stands_for_its_export(exported, tmp_path):
     shutil.copytree(exported, tmp_path / "saved_model")
     (tmp_path / "config.json").write_text("{}")
     versions = open_versions(ServerSettings(model=str(tmp_path)))
-    assert versions.current.model.folder == tmp_path / "saved_model" and versions.current.model.items == ITEMS
+    assert versions.current.model.folder == tmp_path / "saved_model" and list(versions.current.model.items) == ITEMS
 
 
 def check(found, history, **asked):

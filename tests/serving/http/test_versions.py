@@ -236,7 +236,7 @@ def test_the_items_of_a_model_are_read_line_by_line(exported, tmp_path):
     model, other, path = LoadedModel(folder), LoadedModel(folder), folder / "assets" / "vocabulary.txt"
     names = ["a", " b ", "line\u2028end", "next\x85line", "tab\t", "\x0b", "日本"]
     path.write_bytes("".join(f"{name}\n" for name in names).encode())
-    assert model.items == names
+    assert list(model.items) == names
     path.write_bytes(b"\xff\n")
     with pytest.raises(UserError, match="cannot be read"):
         _ = other.items
