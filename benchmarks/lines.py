@@ -267,6 +267,26 @@ def evaluating() -> Iterator[Row]:
             yield Row(f"evaluation, {kind}, {name}", "users/s", rate, theirs, {"seconds for all": seconds})
 
 
+def evaluating_large() -> Iterator[Row]:
+    """Ranking 10,000 targets among a million items by all protocols, users per second, in a process of its own."""
+    many = shapes.MILLION
+    (seconds, share), peak = measuring.peak_memory(_rank_among_many, many)
+    notes = {"seconds for all": seconds, "peak GB": peak / 1e9, "share of the matrix rate": share}
+    yield Row(f"evaluation, full, {many.items:,} items", "users/s", many.evaluated / seconds, notes=notes)
+
+
+def _rank_among_many(many: shapes.ManyItems) -> tuple[float, float]:
+    """Returns the seconds, and the share of the matrix rate that the products of users and items use."""
+    split = LeaveOneOut(shapes.generate(many.users, many.items, many.shortest, many.mean))
+    users = split.users[: many.evaluated]
+    drawn = candidates.draw_popular(split.histories("test"), users, 100, 0)
+    negatives = {POPULAR: drawn, UNIFORM: drawn}
+    task = RankingTask(split.histories("test"), users, split.targets("test")[: many.evaluated], negatives, True)
+    ranker = popularity.ranker(BERT4Rec(many.items, max_length=many.max_length, hidden_dim=WIDTH))
+    (timing,) = measuring.alternate({"full": lambda: ranker.ranks(task)}, rounds=1).values()
+    return timing.median, 2 * len(users) * many.items * WIDTH / timing.median / measuring.matrix_rate()
+
+
 def drawing() -> Iterator[Row]:
     """100 popular negatives for every user, users per second."""
     for name in shapes.SHAPES:
@@ -315,5 +335,6 @@ LINES: dict[str, Callable[[], Iterable[Row]]] = {
     "training_as_in_the_paper": training_as_in_the_paper,
     "models": other_models,
     "evaluation": evaluating,
+    "evaluation_large": evaluating_large,
     "candidates": drawing,
 }
