@@ -1,9 +1,7 @@
-"""A training step with the whole item table in one process, and with half of it on each of two workers.
+"""Measures a training step with the whole item table in one process, and with half of it on each of two workers.
 
-    python -m benchmarks.sharding 100000 10000000
-
-Prints for each number of items: seconds of a step, peak memory of each process, and bytes per step, counted from the
-arguments of the collectives and read from the loopback interface. Run it while nothing else uses that interface.
+Bytes per step are counted from the arguments of the collectives, and read from the loopback interface: run it while
+nothing else uses that.
 """
 
 import json
@@ -15,13 +13,50 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+CATALOGUES, LARGEST = (100_000,), 10_000_000
 ROUNDS, WARM_UP = 24, 4
 BATCH_SIZE, LENGTH, MASKED, WIDTH = 128, 50, 10, 64
 
 
-def measure(num_items: int, sharded: bool) -> dict[str, float]:
-    """Takes some steps in this process, which is a worker if TF_CONFIG says so."""
+def measure(with_largest: bool) -> list[dict[str, Any]]:
+    """Measures, prints and returns the figures of each process."""
+    found = []
+    for size in (*CATALOGUES, *[LARGEST] * with_largest):
+        addresses = free_addresses()
+        rows = {"one process": [finished(start(size, None, []))]}
+        rows["two workers"] = [finished(one) for one in [start(size, index, addresses) for index in (0, 1)]]
+        for kind, figures in ((kind, one) for kind, several in rows.items() for one in several):
+            print(f"{size:,} items, {kind}: {', '.join(f'{key} {value:,.4g}' for key, value in figures.items())}")
+            found.append({"items": size, "kind": kind, **figures})
+    return found
+
+
+def free_addresses() -> list[str]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+    for one in sockets:
+        one.close()
+    return addresses
+
+
+def start(num_items: int, index: int | None, addresses: list[str]) -> subprocess.Popen:
+    """Starts a process that takes steps: worker `index`, or None to be alone."""
+    environment = dict(os.environ)
+    if index is not None:
+        task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+        environment["TF_CONFIG"] = json.dumps(task)
+    command = [sys.executable, "-m", "benchmarks.sharding", str(num_items), str(index is not None)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def finished(process: subprocess.Popen) -> dict[str, float]:
+    return json.loads(process.communicate()[0].splitlines()[-1])
+
+
+def take_steps(num_items: int, sharded: bool) -> dict[str, float]:
+    """Takes some steps in this process, which is a worker if TF_CONFIG says so, and returns its figures."""
     import numpy as np
     import tensorflow as tf
 
@@ -53,18 +88,12 @@ def measure(num_items: int, sharded: bool) -> dict[str, float]:
     for number in range(WARM_UP + ROUNDS):
         if number == WARM_UP:
             carried, processor = _carried(), time.process_time()
-        items = np.exp(rng.random((BATCH_SIZE, LENGTH)) * np.log(num_items)).astype(np.int32)
-        places = np.sort(rng.permuted(np.tile(np.arange(LENGTH), (BATCH_SIZE, 1)), axis=1)[:, :MASKED], axis=1)
-        targets = np.take_along_axis(items, places, 1)
-        np.put_along_axis(items, places, num_items + 1, 1)
-        batch = {"users": np.zeros(BATCH_SIZE, np.int32), "items": items, "mask_positions": places.astype(np.int32)}
-        batch |= {"mask_targets": targets, "draw": np.tile(np.array([[1, number]], np.int64), (BATCH_SIZE, 1))}
-        batch = {name: tf.constant(values) for name, values in batch.items()}
+        batch = {name: tf.constant(values) for name, values in _batch(rng, num_items, number).items()}
         if sharded and number >= WARM_UP:
             rows += len(np.unique(np.r_[0, model.rows_read(batch)]))
-        start = time.perf_counter()
+        begin = time.perf_counter()
         loss = float(step(batch)["loss"])
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.perf_counter() - begin)
     others = sum(int(np.prod(variable.shape)) for variable in model.trainable_variables)
     return {
         "seconds": statistics.median(seconds[WARM_UP:]),
@@ -79,46 +108,28 @@ def measure(num_items: int, sharded: bool) -> dict[str, float]:
     }
 
 
+def _batch(rng: Any, num_items: int, number: int) -> dict[str, Any]:
+    """Returns a masked batch whose items are drawn log-uniformly."""
+    import numpy as np
+
+    items = np.exp(rng.random((BATCH_SIZE, LENGTH)) * np.log(num_items)).astype(np.int32)
+    places = np.sort(rng.permuted(np.tile(np.arange(LENGTH), (BATCH_SIZE, 1)), axis=1)[:, :MASKED], axis=1)
+    targets = np.take_along_axis(items, places, 1)
+    np.put_along_axis(items, places, num_items + 1, 1)
+    return {
+        "users": np.zeros(BATCH_SIZE, np.int32),
+        "items": items,
+        "mask_positions": places.astype(np.int32),
+        "mask_targets": targets,
+        "draw": np.tile(np.array([[1, number]], np.int64), (BATCH_SIZE, 1)),
+    }
+
+
 def _carried() -> int:
     """Bytes that the loopback interface has sent since the machine started, of all processes."""
     lines = Path("/proc/net/dev").read_text().splitlines()
     return next(int(line.split()[9]) for line in lines if line.strip().startswith("lo:"))
 
 
-def start(num_items: int, index: int | None, addresses: list[str]) -> subprocess.Popen:
-    environment = dict(os.environ)
-    if index is not None:
-        task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-        environment["TF_CONFIG"] = json.dumps(task)
-    command = [sys.executable, "-m", "benchmarks.sharding", "measure", str(num_items), str(index is not None)]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-
-
-def finished(process: subprocess.Popen) -> dict[str, float]:
-    return json.loads(process.communicate()[0].splitlines()[-1])
-
-
-def free_addresses() -> list[str]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-    addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
-    for one in sockets:
-        one.close()
-    return addresses
-
-
-def main(sizes: list[int]) -> None:
-    for size in sizes:
-        addresses = free_addresses()
-        rows = {"one process": [finished(start(size, None, []))]}
-        rows["two workers"] = [finished(one) for one in [start(size, index, addresses) for index in (0, 1)]]
-        for name, found in rows.items():
-            for one in found:
-                figures = ", ".join(f"{key} {value:,.4g}" for key, value in one.items())
-                print(f"{size:,} items, {name}: {figures}", flush=True)
-
-
 if __name__ == "__main__":
-    if sys.argv[1] == "measure":
-        print(json.dumps(measure(int(sys.argv[2]), sys.argv[3] == "True")))
-    else:
-        main([int(size) for size in sys.argv[1:]])
+    print(json.dumps(take_steps(int(sys.argv[1]), sys.argv[2] == "True")))
