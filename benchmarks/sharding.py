@@ -1,31 +1,62 @@
 """A training step with the whole item table in one process, and with half of it on each of two workers.
 
-    python -m benchmarks.sharding 100000 10000000
-
-Prints for each number of items: seconds of a step, peak memory of each process, and bytes per step, counted from the
+Measures for each number of items: seconds of a step, peak memory of each process, and bytes per step, counted from the
 arguments of the collectives and read from the loopback interface. Run it while nothing else uses that interface.
 """
 
 import json
 import os
-import resource
 import socket
 import statistics
-import subprocess
-import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+from benchmarks import measuring
+
+CATALOGUE, LARGEST = 100_000, 10_000_000
 ROUNDS, WARM_UP = 24, 4
 BATCH_SIZE, LENGTH, MASKED, WIDTH = 128, 50, 10, 64
 
 
-def measure(num_items: int, sharded: bool) -> dict[str, float]:
-    """Takes some steps in this process, which is a worker if TF_CONFIG says so."""
+def measure(with_largest: bool) -> list[dict[str, Any]]:
+    """Measures, prints and returns the figures of each process."""
+    found = []
+    for number in (CATALOGUE, *[LARGEST] * with_largest):
+        for workers in (1, 2):
+            for figures in of_workers(number, workers):
+                row = {"items": number, "workers": workers, **figures}
+                print(", ".join(f"{name} {value:,.4g}" for name, value in row.items()), flush=True)
+                found.append(row)
+    return found
+
+
+def of_workers(num_items: int, workers: int) -> list[dict[str, float]]:
+    """Returns the figures of each of some workers that train together."""
+    addresses = free_addresses(workers)
+    tasks = [{"cluster": {"worker": addresses}, "task": {"type": "worker", "index": i}} for i in range(workers)]
+    with ThreadPoolExecutor(workers) as pool:
+        done = list(
+            pool.map(lambda task: measuring.peak_memory(steps, num_items, task if workers > 1 else None), tasks)
+        )
+    return [{**figures, "peak_gb": peak / 1e9} for figures, peak in done]
+
+
+def free_addresses(number: int) -> list[str]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
+    addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+    for one in sockets:
+        one.close()
+    return addresses
+
+
+def steps(num_items: int, task: dict[str, Any] | None) -> dict[str, float]:
+    """Takes some steps in this process, which is a worker if it has a `task`, the content of TF_CONFIG."""
     import numpy as np
     import tensorflow as tf
 
-    from bert4rec_tf.config.cluster import Cluster
+    from bert4rec_tf.config.cluster import VARIABLE, Cluster
     from bert4rec_tf.config.run import Run
     from bert4rec_tf.models.construction import new_model
     from bert4rec_tf.runs.pipeline import set_threads
@@ -34,7 +65,9 @@ def measure(num_items: int, sharded: bool) -> dict[str, float]:
     from bert4rec_tf.training.steps import make_step, strategy_for
 
     set_threads(1)
+    sharded = task is not None
     if sharded:
+        os.environ[VARIABLE] = json.dumps(task)
         workers.join(Cluster.read(), 2)
     team, replicas = workers.team(), 2 if sharded else 1
     run = Run.make(
@@ -70,7 +103,6 @@ def measure(num_items: int, sharded: bool) -> dict[str, float]:
         "seconds": statistics.median(seconds[WARM_UP:]),
         "processor": (time.process_time() - processor) / ROUNDS,  # with the making of the batch, a few milliseconds
         "made": made,
-        "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         "rows": rows / ROUNDS,
         # Each sum of two workers: each sends as many bytes as its argument has. Rows go out and gradients come back.
         "counted": (rows / ROUNDS * 2 * (WIDTH + 1) + others + 2) * 4 if sharded else 0,
@@ -83,42 +115,3 @@ def _carried() -> int:
     """Bytes that the loopback interface has sent since the machine started, of all processes."""
     lines = Path("/proc/net/dev").read_text().splitlines()
     return next(int(line.split()[9]) for line in lines if line.strip().startswith("lo:"))
-
-
-def start(num_items: int, index: int | None, addresses: list[str]) -> subprocess.Popen:
-    environment = dict(os.environ)
-    if index is not None:
-        task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-        environment["TF_CONFIG"] = json.dumps(task)
-    command = [sys.executable, "-m", "benchmarks.sharding", "measure", str(num_items), str(index is not None)]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-
-
-def finished(process: subprocess.Popen) -> dict[str, float]:
-    return json.loads(process.communicate()[0].splitlines()[-1])
-
-
-def free_addresses() -> list[str]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-    addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
-    for one in sockets:
-        one.close()
-    return addresses
-
-
-def main(sizes: list[int]) -> None:
-    for size in sizes:
-        addresses = free_addresses()
-        rows = {"one process": [finished(start(size, None, []))]}
-        rows["two workers"] = [finished(one) for one in [start(size, index, addresses) for index in (0, 1)]]
-        for name, found in rows.items():
-            for one in found:
-                figures = ", ".join(f"{key} {value:,.4g}" for key, value in one.items())
-                print(f"{size:,} items, {name}: {figures}", flush=True)
-
-
-if __name__ == "__main__":
-    if sys.argv[1] == "measure":
-        print(json.dumps(measure(int(sys.argv[2]), sys.argv[3] == "True")))
-    else:
-        main([int(size) for size in sys.argv[1:]])
