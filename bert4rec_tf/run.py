@@ -32,6 +32,7 @@ from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.export import item_index
 from bert4rec_tf.export.histories import HISTORIES, Histories
 from bert4rec_tf.export.layout import DTYPES, FLOAT, FORMATS, SAVED_MODEL
+from bert4rec_tf.export.options import ExportOptions, IndexRequest
 from bert4rec_tf.foundation import startup
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 from bert4rec_tf.foundation.files import expanded_path
@@ -345,10 +346,7 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: d
             print("\n" + summary.table(content))
         asked = FLAGS.export_dir or correction or any(FLAGS[name].present for name in SAVED_MODEL_ONLY)
         if FLAGS.mode == "all" and (asked or not workdir.export.exists()):
-            histories = kept_histories(workdir, sequences)
-            path = exporting.export(
-                workdir, folder("export_dir"), FLAGS.k, SAVED_MODEL, correction, histories, *rows_and_index(sequences)
-            )
+            path = exporting.export(workdir, folder("export_dir"), export_options(workdir, sequences))
             tell_histories(path)
     print("\n" + summary.places(workdir.path))
     if FLAGS.mode in ("all", "evaluate"):
@@ -359,20 +357,15 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: d
         print(summary.next_command(place, sequences.vocabulary.items[:2].tolist(), user))
 
 
-def kept_histories(workdir: WorkDirectory, sequences: Sequences | None) -> Histories | None:
-    """Returns what --with_histories keeps, if anything."""
-    if FLAGS.with_histories is None:
-        return None
-    workdir.check_data(sequences)
-    return Histories.of(sequences, FLAGS.with_histories)
-
-
-def rows_and_index(sequences: Sequences | None) -> tuple[Any, Any]:
-    """Returns what --export_dtype and --with_index say."""
-    from bert4rec_tf.runs.exporting import IndexRequest
-
-    recall = FLAGS.with_index
-    return FLAGS.export_dtype, None if recall is None else IndexRequest(recall, sequences)
+def export_options(workdir: WorkDirectory, sequences: Sequences | None) -> ExportOptions:
+    """Returns what the flags say of a SavedModel. `sequences` are for the histories and the index."""
+    histories = index = None
+    if FLAGS.with_histories is not None:
+        workdir.check_data(sequences)
+        histories = Histories.of(sequences, FLAGS.with_histories)
+    if FLAGS.with_index is not None:
+        index = IndexRequest(FLAGS.with_index, sequences)
+    return ExportOptions(FLAGS.k, popularity.parse(FLAGS.popularity_correction), histories, FLAGS.export_dtype, index)
 
 
 def tell_histories(export: Path) -> None:
@@ -391,15 +384,12 @@ def run_options(interactions: Interactions | None) -> dict[str, Any]:
 
 
 def export(workdir: WorkDirectory, sequences: Sequences | None) -> None:
-    """Does what --mode=export says. `sequences`: for the histories; None where none are kept."""
-    histories = kept_histories(workdir, sequences)
-    correction = popularity.parse(FLAGS.popularity_correction)
+    """Does what --mode=export says. `sequences`: None where the options need none."""
+    options = export_options(workdir, sequences)
     start_pipeline()
     from bert4rec_tf.runs import exporting
 
-    path = exporting.export(
-        workdir, folder("export_dir"), FLAGS.k, FLAGS.format, correction, histories, *rows_and_index(sequences)
-    )
+    path = exporting.export(workdir, folder("export_dir"), options, FLAGS.format)
     k = min(FLAGS.k, workdir.read_vocabulary().num_items)
     what = {
         "saved_model": f"SavedModel; takes raw ids, returns `items` and `scores` of {k} recommendations",

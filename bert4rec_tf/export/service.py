@@ -19,7 +19,7 @@ from bert4rec_tf.export.functions import (
     with_users,
     without_users,
 )
-from bert4rec_tf.export.item_index import Plan
+from bert4rec_tf.export.item_index import MadeIndex, Plan
 from bert4rec_tf.export.products import FEWEST_ROWS, ItemRows
 from bert4rec_tf.export.ranking import HIDDEN
 from bert4rec_tf.foundation.errors import UserError
@@ -111,7 +111,7 @@ class Service(tf.Module):
         """The names of its functions."""
         return tuple(name for name in (*SIGNATURES, *OF_ITEMS) if hasattr(self, name))
 
-    def item_index(self, plan: Plan) -> tuple[dict[str, np.ndarray], float]:
+    def item_index(self, plan: Plan) -> MadeIndex:
         """Makes an index of the items (`item_index.make`). Raises UserError if scores are no products."""
         if self._item_rows is None:
             raise UserError("An index needs a model that scores by products of vectors, and this one does not")
