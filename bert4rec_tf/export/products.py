@@ -19,9 +19,6 @@ from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender
 BLOCK_SCORES, FEWEST_ROWS, MOST_ROWS = 1 << 22, 1 << 10, 1 << 16
 """Numbers in a block of scores, and the limits of the items in it. They are small enough for the cache."""
 
-HALF_ERROR = 2.0**-11
-"""A score from such rows is off by at most this times the sum of |vector * row|, if the vector is the same."""
-
 Adjust = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Changes scores [b, e - s] of the items s to e - 1, given s and e."""
 

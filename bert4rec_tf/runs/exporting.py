@@ -19,8 +19,9 @@ from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.models.features import folded
+from bert4rec_tf.runs.environment import versions
 from bert4rec_tf.runs.pipeline import phases, trained_model
-from bert4rec_tf.runs.workdir import WorkDirectory, versions
+from bert4rec_tf.runs.workdir import WorkDirectory
 
 
 def check_export(folder: Path, form: str = SAVED_MODEL) -> None:

@@ -9,7 +9,6 @@ from bert4rec_tf.data.sequences import Sequences, Vocabulary
 from bert4rec_tf.export.item_index import INDEX, ItemIndex
 from bert4rec_tf.export.layout import HALF
 from bert4rec_tf.export.options import ExportOptions, IndexRequest
-from bert4rec_tf.export.products import HALF_ERROR
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
@@ -17,6 +16,9 @@ from bert4rec_tf.models import BprMf
 from bert4rec_tf.serving.client import Choices, SavedRecommender
 
 faiss = pytest.importorskip("faiss")
+HALF_ERROR = 2.0**-11
+"""A score from rows in float16 is off by at most this times the sum of |vector * row|, if the vector is the same."""
+
 ALPHA, USERS, WIDTH = 0.3, ["ann", "bob", "cem"], 4
 
 
