@@ -32,7 +32,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 def main() -> None:
     from benchmarks import growth, lines, measuring
     from bert4rec_tf.foundation import files
-    from bert4rec_tf.runs.pipeline import environment
+    from bert4rec_tf.runs.environment import environment
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
     parser.add_argument(

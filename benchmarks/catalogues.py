@@ -49,8 +49,8 @@ def vectors(number: int) -> tuple[np.ndarray, np.ndarray]:
 
 def make(number: int, folder: Path, dtype: str, with_index: bool) -> dict[str, float]:
     """Exports a model. Returns seconds and size, and the recall of an index."""
-    from bert4rec_tf.data.sequences import Vocabulary
-    from bert4rec_tf.export.item_index import Plan
+    from bert4rec_tf.data.sequences import Sequences, Vocabulary
+    from bert4rec_tf.export.options import ExportOptions, IndexRequest
     from bert4rec_tf.export.saved_model import export
     from bert4rec_tf.foundation.lines import Lines
     from bert4rec_tf.models import BprMf
@@ -60,9 +60,12 @@ def make(number: int, folder: Path, dtype: str, with_index: bool) -> dict[str, f
     model.items.assign(items)
     model.users.assign(users)
     vocabulary = Vocabulary(Lines.of(f"item{n}" for n in range(number)), np.arange(number, 0, -1))
-    plan = Plan(RECALL, users) if with_index else None
+    names = [str(n) for n in range(USERS)]
+    # The model knows its users by their numbers, so any histories will do.
+    histories = Sequences(np.ones(USERS, np.int32), np.arange(USERS + 1), np.array(names, object), vocabulary)
+    index = IndexRequest(RECALL, histories) if with_index else None
     begin = time.perf_counter()
-    recall = export(model, vocabulary, folder, users=[str(n) for n in range(USERS)], dtype=dtype, index=plan)
+    recall = export(model, vocabulary, folder, ExportOptions(dtype=dtype, index=index), names)
     seconds = time.perf_counter() - begin
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     return {"export s": seconds, "size GB": size / 1e9, **({} if recall is None else {"recall@10": recall})}

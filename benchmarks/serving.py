@@ -22,6 +22,7 @@ import numpy as np
 
 from benchmarks import measuring
 from bert4rec_tf.data.sequences import Vocabulary
+from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.models import BERT4Rec
 from bert4rec_tf.serving.client import rectangle
@@ -56,7 +57,7 @@ def of_catalogue(number: int) -> dict[str, float]:
     histories = make_histories(number, 200)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "model"
-        export(model, vocabulary, folder, K)
+        export(model, vocabulary, folder, ExportOptions(K))
         begin = time.perf_counter()
         served = LoadedModel(folder)
         served.warm_up()

@@ -63,7 +63,7 @@ def take_steps(num_items: int, sharded: bool) -> dict[str, float]:
     from bert4rec_tf.config.cluster import Cluster
     from bert4rec_tf.config.run import Run
     from bert4rec_tf.models.construction import new_model
-    from bert4rec_tf.runs.pipeline import set_threads
+    from bert4rec_tf.runs.environment import set_threads
     from bert4rec_tf.training import workers
     from bert4rec_tf.training.optimizer import optimizer_of
     from bert4rec_tf.training.steps import make_step, strategy_for

@@ -13,7 +13,6 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -32,6 +31,7 @@ from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.export import item_index
 from bert4rec_tf.export.histories import HISTORIES, Histories
 from bert4rec_tf.export.layout import DTYPES, FLOAT, FORMATS, SAVED_MODEL
+from bert4rec_tf.export.options import ExportOptions, IndexRequest
 from bert4rec_tf.foundation import startup
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 from bert4rec_tf.foundation.files import expanded_path
@@ -179,25 +179,10 @@ def check_flags(argv: list[str]) -> None:
     for name, known in {"mode": MODES, "format": FORMATS, "engine": (LOCAL, SPARK), "export_dtype": DTYPES}.items():
         if FLAGS[name].value not in known:
             raise unknown_name(name, FLAGS[name].value, known)
-    if FLAGS["format"].present and FLAGS.mode != "export":
-        raise UserError(f"--format needs --mode=export. Received: mode={FLAGS.mode}")
     if FLAGS["master"].present and FLAGS.engine != SPARK:
         raise UserError(f"--master needs --engine={SPARK}. Received: engine={FLAGS.engine}")
-    if FLAGS.engine == SPARK and FLAGS.mode not in ("prepare", "evaluate"):
-        raise UserError(f"--engine={SPARK} needs --mode=prepare or evaluate. Received: mode={FLAGS.mode}")
-    if FLAGS.engine == SPARK and popularity.parse(FLAGS.popularity_correction) == popularity.CHOOSE:
-        raise UserError(
-            f"--popularity_correction must be a number with --engine={SPARK}. Received: {popularity.CHOOSE}"
-        )
-    for name in (ITEM_FEATURES, USER_FEATURES, "processes", "init_from"):
-        if FLAGS.engine == SPARK and FLAGS[name].present:
-            raise UserError(f"--{name} cannot be used with --engine={SPARK}")
-    for name in SAVED_MODEL_ONLY:
-        if FLAGS[name].present and FLAGS.format != SAVED_MODEL:
-            raise UserError(f"--{name} needs --format=saved_model. Received: format={FLAGS.format}")
-    if FLAGS.with_index is not None:
-        item_index.check_recall("with_index", FLAGS.with_index)
-        item_index.needed()
+    if FLAGS.engine == SPARK:
+        check_spark()
     for name in ("processes", "threads", "k", "with_histories"):
         if FLAGS[name].value is not None and not 1 <= FLAGS[name].value <= MOST:
             raise UserError(f"`{name}` must be at least 1 and at most {MOST}. Received: {name}={FLAGS[name].value}")
@@ -207,12 +192,37 @@ def check_flags(argv: list[str]) -> None:
     if FLAGS.seeds is not None and (FLAGS.mode != "all" or FLAGS["seed"].present):
         received = f"mode={FLAGS.mode}" if FLAGS.mode != "all" else f"seed={FLAGS.seed}"
         raise UserError(f"--seeds needs --mode=all and cannot be used with --seed. Received: {received}")
-    if popularity.parse(FLAGS.popularity_correction) and (
-        FLAGS.seeds is not None or FLAGS.mode in ("prepare", "train")
-    ):
+    check_export_flags()
+
+
+def check_spark() -> None:
+    """Raises UserError for flags that cannot be used with Spark."""
+    if FLAGS.mode not in ("prepare", "evaluate"):
+        raise UserError(f"--engine={SPARK} needs --mode=prepare or evaluate. Received: mode={FLAGS.mode}")
+    if popularity.parse(FLAGS.popularity_correction) == popularity.CHOOSE:
+        raise UserError(
+            f"--popularity_correction must be a number with --engine={SPARK}. Received: {popularity.CHOOSE}"
+        )
+    for name in (ITEM_FEATURES, USER_FEATURES, "processes", "init_from"):
+        if FLAGS[name].present:
+            raise UserError(f"--{name} cannot be used with --engine={SPARK}")
+
+
+def check_export_flags() -> None:
+    """Raises UserError for flags of an export that do not fit the others."""
+    if FLAGS["format"].present and FLAGS.mode != "export":
+        raise UserError(f"--format needs --mode=export. Received: mode={FLAGS.mode}")
+    for name in SAVED_MODEL_ONLY:
+        if FLAGS[name].present and FLAGS.format != SAVED_MODEL:
+            raise UserError(f"--{name} needs --format=saved_model. Received: format={FLAGS.format}")
+    if FLAGS.with_index is not None:
+        item_index.check_recall("with_index", FLAGS.with_index)
+        item_index.needed()
+    exports = FLAGS.mode in ("all", "export") and FLAGS.seeds is None
+    if popularity.parse(FLAGS.popularity_correction) and not (exports or FLAGS.mode == "evaluate"):
         raise UserError("--popularity_correction needs --mode=all, evaluate or export, and cannot be used with --seeds")
     for name in ("export_dir", *SAVED_MODEL_ONLY):
-        if FLAGS[name].present and (FLAGS.seeds is not None or FLAGS.mode not in ("all", "export")):
+        if FLAGS[name].present and not exports:
             raise UserError(f"--{name} needs --mode=all or export and cannot be used with --seeds")
 
 
@@ -255,8 +265,8 @@ def join(cluster: Cluster, run: Run) -> None:
     """Waits for the other machines, and checks that they do the same."""
     if FLAGS.seeds is not None:
         raise UserError(f"--seeds cannot be used with several machines ({VARIABLE})")
-    start_pipeline()
-    from bert4rec_tf.runs.workdir import versions
+    start_tensorflow()
+    from bert4rec_tf.runs.environment import versions
     from bert4rec_tf.training import workers
 
     print(f"Worker {cluster.index} of {cluster.count}: waiting for the others", flush=True)
@@ -268,7 +278,7 @@ def begin(run: Run, workdir: Path | None) -> tuple[Run, Any]:
     """Returns the run, starting from --init_from if given, and those weights (`warm_start.begin`)."""
     if FLAGS.init_from is None:
         return run, None
-    start_pipeline()
+    start_tensorflow()
     from bert4rec_tf.runs import warm_start
 
     return warm_start.begin(run, FLAGS.init_from, workdir)
@@ -293,41 +303,49 @@ def load(dataset: str, interactions: Interactions | None, features: Mapping[str,
     return sequences
 
 
-def start_pipeline() -> ModuleType:
+def start_tensorflow() -> None:
     """Imports TensorFlow, which is slow: call it only after the flags and the data have been checked."""
     import_tensorflow()
-    from bert4rec_tf.runs import pipeline
-
     if FLAGS.threads is not None:
-        pipeline.set_threads(FLAGS.threads)
-    return pipeline
+        from bert4rec_tf.runs.environment import set_threads
+
+        set_threads(FLAGS.threads)
 
 
 @functools.cache
 def spark() -> Any:
     """Returns the connection to Spark (`cluster.spark.Spark`)."""
-    start_pipeline()
+    start_tensorflow()
     from bert4rec_tf.cluster.spark import Spark
 
     return Spark(FLAGS.master)
 
 
+def opened(team: Any, run: Run, sequences: Sequences, workdir: WorkDirectory, options: dict[str, Any]) -> Any:
+    """Returns the experiment. Of several machines (`workers.Team`), the chief opens and prepares it first."""
+    from bert4rec_tf.runs.pipeline import Experiment
+
+    if team.count > 1:  # With Spark, `sequences` hold no rows here, and their fingerprint is found by a task.
+        team.agree({"data": sequences.fingerprint})
+    with team.chief_first():
+        kind = Experiment if FLAGS.engine == LOCAL else spark().experiment
+        experiment = kind(run, sequences, workdir, **options)
+        if team.count > 1:
+            experiment.prepare()
+    return experiment
+
+
 def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: dict[str, Any]) -> None:
     """Does what --mode says. `options`: of `pipeline.Experiment`."""
-    pipeline, correction = start_pipeline(), popularity.parse(FLAGS.popularity_correction)
+    start_tensorflow()
+    correction = popularity.parse(FLAGS.popularity_correction)
     from bert4rec_tf.runs import exporting
     from bert4rec_tf.training import workers
 
     if FLAGS.mode == "all":
         exporting.check_export(folder("export_dir") or workdir.export)
     team = workers.team()
-    if team.count > 1:  # With Spark, `sequences` hold no rows here, and their fingerprint is found by a task.
-        team.agree({"data": sequences.fingerprint})
-    with team.chief_first():
-        kind = pipeline.Experiment if FLAGS.engine == LOCAL else spark().experiment
-        experiment = kind(run, sequences, workdir, **options)
-        if team.count > 1:
-            experiment.prepare()
+    experiment = opened(team, run, sequences, workdir, options)
     if experiment.initial is not None:
         print(summary.start(experiment.initial), flush=True)
     with workdir.lock():
@@ -345,11 +363,7 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: d
             print("\n" + summary.table(content))
         asked = FLAGS.export_dir or correction or any(FLAGS[name].present for name in SAVED_MODEL_ONLY)
         if FLAGS.mode == "all" and (asked or not workdir.export.exists()):
-            histories = kept_histories(workdir, sequences)
-            path = exporting.export(
-                workdir, folder("export_dir"), FLAGS.k, SAVED_MODEL, correction, histories, *rows_and_index(sequences)
-            )
-            tell_histories(path)
+            tell_histories(exporting.export(workdir, folder("export_dir"), export_options(workdir, sequences)))
     print("\n" + summary.places(workdir.path))
     if FLAGS.mode in ("all", "evaluate"):
         print("\n" + summary.verdict(content))
@@ -359,20 +373,15 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: d
         print(summary.next_command(place, sequences.vocabulary.items[:2].tolist(), user))
 
 
-def kept_histories(workdir: WorkDirectory, sequences: Sequences | None) -> Histories | None:
-    """Returns what --with_histories keeps, if anything."""
-    if FLAGS.with_histories is None:
-        return None
-    workdir.check_data(sequences)
-    return Histories.of(sequences, FLAGS.with_histories)
-
-
-def rows_and_index(sequences: Sequences | None) -> tuple[Any, Any]:
-    """Returns what --export_dtype and --with_index say."""
-    from bert4rec_tf.runs.exporting import IndexRequest
-
-    recall = FLAGS.with_index
-    return FLAGS.export_dtype, None if recall is None else IndexRequest(recall, sequences)
+def export_options(workdir: WorkDirectory, sequences: Sequences | None) -> ExportOptions:
+    """Returns what the flags say of a SavedModel. `sequences` are for the histories and the index."""
+    histories = index = None
+    if FLAGS.with_histories is not None:
+        workdir.check_data(sequences)
+        histories = Histories.of(sequences, FLAGS.with_histories)
+    if FLAGS.with_index is not None:
+        index = IndexRequest(FLAGS.with_index, sequences)
+    return ExportOptions(FLAGS.k, popularity.parse(FLAGS.popularity_correction), histories, FLAGS.export_dtype, index)
 
 
 def tell_histories(export: Path) -> None:
@@ -391,15 +400,12 @@ def run_options(interactions: Interactions | None) -> dict[str, Any]:
 
 
 def export(workdir: WorkDirectory, sequences: Sequences | None) -> None:
-    """Does what --mode=export says. `sequences`: for the histories; None where none are kept."""
-    histories = kept_histories(workdir, sequences)
-    correction = popularity.parse(FLAGS.popularity_correction)
-    start_pipeline()
+    """Does what --mode=export says. `sequences`: None where the options need none."""
+    options = export_options(workdir, sequences)
+    start_tensorflow()
     from bert4rec_tf.runs import exporting
 
-    path = exporting.export(
-        workdir, folder("export_dir"), FLAGS.k, FLAGS.format, correction, histories, *rows_and_index(sequences)
-    )
+    path = exporting.export(workdir, folder("export_dir"), options, FLAGS.format)
     k = min(FLAGS.k, workdir.read_vocabulary().num_items)
     what = {
         "saved_model": f"SavedModel; takes raw ids, returns `items` and `scores` of {k} recommendations",
@@ -416,7 +422,7 @@ def repeat_with_seeds(run: Run, sequences: Sequences, interactions: Interactions
         seeds = [int(seed) for seed in FLAGS.seeds]
     except ValueError:
         raise UserError(f"`seeds` must be whole numbers. Received: seeds={','.join(FLAGS.seeds)}") from None
-    start_pipeline()
+    start_tensorflow()
     from bert4rec_tf.runs.seeds import folder_of, repeat
 
     run, source = begin(run, None)

@@ -18,6 +18,7 @@ from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import BERT4Rec
 from bert4rec_tf.runs import pipeline
+from bert4rec_tf.runs.environment import set_threads
 from experiments.processes import Request
 from experiments.results import folder_of_data
 
@@ -33,7 +34,7 @@ def carry_out(request: Request) -> Path:
     sequences, report = datasets.load_with_report(run.dataset, request.data_dir)
     print(datasets.describe(run.dataset, sequences, report), flush=True)
     if request.threads is not None:
-        pipeline.set_threads(request.threads)
+        set_threads(request.threads)
     folder = folder_of_data(request.workdir, sequences.fingerprint)
     result = pipeline.execute(run, CHOOSE, sequences=sequences, workdir=folder, prepared_dir=request.prepared_dir)
     if request.attention:

@@ -273,9 +273,9 @@ def main(
         space_of(model)
     import_tensorflow()
     if threads is not None:
-        from bert4rec_tf.runs import pipeline
+        from bert4rec_tf.runs.environment import set_threads
 
-        pipeline.set_threads(threads)
+        set_threads(threads)
     failed = 0
     for dataset in plan.datasets:
         for model in models:

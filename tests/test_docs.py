@@ -20,6 +20,7 @@ from bert4rec_tf.config import presets
 from bert4rec_tf.config.paper import paper
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.export.histories import Histories
+from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.runs.exporting import export
 from bert4rec_tf.runs.pipeline import execute
 from bert4rec_tf.runs.workdir import WorkDirectory
@@ -244,7 +245,8 @@ def test_flags_in_sentences_exist(page):
 def exported(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("docs") / "work"
     execute(presets.make_run("synthetic", model="item_cooccurrence"), workdir=workdir, silent=True)
-    export(WorkDirectory(workdir), histories=Histories(np.array([1, 2, 3]), np.array([0, 2, 3]), ["15", "16"]))
+    kept = Histories(np.array([1, 2, 3]), np.array([0, 2, 3]), ["15", "16"])
+    export(WorkDirectory(workdir), options=ExportOptions(histories=kept))
     return workdir / "saved_model"
 
 

@@ -17,7 +17,7 @@ from bert4rec_tf.evaluation.metrics import PROTOCOLS
 from bert4rec_tf.evaluation.ranking import BATCH_SIZE, Ranked, RankingTask
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.models import Recommender
-from bert4rec_tf.runs.pipeline import set_threads
+from bert4rec_tf.runs.environment import set_threads
 from bert4rec_tf.training import checkpoints
 
 

@@ -7,7 +7,7 @@ are kept as plain arrays, which are checked before faiss gets them.
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -65,6 +65,19 @@ class Plan:
 
     def __post_init__(self) -> None:
         check_recall("recall", self.recall)
+
+
+class MadeIndex(NamedTuple):
+    """The arrays of an `ItemIndex`, and its recall beside exact search."""
+
+    arrays: dict[str, np.ndarray]
+    recall: float
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the model card says."""
+        lists, read = len(self.arrays["sizes"]), int(self.arrays["probes"])
+        return {f"recall@{K}": self.recall, "lists": lists, "read": read}
 
 
 class ItemIndex:
@@ -144,7 +157,7 @@ class ItemIndex:
 
 def make(
     rows: Rows, num_items: int, width: int, plan: Plan, best: np.ndarray, k: int, popularity_correction: float
-) -> tuple[dict[str, np.ndarray], float]:
+) -> MadeIndex:
     """Groups the items, and finds how many lists a search must read.
 
     Args:
@@ -154,9 +167,6 @@ def make(
         plan: what it is made for.
         best: the K best items of each of its vectors, int32 [q, K].
         k, popularity_correction: the export's defaults.
-
-    Returns:
-        The arrays of `ItemIndex`, and the recall that was measured.
 
     Raises:
         UserError: if a row does not fit into float16, or faiss is not installed.
@@ -184,7 +194,7 @@ def make(
         "popularity_correction": np.float32(popularity_correction),
     }
     probes, recall = _probes(ItemIndex({**found, "probes": np.int32(1)}), number, plan, best)
-    return {**found, "probes": np.int32(probes)}, recall
+    return MadeIndex({**found, "probes": np.int32(probes)}, recall)
 
 
 def _probes(index: ItemIndex, lists: int, plan: Plan, best: np.ndarray) -> tuple[int, float]:

@@ -19,9 +19,6 @@ from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender
 BLOCK_SCORES, FEWEST_ROWS, MOST_ROWS = 1 << 22, 1 << 10, 1 << 16
 """Numbers in a block of scores, and the limits of the items in it. They are small enough for the cache."""
 
-HALF_ERROR = 2.0**-11
-"""A score from such rows is off by at most this times the sum of |vector * row|, if the vector is the same."""
-
 Adjust = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Changes scores [b, e - s] of the items s to e - 1, given s and e."""
 
@@ -76,25 +73,25 @@ def half_rows(model: Recommender) -> Iterator[list[tf.Variable]]:
         attributes.update(tables)
 
 
-class Products:
-    """Scores <vector, row> + bias of all items, of which only the best are kept.
+class ItemRows:
+    """The rows and biases of all items. Scores are <vector, row> + bias, and only the best are kept.
 
     Args:
         model: whose `score_products` are not None. They are read anew in every call.
     """
 
     def __init__(self, model: Recommender) -> None:
-        self._rows_of_model = model.score_products
+        self._read = model.score_products
         self._num_items = model.num_items
 
     def biases(self) -> tf.Tensor:
         """Returns the biases, float32 [n + 1], row i for item i."""
-        _, bias = self._rows_of_model()
+        _, bias = self._read()
         return tf.zeros([self._num_items + 1]) if bias is None else tf.convert_to_tensor(bias)[: self._num_items + 1]
 
     def gather(self, items: Tensor) -> tf.Tensor:
         """Returns the rows of items, float32 [any, d]."""
-        return tf.cast(tf.gather(self._rows_of_model()[0], items), tf.float32)
+        return tf.cast(tf.gather(self._read()[0], items), tf.float32)
 
     def best(
         self,
@@ -117,7 +114,7 @@ class Products:
             is_logits: whether these are needed; else they are 0.
             is_cosine: leave out the bias, and divide by the lengths of the rows.
         """
-        rows, bias = self._rows_of_model()
+        rows, bias = self._read()
         rows = tf.convert_to_tensor(rows.variable if isinstance(rows, HalfRows) else rows)
         number = tf.shape(vectors)[0]
         height = tf.clip_by_value(BLOCK_SCORES // tf.maximum(number, 1), FEWEST_ROWS, MOST_ROWS)

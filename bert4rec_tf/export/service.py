@@ -19,8 +19,8 @@ from bert4rec_tf.export.functions import (
     with_users,
     without_users,
 )
-from bert4rec_tf.export.item_index import Plan
-from bert4rec_tf.export.products import FEWEST_ROWS, Products
+from bert4rec_tf.export.item_index import MadeIndex, Plan
+from bert4rec_tf.export.products import FEWEST_ROWS, ItemRows
 from bert4rec_tf.export.ranking import HIDDEN
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import graph
@@ -85,7 +85,7 @@ class Service(tf.Module):
         self._item_vectors, self._similarities = model.item_vectors, model.similarities
         self._scores_are_logits, self._serves_strangers = model.scores_are_logits, model.serves_strangers
         self._weights = [weight.value for weight in model.weights] if weights is None else list(weights)
-        self._products = None if model.score_products() is None else Products(model)
+        self._item_rows = None if model.score_products() is None else ItemRows(model)
         # Row 0 is no item.
         self._log_shares = tf.Variable(np.append(HIDDEN, log_shares), dtype=tf.float32, name="log_shares")
         self._log_counts = tf.Variable(np.append(0, log_counts), dtype=tf.float32, name="log_counts")
@@ -111,22 +111,22 @@ class Service(tf.Module):
         """The names of its functions."""
         return tuple(name for name in (*SIGNATURES, *OF_ITEMS) if hasattr(self, name))
 
-    def item_index(self, plan: Plan) -> tuple[dict[str, np.ndarray], float]:
+    def item_index(self, plan: Plan) -> MadeIndex:
         """Makes an index of the items (`item_index.make`). Raises UserError if scores are no products."""
-        if self._products is None:
+        if self._item_rows is None:
             raise UserError("An index needs a model that scores by products of vectors, and this one does not")
-        products, penalties = self._products, self._correction(tf.constant(self._default_correction))
-        offsets = penalties(self._products.biases(), tf.convert_to_tensor(self._log_counts))
+        item_rows, penalties = self._item_rows, self._correction(tf.constant(self._default_correction))
+        offsets = penalties(item_rows.biases(), tf.convert_to_tensor(self._log_counts))
 
         def rows(items: np.ndarray) -> np.ndarray:
-            return tf.concat([products.gather(items), tf.gather(offsets, items)[:, None]], axis=1).numpy()
+            return tf.concat([item_rows.gather(items), tf.gather(offsets, items)[:, None]], axis=1).numpy()
 
         @graph
         def best(vectors: Tensor) -> Tensor:
             def adjust(scores: Tensor, begin: Tensor, end: Tensor) -> Tensor:
                 return penalties(scores, self._log_counts[begin:end])
 
-            return products.best(vectors, self._at_most(tf.constant(item_index.K)), NOTHING, adjust)[0]
+            return item_rows.best(vectors, self._at_most(tf.constant(item_index.K)), NOTHING, adjust)[0]
 
         found = best(tf.constant(plan.vectors, tf.float32)).numpy()
         width = plan.vectors.shape[1] + 1
@@ -232,9 +232,9 @@ class Service(tf.Module):
 
         def of_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
             chosen = tf.gather(numbers, rows)[:, None]
-            if self._products is not None:
-                vectors = tf.math.l2_normalize(self._products.gather(chosen[:, 0]), axis=1)
-                found, scores, _ = self._products.best(vectors, k, chosen, is_cosine=True)
+            if self._item_rows is not None:
+                vectors = tf.math.l2_normalize(self._item_rows.gather(chosen[:, 0]), axis=1)
+                found, scores, _ = self._item_rows.best(vectors, k, chosen, is_cosine=True)
                 return tf.where(chosen == PAD, PAD, found), tf.where(chosen == PAD, HIDDEN, scores)
             scores = self._similarities(tf.maximum(chosen[:, 0], 1))
             scores = tf.where(chosen == PAD, HIDDEN, ranking.hide(scores, chosen))
@@ -247,8 +247,8 @@ class Service(tf.Module):
     def vectors_of(self, items: Tensor) -> dict[str, Tensor]:
         """Returns the `vectors` of raw items, string [b]: float32 [b, d], zeros for unknown ids."""
         numbers = self._items_of(items)
-        if self._products is not None:
-            vectors = self._products.gather(numbers)
+        if self._item_rows is not None:
+            vectors = self._item_rows.gather(numbers)
         else:
             vectors = tf.gather(tf.cast(self._item_vectors(), tf.float32), tf.maximum(numbers - 1, 0))
         vectors = tf.where(numbers[:, None] == PAD, 0.0, vectors)
@@ -287,7 +287,7 @@ class Service(tf.Module):
     @property
     def _width(self) -> int:
         """How many scores are computed at once per row if all items are ranked."""
-        return self._num_items if self._products is None else min(FEWEST_ROWS, self._num_items)
+        return self._num_items if self._item_rows is None else min(FEWEST_ROWS, self._num_items)
 
     def _width_of(self, encoded: EncodedRequest, candidates: Tensor) -> Tensor:
         """Returns how many elements scoring the candidates needs per row."""
@@ -306,8 +306,8 @@ class Service(tf.Module):
             scores = tf.cond(any_cold, lambda: tf.where(cold, shares, scores), lambda: scores)
             return corrected(scores, self._log_counts[begin:end])
 
-        if self._products is not None:
-            items, scores, normalisers = self._products.best(vectors, k, hidden, adjust, self._scores_are_logits)
+        if self._item_rows is not None:
+            items, scores, normalisers = self._item_rows.best(vectors, k, hidden, adjust, self._scores_are_logits)
         else:
             scores = tf.cast(self._score_vectors(vectors), tf.float32)
             normalisers = self._normalisers(vectors, scores)
@@ -319,8 +319,8 @@ class Service(tf.Module):
         """Returns what to subtract from the scores of all items, if they are known, float32 [r, 1]; 0 if not logits."""
         if not self._scores_are_logits:
             return tf.zeros([tf.shape(vectors)[0], 1])
-        if self._products is not None:
-            return self._products.best(vectors, tf.constant(0), NOTHING, is_logits=True)[2]
+        if self._item_rows is not None:
+            return self._item_rows.best(vectors, tf.constant(0), NOTHING, is_logits=True)[2]
         scores = tf.cast(self._score_vectors(vectors), tf.float32) if scores is None else scores
         return tf.reduce_logsumexp(scores, axis=1, keepdims=True)
 

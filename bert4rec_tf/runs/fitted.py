@@ -23,6 +23,7 @@ from bert4rec_tf.evaluation.metrics import FULL, POPULAR
 from bert4rec_tf.evaluation.ranking import Ranker, RankingTask
 from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.export.layout import CONFIG, MODEL
+from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import Progress, warn
@@ -296,7 +297,8 @@ def trained(
     with experiment.workdir.lock():
         experiment.prepare()
         experiment.evaluate(experiment.train())
-        exporting.export(experiment.workdir, histories=Histories.of(sequences, int(sequences.lengths.max())))
+        whole = Histories.of(sequences, int(sequences.lengths.max()))
+        exporting.export(experiment.workdir, options=ExportOptions(histories=whole))
     path = experiment.workdir.path
     if known:
         files.write_text(path / TITLES, csv_of(known))

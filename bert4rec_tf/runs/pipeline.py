@@ -1,6 +1,5 @@
 """One run: prepare, train, evaluate, export. Used by the command line, notebooks and sweeps."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,15 +10,11 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.config.model_settings import SAMPLED
 from bert4rec_tf.config.popularity import CHOOSE, CORRECTION, check
 from bert4rec_tf.config.run import ALL, RETRAIN, SELECT, TRAININGS, Run
 from bert4rec_tf.data import parts
-from bert4rec_tf.data.examples import in_memory, preparation
-from bert4rec_tf.data.examples.draws import with_draws
-from bert4rec_tf.data.examples.masking import mask_dynamically
+from bert4rec_tf.data.examples import batches, in_memory, preparation
 from bert4rec_tf.data.examples.tfrecords import Shards
-from bert4rec_tf.data.examples.users import replace_users
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation import candidates, popularity
@@ -29,13 +24,12 @@ from bert4rec_tf.evaluation.ranking import Metrics, Ranked, Ranker, RankingTask
 from bert4rec_tf.evaluation.sharded_ranking import ShardedRanker
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.graphs import plain
-from bert4rec_tf.foundation.types import Batch
 from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.models.construction import check_features, has_user_embeddings, new_model
 from bert4rec_tf.runs import warm_start
+from bert4rec_tf.runs.environment import environment
 from bert4rec_tf.runs.transfer import Source
-from bert4rec_tf.runs.workdir import WorkDirectory, initial_of, versions
+from bert4rec_tf.runs.workdir import WorkDirectory, initial_of
 from bert4rec_tf.training import trainer, workers
 from bert4rec_tf.training.steps import strategy_for
 
@@ -326,26 +320,10 @@ class Experiment:
 
     def batches(self, phase: str, model: Recommender, start_step: int = 0) -> tf.data.Dataset:
         """Returns the endless training batches of a phase, from `start_step` on."""
-        run = self.run
-        if model.examples != MASKED:
-            examples = in_memory.examples_of(model.examples, self.training_part(phase), **model.example_options)
-            dataset = in_memory.dataset_of(examples, run.training.batch_size, run.seed, start_step)
-            return self._with_draws(dataset, start_step)
-        shards = self._shards(phase)
-        dataset = shards.read(run.training.batch_size, run.seed, start_step)
-        if run.masking.masking == "dynamic":
-            dataset = mask_dynamically(dataset, run.masking, self.sequences.num_items, run.seed, start_step)
-        return self._with_draws(dataset.map(plain(_training_batch)), start_step).prefetch(8)
-
-    def _with_draws(self, dataset: tf.data.Dataset, start_step: int) -> tf.data.Dataset:
-        """Adds what is drawn anew for every batch: other users, and the seed of its negatives."""
-        settings = self.run.architecture
-        if getattr(settings, "loss", None) in SAMPLED:
-            dataset = with_draws(dataset, self.run.seed, start_step)
-        if self.run.reads_users and settings.user_replacement:
-            users = self.sequences.num_users
-            dataset = replace_users(dataset, settings.user_replacement, users, self.run.seed, start_step)
-        return dataset
+        if model.examples == MASKED:
+            return batches.of_shards(self._shards(phase), self.run, self.sequences, start_step)
+        examples = in_memory.examples_of(model.examples, self.training_part(phase), **model.example_options)
+        return batches.of_examples(examples, self.run, self.sequences, start_step)
 
     def _shards(self, phase: str) -> Shards:
         if phase not in self._prepared:
@@ -461,30 +439,3 @@ def execute(run: Run, popularity_correction: float | str = 0.0, **options: Any) 
         return Result(
             experiment.evaluate(model, popularity_correction), model, experiment.sequences, experiment.workdir.path
         )
-
-
-def set_threads(threads: int) -> None:
-    """Sets the number of TensorFlow's threads. Raises UserError if TensorFlow has already started to compute."""
-    if threads < 1:
-        raise UserError(f"`threads` must be at least 1. Received: threads={threads}")
-    try:
-        tf.config.threading.set_intra_op_parallelism_threads(threads)
-        tf.config.threading.set_inter_op_parallelism_threads(threads)
-    except RuntimeError as error:
-        raise UserError("`threads` must be set before TensorFlow computes anything") from error
-
-
-def environment() -> dict[str, Any]:
-    """Returns the versions, threads and kinds of device, on which the last bits of a result depend."""
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {
-        "versions": versions(),
-        "threads": tf.config.threading.get_intra_op_parallelism_threads() or available,
-        "devices": sorted({device.device_type for device in tf.config.list_physical_devices()}),
-    }
-
-
-def _training_batch(columns: dict[str, tf.Tensor]) -> Batch:
-    lengths = tf.math.count_nonzero(columns["items"], axis=1, dtype=tf.int32)
-    rest = {name: column for name, column in columns.items() if name not in ("user", "window", "epoch")}
-    return {"users": columns["user"], "lengths": lengths, **rest}

@@ -1,7 +1,6 @@
 """The folder of one run: its files, and which run they belong to."""
 
 import contextlib
-import importlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-import bert4rec_tf
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.run import Run, digest_of
 from bert4rec_tf.data.features import FIELDS, Features
@@ -23,7 +21,6 @@ from bert4rec_tf.foundation.progress import warn
 FORMAT = 3
 """The version of the layout. Incompatible changes increase it."""
 
-PACKAGES = ("tensorflow", "keras", "numpy")
 BUSY = "another process is using this folder; wait for it, or name another --workdir"
 ELSEWHERE = "name another --workdir"
 BAD_FEATURES = "does not fit the checkpoints; delete it, and run with --{}=FILE to have it written again"
@@ -321,15 +318,6 @@ def initial_of(config: dict[str, Any]) -> dict[str, Any] | None:
     """Returns the record of a run's warm start; None for a fresh start."""
     initial = config.get("initial")
     return None if initial is None else {**initial, "path": initial["path"], "leak": initial["leak"]}
-
-
-def versions() -> dict[str, str]:
-    """Returns the versions of the packages on which the last bits of a result depend.
-
-    Asks the packages themselves, because TensorFlow is installed under several names (`tensorflow-cpu`).
-    """
-    installed = {name: importlib.import_module(name).__version__ for name in PACKAGES}
-    return {"bert4rec_tf": bert4rec_tf.__version__, **installed}
 
 
 def _first_difference(old: dict[str, Any], new: dict[str, Any]) -> str:

@@ -19,6 +19,7 @@ from bert4rec_tf.data.examples.cloze import cut_windows
 from bert4rec_tf.data.sequences import LeaveOneOut, Vocabulary
 from bert4rec_tf.evaluation.metrics import POPULAR
 from bert4rec_tf.evaluation.ranking import Ranker, RankingTask
+from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.models import BERT4Rec
 from bert4rec_tf.serving.signatures import LoadedModel
@@ -190,7 +191,7 @@ def test_the_serving_of_a_model_can_be_measured_and_loses_nothing(monkeypatch, c
 def test_the_plain_recommendation_is_that_of_the_saved_model(tmp_path):
     model = BERT4Rec(300, max_length=serving.LENGTH, hidden_dim=8, initializer_stddev=0.3)
     vocabulary = Vocabulary(np.array([f"item{number}" for number in range(300)], object), np.arange(300, 0, -1))
-    export(model, vocabulary, tmp_path / "model", serving.K)
+    export(model, vocabulary, tmp_path / "model", ExportOptions(serving.K))
     served, plain = LoadedModel(tmp_path / "model"), serving.Plain(model, vocabulary)
     for history in serving.make_histories(300, 5):
         found = serving.ask(served, [history])

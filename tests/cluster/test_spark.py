@@ -18,6 +18,7 @@ from bert4rec_tf import run as runner
 from bert4rec_tf.data import sequences
 from bert4rec_tf.data.examples import preparation
 from bert4rec_tf.evaluation import candidates
+from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.serving import batch
 
@@ -117,7 +118,7 @@ def test_without_java_one_line_says_so(tmp_path, monkeypatch):
 
 def test_spark_recommends_the_same_bytes(tmp_path, small_blocks, monkeypatch):
     monkeypatch.setattr(batch, "PART_BATCHES", 1)
-    export(exports.transformer(), exports.VOCABULARY, tmp_path / "model", exports.K)
+    export(exports.transformer(), exports.VOCABULARY, tmp_path / "model", ExportOptions(exports.K))
     draw = random.Random(3)
     lines = [",".join([f"u{user}", *draw.choices(exports.NAMES[-9:], k=draw.randint(0, 9))]) for user in range(600)]
     (tmp_path / "histories.csv").write_text("\n".join(lines) + "\n")
@@ -224,7 +225,7 @@ def test_an_executor_killed_while_measuring_changes_nothing(tmp_path, moment):
 @pytest.mark.slow
 def test_an_executor_killed_while_recommending_changes_nothing(tmp_path):
     spark.needed()
-    export(exports.transformer(), exports.VOCABULARY, tmp_path / "model", exports.K)
+    export(exports.transformer(), exports.VOCABULARY, tmp_path / "model", ExportOptions(exports.K))
     draw = random.Random(3)
     lines = [",".join([f"u{user}", *draw.choices(exports.NAMES[-9:], k=draw.randint(0, 9))]) for user in range(50_000)]
     (tmp_path / "histories.csv").write_text("\n".join(lines) + "\n")

@@ -8,6 +8,7 @@ import pytest
 from support.commands import console
 from support.exports import NAMES, NUM_ITEMS, VOCABULARY, popular, transformer
 
+from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
 
 
@@ -16,8 +17,8 @@ def exported(tmp_path_factory):
     """A folder with an export, and the cosines between its items."""
     folder = tmp_path_factory.mktemp("similar")
     model = transformer()
-    export(model, VOCABULARY, folder / "model", 3)
-    export(popular(), VOCABULARY, folder / "pop", 3)
+    export(model, VOCABULARY, folder / "model", ExportOptions(3))
+    export(popular(), VOCABULARY, folder / "pop", ExportOptions(3))
     table = keras.ops.convert_to_numpy(model.item_embeddings)[1 : NUM_ITEMS + 1].astype(np.float64)
     table /= np.linalg.norm(table, axis=1, keepdims=True)
     return folder, table @ table.T

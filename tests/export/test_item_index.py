@@ -5,10 +5,10 @@ import pytest
 import tensorflow as tf
 from support.exports import COUNTS, HISTORIES, NAMES, NUM_ITEMS, VOCABULARY, K, popular, transformer
 
-from bert4rec_tf.data.sequences import Vocabulary
-from bert4rec_tf.export.item_index import INDEX, ItemIndex, Plan
+from bert4rec_tf.data.sequences import Sequences, Vocabulary
+from bert4rec_tf.export.item_index import INDEX, ItemIndex
 from bert4rec_tf.export.layout import HALF
-from bert4rec_tf.export.products import HALF_ERROR
+from bert4rec_tf.export.options import ExportOptions, IndexRequest
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
@@ -16,7 +16,15 @@ from bert4rec_tf.models import BprMf
 from bert4rec_tf.serving.client import Choices, SavedRecommender
 
 faiss = pytest.importorskip("faiss")
+HALF_ERROR = 2.0**-11
+"""A score from rows in float16 is off by at most this times the sum of |vector * row|, if the vector is the same."""
+
 ALPHA, USERS, WIDTH = 0.3, ["ann", "bob", "cem"], 4
+
+
+def one_action_each(users):
+    """Histories of users whom a model knows by their numbers."""
+    return Sequences(np.ones(len(users), np.int32), np.arange(len(users) + 1), np.array(users, object), VOCABULARY)
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +40,10 @@ def vectors(factors):
 
 
 @pytest.fixture(scope="module")
-def folder(factors, vectors, tmp_path_factory):
+def folder(factors, tmp_path_factory):
     folder = tmp_path_factory.mktemp("indexed") / "export"
-    assert export(factors, VOCABULARY, folder, K, USERS, None, ALPHA, index=Plan(1.0, vectors)) == 1.0
+    options = ExportOptions(K, ALPHA, index=IndexRequest(1.0, one_action_each(USERS)))
+    assert export(factors, VOCABULARY, folder, options, USERS) == 1.0
     return folder
 
 
@@ -131,7 +140,9 @@ def test_the_recall_that_is_told_is_that_of_the_lists_that_are_read(tmp_path):
     model = BprMf(number, num_users=40, hidden_dim=WIDTH, initializer_stddev=1.0)
     model.users.assign(users)
     vocabulary = Vocabulary(np.array([str(item) for item in range(number)], object), np.ones(number, np.int64))
-    told = export(model, vocabulary, tmp_path / "export", users=[str(u) for u in range(40)], index=Plan(0.7, users))
+    names = [str(user) for user in range(40)]
+    options = ExportOptions(index=IndexRequest(0.7, one_action_each(names)))
+    told = export(model, vocabulary, tmp_path / "export", options, names)
     best = np.argsort(-(users @ np.asarray(model.items)[1:].T), axis=1)[:, :10] + 1
     index = ItemIndex.read(tmp_path / "export" / INDEX)
     items, _ = index.search(users, 10)
@@ -143,23 +154,24 @@ def test_the_recall_that_is_told_is_that_of_the_lists_that_are_read(tmp_path):
 
 @pytest.mark.parametrize("dtype", [None, HALF])
 def test_models_without_rows_have_neither_index_nor_half_precision(tmp_path, dtype):
-    options = {"dtype": dtype} if dtype else {"index": Plan(0.9, np.ones([1, 1], np.float32))}
+    index = IndexRequest(0.9, one_action_each(USERS))
+    options = ExportOptions(dtype=dtype) if dtype else ExportOptions(index=index)
     with pytest.raises(UserError, match="products"):
-        export(popular(), VOCABULARY, tmp_path / "export", **options)
+        export(popular(), VOCABULARY, tmp_path / "export", options)
     assert not (tmp_path / "export").exists()
 
 
 def test_rows_beyond_float16_are_refused(factors, tmp_path):
     factors = BprMf(NUM_ITEMS, num_users=3, hidden_dim=WIDTH)
     factors.items.assign(np.full([NUM_ITEMS + 1, WIDTH], 1e5))
-    for options in ({"dtype": HALF}, {"index": Plan(0.9, np.ones([1, WIDTH], np.float32))}):
+    for options in (ExportOptions(dtype=HALF), ExportOptions(index=IndexRequest(0.9, one_action_each(USERS)))):
         with pytest.raises(UserError, match="float16"):
-            export(factors, VOCABULARY, tmp_path / "export", users=USERS, **options)
+            export(factors, VOCABULARY, tmp_path / "export", options, USERS)
 
 
 def test_half_precision_is_off_by_no_more_than_its_bound(factors, vectors, tmp_path):
     before = np.asarray(factors.items)
-    export(factors, VOCABULARY, tmp_path / "export", NUM_ITEMS, USERS, dtype=HALF)
+    export(factors, VOCABULARY, tmp_path / "export", ExportOptions(NUM_ITEMS, dtype=HALF), USERS)
     np.testing.assert_array_equal(np.asarray(factors.items), before)
     model = SavedRecommender(tmp_path / "export")
     assert model.card["dtype"] == HALF
@@ -180,7 +192,7 @@ def test_ties_in_half_precision_go_to_the_lower_number(tmp_path):
     rows = np.full([NUM_ITEMS + 1, WIDTH], 0.5, np.float32)
     rows[9:] += 1e-5  # the same in float16
     model.items.assign(rows)
-    export(model, VOCABULARY, tmp_path / "export", NUM_ITEMS, ["ann"], dtype=HALF)
+    export(model, VOCABULARY, tmp_path / "export", ExportOptions(NUM_ITEMS, dtype=HALF), ["ann"])
     found = SavedRecommender(tmp_path / "export").recommend([[NAMES[2]]], ["ann"], Choices())
     assert found.items == [[name for name in NAMES if name != NAMES[2]]]
 
@@ -188,7 +200,7 @@ def test_ties_in_half_precision_go_to_the_lower_number(tmp_path):
 def test_a_transformer_reads_and_ranks_halves_in_all_signatures(tmp_path):
     model = transformer()
     for dtype in ("float32", HALF):
-        export(model, VOCABULARY, tmp_path / dtype, NUM_ITEMS, dtype=dtype)
+        export(model, VOCABULARY, tmp_path / dtype, ExportOptions(NUM_ITEMS, dtype=dtype))
     exact, half = (tf.saved_model.load(str(tmp_path / dtype)) for dtype in ("float32", HALF))
     rows = tf.constant([[name.encode() for name in HISTORIES[0]]])
     names = tf.constant([[name.encode() for name in NAMES]])

@@ -29,6 +29,7 @@ from support.exports import (
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bert4rec_tf.data.sequences import Vocabulary
+from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
@@ -42,7 +43,7 @@ def model():
 @pytest.fixture(scope="module")
 def folder(model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("bert4rec") / "export"
-    export(model, VOCABULARY, folder, K)
+    export(model, VOCABULARY, folder, ExportOptions(K))
     return folder
 
 
@@ -54,13 +55,13 @@ def loaded(folder):
 @pytest.fixture(scope="module")
 def loaded_pop(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pop") / "export"
-    export(popular(), VOCABULARY, folder, NUM_ITEMS)
+    export(popular(), VOCABULARY, folder, ExportOptions(NUM_ITEMS))
     return tf.saved_model.load(str(folder))
 
 
 def recommend(model, vocabulary, folder, k=K):
     """Exports, loads and returns the function from histories to items and scores."""
-    export(model, vocabulary, folder, k)
+    export(model, vocabulary, folder, ExportOptions(k))
     loaded = tf.saved_model.load(str(folder))
     return lambda histories: ask(loaded, histories)
 
@@ -197,7 +198,7 @@ def test_every_weight_is_stored_once_and_no_state_of_dropout(model, folder):
 
 def test_what_happens_to_the_model_later_does_not_reach_the_export(tmp_path):
     model = Fixed(np.arange(NUM_ITEMS, dtype=np.float32))
-    export(model, VOCABULARY, tmp_path / "export", K)
+    export(model, VOCABULARY, tmp_path / "export", ExportOptions(K))
     before = ask(tf.saved_model.load(str(tmp_path / "export")), HISTORIES)
     model.table.assign(-model.table)
     after = ask(tf.saved_model.load(str(tmp_path / "export")), HISTORIES)
@@ -363,10 +364,10 @@ def test_an_id_that_no_line_can_hold_is_refused(tmp_path, name):
 
 def test_what_cannot_be_a_default_and_a_vocabulary_of_another_size_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"`k` must be at least 1\. Received: k=0"):
-        export(popular(), VOCABULARY, tmp_path / "export", 0)
+        ExportOptions(0)
     for strength in (-0.1, np.nan, np.inf, 1e39):
         with pytest.raises(UserError, match="`popularity_correction` must be at least 0 and finite"):
-            export(popular(), VOCABULARY, tmp_path / "export", popularity_correction=strength)
+            ExportOptions(popularity_correction=strength)
     with pytest.raises(ValueError, match=r"must have the 2 items of the model\. Received: 30 items"):
         export(Fixed([0.0, 1.0]), VOCABULARY, tmp_path / "export")
     assert not list(tmp_path.iterdir())

@@ -16,6 +16,7 @@ from bert4rec_tf.config.run import TrainingSettings
 from bert4rec_tf.data.examples.users import replace_users
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export import saved_model
+from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.models.features import folded
@@ -172,7 +173,7 @@ def test_an_export_serves_strangers_by_their_history_alone(tmp_path, name):
     model = make(name, **WAYS["all"])
     users, raw = [f"user {number}" for number in range(NUM_USERS)], [f"item {number}" for number in range(NUM_ITEMS)]
     vocabulary = Vocabulary(np.array(raw, object), SEQUENCES.counts()[1:])
-    saved_model.export(folded(model), vocabulary, tmp_path / "model", 5, users)
+    saved_model.export(folded(model), vocabulary, tmp_path / "model", ExportOptions(5), users)
     service = tf.saved_model.load(tmp_path / "model")
     histories = tf.constant([[f"item {item - 1}" if item else "" for item in row] for row in HISTORIES["items"]])
     whom = {"histories": histories, "users": tf.constant([users[3], users[59], "a stranger", users[7]])}

@@ -32,6 +32,7 @@ from bert4rec_tf.config.settings import field_type
 from bert4rec_tf.data.examples import in_memory
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export import saved_model
+from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS, recommender
 from bert4rec_tf.models.construction import new_model
@@ -240,7 +241,7 @@ def test_an_exported_model_recommends_and_scores_as_the_model_does(tmp_path, nam
     users = [f"user {number}" for number in range(NUM_USERS)]
     raw = np.array([f"item {number}" for number in range(NUM_ITEMS)], object)
     vocabulary = Vocabulary(raw, SEQUENCES.counts()[1:])
-    saved_model.export(model, vocabulary, tmp_path / "model", 5, users)
+    saved_model.export(model, vocabulary, tmp_path / "model", ExportOptions(5), users)
     service = tf.saved_model.load(tmp_path / "model")
     histories = np.array([[f"item {item - 1}" if item else "" for item in row] for row in HISTORIES["items"]])
     whom = {"histories": tf.constant(histories)}

@@ -9,6 +9,7 @@ from support.ranking_oracle import make_sequences
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.evaluation.metrics import PROTOCOLS
+from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.runs.exporting import export
 from bert4rec_tf.runs.pipeline import Experiment
@@ -59,9 +60,10 @@ def test_the_chosen_alpha_becomes_the_default_of_the_export(tmp_path):
     one = experiment(tmp_path)
     model = one.train()
     with pytest.raises(UserError, match="no popularity_correction was chosen; run --mode=evaluate"):
-        export(one.workdir, tmp_path / "export", popularity_correction="validation")
+        export(one.workdir, tmp_path / "export", ExportOptions(popularity_correction="validation"))
     alpha = one.evaluate(model, "validation")["popularity_correction"]["alpha"]
-    served = tf.saved_model.load(str(export(one.workdir, tmp_path / "export", popularity_correction="validation")))
+    folder = export(one.workdir, tmp_path / "export", ExportOptions(popularity_correction="validation"))
+    served = tf.saved_model.load(str(folder))
     histories = tf.constant([["item3"]])
     found = served.signatures["serving_default"](histories=histories)
     asked = served.recommend(histories, popularity_correction=tf.constant(alpha))

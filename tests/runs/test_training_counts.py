@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.runs.exporting import export
 from bert4rec_tf.runs.pipeline import Experiment
@@ -60,7 +61,7 @@ def trained(tmp_path):
 
 def check_export(workdir, counts, strength):
     """Compares the default signature with POP's counts, corrected by `counts`."""
-    folder = export(workdir, workdir.path.parent / "model", 30, popularity_correction=strength)
+    folder = export(workdir, workdir.path.parent / "model", ExportOptions(30, strength))
     history = ["item 0", "item 3"]
     found = tf.saved_model.load(str(folder)).signatures["serving_default"](histories=tf.constant([history]))
     popular = counted(1)

@@ -7,7 +7,8 @@ from support.ranking_oracle import make_sequences
 
 from bert4rec_tf.config.run import SELECT, Run
 from bert4rec_tf.foundation import files
-from bert4rec_tf.runs.workdir import WorkDirectory, versions
+from bert4rec_tf.runs.environment import versions
+from bert4rec_tf.runs.workdir import WorkDirectory
 
 
 def test_only_the_first_entry_clears_away_what_is_half_written(tmp_path):

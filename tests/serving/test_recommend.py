@@ -25,6 +25,7 @@ from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export.functions import CHOICES, HISTORIES
 from bert4rec_tf.export.histories import HISTORIES as HISTORIES_FILE
 from bert4rec_tf.export.histories import Histories
+from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.lines import Lines
@@ -50,7 +51,7 @@ def popular(tmp_path_factory):
     model = Pop(len(NAMES))
     model.counts.assign([0, *COUNTS])
     folder = tmp_path_factory.mktemp("pop") / "model"
-    export(model, VOCABULARY, folder, 3)
+    export(model, VOCABULARY, folder, ExportOptions(3))
     return folder
 
 
@@ -59,7 +60,7 @@ def factors(tmp_path_factory):
     keras.utils.set_random_seed(2)
     model = BprMf(len(NAMES), num_users=len(USERS), hidden_dim=4, initializer_stddev=1.0)
     folder = tmp_path_factory.mktemp("factors") / "model"
-    export(model, VOCABULARY, folder, 3, USERS)
+    export(model, VOCABULARY, folder, ExportOptions(3), USERS)
     return folder, np.asarray(model.score({"users": [0, 1], "items": [[1], [1]], "lengths": [1, 1]}))
 
 

@@ -21,6 +21,7 @@ from support.profiles import examples
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bert4rec_tf.export import ranking
+from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.models import BprMf, Pop
 
@@ -41,7 +42,7 @@ class Served:
     """
 
     def __init__(self, folder, model, scores, users=None):
-        export(model, VOCABULARY, folder, K, users, counts=TRAINED)
+        export(model, VOCABULARY, folder, ExportOptions(K), users, TRAINED)
         self.service, self.folder, self.model, self.scores = tf.saved_model.load(str(folder)), folder, model, scores
         self.has_user_embeddings = users is not None
 
@@ -234,7 +235,7 @@ def test_the_correction_of_the_export_is_the_default(tmp_path):
     model = Pop(NUM_ITEMS)
     model.counts.assign([0, *TRAINED])
     plain = Served(tmp_path / "plain", model, None)
-    export(model, VOCABULARY, tmp_path / "corrected", K, popularity_correction=2.5, counts=TRAINED)
+    export(model, VOCABULARY, tmp_path / "corrected", ExportOptions(K, 2.5), counts=TRAINED)
     found = tf.saved_model.load(str(tmp_path / "corrected"))
     rows = rectangle(HISTORIES)
     wanted = plain.service.recommend(rows, popularity_correction=2.5)

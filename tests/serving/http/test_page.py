@@ -16,6 +16,7 @@ from support.http_server import ITEMS, NUMBER, Server, best, export, log_probabi
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export import saved_model
 from bert4rec_tf.export.histories import Histories
+from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.serving.http.app import open_versions
 from bert4rec_tf.serving.http.settings import ServerSettings
 
@@ -244,7 +245,7 @@ def corrected(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corrected") / "model"
     vocabulary = Vocabulary(np.array(["m", "n", "o", "p", "q"], object), COUNTS)
     card = {"scores": "log-probabilities"}
-    saved_model.export(Fixed(LIKELY), vocabulary, folder, card=card, popularity_correction=0.25)
+    saved_model.export(Fixed(LIKELY), vocabulary, folder, ExportOptions(popularity_correction=0.25), card=card)
     with Server(open_versions(ServerSettings(model=str(folder)))) as running:
         yield running
 
@@ -325,9 +326,8 @@ def films(tmp_path_factory):
     model = transformer()
     numbers = [FILM_IDS.index(item) + 1 for history in STORED.values() for item in history]
     kept = Histories(np.array(numbers, np.int32), np.cumsum([0, *map(len, STORED.values())]), list(STORED))
-    saved_model.export(
-        model, Vocabulary(np.array(FILM_IDS, object), ACTIONS), folder / "model", card=CARD, histories=kept
-    )
+    options = ExportOptions(histories=kept)
+    saved_model.export(model, Vocabulary(np.array(FILM_IDS, object), ACTIONS), folder / "model", options, card=CARD)
     lines = [f'{item},"{title}",{genres}' for item, (title, genres) in FILMS.items()]
     (folder / "films.csv").write_text("\n".join(["movieId,title,genres", *lines]), encoding="utf-8")
     chosen = ServerSettings(model=str(folder / "model"), titles=str(folder / "films.csv"))

@@ -16,6 +16,7 @@ from support.http_server import Server
 from support.profiles import examples
 
 from bert4rec_tf.export.histories import Histories
+from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.models import BprMf
 from bert4rec_tf.serving.http.app import open_versions
@@ -42,7 +43,7 @@ def served(request, tmp_path_factory):
     """A running server with few rows to a batch, and the model as TensorFlow loads it."""
     folder = tmp_path_factory.mktemp("served") / "model"
     model = request.param()
-    export(model, VOCABULARY, folder, K, USERS, {"data": {"name": "awkward"}}, histories=KEPT)
+    export(model, VOCABULARY, folder, ExportOptions(K, histories=KEPT), USERS, card={"data": {"name": "awkward"}})
     versions = open_versions(ServerSettings(model=str(folder)))
     with Server(versions, max_batch_size=4, max_rows=40, max_history=60, max_body_bytes=60_000) as server:
         loaded = tf.saved_model.load(str(folder))

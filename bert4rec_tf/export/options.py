@@ -1,0 +1,74 @@
+"""What a SavedModel is asked to hold, and to answer by default."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bert4rec_tf.config import popularity
+from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.export import item_index
+from bert4rec_tf.export.histories import Histories
+from bert4rec_tf.export.item_index import Plan
+from bert4rec_tf.export.layout import DTYPES, FLOAT
+from bert4rec_tf.foundation.errors import UserError, unknown_name
+
+if TYPE_CHECKING:
+    from bert4rec_tf.models.recommender import Recommender
+
+QUERIES = 256
+"""Of how many users the recall of an index is measured."""
+
+
+@dataclass(frozen=True, eq=False)
+class IndexRequest:
+    """An index for approximate search that finds a share of the best items, measured on users of some histories."""
+
+    recall: float
+    sequences: Sequences
+
+    def plan(self, model: "Recommender") -> Plan:
+        """Returns the plan of the index of a model."""
+        chosen = np.sort(np.random.default_rng(0).permutation(self.sequences.num_users)[:QUERIES])
+        width = max(1, min(int(self.sequences.lengths[chosen].max()), model.max_history or 1))
+        items, lengths = self.sequences.last(chosen, width)
+        batch = {"users": chosen.astype(np.int32), "items": items, "lengths": lengths}
+        return Plan(self.recall, np.asarray(model.user_vectors(batch)))
+
+
+@dataclass(frozen=True, eq=False)
+class ExportOptions:
+    """The choices of an export as a SavedModel.
+
+    Attributes:
+        k: default number of items to return; a model with fewer items returns all.
+        popularity_correction: default of this input of `recommend`, and what `serving_default` uses: items are ranked
+            by score - popularity_correction * log(count + 1). For `runs.exporting` also CHOOSE: the alpha that
+            `evaluate` chose.
+        histories: of users, to recommend to them by their ids; None for none.
+        dtype: of the rows of items and users: FLOAT, or HALF for half the size (`export.products`).
+        index: None for no index for approximate search.
+
+    Raises:
+        UserError: for a k below 1, a popularity correction that is negative or not finite, another dtype, or an index
+            without the package for it.
+    """
+
+    k: int = 10
+    popularity_correction: float | str = 0.0
+    histories: Histories | None = None
+    dtype: str = FLOAT
+    index: IndexRequest | None = None
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise UserError(f"`k` must be at least 1. Received: k={self.k}")
+        if self.popularity_correction != popularity.CHOOSE:
+            popularity.check(float(self.popularity_correction))
+        if self.dtype not in DTYPES:
+            raise unknown_name("dtype", self.dtype, DTYPES)
+        if self.index is not None:
+            item_index.needed()
+
+
+DEFAULT = ExportOptions()

@@ -1,0 +1,42 @@
+"""What the last bits of a result depend on, beside the run: versions, threads and devices."""
+
+import importlib
+import os
+from typing import Any
+
+import tensorflow as tf
+
+import bert4rec_tf
+from bert4rec_tf.foundation.errors import UserError
+
+PACKAGES = ("tensorflow", "keras", "numpy")
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of the packages.
+
+    Asks the packages themselves, because TensorFlow is installed under several names (`tensorflow-cpu`).
+    """
+    installed = {name: importlib.import_module(name).__version__ for name in PACKAGES}
+    return {"bert4rec_tf": bert4rec_tf.__version__, **installed}
+
+
+def environment() -> dict[str, Any]:
+    """Returns the versions, the number of threads and the kinds of device."""
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "versions": versions(),
+        "threads": tf.config.threading.get_intra_op_parallelism_threads() or available,
+        "devices": sorted({device.device_type for device in tf.config.list_physical_devices()}),
+    }
+
+
+def set_threads(threads: int) -> None:
+    """Sets the number of TensorFlow's threads. Raises UserError if TensorFlow has already started to compute."""
+    if threads < 1:
+        raise UserError(f"`threads` must be at least 1. Received: threads={threads}")
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(threads)
+    except RuntimeError as error:
+        raise UserError("`threads` must be set before TensorFlow computes anything") from error
