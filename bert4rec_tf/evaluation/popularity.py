@@ -14,7 +14,7 @@ from bert4rec_tf.config.popularity import check
 from bert4rec_tf.evaluation.full_ranking import Products
 from bert4rec_tf.evaluation.metrics import metrics
 from bert4rec_tf.evaluation.ranking import Ranked, Ranker, RankingTask, rank_targets
-from bert4rec_tf.evaluation.sharded_ranking import sharded_ranker
+from bert4rec_tf.evaluation.sharded_ranking import ShardedProducts, sharded_score
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models import Recommender
 
@@ -66,7 +66,9 @@ def ranker(
         strategy: of the workers, if they share the item table (`sharded_ranking`).
     """
     if model.sharded is not None:
-        return sharded_ranker(model, model.sharded, strategy, None if correction is None else -penalties(*correction))
+        added = None if correction is None else -penalties(*correction)
+        shared = ShardedProducts(model, model.sharded, strategy, added)
+        return Ranker(sharded_score(model, model.sharded, strategy), model.max_history, products=shared)
     score = model.score if correction is None else corrected(model.score, *correction)
     found = model.score_products()
     if found is None:

@@ -5,6 +5,7 @@ holds. What the others hold counts as 0 there, so the sums of scores and counts 
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import tensorflow as tf
@@ -12,56 +13,33 @@ import tensorflow as tf
 from bert4rec_tf.data.sequences import PAD
 from bert4rec_tf.evaluation.full_ranking import LOWEST, Products
 from bert4rec_tf.evaluation.metrics import LIST_LENGTH
-from bert4rec_tf.evaluation.ranking import Ranker
 from bert4rec_tf.foundation.graphs import graph
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.recommender import Recommender
 from bert4rec_tf.models.sharded_table import ShardedTable, sum_of_all
 
 
-def sharded_ranker(
-    model: Recommender, table: ShardedTable, strategy: tf.distribute.Strategy, added: np.ndarray | None = None
-) -> Ranker:
-    """Returns the ranker of a model with a sharded table, among all items too. Change no weight while it is in use.
+class ShardedProducts(Products):
+    """Products with the rows of this worker; what they give is then completed by the other workers.
+
+    Change no weight while they are in use.
 
     Args:
-        model: the model.
+        model: gives the users' vectors.
         table: its `sharded`.
         strategy: of the workers, with one device each.
         added: float32 [n + 1], added to each item's score; None for nothing.
     """
-    _, *biases = table.values
-    if added is not None:
-        biases.append(added[table.index :: table.count])
-
-    def vectors(batch: Batch) -> Tensor:
-        return strategy.run(lambda batch: _user_vectors(model, table, batch), args=(batch,))
-
-    products = ShardedProducts(vectors, table, biases, model.num_items, strategy)
-    return Ranker(sharded_score(model, table, strategy), model.max_history, products=products)
-
-
-class ShardedProducts(Products):
-    """Products with the rows of this worker; what they give is then completed by the other workers.
-
-    Args:
-        vectors: as for `Products`, the same on all workers.
-        table: this worker's rows.
-        biases: of this worker's rows.
-        num_items: n.
-        strategy: of the workers.
-    """
 
     def __init__(
-        self,
-        vectors: Callable[[Batch], Tensor],
-        table: ShardedTable,
-        biases: list[Tensor],
-        num_items: int,
-        strategy: tf.distribute.Strategy,
+        self, model: Recommender, table: ShardedTable, strategy: tf.distribute.Strategy, added: np.ndarray | None = None
     ) -> None:
         self.index, self.count = table.index, table.count
-        super().__init__(vectors, table.values[0], biases, num_items)
+        biases = [*table.values[1:], *([] if added is None else [added[self.index :: self.count]])]
+        on_replica = partial(_user_vectors, model, table)
+        super().__init__(
+            lambda batch: strategy.run(on_replica, args=(batch,)), table.values[0], biases, model.num_items
+        )
         self._sharded, self._strategy = table, strategy
         singles, lists, scores = [None], [None, LIST_LENGTH], [None, None]
         found = [(singles, tf.int32), ([], tf.bool), (lists, tf.int32), (lists, tf.float32), (scores, tf.float32)]

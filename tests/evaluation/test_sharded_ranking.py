@@ -61,9 +61,22 @@ def workers():
         patch.setattr(full_ranking, "BLOCK", 8)
         patch.setattr(full_ranking, "GROUP", 4)
         patch.setattr(sharded_ranking, "sum_of_all", found.sum_of_all)
+        patch.setattr(sharded_ranking, "_user_vectors", lambda users, table, batch: users(batch))
         tf.config.run_functions_eagerly(True)
         yield found
         tf.config.run_functions_eagerly(before)
+
+
+class Users:
+    """In place of a model: its vectors of users."""
+
+    num_items = NUM_ITEMS
+
+    def __init__(self, table):
+        self.table = table
+
+    def __call__(self, batch):
+        return tf.gather(self.table, batch["users"])
 
 
 class Rounded(ShardedProducts):
@@ -73,27 +86,28 @@ class Rounded(ShardedProducts):
         return tf.math.nextafter(super().of_targets(vectors, targets), 1e9)
 
 
-def ranked(workers, task, users, table=TABLE, bias=BIAS, kind=ShardedProducts):
+def ranked(workers, task, users, table=TABLE, added=None, kind=ShardedProducts):
     """What every worker finds, with its rows alone."""
 
     def rank(index):
         held = ShardedTable(len(table), WIDTH, 1.0, 7, index, WORKERS)
-        for variable, whole in zip(held.values, (table, bias), strict=True):
+        for variable, whole in zip(held.values, (table, BIAS), strict=True):
             variable.assign(whole[index::WORKERS])
-        products = kind(lambda batch: tf.gather(users, batch["users"]), held, held.values[1:], NUM_ITEMS, workers)
-        return Ranker(no_scores, batch_size=4, products=products).ranked(task)
+        return Ranker(no_scores, batch_size=4, products=kind(Users(users), held, workers, added)).ranked(task)
 
     return workers.each(rank)
 
 
 @FEW
-@given(tasks(), st.integers(0, 2**32), st.sampled_from([ShardedProducts, Rounded]))
-def test_ranks_and_lists_are_those_of_plain_loops(workers, task, seed, kind):
-    users = np.random.default_rng(seed).integers(-1, 2, (MOST_USERS, WIDTH)).astype(np.float32)
-    scores = users @ TABLE[1 : NUM_ITEMS + 1].T + BIAS[1 : NUM_ITEMS + 1]
+@given(tasks(), st.integers(0, 2**32), st.sampled_from([ShardedProducts, Rounded]), st.booleans())
+def test_ranks_and_lists_are_those_of_plain_loops(workers, task, seed, kind, adds):
+    rng = np.random.default_rng(seed)
+    users = rng.integers(-1, 2, (MOST_USERS, WIDTH)).astype(np.float32)
+    added = rng.integers(-1, 1, NUM_ITEMS + 1).astype(np.float32) if adds else None
+    scores = users @ TABLE[1 : NUM_ITEMS + 1].T + BIAS[1 : NUM_ITEMS + 1] + (added[1:] if adds else 0)
     ranks = plain_ranks(task, lambda user, history, item: scores[user, item - 1])
     lists = {name: Counter(item for row in plain_lists(task, name, scores) for item in row) for name in PROTOCOLS}
-    for found in ranked(workers, task, users, kind=kind):
+    for found in ranked(workers, task, users, added=added, kind=kind):
         assert {protocol: one.tolist() for protocol, one in found.ranks.items()} == ranks
         for protocol in PROTOCOLS:
             counts = {item: times for item, times in enumerate(found.listed[protocol].tolist()) if times and item}
