@@ -7,7 +7,14 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from bert4rec_tf.config.model_settings import MASKED_MODEL, MIXED_MODELS, MODEL_SETTINGS, SAMPLED, FeatureSettings
+from bert4rec_tf.config.model_settings import (
+    FEATURE_MODELS,
+    MASKED_MODEL,
+    MIXED_MODELS,
+    MODEL_SETTINGS,
+    SAMPLED,
+    FeatureSettings,
+)
 from bert4rec_tf.config.settings import Settings, described, setting
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 
@@ -182,13 +189,14 @@ class Run:
             window_stride(self.masking.window_step, self.architecture.max_length)
         if self.training.shard_tables and not self._can_shard_tables():
             raise UserError(
-                f"`shard_tables` needs model={MASKED_MODEL}, loss={' or '.join(SAMPLED)}, optimizer={ROWWISE}, random "
-                "initial vectors, and no features, users or --init_from. Received: shard_tables=True"
+                f"`shard_tables` needs model={' or '.join(FEATURE_MODELS)}, loss={' or '.join(SAMPLED)}, "
+                f"optimizer={ROWWISE}, random initial vectors, and no features, users or --init_from. "
+                "Received: shard_tables=True"
             )
 
     def _can_shard_tables(self) -> bool:
         settings, training = self.architecture, self.training
-        if self.model != MASKED_MODEL or training.optimizer != ROWWISE or self.initial_weights is not None:
+        if self.model not in FEATURE_MODELS or training.optimizer != ROWWISE or self.initial_weights is not None:
             return False
         reads_more = self.features_used or self.reads_users or settings.initial_vectors != "random"
         return settings.loss in SAMPLED and not reads_more

@@ -25,21 +25,34 @@ GROUP = 16
 LOWEST = -np.inf
 
 
-class Products:
+class Blocks:
+    """The items of this process, block by block: all of them, or every `count`-th from `index` on, in their order."""
+
+    index, count = 0, 1
+    number: int
+
+    def complete(self, *found: Tensor) -> tuple[Tensor, ...]:
+        """Returns what was found among all items, from what was found here (`FullRanking._in_one_pass`)."""
+        return found
+
+
+class Products(Blocks):
     """Scores that are products of a user's vector and the items' rows.
 
     Args:
         vectors: batch -> float32 [b, d], the users' vectors.
-        table: float32 [n + 1 or more, d], row i for item i.
-        biases: float32 [n + 1 or more] each, added one after the other.
+        table: float32 [n + 1 or more, d], row i for item i; or of its rows those that are here.
+        biases: float32 [n + 1 or more] each, as many as rows, added one after the other.
         num_items: n.
     """
 
     def __init__(self, vectors: Callable[[Batch], Tensor], table: Tensor, biases: list[Tensor], num_items: int) -> None:
-        self.number = -(-(num_items + 1) // BLOCK)
-        self._vectors, self._table = vectors, tf.convert_to_tensor(table)
+        self.number = -(-(num_items + 1) // (BLOCK * self.count))
+        self._vectors = vectors
+        self._table = table if isinstance(table, tf.Variable) else tf.convert_to_tensor(table)
         columns = self.number * BLOCK
-        is_item = (np.arange(columns) > 0) & (np.arange(columns) <= num_items)
+        items = np.arange(columns) * self.count + self.index
+        is_item = (items > 0) & (items <= num_items)
         padded = [np.resize(np.asarray(bias), columns) for bias in biases] or [np.zeros(columns, np.float32)]
         self._biases = [tf.constant(np.where(is_item, padded[0], LOWEST), tf.float32), *map(tf.constant, padded[1:])]
 
@@ -51,9 +64,9 @@ class Products:
         return BLOCK
 
     def block(self, vectors: Tensor, number: Tensor) -> Tensor:
-        """Returns the scores of a block, float32 [b, width]: column j for item number * width + j, LOWEST for none."""
+        """Returns the scores of a block, float32 [b, width]: column j for row number * width + j, LOWEST for none."""
         begin = number * BLOCK
-        rows = self._table[begin : begin + BLOCK]
+        rows = self._rows(begin, begin + BLOCK)
         rows = tf.pad(rows, [[0, BLOCK - tf.shape(rows)[0]], [0, 0]])
         return self._with_biases(tf.matmul(vectors, rows, transpose_b=True), lambda bias: bias[begin : begin + BLOCK])
 
@@ -62,13 +75,16 @@ class Products:
         products = tf.matmul(vectors, tf.gather(self._table, targets), transpose_b=True)
         return self._with_biases(tf.linalg.diag_part(products), lambda bias: tf.gather(bias, targets))
 
+    def _rows(self, begin: Tensor, end: Tensor) -> Tensor:
+        return self._table[begin:end]
+
     def _with_biases(self, scores: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
         for bias in self._biases:
             scores += part(bias)
         return scores
 
 
-class Whole:
+class Whole(Blocks):
     """Any other scores: the one block has all items.
 
     Args:
@@ -113,15 +129,15 @@ class Places:
     ends: np.ndarray
 
     @classmethod
-    def of(cls, candidates: np.ndarray, num_seen: int, width: int, number: int) -> "Places":
-        """`candidates`: int32 [b, c], 0 for none, the last `num_seen` columns seen."""
-        cells = np.flatnonzero(candidates)
-        blocks = (candidates.ravel()[cells] // width).astype(np.min_scalar_type(number))
+    def of(cls, candidates: np.ndarray, num_seen: int, width: int, blocks: Blocks) -> "Places":
+        """`candidates`: int32 [b, c], 0 for none, the last `num_seen` columns seen. `width`: of the blocks."""
+        cells = np.flatnonzero((candidates > 0) & (candidates % blocks.count == blocks.index))
+        numbers = (candidates.ravel()[cells] // blocks.count // width).astype(np.min_scalar_type(blocks.number))
         # A stable sort of short integers is a radix sort, ten times as fast as one of items.
-        cells = cells[np.argsort(blocks, kind="stable")]
+        cells = cells[np.argsort(numbers, kind="stable")]
         rows, columns = np.divmod(cells, candidates.shape[1])
-        places = rows * width + candidates.ravel()[cells] % width
-        ends = np.r_[0, np.cumsum(np.bincount(blocks, minlength=number))]
+        places = rows * width + candidates.ravel()[cells] // blocks.count % width
+        ends = np.r_[0, np.cumsum(np.bincount(numbers, minlength=blocks.number))]
         is_seen = columns >= candidates.shape[1] - num_seen
         return cls(cells.astype(np.int32), places.astype(np.int32), is_seen, ends.astype(np.int32))
 
@@ -133,7 +149,7 @@ class Found(NamedTuple):
         reaching: int32 [b], how many items reach the target's score, itself included.
         has_nan: bool [], whether a score is NaN.
         maxima, groups, scores: [b, LIST_LENGTH], the same, and [b, LIST_LENGTH, GROUP]: the groups with the best unseen
-            items; a group is GROUP items from group * GROUP on.
+            items; a group is GROUP rows from group * GROUP on.
     """
 
     reaching: Tensor
@@ -175,13 +191,15 @@ class Found(NamedTuple):
         )
         return Found(reaching, has_nan, maxima, groups, scores)
 
-    def best(self) -> Tensor:
-        """Returns the best unseen items, int32 [b, LIST_LENGTH] with 0 for none; in a tie the earlier item wins."""
+    def best(self) -> tuple[Tensor, Tensor]:
+        """Returns the rows of the best unseen items, int32 [b, LIST_LENGTH], and their scores, LOWEST for none.
+
+        In a tie the earlier item wins.
+        """
         order = tf.argsort(self.groups, axis=1, stable=True)
         groups, scores = (tf.gather(part, order, batch_dims=1) for part in (self.groups, self.scores))
         values, columns = tf.math.top_k(tf.reshape(scores, [tf.shape(groups)[0], -1]), LIST_LENGTH)
-        items = tf.gather(groups, columns // GROUP, batch_dims=1) * GROUP + columns % GROUP
-        return tf.where(values > LOWEST, items, PAD)
+        return tf.gather(groups, columns // GROUP, batch_dims=1) * GROUP + columns % GROUP, values
 
 
 class FullRanking:
@@ -214,16 +232,13 @@ class FullRanking:
             whether a score is NaN.
         """
         source = self._source(batch)
-        places = Places.of(candidates, num_seen, self.blocks.width(source), self.blocks.number)
+        places = Places.of(candidates, num_seen, self.blocks.width(source), self.blocks)
         targets = self._of_targets(source, candidates[:, 0]).numpy()
         # As an array, because a graph is traced again for every other tuple.
         shape = np.array(candidates.shape, np.int32)
         for _ in range(2):
-            *found, scores = self._one_pass(
-                source, targets, places.cells, places.columns, places.is_seen, places.ends, shape
-            )
-            reaching, has_nan, best = (one.numpy() for one in found)
-            scores = scores.numpy()
+            found = self._one_pass(source, targets, places.cells, places.columns, places.is_seen, places.ends, shape)
+            reaching, has_nan, best, _, scores = (one.numpy() for one in self.blocks.complete(*found))
             if np.array_equal(scores[:, 0], targets):
                 break
             targets = scores[:, 0]
@@ -238,7 +253,10 @@ class FullRanking:
         is_seen: Tensor,
         ends: Tensor,
         shape: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, ...]:
+        """Returns what `rank` does, of the items here, and before the last the scores of the best ones. Other
+        candidates' scores are 0."""
+
         def step(number: Tensor, found: Found, values: tf.TensorArray) -> tuple[Tensor, Found, tf.TensorArray]:
             block = self.blocks.block(source, number)
             here = slice(ends[number], ends[number + 1])
@@ -252,4 +270,6 @@ class FullRanking:
             lambda number, *_: number < self.blocks.number, step, start, parallel_iterations=1
         )
         scores = tf.scatter_nd(cells[:, None], values.concat(), tf.reduce_prod(shape)[None])
-        return found.reaching, found.has_nan, found.best(), tf.reshape(scores, shape)
+        rows, best = found.best()
+        items = tf.where(best > LOWEST, rows * self.blocks.count + self.blocks.index, PAD)
+        return found.reaching, found.has_nan, items, best, tf.reshape(scores, shape)

@@ -14,6 +14,7 @@ from bert4rec_tf.config.popularity import check
 from bert4rec_tf.evaluation.full_ranking import Products
 from bert4rec_tf.evaluation.metrics import metrics
 from bert4rec_tf.evaluation.ranking import Ranked, Ranker, RankingTask, rank_targets
+from bert4rec_tf.evaluation.sharded_ranking import ShardedProducts, sharded_score
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models import Recommender
 
@@ -52,11 +53,22 @@ def corrected(score: Score, log_counts: np.ndarray, alpha: float) -> Score:
     return corrected_score
 
 
-def ranker(model: Recommender, correction: tuple[np.ndarray, float] | None = None) -> Ranker:
+def ranker(
+    model: Recommender,
+    correction: tuple[np.ndarray, float] | None = None,
+    strategy: tf.distribute.Strategy | None = None,
+) -> Ranker:
     """Returns the ranker of a model as it is now; later changes of its weights do not count.
 
-    `correction`: log_counts and alpha of `corrected`.
+    Args:
+        model: the model.
+        correction: log_counts and alpha of `corrected`.
+        strategy: of the workers, if they share the item table (`sharded_ranking`).
     """
+    if model.sharded is not None:
+        added = None if correction is None else -penalties(*correction)
+        shared = ShardedProducts(model, model.sharded, strategy, added)
+        return Ranker(sharded_score(model, model.sharded, strategy), model.max_history, products=shared)
     score = model.score if correction is None else corrected(model.score, *correction)
     found = model.score_products()
     if found is None:
@@ -70,10 +82,14 @@ def ranker(model: Recommender, correction: tuple[np.ndarray, float] | None = Non
 
 
 def rank(
-    model: Recommender, task: RankingTask, correction: tuple[np.ndarray, float] | None = None, title: str | None = None
+    model: Recommender,
+    task: RankingTask,
+    correction: tuple[np.ndarray, float] | None = None,
+    title: str | None = None,
+    strategy: tf.distribute.Strategy | None = None,
 ) -> Ranked:
     """Ranks with a model's `ranker`."""
-    return ranker(model, correction).ranked(task, title)
+    return ranker(model, correction, strategy).ranked(task, title)
 
 
 def compare(ranker: Ranker, task: RankingTask, log_counts: np.ndarray) -> dict[float, float]:

@@ -1,45 +1,95 @@
-"""Ranks targets with a model whose item table is sharded over the workers of a training."""
+"""Ranks targets with a model whose item table is sharded over the workers of a training.
+
+All workers rank the same task and get the same results. Each encodes its part of the users and scores the items that it
+holds. What the others hold counts as 0 there, so the sums of scores and counts are exact.
+"""
+
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import tensorflow as tf
 
-from bert4rec_tf.evaluation.ranking import Ranker, refuse_nan
+from bert4rec_tf.data.sequences import PAD
+from bert4rec_tf.evaluation.full_ranking import LOWEST, Products
+from bert4rec_tf.evaluation.metrics import LIST_LENGTH
 from bert4rec_tf.foundation.graphs import graph
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.recommender import Recommender
 from bert4rec_tf.models.sharded_table import ShardedTable, sum_of_all
 
 
-class ShardedRanker(Ranker):
-    """Ranks targets among candidates with a model whose item table is sharded. All workers rank the same task.
+class ShardedProducts(Products):
+    """Products with the rows of this worker; what they give is then completed by the other workers.
 
-    Each encodes its part of the users and scores the candidates that it holds. So a rank is a sum of counts.
+    Change no weight while they are in use.
 
     Args:
-        model: the model.
+        model: gives the users' vectors.
         table: its `sharded`.
         strategy: of the workers, with one device each.
+        added: float32 [n + 1], added to each item's score; None for nothing.
     """
 
-    def __init__(self, model: Recommender, table: ShardedTable, strategy: tf.distribute.Strategy) -> None:
-        super().__init__(model.score, model.max_history)
+    def __init__(
+        self, model: Recommender, table: ShardedTable, strategy: tf.distribute.Strategy, added: np.ndarray | None = None
+    ) -> None:
+        self.index, self.count = table.index, table.count
+        biases = [*table.values[1:], *([] if added is None else [added[self.index :: self.count]])]
+        on_replica = partial(_user_vectors, model, table)
+        super().__init__(
+            lambda batch: strategy.run(on_replica, args=(batch,)), table.values[0], biases, model.num_items
+        )
+        self._sharded, self._strategy = table, strategy
+        singles, lists, scores = [None], [None, LIST_LENGTH], [None, None]
+        found = [(singles, tf.int32), ([], tf.bool), (lists, tf.int32), (lists, tf.float32), (scores, tf.float32)]
+        # One graph for all shapes: a worker that traced more often than the others would wait for them for ever.
+        self._complete = graph(
+            lambda *found: strategy.run(self._on_replica, args=found),
+            input_signature=[tf.TensorSpec(shape, dtype) for shape, dtype in found],
+        )
 
-        def on_replica(batch: Batch, candidates: Tensor) -> tuple[Tensor, Tensor]:
-            scores = table.own_scores(_user_vectors(model, table, batch), candidates)
-            (targets,) = sum_of_all([scores[:, :1]])
-            is_own = table.is_own(candidates)
-            beats = (scores >= targets) & is_own & (candidates > 0)
-            is_nan = tf.math.count_nonzero(tf.math.is_nan(scores) & (candidates > 0), dtype=tf.int32)
-            return tuple(sum_of_all([tf.cast(beats, tf.int32), is_nan]))
+    def of_targets(self, vectors: Tensor, targets: Tensor) -> Tensor:
+        is_own, rows = self._sharded.own_rows(targets)
+        own = tf.where(is_own, super().of_targets(vectors, rows), 0.0)
+        return self._strategy.run(lambda own: sum_of_all([own])[0], args=(own,))
 
-        rows, singles = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)
-        batch = {"users": singles, "items": rows, "lengths": singles}
-        self._beaten = graph(lambda *given: strategy.run(on_replica, args=given), input_signature=[batch, rows])
+    def _rows(self, begin: Tensor, end: Tensor) -> Tensor:
+        # A slice would copy the whole variable first, because its rows are updated one by one.
+        return tf.gather(self._table, tf.range(begin, tf.minimum(end, self._table.shape[0])))
 
-    def _reaching(self, batch: Batch, candidates: np.ndarray) -> np.ndarray:
-        beats, is_nan = self._beaten(batch, candidates)
-        refuse_nan(bool(is_nan))
-        return beats.numpy()
+    def complete(self, *found: Tensor) -> tuple[Tensor, ...]:
+        return self._complete(*found)
+
+    def _on_replica(
+        self, reaching: Tensor, has_nan: Tensor, best: Tensor, values: Tensor, scores: Tensor
+    ) -> tuple[Tensor, ...]:
+        beside = [[0, 0], [self.index * LIST_LENGTH, (self.count - 1 - self.index) * LIST_LENGTH]]
+        reaching, has_nan, items = sum_of_all([reaching, tf.cast(has_nan, tf.int32), tf.pad(best, beside)])
+        values, scores = sum_of_all([tf.pad(values, beside), scores])
+        return reaching, has_nan > 0, *_best_of(items, values), scores
+
+
+def _best_of(items: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the best LIST_LENGTH of some lists, int32 and float32 [b, ...], which have LOWEST and 0 for none.
+
+    In a tie the smaller item wins, as it does on one machine.
+    """
+    order = tf.argsort(items, axis=1, stable=True)
+    values, columns = tf.math.top_k(tf.gather(values, order, batch_dims=1), LIST_LENGTH)
+    items = tf.gather(tf.gather(items, order, batch_dims=1), columns, batch_dims=1)
+    return tf.where(values > LOWEST, items, PAD), values
+
+
+def sharded_score(
+    model: Recommender, table: ShardedTable, strategy: tf.distribute.Strategy
+) -> Callable[[Batch, Tensor], Tensor]:
+    """Returns the function (batch, candidates) -> scores, like `Recommender.score` of candidates."""
+
+    def on_replica(batch: Batch, candidates: Tensor) -> Tensor:
+        return sum_of_all([table.own_scores(_user_vectors(model, table, batch), candidates)])[0]
+
+    return lambda batch, candidates: strategy.run(on_replica, args=(batch, candidates))
 
 
 def _user_vectors(model: Recommender, table: ShardedTable, batch: Batch) -> tf.Tensor:

@@ -10,7 +10,7 @@ from bert4rec_tf.config.model_settings import GBCE, SAMPLED, BERT4RecSettings
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.features import FeatureRecommender
 from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, by_length, last_items_in_order
-from bert4rec_tf.models.sharded_table import NUMBERS, ROWS, Rows, ShardedTable, gather
+from bert4rec_tf.models.sharded_table import NUMBERS, ROWS, Rows, gather
 from bert4rec_tf.nn import layers, losses
 
 LENGTH_GROUPS = (1 / 4, 1 / 2, 3 / 4, 7 / 8)
@@ -31,7 +31,7 @@ class BERT4Rec(FeatureRecommender):
         num_items: n.
         settings: the architecture; or give single fields of it by name (`Recommender`).
         num_extra_rows: further rows of the table.
-        sharded: holds the item table and its biases for this worker, in place of the model.
+        sharded: as for `FeatureRecommender`.
         dtype: the policy of the model and all its layers; "mixed_bfloat16" computes in bfloat16, keeps float32 weights,
             and still gives float32 scores and losses.
 
@@ -52,11 +52,9 @@ class BERT4Rec(FeatureRecommender):
         settings: BERT4RecSettings | None = None,
         *,
         num_extra_rows: int = 0,
-        sharded: ShardedTable | None = None,
         **options: Any,
     ) -> None:
         super().__init__(num_items, settings, **options)
-        self.sharded = sharded
         chosen: BERT4RecSettings = self.settings
         self.scores_are_logits = chosen.loss != GBCE
         self.num_extra_rows = layers.check_size("num_extra_rows", num_extra_rows, least=0)
@@ -72,12 +70,12 @@ class BERT4Rec(FeatureRecommender):
             self.num_rows,
             chosen.use_layer_norm,
             chosen.initializer_stddev,
-            use_bias=sharded is None,
+            use_bias=self.sharded is None,
             dtype=self.dtype_policy,
             name="head",
         )
         self.head.build((None, chosen.hidden_dim))
-        if sharded is None:
+        if self.sharded is None:
             self.mark_rows(self.head.bias, ITEMS)
         self.add_feature_vectors(
             chosen.hidden_dim, *(layers.truncated_normal(chosen.initializer_stddev) for _ in range(3))
@@ -213,11 +211,7 @@ class BERT4Rec(FeatureRecommender):
         return tf.where(tf.range(tf.shape(history)[1])[None, :] == kept[:, None], self.mask_token, history), kept
 
     def rows_read(self, batch: Batch) -> Tensor:
-        """Those of the history and the mask token; of a training batch, also those of targets and sample."""
-        read = [tf.reshape(batch["items"], [-1]), [self.mask_token]]
-        if "draw" in batch:
-            read += [tf.reshape(batch["mask_targets"], [-1]), self.sample(batch["draw"])[0]]
-        return tf.concat([tf.cast(rows, tf.int32) for rows in read], axis=0)
+        return tf.concat([[self.mask_token], super().rows_read(batch)], axis=0)
 
     def user_vectors(self, batch: Batch) -> Tensor:
         """Returns float32 [b, d]: the transformed hidden state of the mask token after each history."""

@@ -8,12 +8,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from bert4rec_tf.config.model_settings import MASKED_MODEL
 from bert4rec_tf.config.run import Run
 from bert4rec_tf.data.features import Features
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.models.sharded_table import ShardedTable
-from bert4rec_tf.nn.layers import truncated_normal
 
 NOTHING: Mapping[str, Features] = MappingProxyType({})
 
@@ -56,8 +56,9 @@ def new_model(
     if run.features_used:
         options["features"] = {name: features[name] for name in run.features_used}
     if shard is not None:  # Before the scope, in which all workers get the values of the first.
-        width, stddev = run.architecture.hidden_dim, run.architecture.initializer_stddev
-        seed = truncated_normal(stddev).seed  # the first that this model draws
-        options["sharded"] = ShardedTable(num_items + 2, width, stddev, seed, *shard)
+        width, stddev = run.architecture.hidden_dim, getattr(run.architecture, "initializer_stddev", None)
+        seed = keras.initializers.GlorotUniform().seed  # the first that this model draws, for whatever initializer
+        is_masked = run.model == MASKED_MODEL  # which has a mask token, and biases
+        options["sharded"] = ShardedTable(num_items + 1 + is_masked, width, stddev, seed, *shard, has_bias=is_masked)
     with strategy.scope() if strategy else contextlib.nullcontext():
         return kind(num_items, run.architecture, **options)

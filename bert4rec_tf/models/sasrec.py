@@ -10,6 +10,7 @@ from bert4rec_tf.config.model_settings import CROSS_ENTROPY, SAMPLED, SAMPLED_SO
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.features import NEVER, FeatureRecommender
 from bert4rec_tf.models.recommender import FROM_LAST, by_length, last_items_in_order
+from bert4rec_tf.models.sharded_table import gather
 from bert4rec_tf.nn import kernels, losses
 from bert4rec_tf.nn.configured import Configured
 from bert4rec_tf.nn.dropout import dropout_layer
@@ -37,7 +38,8 @@ class SASRec(FeatureRecommender):
         hidden_dim, dropout = self.settings.hidden_dim, self.settings.dropout
         self.max_history = self.settings.max_length
         self.scores_are_logits = self.settings.loss in (CROSS_ENTROPY, SAMPLED_SOFTMAX)
-        self.items = self.add_items("items", num_items + 1, hidden_dim, "glorot_uniform")
+        if self.sharded is None:
+            self.items = self.add_items("items", num_items + 1, hidden_dim, "glorot_uniform")
         self.positions = self.add_table("positions", self.max_history, hidden_dim, "glorot_uniform", of=FROM_LAST)
         self.embedding_dropout = dropout_layer("embedding_dropout", dropout, self.dtype_policy)
         self.blocks = [
@@ -66,7 +68,7 @@ class SASRec(FeatureRecommender):
         real = items > 0
         lengths = tf.math.count_nonzero(real, axis=1, keepdims=True, dtype=tf.int32)
         places = self.max_history - lengths + tf.range(tf.shape(items)[1])
-        hidden = tf.gather(self.item_table() if table is None else table, items) * math.sqrt(self.items.shape[1])
+        hidden = gather(self.item_table() if table is None else table, items) * math.sqrt(self.settings.hidden_dim)
         if self.has_user_embeddings and users is not None:
             hidden += self.vectors_of_users(users)[:, None]
         hidden += tf.gather(self.positions, tf.minimum(places, self.max_history - 1))
@@ -114,7 +116,9 @@ class SASRec(FeatureRecommender):
 
     def user_vectors(self, batch: Batch) -> Tensor:
         items, lengths = last_items_in_order(batch, self.max_history)
-        return tf.gather(self.states(items, users=batch.get("users")), tf.maximum(lengths - 1, 0), batch_dims=1)
+        table = None if self.sharded is None else self.training_table(batch)
+        states = self.states(items, users=batch.get("users"), table=table)
+        return tf.gather(states, tf.maximum(lengths - 1, 0), batch_dims=1)
 
     def score_products(self) -> tuple[Tensor, Tensor | None]:
         return self.item_table(), None

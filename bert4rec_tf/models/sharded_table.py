@@ -1,5 +1,6 @@
 """An item table whose rows lie on several machines: worker `row % W` holds a row. Only what a step reads travels."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -42,35 +43,39 @@ def gather(table: Tensor | Rows, rows: Tensor) -> tf.Tensor:
 
 
 class ShardedTable:
-    """One worker's rows of the item table, with their biases and the state of rowwise Adagrad.
+    """One worker's rows of the item table, with their biases if it has any, and the state of rowwise Adagrad.
 
     All methods on tensors are called on every worker at the same time, in a replica of the strategy.
 
     Args:
         num_rows: of the whole table.
         width: d.
-        stddev, seed: of the truncated normal initial vectors. They are those of Keras' initializer for the whole table,
-            to the bit, but no machine ever holds more than a block of them.
+        stddev: of the truncated normal initial vectors; None for Glorot's uniform ones. They are those of Keras'
+            initializer for the whole table, to the bit, but no machine ever holds more than a block of them.
+        seed: of the initial vectors.
         index, count: the number of this worker, and of all.
+        has_bias: whether items have biases.
 
     Attributes:
-        variables: vectors [r, d], biases [r], and for each the sums of squares [r].
+        values: vectors [r, d], and biases [r] if there are any.
+        sums: the sums of squares of each of them, [r].
     """
 
-    def __init__(self, num_rows: int, width: int, stddev: float, seed: int, index: int, count: int) -> None:
+    def __init__(
+        self, num_rows: int, width: int, stddev: float | None, seed: int, index: int, count: int, has_bias: bool = True
+    ) -> None:
         self.num_rows, self.width, self.index, self.count = num_rows, width, index, count
         held = len(range(index, num_rows, count))
-        self.values = [tf.Variable(tf.zeros([held, width])), tf.Variable(tf.zeros([held]))]
-        self.sums = [tf.Variable(tf.zeros([held])), tf.Variable(tf.zeros([held]))]
+        self.values = [tf.Variable(tf.zeros(shape)) for shape in ([held, width], [held])[: 1 + has_bias]]
+        self.sums = [tf.Variable(tf.zeros([held])) for _ in self.values]
+        limit = math.sqrt(6 / (num_rows + width))
+        scale, lowest = (2 * limit, -limit) if stddev is None else (stddev, 0.0)
         for begin in range(0, num_rows, BLOCK):
             size = min(BLOCK, num_rows - begin)
-            block = _initial_block(begin, size, width, seed)[(index - begin) % count :: count] * stddev
+            drawn = _initial_block(begin, size, width, seed, stddev is None)
+            block = drawn[(index - begin) % count :: count] * scale + lowest
             first = len(range(index, begin, count))
             self.values[0].scatter_update(tf.IndexedSlices(block, tf.range(first, first + block.shape[0])))
-
-    @property
-    def variables(self) -> list[tf.Variable]:
-        return [*self.values, *self.sums]
 
     def look_up(self, rows: Tensor) -> dict[str, Tensor | list[Tensor]]:
         """Returns the distinct rows among int32 [any], padding included, for a batch: NUMBERS and ROWS.
@@ -78,7 +83,7 @@ class ShardedTable:
         Every worker asks for the same rows and adds up its own and zeros, so the sum is exact.
         """
         numbers = tf.sort(tf.unique(tf.concat([[0], rows], axis=0))[0])
-        places = tf.where(self.is_own(numbers), numbers // self.count, 0)
+        _, places = self.own_rows(numbers)
         return {NUMBERS: numbers, ROWS: sum_of_all([self._own_or_zero(one, numbers, places) for one in self.values])}
 
     def _own_or_zero(self, variable: tf.Variable, numbers: Tensor, places: Tensor) -> tf.Tensor:
@@ -90,12 +95,18 @@ class ShardedTable:
         """Whether this worker holds a row, for int32 [...]."""
         return rows % self.count == self.index
 
+    def own_rows(self, rows: Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns `is_own` of rows, and where this worker holds them, int32 [...]; 0 for those of other workers."""
+        is_own = self.is_own(rows)
+        return is_own, tf.where(is_own, rows // self.count, 0)
+
     def own_scores(self, vectors: Tensor, candidates: Tensor) -> tf.Tensor:
         """Returns the scores of candidates, int32 [b, c], for vectors [b, d]; 0 for those of other workers."""
-        is_own = self.is_own(candidates)
-        places = tf.where(is_own, candidates // self.count, 0)
-        table, bias = self.values
-        scores = tf.einsum("bd,bcd->bc", vectors, tf.gather(table, places)) + tf.gather(bias, places)
+        is_own, places = self.own_rows(candidates)
+        table, *biases = self.values
+        scores = tf.einsum("bd,bcd->bc", vectors, tf.gather(table, places))
+        for bias in biases:
+            scores += tf.gather(bias, places)
         return tf.where(is_own, scores, 0.0)
 
     def update(self, numbers: Tensor, gradients: list[Tensor], rate: Tensor) -> None:
@@ -114,15 +125,19 @@ class ShardedTable:
 
 def sum_of_all(values: list[Tensor]) -> list[Tensor]:
     """Returns the sum over all workers of each tensor. Call it in a replica."""
+    values = [tf.identity(value) for value in values]  # which puts arguments of the replica on its device
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
 
 
-def _initial_block(begin: int, size: int, width: int, seed: int) -> tf.Tensor:
-    """Returns rows [size, d] from `begin` on of what `stateless_truncated_normal` draws for a whole table.
+def _initial_block(begin: int, size: int, width: int, seed: int, is_uniform: bool) -> tf.Tensor:
+    """Returns rows [size, d] from `begin` on of what Keras' truncated normal or uniform draws give a whole table.
 
-    On a CPU it draws groups of four numbers, and sets the counter forward by 256 from one group to the next.
+    On a CPU both draw groups of four numbers. From one group to the next the first sets the counter forward by 256, the
+    second by 1.
     """
+    raw = tf.raw_ops
+    draw, stride = (raw.StatelessRandomUniformV2, 1) if is_uniform else (raw.StatelessTruncatedNormalV2, 256)
     with tf.device("CPU"):
-        key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=[seed, 0])
-        counter += tf.constant([begin * width // 4 * 256, 0], tf.uint64)
-        return tf.raw_ops.StatelessTruncatedNormalV2(shape=[size, width], key=key, counter=counter, alg=1)
+        key, counter = raw.StatelessRandomGetKeyCounter(seed=[seed, 0])
+        counter += tf.constant([begin * width // 4 * stride, 0], tf.uint64)
+        return draw(shape=[size, width], key=key, counter=counter, alg=1)

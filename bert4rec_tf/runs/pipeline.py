@@ -17,11 +17,10 @@ from bert4rec_tf.data.examples import batches, in_memory, preparation
 from bert4rec_tf.data.examples.tfrecords import Shards
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.data.sources import datasets
-from bert4rec_tf.evaluation import candidates, popularity
+from bert4rec_tf.evaluation import candidates, popularity, sharded_ranking
 from bert4rec_tf.evaluation.baselines import counted, measure_baselines
 from bert4rec_tf.evaluation.metrics import COLD, COLD_BELOW, FULL, METRICS, POPULAR, cold_metrics, metrics
 from bert4rec_tf.evaluation.ranking import Metrics, Ranked, Ranker, RankingTask
-from bert4rec_tf.evaluation.sharded_ranking import ShardedRanker
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS, Recommender
@@ -216,14 +215,20 @@ class Experiment:
     def evaluate(self, model: Recommender, popularity_correction: float | str = 0.0) -> dict[str, Any]:
         """Evaluates a model on the test items and writes the ranks and `metrics.json`.
 
+        A model with a sharded item table is ranked on all workers at the same time; what follows is done by the chief,
+        and the others return an empty dictionary.
+
         Args:
             model: of the finished training.
             popularity_correction: alpha; the model is also measured with it (`evaluation.popularity`). Or CHOOSE, for
                 the alpha that is best on the validation items.
         """
         with self.workdir.lock():
-            ranked = self.rank(model, title=None if self.silent else "measuring on test")
-            correction = self._measure_corrected(model, popularity_correction)
+            with self.team.watched():
+                ranked = self.rank(model, title=None if self.silent else "measuring on test")
+                correction = self._measure_corrected(model, popularity_correction)
+            if not self.team.is_chief:
+                return {}
             kept = {f"{protocol}_candidates": found for protocol, found in ranked.num_candidates.items()}
             npz.write(self.workdir.ranks("test"), {"users": self.split.users, **ranked.ranks, **kept})
             fewer = ranked.num_candidates[POPULAR] < self.run.evaluation.num_negatives
@@ -253,7 +258,7 @@ class Experiment:
         self, model: Recommender, correction: tuple[np.ndarray, float] | None = None, title: str | None = None
     ) -> Ranked:
         """Ranks the test items with a model (`popularity.rank`)."""
-        return popularity.rank(model, self._test_task, correction, title)
+        return popularity.rank(model, self._test_task, correction, title, self.team.strategy)
 
     def counted(self, name: str) -> Recommender:
         """Returns a model of `baselines.COUNTED`, from all but the test items."""
@@ -295,14 +300,15 @@ class Experiment:
         Without one the final model is asked, which was trained on these items; `trained_on_validation` says so.
         """
         counts_only, has_select = model.examples is None, phases(self.run)[0] == SELECT
+        strategy = None if model.sharded is None else self.team.strategy
         if counts_only or has_select:
-            model = self._new_model()
+            model = self._new_model(strategy)
             model.adapt(self.split.training(with_validation=False))
             if has_select:
-                trainer.load_weights(model, self.workdir.phase(SELECT))
+                trainer.load_weights(model, self.workdir.phase(SELECT), self.team)
         is_trained_on = not (counts_only or has_select)
         counts = popularity.log_counts(self.split.training(with_validation=is_trained_on).counts()[1:])
-        curve = popularity.compare(Ranker(model.score, model.max_history), self.task("validation"), counts)
+        curve = popularity.compare(_candidate_ranker(model, strategy), self.task("validation"), counts)
         return {"alpha": popularity.best(curve), "trained_on_validation": is_trained_on, "validation": curve}
 
     @cached_property
@@ -367,11 +373,9 @@ class Experiment:
     def _validation(
         self, model: Recommender, strategy: tf.distribute.Strategy | None
     ) -> Callable[[], dict[str, float]]:
-        task, team = self.task("validation"), self.team
+        task, team, ranker = self.task("validation"), self.team, _candidate_ranker(model, strategy)
         if model.sharded is not None:
-            sharded = ShardedRanker(model, model.sharded, strategy)
-            return lambda: metrics(sharded.ranks(task)[POPULAR])
-        ranker = Ranker(model.score, model.max_history)
+            return lambda: metrics(ranker.ranks(task)[POPULAR])
 
         def validate() -> dict[str, float]:
             ranks = ranker.ranks(task, share=(team.index, team.count))[POPULAR]
@@ -439,3 +443,10 @@ def execute(run: Run, popularity_correction: float | str = 0.0, **options: Any) 
         return Result(
             experiment.evaluate(model, popularity_correction), model, experiment.sequences, experiment.workdir.path
         )
+
+
+def _candidate_ranker(model: Recommender, strategy: tf.distribute.Strategy | None) -> Ranker:
+    """Returns the ranker of a model among candidates, also after its weights have changed."""
+    table = model.sharded
+    score = model.score if table is None else sharded_ranking.sharded_score(model, table, strategy)
+    return Ranker(score, model.max_history)

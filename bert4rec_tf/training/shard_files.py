@@ -16,8 +16,8 @@ from bert4rec_tf.models.sharded_table import BLOCK, ShardedTable
 from bert4rec_tf.training.checkpoints import HEADER
 from bert4rec_tf.training.workers import Team
 
-NAMES = ("vectors", "biases", "vector_sums", "bias_sums")
-"""Of the arrays in a file, in the order of `ShardedTable.variables`."""
+VALUES, SUMS = ("vectors", "biases"), ("vector_sums", "bias_sums")
+"""Names of the arrays in a file. A table without biases has the first of each."""
 
 WHOLE = "whole.npz"
 """The weights of a finished training with the whole item table, as a checkpoint of one machine has them."""
@@ -34,6 +34,7 @@ class ShardFiles:
 
     def __init__(self, folder: Path, table: ShardedTable, team: Team) -> None:
         self.folder, self.table, self.team = folder, table, team
+        self._held = {**dict(zip(VALUES, table.values)), **dict(zip(SUMS, table.sums))}
 
     def path(self, step: int, index: int | None = None) -> Path:
         number = self.table.index if index is None else index
@@ -41,10 +42,9 @@ class ShardFiles:
 
     def save(self, step: int) -> None:
         """Writes this worker's rows, and waits until all workers have."""
-        variables = zip(NAMES, self.table.variables, strict=True)
         npz.write_pieces(
             self.path(step),
-            {name: npz.Pieces("<f4", tuple(one.shape), self.table.blocks(one)) for name, one in variables},
+            {name: npz.Pieces("<f4", tuple(one.shape), self.table.blocks(one)) for name, one in self._held.items()},
         )
         self.team.sum(np.zeros(1, np.int64))
 
@@ -57,13 +57,13 @@ class ShardFiles:
         failure: CorruptFileError | None = None
         try:
             found = _checked(self.path(step))
-            if [found[name].shape for name in NAMES] != [tuple(one.shape) for one in self.table.variables]:
+            if any(found[name].shape != tuple(one.shape) for name, one in self._held.items()):
                 raise CorruptFileError(f"{self.path(step)}: has other rows")
         except CorruptFileError as error:
             failure = error
         if self.team.sum(np.array([failure is not None], np.int64))[0]:
             raise failure or CorruptFileError(f"{self.folder}: the rows of another worker at step {step} are damaged")
-        for name, variable in zip(NAMES, self.table.variables, strict=True):
+        for name, variable in self._held.items():
             for begin in range(0, len(found[name]), BLOCK):
                 block = np.array(found[name][begin : begin + BLOCK])
                 variable.scatter_update(tf.IndexedSlices(block, tf.range(begin, begin + len(block))))
@@ -90,7 +90,7 @@ class ShardFiles:
             if layout.rows_of(variable) != ITEMS:
                 arrays[f"model/{number:03d}"] = np.asarray(others[variable.path])
                 continue
-            name = NAMES[0] if len(variable.shape) == 2 else NAMES[1]
+            name = VALUES[0] if len(variable.shape) == 2 else VALUES[1]
             pieces = npz.Pieces("<f4", (rows, *variable.shape[1:]), _in_turn([one[name] for one in shards], rows))
             arrays[f"model/{number:03d}"] = pieces
         shapes = {name: list(array.shape) for name, array in arrays.items()}

@@ -133,9 +133,9 @@ class Trainer:
         return self.state
 
     def _finish_sharded(self, shards: ShardFiles) -> None:
-        """Has the chief write the whole table. The other weights of the model are then the best ones on all workers."""
+        """Has the chief write the whole table. The model then has the best weights on all workers."""
         if self.validate is not None:
-            restore_best(self.model, self.folder, self.state)
+            restore_best(self.model, self.folder, self.state, shards)
         with self.team.chief_first():
             if self.team.is_chief and not (self.folder / WHOLE).exists():
                 shards.write_whole(self.model, self.state.best_step or self.state.step)
@@ -275,10 +275,15 @@ def read_state(folder: Path) -> State:
     return State(**saved)
 
 
-def restore_best(model: keras.Model, folder: Path, state: State) -> None:
-    """Loads the best weights of a training. Raises UserError if their file is damaged or from another training."""
+def restore_best(model: keras.Model, folder: Path, state: State, shards: ShardFiles | None = None) -> None:
+    """Loads the best weights of a training. Raises UserError if their file is damaged or from another training.
+
+    `shards`: of the model's sharded table.
+    """
     try:
         step = checkpoints.restore(folder / BEST, {"model": model.variables})["step"]
+        if shards is not None:
+            shards.restore(state.best_step)
     except CorruptFileError as error:
         raise UserError(f"{error}; delete {folder} to train again") from error
     if step != state.best_step:
@@ -288,14 +293,18 @@ def restore_best(model: keras.Model, folder: Path, state: State) -> None:
         )
 
 
-def load_weights(model: keras.Model, folder: Path) -> None:
+def load_weights(model: Recommender, folder: Path, team: Team | None = None) -> None:
     """Loads the weights of a finished training: the best ones if there was validation, else the last.
+
+    `team`: the workers, if they share the item table; then there must have been validation.
 
     Raises:
         UserError: if the training has not finished or belongs to another model.
     """
     state = read_state(folder)
-    if (folder / WHOLE).exists():
+    if model.sharded is not None and team is not None:
+        restore_best(model, folder, state, ShardFiles(folder, model.sharded, team))
+    elif (folder / WHOLE).exists():
         checkpoints.restore(folder / WHOLE, {"model": model.variables})
     elif state.best_step:
         restore_best(model, folder, state)

@@ -9,6 +9,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 from support.ranking_oracle import FEW, make_sequences, plain_lists, plain_ranks
+from support.tied_products import BIAS, MOST_USERS, NUM_ITEMS, TABLE, WIDTH, no_scores, tasks
 
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.evaluation import full_ranking, popularity
@@ -17,11 +18,6 @@ from bert4rec_tf.evaluation.full_ranking import Products
 from bert4rec_tf.evaluation.metrics import FULL, PROTOCOLS
 from bert4rec_tf.evaluation.ranking import Ranker, RankingTask
 from bert4rec_tf.models import MODELS
-
-NUM_ITEMS, WIDTH, MOST_USERS = 45, 2, 9
-RNG = np.random.default_rng(6)
-TABLE = RNG.integers(-1, 2, (NUM_ITEMS + 3, WIDTH)).astype(np.float32)
-BIAS = RNG.choice(np.array([0, 0, 1, -math.inf], np.float32), NUM_ITEMS + 3)
 
 
 class Vectors:
@@ -41,10 +37,6 @@ class Rounded(Products):
         return tf.math.nextafter(super().of_targets(vectors, targets), 1e9)
 
 
-def no_scores(batch, candidates):
-    raise AssertionError("only products are asked for")
-
-
 @pytest.fixture(scope="module")
 def vectors():
     return Vectors()
@@ -59,15 +51,6 @@ def ranker(request, vectors):
         patch.setattr(full_ranking, "BLOCK", block)
         patch.setattr(full_ranking, "GROUP", 4)
         yield Ranker(no_scores, batch_size=4, products=kind(vectors, TABLE, [BIAS], NUM_ITEMS))
-
-
-@st.composite
-def tasks(draw):
-    history = st.lists(st.integers(1, NUM_ITEMS), min_size=3, max_size=12)
-    histories = draw(st.lists(history, min_size=1, max_size=MOST_USERS - 1))
-    split = LeaveOneOut(make_sequences([*map(np.array, histories), np.arange(1, NUM_ITEMS + 1)], NUM_ITEMS))
-    negatives = {law: sample(split.sequences, split.users, 13, seed=0) for law, sample in SAMPLERS.items()}
-    return RankingTask.of(split, "test", negatives, all_items=True)
 
 
 @FEW

@@ -22,10 +22,11 @@ def workers(monkeypatch):
 
 
 def whole(workers, which=0):
-    """A variable of the whole table."""
-    rows = np.full((NUM_ROWS, *workers[0].variables[which].shape[1:]), np.nan, np.float32)
-    for index, worker in enumerate(workers):
-        rows[index::WORKERS] = np.concatenate(list(worker.blocks(worker.variables[which])))
+    """A variable of the whole table: vectors, biases, and the sums of squares of both."""
+    held = [[*worker.values, *worker.sums][which] for worker in workers]
+    rows = np.full((NUM_ROWS, *held[0].shape[1:]), np.nan, np.float32)
+    for index, (worker, variable) in enumerate(zip(workers, held, strict=True)):
+        rows[index::WORKERS] = np.concatenate(list(worker.blocks(variable)))
     return rows
 
 
@@ -33,6 +34,13 @@ def test_the_initial_vectors_are_those_of_the_whole_table(workers):
     np.testing.assert_array_equal(
         whole(workers), keras.initializers.TruncatedNormal(stddev=0.02, seed=7)((NUM_ROWS, WIDTH))
     )
+
+
+def test_uniform_initial_vectors_are_those_of_the_whole_table_too(monkeypatch):
+    monkeypatch.setattr(sharded_table, "BLOCK", 8)
+    workers = [ShardedTable(NUM_ROWS, WIDTH, None, 7, index, WORKERS, has_bias=False) for index in range(WORKERS)]
+    np.testing.assert_array_equal(whole(workers), keras.initializers.GlorotUniform(seed=7)((NUM_ROWS, WIDTH)))
+    assert [len(worker.values) for worker in workers] == [1] * WORKERS
 
 
 def test_looked_up_rows_are_the_sum_of_all_workers(workers):
@@ -70,6 +78,7 @@ def test_scores_are_the_sum_of_all_workers(workers):
     np.testing.assert_allclose(found, np.einsum("bd,bcd->bc", vectors, whole(workers)[candidates]), rtol=1e-5)
 
 
+@pytest.mark.parametrize("model", ["bert4rec", "sasrec"])
 @pytest.mark.parametrize(
     "changes",
     [
@@ -80,13 +89,13 @@ def test_scores_are_the_sum_of_all_workers(workers):
         {"user_embedding": True},
     ],
 )
-def test_what_reads_or_changes_a_whole_table_is_refused(changes):
-    settings = {"loss": "gbce", "optimizer": "rowwise_adagrad", "shard_tables": True}
-    Run.make("beauty", **settings)
-    with pytest.raises(UserError, match="`shard_tables` needs model=bert4rec"):
-        Run.make("beauty", **{**settings, **changes})
+def test_what_reads_or_changes_a_whole_table_is_refused(model, changes):
+    settings = {"loss": "sampled_softmax", "optimizer": "rowwise_adagrad", "shard_tables": True}
+    Run.make("beauty", model, **settings)
+    with pytest.raises(UserError, match="`shard_tables` needs model=bert4rec or sasrec, loss=sampled_softmax or gbce"):
+        Run.make("beauty", model, **{**settings, **changes})
 
 
 def test_other_models_have_no_sharded_table():
-    with pytest.raises(UserError, match="`shard_tables` needs model=bert4rec"):
-        Run.make("beauty", "sasrec", loss="gbce", optimizer="rowwise_adagrad", shard_tables=True)
+    with pytest.raises(UserError, match="`shard_tables` needs model=bert4rec or sasrec"):
+        Run.make("beauty", "gru4rec", optimizer="rowwise_adagrad", shard_tables=True)
