@@ -80,7 +80,7 @@ def result(dataset: str, model: str, budget: float = 1.0, **changed) -> dict:
     usual = {"num_layers": 2, "num_heads": 2, "dropout": DROPOUT[dataset], "use_feed_forward": True}
     usual |= {"use_residual": True, "use_layer_norm": True, "use_positions": True}
     usual |= {"mask_proportion": {"beauty": 0.6, "ml-1m": 0.4}[dataset]}
-    wanted = {**usual, **changed} if model == "bert4rec" else {}
+    wanted = {"bert4rec": {**usual, **changed}, "sasrec": {"loss": "binary"}}.get(model, {})
     found = [
         one
         for one in RESULTS
