@@ -38,24 +38,8 @@ SHAPES = {
 }
 
 
-@dataclass(frozen=True)
-class ManyItems:
-    """A catalogue so large that a table of all users' scores would not fit.
-
-    Attributes:
-        users, items, shortest, mean, max_length: as of `Shape`.
-        evaluated: how many users are ranked.
-    """
-
-    users: int
-    items: int
-    shortest: int
-    mean: float
-    max_length: int
-    evaluated: int
-
-
-MILLION = ManyItems(120_000, 1_000_000, 5, 9.0, 50, 10_000)
+MILLION = Shape(120_000, 1_000_000, 5, 9.0, 50, MaskingSettings())
+"""A catalogue so large that a table of all users' scores would not fit."""
 
 
 def generate(users: int, items: int, shortest: int, mean: float, seed: int = 0) -> Sequences:

@@ -32,7 +32,8 @@ TINY = shapes.Shape(60, 300, 5, 8.0, 10, MASKING)
 def tiny(monkeypatch):
     """Every shape is small, and memory is not measured: that takes a process which knows nothing of this."""
     monkeypatch.setattr(shapes, "SHAPES", {"tiny": TINY})
-    monkeypatch.setattr(shapes, "MILLION", shapes.ManyItems(60, 300, 5, 8.0, 10, 20))
+    monkeypatch.setattr(shapes, "MILLION", TINY)
+    monkeypatch.setattr(lines, "RANKED_USERS", 20)
     monkeypatch.setattr(lines, "SAMPLE_USERS", 20)
     monkeypatch.setattr(lines, "BATCH_SIZE", 16)
     monkeypatch.setattr(measuring, "peak_memory", lambda function, *arguments: (function(*arguments), 10**9))

@@ -18,7 +18,6 @@ ONE_THREAD = "of one thread (measured)."
 ESTIMATED = "on two cores, estimated from the time of a step."
 BESIDE = "of one thread beside other work (measured)."
 
-
 BERT4REC = {
     "hidden_dim": 64,
     "learning_rate": 1e-3,
