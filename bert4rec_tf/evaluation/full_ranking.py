@@ -16,8 +16,8 @@ from bert4rec_tf.evaluation.metrics import LIST_LENGTH
 from bert4rec_tf.foundation.graphs import graph
 from bert4rec_tf.foundation.types import Batch, Tensor
 
-BLOCK = 1024
-"""Items of a block. With 512 users its scores take 2 MB, and stay in the cache until they are counted."""
+BLOCK = 2048
+"""Items of a block. With 1,024 users its scores take 8 MB, and stay in a large cache until they are counted."""
 
 GROUP = 16
 """The best items are searched for in groups of so many columns."""

@@ -18,7 +18,7 @@ from bert4rec_tf.foundation.types import Batch, Tensor
 BLOCK_ELEMENTS = 1 << 25
 """Where all items must be scored at once, the [users, items] table of a batch has at most so many elements."""
 
-BATCH_SIZE = 512
+BATCH_SIZE = 1024
 """Users of a batch, unless all items must be scored at once and are too many."""
 
 Metrics = dict[str, dict[str, float]]
