@@ -8,11 +8,8 @@ import keras
 import numpy as np
 
 from bert4rec_tf.cluster.tasks import block_path, opened
-from bert4rec_tf.config.run import RETRAIN
-from bert4rec_tf.data.parts import training_part
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.evaluation import popularity
-from bert4rec_tf.evaluation.baselines import counted
 from bert4rec_tf.evaluation.metrics import PROTOCOLS
 from bert4rec_tf.evaluation.ranking import BATCH_SIZE, Ranked, RankingTask
 from bert4rec_tf.foundation import npz
@@ -37,12 +34,6 @@ def kept_model(path: Path) -> Recommender:
 def _with_one_thread(path: Path) -> Recommender:
     set_threads(1)
     return kept_model(path)
-
-
-def keep_counted(name: str, data: Path, target: Path) -> None:
-    """Counts and writes a model of `baselines.COUNTED`. This one task reads all actions into its memory."""
-    set_threads(1)
-    keep_model(counted(name, training_part(opened(data), RETRAIN)), target)
 
 
 def blocks_of(split: LeaveOneOut, most: int) -> list[np.ndarray]:

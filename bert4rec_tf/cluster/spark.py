@@ -19,14 +19,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bert4rec_tf.cluster import measuring, tasks
+from bert4rec_tf.cluster import counting, measuring, tasks
 from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.config.run import ALL
+from bert4rec_tf.config.run import ALL, RETRAIN
+from bert4rec_tf.data.cooccurrence import Neighbors, block_ends
 from bert4rec_tf.data.examples import preparation
 from bert4rec_tf.data.examples.cloze import Numbering
 from bert4rec_tf.data.examples.preparation import Plan
 from bert4rec_tf.data.examples.tfrecords import Shards
-from bert4rec_tf.data.parts import actions_fingerprints
+from bert4rec_tf.data.parts import actions_fingerprints, training_counts
 from bert4rec_tf.data.reading import conversion, grouping
 from bert4rec_tf.data.reading.conversion import Report
 from bert4rec_tf.data.reading.times import Times
@@ -35,7 +36,7 @@ from bert4rec_tf.evaluation import candidates
 from bert4rec_tf.evaluation.ranking import Ranked
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.models import Recommender
+from bert4rec_tf.models import MODELS, ItemCooccurrence, Recommender
 from bert4rec_tf.models.construction import has_user_embeddings
 from bert4rec_tf.runs.pipeline import Experiment, phases
 
@@ -290,9 +291,32 @@ class SparkExperiment(Experiment):
             return measuring.joined(blocks, self.sequences.num_items, stage)
 
     def counted(self, name: str) -> Recommender:
-        with self._stage(name) as stage:
-            self.spark.call(measuring.keep_counted, name, self.data, stage / "model.npz")
-            return measuring.kept_model(stage / "model.npz")
+        model, counts = MODELS[name](self.sequences.num_items), np.zeros(self.sequences.num_items + 1, np.int64)
+        counts[1:] = sum(self.over_parts(training_counts, RETRAIN))
+        if isinstance(model, ItemCooccurrence):
+            with self._stage(name) as stage:
+                model.assign(counts, self._neighbors(model, counts, stage))
+        else:
+            model.assign(counts)
+        return model
+
+    def _neighbors(self, model: ItemCooccurrence, counts: np.ndarray, stage: Path) -> Iterator[Neighbors]:
+        """Counts the pairs in parts of the users, then finds the strongest in blocks of items."""
+        npz.write(stage / counting.COUNTS, {"counts": counts})
+        data, ends, users = self.data, block_ends(counts), self.sequences.blocks
+        settings, most = model.settings, model.neighbors.shape[1]
+
+        def pairs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for number in batch["id"].to_pylist():
+                    yield from counting.count_pairs(users[number], data, settings.window, ends)
+
+        def neighbors(table: pa.Table) -> pa.Table:
+            return pa.table({"block": [counting.keep_neighbors(table, settings, most, stage)]})
+
+        found = self.spark.session.range(0, len(users), 1, len(users)).mapInArrow(pairs, counting.PAIRS)
+        blocks = said(lambda: found.groupBy("block").applyInArrow(neighbors, "block long").collect())
+        return counting.kept_neighbors([row["block"] for row in blocks], stage)
 
     @contextlib.contextmanager
     def _stage(self, name: str) -> Iterator[Path]:

@@ -1,45 +1,100 @@
-"""Counts which items stand near each other in histories. Only NumPy."""
+"""Counts which items stand near each other in histories. Only NumPy.
+
+Where b - a <= window for places a < b of a history h, h_b follows h_a at the distance b - a, and h_a follows h_b
+backwards. A pair can stand in 2 x window such steps: step 2 (b - a - 1), and one more for backwards. How often it does
+is a whole number, so the counts of parts of the users add up to those of all.
+"""
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
+from bert4rec_tf.config.model_settings import ItemCooccurrenceSettings
 from bert4rec_tf.data.sequences import Sequences
 
 BLOCK_ACTIONS = 1 << 17
 """Items are counted in blocks of about so many actions, or of one item, which bounds the memory."""
 
 
-def pair_strengths(
-    sequences: Sequences, window: int, decay: float, backward: float
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields how strongly items follow each other.
+class Neighbors(NamedTuple):
+    """The strongest neighbours of some items: `others[i]` is number `places[i]` of `items[i]`, from 0."""
 
-    In a history h with places a < b, the item h_b follows h_a with decay^(b - a - 1) if b - a <= window, and h_a
-    follows h_b with `backward` times that. The strength of a pair is the sum over all histories. A pair's terms are
-    added in the order of their distances, so pairs with the same terms have the same bits.
+    items: np.ndarray
+    places: np.ndarray
+    others: np.ndarray
+    strengths: np.ndarray
+
+
+def block_ends(counts: np.ndarray) -> np.ndarray:
+    """Returns the last item of each block, from how often each occurs, int64 [n + 1]."""
+    return np.flatnonzero(np.diff(np.cumsum(counts) // BLOCK_ACTIONS, append=-1))
+
+
+def pair_counts(sequences: Sequences, window: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields how often each pair stands in each step.
 
     Yields:
-        For blocks of first items: pairs as first x (n + 1) + second, int64 ascending, and their strengths, float64.
+        For blocks of first items: keys as (first x (n + 1) + second) x 2 window + step, int64 ascending; counts, int64.
     """
     size, items = sequences.num_items + 1, sequences.items
     lengths = sequences.lengths
     begins, ends = (np.repeat(sequences.splits[edge], lengths) for edge in (slice(None, -1), slice(1, None)))
     by_item = np.argsort(items, kind="stable")
     counts = sequences.counts()
-    edges = np.flatnonzero(np.diff(np.cumsum(counts) // BLOCK_ACTIONS, prepend=-1, append=-1))
-    bounds = np.concatenate([[0], np.cumsum(counts)])[edges]
+    bounds = np.concatenate([[0], np.cumsum(counts)[block_ends(counts)]])
     for start, end in pairwise(bounds):
         actions = by_item[start:end]
-        pairs, terms = [], []
-        for distance in range(1, window + 1):
-            strength = decay ** (distance - 1)
-            for step, term in ((distance, strength), (-distance, backward * strength)):
-                others = actions + step
-                inside = (others >= begins[actions]) & (others < ends[actions])
-                if term:
-                    pairs.append(items[actions[inside]].astype(np.int64) * size + items[others[inside]])
-                    terms.append(np.full(len(pairs[-1]), term))
-        found, places = np.unique(np.concatenate(pairs), return_inverse=True)
-        yield found, np.bincount(places, np.concatenate(terms), len(found))
+        keys = []
+        for step in range(2 * window):
+            others = actions + (step // 2 + 1) * (-1 if step % 2 else 1)
+            inside = (others >= begins[actions]) & (others < ends[actions])
+            pairs = items[actions[inside]].astype(np.int64) * size + items[others[inside]]
+            keys.append(pairs * (2 * window) + step)
+        yield np.unique(np.concatenate(keys), return_counts=True)
+
+
+def strengths_of(
+    keys: np.ndarray, counts: np.ndarray, window: int, decay: float, backward: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns how strongly items follow each other.
+
+    At distance k each time counts decay^(k - 1), and backwards `backward` times that. A pair's terms are added in the
+    order of the steps, so pairs with the same terms have the same bits.
+
+    Args:
+        keys, counts: as from `pair_counts`.
+        window, decay, backward: see above.
+
+    Returns:
+        Pairs as first x (n + 1) + second, int64 ascending, and their strengths, float64, above 0.
+    """
+    pairs, steps = np.divmod(keys, 2 * window)
+    terms = counts * decay ** (steps // 2) * np.where(steps % 2, backward, 1.0)
+    pairs, terms = pairs[terms > 0], terms[terms > 0]
+    is_first = np.diff(pairs, prepend=-1) > 0
+    return pairs[is_first], np.bincount(np.cumsum(is_first) - 1, terms, np.count_nonzero(is_first))
+
+
+def strongest(
+    keys: np.ndarray, counts: np.ndarray, item_counts: np.ndarray, settings: ItemCooccurrenceSettings, most: int
+) -> Neighbors:
+    """Returns the `most` strongest neighbours of the first items.
+
+    Args:
+        keys, counts: all that `pair_counts` has of these items.
+        item_counts: how often each item occurs, int64 [n + 1].
+        settings: of the model.
+        most: neighbours of an item.
+
+    Returns:
+        Of each item the strongest first, and of equal ones the smaller number.
+    """
+    pairs, totals = strengths_of(keys, counts, settings.window, settings.decay, settings.backward)
+    order = np.lexsort((-totals, pairs // len(item_counts)))
+    first, second = np.divmod(pairs[order], len(item_counts))
+    places = np.arange(len(order)) - np.searchsorted(first, first)
+    kept = places < most
+    scales = 1.0 / np.maximum(item_counts[first[kept]], 1) ** settings.count_power
+    return Neighbors(first[kept], places[kept], second[kept], totals[order][kept] * scales)

@@ -7,7 +7,7 @@ takes seconds, and training begins where random vectors take many epochs to arri
 import numpy as np
 import tensorflow as tf
 
-from bert4rec_tf.data.cooccurrence import pair_strengths
+from bert4rec_tf.data.cooccurrence import pair_counts, strengths_of
 from bert4rec_tf.data.sequences import Sequences
 
 WINDOW, DECAY = 10, 0.7
@@ -42,7 +42,7 @@ def cooccurrence_vectors(sequences: Sequences, width: int) -> np.ndarray:
 def _mutual_information(sequences: Sequences) -> tf.SparseTensor:
     """Returns the positive pointwise mutual information of every pair of items, symmetric, float32 [n + 1, n + 1]."""
     size = sequences.num_items + 1
-    blocks = list(pair_strengths(sequences, WINDOW, DECAY, backward=1.0))
+    blocks = [strengths_of(*block, WINDOW, DECAY, backward=1.0) for block in pair_counts(sequences, WINDOW)]
     pairs, strengths = (np.concatenate(parts) for parts in zip(*blocks))
     first, second = np.divmod(pairs, size)
     sums = np.bincount(first, strengths, size)

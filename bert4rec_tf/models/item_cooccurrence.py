@@ -1,5 +1,6 @@
 """Item co-occurrence: items that stood near the last ones in other histories. Only counted, and not in the paper."""
 
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import keras
@@ -7,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.config.model_settings import ItemCooccurrenceSettings
-from bert4rec_tf.data.cooccurrence import pair_strengths
+from bert4rec_tf.data.cooccurrence import Neighbors, pair_counts, strongest
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.recommender import ITEMS, Recommender, last_items
@@ -41,10 +42,19 @@ class ItemCooccurrence(Recommender):
         self.built = True
 
     def adapt(self, sequences: Sequences) -> None:
-        neighbors, strengths = strongest_neighbors(sequences, self.settings, self.neighbors.shape[1])
+        counts, most = sequences.counts(), self.neighbors.shape[1]
+        blocks = pair_counts(sequences, self.settings.window)
+        self.assign(counts, (strongest(*block, counts, self.settings, most) for block in blocks))
+
+    def assign(self, counts: np.ndarray, blocks: Iterable[Neighbors]) -> None:
+        """Takes what was counted: how often each item occurs, int64 [n + 1], and all items' neighbours."""
+        neighbors, strengths = np.zeros(self.neighbors.shape, np.int32), np.zeros(self.strengths.shape, np.float32)
+        for found in blocks:
+            neighbors[found.items, found.places] = found.others
+            strengths[found.items, found.places] = found.strengths
         self.neighbors.assign(neighbors)
         self.strengths.assign(strengths)
-        self.unrelated.assign(-1.0 / (1.0 + sequences.counts()))
+        self.unrelated.assign(-1.0 / (1.0 + counts))
 
     def user_vectors(self, batch: Batch) -> Tensor:
         """Returns the last items as numbers (exact up to 2^24), then their weights, [b, 2 x window]. Padding is 0."""
@@ -86,23 +96,3 @@ def _sums(columns: Tensor, terms: Tensor, width: Tensor | int) -> tf.Tensor:
     number = tf.shape(columns)[0]
     rows = tf.broadcast_to(tf.range(number)[:, None], tf.shape(columns))
     return tf.tensor_scatter_nd_add(tf.zeros(tf.stack([number, width])), tf.stack([rows, columns], axis=2), terms)
-
-
-def strongest_neighbors(
-    sequences: Sequences, settings: ItemCooccurrenceSettings, most: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns each item's strongest neighbours, int32 [n + 1, most], and their strengths, float32; the rest is 0.
-
-    The strongest comes first, and of equal ones the smaller number.
-    """
-    size = sequences.num_items + 1
-    neighbors, strengths = np.zeros((size, most), np.int32), np.zeros((size, most), np.float32)
-    scales = 1.0 / np.maximum(sequences.counts(), 1) ** settings.count_power
-    for pairs, totals in pair_strengths(sequences, settings.window, settings.decay, settings.backward):
-        order = np.lexsort((-totals, pairs // size))
-        first, second = np.divmod(pairs[order], size)
-        places = np.arange(len(order)) - np.searchsorted(first, first)
-        kept = places < most
-        neighbors[first[kept], places[kept]] = second[kept]
-        strengths[first[kept], places[kept]] = (totals[order] * scales[first])[kept]
-    return neighbors, strengths

@@ -27,7 +27,11 @@ class Pop(Recommender):
         self.built = True
 
     def adapt(self, sequences: Sequences) -> None:
-        self.counts.assign(sequences.counts().astype(np.float32))
+        self.assign(sequences.counts())
+
+    def assign(self, counts: np.ndarray) -> None:
+        """Takes how often each item occurs, int64 [n + 1]."""
+        self.counts.assign(counts.astype(np.float32))
 
     def user_vectors(self, batch: Batch) -> Tensor:
         """Returns ones, [b, 1]: every user is the same."""

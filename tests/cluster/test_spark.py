@@ -157,7 +157,7 @@ def measured(folder, name):
 @pytest.mark.parametrize("flags", [TINY, ("--model=item_cooccurrence", "--window=2")], ids=["trained", "counted"])
 def test_spark_measures_the_same(flags, tmp_path, small_blocks):
     """Every model is compared with an item_cooccurrence of the default window, so the second has two of one name."""
-    write_rows(tmp_path, users=1_300, rows=9_000)  # three batches, each a block
+    write_rows(tmp_path, users=1_300, rows=9_000)  # two batches, each a block
     trained(tmp_path, flags)
     asked = ("--mode=evaluate", "--data_dir=data", "--popularity_correction=0.5")
     commands.finished(*asked, "--workdir=here", cwd=tmp_path)
@@ -211,7 +211,7 @@ def test_an_executor_killed_while_preparing_changes_nothing(tmp_path, moment):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["there/.ranks.parts/block-000000.npz", "there/.pop.parts"])
+@pytest.mark.parametrize("moment", ["there/.ranks.parts/block-000000.npz", "there/.item_cooccurrence.parts/block-*"])
 def test_an_executor_killed_while_measuring_changes_nothing(tmp_path, moment):
     spark.needed()
     write_rows(tmp_path, users=1_300, rows=9_000)
