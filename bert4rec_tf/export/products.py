@@ -40,7 +40,7 @@ class HalfRows:
 
     def sparse_read(self, indices: Tensor, name: str | None = None) -> tf.Tensor:
         """Returns some rows. `tf.gather` calls it."""
-        return tf.cast(tf.gather(self.variable, indices), tf.float32, name=name)
+        return tf.cast(ranking.rows_of(self.variable, indices), tf.float32, name=name)
 
 
 @contextlib.contextmanager

@@ -61,6 +61,11 @@ def hide(scores: Tensor, items: Tensor) -> tf.Tensor:
     return tf.tensor_scatter_nd_update(scores, indices, tf.fill(tf.shape(columns), HIDDEN))
 
 
+def rows_of(variable: tf.Variable, indices: Tensor) -> tf.Tensor:
+    """Returns rows of a variable. After `tf.gather` of the variable, TensorFlow copies it whole at every read."""
+    return tf.gather(tf.convert_to_tensor(variable), indices)
+
+
 def unique(items: Tensor) -> tf.Tensor:
     """Returns the items of each row, int32 [r, c], sorted, with 0 in place of repeated ones."""
     items = tf.sort(items, axis=1)

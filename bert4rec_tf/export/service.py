@@ -196,7 +196,7 @@ class Service(tf.Module):
 
         def among_candidates(rows: Tensor) -> tuple[Tensor, Tensor]:
             items = ranking.unique(chosen(rows))
-            scores = corrected(self._scores_of(encoded, rows, items), tf.gather(self._log_counts, items))
+            scores = corrected(self._scores_of(encoded, rows, items), ranking.rows_of(self._log_counts, items))
             scores = tf.where(ranking.contained(items, hidden(rows)), HIDDEN, scores)
             return ranking.best(scores, items, k)
 
@@ -328,7 +328,7 @@ class Service(tf.Module):
         """Returns the scores of some items, int32 [r, c], HIDDEN for 0: float32 [r, c]."""
         vectors = tf.gather(encoded.vectors, rows)
         scores = tf.cast(self._score_vectors(vectors, items), tf.float32) - self._normalisers(vectors)
-        scores = tf.where(tf.gather(encoded.cold, rows)[:, None], tf.gather(self._log_shares, items), scores)
+        scores = tf.where(tf.gather(encoded.cold, rows)[:, None], ranking.rows_of(self._log_shares, items), scores)
         return tf.where(items == PAD, HIDDEN, scores)
 
 

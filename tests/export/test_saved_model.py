@@ -166,6 +166,14 @@ def graphs():
     return sum(isinstance(one, tf.Graph) for one in gc.get_objects())
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_no_variable_is_copied_whole_to_be_read(model, tmp_path, dtype):
+    """TensorFlow does so for ever after one ResourceGather of the variable."""
+    export(model, VOCABULARY, tmp_path / "export", ExportOptions(K, dtype=dtype))
+    found = operations(tmp_path / "export")
+    assert "ReadVariableOp" in found and "ResourceGather" not in found
+
+
 def test_a_model_that_nobody_holds_leaves_no_graph_behind(folder):
     """A server takes new versions for months, and 26 MB each would be 40 GB in a day of one a minute."""
     before = graphs()
