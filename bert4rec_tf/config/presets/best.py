@@ -1,8 +1,8 @@
 """The preset `best`: the authors' model, trained for quality per minute (docs/performance.md has each lever's curve).
 
-Items begin with vectors of a truncated SVD, and the model is wider. Short histories are cut into prefixes, so that every
-item is asked for once, after those before it; a large epsilon lets rare items keep their vectors. For ML-1m's long
-histories, windows with many masks do better.
+Items begin with vectors of a truncated SVD, and the model is wider. Short histories are cut into prefixes, so that
+every item is asked for once, after those before it; a large epsilon lets rare items keep their vectors. For ML-1m's
+long histories, windows with many masks do better.
 """
 
 from bert4rec_tf.config.data_names import OWN
@@ -15,7 +15,8 @@ ENTRIES = [
         "best",
         "beauty",
         "bert4rec",
-        expect="NDCG@10 .221 among popular items on the validation item when that is held out, .0366 among all (measured).",
+        expect="NDCG@10 .221 among popular items on the validation item when that is held out, .0366 among all items "
+        "(measured).",
         takes="15 minutes of one thread of a machine with AVX-512 (measured).",
         settings={
             **fast.BERT4REC,
