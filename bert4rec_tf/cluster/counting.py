@@ -19,7 +19,6 @@ from bert4rec_tf.foundation import npz
 COUNTS = "counts.npz"
 """How often each item occurs, int64 [n + 1], for the tasks."""
 
-
 PAIRS = "block long, key long, count long"
 """Columns of `count_pairs`: the block of first items, and what `cooccurrence.pair_counts` found in it."""
 
@@ -34,7 +33,7 @@ def count_pairs(users: range, data: Path, window: int, ends: np.ndarray) -> Iter
 
 def keep_neighbors(table: pa.Table, settings: ItemCooccurrenceSettings, most: int, stage: Path) -> int:
     """Writes the strongest neighbours of a block's items, from all of its `PAIRS`, and returns its number."""
-    number, item_counts = table["block"][0].as_py(), npz.read(stage / COUNTS)["counts"]
+    number, item_counts = table["block"][0].as_py(), npz.mapped(stage / COUNTS)["counts"]
     summed = table.group_by("key").aggregate([("count", "sum")]).sort_by("key")
     found = strongest(summed["key"].to_numpy(), summed["count_sum"].to_numpy(), item_counts, settings, most)
     npz.write(block_path(stage, number), found._asdict())

@@ -21,13 +21,13 @@ import pyarrow as pa
 
 from bert4rec_tf.cluster import counting, measuring, tasks
 from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.config.run import ALL, RETRAIN
+from bert4rec_tf.config.run import ALL
 from bert4rec_tf.data.cooccurrence import Neighbors, block_ends
 from bert4rec_tf.data.examples import preparation
 from bert4rec_tf.data.examples.cloze import Numbering
 from bert4rec_tf.data.examples.preparation import Plan
 from bert4rec_tf.data.examples.tfrecords import Shards
-from bert4rec_tf.data.parts import actions_fingerprints, training_counts
+from bert4rec_tf.data.parts import actions_fingerprints
 from bert4rec_tf.data.reading import conversion, grouping
 from bert4rec_tf.data.reading.conversion import Report
 from bert4rec_tf.data.reading.times import Times
@@ -96,6 +96,37 @@ class Spark:
     def call(self, function: Callable, *arguments: Any) -> Any:
         """Returns what one task returns."""
         return self.map(function, *([argument] for argument in arguments))[0]
+
+    def regroup(
+        self,
+        make: Callable[[int], Iterable[pa.RecordBatch]],
+        number: int,
+        columns: str,
+        write: Callable[[pa.Table], int],
+    ) -> list[int]:
+        """Makes rows in tasks 0 to `number` - 1, and writes together those with the same value in the first column.
+
+        Args:
+            make: the number of a task -> its rows.
+            number: of tasks.
+            columns: of the rows, as Spark names them.
+            write: all rows of a value -> that value.
+
+        Returns:
+            The values, in any order.
+        """
+
+        def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for task in batch["id"].to_pylist():
+                    yield from make(task)
+
+        def written(table: pa.Table) -> pa.Table:
+            return pa.table({"value": [write(table)]})
+
+        rows = self.session.range(0, number, 1, number).mapInArrow(made, columns)
+        groups = rows.groupBy(columns.split()[0]).applyInArrow(written, "value long")
+        return [row["value"] for row in said(groups.collect)]
 
     def load(self, asked: Interactions, folder: Path) -> tuple[Sequences, Report]:
         """Does what `conversion.converted` does, and writes the same file, which becomes `data`.
@@ -291,8 +322,7 @@ class SparkExperiment(Experiment):
             return measuring.joined(blocks, self.sequences.num_items, stage)
 
     def counted(self, name: str) -> Recommender:
-        model, counts = MODELS[name](self.sequences.num_items), np.zeros(self.sequences.num_items + 1, np.int64)
-        counts[1:] = sum(self.over_parts(training_counts, RETRAIN))
+        model, counts = MODELS[name](self.sequences.num_items), np.append(0, self._history_counts)
         if isinstance(model, ItemCooccurrence):
             with self._stage(name) as stage:
                 model.assign(counts, self._neighbors(model, counts, stage))
@@ -305,18 +335,13 @@ class SparkExperiment(Experiment):
         npz.write(stage / counting.COUNTS, {"counts": counts})
         data, ends, users = self.data, block_ends(counts), self.sequences.blocks
         settings, most = model.settings, model.neighbors.shape[1]
-
-        def pairs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                for number in batch["id"].to_pylist():
-                    yield from counting.count_pairs(users[number], data, settings.window, ends)
-
-        def neighbors(table: pa.Table) -> pa.Table:
-            return pa.table({"block": [counting.keep_neighbors(table, settings, most, stage)]})
-
-        found = self.spark.session.range(0, len(users), 1, len(users)).mapInArrow(pairs, counting.PAIRS)
-        blocks = said(lambda: found.groupBy("block").applyInArrow(neighbors, "block long").collect())
-        return counting.kept_neighbors([row["block"] for row in blocks], stage)
+        found = self.spark.regroup(
+            lambda number: counting.count_pairs(users[number], data, settings.window, ends),
+            len(users),
+            counting.PAIRS,
+            lambda table: counting.keep_neighbors(table, settings, most, stage),
+        )
+        return counting.kept_neighbors(found, stage)
 
     @contextlib.contextmanager
     def _stage(self, name: str) -> Iterator[Path]:
@@ -352,18 +377,13 @@ class SparkExperiment(Experiment):
     def _write_shards(
         self, phase: str, plan: Plan, before: list[list[int]], shards: Shards, wanted: Sequence[int]
     ) -> None:
-        data, parts, session = self.data, self.sequences.blocks, self.spark.session
-
-        def examples(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                for number in batch["id"].to_pylist():
-                    yield from tasks.examples_of(data, parts[number], phase, plan, tuple(before[number]), wanted)
-
-        def write(table: pa.Table) -> pa.Table:
-            return pa.table({"shard": [tasks.write_shard(table, plan, shards.folder)]})
-
-        made = session.range(0, len(parts), 1, len(parts)).mapInArrow(examples, tasks.EXAMPLES)
-        said(lambda: made.groupBy("shard").applyInArrow(write, "shard long").collect())
+        data, parts = self.data, self.sequences.blocks
+        self.spark.regroup(
+            lambda number: tasks.examples_of(data, parts[number], phase, plan, tuple(before[number]), wanted),
+            len(parts),
+            tasks.EXAMPLES,
+            lambda table: tasks.write_shard(table, plan, shards.folder),
+        )
 
     def draw_candidates(self) -> None:
         self._candidates  # noqa: B018
