@@ -65,7 +65,7 @@ SOFTMAX_OF_DATA: dict[str, dict[str, Any]] = {
     "beauty": {**SOFTMAX, "dropout": 0.1, "steps": 3_500},
     "ml-1m": {**SOFTMAX, "dropout": 0.2, "steps": 3_000},
 }
-"""SASRec by softmax: steps and dropout were chosen on the validation items (docs/performance.md has the curves)."""
+"""SASRec by softmax: steps and dropout were chosen on the validation items (docs/quality.md has the curves)."""
 
 EXTRA_CELLS = {
     (cell.dataset, cell.variant): cell

@@ -1,4 +1,4 @@
-"""The preset `best`: the authors' model, trained for quality per minute (docs/performance.md has each lever's curve).
+"""The preset `best`: the authors' model, trained for quality per minute (docs/quality.md has each lever's curve).
 
 Items begin with vectors of a truncated SVD, and the model is wider. Short histories are cut into prefixes, so that
 every item is asked for once, after those before it; a large epsilon lets rare items keep their vectors. For ML-1m's

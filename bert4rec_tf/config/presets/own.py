@@ -1,6 +1,6 @@
 """The settings of BERT4Rec for your own data, by their size.
 
-The rule follows what was measured on Beauty and ML-1m (docs/performance.md). Any setting given by name overrides it.
+The rule follows what was measured on Beauty and ML-1m (docs/quality.md). Any setting given by name overrides it.
 """
 
 from typing import Any, NamedTuple, Protocol
