@@ -1,5 +1,6 @@
 """What is known of a table's cells: the means over seeds of the finished runs, beside the paper's numbers."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,8 +23,8 @@ SAMPLES = "samples_per_second"
 class Findings:
     """A table's runs and what they ended with.
 
-    The cells of a data set are compared with each other, so they are all of one budget: that with the most finished
-    runs, the largest of several. A cell of another data file than the others is marked: `elsewhere`. Seeds count that
+    The cells of a data set are compared with each other, so they are all of one budget: that whose finished runs had
+    most steps in all. A cell of another data file than the others is marked: `elsewhere`. Seeds count that
     are asked for or finished.
 
     Attributes:
@@ -32,6 +33,7 @@ class Findings:
         lines: the newest line of each key.
         attentions: the keys of the runs whose mean attention is kept; no others count where a table shows that.
         budgets: data set -> the share of the presets' steps that its runs had.
+        left_out: (data set, another budget) -> how many finished runs had it.
         runs: (data set, variant) -> the jobs and lines of its finished runs, by the seed.
         elsewhere: the finished lines that were measured on another file than their data set's, which is the authors'
             own where one was, and that of most lines elsewhere.
@@ -42,25 +44,27 @@ class Findings:
     lines: Mapping[str, Line]
     attentions: Collection[str] = ()
     budgets: dict[str, float] = field(init=False, default_factory=dict)
+    left_out: dict[tuple[str, float], int] = field(init=False, default_factory=dict)
     runs: dict[tuple[str, str], list[tuple[Job, Line]]] = field(init=False, default_factory=dict)
     elsewhere: dict[str, Line] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.elsewhere.update(_of_other_files(self.lines))
         seeds = sorted({*self.plan.seeds, *(line["run"]["seed"] for line in self.lines.values())})
-        best: dict[str, tuple[int, float]] = {}
-        finished = {}
+        finished, counts = {}, Counter[tuple[str, float]]()
         for budget in {self.plan.budget, *(line["budget"] for line in self.lines.values())}:
-            counts: dict[str, int] = {}
             for (dataset, variant), jobs in replace(self.plan, budget=budget, seeds=seeds).jobs(self.name).items():
                 known = [(job, self.lines[job.key]) for job in jobs if self._counts(job.key)]
-                finished[budget, dataset, variant] = known
-                counts[dataset] = counts.get(dataset, 0) + len(known)
-            best = {dataset: max(best.get(dataset, (0, 0.0)), (count, budget)) for dataset, count in counts.items()}
-        self.budgets.update({dataset: budget for dataset, (_, budget) in best.items()})
-        for place in ((best_budget, dataset) for dataset, best_budget in self.budgets.items()):
-            some = {(of, variant): known for (budget, of, variant), known in finished.items() if (budget, of) == place}
-            self.runs.update(some)
+                finished[dataset, budget, variant] = known
+                counts[dataset, budget] += len(known)
+        for dataset in dict.fromkeys(dataset for dataset, _ in counts):
+            steps = ((count * budget, budget) for (of, budget), count in counts.items() if of == dataset)
+            self.budgets[dataset] = max(steps)[1]
+        for (dataset, budget, variant), known in finished.items():
+            if budget == self.budgets[dataset]:
+                self.runs[dataset, variant] = known
+        shown = self.budgets.items()
+        self.left_out.update({place: count for place, count in counts.items() if count and place not in shown})
 
     def _counts(self, key: str) -> bool:
         if TABLES[self.name].keeps_attention and key not in self.attentions:

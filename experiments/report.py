@@ -228,9 +228,13 @@ def _run_row(cells: str, line: Line) -> dict[str, str]:
 
 
 def _budgets(found: Findings) -> list[str]:
-    """Says where runs had a share of their presets' steps."""
+    """Says where runs had a share of their presets' steps, and which runs are left out for having had another."""
     parts = [f"{title_of(data)} {_percent(found.budgets[data])}" for data in found.run_on() if found.budgets[data] != 1]
-    return [f"Budget: these runs had only a part of their presets' steps: {', '.join(parts)}."] if parts else []
+    others = [f"{count} on {title_of(data)} with {_percent(share)}" for (data, share), count in found.left_out.items()]
+    return [
+        *([f"Budget: these runs had only a part of their presets' steps: {', '.join(parts)}."] if parts else []),
+        *([f"Left out, because they had another share of the steps: {', '.join(others)}."] if others else []),
+    ]
 
 
 def _narrow(found: Findings) -> list[str]:

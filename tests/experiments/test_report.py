@@ -178,7 +178,7 @@ def test_section_4_8_on_ml_20m():
 def test_the_cells_of_a_data_set_are_of_one_budget_and_it_is_stated():
     """The default is finished in full too, but an ablation is compared with the default that had its budget."""
     short, full = Plan(("beauty",), budget=0.25), Plan(("beauty",))
-    names = ("default", "no_positions", "layers_1")
+    names = ("default", "no_positions", "layers_1", "layers_3", "layers_4")
     parts = [line_of(short.jobs("table5")["beauty", name][0], 0.1) for name in names]
     whole = line_of(full.jobs("table5")["beauty", "default"][0], 0.3)
     lines = {line["key"]: line for line in (*parts, whole)}
@@ -187,8 +187,10 @@ def test_the_cells_of_a_data_set_are_of_one_budget_and_it_is_stated():
     assert rows_after(text, "L = 2, h = 2")[0] == ["0.1000"]
     assert "Budget: these runs had only a part of their presets' steps: Beauty 25 %." in text
     runs = [row for row in rows_of(text) if row[0] in lines]
-    assert [row[5:] for row in runs] == [["25 %", "6,000 of 64", "none", "0.1000", "0:02:00", "2,000 MB"]] * 3
-    assert Findings("table2", full, lines).budgets == {"beauty": 1.0}, "of equally many the largest"
+    assert [row[5:] for row in runs] == [["25 %", "6,000 of 64", "none", "0.1000", "0:02:00", "2,000 MB"]] * 5
+    assert "Left out, because they had another share of the steps: 1 on Beauty with 100 %." in text
+    fewer = {line["key"]: line for line in (*parts[:4], whole)}
+    assert Findings("table5", full, fewer).budgets == {"beauty": 1.0}, "of as many steps in all the largest"
 
 
 def test_figures_hold_the_papers_words_against_the_results():
