@@ -92,6 +92,10 @@ def check(asked: argparse.Namespace) -> None:
             raise UserError(f"`{name}` must be at least 1. Received: {name}={value}")
     if asked.time_budget is not None and not asked.time_budget > 0:
         raise UserError(f"`time_budget` must be above 0 minutes. Received: time_budget={asked.time_budget}")
+    if asked.preset == "best":
+        raise UserError(
+            "`preset` must be fast, released or table2; Table 2 has a column for best. Received: preset=best"
+        )
     if not 0 < asked.budget <= 1:
         raise UserError(f"`budget` must be above 0 and at most 1. Received: budget={asked.budget}")
     if asked.tune is not None:

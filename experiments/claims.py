@@ -175,7 +175,10 @@ def _of_ablation(found: Findings) -> list[Claim]:
     """Section 4.8. Each change is compared with the default of its data set."""
 
     def kept(dataset: str, variant: str, default: str = "default") -> float | None:
-        """Returns what a variant has, as a share of the default."""
+        """Returns what a variant has, as a share of the default; None if it is the default's run."""
+        own, other = ({job.key for job, _ in found.runs.get((dataset, one), ())} for one in (variant, default))
+        if own & other:
+            return None
         value, whole = (found.mean(dataset, one, "ndcg@10") for one in (variant, default))
         return None if value is None or whole is None else value / whole
 

@@ -170,6 +170,17 @@ def test_quick_runs_have_a_table_5_too():
     assert rows_after(text_of("table5", found)[0], "L = 2, h = 2")[0] == ["0.4000"]
 
 
+def test_a_run_is_not_compared_with_itself():
+    """ML-1m's default has no dropout, so there is nothing to remove."""
+    plan = Plan(("beauty", "ml-1m"))
+    jobs = plan.jobs("table5")
+    values = {("beauty", "default"): 0.2, ("beauty", "no_dropout"): 0.1, ("ml-1m", "default"): 0.5}
+    lines = [line_of(jobs[place][0], value) for place, value in values.items()]
+    said = claims(text_of("table5", Findings("table5", plan, {line["key"]: line for line in lines}))[0])
+    (found,) = (said[claim] for claim in said if claim.startswith("Layer norm, residual"))
+    assert found == "not run"
+
+
 def test_section_4_8_on_ml_20m():
     found = findings("table5", {"layers_4": 0.5, "layers_4_no_residual": 0.44}, Plan(("ml-20m",)))
     assert "falls by about 10 % without residual connections. Here: -12.0%." in text_of("table5", found)[0]

@@ -339,6 +339,7 @@ def test_a_damaged_line_of_results_is_told_with_its_number(tmp_path):
         (["--figures=two"], "`figures` must be numbers among 2, 3, 4. Received: figures=two"),
         (["--jobs=0"], "`jobs` must be at least 1. Received: jobs=0"),
         (["--seeds=1,x"], "`seeds` must be whole numbers. Received: seeds=1,x"),
+        (["--preset=best"], "`preset` must be fast, released or table2; Table 2 has a column for best."),
         (["--budget=2"], "`budget` must be above 0 and at most 1. Received: budget=2.0"),
         (["--time_budget=0"], "`time_budget` must be above 0 minutes. Received: time_budget=0.0"),
         (["--time_budget=nan"], "`time_budget` must be above 0 minutes. Received: time_budget=nan"),
