@@ -41,7 +41,8 @@ def bert4rec_settings(size: DataSize) -> dict[str, Any]:
     mean_length = size.num_actions / size.num_users
     is_long = mean_length >= LONG_HISTORIES
     batch_size = 32 if size.num_actions < FEW_ACTIONS or is_long else 128
-    examples = size.num_users * 11 if is_long else max(size.num_actions - 3 * size.num_users, 1)
+    prefixes = max(size.num_actions - 3 * size.num_users, size.num_users)  # Of two actions both are trained on.
+    examples = size.num_users * 11 if is_long else prefixes
     steps = int(min(max(EPOCHS * examples / batch_size, 1_000), 20_000))
     masks: dict[str, Any] = {"prefix_copies": 1, "mask_copies": 0, "max_predictions": 1}
     if is_long:
