@@ -12,6 +12,7 @@ from support.trainings import small_and_quick
 
 import bert4rec_tf as b4r
 from bert4rec_tf.data.sources import given
+from bert4rec_tf.foundation.errors import UserError
 
 ROWS = [(user, f"i{(3 * user + 2 * place) % 40}", place) for user in range(60) for place in range(8)]
 FRAME = pd.DataFrame(ROWS, columns=["user_id", "movieId", "timestamp"])
@@ -148,6 +149,14 @@ def test_data_come_in_many_forms(tmp_path, counted, monkeypatch):
     assert [name for name, _ in read] == ["own-ratings", "own-rat_", "own-ratings", *["own-frame"] * 4]
     assert given.read("synthetic")[0] == "synthetic"
     assert b4r.fit(tmp_path / "ratings.csv", **COUNTING).recommend(user=3)["item"].tolist() == expected
+
+
+def test_a_column_or_split_of_data_that_are_read_already_is_refused():
+    sequences = b4r.interactions(FRAME)
+    for data, options in ((sequences, {"user": "who"}), ("synthetic", {"test_from": "5"})):
+        (name,) = options
+        with pytest.raises(UserError, match=f"`{name}` must be left out with .*, which has its own. Received: {name}="):
+            given.read(data, **options)
 
 
 def test_what_is_held_out_can_be_chosen():

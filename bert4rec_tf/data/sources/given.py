@@ -7,6 +7,7 @@ from bert4rec_tf.config.data_names import OWN, Interactions
 from bert4rec_tf.data.reading import conversion, tables
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.foundation.errors import UserError
 
 FRAME = f"{OWN}frame"
 """The name of data that come from no file."""
@@ -25,11 +26,19 @@ def read(
         **options: the other fields of `Interactions`.
 
     Raises:
-        UserError: as in `tables.interactions` and `datasets.load`.
+        UserError: as in `tables.interactions` and `datasets.load`; and for a column or an option with data that
+            are known already.
     """
+    asked = {"user": user, "item": item, "time": time, **options}
+    named = {name: value for name, value in asked.items() if value is not None}
+    is_known = isinstance(data, str) and data in datasets.DATASETS
+    if named and (is_known or isinstance(data, (Sequences, Interactions))):
+        what = f"the data set {data!r}" if is_known else f"`{type(data).__name__}`"
+        name, value = next(iter(named.items()))
+        raise UserError(f"`{name}` must be left out with {what}, which has its own. Received: {name}={value}")
     if isinstance(data, Sequences):
         return FRAME, data, None
-    if isinstance(data, str) and data in datasets.DATASETS:
+    if is_known:
         return data, datasets.load(data), None
     columns = {"user_column": user, "item_column": item, "time_column": time, **options}
     if isinstance(data, (str, Path)):
