@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from bert4rec_tf.cluster.tasks import block_path, part_of
 from bert4rec_tf.config.model_settings import ItemCooccurrenceSettings
-from bert4rec_tf.config.run import RETRAIN
 from bert4rec_tf.data.cooccurrence import Neighbors, pair_counts, strongest
 from bert4rec_tf.data.parts import training_part
 from bert4rec_tf.foundation import npz
@@ -23,9 +22,9 @@ PAIRS = "block long, key long, count long"
 """Columns of `count_pairs`: the block of first items, and what `cooccurrence.pair_counts` found in it."""
 
 
-def count_pairs(users: range, data: Path, window: int, ends: np.ndarray) -> Iterator[pa.RecordBatch]:
-    """Yields the pairs in the training part of some users. `ends`: the last item of each block."""
-    part = training_part(part_of(data, users), RETRAIN)
+def count_pairs(users: range, data: Path, phase: str, window: int, ends: np.ndarray) -> Iterator[pa.RecordBatch]:
+    """Yields the pairs in what a training learns from some users. `ends`: the last item of each block."""
+    part = training_part(part_of(data, users), phase)
     for keys, counts in pair_counts(part, window):
         blocks = np.searchsorted(ends, keys // (2 * window * (part.num_items + 1)))
         yield pa.RecordBatch.from_arrays([pa.array(one) for one in (blocks, keys, counts)], ["block", "key", "count"])

@@ -27,7 +27,7 @@ from bert4rec_tf.data.examples import preparation
 from bert4rec_tf.data.examples.cloze import Numbering
 from bert4rec_tf.data.examples.preparation import Plan
 from bert4rec_tf.data.examples.tfrecords import Shards
-from bert4rec_tf.data.parts import actions_fingerprints
+from bert4rec_tf.data.parts import actions_fingerprints, training_counts
 from bert4rec_tf.data.reading import conversion, grouping
 from bert4rec_tf.data.reading.conversion import Report
 from bert4rec_tf.data.reading.times import Times
@@ -38,7 +38,7 @@ from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS, ItemCooccurrence, Recommender
 from bert4rec_tf.models.construction import has_user_embeddings
-from bert4rec_tf.runs.pipeline import Experiment, phases
+from bert4rec_tf.runs.pipeline import Experiment, measured_phase, phases
 
 try:
     from py4j.protocol import Py4JError
@@ -322,7 +322,8 @@ class SparkExperiment(Experiment):
             return measuring.joined(blocks, self.sequences.num_items, stage)
 
     def counted(self, name: str) -> Recommender:
-        model, counts = MODELS[name](self.sequences.num_items), np.append(0, self._history_counts)
+        counts = np.append(0, sum(self.over_parts(training_counts, measured_phase(self.run))))
+        model = MODELS[name](self.sequences.num_items)
         if isinstance(model, ItemCooccurrence):
             with self._stage(name) as stage:
                 model.assign(counts, self._neighbors(model, counts, stage))
@@ -333,10 +334,10 @@ class SparkExperiment(Experiment):
     def _neighbors(self, model: ItemCooccurrence, counts: np.ndarray, stage: Path) -> Iterator[Neighbors]:
         """Counts the pairs in parts of the users, then finds the strongest in blocks of items."""
         npz.write(stage / counting.COUNTS, {"counts": counts})
-        data, ends, users = self.data, block_ends(counts), self.sequences.blocks
+        data, ends, users, phase = self.data, block_ends(counts), self.sequences.blocks, measured_phase(self.run)
         settings, most = model.settings, model.neighbors.shape[1]
         found = self.spark.regroup(
-            lambda number: counting.count_pairs(users[number], data, settings.window, ends),
+            lambda number: counting.count_pairs(users[number], data, phase, settings.window, ends),
             len(users),
             counting.PAIRS,
             lambda table: counting.keep_neighbors(table, settings, most, stage),

@@ -261,8 +261,8 @@ class Experiment:
         return popularity.rank(model, self._test_task, correction, title, self.team.strategy)
 
     def counted(self, name: str) -> Recommender:
-        """Returns a model of `baselines.COUNTED`, from all but the test items."""
-        return counted(name, self.training_part(RETRAIN))
+        """Returns a model of `baselines.COUNTED`, from what the measured model has learnt from."""
+        return counted(name, self.training_part(measured_phase(self.run)))
 
     @cached_property
     def _test_task(self) -> RankingTask:

@@ -52,6 +52,15 @@ def test_the_counts_are_of_what_the_last_training_trains_on(tmp_path, model, set
     ]
 
 
+@pytest.mark.parametrize(("protocol", "held_out"), [("fixed", 1), ("select", 2), ("all", 2)])
+def test_the_baselines_count_what_the_measured_model_has_learnt(tmp_path, protocol, held_out):
+    experiment = opened(tmp_path / "work", "bert4rec", protocol=protocol)
+    batch = {"users": np.zeros(1, int), "items": np.zeros((1, 1), int), "lengths": np.zeros(1, int)}
+    scores = experiment.counted("pop").score(batch).numpy()[0]
+    expected = counted(held_out)
+    assert scores.tolist() == [expected[item] for item in experiment.sequences.vocabulary.items.tolist()]
+
+
 @pytest.fixture
 def trained(tmp_path):
     experiment = opened(tmp_path / "work")
