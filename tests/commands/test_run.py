@@ -225,6 +225,14 @@ def test_histories_are_kept_in_the_export_of_a_finished_run(copy):
         SavedRecommender(copy / "work/saved_model").history_of(sequences.users[0])
 
 
+def test_a_correction_of_0_takes_back_the_one_of_an_export(pop, tmp_path):
+    shutil.copytree(pop, tmp_path / "copy")
+    card = tmp_path / "copy" / "pop" / "saved_model" / "assets.extra" / "model_card.json"
+    for correction in (0.5, 0.0):
+        finished(*POP, f"--popularity_correction={correction}", cwd=tmp_path / "copy")
+        assert json.loads(card.read_text())["popularity_correction"] == correction
+
+
 @pytest.mark.slow
 def test_another_number_of_items_is_exported_from_a_finished_run(pop, tmp_path):
     copy = shutil.copytree(pop, tmp_path / "copy")

@@ -32,7 +32,7 @@ def test_short_histories_become_prefixes_and_long_ones_are_masked(users, actions
 
 
 def test_customers_with_two_actions_take_no_training_from_the_others():
-    """100,000 x 2 and 10,000 x 10 actions: each user has something to predict, so a pass has 110,000 examples or more."""
+    """100,000 x 2 and 10,000 x 10 actions: each has something to predict, so a pass has 110,000 examples or more."""
     run = presets.make_run("own-shop", size=SimpleNamespace(num_users=110_000, num_actions=300_000))
     assert run.training.steps * run.training.batch_size >= 15 * 110_000 - run.training.batch_size
 
