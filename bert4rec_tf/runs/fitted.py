@@ -166,7 +166,8 @@ class FittedModel:
         """Measures the model on actions that it has not learnt.
 
         Every row of the test data is one case: its item is ranked after the user's whole history. The items of the
-        user's other rows are not drawn as candidates, but count as wrong among all items. Rows of unknown users or items are left out with a warning.
+        user's other rows are not drawn as candidates, but count as wrong among all items. Rows of unknown users or items
+        are left out with a warning.
 
         Args:
             test: as the data of `fit`.
@@ -196,9 +197,9 @@ class FittedModel:
     def continue_training(self, more: Any, **options: Any) -> "FittedModel":
         """Trains on with new actions: starts from these weights, matched by raw ids, and learns old and new data.
 
-        It starts from the best weights of `select` where there are some: they have not seen each user's last actions. A
-        split by time is not kept: the last actions are held out again, and the weights may have learnt those of users who
-        have no action after that time. A model that only counts is counted again, from all of the data.
+        It starts from the best weights of `select` where there are some: they have not seen each user's last actions.
+        A split by time is not kept: the last actions are held out again, and the weights may have learnt those of
+        users who have no action after that time. A model that only counts is counted again, from all of the data.
 
         Args:
             more: as the data of `fit`; a user's new actions follow the known ones.
