@@ -166,8 +166,8 @@ class FittedModel:
         """Measures the model on actions that it has not learnt.
 
         Every row of the test data is one case: its item is ranked after the user's whole history. The items of the
-        user's other rows are not drawn as candidates, but count as wrong among all items. Rows of unknown users or items
-        are left out with a warning.
+        user's other rows are not drawn as candidates, but count as wrong among all items. Rows of unknown users or
+        items are left out with a warning.
 
         Args:
             test: as the data of `fit`.
