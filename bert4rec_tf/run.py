@@ -363,8 +363,8 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: d
         if FLAGS.mode in ("all", "evaluate"):
             content = experiment.evaluate(model, correction)
             print("\n" + summary.table(content))
-        chosen = any(FLAGS[name].present for name in ("popularity_correction", *SAVED_MODEL_ONLY))
-        asked = FLAGS.export_dir or chosen
+        options = ("popularity_correction", *SAVED_MODEL_ONLY)
+        asked = FLAGS.export_dir or any(FLAGS[name].present for name in options)
         if FLAGS.mode == "all" and (asked or not workdir.export.exists()):
             tell_histories(exporting.export(workdir, folder("export_dir"), export_options(workdir, sequences)))
     print("\n" + summary.places(workdir.path))

@@ -1,6 +1,5 @@
 """What is known of a table's cells: the means over seeds of the finished runs, beside the paper's numbers."""
 
-from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -51,18 +50,16 @@ class Findings:
     def __post_init__(self) -> None:
         self.elsewhere.update(_of_other_files(self.lines))
         seeds = sorted({*self.plan.seeds, *(line["run"]["seed"] for line in self.lines.values())})
-        finished, counts = {}, Counter[tuple[str, float]]()
+        finished: dict[tuple[str, float], dict[str, list[tuple[Job, Line]]]] = {}
         for budget in {self.plan.budget, *(line["budget"] for line in self.lines.values())}:
             for (dataset, variant), jobs in replace(self.plan, budget=budget, seeds=seeds).jobs(self.name).items():
                 known = [(job, self.lines[job.key]) for job in jobs if self._counts(job.key)]
-                finished[dataset, budget, variant] = known
-                counts[dataset, budget] += len(known)
-        for dataset in dict.fromkeys(dataset for dataset, _ in counts):
-            steps = ((count * budget, budget) for (of, budget), count in counts.items() if of == dataset)
-            self.budgets[dataset] = max(steps)[1]
-        for (dataset, budget, variant), known in finished.items():
-            if budget == self.budgets[dataset]:
-                self.runs[dataset, variant] = known
+                finished.setdefault((dataset, budget), {})[variant] = known
+        counts = {place: sum(map(len, runs.values())) for place, runs in finished.items()}
+        for dataset in dict.fromkeys(dataset for dataset, _ in finished):
+            _, budget = max((count * share, share) for (of, share), count in counts.items() if of == dataset)
+            self.budgets[dataset] = budget
+            self.runs.update({(dataset, variant): known for variant, known in finished[dataset, budget].items()})
         shown = self.budgets.items()
         self.left_out.update({place: count for place, count in counts.items() if count and place not in shown})
 

@@ -18,11 +18,6 @@ def training_counts(sequences: Sequences, phase: str) -> np.ndarray:
     return training_part(sequences, phase).counts()[1:]
 
 
-def history_counts(sequences: Sequences) -> np.ndarray:
-    """Returns how often each item occurs before the test items, int64 [n]."""
-    return LeaveOneOut(sequences).histories("test").counts()[1:]
-
-
 def actions_fingerprints(sequences: Sequences, phases: Iterable[str]) -> list[str]:
     """Returns the `Sequences.actions_fingerprint` of what each training learns from."""
     return [training_part(sequences, phase).actions_fingerprint for phase in phases]

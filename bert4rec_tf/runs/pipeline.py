@@ -270,7 +270,8 @@ class Experiment:
 
     @cached_property
     def _history_counts(self) -> np.ndarray:
-        return np.asarray(sum(self.over_parts(parts.history_counts)))
+        """How often each item occurs before the test items, int64 [n]."""
+        return np.asarray(sum(self.over_parts(parts.training_counts, RETRAIN)))
 
     def _metrics(self, ranked: Ranked) -> Metrics:
         return ranked.metrics(self._history_counts, self.sequences.num_users)

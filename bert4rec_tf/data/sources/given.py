@@ -29,18 +29,17 @@ def read(
         UserError: as in `tables.interactions` and `datasets.load`; and for a column or an option with data that
             are known already.
     """
-    asked = {"user": user, "item": item, "time": time, **options}
-    named = {name: value for name, value in asked.items() if value is not None}
+    columns = {"user_column": user, "item_column": item, "time_column": time, **options}
+    named = [(name.removesuffix("_column"), value) for name, value in columns.items() if value is not None]
     is_known = isinstance(data, str) and data in datasets.DATASETS
     if named and (is_known or isinstance(data, (Sequences, Interactions))):
         what = f"the data set {data!r}" if is_known else f"`{type(data).__name__}`"
-        name, value = next(iter(named.items()))
+        name, value = named[0]
         raise UserError(f"`{name}` must be left out with {what}, which has its own. Received: {name}={value}")
     if isinstance(data, Sequences):
         return FRAME, data, None
     if is_known:
         return data, datasets.load(data), None
-    columns = {"user_column": user, "item_column": item, "time_column": time, **options}
     if isinstance(data, (str, Path)):
         data = Interactions(str(data), **columns)
     elif isinstance(data, (list, tuple)):
