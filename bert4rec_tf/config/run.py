@@ -238,12 +238,24 @@ class Run:
             )
         if "user_replacement" in names and not self.reads_users:
             raise UserError("`user_replacement` goes with user_embedding=True or use_user_features=True")
+        for name in self._masks_never_read():
+            if name in names:
+                raise UserError(
+                    f"`{name}` goes with mask_copies above 0: without, each example has only its last item masked. "
+                    f"Received: {name}={getattr(self.masking, name)}, mask_copies=0"
+                )
         used = self.training.optimizer
         for field in dataclasses.fields(self.training):
             needed = field.metadata["only_with"]
             if field.name in names and needed and used not in needed:
                 wanted = " or ".join(needed)
                 raise UserError(f"`{field.name}` goes with optimizer={wanted}. Received: optimizer={used}")
+
+    def _masks_never_read(self) -> tuple[str, ...]:
+        if self.model != MASKED_MODEL or self.masking.mask_copies:
+            return ()
+        windows = ("window_step",) if self.masking.prefix_copies else ()
+        return ("mask_proportion", "mask_prob", "max_predictions", *windows)
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "Run":

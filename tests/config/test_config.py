@@ -277,11 +277,37 @@ def test_every_preset_makes_a_run_and_says_what_to_expect(entry):
     assert entry.expect.endswith(".") and entry.takes.endswith(".")
 
 
-@pytest.mark.parametrize(("steps", "warmup"), [(1_000, 200), (201, 200), (200, 38), (60, 11), (2, 0), (1, 0)])
-def test_fewer_steps_than_the_warm_up_shorten_it_in_proportion(steps, warmup):
-    """The preset has 200 of 1,050."""
-    assert presets.make_run("synthetic", steps=steps).training.warmup_steps == warmup
-    assert presets.make_run("synthetic", steps=steps, warmup_steps=0).training.warmup_steps == 0
+@pytest.mark.parametrize(
+    ("dataset", "steps", "warmup"),
+    [
+        ("synthetic", steps, warmup)
+        for steps, warmup in ((2_000, 200), (1_050, 200), (210, 40), (60, 11), (2, 0), (1, 0))
+    ]
+    + [("beauty", steps, warmup) for steps, warmup in ((24_000, 1_000), (10_000, 1_000), (1_001, 100), (900, 90))],
+)
+def test_fewer_steps_have_no_larger_share_of_warm_up(dataset, steps, warmup):
+    """The presets have 200 of 1,050 steps, which is more than a tenth, and 1,000 of 24,000, which is less."""
+    assert presets.make_run(dataset, steps=steps).training.warmup_steps == warmup
+    assert presets.make_run(dataset, steps=steps, warmup_steps=0).training.warmup_steps == 0
+
+
+def test_steps_of_another_type_are_refused_by_name():
+    with pytest.raises(UserError, match=r"`steps` must be a whole number\. Received: steps='many'"):
+        presets.make_run("beauty", steps="many")
+
+
+@pytest.mark.parametrize("named", [{"mask_proportion": 0.3}, {"mask_prob": 0.8}, {"max_predictions": 5}])
+def test_settings_of_random_masks_are_refused_where_no_example_has_them(named):
+    (name,) = named
+    with pytest.raises(UserError, match=f"`{name}` goes with mask_copies above 0.*Received: {name}=.*, mask_copies=0"):
+        presets.make_run("beauty", preset="best", **named)
+    assert presets.make_run("beauty", preset="best", mask_copies=1, **named).masking.mask_copies == 1
+
+
+def test_windows_slide_where_no_prefixes_stand_in_for_them():
+    assert presets.make_run("beauty", mask_copies=0, window_step=0.2).masking.window_step == 0.2
+    with pytest.raises(UserError, match="`window_step` goes with mask_copies above 0"):
+        presets.make_run("beauty", preset="best", window_step=0.2)
 
 
 @every_preset

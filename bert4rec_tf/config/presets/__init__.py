@@ -3,7 +3,6 @@
 The entries are data in `fast` and `authors`: one per preset, data set and model.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -90,9 +89,10 @@ def _base(entry: Preset, settings: Mapping[str, Any]) -> dict[str, Any]:
         base |= {"protocol": SELECT_AND_RETRAIN, **entry.search}
     if not is_fixed and protocol == FIXED:
         base.pop("patience", None)  # nothing is measured during a fixed training
-    steps, warmup = (base.get(name, getattr(TrainingSettings, name)) for name in ("steps", "warmup_steps"))
-    if settings.get("steps", math.inf) <= warmup:
-        base["warmup_steps"] = settings["steps"] * warmup // steps
+    given = settings.get("steps")
+    if isinstance(given, int):  # what else it may be is refused later
+        steps, warmup = (base.get(name, getattr(TrainingSettings, name)) for name in ("steps", "warmup_steps"))
+        base["warmup_steps"] = min(warmup, max(given * warmup // steps, given // 10))
     return {name: value for name, value in base.items() if name not in settings}
 
 
