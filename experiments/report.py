@@ -71,7 +71,9 @@ class Report:
         """Returns the answer, what the results were made with, the tables in the paper's order, and the runs."""
         made = [self._section(found) for name in TABLES if (found := self.findings.get(name))]
         found = self.findings.get("table2")
-        first = [Section("The answer", answer.sentences(found), [answer.grid(found)])] if found else []
+        first = (
+            [Section("The answer", answer.sentences(found), [answer.grid(found, self.comparisons)])] if found else []
+        )
         return [*first, self._about(), *made, self._runs()]
 
     def _section(self, found: Findings) -> Section:
@@ -268,9 +270,11 @@ def _about_correction(found: Findings) -> list[str]:
         return []
     return [
         "Correction for popularity: items are ranked by score - alpha log(count + 1), with the alpha that is best on "
-        "the validation items among popular candidates; nothing is trained again. Popular candidates reward a model "
-        "that ranks popular items below their probability. So what alpha gains there and loses among all items is due "
-        "to the protocol, and models trained with popular negatives have this gain without alpha."
+        "the validation items among popular candidates; nothing is trained again. A run without a number for these "
+        "items in the last section has learnt them, so its alpha may be off.",
+        "Popular candidates reward a model that ranks popular items below their probability. So what alpha gains "
+        "there and loses among all items is due to the protocol. Models trained with popular negatives have some of "
+        "this gain without alpha.",
     ]
 
 
@@ -315,7 +319,8 @@ def write(
     if "table2" in findings:
         found = findings["table2"]
         folders = {job.key: sweep.folder_of(job, line) for some in found.runs.values() for job, line in some}
-        significance.compare_all(found, folders, results)
+        names = {*significance.pairs(found).values(), *answer.pairs(found).values()}
+        significance.compare_all(sorted(names), folders, results)
     statistics = statistics_of(findings["table1"], sweep) if "table1" in findings else {}
     pictures = figures.draw(findings, results)
     comparisons = results.read_json(significance.FILE)

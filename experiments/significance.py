@@ -1,6 +1,6 @@
 """Whether BERT4Rec differs from each other model of Table 2, from the ranks of the same users."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.runs import comparison
 from bert4rec_tf.runs.workdir import WorkDirectory
 from experiments.findings import Findings
-from experiments.results import Line, Results
+from experiments.results import Results
 from experiments.tables import MODELS
 
 FILE = "comparisons.json"
@@ -32,25 +32,28 @@ def pairs(found: Findings) -> dict[tuple[str, str], str]:
     return {place: f"{both[0].key} {both[1].key}" for place, both in jobs.items() if both is not None}
 
 
-def compare_all(found: Findings, folders: Mapping[str, Path], results: Results) -> None:
-    """Compares the finished runs whose ranks are at hand, and keeps what is found beside the results.
+def compare_all(names: Iterable[str], folders: Mapping[str, Path], results: Results) -> None:
+    """Compares finished runs whose ranks are at hand, and keeps what is found beside the results.
 
     Args:
-        found: Table 2.
+        names: the keys of each two, "first second".
         folders: the work directory of each key.
         results: in whose folder the comparisons are kept, with older ones of runs whose results are there.
     """
     made = {}
-    for name in pairs(found).values():
+    for name in names:
         first, second = (folders[key] for key in name.split())
         if not all(WorkDirectory(folder).ranks("test").exists() for folder in (first, second)):
             continue  # made elsewhere: ranks stay with the work directories
         try:
-            compared = comparison.compare(first, second)[POPULAR]
+            compared = comparison.compare(first, second)
         except UserError as error:
             warn(str(error))
             continue
-        made[name] = {metric: asdict(compared[metric]) for metric in METRICS}
+        made[name] = {
+            protocol: {metric: asdict(one) for metric, one in of_metrics.items()}
+            for protocol, of_metrics in compared.items()
+        }
     if made:
         with results.lock():
             lines, kept = results.read(), results.read_json(FILE)
@@ -72,22 +75,18 @@ def sentences(found: Findings, comparisons: Mapping[str, Any]) -> list[str]:
 
     Args:
         found: Table 2.
-        comparisons: "first second" -> metric -> the fields of `metrics.Difference`, as FILE has them.
+        comparisons: "first second" -> protocol -> metric -> the fields of `metrics.Difference`, as FILE has them.
     """
     names = pairs(found)
     titles = {(dataset, model): f"{datasets.find(dataset).title}, {MODELS[model]}" for dataset, model in names}
-    known = {
-        place: comparisons[name]
-        for place, name in names.items()
-        if name in comparisons and _is_of(comparisons[name], *(found.lines[key] for key in name.split()))
-    }
-    corrected = holm({(place, metric): known[place][metric]["p_value"] for place in known for metric in METRICS})
+    compared = {place: one[POPULAR] for place, one in known(found, comparisons, names).items()}
+    corrected = holm({(place, metric): compared[place][metric]["p_value"] for place in compared for metric in METRICS})
     if not corrected:
         return ["Significance: unknown. It needs the ranks of two runs, which stay in their work directories."]
     verdicts: dict[str, dict[tuple[str, str], list[str]]] = {"better": {}, WORSE: {}, NOT_SIGNIFICANT: {}}
-    for place in known:
+    for place in compared:
         for metric in METRICS:
-            sign = "better" if known[place][metric]["mean"] > 0 else WORSE
+            sign = "better" if compared[place][metric]["mean"] > 0 else WORSE
             verdict = sign if corrected[place, metric] < LEVEL else NOT_SIGNIFICANT
             verdicts[verdict].setdefault(place, []).append(metric.upper())
     better, worse = (sum(map(len, verdicts[verdict].values())) for verdict in ("better", WORSE))
@@ -99,13 +98,32 @@ def sentences(found: Findings, comparisons: Mapping[str, Any]) -> list[str]:
     for verdict in (WORSE, NOT_SIGNIFICANT):
         listed = [f"{titles[place]}, {' '.join(metrics)}" for place, metrics in verdicts[verdict].items()]
         lines += [f"{verdict}: {'; '.join(listed)}."] if listed else []
-    missing = [titles[place] for place in names if place not in known]
+    missing = [titles[place] for place in names if place not in compared]
     if missing:
         lines.append(f"Not compared, because the ranks of both runs were not here together: {'; '.join(missing)}.")
     return lines
 
 
-def _is_of(compared: Mapping[str, Any], first: Line, second: Line) -> bool:
-    """Tells whether a comparison is of these results, and not of those of the same runs on other data."""
-    means = [results["test"][POPULAR] for results in (first, second)]
-    return all(abs(compared[metric]["mean"] - (means[1][metric] - means[0][metric])) < ROUNDING for metric in METRICS)
+def known(found: Findings, comparisons: Mapping[str, Any], names: Mapping[Any, str]) -> dict[Any, Mapping[str, Any]]:
+    """Returns the comparisons of the results in `found`, place -> protocol -> metric -> difference.
+
+    Others of the same runs are left out: they were of other data.
+
+    Args:
+        found: Table 2.
+        comparisons: as FILE has them.
+        names: place -> the keys of its two runs.
+    """
+    return {
+        place: comparisons[name]
+        for place, name in names.items()
+        if name in comparisons and _is_of(comparisons[name], *(found.lines[key]["test"] for key in name.split()))
+    }
+
+
+def _is_of(compared: Mapping[str, Any], first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    return all(
+        abs(one["mean"] - (second[protocol][metric] - first[protocol][metric])) < ROUNDING
+        for protocol, of_metrics in compared.items()
+        for metric, one in of_metrics.items()
+    )

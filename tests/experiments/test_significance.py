@@ -127,6 +127,27 @@ def test_comparisons_of_other_data_do_not_count(tmp_path):
     assert "Significance: unknown" in (tmp_path / "results" / "report.md").read_text()
 
 
+def test_a_lead_has_the_interval_of_the_same_users(tmp_path):
+    means = {"pop": 30, "ncf": 6, "sasrec": 2, "bert4rec": 2.2}
+    found, sweep = finished_with_ranks(tmp_path, means)
+    report.write({"table2": found}, sweep)
+    values = {model: per_user("ndcg@10", ranks(number, mean)) for number, (model, mean) in enumerate(means.items())}
+    best, second = sorted(values, key=lambda model: values[model].mean(), reverse=True)[:2]
+    gains = values[best] - values[second]
+    low, high = (gains.mean() + sign * 1.96 * scipy.stats.sem(gains) for sign in (-1, 1))
+    text = (tmp_path / "results" / "report.md").read_text()
+    (row,) = [line for line in text.splitlines() if line.startswith("| Beauty, 100 popular | **")]
+    assert row.split(" | ")[1:3] == [f"**{MODELS[best]}**", f"{values[best].mean():.4f}"]
+    assert row.endswith(f" | {low:+.4f} to {high:+.4f} | {'yes' if low > 0 else 'no'} |")
+    for model in ("sasrec", "bert4rec"):
+        WorkDirectory(sweep.folder(found.plan.jobs("table2")["beauty", model][0])).ranks("test").unlink()
+    (tmp_path / "results" / significance.FILE).unlink()
+    report.write({"table2": found}, sweep)
+    text = (tmp_path / "results" / "report.md").read_text()
+    (row,) = [line for line in text.splitlines() if line.startswith("| Beauty, 100 popular | **")]
+    assert " | unknown | " in row
+
+
 def test_comparisons_of_removed_results_are_dropped(tmp_path):
     found, sweep = finished_with_ranks(tmp_path, {"pop": 30, "ncf": 8, "bert4rec": 6})
     report.write({"table2": found}, sweep)
