@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 LONG_HISTORIES = 50
 """From this mean length on, masks within long windows teach more per second than prefixes do."""
 
-FEW_ACTIONS, MANY_ACTIONS = 50_000, 1_000_000
+FEW_ACTIONS, MANY_ACTIONS = 50_000, 300_000
 EPOCHS = 15
 """Passes over the prefixes at most; training ends before when the validation items show no gain."""
 
@@ -34,9 +34,10 @@ def bert4rec_settings(size: DataSize) -> dict[str, Any]:
     """Returns the settings of BERT4Rec for data of this size, as `Run.make` takes them.
 
     - Long histories are masked as in the paper; short ones are cut into prefixes.
+    - With prefixes, a large epsilon in Adam lets rare items keep the vectors they begin with.
     - N covers most histories: twice their mean length, from 20 to 200.
     - The batch is smaller for fewer actions, so that there are enough steps.
-    - The wider model is for a million actions and more.
+    - The wider model is for as many actions as Beauty has (350,000) and more.
     """
     mean_length = size.num_actions / size.num_users
     is_long = mean_length >= LONG_HISTORIES
@@ -44,7 +45,7 @@ def bert4rec_settings(size: DataSize) -> dict[str, Any]:
     prefixes = max(size.num_actions - 3 * size.num_users, size.num_users)  # Of two actions both are trained on.
     examples = size.num_users * 11 if is_long else prefixes
     steps = int(min(max(EPOCHS * examples / batch_size, 1_000), 20_000))
-    masks: dict[str, Any] = {"prefix_copies": 1, "mask_copies": 0, "max_predictions": 1}
+    masks: dict[str, Any] = {"prefix_copies": 1, "mask_copies": 0, "max_predictions": 1, "epsilon": 1e-4}
     if is_long:
         masks = {"mask_proportion": 0.4, "max_predictions": 80, "window_step": 0.5}
     return {
