@@ -78,7 +78,7 @@ class Report:
 
     def _section(self, found: Findings) -> Section:
         name, table = found.name, TABLES[found.name]
-        title = f"{name[:-1].capitalize()} {name[-1]}: {table.title}"
+        title = f"{_name(found)}: {table.title}"
         if name == "table1":
             return Section(title, *of_statistics(self.statistics))
         paragraphs = [table.note] if table.note else []
@@ -111,6 +111,9 @@ class Report:
         counts["missing"] = len(part) - sum(counts.values())
         states = ", ".join(f"{status}: {count}" for status, count in counts.items())
         paragraphs = [f"Runs shown here: {len(shown)}. Runs asked for: {len(part)} ({states})."]
+        untouched = [_name(found) for found in self.findings.values() if TABLES[found.name].cell and not found.run_on()]
+        if untouched:
+            paragraphs.append(f"Not run at all: {', '.join(untouched)}.")
         if self.not_published:
             paragraphs.append(f"The paper has no {' and no '.join(self.not_published)}.")
         if any(found.plan.quick for found in self.findings.values()):
@@ -262,6 +265,10 @@ def _mean_gains(found: Findings) -> list[str]:
         mean = f"{np.mean(gains):+.2%} over {len(gains)} complete data sets" if gains else NOT_RUN
         parts.append(f"{metric.upper()} {mean} (paper: {published:+.2%} over 4)")
     return ["Mean gain over the strongest other model (section 4.4): " + "; ".join(parts) + "."]
+
+
+def _name(found: Findings) -> str:
+    return f"{found.name[:-1].capitalize()} {found.name[-1]}"
 
 
 def _about_correction(found: Findings) -> list[str]:
