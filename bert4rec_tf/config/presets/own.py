@@ -34,24 +34,26 @@ def bert4rec_settings(size: DataSize) -> dict[str, Any]:
     """Returns the settings of BERT4Rec for data of this size, as `Run.make` takes them.
 
     - Long histories are masked as in the paper; short ones are cut into prefixes.
-    - With prefixes, a large epsilon in Adam lets rare items keep the vectors they begin with.
     - N covers most histories: twice their mean length, from 20 to 200.
     - The batch is smaller for fewer actions, so that there are enough steps.
-    - The wider model is for as many actions as Beauty has (350,000) and more.
+    - As many actions as Beauty has (350,000) and more have the wider model, and with prefixes a large epsilon in Adam,
+      which lets rare items keep the vectors they begin with.
     """
     mean_length = size.num_actions / size.num_users
-    is_long = mean_length >= LONG_HISTORIES
+    is_long, is_wide = mean_length >= LONG_HISTORIES, size.num_actions >= MANY_ACTIONS
     batch_size = 32 if size.num_actions < FEW_ACTIONS or is_long else 128
     prefixes = max(size.num_actions - 3 * size.num_users, size.num_users)  # Of two actions both are trained on.
     examples = size.num_users * 11 if is_long else prefixes
     steps = int(min(max(EPOCHS * examples / batch_size, 1_000), 20_000))
-    masks: dict[str, Any] = {"prefix_copies": 1, "mask_copies": 0, "max_predictions": 1, "epsilon": 1e-4}
+    examples_of: dict[str, Any] = {"prefix_copies": 1, "mask_copies": 0, "max_predictions": 1}
     if is_long:
-        masks = {"mask_proportion": 0.4, "max_predictions": 80, "window_step": 0.5}
+        examples_of = {"mask_proportion": 0.4, "max_predictions": 80, "window_step": 0.5}
+    elif is_wide:
+        examples_of["epsilon"] = 1e-4
     return {
-        **masks,
+        **examples_of,
         "max_length": int(min(max(2 * mean_length, 20), 200)),
-        "hidden_dim": 128 if size.num_actions >= MANY_ACTIONS else 64,
+        "hidden_dim": 128 if is_wide else 64,
         "dropout": 0.2,
         "attention_dropout": 0.2,
         "initial_vectors": "cooccurrence",
