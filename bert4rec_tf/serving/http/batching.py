@@ -3,9 +3,9 @@
 import asyncio
 import contextlib
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -44,107 +44,79 @@ class Call:
     @cached_property
     def group(self) -> Hashable:
         """Equal for calls that can share a batch."""
-        common = tuple((name, _content(self.arrays[name])) for name in sorted(self.shared))
-        shapes = tuple(
-            (name, array.shape[1:])
-            for name, array in sorted(self.arrays.items())
-            if name not in self.shared and name != PADDED
-        )
+        arrays = sorted(self.arrays.items())
+        common = tuple((name, one.shape, *one.ravel().tolist()) for name, one in arrays if name in self.shared)
+        shapes = tuple((name, one.shape[1:]) for name, one in arrays if name not in self.shared and name != PADDED)
         return (id(self.model), self.signature, common, shapes, *([] if self.rows else [id(self)]))
 
     def pieces(self, max_rows: int) -> list["Call"]:
         """Splits the call into calls of at most `max_rows` rows, in order."""
         if self.rows <= max_rows:
             return [self]
-        return [
-            replace(
-                self,
-                rows=min(max_rows, self.rows - begin),
-                arrays={
-                    name: array if name in self.shared else array[begin : begin + max_rows]
-                    for name, array in self.arrays.items()
-                },
-            )
-            for begin in range(0, self.rows, max_rows)
-        ]
 
+        def piece(begin: int) -> Call:
+            end = min(begin + max_rows, self.rows)
+            arrays = {name: one if name in self.shared else one[begin:end] for name, one in self.arrays.items()}
+            return replace(self, rows=end - begin, arrays=arrays)
 
-def _content(array: np.ndarray) -> Hashable:
-    return array.shape, tuple(array.ravel().tolist())
+        return [piece(begin) for begin in range(0, self.rows, max_rows)]
 
 
 def join(calls: Sequence[Call]) -> Arrays:
     """Returns the inputs of one call with the rows of all `calls`, which belong to one group."""
-    first = calls[0]
-    if len(calls) == 1:
-        return first.arrays
     return {
-        name: array if name in first.shared else np.concatenate(_pad_to_widest([one.arrays[name] for one in calls]))
-        for name, array in first.arrays.items()
+        name: one if name in calls[0].shared else np.concatenate(_equally_wide([call.arrays[name] for call in calls]))
+        for name, one in calls[0].arrays.items()
     }
 
 
-def _pad_to_widest(arrays: list[np.ndarray]) -> list[np.ndarray]:
+def _equally_wide(arrays: list[np.ndarray]) -> list[np.ndarray]:
     """Pads [b, w] arrays of bytes on the right to the widest one."""
     if len({array.shape[1:] for array in arrays}) == 1:
         return arrays
-    width = max(array.shape[1] for array in arrays)
-    return [
-        np.pad(array, [(0, 0), (0, width - array.shape[1])], constant_values=np.array(b"", object)) for array in arrays
-    ]
+    width, nothing = max(array.shape[1] for array in arrays), np.array(b"", object)
+    return [np.pad(array, [(0, 0), (0, width - array.shape[1])], constant_values=nothing) for array in arrays]
 
 
-def split_outputs(outputs: Outputs, calls: Sequence[Call]) -> list[Outputs]:
-    """Splits the outputs of a joined call: each call gets its rows, and all of the outputs that have no rows.
+def _with_rows(outputs: Outputs, call: Call, rows: int) -> Outputs:
+    """Returns the outputs that have rows. Raises ModelError if one has not as many as the inputs."""
+    infos = call.model.signatures[call.signature].outputs
+    found = {name: array for name, array in outputs.items() if infos[name].has_rows}
+    if any(array.shape[:1] != (rows,) for array in found.values()):
+        message = "it does not return one row for each row of its inputs: send fewer rows per request"
+        raise ModelError(message, is_client_error=True)
+    return found
 
-    Raises:
-        ModelError: if an output does not have one row for each row of the inputs.
-    """
+
+def _split(outputs: Outputs, calls: Sequence[Call]) -> list[Outputs]:
+    """Splits the outputs of a joined call: each call gets its rows, and all of the outputs that have no rows."""
     if len(calls) == 1:
         return [outputs]
-    infos = calls[0].model.signatures[calls[0].signature].outputs
-    rows = sum(call.rows for call in calls)
     ends = np.cumsum([call.rows for call in calls]).tolist()
-    split = {name: array for name, array in outputs.items() if infos[name].has_rows}
-    if any(array.shape[:1] != (rows,) for array in split.values()):
-        raise ModelError("it does not return one row for each row of its inputs", is_client_error=True)
+    found = _with_rows(outputs, calls[0], ends[-1])
     return [
-        {**outputs, **{name: array[end - call.rows : end] for name, array in split.items()}}
+        {**outputs, **{name: array[end - call.rows : end] for name, array in found.items()}}
         for call, end in zip(calls, ends)
     ]
+
+
+def _joined(parts: Sequence[Outputs], pieces: Sequence[Call]) -> Outputs:
+    """Joins the outputs of a call's pieces."""
+    if len(parts) == 1:
+        return parts[0]
+    found = [_with_rows(part, piece, piece.rows) for part, piece in zip(parts, pieces)]
+    return {**parts[0], **{name: np.concatenate([one[name] for one in found]) for name in found[0]}}
 
 
 def compute(calls: Sequence[Call]) -> list[Outputs | Exception]:
     """Computes the calls of one group together; if that fails, each alone, so that only the bad one fails."""
     model, signature = calls[0].model, calls[0].signature
     try:
-        return list(split_outputs(model.call(signature, join(calls)), calls))
+        return list(_split(model.call(signature, join(calls)), calls))
     except ModelError as error:
         return [error] if len(calls) == 1 else [outcome for call in calls for outcome in compute([call])]
     except Exception as error:
         return [error] * len(calls)
-
-
-def join_outputs(parts: Sequence[Outputs], pieces: Sequence[Call]) -> Outputs:
-    """Joins the outputs of a call's pieces.
-
-    Raises:
-        ModelError: if an output does not have one row for each row of its piece.
-    """
-    if len(parts) == 1:
-        return parts[0]
-    infos = pieces[0].model.signatures[pieces[0].signature].outputs
-    split = [name for name in parts[0] if infos[name].has_rows]
-    if any(part[name].shape[:1] != (piece.rows,) for part, piece in zip(parts, pieces) for name in split):
-        message = "it does not return one row for each row of its inputs: send fewer rows per request"
-        raise ModelError(message, is_client_error=True)
-    return {**parts[0], **{name: np.concatenate([part[name] for part in parts]) for name in split}}
-
-
-@dataclass(eq=False)
-class _Waiting:
-    call: Call
-    answer: asyncio.Future = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class Batcher:
@@ -166,7 +138,7 @@ class Batcher:
         self._max_batch_size = max_batch_size
         self._wait_seconds = wait_seconds
         self._max_queue = max_queue
-        self._groups: OrderedDict[Hashable, deque[_Waiting]] = OrderedDict()
+        self._groups: OrderedDict[Hashable, deque[tuple[Call, asyncio.Future]]] = OrderedDict()
         self._rows = 0
         self._arrived = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "model")
@@ -189,32 +161,37 @@ class Batcher:
             Overloaded: if too many rows wait.
             ModelError: if the model cannot compute them.
         """
-        pieces = call.pieces(self._max_batch_size)
         if self._rows and self._rows + call.rows > self._max_queue:
             raise Overloaded(
                 f"The queue is full: {self._rows} rows wait, and the limit is {self._max_queue}; try again"
             )
-        waiting = [_Waiting(piece) for piece in pieces]
-        for one in waiting:
-            self._groups.setdefault(one.call.group, deque()).append(one)
-            self._rows += one.call.rows
+        pieces = call.pieces(self._max_batch_size)
+        answers = [asyncio.get_running_loop().create_future() for _ in pieces]
+        for piece, answer in zip(pieces, answers):
+            self._groups.setdefault(piece.group, deque()).append((piece, answer))
+            self._rows += piece.rows
         self._arrived.set()
         try:
-            return join_outputs([await one.answer for one in waiting], pieces)
+            return _joined(await asyncio.gather(*answers), pieces)
         finally:
-            for one in waiting:
-                _forget(one.answer)
+            for answer in answers:
+                answer.cancel()
 
     async def _work(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             await self._wait_for_rows()
             batch = self._next_batch()
             if not batch:
                 continue
             self.batches += 1
-            outcomes = await loop.run_in_executor(self._thread, compute, [one.call for one in batch])
-            _deliver(batch, outcomes)
+            work = asyncio.get_running_loop().run_in_executor(self._thread, compute, [call for call, _ in batch])
+            for (_, answer), outcome in zip(batch, await work):
+                if answer.done():
+                    continue
+                if isinstance(outcome, Exception):
+                    answer.set_exception(outcome)
+                else:
+                    answer.set_result(outcome)
 
     async def _wait_for_rows(self) -> None:
         """Waits for a call, and then at most `wait_seconds` until the batch is full."""
@@ -228,35 +205,19 @@ class Batcher:
                         self._arrived.clear()
                         await self._arrived.wait()
 
-    def _next_batch(self) -> list[_Waiting]:
+    def _next_batch(self) -> list[tuple[Call, asyncio.Future]]:
         """Takes one batch from the first group, and moves that group to the end."""
         group, waiting = next(iter(self._groups.items()))
-        batch: list[_Waiting] = []
+        batch: list[tuple[Call, asyncio.Future]] = []
         rows = 0
-        while waiting and (not batch or rows + waiting[0].call.rows <= self._max_batch_size):
-            one = waiting.popleft()
-            self._rows -= one.call.rows
-            if not one.answer.done():
-                batch.append(one)
-                rows += one.call.rows
+        while waiting and (not batch or rows + waiting[0][0].rows <= self._max_batch_size):
+            call, answer = waiting.popleft()
+            self._rows -= call.rows
+            if not answer.done():
+                batch.append((call, answer))
+                rows += call.rows
         if waiting:
             self._groups.move_to_end(group)
         else:
             del self._groups[group]
         return batch
-
-
-def _forget(answer: asyncio.Future) -> None:
-    """Cancels a pending answer. If it already failed, reads the error so that asyncio does not log it."""
-    if not answer.cancel() and not answer.cancelled():
-        answer.exception()
-
-
-def _deliver(batch: Iterable[_Waiting], outcomes: Iterable[Outputs | Exception]) -> None:
-    for one, outcome in zip(batch, outcomes):
-        if one.answer.done():
-            continue
-        if isinstance(outcome, Exception):
-            one.answer.set_exception(outcome)
-        else:
-            one.answer.set_result(outcome)
