@@ -63,7 +63,7 @@ class Served:
     catalogue: Catalogue
 
 
-def open_versions(settings: ServerSettings, report: Callable[[str], None] = warn) -> Versions[Served]:
+def open_versions(settings: ServerSettings, report: Callable[[str], None] = warn) -> Versions:
     """Loads the newest version. Raises UserError if there is none, or the titles cannot be read."""
     titles, tags = read_titles_and_tags(expanded_path(settings.titles)) if settings.titles else ({}, {})
 
@@ -88,7 +88,7 @@ class Service:
         is_stopping: set it to close each connection after its next response.
     """
 
-    def __init__(self, settings: ServerSettings, versions: Versions[Served]) -> None:
+    def __init__(self, settings: ServerSettings, versions: Versions) -> None:
         self.is_stopping = False
         self._settings = settings
         self._versions = versions
@@ -100,7 +100,7 @@ class Service:
         self._files = {path: (PAGE / name).read_bytes() for path, name in PAGE_FILES.items()}
 
     def application(self) -> web.Application:
-        checks = [self._close_when_stopping, _errors_as_json, guard.middleware(self._settings)]
+        checks = [self._close_when_stopping, self._errors_as_json, guard.middleware(self._settings)]
         app = web.Application(middlewares=checks, client_max_size=self._settings.max_body_bytes)
         model = "/v1/models/{name:[^/:]+}"
         for path in (model, model + "/versions/{version:[^/:]+}"):
@@ -123,6 +123,31 @@ class Service:
             response.force_close()
         return response
 
+    @web.middleware
+    async def _errors_as_json(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except RequestError as error:
+            return _error(str(error), error.status)
+        except Overloaded as error:
+            return _error(str(error), 503, {"Retry-After": "1"})
+        except ModelError as error:
+            if error.is_client_error:
+                return _error(f"The model rejected the inputs: {error}", 400)
+            return _error(f"The model failed: {error}", 503)
+        except TimeoutError:
+            return _error(f"No answer within {self._settings.timeout:g} seconds", 504)
+        except web.RequestPayloadError:
+            return _error("The body's encoding does not match its headers", 400)
+        except web.HTTPException as error:
+            if error.status < 400:
+                raise
+            allowed = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
+            return _error(_REASONS.get(error.status, error.reason), error.status, allowed)
+        except Exception:
+            LOG.exception("%s %s failed", request.method, request.path)
+            return _error("Internal error; see the server's log", 500)
+
     async def _background(self, app: web.Application) -> AsyncIterator[None]:
         """Runs the batcher and the check for new versions while the server runs."""
         settings = self._settings
@@ -137,14 +162,12 @@ class Service:
             pool.shutdown(wait=False, cancel_futures=True)
 
     async def _watch(self) -> None:
-        loop = asyncio.get_running_loop()
-        with ThreadPoolExecutor(1, "versions") as thread:
-            while True:
-                await asyncio.sleep(self._settings.poll_seconds)
-                try:
-                    await loop.run_in_executor(thread, self._versions.refresh)
-                except Exception:
-                    LOG.exception("checking for a new version failed")
+        while True:
+            await asyncio.sleep(self._settings.poll_seconds)
+            try:
+                await asyncio.to_thread(self._versions.refresh)
+            except Exception:
+                LOG.exception("checking for a new version failed")
 
     def _name(self, request: web.Request) -> str:
         """Returns the model's name. Raises RequestError if the request names another model."""
@@ -165,21 +188,17 @@ class Service:
         served = self._served(request)
         if request.content_type != JSON:
             raise RequestError(f"`Content-Type` must be {JSON}. Received: {request.content_type}", 415)
-        loop = asyncio.get_running_loop()
-        end = loop.time() + self._settings.timeout
+        end = asyncio.get_running_loop().time() + self._settings.timeout
         try:
             async with asyncio.timeout_at(end):
                 body = await request.read()
         except TimeoutError:
             raise RequestError(f"The body did not arrive within {self._settings.timeout:g} seconds", 408) from None
-        try:
-            async with asyncio.timeout_at(end):
-                parsed = await self._in_thread_if_large(len(body), predict.parse, body, served.model, self._settings)
-                outputs = await self._batcher.submit(parsed.call)
-                size = sum(array.size for array in outputs.values())
-                return await self._in_thread_if_large(size, lambda: _json(predict.answer(parsed, outputs)))
-        except TimeoutError:
-            raise RequestError(f"No answer within {self._settings.timeout:g} seconds", 504) from None
+        async with asyncio.timeout_at(end):
+            call, by_rows = await self._in_thread_if_large(len(body), predict.parse, body, served.model, self._settings)
+            outputs = await self._batcher.submit(call)
+            size = sum(array.size for array in outputs.values())
+            return await self._in_thread_if_large(size, lambda: _json(predict.answer(call, by_rows, outputs)))
 
     async def _in_thread_if_large(self, size: int, function: Callable[..., Any], *arguments: Any) -> Any:
         if size < THREAD_SIZE:
@@ -253,8 +272,6 @@ class Service:
             async with asyncio.timeout(self._settings.timeout):
                 search = asyncio.get_running_loop().run_in_executor
                 return await search(self._searcher, catalogue.search, query, MAX_RESULTS)
-        except TimeoutError:
-            raise RequestError(f"No answer within {self._settings.timeout:g} seconds", 504) from None
         finally:
             self._searches -= 1
 
@@ -266,30 +283,6 @@ def _no_version(name: str, version: str, served: Served) -> RequestError:
 def _json(content: Any, status: int = 200, headers: Any = None) -> web.Response:
     body = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
     return web.Response(body=body, status=status, headers=headers, content_type=JSON)
-
-
-@web.middleware
-async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except RequestError as error:
-        return _error(str(error), error.status)
-    except Overloaded as error:
-        return _error(str(error), 503, {"Retry-After": "1"})
-    except ModelError as error:
-        if error.is_client_error:
-            return _error(f"The model rejected the inputs: {error}", 400)
-        return _error(f"The model failed: {error}", 503)
-    except web.RequestPayloadError:
-        return _error("The body's encoding does not match its headers", 400)
-    except web.HTTPException as error:
-        if error.status < 400:
-            raise
-        allowed = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
-        return _error(_REASONS.get(error.status, error.reason), error.status, allowed)
-    except Exception:
-        LOG.exception("%s %s failed", request.method, request.path)
-        return _error("Internal error; see the server's log", 500)
 
 
 _REASONS = {

@@ -9,7 +9,6 @@ import json
 import math
 import reprlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -41,21 +40,8 @@ class RequestError(Exception):
         self.status = status
 
 
-@dataclass(frozen=True)
-class PredictRequest:
-    """A parsed request.
-
-    Attributes:
-        call: the call of the model.
-        by_rows: whether the request, and so the response, is in the row format.
-    """
-
-    call: Call
-    by_rows: bool
-
-
-def parse(body: bytes, model: LoadedModel, settings: ServerSettings) -> PredictRequest:
-    """Parses the body of a request.
+def parse(body: bytes, model: LoadedModel, settings: ServerSettings) -> tuple[Call, bool]:
+    """Returns the call that a body asks for, and whether it, and so its response, is in the row format.
 
     Raises:
         RequestError: if it is not valid JSON, has another form or exceeds a limit.
@@ -79,7 +65,7 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings) -> PredictR
             arrays[name] = info.default
             shared.add(name)
     _check_answer(rows, arrays, model, settings)
-    return PredictRequest(Call(model, signature.name, arrays, rows, frozenset(shared)), by_rows)
+    return Call(model, signature.name, arrays, rows, frozenset(shared)), by_rows
 
 
 def _check_answer(rows: int, arrays: Mapping[str, np.ndarray], model: LoadedModel, settings: ServerSettings) -> None:
@@ -237,7 +223,7 @@ def _array(name: str, value: Any, info: TensorInfo, settings: ServerSettings) ->
             raise RequestError(f"`{name}` must be {_describe(info)}. Received: {width} in dimension {axis}")
         values = [element for one in values for element in one]
     array = np.empty(len(values), info.dtype.as_numpy_dtype)
-    array[:] = [convert(name, element) for element in values]
+    array[:] = [convert(name, element, info.dtype) for element in values]
     return array.reshape(shape)
 
 
@@ -254,7 +240,7 @@ def _describe(info: TensorInfo) -> str:
     return f"{info.dtype.name} [{shape}]" if shape else f"a single {info.dtype.name}"
 
 
-def _text(name: str, value: Any) -> bytes:
+def _text(name: str, value: Any, dtype: tf.DType = tf.string) -> bytes:
     if isinstance(value, str):
         try:
             return value.encode()
@@ -268,43 +254,34 @@ def _text(name: str, value: Any) -> bytes:
     raise RequestError(f"`{name}` must hold strings. Received: {_shown(value)}")
 
 
-def _truth(name: str, value: Any) -> bool:
+def _truth(name: str, value: Any, dtype: tf.DType) -> bool:
     if isinstance(value, bool):
         return value
     raise RequestError(f"`{name}` must hold true or false. Received: {_shown(value)}")
 
 
-def _whole(dtype: tf.DType) -> Callable[[str, Any], int]:
-    def convert(name: str, value: Any) -> int:
-        if isinstance(value, int) and not isinstance(value, bool) and dtype.min <= value <= dtype.max:
-            return value
-        raise RequestError(f"`{name}` must hold whole numbers that fit into {dtype.name}. Received: {_shown(value)}")
-
-    return convert
+def _whole(name: str, value: Any, dtype: tf.DType) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and dtype.min <= value <= dtype.max:
+        return value
+    raise RequestError(f"`{name}` must hold whole numbers that fit into {dtype.name}. Received: {_shown(value)}")
 
 
-def _real(dtype: tf.DType) -> Callable[[str, Any], float]:
-    largest = float(dtype.max)
-
-    def convert(name: str, value: Any) -> float:
-        value = _NOT_FINITE.get(value, value) if isinstance(value, str) else value
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if is_number and (value != value or abs(value) <= largest or abs(value) == math.inf):
-            return float(value)
-        raise RequestError(f"`{name}` must hold numbers that fit into {dtype.name}. Received: {_shown(value)}")
-
-    return convert
+def _real(name: str, value: Any, dtype: tf.DType) -> float:
+    number = float(value) if isinstance(value, str) and value in NOT_FINITE else value
+    is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
+    if is_number and (number != number or abs(number) <= float(dtype.max) or abs(number) == math.inf):
+        return float(number)
+    raise RequestError(f"`{name}` must hold numbers that fit into {dtype.name}. Received: {_shown(value)}")
 
 
-_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 """As protobuf's JSON names them; bare words are Python's own."""
 
-_WHOLE = (tf.int8, tf.uint8, tf.int16, tf.int32, tf.uint32, tf.int64, tf.uint64)
-_CONVERTERS: dict[tf.DType, Callable[[str, Any], Any]] = {
+_CONVERTERS: dict[tf.DType, Callable[[str, Any, tf.DType], Any]] = {
     tf.string: _text,
     tf.bool: _truth,
-    **{dtype: _whole(dtype) for dtype in _WHOLE},
-    **{dtype: _real(dtype) for dtype in (tf.float32, tf.float64)},
+    **dict.fromkeys((tf.int8, tf.uint8, tf.int16, tf.int32, tf.uint32, tf.int64, tf.uint64), _whole),
+    **dict.fromkeys((tf.float32, tf.float64), _real),
 }
 
 _REPR = reprlib.Repr()
@@ -322,7 +299,7 @@ def _kind(value: Any) -> str:
     return {list: "a list", str: "a string", bool: "true or false", type(None): "null"}.get(type(value), "a number")
 
 
-def answer(request: PredictRequest, outputs: Outputs) -> dict[str, Any]:
+def answer(call: Call, by_rows: bool, outputs: Outputs) -> dict[str, Any]:
     """Returns the response in the format of the request, of what JSON holds and NumPy arrays of finite numbers.
 
     Raises:
@@ -330,15 +307,14 @@ def answer(request: PredictRequest, outputs: Outputs) -> dict[str, Any]:
     """
     columns = {name: _listed(array, name.endswith(BINARY_SUFFIX)) for name, array in outputs.items()}
     single = next(iter(columns)) if len(columns) == 1 else None
-    if not request.by_rows:
+    if not by_rows:
         return {"outputs": columns if single is None else columns[single]}
-    rows = request.call.rows
     for name, array in outputs.items():
-        if not array.ndim or len(array) != rows:
+        if array.shape[:1] != (call.rows,):
             raise RequestError(f"The output {name!r} has one value for all rows: use the column format, `{INPUTS}`")
     if single is not None:
         return {"predictions": columns[single]}
-    return {"predictions": [{name: column[row] for name, column in columns.items()} for row in range(rows)]}
+    return {"predictions": [{name: column[row] for name, column in columns.items()} for row in range(call.rows)]}
 
 
 def _listed(array: np.ndarray, binary: bool) -> Any:
@@ -353,7 +329,7 @@ def _listed(array: np.ndarray, binary: bool) -> Any:
         return np.ascontiguousarray(array)
     # Through text, so that 0.2 in float32 becomes 0.2 and not 0.20000000298.
     listed = array.astype(str).astype(np.float64).tolist() if array.dtype != np.float64 else array.tolist()
-    return _mapped(listed, _finite)
+    return _mapped(listed, lambda value: value if math.isfinite(value) else json.dumps(value))
 
 
 def _mapped(nested: Any, function: Callable[[Any], Any]) -> Any:
@@ -369,10 +345,3 @@ def _decoded(value: bytes) -> str | dict[str, str]:
 
 def _encoded(value: bytes) -> dict[str, str]:
     return {B64: base64.b64encode(value).decode()}
-
-
-def _finite(value: float) -> float | str:
-    """Returns a finite number unchanged, and others as protobuf's JSON names them."""
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

@@ -5,7 +5,7 @@ import gc
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 from bert4rec_tf.export.layout import MODEL
 from bert4rec_tf.foundation.errors import UserError, in_one_line
@@ -13,28 +13,18 @@ from bert4rec_tf.foundation.stores import Url
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
 
-ONLY = 1
-"""The version of a SavedModel that is not in a numbered folder."""
-
-
-class Numbered(Protocol):
-    """An object that was loaded from the folder of a version."""
-
-    version: int
-
-
-Loaded = TypeVar("Loaded", bound=Numbered)
 Stamp = tuple[tuple[str, int, int | str], ...]
+"""The names, sizes and times of all files in a folder."""
 
 
-class Versions(Generic[Loaded]):
+class Versions:
     """The versions in a folder with TensorFlow Serving's layout: numbered folders with one SavedModel each.
 
     If the folder itself is a SavedModel, that is version 1, and `refresh` does nothing.
 
     Args:
         folder: of the versions, or of one SavedModel.
-        load: loads the folder of a version; whatever it raises is a reason why that version is not served.
+        load: loads a folder as an object with this `version`; what it raises is why that version is not served.
         report: called with a line for each event.
 
     Attributes:
@@ -44,7 +34,7 @@ class Versions(Generic[Loaded]):
         UserError: if no version can be loaded.
     """
 
-    def __init__(self, folder: Path, load: Callable[[Path, int], Loaded], report: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, load: Callable[[Path, int], Any], report: Callable[[str], None]) -> None:
         self._folder = folder
         self._load = load
         self._report = report
@@ -54,11 +44,11 @@ class Versions(Generic[Loaded]):
         self._is_single = (folder / MODEL).exists()
         self.current = self._first()
 
-    def _first(self) -> Loaded:
+    def _first(self) -> Any:
         if not self._folder.is_dir():
             raise UserError(f"{self._folder}: no such folder")
         if self._is_single:
-            return self._loaded(self._folder, ONLY)
+            return self._loaded(self._folder, 1)
         stamps = self._look()
         if not stamps:
             raise UserError(f"{self._folder}: holds neither a SavedModel nor numbered folders that do")
@@ -66,8 +56,7 @@ class Versions(Generic[Loaded]):
             loaded = self._try(number, stamps[number])
             if loaded is not None:
                 return loaded
-        (_, reason) = self._refused[max(stamps)]
-        raise UserError(f"{self._folder}: no version can be loaded; the newest: {reason}")
+        raise UserError(f"{self._folder}: no version can be loaded; the newest: {self._refused[max(stamps)][1]}")
 
     def refresh(self) -> None:
         """Checks the folder once, and loads the newest complete version if it is not the current one.
@@ -94,7 +83,7 @@ class Versions(Generic[Loaded]):
                 gc.collect()  # The old version's graph is large and has reference cycles.
                 return
 
-    def _try(self, number: int, stamp: Stamp) -> Loaded | None:
+    def _try(self, number: int, stamp: Stamp) -> Any:
         self._loading = number
         try:
             loaded = self._loaded(self._folder / str(number), number)
@@ -107,7 +96,7 @@ class Versions(Generic[Loaded]):
         self._refused.pop(number, None)
         return loaded
 
-    def _loaded(self, folder: Path, number: int) -> Loaded:
+    def _loaded(self, folder: Path, number: int) -> Any:
         try:
             return self._load(folder, number)
         except UserError:
@@ -116,7 +105,7 @@ class Versions(Generic[Loaded]):
             raise UserError(f"{folder}: cannot be loaded ({in_one_line(error)})") from error
 
     def _look(self) -> dict[int, Stamp]:
-        """Returns the names, sizes and times of all files, for each version with a SavedModel."""
+        """Returns the stamp of each version with a SavedModel."""
         stamps = {}
         for path in self._folder.glob("*"):
             with contextlib.suppress(OSError):  # The folder is being moved or deleted.

@@ -18,7 +18,6 @@ from bert4rec_tf.serving.http import app, predict
 from bert4rec_tf.serving.http import server as lifetime
 from bert4rec_tf.serving.http.app import _json, open_versions
 from bert4rec_tf.serving.http.batching import Call
-from bert4rec_tf.serving.http.predict import PredictRequest
 from bert4rec_tf.serving.http.settings import ServerSettings
 
 HISTORIES = [["a", "two words"], [], ["🎬"], ["nobody", "日本語", "no one"]]
@@ -408,7 +407,7 @@ def test_numbers_are_sent_as_their_shortest_text(values, dtype):
         column = np.array(values, tf.as_dtype(dtype).as_numpy_dtype)
     call = Call(Fake(None), "serving_default", {}, len(column))
     for by_rows in (True, False):
-        made = predict.answer(PredictRequest(call, by_rows), {"scores": column, "unknown": np.arange(len(column))})
+        made = predict.answer(call, by_rows, {"scores": column, "unknown": np.arange(len(column))})
         content = json.loads(_json(made).body, parse_constant=lambda name: 1 / 0)
         found = [row["scores"] for row in content["predictions"]] if by_rows else content["outputs"]["scores"]
         for value, sent in zip(column, found, strict=True):
