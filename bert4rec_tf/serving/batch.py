@@ -5,8 +5,8 @@ import functools
 import hashlib
 import itertools
 import json
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -76,7 +76,6 @@ def recommend_file(
     target: Path,
     choices: Choices,
     titles: Mapping[str, str] | None = None,
-    silent: bool = False,
     each: Callable[..., Iterable] | None = None,
     at_once: int = 1,
 ) -> Counts:
@@ -91,8 +90,7 @@ def recommend_file(
         target: ends in `.csv` or `.parquet`; written atomically.
         choices: options of `recommend`.
         titles: raw id -> title, for a title column; None for no such column.
-        silent: show no progress.
-        each: like `map`; does the parts (`write_part`) elsewhere. None for here.
+        each: like `map`; does the parts (`part_elsewhere`) elsewhere. None for here.
         at_once: how many parts are given to it at once.
 
     Returns:
@@ -104,7 +102,6 @@ def recommend_file(
     """
     check_target(target)
     model.check(choices)
-    writer = WRITERS[target.suffix]((*COLUMNS, "title") if titles is not None else COLUMNS)
     job = {
         "source": users.checksum,
         "model": _checksum_of_folder(model.local_folder),
@@ -117,9 +114,9 @@ def recommend_file(
     with files.FolderLock(parts, BUSY).lock():
         _keep_parts_of(job, parts)
         part = Part(model.folder.absolute(), model.trusted, model.search, target.suffix, choices, titles)
-        paths, counts = _make_parts(model, users, parts, part, silent, each, at_once)
+        paths, counts = _make_parts(model, users, parts, part, each, at_once)
         with files.atomic_write(target) as aside:
-            writer.join(paths, aside)
+            FORMATS[target.suffix][1](paths, aside, part.columns)
     files.remove_folder(parts)
     return counts
 
@@ -151,11 +148,15 @@ class Part:
     choices: Choices
     titles: Mapping[str, str] | None
 
+    @property
+    def columns(self) -> Sequence[str]:
+        return COLUMNS if self.titles is None else (*COLUMNS, "title")
+
     def write(self, model: SavedRecommender, rows: Sequence[Row], path: Path, progress: Progress) -> None:
         """Writes the part of some users."""
         lines = list(recommended(model, rows, self.choices, self.titles or {}, progress))
         with files.atomic_write(path) as aside:
-            WRITERS[self.suffix]((*COLUMNS, "title") if self.titles is not None else COLUMNS).write(lines, aside)
+            FORMATS[self.suffix][0](lines, aside, self.columns)
 
 
 def _make_parts(
@@ -163,13 +164,11 @@ def _make_parts(
     users: Users,
     folder: Path,
     part: Part,
-    silent: bool,
     each: Callable[..., Iterable] | None,
     at_once: int,
 ) -> tuple[list[Path], Counts]:
     """Writes the missing parts. Returns the paths of all parts, and what was in the histories."""
     done = PART_BATCHES * len(list(folder.glob("part-*")))
-    progress = Progress("recommending", -(-users.most // BATCH_USERS), done, BATCH_USERS, silent=silent)
     paths, counts, rows = [], Counts(), users.rows()
     waiting: list[tuple[Sequence[Row], Path]] = []
 
@@ -183,7 +182,7 @@ def _make_parts(
                 progress.advance()
         waiting.clear()
 
-    try:
+    with closing(Progress("recommending", -(-users.most // BATCH_USERS), done, BATCH_USERS)) as progress:
         while some := list(itertools.islice(rows, PART_BATCHES * BATCH_USERS)):
             counts.add(some, model.items)
             paths.append(folder / f"part-{len(paths):06d}")
@@ -192,8 +191,6 @@ def _make_parts(
             if len(waiting) >= at_once:
                 write_waiting()
         write_waiting()
-    finally:
-        progress.close()
     return paths, counts
 
 
@@ -239,58 +236,47 @@ def _checksum_of_folder(folder: Path) -> str:
 
 def check_target(target: Path) -> None:
     """Raises UserError if `recommend_file` cannot write to `target`."""
-    if target.suffix not in WRITERS:
-        raise UserError(f"--output must end in {' or '.join(WRITERS)}. Received: {target}")
+    if target.suffix not in FORMATS:
+        raise UserError(f"--output must end in {' or '.join(FORMATS)}. Received: {target}")
     if not isinstance(target, Url) and not target.parent.is_dir():
         raise UserError(f"{target.parent}: is not a folder")
 
 
-class CsvWriter:
-    """Writes CSV with a header, in UTF-8."""
-
-    def __init__(self, columns: Sequence[str]) -> None:
-        self.columns = columns
-
-    def write(self, lines: Sequence[Line], path: Path) -> None:
-        """Writes one part."""
-        with open(path, "w", encoding="utf-8", newline="") as file:
-            plain, quoted = (
-                csv.writer(file, lineterminator="\n", quoting=kind) for kind in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
-            )
-            for line in lines:
-                fields = line[: len(self.columns)]
-                # Readers end a line at \r too, but before Python 3.13 the csv module does not quote it.
-                (quoted if any("\r" in str(field) for field in fields) else plain).writerow(fields)
-
-    def join(self, parts: Sequence[Path], path: Path) -> None:
-        """Joins the parts into one file."""
-        with open(path, "wb") as file:
-            file.write((",".join(self.columns) + "\n").encode())
-            for part in parts:
-                with part.open("rb") as read:
-                    shutil.copyfileobj(read, file)
+def _write_csv(lines: Sequence[Line], path: Path, columns: Sequence[str]) -> None:
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        plain, quoted = (
+            csv.writer(file, lineterminator="\n", quoting=kind) for kind in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
+        )
+        for line in lines:
+            fields = line[: len(columns)]
+            # Readers end a line at \r too, but before Python 3.13 the csv module does not quote it.
+            (quoted if any("\r" in str(field) for field in fields) else plain).writerow(fields)
 
 
-class ParquetWriter:
-    """Writes Parquet with one row group per part."""
-
-    def __init__(self, columns: Sequence[str]) -> None:
-        types = {"rank": pyarrow.int32(), "score": pyarrow.float32()}
-        self._schema = pyarrow.schema([(name, types.get(name, pyarrow.string())) for name in columns])
-
-    def write(self, lines: Sequence[Line], path: Path) -> None:
-        """Writes one part."""
-        columns = [list(column) for column in zip(*lines)] or [[] for _ in self._schema]
-        arrays = [pyarrow.array(column, field.type) for column, field in zip(columns, self._schema)]
-        parquet.write_table(pyarrow.Table.from_arrays(arrays, schema=self._schema), path)
-
-    def join(self, parts: Sequence[Path], path: Path) -> None:
-        """Joins the parts into one file."""
-        with parquet.ParquetWriter(path, self._schema) as whole:
-            for part in parts:
-                with part.open("rb") as read:
-                    whole.write_table(parquet.read_table(read))
+def _join_csv(parts: Sequence[Path], path: Path, columns: Sequence[str]) -> None:
+    with open(path, "wb") as file:
+        file.write((",".join(columns) + "\n").encode())
+        for part in parts:
+            file.write(part.read_bytes())
 
 
-WRITERS: dict[str, type[CsvWriter] | type[ParquetWriter]] = {".csv": CsvWriter, ".parquet": ParquetWriter}
-"""File name ending -> writer."""
+def _schema(columns: Sequence[str]) -> pyarrow.Schema:
+    types = {"rank": pyarrow.int32(), "score": pyarrow.float32()}
+    return pyarrow.schema([(name, types.get(name, pyarrow.string())) for name in columns])
+
+
+def _write_parquet(lines: Sequence[Line], path: Path, columns: Sequence[str]) -> None:
+    fields = [list(column) for column in zip(*lines)] or [[] for _ in columns]
+    parquet.write_table(pyarrow.table(fields[: len(columns)], _schema(columns)), path)
+
+
+def _join_parquet(parts: Sequence[Path], path: Path, columns: Sequence[str]) -> None:
+    """Writes one row group per part."""
+    with parquet.ParquetWriter(path, _schema(columns)) as whole:
+        for part in parts:
+            with part.open("rb") as read:
+                whole.write_table(parquet.read_table(read))
+
+
+FORMATS = {".csv": (_write_csv, _join_csv), ".parquet": (_write_parquet, _join_parquet)}
+"""File name ending -> what writes a part, and what joins the parts."""

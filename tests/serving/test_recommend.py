@@ -157,7 +157,7 @@ def check(found, rows, k):
 
 
 def recommend_file(model, source, target, choices):
-    return batch.recommend_file(model, inputs.of_histories(source, Lines.of(NAMES)), target, choices, silent=True)
+    return batch.recommend_file(model, inputs.of_histories(source, Lines.of(NAMES)), target, choices)
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def test_a_file_of_histories_as_csv(command, popular, small_parts, tmp_path):
 def test_unknown_ids_are_counted_also_after_a_kill(command, popular, small_parts, tmp_path, monkeypatch):
     source, target = write(tmp_path / "histories.csv", ROWS), tmp_path / "out.csv"
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(batch.CsvWriter, "join", lambda *_: (_ for _ in ()).throw(Killed))
+        patch.setitem(batch.FORMATS, ".csv", (batch.FORMATS[".csv"][0], lambda *_: (_ for _ in ()).throw(Killed)))
         command(f"--model={popular}", f"--input={source}", f"--output={target}")
     _, _, err = command(f"--model={popular}", f"--input={source}", f"--output={target}")
     histories = [history for _, *history in ROWS]
@@ -231,7 +231,7 @@ def test_any_reader_of_csv_gets_what_is_in_parquet(popular, tmp_path):
     users = inputs.Users("", len(rows), lambda: iter(rows))
     titles = dict(zip(NAMES, ["carriage\rreturn", "", "two\nlines", 'a "b", c', " x ", "é", "NA"]))
     for name in ("out.csv", "out.parquet"):
-        batch.recommend_file(model, users, tmp_path / name, client.Choices(), titles, silent=True)
+        batch.recommend_file(model, users, tmp_path / name, client.Choices(), titles)
     wanted = parquet.read_table(tmp_path / "out.parquet")
     assert wanted.num_rows == 3 * len(rows) and set(wanted["user"].to_pylist()) == set(AWKWARD_USERS)
     texts = pa.schema([field for field in wanted.schema if field.type == pa.string()])
@@ -350,7 +350,7 @@ def test_parts_with_another_correction_are_not_taken(popular, small_parts, tmp_p
     target, wanted = tmp_path / "out.csv", tmp_path / "wanted.csv"
     recommend_file(model, source, wanted, client.Choices(popularity_correction=3.0))
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(batch.CsvWriter, "join", lambda *_: (_ for _ in ()).throw(Killed))
+        patch.setitem(batch.FORMATS, ".csv", (batch.FORMATS[".csv"][0], lambda *_: (_ for _ in ()).throw(Killed)))
         recommend_file(model, source, target, client.Choices(popularity_correction=0.3))
     assert list((tmp_path / ".out.csv.parts").glob("part-*"))
     recommend_file(model, source, target, client.Choices(popularity_correction=3.0))

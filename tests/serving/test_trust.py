@@ -193,7 +193,7 @@ def test_a_trusted_model_is_trusted_elsewhere_too(own, tmp_path, monkeypatch):
     model = SavedRecommender(tmp_path / "model", trusted=True)
     (tmp_path / "in.csv").write_text(f"ann,{model.items[0]}\n")
     users = inputs.of_histories(tmp_path / "in.csv", model.items)
-    batch.recommend_file(model, users, tmp_path / "out.csv", Choices(k=2), silent=True, each=map)
+    batch.recommend_file(model, users, tmp_path / "out.csv", Choices(k=2), each=map)
     assert len((tmp_path / "out.csv").read_text().splitlines()) == 3
 
 
