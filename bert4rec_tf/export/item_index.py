@@ -5,9 +5,8 @@ are kept as plain arrays, which are checked before faiss gets them.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -46,38 +45,6 @@ def check_recall(name: str, recall: float) -> None:
     """Raises UserError for a recall that is not above 0 and at most 1."""
     if not 0 < recall <= 1:
         raise UserError(f"`{name}` must be above 0 and at most 1. Received: {name}={recall}")
-
-
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """What an index is made for.
-
-    Attributes:
-        recall: the share of the best K items that a search must find, above 0 and at most 1.
-        vectors: float32 [q, d], of users, whom it is measured with.
-
-    Raises:
-        UserError: for a recall out of its range.
-    """
-
-    recall: float
-    vectors: np.ndarray
-
-    def __post_init__(self) -> None:
-        check_recall("recall", self.recall)
-
-
-class MadeIndex(NamedTuple):
-    """The arrays of an `ItemIndex`, and its recall beside exact search."""
-
-    arrays: dict[str, np.ndarray]
-    recall: float
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What the model card says."""
-        lists, read = len(self.arrays["sizes"]), int(self.arrays["probes"])
-        return {f"recall@{K}": self.recall, "lists": lists, "read": read}
 
 
 class ItemIndex:
@@ -156,22 +123,31 @@ class ItemIndex:
 
 
 def make(
-    rows: Rows, num_items: int, width: int, plan: Plan, best: np.ndarray, k: int, popularity_correction: float
-) -> MadeIndex:
+    rows: Rows,
+    num_items: int,
+    wanted: float,
+    vectors: np.ndarray,
+    best: np.ndarray,
+    k: int,
+    popularity_correction: float,
+) -> tuple[dict[str, np.ndarray], float]:
     """Groups the items, and finds how many lists a search must read.
 
     Args:
         rows: gives the rows of items, the bias in the last column.
         num_items: n.
-        width: w.
-        plan: what it is made for.
-        best: the K best items of each of its vectors, int32 [q, K].
+        wanted: the share of the best K items that a search must find.
+        vectors: float32 [q, d], of users, whom it is measured with.
+        best: their K best items, int32 [q, K].
         k, popularity_correction: the export's defaults.
+
+    Returns:
+        The arrays of an `ItemIndex`, and its recall beside exact search.
 
     Raises:
         UserError: if a row does not fit into float16, or faiss is not installed.
     """
-    faiss = needed()
+    faiss, width = needed(), vectors.shape[1] + 1
     number = min(1 << int(np.ceil(np.log2(2 * np.sqrt(num_items)))), num_items)
     sample = np.random.default_rng(0).permutation(num_items)[: SAMPLE * number] + 1
     groups = faiss.Kmeans(width, number, niter=ROUNDS, seed=1, min_points_per_centroid=1)
@@ -193,16 +169,10 @@ def make(
         "k": np.int32(k),
         "popularity_correction": np.float32(popularity_correction),
     }
-    probes, recall = _probes(ItemIndex({**found, "probes": np.int32(1)}), number, plan, best)
-    return MadeIndex({**found, "probes": np.int32(probes)}, recall)
-
-
-def _probes(index: ItemIndex, lists: int, plan: Plan, best: np.ndarray) -> tuple[int, float]:
-    """Returns how many lists to read for the recall, a power of two or all, and the recall that it has."""
-    probes = 1
+    index, probes = ItemIndex({**found, "probes": np.int32(1)}), 1
     while True:
-        items, _ = index.search(plan.vectors, best.shape[1], probes)
+        items, _ = index.search(vectors, best.shape[1], probes)
         recall = float(np.mean([len(np.intersect1d(*pair)) / len(pair[1]) for pair in zip(items, best)]))
-        if recall >= plan.recall or probes == lists:
-            return probes, recall
-        probes = min(2 * probes, lists)
+        if recall >= wanted or probes == number:
+            return {**found, "probes": np.int32(probes)}, recall
+        probes = min(2 * probes, number)

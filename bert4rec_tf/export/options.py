@@ -9,7 +9,6 @@ from bert4rec_tf.config import popularity
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.export import item_index
 from bert4rec_tf.export.histories import Histories
-from bert4rec_tf.export.item_index import Plan
 from bert4rec_tf.export.layout import DTYPES, FLOAT
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 
@@ -27,13 +26,16 @@ class IndexRequest:
     recall: float
     sequences: Sequences
 
-    def plan(self, model: "Recommender") -> Plan:
-        """Returns the plan of the index of a model."""
+    def __post_init__(self) -> None:
+        item_index.check_recall("recall", self.recall)
+
+    def vectors(self, model: "Recommender") -> np.ndarray:
+        """Returns the vectors of the users whom it is measured on, float32 [q, d]."""
         chosen = np.sort(np.random.default_rng(0).permutation(self.sequences.num_users)[:QUERIES])
         width = max(1, min(int(self.sequences.lengths[chosen].max()), model.max_history or 1))
         items, lengths = self.sequences.last(chosen, width)
         batch = {"users": chosen.astype(np.int32), "items": items, "lengths": lengths}
-        return Plan(self.recall, np.asarray(model.user_vectors(batch)))
+        return np.asarray(model.user_vectors(batch))
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export.histories import HISTORIES
-from bert4rec_tf.export.item_index import INDEX, MadeIndex
+from bert4rec_tf.export.item_index import INDEX, K
 from bert4rec_tf.export.layout import CARD_OF_SAVED_MODEL, HALF, MODEL, USERS, VOCABULARY
 from bert4rec_tf.export.options import DEFAULT, ExportOptions
 from bert4rec_tf.export.products import half_rows
@@ -66,43 +66,42 @@ def export(
     raw = {VOCABULARY: vocabulary.items, **({USERS: users} if model.has_user_embeddings else {})}
     content = {name: lines_of(ids) for name, ids in raw.items()}
     refuse_other_content(folder)
-    plan = None if options.index is None else options.index.plan(model)
+    queries = None if options.index is None else options.index.vectors(model)
+    arrays = recall = None
     with files.replace_directory(folder, MODEL) as aside, tempfile.TemporaryDirectory() as scratch:
         for name, lines in content.items():
             (Path(scratch) / name).write_bytes(lines)
         with half_rows(model) if options.dtype == HALF else contextlib.nullcontext() as weights:
-            service = _service(model, vocabulary, Path(scratch), options, counts, weights)
-            index = None if plan is None else service.item_index(plan)
+            service = Service(
+                model,
+                Path(scratch, VOCABULARY),
+                _log_shares(vocabulary.counts),
+                np.log1p(vocabulary.counts if counts is None else counts).astype(np.float32),
+                min(options.k, model.num_items),
+                float(options.popularity_correction),
+                Path(scratch, USERS) if model.has_user_embeddings else None,
+                weights,
+            )
+            if queries is not None:
+                arrays, recall = service.item_index(options.index.recall, queries)
             _save(service, aside, folder)
         (aside / CARD_OF_SAVED_MODEL).parent.mkdir()
-        if index is not None:
-            npz.write(aside / INDEX, index.arrays)
+        facts = {
+            "k": service.k,
+            "popularity_correction": float(options.popularity_correction),
+            "histories": None,
+            "dtype": options.dtype,
+            "index": None,
+        }
+        if arrays is not None:
+            npz.write(aside / INDEX, arrays)
+            facts["index"] = {f"recall@{K}": recall, "lists": len(arrays["sizes"]), "read": int(arrays["probes"])}
         if options.histories is not None:
             options.histories.write(aside / HISTORIES)
-        full_card = {**model_facts(model, vocabulary, users), **_facts(service.k, options, index), **(card or {})}
+            facts["histories"] = options.histories.facts
+        full_card = {**model_facts(model, vocabulary, users), **facts, **(card or {})}
         files.write_json(aside / CARD_OF_SAVED_MODEL, full_card)
-    return None if index is None else index.recall
-
-
-def _service(
-    model: Recommender,
-    vocabulary: Vocabulary,
-    scratch: Path,
-    options: ExportOptions,
-    counts: np.ndarray | None,
-    weights: Sequence[tf.Variable] | None,
-) -> Service:
-    """Returns what is saved. `scratch` has the files of raw ids; the other arguments are as for `export`."""
-    return Service(
-        model,
-        scratch / VOCABULARY,
-        _log_shares(vocabulary.counts),
-        np.log1p(vocabulary.counts if counts is None else counts).astype(np.float32),
-        min(options.k, model.num_items),
-        float(options.popularity_correction),
-        scratch / USERS if model.has_user_embeddings else None,
-        weights,
-    )
+    return recall
 
 
 def _save(service: Service, aside: Path, folder: Path) -> None:
@@ -113,17 +112,6 @@ def _save(service: Service, aside: Path, folder: Path) -> None:
             tf.saved_model.save(service, str(aside), signatures=functions)
     except tf.errors.OpError as error:
         raise UserError(f"{folder}: cannot be written ({error.message})") from error
-
-
-def _facts(k: int, options: ExportOptions, index: MadeIndex | None) -> dict[str, Any]:
-    """Returns what the model card says of the options."""
-    return {
-        "k": k,
-        "popularity_correction": float(options.popularity_correction),
-        "histories": None if options.histories is None else options.histories.facts,
-        "dtype": options.dtype,
-        "index": None if index is None else index.facts,
-    }
 
 
 def model_facts(model: Recommender, vocabulary: Vocabulary, users: Sequence[str] | None) -> dict[str, Any]:

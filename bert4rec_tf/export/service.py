@@ -19,7 +19,6 @@ from bert4rec_tf.export.functions import (
     with_users,
     without_users,
 )
-from bert4rec_tf.export.item_index import MadeIndex, Plan
 from bert4rec_tf.export.products import FEWEST_ROWS, ItemRows
 from bert4rec_tf.export.ranking import HIDDEN
 from bert4rec_tf.foundation.errors import UserError
@@ -111,8 +110,8 @@ class Service(tf.Module):
         """The names of its functions."""
         return tuple(name for name in (*SIGNATURES, *OF_ITEMS) if hasattr(self, name))
 
-    def item_index(self, plan: Plan) -> MadeIndex:
-        """Makes an index of the items (`item_index.make`). Raises UserError if scores are no products."""
+    def item_index(self, recall: float, vectors: np.ndarray) -> tuple[dict[str, np.ndarray], float]:
+        """Returns what `item_index.make` makes of the items. Raises UserError if scores are no products."""
         if self._item_rows is None:
             raise UserError("An index needs a model that scores by products of vectors, and this one does not")
         item_rows, penalties = self._item_rows, self._correction(tf.constant(self._default_correction))
@@ -128,9 +127,8 @@ class Service(tf.Module):
 
             return item_rows.best(vectors, self._at_most(tf.constant(item_index.K)), NOTHING, adjust)[0]
 
-        found = best(tf.constant(plan.vectors, tf.float32)).numpy()
-        width = plan.vectors.shape[1] + 1
-        return item_index.make(rows, self._num_items, width, plan, found, self.k, self._default_correction)
+        found = best(tf.constant(vectors, tf.float32)).numpy()
+        return item_index.make(rows, self._num_items, recall, vectors, found, self.k, self._default_correction)
 
     def _encode_request(self, histories: Tensor, users: Tensor | None = None) -> EncodedRequest:
         """Encodes raw histories, string [b, any], and raw users, string [b], if the model has user embeddings."""

@@ -191,13 +191,9 @@ def rectangle(rows: Sequence[Sequence[str]]) -> np.ndarray:
     """Returns raw ids as an array of bytes [rows, longest row], padded with empty strings."""
     array = np.full([len(rows), max(map(len, rows), default=0)], b"", object)
     for number, row in enumerate(rows):
-        array[number, : len(row)] = [_bytes(one) for one in row]
+        # An id that is not valid UTF-8 keeps its bytes, and is unknown to the model.
+        array[number, : len(row)] = [one.encode("utf-8", "surrogateescape") for one in row]
     return array
-
-
-def _bytes(raw: str) -> bytes:
-    """Encodes an id. One that is not valid UTF-8 keeps its bytes, and is unknown to the model."""
-    return raw.encode("utf-8", "surrogateescape")
 
 
 def split_ids(line: str) -> list[str]:

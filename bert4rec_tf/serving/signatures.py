@@ -23,9 +23,7 @@ from bert4rec_tf.foundation.stores import LocalCopy
 from bert4rec_tf.serving.approximate import ApproximateSearch
 from bert4rec_tf.serving.trust import check_only_computes
 
-SERVE = "serve"
-"""TensorFlow's tag of the graph for serving."""
-
+SERVING = tf.saved_model.SERVING
 SEARCHING = ("serving_default", "recommend")
 """The signatures that find the best of all items for users."""
 
@@ -112,10 +110,11 @@ class LoadedModel:
         self.signatures = {
             name: _signature(name, one) for name, one in sorted(definitions.items()) if not name.startswith("__")
         }
-        self.description = {name: _described(one) for name, one in definitions.items()}
+        options = {"preserving_proto_field_name": True, "always_print_fields_with_no_presence": True}
+        self.description = {name: json_format.MessageToDict(one, **options) for name, one in definitions.items()}
         self.card = _card(folder / CARD_OF_SAVED_MODEL)
         try:
-            self._loaded = tf.saved_model.load(str(folder), tags=[SERVE])
+            self._loaded = tf.saved_model.load(str(folder), tags=[SERVING])
         except Exception as error:  # A damaged graph, or an op that is missing here, can raise anything.
             raise UserError(f"{folder}: cannot be loaded ({_reason(error)})") from error
         _check_lines(folder / ASSETS / VOCABULARY, self.card.get("items"))
@@ -204,9 +203,9 @@ def _content(folder: Path) -> saved_model_pb2.SavedModel:
 
 def _definitions(folder: Path, content: saved_model_pb2.SavedModel) -> Mapping[str, Any]:
     for graph in content.meta_graphs:
-        if SERVE in graph.meta_info_def.tags:
+        if SERVING in graph.meta_info_def.tags:
             return graph.signature_def
-    raise UserError(f"{folder / MODEL}: has no graph with the tag {SERVE!r}")
+    raise UserError(f"{folder / MODEL}: has no graph with the tag {SERVING!r}")
 
 
 def _card(path: Path) -> dict[str, Any]:
@@ -227,11 +226,9 @@ def _check_lines(path: Path, expected: Any) -> None:
     """
     if not isinstance(expected, int) or not path.is_file():
         return
-    lines, last = 0, b"\n"
-    with path.open("rb") as file:
-        while block := file.read(1 << 24):
-            lines, last = lines + block.count(b"\n"), block[-1:]
-    if lines != expected or last != b"\n":
+    content = path.read_bytes()
+    lines = content.count(b"\n")
+    if lines != expected or content[-1:] not in (b"", b"\n"):
         raise UserError(f"{path}: must have {expected} whole lines, as its model card says. Received: {lines}")
 
 
@@ -244,12 +241,6 @@ def _tensor_info(definition: Any, default: Any = None) -> TensorInfo:
     shape = tf.TensorShape(definition.tensor_shape)
     array = None if default is None else tf.make_ndarray(default)
     return TensorInfo(tf.as_dtype(definition.dtype), None if shape.rank is None else tuple(shape.as_list()), array)
-
-
-def _described(definition: Any) -> dict[str, Any]:
-    return json_format.MessageToDict(
-        definition, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )
 
 
 def _example(info: TensorInfo) -> np.ndarray:
