@@ -10,7 +10,6 @@ resume: finished parts are not repeated, except the evaluation on the test items
 
 import functools
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -303,6 +302,7 @@ def load(dataset: str, interactions: Interactions | None, features: Mapping[str,
     return sequences
 
 
+@functools.cache
 def start_tensorflow() -> None:
     """Imports TensorFlow, which is slow: call it only after the flags and the data have been checked."""
     import_tensorflow()
@@ -363,10 +363,9 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: d
         if FLAGS.mode in ("all", "evaluate"):
             content = experiment.evaluate(model, correction)
             print("\n" + summary.table(content))
-        options = ("popularity_correction", *SAVED_MODEL_ONLY)
-        asked = FLAGS.export_dir or any(FLAGS[name].present for name in options)
+        asked = FLAGS.export_dir or any(FLAGS[name].present for name in ("popularity_correction", *SAVED_MODEL_ONLY))
         if FLAGS.mode == "all" and (asked or not workdir.export.exists()):
-            tell_histories(exporting.export(workdir, folder("export_dir"), export_options(workdir, sequences)))
+            export(workdir, sequences)
     print("\n" + summary.places(workdir.path))
     if FLAGS.mode in ("all", "evaluate"):
         print("\n" + summary.verdict(content))
@@ -374,24 +373,6 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: d
         place = folder("export_dir") or workdir.path
         user = sequences.users[0] if model.has_user_embeddings else None
         print(summary.next_command(place, sequences.vocabulary.items[:2].tolist(), user))
-
-
-def export_options(workdir: WorkDirectory, sequences: Sequences | None) -> ExportOptions:
-    """Returns what the flags say of a SavedModel. `sequences` are for the histories and the index."""
-    histories = index = None
-    if FLAGS.with_histories is not None:
-        workdir.check_data(sequences)
-        histories = Histories.of(sequences, FLAGS.with_histories)
-    if FLAGS.with_index is not None:
-        index = IndexRequest(FLAGS.with_index, sequences)
-    return ExportOptions(FLAGS.k, popularity.parse(FLAGS.popularity_correction), histories, FLAGS.export_dtype, index)
-
-
-def tell_histories(export: Path) -> None:
-    path = export / HISTORIES
-    if FLAGS.with_histories is not None:
-        size = max(1, round(path.stat().st_size / 1e3))
-        print(f"{path}: the last {FLAGS.with_histories} items of every user, {size:,} kB")
 
 
 def run_options(interactions: Interactions | None) -> dict[str, Any]:
@@ -403,20 +384,30 @@ def run_options(interactions: Interactions | None) -> dict[str, Any]:
 
 
 def export(workdir: WorkDirectory, sequences: Sequences | None) -> None:
-    """Does what --mode=export says. `sequences`: None where the options need none."""
-    options = export_options(workdir, sequences)
+    """Exports what the flags say. `sequences` are for the histories and the index; None where neither is asked for."""
+    histories = index = None
+    if FLAGS.with_histories is not None:
+        workdir.check_data(sequences)
+        histories = Histories.of(sequences, FLAGS.with_histories)
+    if FLAGS.with_index is not None:
+        index = IndexRequest(FLAGS.with_index, sequences)
+    correction = popularity.parse(FLAGS.popularity_correction)
+    options = ExportOptions(FLAGS.k, correction, histories, FLAGS.export_dtype, index)
     start_tensorflow()
     from bert4rec_tf.runs import exporting
 
     path = exporting.export(workdir, folder("export_dir"), options, FLAGS.format)
-    k = min(FLAGS.k, workdir.read_vocabulary().num_items)
-    what = {
-        "saved_model": f"SavedModel; takes raw ids, returns `items` and `scores` of {k} recommendations",
-        "onnx": "encoder.onnx and scorer.onnx, for onnxruntime",
-        "litert": "encoder.tflite and scorer.tflite, for LiteRT",
-    }
-    print(f"{path}: {what[FLAGS.format]}")
-    tell_histories(path)
+    if FLAGS.mode == "export":
+        k = min(FLAGS.k, workdir.read_vocabulary().num_items)
+        what = {
+            "saved_model": f"SavedModel; takes raw ids, returns `items` and `scores` of {k} recommendations",
+            "onnx": "encoder.onnx and scorer.onnx, for onnxruntime",
+            "litert": "encoder.tflite and scorer.tflite, for LiteRT",
+        }
+        print(f"{path}: {what[FLAGS.format]}")
+    if histories is not None:
+        size = max(1, round((path / HISTORIES).stat().st_size / 1e3))
+        print(f"{path / HISTORIES}: the last {FLAGS.with_histories} items of every user, {size:,} kB")
 
 
 def repeat_with_seeds(run: Run, sequences: Sequences, interactions: Interactions | None) -> None:
@@ -453,14 +444,9 @@ def exit_on_error(argv: list[str]) -> None:
     try:
         startup.exit_on_error(lambda: main(argv), stopped="Stopped. Run the same command again to resume.")
     except Exception as error:
-        if not lacks_memory(error):
+        if not isinstance(error, MemoryError) and type(error).__name__ != "ResourceExhaustedError":
             raise
         end(f"There is not enough memory for these settings; reduce the largest of them ({str(error)[:200]})")
-
-
-def lacks_memory(error: Exception) -> bool:
-    errors = getattr(sys.modules.get("tensorflow"), "errors", None)
-    return isinstance(error, (MemoryError, errors.ResourceExhaustedError) if errors else MemoryError)
 
 
 if __name__ == "__main__":
