@@ -23,17 +23,13 @@ def keep_model(model: Recommender, path: Path) -> None:
     checkpoints.save(path, {"model": model.variables}, keras.saving.serialize_keras_object(model))
 
 
-def kept_model(path: Path) -> Recommender:
-    """Returns a model of `keep_model`."""
+@functools.lru_cache(maxsize=1)
+def _kept_model(path: Path) -> Recommender:
+    """Returns a model of `keep_model`. From now on, this process computes with one thread."""
+    set_threads(1)
     model = keras.saving.deserialize_keras_object(checkpoints.read_state(path))
     checkpoints.restore(path, {"model": model.variables})
     return model
-
-
-@functools.lru_cache(maxsize=1)
-def _with_one_thread(path: Path) -> Recommender:
-    set_threads(1)
-    return kept_model(path)
 
 
 def blocks_of(split: LeaveOneOut, most: int) -> list[np.ndarray]:
@@ -67,9 +63,8 @@ def rank(
     split = LeaveOneOut(everybody.only(LeaveOneOut(everybody).users[rows]))
     drawn = npz.mapped(candidates)
     negatives = {name: np.array(drawn[name][rows]) for name in PROTOCOLS if name in drawn}
-    found = popularity.rank(
-        _with_one_thread(model), RankingTask.of(split, "test", negatives, all_items=True), correction
-    )
+    task = RankingTask.of(split, "test", negatives, all_items=True)
+    found = popularity.rank(_kept_model(model), task, correction)
     content = {}
     for name in found.ranks:
         items = np.flatnonzero(found.listed[name])

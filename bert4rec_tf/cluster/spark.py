@@ -211,7 +211,7 @@ class Conversion:
         layout = conversion.layout_of(self.paths[0], self.asked)
         source = tasks.Source(self.asked, self.paths, layout)
         source = replace(source, kind=self.spark.call(tasks.kind_of_times, source) if layout.time is not None else None)
-        folder = self._emptied("rows")
+        folder = emptied((self.stage / "rows").absolute())
         read = self.spark.map(partial(tasks.read_file, source=source, folder=folder), range(len(self.paths)))
         actions = self._stored(folder)
         if layout.time is not None:
@@ -268,18 +268,19 @@ class Conversion:
 
     def _kept(self, table: DataFrame, name: str) -> DataFrame:
         """Writes a table and returns it as it is read again."""
-        folder = self._emptied(name)
+        folder = emptied((self.stage / name).absolute())
         said(lambda: table.write.mode("overwrite").parquet(f"file://{folder}"))
         return self._stored(folder)
 
     def _stored(self, folder: Path) -> DataFrame:
         return said(lambda: self.spark.session.read.parquet(f"file://{folder}"))
 
-    def _emptied(self, name: str) -> Path:
-        folder = (self.stage / name).absolute()
-        files.remove_folder(folder)
-        files.make_folder(folder)
-        return folder
+
+def emptied(folder: Path) -> Path:
+    """Returns a folder, which is there and empty now."""
+    files.remove_folder(folder)
+    files.make_folder(folder)
+    return folder
 
 
 @dataclass
@@ -347,9 +348,7 @@ class SparkExperiment(Experiment):
     @contextlib.contextmanager
     def _stage(self, name: str) -> Iterator[Path]:
         """Yields an empty folder for what tasks hand on, and removes it in the end."""
-        folder = self.workdir.path.absolute() / f".{name}.parts"
-        files.remove_folder(folder)
-        files.make_folder(folder)
+        folder = emptied(self.workdir.path.absolute() / f".{name}.parts")
         try:
             yield folder
         finally:
@@ -363,8 +362,8 @@ class SparkExperiment(Experiment):
         if phase not in self._prepared:
             masking, length = self.run.masking, self.run.architecture.max_length
             blocks = self.sequences.blocks
-            repeated = [[value] * len(blocks) for value in (phase, (masking, length))]
-            counts = self.spark.map(tasks.count_windows, [self.data] * len(blocks), blocks, *repeated)
+            count = partial(tasks.count_windows, self.data, phase=phase, plan_of=(masking, length))
+            counts = self.spark.map(count, blocks)
             totals = np.sum(counts, axis=0)
             numbering = Numbering(masking, int(totals[0]), int(totals[1]))
             size = preparation.SHARD_SIZE

@@ -4,9 +4,7 @@ The bytes do not depend on which machine does a task, nor on how often: files ge
 writes the same.
 """
 
-import contextlib
 import functools
-import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -125,6 +123,12 @@ def block_path(folder: Path, number: int) -> Path:
     return folder / f"block-{number:06d}.npz"
 
 
+def pieces_of(folder: Path, numbers: Iterable[int], name: str) -> Iterator[np.ndarray]:
+    """Yields the array of this name from the file of each block."""
+    for number in numbers:
+        yield npz.read(block_path(folder, number), [name])[name]
+
+
 def write_block(table: pa.Table, folder: Path, first_later: float | None) -> Block:
     """Orders the actions of a block's users by user, time and row, and writes them.
 
@@ -155,9 +159,7 @@ def join_blocks(
 ) -> None:
     """Writes the conversion from its blocks, piece by piece: the bytes of `conversion.save`."""
 
-    def pieces(name: str) -> Iterator[np.ndarray]:
-        for block in blocks:
-            yield npz.read(block_path(folder, block.number), [name])[name]
+    pieces = functools.partial(pieces_of, folder, [block.number for block in blocks])
 
     def users() -> Iterator[np.ndarray]:
         for number, text in enumerate(pieces("users")):
@@ -279,18 +281,17 @@ def draw(number: int, users: np.ndarray, path: Path, num_negatives: int, seed: i
 
 
 def is_whole(path: Path) -> bool:
-    """Returns whether a file of arrays is there and undamaged. Unlike `npz.read`, needs no memory for them."""
-    with contextlib.suppress(FileNotFoundError, *npz.UNREADABLE), zipfile.ZipFile(path) as archive:
-        return archive.testzip() is None
-    return False
+    """Returns whether a file of arrays is there and undamaged. Needs no memory for them."""
+    try:
+        npz.checked(path)
+    except npz.CorruptFileError:
+        return False
+    return True
 
 
 def join_drawn(num_blocks: int, num_users: int, num_negatives: int, folder: Path, target: Path) -> None:
     """Writes the negatives of all users from those of the blocks: the bytes of `candidates.frozen`."""
 
-    def pieces(name: str) -> Iterator[np.ndarray]:
-        for number in range(num_blocks):
-            yield npz.read(block_path(folder, number), [name])[name]
-
+    found = {name: pieces_of(folder, range(num_blocks), name) for name in candidates.SAMPLERS}
     shape = num_users, num_negatives
-    npz.write_pieces(target, {name: npz.Pieces("<i4", shape, pieces(name)) for name in candidates.SAMPLERS})
+    npz.write_pieces(target, {name: npz.Pieces("<i4", shape, pieces) for name, pieces in found.items()})
