@@ -90,19 +90,15 @@ def _parts(
     model: Recommender, batch: int | None, width: int | None, histories: Sequence[Numbers]
 ) -> Iterator[tuple[str, Part, list[Numbers]]]:
     """Yields the name, the function and test inputs of the encoder, then of the scorer."""
-    items, lengths = tf.TensorSpec([batch, width], tf.int32, "items"), tf.TensorSpec([batch], tf.int32, "lengths")
+    specs = [tf.TensorSpec([batch, width], tf.int32, "items"), tf.TensorSpec([batch], tf.int32, "lengths")]
     if model.has_user_embeddings:
+        specs.append(tf.TensorSpec([batch], tf.int32, "users"))
+    histories = [{spec.name: one[spec.name] for spec in specs} for one in histories]
 
-        @graph(input_signature=[items, lengths, tf.TensorSpec([batch], tf.int32, "users")])
-        def encoder(items, lengths, users):
-            return {"vectors": model.user_vectors({"items": items, "lengths": lengths, "users": users})}
-    else:
-        histories = [{name: rows for name, rows in one.items() if name != "users"} for one in histories]
-
-        @graph(input_signature=[items, lengths])
-        def encoder(items, lengths):
-            users = tf.zeros_like(lengths)
-            return {"vectors": model.user_vectors({"items": items, "lengths": lengths, "users": users})}
+    @graph(input_signature=specs)
+    def encoder(items, lengths, users=None):
+        users = tf.zeros_like(lengths) if users is None else users
+        return {"vectors": model.user_vectors({"items": items, "lengths": lengths, "users": users})}
 
     yield "encoder", encoder, histories
     vectors = [{"vectors": encoder(**one)["vectors"].numpy()} for one in histories]
