@@ -10,7 +10,7 @@ resume: finished parts are not repeated, except the evaluation on the test items
 
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -133,13 +133,18 @@ def folder(flag: str) -> Path | None:
     return expanded_path(FLAGS[flag].value) if FLAGS[flag].value else None
 
 
+def refuse(names: Iterable[str], why: str) -> None:
+    """Raises UserError if one of these flags is given."""
+    for name in names:
+        if FLAGS[name].present:
+            raise UserError(f"--{name} {why}")
+
+
 def given_interactions() -> Interactions | None:
     """Returns the user's own data; None without --interactions."""
     options = {name: FLAGS[name].value for name in data_names.column_options() if FLAGS[name].value is not None}
     if FLAGS.interactions is not None:
-        for name in ("dataset", "source"):
-            if FLAGS[name].present:
-                raise UserError(f"--{name} cannot be used with --interactions")
+        refuse(("dataset", "source"), "cannot be used with --interactions")
         return Interactions(FLAGS.interactions, **options)
     if options:
         raise UserError(f"--{next(iter(options))} needs --interactions=FILE")
@@ -178,10 +183,10 @@ def check_flags(argv: list[str]) -> None:
     for name, known in {"mode": MODES, "format": FORMATS, "engine": (LOCAL, SPARK), "export_dtype": DTYPES}.items():
         if FLAGS[name].value not in known:
             raise unknown_name(name, FLAGS[name].value, known)
-    if FLAGS["master"].present and FLAGS.engine != SPARK:
-        raise UserError(f"--master needs --engine={SPARK}. Received: engine={FLAGS.engine}")
     if FLAGS.engine == SPARK:
         check_spark()
+    else:
+        refuse(["master"], f"needs --engine={SPARK}. Received: engine={FLAGS.engine}")
     for name in ("processes", "threads", "k", "with_histories"):
         if FLAGS[name].value is not None and not 1 <= FLAGS[name].value <= MOST:
             raise UserError(f"`{name}` must be at least 1 and at most {MOST}. Received: {name}={FLAGS[name].value}")
@@ -202,27 +207,23 @@ def check_spark() -> None:
         raise UserError(
             f"--popularity_correction must be a number with --engine={SPARK}. Received: {popularity.CHOOSE}"
         )
-    for name in (ITEM_FEATURES, USER_FEATURES, "processes", "init_from"):
-        if FLAGS[name].present:
-            raise UserError(f"--{name} cannot be used with --engine={SPARK}")
+    refuse((ITEM_FEATURES, USER_FEATURES, "processes", "init_from"), f"cannot be used with --engine={SPARK}")
 
 
 def check_export_flags() -> None:
     """Raises UserError for flags of an export that do not fit the others."""
-    if FLAGS["format"].present and FLAGS.mode != "export":
-        raise UserError(f"--format needs --mode=export. Received: mode={FLAGS.mode}")
-    for name in SAVED_MODEL_ONLY:
-        if FLAGS[name].present and FLAGS.format != SAVED_MODEL:
-            raise UserError(f"--{name} needs --format=saved_model. Received: format={FLAGS.format}")
+    if FLAGS.mode != "export":
+        refuse(["format"], f"needs --mode=export. Received: mode={FLAGS.mode}")
+    if FLAGS.format != SAVED_MODEL:
+        refuse(SAVED_MODEL_ONLY, f"needs --format={SAVED_MODEL}. Received: format={FLAGS.format}")
     if FLAGS.with_index is not None:
         item_index.check_recall("with_index", FLAGS.with_index)
         item_index.needed()
     exports = FLAGS.mode in ("all", "export") and FLAGS.seeds is None
     if popularity.parse(FLAGS.popularity_correction) and not (exports or FLAGS.mode == "evaluate"):
         raise UserError("--popularity_correction needs --mode=all, evaluate or export, and cannot be used with --seeds")
-    for name in ("export_dir", *SAVED_MODEL_ONLY):
-        if FLAGS[name].present and not exports:
-            raise UserError(f"--{name} needs --mode=all or export and cannot be used with --seeds")
+    if not exports:
+        refuse(("export_dir", *SAVED_MODEL_ONLY), "needs --mode=all or export and cannot be used with --seeds")
 
 
 def main(argv: list[str]) -> None:
@@ -244,13 +245,12 @@ def main(argv: list[str]) -> None:
     named = FLAGS.dataset is not None or FLAGS.interactions is not None
     if FLAGS.mode in ("evaluate", "export") and named:
         workdir.check_run(run)
+    needs_data = FLAGS.mode != "export" or FLAGS.with_histories is not None or FLAGS.with_index is not None
+    if needs_data and sequences is None:
+        sequences = load(run.dataset, interactions, given_features() if named else workdir.read_features())
     if FLAGS.mode == "export":
-        if FLAGS.with_histories is not None or FLAGS.with_index is not None:
-            sequences = sequences or load(run.dataset, interactions, given_features() if named else workdir)
         export(workdir, sequences)
         return
-    if sequences is None:
-        sequences = load(run.dataset, interactions, given_features() if named else workdir)
     print(f"\nModel {run.model}, run {run.digest} in {workdir.path}", flush=True)
     if named and not given_settings():
         preset = presets.find(FLAGS.preset, run.dataset, run.model)
@@ -283,10 +283,8 @@ def begin(run: Run, workdir: Path | None) -> tuple[Run, Any]:
     return warm_start.begin(run, FLAGS.init_from, workdir)
 
 
-def load(dataset: str, interactions: Interactions | None, features: Mapping[str, Any] | WorkDirectory) -> Sequences:
-    """Returns the data with features, by the names of their flags, or those that a run kept. Prints what was read."""
-    if isinstance(features, WorkDirectory):
-        features = features.read_features()
+def load(dataset: str, interactions: Interactions | None, features: Mapping[str, Any]) -> Sequences:
+    """Returns the data with features, by the names of their flags. Prints what was read."""
     if FLAGS.engine == SPARK and interactions is None:
         raise UserError(f"--engine={SPARK} needs --interactions=FILE. Received: dataset={dataset}")
     if FLAGS.engine == SPARK:

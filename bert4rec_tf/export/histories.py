@@ -54,9 +54,6 @@ class Histories:
             raise UserError(f"`user` must be one of the export's {len(self.users):,} users. Received: user={user}")
         return self.items[self.splits[place] : self.splits[place + 1]]
 
-    def __contains__(self, user: str) -> bool:
-        return user in self._places
-
     def write(self, path: Path) -> None:
         """Writes the file, compressed. Equal histories give equal bytes."""
         lengths = np.diff(self.splits).astype(np.int32)

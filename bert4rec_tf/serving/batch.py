@@ -38,14 +38,7 @@ Line = tuple[str, int, str, np.float32, str]
 
 @dataclass
 class Counts:
-    """What was in the histories.
-
-    Attributes:
-        users: how many.
-        ids: items in all histories.
-        unknown: those that the model does not know, which are skipped.
-        without_known: users without any known item.
-    """
+    """What was in the histories: users, ids in all, those unknown to the model, and users without any known one."""
 
     users: int = 0
     ids: int = 0

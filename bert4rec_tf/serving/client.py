@@ -23,15 +23,14 @@ OUTPUTS = {"items", "scores", "unknown"}
 
 @dataclass(frozen=True)
 class Choices:
-    """Options of `recommend`.
+    """Options of `recommend`. None is the default of the export.
 
     Attributes:
-        k: number of items; None for the default of the export.
+        k: number of items.
         exclude_seen: whether to leave out the items of the history.
         exclude: raw ids of further items to leave out.
         candidates: raw ids of the items to rank; empty for all.
-        popularity_correction: rank by score - popularity_correction * log(count + 1); None for the default of the
-            export.
+        popularity_correction: rank by score - popularity_correction * log(count + 1).
 
     Raises:
         UserError: for a k below 1, or a popularity correction that is negative or not finite.
@@ -63,12 +62,9 @@ class Choices:
 
 @dataclass(frozen=True)
 class Recommendations:
-    """The result of `SavedRecommender.recommend`.
+    """Best first: [b] lists of at most k raw ids, and float32 arrays of their scores.
 
-    Attributes:
-        items: [b] lists of raw ids, best first, at most k each.
-        scores: [b] float32 arrays of the same lengths.
-        unknown: int32 [b], how many ids of each history are unknown.
+    `unknown`, int32 [b], is how many ids of each history are unknown.
     """
 
     items: list[list[str]]
@@ -85,9 +81,7 @@ class SavedRecommender:
         search: how the best of all items are found: exactly, or by the export's index (`serving.approximate`).
 
     Attributes:
-        folder: of the SavedModel.
-        trusted, search: as given.
-        local_folder: the same, or its copy if it is in a store.
+        folder: of the SavedModel; `local_folder` is its copy if it is in a store.
         has_user_embeddings: whether `recommend` needs the users' ids.
 
     Raises:

@@ -31,11 +31,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class ModelError(Exception):
-    """A call that the model rejected or could not compute.
-
-    Attributes:
-        is_client_error: whether the inputs are wrong; else the model or the machine failed.
-    """
+    """A call with wrong inputs (`is_client_error`), or one at which the model or the machine failed."""
 
     def __init__(self, message: str, is_client_error: bool) -> None:
         super().__init__(message)
@@ -46,10 +42,7 @@ class ModelError(Exception):
 class TensorInfo:
     """One input or output of a signature.
 
-    Attributes:
-        dtype: TensorFlow's type.
-        shape: None for a dimension of any size; the whole is None for any rank.
-        default: value of an optional input; None if the input is required.
+    In `shape`, None is a dimension of any size; the whole is None for any rank. Without a `default` it is required.
     """
 
     dtype: tf.DType

@@ -103,7 +103,7 @@ def test_versions_that_come_go_and_are_damaged_lose_no_request(attack, exported,
     """Every answer is that of a version that was whole. `1` stays, so there always is one."""
     folder = tmp_path / "served"
     shutil.copytree(exported / "1", folder / "1")
-    versions = open_versions(ServerSettings(model=str(folder)), report=lambda line: None)
+    versions = open_versions(ServerSettings(model=str(folder)))
     stop, failures, answered = threading.Event(), [], [0]
     expected = [best(["a", "i3"], shift)[0] for shift in (1, 2)]
 

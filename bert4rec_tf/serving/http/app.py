@@ -14,7 +14,6 @@ from aiohttp import web
 
 from bert4rec_tf.export.layout import model_folder
 from bert4rec_tf.foundation.files import expanded_path
-from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.serving.http import guard, predict
 from bert4rec_tf.serving.http.batching import Batcher, Overloaded
 from bert4rec_tf.serving.http.catalogue import Catalogue
@@ -63,7 +62,7 @@ class Served:
     catalogue: Catalogue
 
 
-def open_versions(settings: ServerSettings, report: Callable[[str], None] = warn) -> Versions:
+def open_versions(settings: ServerSettings) -> Versions:
     """Loads the newest version. Raises UserError if there is none, or the titles cannot be read."""
     titles, tags = read_titles_and_tags(expanded_path(settings.titles)) if settings.titles else ({}, {})
 
@@ -74,19 +73,11 @@ def open_versions(settings: ServerSettings, report: Callable[[str], None] = warn
         items = list(titles) if model.items is None else model.items
         return Served(number, model, Catalogue(items, titles, tags))
 
-    return Versions(model_folder(expanded_path(settings.model)), load, report)
+    return Versions(model_folder(expanded_path(settings.model)), load)
 
 
 class Service:
-    """The handlers of all routes.
-
-    Args:
-        settings: limits and timeouts.
-        versions: the versions of the model.
-
-    Attributes:
-        is_stopping: set it to close each connection after its next response.
-    """
+    """The handlers of all routes. Set `is_stopping` to close each connection after its next response."""
 
     def __init__(self, settings: ServerSettings, versions: Versions) -> None:
         self.is_stopping = False

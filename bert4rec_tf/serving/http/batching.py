@@ -27,12 +27,8 @@ class Overloaded(Exception):
 class Call:
     """A call of a model, for one request.
 
-    Attributes:
-        model: of the version that was current when the request arrived.
-        signature: name of the signature.
-        arrays: all inputs.
-        rows: number of rows; 0 if no input has rows. Such a call cannot join others.
-        shared: names of the inputs that are the same for all rows.
+    `rows` is 0 if no input has rows; such a call cannot join others. `shared` are the inputs that are the same for all
+    rows.
     """
 
     model: LoadedModel

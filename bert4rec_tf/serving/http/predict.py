@@ -29,11 +29,7 @@ INSTANCES, INPUTS, SIGNATURE, B64 = "instances", "inputs", "signature_name", "b6
 
 
 class RequestError(Exception):
-    """A request that cannot be answered, with one line that says why.
-
-    Attributes:
-        status: the HTTP status.
-    """
+    """A request that cannot be answered, with one line that says why, and the HTTP status."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
@@ -54,7 +50,13 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings) -> tuple[Ca
     if by_rows == (INPUTS in content):
         raise RequestError(f"The body must have either `{INSTANCES}` or `{INPUTS}`, and not both")
     given = _with_histories(content[INSTANCES if by_rows else INPUTS], signature, model, settings)
-    columns = _by_rows(given, signature) if by_rows else _by_columns(given, signature)
+    if by_rows:
+        columns = _by_rows(given, signature)
+    else:
+        columns = given if _is_named(given) else {_only_input(signature, INPUTS): given}
+    for name in columns:
+        if name not in signature.inputs:
+            raise RequestError(f"Unknown input {_shown(name)}: {_wanted(signature)}")
     arrays = {name: _array(name, value, signature.inputs[name], settings) for name, value in columns.items()}
     rows = _rows(arrays, signature, settings)
     shared = {name for name, array in arrays.items() if not signature.inputs[name].has_rows or len(array) != rows}
@@ -157,30 +159,16 @@ def _by_rows(instances: Any, signature: Signature) -> Mapping[str, list]:
     for number, one in enumerate(instances):
         if not _is_named(one) or one.keys() != names:
             raise RequestError(f"`{INSTANCES}` must be objects with the same keys; number {number} is not")
-    for name in _known(names, signature):
-        if not signature.inputs[name].has_rows:
+    for name in names:
+        if name in signature.inputs and not signature.inputs[name].has_rows:
             raise RequestError(f"`{name}` has one value for all rows: use the column format, `{INPUTS}`")
     return {name: [one[name] for one in instances] for name in names}
-
-
-def _by_columns(inputs: Any, signature: Signature) -> Mapping[str, Any]:
-    if not _is_named(inputs):
-        return {_only_input(signature, INPUTS): inputs}
-    _known(inputs, signature)
-    return inputs
 
 
 def _only_input(signature: Signature, key: str) -> str:
     if len(signature.inputs) != 1:
         raise RequestError(f"`{key}` must name its values: {_wanted(signature)}")
     return next(iter(signature.inputs))
-
-
-def _known(names: Any, signature: Signature) -> Any:
-    for name in names:
-        if name not in signature.inputs:
-            raise RequestError(f"Unknown input {_shown(name)}: {_wanted(signature)}")
-    return names
 
 
 def _rows(arrays: Mapping[str, np.ndarray], signature: Signature, settings: ServerSettings) -> int:

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, BinaryIO
 
 from aiohttp import web
 
@@ -61,14 +61,9 @@ def serve(settings: ServerSettings) -> None:
 async def run(
     service: Service, listener: socket.socket, shutdown_seconds: float, ready: Callable[[], None], stop: asyncio.Event
 ) -> None:
-    """Answers requests until `stop` is set, then finishes those on open connections.
+    """Answers requests until `stop` is set, then takes at most `shutdown_seconds` for those on open connections.
 
-    Args:
-        service: answers the requests.
-        listener: a bound socket.
-        shutdown_seconds: time for open requests at the end.
-        ready: called when the server accepts requests.
-        stop: set it to stop the server.
+    `ready` is called when the bound socket accepts connections.
     """
     runner = web.AppRunner(
         service.application(), access_log=None, handler_cancellation=True, shutdown_timeout=shutdown_seconds
@@ -103,18 +98,14 @@ class FullServer:
         self._silent_until = 0.0
         self._spare = self._open()
 
-    def _open(self) -> int:
-        """Returns a descriptor to give up when one is needed to accept a connection; -1 if there is none."""
-        try:
-            return os.open(os.devnull, os.O_RDONLY)
-        except OSError:
-            return -1
+    def _open(self) -> BinaryIO | None:
+        """Returns a file to close when its descriptor is needed to accept a connection; None if there is none."""
+        with contextlib.suppress(OSError):
+            return open(os.devnull, "rb")
 
     def close(self) -> None:
-        """Gives up the descriptor."""
-        if self._spare >= 0:
-            os.close(self._spare)
-        self._spare = -1
+        if self._spare is not None:
+            self._spare.close()
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -137,11 +128,7 @@ class FullServer:
 
 
 def listening(settings: ServerSettings) -> socket.socket:
-    """Returns a bound socket. It accepts connections only after the model is loaded.
-
-    Raises:
-        UserError: if the address cannot be used.
-    """
+    """Returns a bound socket, which does not accept connections yet. Raises UserError for an address it cannot use."""
     try:
         ((family, kind, protocol, _, place), *_) = socket.getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

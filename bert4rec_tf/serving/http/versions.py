@@ -9,6 +9,7 @@ from typing import Any
 
 from bert4rec_tf.export.layout import MODEL
 from bert4rec_tf.foundation.errors import UserError, in_one_line
+from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.stores import Url
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
@@ -25,7 +26,6 @@ class Versions:
     Args:
         folder: of the versions, or of one SavedModel.
         load: loads a folder as an object with this `version`; what it raises is why that version is not served.
-        report: called with a line for each event.
 
     Attributes:
         current: the version in use. Copy the reference before you work with it: `refresh` may replace it at any time.
@@ -34,10 +34,9 @@ class Versions:
         UserError: if no version can be loaded.
     """
 
-    def __init__(self, folder: Path, load: Callable[[Path, int], Any], report: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, load: Callable[[Path, int], Any]) -> None:
         self._folder = folder
         self._load = load
-        self._report = report
         self._seen: dict[int, Stamp] = {}
         self._refused: dict[int, tuple[Stamp, str]] = {}
         self._loading: int | None = None
@@ -78,7 +77,7 @@ class Versions:
                 continue
             loaded = self._try(number, stamps[number])
             if loaded is not None:
-                self._report(f"version {number} replaces version {self.current.version}")
+                warn(f"version {number} replaces version {self.current.version}")
                 self.current = loaded
                 gc.collect()  # The old version's graph is large and has reference cycles.
                 return
@@ -89,7 +88,7 @@ class Versions:
             loaded = self._loaded(self._folder / str(number), number)
         except UserError as error:
             self._refused[number] = (stamp, str(error))
-            self._report(f"version {number} cannot be served: {error}")
+            warn(f"version {number} cannot be served: {error}")
             return None
         finally:
             self._loading = None

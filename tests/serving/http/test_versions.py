@@ -42,7 +42,7 @@ def write(folder, name, content="model"):
 def test_versions_in_a_store_are_served_as_they_come(memory, told):
     memory.pipe_file("/bucket/served/1/saved_model.pb", b"first")
     loader = Loader()
-    versions = Versions(expanded_path("memory://bucket/served"), loader, told.append)
+    versions = Versions(expanded_path("memory://bucket/served"), loader)
     memory.pipe_file("/bucket/served/2/variables/variables.index", b"")
     versions.refresh()
     memory.pipe_file("/bucket/served/2/saved_model.pb", b"broken")
@@ -62,8 +62,10 @@ def test_versions_in_a_store_are_served_as_they_come(memory, told):
 
 
 @pytest.fixture
-def told():
-    return []
+def told(monkeypatch):
+    lines = []
+    monkeypatch.setattr("bert4rec_tf.serving.http.versions.warn", lines.append)
+    return lines
 
 
 @pytest.fixture
@@ -72,7 +74,7 @@ def opened(tmp_path, told):
 
     def open_it():
         loader = Loader()
-        return Versions(tmp_path, loader, told.append), loader
+        return Versions(tmp_path, loader), loader
 
     return open_it
 
@@ -153,7 +155,7 @@ def test_at_the_start_a_broken_version_gives_way_and_none_at_all_is_an_error(tmp
     write(tmp_path, 1)
     assert opened()[0].current.version == 1
     with pytest.raises(UserError, match="no such folder"):
-        Versions(tmp_path / "none", Loader(), told.append)
+        Versions(tmp_path / "none", Loader())
 
 
 @pytest.mark.parametrize("failure", FAILURES)
@@ -179,7 +181,7 @@ def test_whatever_a_version_raises_is_its_own_reason(tmp_path, opened, told, fai
     only = tmp_path / "only"
     write(tmp_path, "only", failure)
     with pytest.raises(UserError, match="only: cannot be loaded"):
-        Versions(only, Loader(), told.append)
+        Versions(only, Loader())
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +217,7 @@ def test_a_vocabulary_that_is_cut_short_is_the_version_s_failure(exported, tmp_p
         LoadedModel(folder)
 
 
-def test_an_op_that_this_tensorflow_lacks_is_the_version_s_failure(exported, tmp_path):
+def test_an_op_that_this_tensorflow_lacks_is_the_version_s_failure(exported, tmp_path, told):
     shutil.copytree(exported / "1", tmp_path / "models" / "1")
     newer = shutil.copytree(exported / "2", tmp_path / "models" / "2")
     content = saved_model_pb2.SavedModel.FromString((newer / "saved_model.pb").read_bytes())
@@ -223,8 +225,7 @@ def test_an_op_that_this_tensorflow_lacks_is_the_version_s_failure(exported, tmp
         for node in function.node_def:
             node.op = "OfTomorrow" if node.op == "LogSoftmax" else node.op
     (newer / "saved_model.pb").write_bytes(content.SerializeToString())
-    told = []
-    versions = open_versions(ServerSettings(model=str(tmp_path / "models")), told.append)
+    versions = open_versions(ServerSettings(model=str(tmp_path / "models")))
     assert versions.current.version == 1 and states(versions) == {2: "END", 1: "AVAILABLE"}
     (line,) = told
     assert "version 2 cannot be served" in line and "OfTomorrow" in line and "\n" not in line
@@ -271,7 +272,7 @@ def copy_slowly(source, target, pause):
 def test_no_request_is_lost_when_a_version_changes(exported, tmp_path):
     folder = tmp_path / "served"
     shutil.copytree(exported / "1", folder / "1")
-    versions = open_versions(ServerSettings(model=str(folder)), report=lambda line: None)
+    versions = open_versions(ServerSettings(model=str(folder)))
     stop, answers, failures = threading.Event(), [], []
 
     def ask(server, number):
