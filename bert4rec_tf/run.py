@@ -79,9 +79,7 @@ flags.DEFINE_integer("threads", None, "threads to compute with (default: all); r
 flags.DEFINE_float("checkpoint_seconds", 120.0, "seconds between checkpoints: what a killed training loses at most")
 flags.DEFINE_list("seeds", None, "repeat the run with these seeds (--seeds=1,2,3); reports mean and standard deviation")
 flags.DEFINE_string(
-    "init_from",
-    None,
-    "trained weights to start from: a workdir, a checkpoint in one, or the authors' checkpoint",
+    "init_from", None, "trained weights to start from: a workdir, a checkpoint in one, or the authors' checkpoint"
 )
 flags.DEFINE_integer("k", 10, "how many items the exported model recommends")
 flags.DEFINE_integer(
@@ -374,11 +372,7 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: d
 
 
 def run_options(interactions: Interactions | None) -> dict[str, Any]:
-    return {
-        "processes": FLAGS.processes,
-        "checkpoint_seconds": FLAGS.checkpoint_seconds,
-        "interactions": interactions,
-    }
+    return {"processes": FLAGS.processes, "checkpoint_seconds": FLAGS.checkpoint_seconds, "interactions": interactions}
 
 
 def export(workdir: WorkDirectory, sequences: Sequences | None) -> None:

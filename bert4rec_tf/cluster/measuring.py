@@ -1,13 +1,21 @@
-"""What single tasks of a cluster do to measure a model, with one thread. Knows no engine; imports TensorFlow."""
+"""What single tasks of a cluster do to measure a model, and to count which items stand near each other.
+
+Knows no engine. A task measures with one thread. For the counts, tasks find the pairs of some users; others add up what
+all have found for a block of items, and keep the strongest neighbours.
+"""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import keras
 import numpy as np
+import pyarrow as pa
 
-from bert4rec_tf.cluster.tasks import block_path, opened
+from bert4rec_tf.cluster.tasks import block_path, opened, part_of
+from bert4rec_tf.config.model_settings import ItemCooccurrenceSettings
+from bert4rec_tf.data.cooccurrence import Neighbors, pair_counts, strongest
+from bert4rec_tf.data.parts import training_part
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.evaluation import popularity
 from bert4rec_tf.evaluation.metrics import PROTOCOLS
@@ -84,3 +92,33 @@ def joined(blocks: Sequence[np.ndarray], num_items: int, folder: Path) -> Ranked
             ranks[name][rows], candidates[name][rows] = found[f"{name}_ranks"], found[f"{name}_candidates"]
             listed[name][found[f"{name}_items"]] += found[f"{name}_times"]
     return Ranked(ranks, candidates, listed)
+
+
+COUNTS = "counts.npz"
+"""How often each item occurs, int64 [n + 1], for the tasks."""
+
+PAIRS = "block long, key long, count long"
+"""Columns of `count_pairs`: the block of first items, and what `cooccurrence.pair_counts` found in it."""
+
+
+def count_pairs(users: range, data: Path, phase: str, window: int, ends: np.ndarray) -> Iterator[pa.RecordBatch]:
+    """Yields the pairs in what a training learns from some users. `ends`: the last item of each block."""
+    part = training_part(part_of(data, users), phase)
+    for keys, counts in pair_counts(part, window):
+        blocks = np.searchsorted(ends, keys // (2 * window * (part.num_items + 1)))
+        yield pa.RecordBatch.from_arrays([pa.array(one) for one in (blocks, keys, counts)], ["block", "key", "count"])
+
+
+def keep_neighbors(table: pa.Table, settings: ItemCooccurrenceSettings, most: int, stage: Path) -> int:
+    """Writes the strongest neighbours of a block's items, from all of its `PAIRS`, and returns its number."""
+    number, item_counts = table["block"][0].as_py(), npz.mapped(stage / COUNTS)["counts"]
+    summed = table.group_by("key").aggregate([("count", "sum")]).sort_by("key")
+    found = strongest(summed["key"].to_numpy(), summed["count_sum"].to_numpy(), item_counts, settings, most)
+    npz.write(block_path(stage, number), found._asdict())
+    return number
+
+
+def kept_neighbors(numbers: Sequence[int], stage: Path) -> Iterator[Neighbors]:
+    """Yields what `keep_neighbors` has written."""
+    for number in numbers:
+        yield Neighbors(**npz.read(block_path(stage, number)))

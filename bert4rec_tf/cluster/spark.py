@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bert4rec_tf.cluster import counting, measuring, tasks
+from bert4rec_tf.cluster import measuring, tasks
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.run import ALL
 from bert4rec_tf.data.cooccurrence import Neighbors, block_ends
@@ -334,16 +334,16 @@ class SparkExperiment(Experiment):
 
     def _neighbors(self, model: ItemCooccurrence, counts: np.ndarray, stage: Path) -> Iterator[Neighbors]:
         """Counts the pairs in parts of the users, then finds the strongest in blocks of items."""
-        npz.write(stage / counting.COUNTS, {"counts": counts})
+        npz.write(stage / measuring.COUNTS, {"counts": counts})
         data, ends, users, phase = self.data, block_ends(counts), self.sequences.blocks, measured_phase(self.run)
         settings, most = model.settings, model.neighbors.shape[1]
         found = self.spark.regroup(
-            lambda number: counting.count_pairs(users[number], data, phase, settings.window, ends),
+            lambda number: measuring.count_pairs(users[number], data, phase, settings.window, ends),
             len(users),
-            counting.PAIRS,
-            lambda table: counting.keep_neighbors(table, settings, most, stage),
+            measuring.PAIRS,
+            lambda table: measuring.keep_neighbors(table, settings, most, stage),
         )
-        return counting.kept_neighbors(found, stage)
+        return measuring.kept_neighbors(found, stage)
 
     @contextlib.contextmanager
     def _stage(self, name: str) -> Iterator[Path]:

@@ -6,7 +6,7 @@ writes the same.
 
 import functools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,14 +35,7 @@ VOCABULARY = "vocabulary.npz"
 
 @dataclass(frozen=True)
 class Source:
-    """The files of a conversion.
-
-    Attributes:
-        asked: the files and how to read them.
-        paths: of the files, in order.
-        layout: of the first file, which all must have.
-        kind: of the times; None if there are none.
-    """
+    """The files of a conversion in order, the layout of the first, which all must have, and the kind of their times."""
 
     asked: Interactions
     paths: tuple[Path, ...]
@@ -58,11 +51,10 @@ class Source:
 
 @dataclass(frozen=True)
 class Read:
-    """What was in a file: good rows, kind of bad row -> how many and the first, and whether all times are whole."""
+    """What was in a file: kind of bad row -> how many and the first, and whether all times are whole."""
 
-    rows: int
-    bad: dict[str, tuple[int, str]] = field(default_factory=dict)
-    times_are_whole: bool = True
+    bad: dict[str, tuple[int, str]]
+    times_are_whole: bool
 
 
 def kind_of_times(source: Source) -> str | None:
@@ -96,7 +88,7 @@ def read_file(number: int, source: Source, folder: Path) -> Read:
                 are_whole &= is_whole or not len(found)
             writer.write_table(pa.table([columns[name] for name in fields], schema))
             rows += len(table)
-    return Read(rows, bad, are_whole)
+    return Read(bad, are_whole)
 
 
 def merged(reads: Sequence[Read]) -> dict[str, tuple[int, str]]:

@@ -15,7 +15,7 @@ from bert4rec_tf.serving.titles import read_titles
 from bert4rec_tf.serving.trust import TRUST
 
 if TYPE_CHECKING:
-    from bert4rec_tf.serving.client import Choices, Recommendations, SavedRecommender
+    from bert4rec_tf.serving.client import Recommendations
 
 COLUMNS = {name: column_options()[name] for name in ("user_column", "item_column", "time_column", "bad_rows")}
 
@@ -87,20 +87,23 @@ def main(arguments: list[str]) -> None:
         batch.check_target(options.output)
     listed = {name: tuple(split_ids(getattr(options, name))) for name in ("exclude", "candidates")}
     choices = Choices(
-        k=options.k,
-        exclude_seen=not options.keep_seen,
-        popularity_correction=options.popularity_correction,
-        **listed,
+        k=options.k, exclude_seen=not options.keep_seen, popularity_correction=options.popularity_correction, **listed
     )
     model = SavedRecommender(options.model, options.trust_model, options.search)
-    if options.history is not None:
-        recommend_to(model, split_ids(options.history), options.user or "", choices, titles)
-        return
-    if options.user is not None:
-        users = split_ids(options.user)
-        if not users:
-            raise UserError("--user must name users. Received: nothing")
-        answer = model.recommend([model.history_of(user) for user in users], users, choices)
+    if options.output is None:
+        if options.history is not None:
+            users, histories = [options.user or ""], [split_ids(options.history)]
+            if model.has_user_embeddings and not options.user:
+                warn("this model needs --user; without it, you get the most popular items")
+        else:
+            users = split_ids(options.user)
+            if not users:
+                raise UserError("--user must name users. Received: nothing")
+            histories = [model.history_of(user) for user in users]
+        answer = model.recommend(histories, users, choices)
+        for unknown, history in zip(answer.unknown, histories):
+            if unknown:
+                warn(f"{unknown} of the {len(history)} ids in the history are unknown and were skipped")
         print(tables(answer, titles, [f"user {user}" for user in users]))
         return
     if options.input is not None:
@@ -135,25 +138,10 @@ def check(options: argparse.Namespace) -> None:
         raise UserError(f"--{next(iter(named))} needs --interactions=FILE")
 
 
-def recommend_to(
-    model: "SavedRecommender", history: list[str], user: str, choices: "Choices", titles: Mapping[str, str] | None
-) -> None:
-    """Prints the recommendations after a history."""
-    if model.has_user_embeddings and not user:
-        warn("this model needs --user; without it, you get the most popular items")
-    result = model.recommend([history], [user], choices)
-    if result.unknown[0]:
-        warn(f"{result.unknown[0]} of the {len(history)} ids in the history are unknown and were skipped")
-    print(tables(result, titles, [""]))
-
-
 def tables(answer: "Recommendations", titles: Mapping[str, str] | None, names: Sequence[str]) -> str:
     """Returns a table for each row of an answer: rank, item, score and, if titles are known, title.
 
-    Args:
-        answer: the rows.
-        titles: raw id -> title; None for no such column.
-        names: what stands above each table if there are several.
+    `names` stand above the tables if there are several.
     """
     parts = []
     for name, items, scores in zip(names, answer.items, answer.scores, strict=True):

@@ -213,11 +213,9 @@ class Service(tf.Module):
         encoded = self._encode(*whom)
         number = tf.shape(encoded.vectors)[0]
         chosen = self._lists(_rows("candidates", candidates, number))
+        width = self._width_of(encoded, candidates)
         (scores,) = ranking.in_blocks(
-            lambda rows: (self._scores_of(encoded, rows, chosen(rows)),),
-            tf.range(number),
-            self._width_of(encoded, candidates),
-            (tf.float32,),
+            lambda rows: (self._scores_of(encoded, rows, chosen(rows)),), tf.range(number), width, (tf.float32,)
         )
         return {"scores": scores, "unknown": encoded.unknown}
 

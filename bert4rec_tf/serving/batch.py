@@ -153,12 +153,7 @@ class Part:
 
 
 def _make_parts(
-    model: SavedRecommender,
-    users: Users,
-    folder: Path,
-    part: Part,
-    each: Callable[..., Iterable] | None,
-    at_once: int,
+    model: SavedRecommender, users: Users, folder: Path, part: Part, each: Callable[..., Iterable] | None, at_once: int
 ) -> tuple[list[Path], Counts]:
     """Writes the missing parts. Returns the paths of all parts, and what was in the histories."""
     done = PART_BATCHES * len(list(folder.glob("part-*")))

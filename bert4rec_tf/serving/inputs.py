@@ -5,8 +5,8 @@ import hashlib
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading import conversion, layouts
@@ -23,15 +23,8 @@ Row = tuple[str, list[str]]
 """A user and their history."""
 
 
-@dataclass(frozen=True)
-class Users:
-    """Users and their histories.
-
-    Attributes:
-        checksum: of what they were read from.
-        most: how many there are; an upper limit.
-        rows: yields them, always the same ones.
-    """
+class Users(NamedTuple):
+    """The checksum of a source of histories, at most how many users it has, and what yields them, always the same."""
 
     checksum: str
     most: int

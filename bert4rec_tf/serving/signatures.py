@@ -74,8 +74,7 @@ class LoadedModel:
 
     Attributes:
         folder: where it lies on this machine; of one in a store, a copy.
-        signatures: by name.
-        description: the signatures in the JSON format of TensorFlow Serving.
+        signatures: by name; `description` has them in the JSON format of TensorFlow Serving.
         card: the model card; empty if there is none.
 
     Raises:

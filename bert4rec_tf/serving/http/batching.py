@@ -124,13 +124,9 @@ class Batcher:
         max_batch_size: maximum rows per call of the model. A call with more rows is split.
         wait_seconds: how long a batch that is not full waits for more rows.
         max_queue: maximum number of waiting rows. A single call with more rows is accepted if the queue is empty.
-
-    Attributes:
-        batches: number of batches computed so far.
     """
 
     def __init__(self, max_batch_size: int, wait_seconds: float, max_queue: int) -> None:
-        self.batches = 0
         self._max_batch_size = max_batch_size
         self._wait_seconds = wait_seconds
         self._max_queue = max_queue
@@ -179,7 +175,6 @@ class Batcher:
             batch = self._next_batch()
             if not batch:
                 continue
-            self.batches += 1
             work = asyncio.get_running_loop().run_in_executor(self._thread, compute, [call for call, _ in batch])
             for (_, answer), outcome in zip(batch, await work):
                 if answer.done():

@@ -47,11 +47,22 @@ def check(outputs, rows, k=2):
     assert outputs["one"].tolist() == [3, 4, 5]
 
 
+class Counting(Batcher):
+    """Counts its batches."""
+
+    batches = 0
+
+    def _next_batch(self):
+        batch = super()._next_batch()
+        self.batches += bool(batch)
+        return batch
+
+
 def together(calls, max_batch_size=8, max_queue=10_000, wait_seconds=0.0):
     """Submits all at once; returns outcomes and how many batches there were."""
 
     async def run():
-        async with Batcher(max_batch_size, wait_seconds, max_queue) as batcher:
+        async with Counting(max_batch_size, wait_seconds, max_queue) as batcher:
             outcomes = await asyncio.gather(*(batcher.submit(call) for call in calls), return_exceptions=True)
             return outcomes, batcher.batches
 
@@ -169,7 +180,7 @@ def test_what_waits_is_bounded_and_what_is_given_up_is_not_computed():
 
 def test_a_batch_that_is_not_full_waits_for_more_and_a_full_one_does_not():
     async def run():
-        async with Batcher(2, 30.0, 100) as batcher:
+        async with Counting(2, 30.0, 100) as batcher:
             first = asyncio.create_task(batcher.submit(call_of([["a"]])))
             await asyncio.sleep(0.05)
             assert not first.done()
