@@ -58,14 +58,10 @@ def rank(
     model: Path,
     correction: tuple[np.ndarray, float] | None,
 ) -> None:
-    """Ranks the test items of some users and writes the result beside the model.
+    """Ranks the test items of a block of users, at these `rows` of `LeaveOneOut.users`. Writes beside the model.
 
-    Args:
-        number: of the block.
-        rows: places in `LeaveOneOut.users`.
-        data, candidates: the files of the conversion and of the negatives.
-        model: of `keep_model`; no other one ever has this path, for a process keeps what it has read.
-        correction: as for `popularity.rank`.
+    `data`, `candidates` and `model` are files, of the conversion, of the negatives and of `keep_model`. No other model
+    ever has this path, for a process keeps what it has read. `correction`: as for `popularity.rank`.
     """
     everybody = opened(data)
     split = LeaveOneOut(everybody.only(LeaveOneOut(everybody).users[rows]))

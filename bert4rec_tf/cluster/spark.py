@@ -54,14 +54,10 @@ class Spark:
 
     Args:
         master: as Spark names it, such as `spark://host:7077` or `local[2]`; None for Spark's own configuration.
-
-    Attributes:
-        session: Spark's.
-        data: the file of the data that were loaded.
     """
 
     def __init__(self, master: str | None) -> None:
-        self.data = Path()
+        self.data = Path()  # the file of the data that were loaded
         home = os.environ.get("JAVA_HOME")
         if not shutil.which("java", path=f"{home}/bin" if home else None):
             raise UserError("--engine=spark needs Java 17 or newer: no `java` in JAVA_HOME or on the PATH")
@@ -106,14 +102,8 @@ class Spark:
     ) -> list[int]:
         """Makes rows in tasks 0 to `number` - 1, and writes together those with the same value in the first column.
 
-        Args:
-            make: the number of a task -> its rows.
-            number: of tasks.
-            columns: of the rows, as Spark names them.
-            write: all rows of a value -> that value.
-
-        Returns:
-            The values, in any order.
+        `make` takes the number of a task; `columns` are those of its rows, as Spark names them. `write` takes all rows
+        of a value and returns that value. Returns all values, in any order.
         """
 
         def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -131,8 +121,7 @@ class Spark:
     def load(self, asked: Interactions, folder: Path) -> tuple[Sequences, Report]:
         """Does what `conversion.converted` does, and writes the same file, which becomes `data`.
 
-        Returns:
-            The sequences, whose actions stay in the file and which have no users' ids, and the report.
+        The actions of the sequences stay in the file, and they have no users' ids.
         """
         paths = [path.absolute() for path in conversion.files_of(asked)]
         target = conversion.path_in(folder.absolute(), asked, self.map(conversion.checksum, paths))
@@ -285,12 +274,7 @@ def emptied(folder: Path) -> Path:
 
 @dataclass
 class SparkExperiment(Experiment):
-    """An experiment whose data are in a file and whose work is done by tasks.
-
-    Attributes:
-        spark: does the tasks.
-        data: the file of the conversion.
-    """
+    """An experiment whose data are in the file of a conversion, and whose work is done by tasks."""
 
     spark: Any = None
     data: Path = Path()
@@ -369,21 +353,18 @@ class SparkExperiment(Experiment):
             size = preparation.SHARD_SIZE
             plan = Plan(numbering, length, self.sequences.num_items, self.run.seed, size)
             before = (np.cumsum(counts, axis=0) - counts).tolist()
-            write = partial(self._write_shards, phase, plan, before)
-            folder = self.workdir.prepared.absolute()
+            data, folder, spark = self.data, self.workdir.prepared.absolute(), self.spark
+
+            def write(shards: Shards, wanted: Sequence[int]) -> None:
+                spark.regroup(
+                    lambda number: tasks.examples_of(data, blocks[number], phase, plan, tuple(before[number]), wanted),
+                    len(blocks),
+                    tasks.EXAMPLES,
+                    lambda table: tasks.write_shard(table, plan, shards.folder),
+                )
+
             self._prepared[phase] = preparation.written(plan, self.fingerprints[phase], folder, write, self.spark.map)
         return self._prepared[phase]
-
-    def _write_shards(
-        self, phase: str, plan: Plan, before: list[list[int]], shards: Shards, wanted: Sequence[int]
-    ) -> None:
-        data, parts = self.data, self.sequences.blocks
-        self.spark.regroup(
-            lambda number: tasks.examples_of(data, parts[number], phase, plan, tuple(before[number]), wanted),
-            len(parts),
-            tasks.EXAMPLES,
-            lambda table: tasks.write_shard(table, plan, shards.folder),
-        )
 
     def draw_candidates(self) -> None:
         self._candidates  # noqa: B018

@@ -1,6 +1,5 @@
 """Exports for other runtimes: an encoder and a scorer as ONNX or LiteRT files, with the vocabulary."""
 
-import contextlib
 import importlib
 import logging
 import tempfile
@@ -131,8 +130,8 @@ def _histories(model: Recommender, batch: int | None) -> list[Numbers]:
 def _to_onnx(function: Part, model: Recommender) -> bytes:
     from tf2onnx import convert
 
-    with _quiet("tf2onnx"):
-        proto, _ = convert.from_function(function, input_signature=function.input_signature, opset=OPSET)
+    logging.getLogger("tf2onnx").setLevel(logging.ERROR)
+    proto, _ = convert.from_function(function, input_signature=function.input_signature, opset=OPSET)
     return proto.SerializeToString()
 
 
@@ -140,21 +139,9 @@ def _to_litert(function: Part, model: Recommender) -> bytes:
     module = tf.Module()
     module.weights, module.function = [weight.value for weight in model.weights], function
     # The interpreter needs a signature to name inputs and outputs; only a SavedModel provides one.
-    with tempfile.TemporaryDirectory() as scratch, _quiet("tensorflow"):
+    with tempfile.TemporaryDirectory() as scratch:
         tf.saved_model.save(module, scratch, signatures=function)
         return tf.lite.TFLiteConverter.from_saved_model(scratch).convert()
-
-
-@contextlib.contextmanager
-def _quiet(name: str) -> Iterator[None]:
-    """Silences a converter's log messages below ERROR."""
-    logger = logging.getLogger(name)
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def _onnx_runner(content: bytes) -> Callable[[Numbers], Numbers]:

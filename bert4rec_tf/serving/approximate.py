@@ -34,11 +34,6 @@ class ApproximateSearch:
         if len(self._index) != len(items):
             raise UserError(f"{folder / INDEX}: is not of this model, which has {len(items)} items")
 
-    @property
-    def popularity_correction(self) -> float:
-        """The only value with which it can search."""
-        return self._index.popularity_correction
-
     def recommend(self, inputs: Arrays) -> dict[str, np.ndarray]:
         """Returns `items`, bytes [b, k], `scores`, float32 [b, k], and `unknown`, int32 [b].
 
@@ -48,11 +43,11 @@ class ApproximateSearch:
         Raises:
             ValueError: for another `popularity_correction`, or an index that does not fit the model.
         """
-        wanted = inputs.get("popularity_correction", np.float32(self.popularity_correction))
-        if wanted != np.float32(self.popularity_correction):
+        known = self._index.popularity_correction
+        wanted = inputs.get("popularity_correction", np.float32(known))
+        if wanted != np.float32(known):
             raise ValueError(
-                f"`popularity_correction` must be the export's in approximate search, {self.popularity_correction:g}. "
-                f"Received: {wanted:g}"
+                f"`popularity_correction` must be the export's in approximate search, {known:g}. Received: {wanted:g}"
             )
         whom = {name: array for name, array in inputs.items() if name in ("histories", "users")}
         k, candidates = int(inputs.get("k", self._index.k)), inputs.get("candidates", np.zeros([1, 0], object))

@@ -98,7 +98,10 @@ class LoadedModel:
         content = _content(folder)
         if not trusted:
             check_only_computes(folder, content)
-        definitions = _definitions(folder, content)
+        graphs = [graph for graph in content.meta_graphs if SERVING in graph.meta_info_def.tags]
+        if not graphs:
+            raise UserError(f"{folder / MODEL}: has no graph with the tag {SERVING!r}")
+        definitions = graphs[0].signature_def
         self.signatures = {
             name: _signature(name, one) for name, one in sorted(definitions.items()) if not name.startswith("__")
         }
@@ -191,13 +194,6 @@ def _content(folder: Path) -> saved_model_pb2.SavedModel:
     except DecodeError as error:
         raise UserError(f"{folder / MODEL}: is damaged") from error
     return content
-
-
-def _definitions(folder: Path, content: saved_model_pb2.SavedModel) -> Mapping[str, Any]:
-    for graph in content.meta_graphs:
-        if SERVING in graph.meta_info_def.tags:
-            return graph.signature_def
-    raise UserError(f"{folder / MODEL}: has no graph with the tag {SERVING!r}")
 
 
 def _card(path: Path) -> dict[str, Any]:

@@ -39,12 +39,21 @@ def read_titles_and_tags(path: Path) -> tuple[dict[str, str], dict[str, list[str
     Raises:
         UserError: if the file cannot be read, lacks these columns, or a line has more or fewer fields than the first.
     """
-    lines = _lines(path)
+    lines = rows = _lines(path)
     titles, tags = {}, {}
     try:
         first = next(lines, [])
-        of_id, of_title, of_tags, has_header = _places(path, first, lines.dialect.delimiter == _UNIT_SEPARATOR)
-        for fields in filter(None, lines if has_header else itertools.chain([first], lines)):
+        names = [guess(first, known) for known in (IDS, TITLES, TAGS)]
+        of_id, of_title, of_tags = (None if name is None else first.index(name) for name in names)
+        if of_id is None or of_title is None:
+            if lines.dialect.delimiter != _UNIT_SEPARATOR:
+                raise UserError(
+                    f"{path}: the first line must be a header with the columns `id` (or `item`, `movieId`, `asin` ...) "
+                    "and `title` (or `name`)"
+                )
+            rows = itertools.chain([first], lines)  # as MovieLens has it, without a header
+            of_id, of_title, of_tags = 0, 1, 2 if len(first) > 2 else None
+        for fields in filter(None, rows):
             if len(fields) != len(first):
                 raise UserError(
                     f"{path}:{lines.line_num}: must have as many fields as the first line, {len(first)}; put a "
@@ -77,19 +86,6 @@ def _lines(path: Path) -> Any:
         text, separator = text.replace(DOUBLE_COLON, _UNIT_SEPARATOR), _UNIT_SEPARATOR
     quoting = csv.QUOTE_MINIMAL if separator in ",;" else csv.QUOTE_NONE
     return csv.reader(io.StringIO(text, newline=""), delimiter=separator, quoting=quoting, strict=True)
-
-
-def _places(path: Path, first: list[str], may_lack_header: bool) -> tuple[int, int, int | None, bool]:
-    """Returns the columns of ids, titles and tags, from 0, and whether the first line is a header."""
-    of_id, of_title, of_tags = (guess(first, names) for names in (IDS, TITLES, TAGS))
-    if of_id is not None and of_title is not None:
-        return first.index(of_id), first.index(of_title), None if of_tags is None else first.index(of_tags), True
-    if may_lack_header:
-        return 0, 1, 2 if len(first) > 2 else None, False
-    raise UserError(
-        f"{path}: the first line must be a header with the columns `id` (or `item`, `movieId`, `asin` ...) and `title` "
-        "(or `name`)"
-    )
 
 
 def csv_of(titles: Mapping[str, str]) -> str:
