@@ -185,11 +185,11 @@ class Conversion:
         grouped = coded.join(numbers, "user").withColumn("block", f.expr(f"number div {USERS_OF_A_BLOCK}"))
 
         def write(table: pa.Table) -> pa.Table:
-            return pa.Table.from_pylist([vars(tasks.write_block(table, stage, first_later))])
+            return pa.Table.from_pylist([tasks.write_block(table, stage, first_later)])
 
         schema = "number long, users long, actions long, bytes long"
         rows = said(lambda: grouped.groupBy("block").applyInArrow(write, schema).collect())
-        blocks = sorted((tasks.Block(**row.asDict()) for row in rows), key=lambda block: block.number)
+        blocks = sorted((row.asDict() for row in rows), key=lambda block: block["number"])
         bounds = asked.min_user_actions, asked.min_item_actions
         report = Report(asked.title, str(source.layout), before, kept, *bounds, tasks.merged(read))
         num_left_out = kept["users"] - num_users

@@ -101,16 +101,6 @@ def merged(reads: Sequence[Read]) -> dict[str, tuple[int, str]]:
     return bad
 
 
-@dataclass(frozen=True)
-class Block:
-    """Some users in a file of their own: how many, their actions, and the bytes of their ids as lines."""
-
-    number: int
-    users: int
-    actions: int
-    bytes: int
-
-
 def block_path(folder: Path, number: int) -> Path:
     return folder / f"block-{number:06d}.npz"
 
@@ -121,8 +111,10 @@ def pieces_of(folder: Path, numbers: Iterable[int], name: str) -> Iterator[np.nd
         yield npz.read(block_path(folder, number), [name])[name]
 
 
-def write_block(table: pa.Table, folder: Path, first_later: float | None) -> Block:
+def write_block(table: pa.Table, folder: Path, first_later: float | None) -> dict[str, int]:
     """Orders the actions of a block's users by user, time and row, and writes them.
+
+    Returns the block's `number`, how many `users` and `actions` it has, and the `bytes` of the users' ids as lines.
 
     Args:
         table: `block`, `number` (of the user), `user` (its id), `item` (its number), `place` and perhaps `time`.
@@ -143,28 +135,27 @@ def write_block(table: pa.Table, folder: Path, first_later: float | None) -> Blo
         content["later"] = np.bincount(users[np.asarray(times) >= first_later], minlength=len(lengths))
     number = int(columns["block"][0])
     npz.write(block_path(folder, number), content)
-    return Block(number, len(lengths), len(rows), len(ids))
+    return {"number": number, "users": len(lengths), "actions": len(rows), "bytes": len(ids)}
 
 
 def join_blocks(
-    blocks: Sequence[Block], folder: Path, target: Path, num_left_out: int, report: Report, has_later: bool
+    blocks: Sequence[dict[str, int]], folder: Path, target: Path, num_left_out: int, report: Report, has_later: bool
 ) -> None:
     """Writes the conversion from its blocks, piece by piece: the bytes of `conversion.save`."""
-
-    pieces = functools.partial(pieces_of, folder, [block.number for block in blocks])
+    pieces = functools.partial(pieces_of, folder, [block["number"] for block in blocks])
 
     def users() -> Iterator[np.ndarray]:
         for number, text in enumerate(pieces("users")):
             yield text if number == 0 else np.concatenate([np.frombuffer(b"\n", np.uint8), text])
 
-    num_users = sum(block.users for block in blocks)
+    num_users = sum(block["users"] for block in blocks)
     numbers = {
-        "items": npz.Pieces("<i4", (sum(block.actions for block in blocks),), pieces("items")),
+        "items": npz.Pieces("<i4", (sum(block["actions"] for block in blocks),), pieces("items")),
         "splits": npz.Pieces("<i8", (num_users + 1,), splits_of(pieces("lengths"))),
     }
     if has_later:
         numbers["num_later"] = npz.Pieces("<i8", (num_users,), pieces("later"))
-    num_bytes = sum(block.bytes for block in blocks) + len(blocks) - 1
+    num_bytes = sum(block["bytes"] for block in blocks) + len(blocks) - 1
     vocabulary = read_vocabulary(folder)
     lines = npz.Pieces("|u1", (num_bytes,), users())
     conversion.save_parts(target, lines, numbers, vocabulary, num_left_out, report)

@@ -4,7 +4,6 @@ import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -82,6 +81,7 @@ class SavedRecommender:
 
     Attributes:
         folder: of the SavedModel; `local_folder` is its copy if it is in a store.
+        card: the model card.
         has_user_embeddings: whether `recommend` needs the users' ids.
 
     Raises:
@@ -91,17 +91,12 @@ class SavedRecommender:
     def __init__(self, folder: Path, trusted: bool = False, search: str = EXACT) -> None:
         self.folder, self.trusted, self.search = (folder := model_folder(folder)), trusted, search
         self._model = LoadedModel(folder, trusted, search)
-        self.local_folder = self._model.folder
+        self.local_folder, self.card = self._model.folder, self._model.card
         signature = self._model.signatures.get("recommend")
         if signature is None or not set(signature.inputs) >= INPUTS or set(signature.outputs) != OUTPUTS:
             raise UserError(f"{folder}: its SavedModel has no signature `recommend` like this project's exports")
         self.has_user_embeddings = "users" in signature.inputs
         self._inputs = signature.inputs
-
-    @property
-    def card(self) -> dict[str, Any]:
-        """The model card."""
-        return self._model.card
 
     @property
     def items(self) -> Lines:
