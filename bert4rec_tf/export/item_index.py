@@ -95,13 +95,8 @@ class ItemIndex:
     def search(self, vectors: np.ndarray, k: int, probes: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Returns the best items it finds, int64 [b, k], and their scores, float32 [b, k]; -1 where it finds no more.
 
-        Args:
-            vectors: float32 [b, d].
-            k: at least 1.
-            probes: how many lists to read; None for as many as the export says.
-
-        Raises:
-            ValueError: if the vectors are not as wide as its rows.
+        `vectors`: float32 [b, d]. `k`: at least 1. `probes`: how many lists to read; None for as many as the export
+        says. Raises ValueError if the vectors are not as wide as its rows.
         """
         asked = np.pad(vectors, [(0, 0), (0, 1)], constant_values=1)
         if asked.shape[1] != self._lists.d:

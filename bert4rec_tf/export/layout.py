@@ -26,7 +26,6 @@ CARD = "model_card.json"
 CARD_OF_SAVED_MODEL = Path("assets.extra", CARD)
 """TensorFlow reserves the folder `assets.extra` for the user's own files."""
 
-
 CONFIG = "config.json"
 """A folder is a work directory if it holds this file."""
 

@@ -74,10 +74,9 @@ def half_rows(model: Recommender) -> Iterator[list[tf.Variable]]:
 
 
 class ItemRows:
-    """The rows and biases of all items. Scores are <vector, row> + bias, and only the best are kept.
+    """The rows and biases of all items of a model with `score_products`, which are read anew in every call.
 
-    Args:
-        model: whose `score_products` are not None. They are read anew in every call.
+    Scores are <vector, row> + bias, and only the best are kept.
     """
 
     def __init__(self, model: Recommender) -> None:

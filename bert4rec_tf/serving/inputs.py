@@ -34,12 +34,8 @@ class Users(NamedTuple):
 def of_histories(path: Path, known: Lines) -> Users:
     """Reads a file of histories: the user, then the items, oldest first. CSV without a header, `.gz` or not.
 
-    Args:
-        path: the file.
-        known: the items of the model.
-
     Raises:
-        UserError: if the file cannot be read, is not CSV, or has one action per row.
+        UserError: if the file cannot be read, is not CSV, or has one action per row. `known` items help to tell.
     """
     checksum, lines = _scan(path)
     _refuse_interactions(path, known)

@@ -21,7 +21,6 @@ from bert4rec_tf.serving.http.settings import ServerSettings
 DRAIN_SECONDS = 1.0
 """How long clients may send one more request on an open connection. Its response closes the connection."""
 
-
 FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 """Errors of a system that has no room for another connection."""
 
