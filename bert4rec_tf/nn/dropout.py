@@ -19,18 +19,11 @@ MOST_LEVELS = 255 * BLOCK
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
 class Dropout(Configured):
-    """Drops a fraction of the inputs and scales up the rest.
+    """Drops a fraction of the inputs in training, and scales up the rest.
 
     Args:
         rate: the fraction to drop, rounded to 1 / 65536, and at most 255 / 256.
         seed: random seed; None to draw one from Keras' global generator.
-
-    Call arguments:
-        inputs: [...].
-        training: whether anything is dropped.
-
-    Returns:
-        A tensor of the same shape.
 
     Raises:
         ValueError: for a rate outside [0, 1).
@@ -76,16 +69,9 @@ def check_rate(name: str, rate: float) -> float:
 
 
 def draw_kept(shape: Tensor, rate: float, seed: Tensor, dtype: str = "float32") -> tf.Tensor:
-    """Draws which values dropout keeps.
+    """Returns 1 where dropout keeps a value and 0 where it drops one, for a shape, int32 [r], and a seed, integers [2].
 
-    Args:
-        shape: [r] int32.
-        rate: in [0, 1), the fraction to drop; rounded to 1 / NOISE_LEVELS, at most 255 / 256.
-        seed: [2] integers.
-        dtype: of the result.
-
-    Returns:
-        A tensor of that shape and type, 1 where a value is kept and 0 where it is dropped.
+    `rate`: in [0, 1), the fraction to drop; rounded to 1 / NOISE_LEVELS, at most 255 / 256.
     """
     size = tf.reduce_prod(shape)
     words = (size + BLOCK - 1) // BLOCK * (BLOCK // 4)

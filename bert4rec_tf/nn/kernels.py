@@ -13,18 +13,10 @@ from bert4rec_tf.foundation.types import Tensor
 
 
 def dense(inputs: Tensor, kernel: Tensor, bias: Tensor) -> tf.Tensor:
-    """Returns inputs kernel + bias.
+    """Returns inputs kernel + bias, [..., m], for float inputs [..., k], kernel [k, m] and bias [m] of one type.
 
     The gradient of a kernel is the product of two long columns. It is faster with the narrower one first, so if need be
     it is computed transposed.
-
-    Args:
-        inputs: float [..., k].
-        kernel: of the same type, [k, m].
-        bias: of the same type, [m].
-
-    Returns:
-        A tensor of the same type, [..., m].
     """
 
     @with_gradient
@@ -47,13 +39,9 @@ def dense(inputs: Tensor, kernel: Tensor, bias: Tensor) -> tf.Tensor:
 
 
 def gelu(inputs: Tensor) -> tf.Tensor:
-    """The exact GELU, x Phi(x) (equation 3), written with erf, which every runtime has.
+    """The exact GELU of floats, x Phi(x) (equation 3), written with erf, which every runtime has.
 
-    Args:
-        inputs: float [...].
-
-    Returns:
-        A tensor of the same shape and type. Its slope, Phi(x) + x phi(x), is computed together with the value.
+    Its slope, Phi(x) + x phi(x), is computed together with the value.
     """
 
     @with_gradient

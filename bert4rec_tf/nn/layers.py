@@ -1,9 +1,14 @@
 """The Keras layers of BERT4Rec (section 3 of the paper), as the authors' program computes them.
 
-Letters in the shapes below: batch b, length n, width d, heads h, table rows v.
+Letters in the shapes below: batch b, length n, width d, heads h, table rows v. What several layers take:
 
-Every layer passes its dtype policy on to its sublayers. Under mixed precision the matrix products and GELU run in the
-narrower type; softmax, dropout, residual sums and layer norms run in the type of the variables.
+- `initializer_stddev`: standard deviation of the truncated normal initial weights
+- `dropout`: a rate in [0, 1); it acts in calls with `training=True`
+- `padding_mask`: [b, n], True for real items; None if there is no padding
+
+A constructor raises ValueError for a rate outside [0, 1) or a size below 1. Every layer passes its dtype policy on to
+its sublayers. Under mixed precision the matrix products and GELU run in the narrower type; softmax, dropout, residual
+sums and layer norms run in the type of the variables.
 """
 
 import math
@@ -63,20 +68,9 @@ def check_size(name: str, size: int, least: int = 1) -> int:
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
 class PositionEmbedding(Configured):
-    """Adds a learnable vector per position, h_i = v_i + p_i (section 3.4).
+    """Adds a learnable vector per position, h_i = v_i + p_i (section 3.4), to `inputs [b, n, d]`.
 
-    Args:
-        max_length: N, the number of positions.
-        initializer_stddev: standard deviation of the truncated normal initial weights.
-
-    Call arguments:
-        inputs: [b, n, d] with n <= N.
-
-    Returns:
-        [b, n, d].
-
-    Raises:
-        ValueError: if n is known and above N, or N is below 1.
+    `max_length` is N, the number of positions. A call raises ValueError if n is known and above N.
     """
 
     def __init__(self, max_length: int, initializer_stddev: float = 0.02, **kwargs: Any) -> None:
@@ -106,21 +100,8 @@ class MultiHeadAttention(Configured):
     Queries, keys, values and the output each have a dense layer with a bias. Scores are divided by sqrt(d / h), and
     -10000 is added to the scores of padded keys. Dropout is applied to the probabilities.
 
-    Args:
-        num_heads: h, a divisor of d.
-        dropout: dropout rate of the probabilities.
-        initializer_stddev: standard deviation of the truncated normal initial weights.
-
-    Call arguments:
-        inputs: [b, n, d].
-        padding_mask: [b, n], True for real items; None if there is no padding.
-        training: whether dropout is applied.
-
-    Returns:
-        The outputs [b, n, d] and the probabilities before dropout [b, h, n, n] (query, key).
-
-    Raises:
-        ValueError: for a rate outside [0, 1), or if `num_heads` does not divide d.
+    `inputs [b, n, d]` give the outputs [b, n, d] and the probabilities before dropout [b, h, n, n] (query, key).
+    `num_heads` is h; building raises ValueError if it does not divide d.
     """
 
     def __init__(self, num_heads: int, dropout: float = 0.0, initializer_stddev: float = 0.02, **kwargs: Any) -> None:
@@ -164,20 +145,9 @@ class MultiHeadAttention(Configured):
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
 class FeedForward(Configured):
-    """The position-wise feed-forward network, GELU(x W1 + b1) W2 + b2 (equation 3).
+    """The position-wise feed-forward network, GELU(x W1 + b1) W2 + b2 (equation 3), of `inputs [..., d]`.
 
-    Args:
-        intermediate_dim: the inner width, 4 d in the paper.
-        initializer_stddev: standard deviation of the truncated normal initial weights.
-
-    Call arguments:
-        inputs: [..., d].
-
-    Returns:
-        [..., d].
-
-    Raises:
-        ValueError: for an inner width below 1.
+    `intermediate_dim` is the inner width, 4 d in the paper.
     """
 
     def __init__(self, intermediate_dim: int, initializer_stddev: float = 0.02, **kwargs: Any) -> None:
@@ -199,21 +169,8 @@ class FeedForward(Configured):
 class Residual(Configured):
     """The residual connection around a sublayer: LN(x + Dropout(sublayer(x))) (section 3.3).
 
-    Args:
-        dropout: dropout rate of the sublayer's output.
-        use_layer_norm: if False, x + Dropout(sublayer(x)).
-        use_residual: if False, LN(Dropout(sublayer(x))).
-
-    Call arguments:
-        inputs: [..., d], the sublayer's input.
-        outputs: [..., d], the sublayer's output.
-        training: whether dropout is applied.
-
-    Returns:
-        [..., d].
-
-    Raises:
-        ValueError: for a dropout rate outside [0, 1).
+    It takes the sublayer's `inputs` and `outputs`, both [..., d]. Without `use_layer_norm` it gives
+    x + Dropout(sublayer(x)), without `use_residual` LN(Dropout(sublayer(x))).
     """
 
     def __init__(
@@ -242,24 +199,14 @@ class Residual(Configured):
 class TransformerBlock(Configured):
     """One Transformer layer: attention and a feed-forward network, each followed by `Residual` (equations 4 to 6).
 
+    `inputs [b, n, d]` give the new hidden states [b, n, d] and the attention probabilities [b, h, n, n].
+
     Args:
         num_heads: h.
         intermediate_dim: inner width of the feed-forward network.
-        dropout: dropout rate after each sublayer.
-        attention_dropout: dropout rate of the attention probabilities.
+        dropout: rate after each sublayer.
+        attention_dropout: rate of the attention probabilities.
         use_feed_forward, use_layer_norm, use_residual: the ablations of Table 5.
-        initializer_stddev: standard deviation of the truncated normal initial weights.
-
-    Call arguments:
-        inputs: [b, n, d].
-        padding_mask: [b, n], True for real items; None if there is no padding.
-        training: whether dropout is applied.
-
-    Returns:
-        The new hidden states [b, n, d] and the attention probabilities [b, h, n, n].
-
-    Raises:
-        ValueError: for a rate outside [0, 1), a size below 1, or if `num_heads` does not divide d.
     """
 
     def __init__(
@@ -275,13 +222,9 @@ class TransformerBlock(Configured):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.num_heads = num_heads
-        self.intermediate_dim = intermediate_dim
-        self.dropout = dropout
-        self.attention_dropout = attention_dropout
-        self.use_feed_forward = use_feed_forward
-        self.use_layer_norm = use_layer_norm
-        self.use_residual = use_residual
+        self.num_heads, self.intermediate_dim = num_heads, intermediate_dim
+        self.dropout, self.attention_dropout = dropout, attention_dropout
+        self.use_feed_forward, self.use_layer_norm, self.use_residual = use_feed_forward, use_layer_norm, use_residual
         self.initializer_stddev = initializer_stddev
         policy, switches = self.dtype_policy, (dropout, use_layer_norm, use_residual)
         self.attention = MultiHeadAttention(
@@ -308,8 +251,7 @@ class TransformerBlock(Configured):
             hidden = self.feed_forward_residual(hidden, self.feed_forward(hidden), training=training)
         return hidden, probabilities
 
-    def compute_output_shape(self, input_shape: Shape) -> tuple[Shape, Shape]:
-        return input_shape, (input_shape[0], self.num_heads, input_shape[1], input_shape[1])
+    compute_output_shape = MultiHeadAttention.compute_output_shape
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
@@ -317,23 +259,9 @@ class MaskedItemHead(Configured):
     """The output layer: GELU(h W + b), layer norm, then the item table and a bias per row (equation 7).
 
     The layer norm is in the original program; equation 7 has none. The table is the input's own (tied weights), so each
-    call passes it.
+    call passes it: `hidden [..., d]`, states at masked positions, and `table [v, d]` give logits [..., v].
 
-    Args:
-        num_rows: v, the rows of the table.
-        use_layer_norm: whether to apply the layer norm.
-        initializer_stddev: standard deviation of the truncated normal initial weights.
-        use_bias: whether the layer holds the biases.
-
-    Call arguments:
-        hidden: [..., d], hidden states at masked positions.
-        table: [v, d], the item embeddings.
-
-    Returns:
-        Logits [..., v].
-
-    Raises:
-        ValueError: for a table without rows.
+    `num_rows` is v. With `use_bias` the layer holds the biases.
     """
 
     def __init__(

@@ -1,6 +1,5 @@
 """Losses: cross-entropy over a large table, and losses of positive scores against negative scores."""
 
-import functools
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
@@ -153,60 +152,50 @@ def sum_in_pieces(
         have a gradient, and of `constants` [...], the same for every piece. It returns [], of the constants' type.
     """
 
+    def floating(columns: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        return [column for column in columns if column.dtype.is_floating]
+
     @graph(jit_compile=True)
     def with_gradients(here: list[tf.Tensor], of_constants: list[tf.Tensor]):
-        sources = [*_floating(here), *of_constants]
+        sources = [*floating(here), *of_constants]
         with tf.GradientTape() as tape:
             tape.watch(sources)
             found = loss(*here, *of_constants)
         return found, tape.gradient(found, sources, unconnected_gradients="zero")
 
-    return functools.partial(_sum_in_pieces, with_gradients, piece)
+    def summed(columns: Sequence[tf.Tensor], constants: Sequence[tf.Tensor]) -> tf.Tensor:
+        columns = [tf.convert_to_tensor(part) for part in columns]
+        count, _ = _pieces(tf.shape(columns[0])[0], piece)
+        learnt = len(floating(columns))
 
+        @tf.custom_gradient
+        def total(*parts: tf.Tensor):
+            of_columns, of_constants = parts[:learnt], parts[learnt:]
+            given = iter(of_columns)
+            cut = [_cut(next(given) if one.dtype.is_floating else one, count, piece) for one in columns]
 
-def _floating(columns: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    return [column for column in columns if column.dtype.is_floating]
+            def add_piece(index: tf.Tensor, value: tf.Tensor, stacks: list[tf.TensorArray], sums: list[tf.Tensor]):
+                found, gradients = with_gradients([column[index] for column in cut], list(of_constants))
+                stacks = [stack.write(index, gradient) for stack, gradient in zip(stacks, gradients)]
+                sums = [so_far + gradient for so_far, gradient in zip(sums, gradients[learnt:])]
+                return index + 1, value + found, stacks, sums
 
+            stacks = [tf.TensorArray(column.dtype, size=count) for column in of_columns]
+            sums = [tf.zeros_like(constant) for constant in of_constants]
+            value = tf.zeros([], of_constants[0].dtype)
+            _, value, stacks, sums = tf.while_loop(
+                lambda index, *_: index < count, add_piece, (0, value, stacks, sums), parallel_iterations=1
+            )
 
-def _sum_in_pieces(
-    with_gradients: Callable[[list[tf.Tensor], list[tf.Tensor]], tuple[tf.Tensor, list[tf.Tensor]]],
-    piece: int,
-    columns: Sequence[tf.Tensor],
-    constants: Sequence[tf.Tensor],
-) -> tf.Tensor:
-    """Returns the sum of what `with_gradients` returns for every piece, with the gradients that it returns."""
-    columns, constants = [tf.convert_to_tensor(part) for part in columns], list(constants)
-    count, _ = _pieces(tf.shape(columns[0])[0], piece)
-    learnt = [place for place, column in enumerate(columns) if column.dtype.is_floating]
+            def scaled_gradients(upstream: tf.Tensor):
+                joined = [_joined(stack.stack(), column) for stack, column in zip(stacks, of_columns)]
+                return [gradient * tf.cast(upstream, gradient.dtype) for gradient in (*joined, *sums)]
 
-    @tf.custom_gradient
-    def total(*parts: tf.Tensor):
-        of_columns, of_constants = parts[: len(learnt)], parts[len(learnt) :]
-        whole = list(columns)
-        for place, column in zip(learnt, of_columns):
-            whole[place] = column
-        cut = [_cut(column, count, piece) for column in whole]
+            return value, scaled_gradients
 
-        def add_piece(index: tf.Tensor, value: tf.Tensor, stacks: list[tf.TensorArray], sums: list[tf.Tensor]):
-            found, gradients = with_gradients([column[index] for column in cut], list(of_constants))
-            stacks = [stack.write(index, gradient) for stack, gradient in zip(stacks, gradients)]
-            sums = [so_far + gradient for so_far, gradient in zip(sums, gradients[len(learnt) :])]
-            return index + 1, value + found, stacks, sums
+        return total(*floating(columns), *constants)
 
-        stacks = [tf.TensorArray(column.dtype, size=count) for column in of_columns]
-        sums = [tf.zeros_like(constant) for constant in of_constants]
-        value = tf.zeros([], of_constants[0].dtype)
-        _, value, stacks, sums = tf.while_loop(
-            lambda index, *_: index < count, add_piece, (0, value, stacks, sums), parallel_iterations=1
-        )
-
-        def scaled_gradients(upstream: tf.Tensor):
-            joined = [_joined(stack.stack(), column) for stack, column in zip(stacks, of_columns)]
-            return [gradient * tf.cast(upstream, gradient.dtype) for gradient in (*joined, *sums)]
-
-        return value, scaled_gradients
-
-    return total(*_floating(columns), *constants)
+    return summed
 
 
 # The losses below work element by element: positives [...], negatives [..., c], result [...]. The caller averages them
@@ -235,16 +224,17 @@ def top1(positives: Tensor, negatives: Tensor, valid: Tensor | None = None) -> t
         valid: bool, broadcast to [..., c]; False where there is no negative. None if all are valid.
     """
     weights = _weights(negatives, valid)
-    terms = tf.nn.sigmoid(negatives - positives[..., None]) + tf.nn.sigmoid(_square(negatives))
     count = tf.reduce_sum(weights, axis=-1) + 1.0
-    return (tf.reduce_sum(weights * terms, axis=-1) + 0.5) / count
+    return (tf.reduce_sum(weights * _top1_terms(positives, negatives), axis=-1) + 0.5) / count
 
 
 def top1_max(positives: Tensor, negatives: Tensor, valid: Tensor | None = None) -> tf.Tensor:
     """TOP1-max (Hidasi & Karatzoglou 2018): TOP1's terms weighted by the softmax over the negatives."""
-    softmax = tf.exp(_log_softmax(negatives, valid))
-    terms = tf.nn.sigmoid(negatives - positives[..., None]) + tf.nn.sigmoid(_square(negatives))
-    return tf.reduce_sum(softmax * terms, axis=-1)
+    return tf.reduce_sum(tf.exp(_log_softmax(negatives, valid)) * _top1_terms(positives, negatives), axis=-1)
+
+
+def _top1_terms(positives: Tensor, negatives: Tensor) -> tf.Tensor:
+    return tf.nn.sigmoid(negatives - positives[..., None]) + tf.nn.sigmoid(_square(negatives))
 
 
 def bpr_max(

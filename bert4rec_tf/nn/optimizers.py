@@ -30,9 +30,7 @@ class WarmUpLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(self, learning_rate: float, steps: float, warmup_steps: int) -> None:
-        self.learning_rate = learning_rate
-        self.steps = steps
-        self.warmup_steps = warmup_steps
+        self.learning_rate, self.steps, self.warmup_steps = learning_rate, steps, warmup_steps
 
     def __call__(self, step: Tensor) -> Tensor:
         step = ops.cast(step, "float32")
@@ -70,11 +68,8 @@ class BertAdam(keras.optimizers.Optimizer):
         **kwargs: Any,
     ) -> None:
         super().__init__(learning_rate=learning_rate, name=name, **kwargs)
-        self.decay = decay
-        self.beta_1 = beta_1
-        self.beta_2 = beta_2
-        self.epsilon = epsilon
-        self.bias_correction = bias_correction
+        self.decay, self.beta_1, self.beta_2 = decay, beta_1, beta_2
+        self.epsilon, self.bias_correction = epsilon, bias_correction
 
     def build(self, variables: list[keras.Variable]) -> None:
         if self.built:
@@ -101,14 +96,8 @@ class BertAdam(keras.optimizers.Optimizer):
         self.assign_sub(variable, rate * step)
 
     def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "decay": self.decay,
-            "beta_1": self.beta_1,
-            "beta_2": self.beta_2,
-            "epsilon": self.epsilon,
-            "bias_correction": self.bias_correction,
-        }
+        own = ("decay", "beta_1", "beta_2", "epsilon", "bias_correction")
+        return {**super().get_config(), **{name: getattr(self, name) for name in own}}
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
@@ -181,7 +170,7 @@ class RowwiseAdagrad(BertAdam):
         self._first_moments, self._second_moments, self._row_sums = [], [], []
         for variable in variables:
             sums = first = second = None
-            if self.by_rows(variable):
+            if variable.path in self.tables:
                 sums = self.add_variable(variable.shape[:1], initializer="zeros", name=f"{variable.name}_row_sums")
             else:
                 first, second = (self.add_variable_from_reference(variable, name) for name in ("first", "second"))
@@ -189,10 +178,6 @@ class RowwiseAdagrad(BertAdam):
             self._second_moments.append(second)
             self._row_sums.append(sums)
         self._decayed = [variable.name not in NOT_DECAYED for variable in variables]
-
-    def by_rows(self, variable: keras.Variable) -> bool:
-        """Whether a variable is one of the tables."""
-        return variable.path in self.tables
 
     def update_step(self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor) -> None:
         if not isinstance(gradient, tf.IndexedSlices):

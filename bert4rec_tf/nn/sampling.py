@@ -1,4 +1,4 @@
-"""Losses over a sample of the items, for catalogues whose whole softmax costs too much."""
+"""Losses [t] over a sample of the items, for catalogues whose whole softmax costs too much."""
 
 import math
 
@@ -10,16 +10,13 @@ NEVER = -1e30
 
 
 def draw(seed: Tensor, number: int, num_items: int, how: str) -> tuple[tf.Tensor, tf.Tensor]:
-    """Draws items with replacement.
+    """Draws `number` (c) items with replacement, the same ones for the same seed, int64 [2].
 
-    Args:
-        seed: int64 [2]; the same seed draws the same items.
-        number: c, how many are drawn.
-        num_items: n; items are numbered by falling count.
-        how: "uniform", or "log_uniform": item i with probability log((i + 1) / i) / log(n + 1).
+    `how` is "uniform", or "log_uniform": item i with probability log((i + 1) / i) / log(n + 1). Items are numbered from
+    1 to n by falling count.
 
     Returns:
-        The items, int32 [c], from 1 to n, and the logarithm of how often each is expected among the c, float32 [c].
+        The items, int32 [c], and the logarithm of how often each is expected among the c, float32 [c].
     """
     if how == "uniform":
         items = tf.random.stateless_uniform([number], seed, 1, num_items + 1, tf.int32)
@@ -42,9 +39,6 @@ def sampled_softmax(positives: Tensor, negatives: Tensor, hits: Tensor, log_coun
         negatives: [t, c], the scores of the sample.
         hits: bool [t, c], True where the sample has the target itself, which does not count.
         log_counts: [c], from `draw`.
-
-    Returns:
-        [t].
     """
     corrected = tf.where(hits, tf.cast(NEVER, negatives.dtype), negatives - tf.cast(log_counts, negatives.dtype))
     return tf.reduce_logsumexp(tf.concat([positives[:, None], corrected], axis=1), axis=1) - positives
@@ -60,9 +54,6 @@ def gbce(positives: Tensor, negatives: Tensor, hits: Tensor, num_items: int, cal
         positives, negatives, hits: as for `sampled_softmax`; drawn uniformly.
         num_items: n.
         calibration: t, from 0 (binary cross-entropy) to 1.
-
-    Returns:
-        [t].
     """
     count = negatives.shape[1]
     alpha = min(1.0, count / max(1, num_items - 1))
