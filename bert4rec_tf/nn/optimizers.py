@@ -200,11 +200,13 @@ def adagrad_rows(table: tf.Variable, sums: tf.Variable, gradient: tf.IndexedSlic
     table.scatter_sub(tf.IndexedSlices(steps, rows))
 
 
-def combined(slices: tf.IndexedSlices) -> tf.IndexedSlices:
-    """Returns the same gradient with each row once."""
-    rows, places = tf.unique(slices.indices)
-    values = tf.math.unsorted_segment_sum(slices.values, places, tf.size(rows))
-    return tf.IndexedSlices(values, rows, slices.dense_shape)
+def combined(gradient: Tensor) -> Tensor:
+    """Returns the same gradient; one of `tf.IndexedSlices` with each row once."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    rows, places = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
+    return tf.IndexedSlices(values, rows, gradient.dense_shape)
 
 
 def _scaled(gradient: Tensor, scale: Tensor) -> Tensor:

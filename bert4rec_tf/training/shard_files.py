@@ -2,7 +2,6 @@
 
 import json
 import re
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,7 +55,7 @@ class ShardFiles:
         """
         failure: CorruptFileError | None = None
         try:
-            found = _checked(self.path(step))
+            found = npz.checked(self.path(step))
             if any(found[name].shape != tuple(one.shape) for name, one in self._held.items()):
                 raise CorruptFileError(f"{self.path(step)}: has other rows")
         except CorruptFileError as error:
@@ -82,7 +81,7 @@ class ShardFiles:
         Raises:
             CorruptFileError: if a file is damaged.
         """
-        shards = [_checked(self.path(step, index)) for index in range(self.table.count)]
+        shards = [npz.checked(self.path(step, index)) for index in range(self.table.count)]
         others = {variable.path: variable for variable in model.variables}
         arrays: dict[str, np.ndarray | npz.Pieces] = {}
         rows = self.table.num_rows
@@ -107,14 +106,3 @@ def _in_turn(shards: list[np.ndarray], rows: int) -> Iterator[np.ndarray]:
             held = block[index :: len(shards)]
             held[...] = shard[begin // len(shards) :][: len(held)]
         yield block
-
-
-def _checked(path: Path) -> dict[str, np.ndarray]:
-    """Returns the arrays of a file, to be read where they are used, after their checksums were verified."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            if archive.testzip() is not None:
-                raise CorruptFileError(f"{path}: cannot be read (a checksum does not fit)")
-    except npz.UNREADABLE as error:
-        raise CorruptFileError(f"{path}: cannot be read ({error})") from error
-    return npz.mapped(path)

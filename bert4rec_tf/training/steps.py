@@ -30,17 +30,10 @@ SEED_STRIDE = 1_000_000_007
 
 
 def strategy_for(replicas: int) -> tf.distribute.Strategy | None:
-    """Returns the strategy that splits each batch over several devices: GPUs if there are any, else virtual CPUs.
+    """Returns the strategy that splits each batch over several devices; None for one.
 
-    If the process has joined other machines (`workers.join`), the devices are those of all machines.
-
-    Create the model and the optimizer under `strategy.scope()`.
-
-    Args:
-        replicas: number of devices.
-
-    Returns:
-        The strategy; None for one device.
+    The devices are GPUs if there are any, else virtual CPUs; if the process has joined other machines (`workers.join`),
+    those of all machines. Create the model and the optimizer under `strategy.scope()`.
 
     Raises:
         UserError: if there are fewer devices. Virtual CPUs must be created before TensorFlow starts its devices.
@@ -170,7 +163,7 @@ def _shared_step(
             loss, gradients = part_of_loss({**part, **looked_up}, share)
         shared = [loss, tf.identity(stopping), *gradients]
         loss, stopping, *gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, shared)
-        gradients = [_combined(gradient) for gradient in gradients]
+        gradients = [optimizers.combined(gradient) for gradient in gradients]
         gradients, norm = optimizers.clip(gradients, settings.clip_norm)
         if model.sharded is not None:
             of_rows = [gradients.pop() for _ in looked_up[ROWS]][::-1]
@@ -182,29 +175,19 @@ def _shared_step(
         with strategy.scope():
             rate = tf.convert_to_tensor(optimizer.learning_rate)
             loss, norm, stopping, gradients = strategy.run(replica, args=(batch, tf.convert_to_tensor(stopping)))
-            _update(strategy, optimizer, gradients, model.trainable_variables)
+            # The optimizer's own `apply` would sum the gradients again.
+            for gradient, variable in zip(gradients, model.trainable_variables, strict=True):
+                strategy.extended.update(
+                    variable.value,
+                    lambda copy, gradient: optimizer.update_step(gradient, copy, rate),
+                    args=(gradient,),
+                    group=False,
+                )
+            optimizer.iterations.assign_add(1)
             loss, norm, stopping = (strategy.experimental_local_results(value)[0] for value in (loss, norm, stopping))
         return {"loss": loss, "gradient_norm": norm, "learning_rate": rate, "stopping": stopping}
 
     return step
-
-
-def _update(
-    strategy: tf.distribute.Strategy,
-    optimizer: optimizers.BertAdam,
-    gradients: list[Tensor],
-    variables: list[keras.Variable],
-) -> None:
-    """Updates every replica's copy of the variables. The optimizer's own `apply` would sum the gradients again."""
-    rate = optimizer.learning_rate
-    for gradient, variable in zip(gradients, variables, strict=True):
-        strategy.extended.update(
-            variable.value,
-            lambda copy, gradient: optimizer.update_step(gradient, copy, rate),
-            args=(gradient,),
-            group=False,
-        )
-    optimizer.iterations.assign_add(1)
 
 
 def _loss_and_gradients(
@@ -224,17 +207,13 @@ def _loss_and_gradients(
         if variable.path not in tables:
             gradients[index] = tf.convert_to_tensor(gradient)
         elif isinstance(gradient, tf.IndexedSlices):
-            gradients[index] = _combined(gradient)
+            gradients[index] = optimizers.combined(gradient)
         else:
             raise UserError(
                 f"`optimizer` must be adam or adagrad where a step reads a whole table, here {variable.name}; a loss "
                 f"that samples the items reads few rows. Received: optimizer={ROWWISE}"
             )
     return loss, gradients + [tf.convert_to_tensor(gradient) for gradient in of_rows]
-
-
-def _combined(gradient: Tensor) -> Tensor:
-    return optimizers.combined(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
 def _part(batch: Batch, number: Tensor, count: int) -> Batch:

@@ -144,18 +144,14 @@ class Trainer:
         batches = self.batches(self.state.step)
         step = make_step(self.model, self.optimizer, self.settings, self.strategy, batches.element_spec)
         progress = Progress(
-            self.title,
-            self._end,
-            self.state.step,
-            self.settings.batch_size,
-            silent=self.silent,
-            later=self.later_steps,
+            self.title, self._end, self.state.step, self.settings.batch_size, self.silent, later=self.later_steps
         )
         progress.say(f"{self.title}: compiling the graph, which makes the first step slow")
         writes = self.team.is_chief and not isinstance(self.folder, Url)  # A store cannot append to a file.
         place = self.folder / "tensorboard" if writes else None
         tensorboard = TensorBoardWriter(place, self.state.step, self.settings.clip_norm)
-        clock = _Clock(self.state.seconds)
+        begin = time.monotonic() - self.state.seconds
+        saved = time.monotonic()
         with contextlib.closing(progress), contextlib.closing(tensorboard), interrupts_wait() as interrupted:
             for batch in batches:
                 stopping = (float(interrupted()),) if self.team.count > 1 else ()
@@ -164,16 +160,16 @@ class Trainer:
                 self._count(values)
                 tensorboard.add(self.state.step, values)
                 progress.advance(loss=self.state.loss_sum / self.state.loss_count, rate=values["learning_rate"])
-                self.state.seconds = clock.seconds()
+                self.state.seconds = time.monotonic() - begin
                 is_due = self.state.step == self._end or self.state.step % self.settings.evaluate_every == 0
                 if is_due:
                     self._evaluate(progress, tensorboard)
-                    self.state.seconds = clock.seconds()
+                    self.state.seconds = time.monotonic() - begin
                 stop = self._stops(stopped, interrupted())
-                if is_due or clock.since_saved() >= self.checkpoint_seconds or stop:
+                if is_due or time.monotonic() - saved >= self.checkpoint_seconds or stop:
                     self._save()
                     tensorboard.flush()
-                    clock.saved()
+                    saved = time.monotonic()
                 if stop:
                     raise KeyboardInterrupt
                 if self.state.finished:
@@ -220,7 +216,9 @@ class Trainer:
                 self._shards.save(state.step)
             if self.team.is_chief:
                 checkpoints.save(self.folder / BEST, self._variables, asdict(state))
-        state.finished = state.step == self._end or self._should_stop()
+        since_best = sum(row["step"] > state.best_step for row in state.curve)
+        has_stalled = bool(state.best_step) and 0 < self.settings.patience <= since_best
+        state.finished = state.step == self._end or has_stalled
         if self.team.is_chief:
             write_curve(self.folder / "curve.csv", state.curve)
             if state.finished and plots.available():
@@ -229,29 +227,6 @@ class Trainer:
         progress.say(f"{self.title}: step {state.step:,}, {state.seconds / 60:.1f} minutes: {values}")
         if self.watch is not None:
             self.watch(row)
-
-    def _should_stop(self) -> bool:
-        if not self.settings.patience or not self.state.best_step:
-            return False
-        since = [row for row in self.state.curve if row["step"] > self.state.best_step]
-        return len(since) >= self.settings.patience
-
-
-class _Clock:
-    """Counts the training time, including the time before a resume, and the time since the last checkpoint."""
-
-    def __init__(self, spent: float) -> None:
-        self._spent = spent
-        self._begin = self._saved = time.monotonic()
-
-    def seconds(self) -> float:
-        return self._spent + time.monotonic() - self._begin
-
-    def since_saved(self) -> float:
-        return time.monotonic() - self._saved
-
-    def saved(self) -> None:
-        self._saved = time.monotonic()
 
 
 def write_curve(path: Path, curve: list[dict[str, float]]) -> None:
