@@ -61,14 +61,14 @@ def rank(
     """Ranks the test items of a block of users, at these `rows` of `LeaveOneOut.users`. Writes beside the model.
 
     `data`, `candidates` and `model` are files, of the conversion, of the negatives and of `keep_model`. No other model
-    ever has this path, for a process keeps what it has read. `correction`: as for `popularity.rank`.
+    ever has this path, for a process keeps what it has read. `correction`: as for `popularity.ranker`.
     """
     everybody = opened(data)
     split = LeaveOneOut(everybody.only(LeaveOneOut(everybody).users[rows]))
     drawn = npz.mapped(candidates)
     negatives = {name: np.array(drawn[name][rows]) for name in PROTOCOLS if name in drawn}
     task = RankingTask.of(split, "test", negatives, all_items=True)
-    found = popularity.rank(_kept_model(model), task, correction)
+    found = popularity.ranker(_kept_model(model), correction).ranked(task)
     content = {}
     for name in found.ranks:
         items = np.flatnonzero(found.listed[name])

@@ -11,12 +11,9 @@ from bert4rec_tf.config.run import Run
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.data.sources.synthetic import MarkovCatalogue
-from bert4rec_tf.evaluation.metrics import POPULAR, random_metrics
+from bert4rec_tf.evaluation.metrics import COUNTED, POPULAR, random_metrics
 from bert4rec_tf.evaluation.ranking import Metrics, Ranker, RankingTask
 from bert4rec_tf.models import MODELS, Recommender
-
-COUNTED = ("pop", "item_cooccurrence")
-"""The models that every run is compared with: they take seconds, with the settings they have by default."""
 
 
 def measure_baselines(

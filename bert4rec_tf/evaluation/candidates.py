@@ -1,7 +1,6 @@
 """The negatives that a target is ranked among: drawn once per data set, the same for every model. Only NumPy."""
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +40,7 @@ def draw_popular(
     def draw(rng: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
         return sequences.items[rng.integers(sequences.num_actions, size=size)]
 
-    return _draw(sequences, users, num_negatives, [seed, 0], draw, sequences.vocabulary.counts, first_block)
+    return _draw(sequences, users, num_negatives, (seed, 0, first_block), draw, sequences.vocabulary.counts)
 
 
 def draw_uniform(
@@ -52,7 +51,7 @@ def draw_uniform(
     def draw(rng: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
         return rng.integers(1, sequences.num_items + 1, size, np.int32)
 
-    return _draw(sequences, users, num_negatives, [seed, 1], draw, np.ones(sequences.num_items), first_block)
+    return _draw(sequences, users, num_negatives, (seed, 1, first_block), draw, np.ones(sequences.num_items))
 
 
 SAMPLERS = {POPULAR: draw_popular, UNIFORM: draw_uniform}
@@ -105,18 +104,20 @@ def _draw(
     sequences: Sequences,
     users: np.ndarray,
     num_negatives: int,
-    seed: list[int],
+    seeds: tuple[int, int, int],
     draw: Draw,
     weights: np.ndarray,
-    first_block: int,
 ) -> np.ndarray:
-    """Draws block by block. `seed` holds the user's seed and the sampler's; every block has its own random stream."""
+    """Draws block by block, each with its own random stream. `seeds`: the user's, the sampler's, and the first block.
+
+    `weights`, [n], are in proportion to the probabilities of `draw`.
+    """
+    seed, of_sampler, first_block = seeds
     drawn = np.zeros((len(users), num_negatives), np.int32)
     block = users_of_a_block(sequences.num_items)
     for number, start in enumerate(range(0, len(users), block), start=first_block):
-        part, rng = slice(start, start + block), np.random.default_rng([seed[0], number, seed[1]])
-        taken = _seen(sequences, users[part])
-        _draw_block(taken, drawn[part], partial(draw, rng), partial(_draw_all, weights, rng))
+        part, rng = slice(start, start + block), np.random.default_rng([seed, number, of_sampler])
+        _draw_block(_seen(sequences, users[part]), drawn[part], rng, draw, weights)
     return drawn
 
 
@@ -132,14 +133,12 @@ def _seen(sequences: Sequences, users: np.ndarray) -> np.ndarray:
 
 
 def _draw_block(
-    taken: np.ndarray,
-    drawn: np.ndarray,
-    draw: Callable[[tuple[int, int]], np.ndarray],
-    draw_all: Callable[[np.ndarray, int], np.ndarray],
+    taken: np.ndarray, drawn: np.ndarray, rng: np.random.Generator, draw: Draw, weights: np.ndarray
 ) -> None:
     """Fills `drawn` by rejection sampling, for all users of the block at once.
 
-    `draw_all` serves the users who still lack negatives after ROUNDS rounds.
+    Users who still lack negatives after ROUNDS rounds get theirs from the same distribution at once: each free item has
+    an exponential arrival time with its weight as the rate, and the first arrivals are drawn.
     """
     num_negatives = drawn.shape[1]
     wanted = np.minimum(num_negatives, (~taken).sum(axis=1))
@@ -148,7 +147,7 @@ def _draw_block(
     for _ in range(ROUNDS):
         if not len(unfinished):
             return
-        items = draw((len(unfinished), num_negatives + num_negatives // 4 + 1))
+        items = draw(rng, (len(unfinished), num_negatives + num_negatives // 4 + 1))
         fresh = ~taken[unfinished[:, None], items] & _first_in_row(items)
         places = filled[unfinished, None] + np.cumsum(fresh, axis=1) - 1
         row, column = np.nonzero(fresh & (places < wanted[unfinished, None]))
@@ -158,7 +157,10 @@ def _draw_block(
         filled += np.bincount(owner, minlength=len(filled))
         unfinished = unfinished[filled[unfinished] < wanted[unfinished]]
     for user in unfinished:
-        drawn[user, filled[user] : wanted[user]] = draw_all(~taken[user, 1:], wanted[user] - filled[user])
+        items = np.flatnonzero(~taken[user, 1:])
+        with np.errstate(divide="ignore"):  # an item without actions arrives after all others
+            arrivals = rng.exponential(size=len(items)) / weights[items]
+        drawn[user, filled[user] : wanted[user]] = items[np.argsort(arrivals)[: wanted[user] - filled[user]]] + 1
 
 
 def _first_in_row(items: np.ndarray) -> np.ndarray:
@@ -171,14 +173,3 @@ def _first_in_row(items: np.ndarray) -> np.ndarray:
     first = np.ones(items.shape, bool)
     first[row, keys[row, column] & ((1 << bits) - 1)] = False
     return first
-
-
-def _draw_all(weights: np.ndarray, rng: np.random.Generator, free: np.ndarray, size: int) -> np.ndarray:
-    """Draws `size` of the free items from the same distribution at once.
-
-    Gives each item an exponential arrival time with its weight as the rate; the first `size` arrivals are drawn.
-    """
-    items = np.flatnonzero(free)
-    with np.errstate(divide="ignore"):  # an item without actions arrives after all others
-        arrivals = rng.exponential(size=len(items)) / weights[items]
-    return items[np.argsort(arrivals)[:size]] + 1

@@ -13,6 +13,9 @@ PROTOCOLS = (POPULAR, UNIFORM, FULL)
 """What a target is ranked among: 100 items drawn by popularity (as in the paper), 100 drawn uniformly, or all items
 that are not in the user's history."""
 
+COUNTED = {"pop": "POP", "item_cooccurrence": "item_cooccurrence"}
+"""The models that every run is compared with, and what tables call them: they take seconds, with default settings."""
+
 METRICS = ("hr@1", "hr@5", "hr@10", "ndcg@5", "ndcg@10", "mrr")
 LIST_LENGTH = 10
 LIST_METRICS = tuple(f"{name}@{LIST_LENGTH}" for name in ("coverage", "popularity", "novelty"))

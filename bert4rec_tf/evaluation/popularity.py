@@ -13,7 +13,7 @@ import tensorflow as tf
 from bert4rec_tf.config.popularity import check
 from bert4rec_tf.evaluation.full_ranking import Products
 from bert4rec_tf.evaluation.metrics import metrics
-from bert4rec_tf.evaluation.ranking import Ranked, Ranker, RankingTask, rank_targets
+from bert4rec_tf.evaluation.ranking import Ranker, RankingTask, rank_targets
 from bert4rec_tf.evaluation.sharded_ranking import ShardedProducts, sharded_score
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models import Recommender
@@ -65,8 +65,8 @@ def ranker(
         correction: log_counts and alpha of `corrected`.
         strategy: of the workers, if they share the item table (`sharded_ranking`).
     """
+    added = None if correction is None else -penalties(*correction)
     if model.sharded is not None:
-        added = None if correction is None else -penalties(*correction)
         shared = ShardedProducts(model, model.sharded, strategy, added)
         return Ranker(sharded_score(model, model.sharded, strategy), model.max_history, products=shared)
     score = model.score if correction is None else corrected(model.score, *correction)
@@ -74,22 +74,8 @@ def ranker(
     if found is None:
         return Ranker(score, model.max_history)
     table, bias = found
-    biases = [] if bias is None else [bias]
-    if correction is not None:
-        biases.append(-penalties(*correction))
-    products = Products(model.user_vectors, table, biases, model.num_items)
-    return Ranker(score, model.max_history, products=products)
-
-
-def rank(
-    model: Recommender,
-    task: RankingTask,
-    correction: tuple[np.ndarray, float] | None = None,
-    title: str | None = None,
-    strategy: tf.distribute.Strategy | None = None,
-) -> Ranked:
-    """Ranks with a model's `ranker`."""
-    return ranker(model, correction, strategy).ranked(task, title)
+    biases = [one for one in (bias, added) if one is not None]
+    return Ranker(score, model.max_history, products=Products(model.user_vectors, table, biases, model.num_items))
 
 
 def compare(ranker: Ranker, task: RankingTask, log_counts: np.ndarray) -> dict[float, float]:

@@ -35,9 +35,6 @@ class RankingTask:
         targets: [k] int32, their held-out items.
         negatives: protocol -> int32 [k, c], filled with 0 if there are fewer.
         all_items: whether to also rank the target among all items that are not in its history.
-
-    Raises:
-        ValueError: if there is no protocol.
     """
 
     histories: Sequences
@@ -45,10 +42,6 @@ class RankingTask:
     targets: np.ndarray
     negatives: Mapping[str, np.ndarray]
     all_items: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.negatives:
-            raise ValueError("`negatives` must hold at least one protocol. Received: {}")
 
     @classmethod
     def of(
@@ -164,7 +157,11 @@ class Ranker:
         self._best_among = graph(_best_among, reduce_retracing=True)
 
     def ranks(
-        self, task: RankingTask, title: str | None = None, share: tuple[int, int] = (0, 1)
+        self,
+        task: RankingTask,
+        title: str | None = None,
+        share: tuple[int, int] = (0, 1),
+        listed: Mapping[str, np.ndarray] | None = None,
     ) -> dict[str, np.ndarray]:
         """Ranks each target under every protocol, in one pass over the model.
 
@@ -173,6 +170,7 @@ class Ranker:
             title: of the progress; None to show none.
             share: (i, n) ranks every n-th batch from batch i on, and leaves the other ranks 0. So the sum over all
                 shares is what one call gives, to the bit.
+            listed: protocol -> int64 [n + 1]; counts there, with all items, in how many lists each item is (`ranked`).
 
         Returns:
             Protocol -> int32 [k], 0 for the best.
@@ -180,62 +178,47 @@ class Ranker:
         Raises:
             UserError: if a score is NaN.
         """
-        return self._ranks(task, title, {}, share)
-
-    def ranked(self, task: RankingTask, title: str | None = None) -> Ranked:
-        """Returns `ranks`, the numbers of candidates and what is listed.
-
-        A list is the best LIST_LENGTH of what the target is ranked among, itself included.
-
-        Args:
-            task: what to rank, among all items too.
-            title: as for `ranks`.
-
-        Raises:
-            UserError: if a score is NaN.
-        """
-        listed = {protocol: np.zeros(task.histories.num_items + 1, np.int64) for protocol in task.protocols}
-        ranks = self._ranks(task, title, listed)
-        return Ranked(ranks, {name: task.num_candidates(name).astype(np.int32) for name in task.protocols}, listed)
-
-    def measure(self, task: RankingTask) -> Metrics:
-        """Returns every metric of every protocol (`Ranked.metrics`)."""
-        return self.ranked(task).metrics(task.histories.counts()[1:], task.histories.num_users)
-
-    def _ranks(
-        self, task: RankingTask, title: str | None, listed: dict[str, np.ndarray], share: tuple[int, int] = (0, 1)
-    ) -> dict[str, np.ndarray]:
-        """Returns the ranks, and counts in `listed` how many lists each item is in: protocol -> int64 [n + 1]."""
         ranks = {protocol: np.zeros(len(task.users), np.int32) for protocol in task.protocols}
-        size = self._users_at_once(task)
+        size = self.batch_size
+        if task.all_items and self._scores_all_at_once:
+            size = min(size, max(1, BLOCK_ELEMENTS // task.histories.num_items))
         progress = Progress(title or "", -(-len(task.users) // size), examples_per_step=size, silent=title is None)
         for rows, batch in itertools.islice(self._batches(task, size), share[0], None, share[1]):
             if task.all_items:
-                found = self._rank_among_all(task, rows, batch, listed)
+                found = self._rank_among_all(task, rows, batch, listed or {})
             else:
-                found = _sampled_ranks(task, self._reaching(batch, task.candidates(rows)))
+                candidates = task.candidates(rows)
+                scores = self._score_candidates(batch, candidates).numpy()
+                found = _sampled_ranks(task, reaching(scores, candidates))
             for protocol, values in found.items():
                 ranks[protocol][rows] = values
             progress.advance()
         progress.close()
         return ranks
 
-    def candidate_scores(self, task: RankingTask) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the scores of the target (column 0) and of every negative, and the items in these columns.
+    def ranked(self, task: RankingTask, title: str | None = None) -> Ranked:
+        """Returns `ranks`, the numbers of candidates and what is listed.
 
-        Returns:
-            float32 and int32 [k, 1 + c]; the item 0 stands where there is none.
+        A list is the best LIST_LENGTH of what the target is ranked among, itself included. The task has all items.
+        """
+        listed = {protocol: np.zeros(task.histories.num_items + 1, np.int64) for protocol in task.protocols}
+        ranks = self.ranks(task, title, listed=listed)
+        return Ranked(ranks, {name: task.num_candidates(name).astype(np.int32) for name in task.protocols}, listed)
+
+    def measure(self, task: RankingTask) -> Metrics:
+        """Returns every metric of every protocol (`Ranked.metrics`)."""
+        return self.ranked(task).metrics(task.histories.counts()[1:], task.histories.num_users)
+
+    def candidate_scores(self, task: RankingTask) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the scores of the target (column 0) and of every negative, and these items, both [k, 1 + c].
+
+        The item 0 stands where there is none.
         """
         candidates = task.candidates(slice(None))
         scores = np.empty(candidates.shape, np.float32)
         for rows, batch in self._batches(task, self.batch_size):
             scores[rows] = self._score_candidates(batch, candidates[rows]).numpy()
         return scores, candidates
-
-    def _users_at_once(self, task: RankingTask) -> int:
-        if task.all_items and self._scores_all_at_once:
-            return min(self.batch_size, max(1, BLOCK_ELEMENTS // task.histories.num_items))
-        return self.batch_size
 
     def _batches(self, task: RankingTask, size: int) -> Iterator[tuple[np.ndarray, Batch]]:
         """Yields batches of users with histories of similar length."""
@@ -247,12 +230,8 @@ class Ranker:
             items, kept = task.histories.last(task.users[rows], width)
             yield rows, {"users": task.users[rows].astype(np.int32), "items": items, "lengths": kept}
 
-    def _reaching(self, batch: Batch, candidates: np.ndarray) -> np.ndarray:
-        """Returns which candidates reach the score of the target in column 0, bool [b, 1 + c]."""
-        return reaching(self._score_candidates(batch, candidates).numpy(), candidates)
-
     def _rank_among_all(
-        self, task: RankingTask, rows: np.ndarray, batch: Batch, listed: dict[str, np.ndarray]
+        self, task: RankingTask, rows: np.ndarray, batch: Batch, listed: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
         candidates, seen = task.candidates(rows), task.seen(rows)
         everything = np.concatenate([candidates, seen], axis=1)

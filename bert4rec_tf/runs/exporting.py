@@ -9,8 +9,7 @@ import numpy as np
 from bert4rec_tf.config.popularity import CHOOSE, CORRECTION
 from bert4rec_tf.config.run import Run
 from bert4rec_tf.data.sequences import Vocabulary
-from bert4rec_tf.evaluation.baselines import COUNTED
-from bert4rec_tf.evaluation.metrics import COLD
+from bert4rec_tf.evaluation.metrics import COLD, COUNTED
 from bert4rec_tf.export import portable, saved_model
 from bert4rec_tf.export.item_index import INDEX, K
 from bert4rec_tf.export.layout import SAVED_MODEL

@@ -19,7 +19,7 @@ from bert4rec_tf.data.reading.features import with_features
 from bert4rec_tf.data.sequences import Sequences, Vocabulary, joined
 from bert4rec_tf.data.sources import given
 from bert4rec_tf.evaluation.candidates import SAMPLERS
-from bert4rec_tf.evaluation.metrics import FULL, POPULAR
+from bert4rec_tf.evaluation.metrics import COUNTED, FULL, POPULAR
 from bert4rec_tf.evaluation.ranking import Ranker, RankingTask
 from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.export.layout import CONFIG, MODEL
@@ -245,8 +245,8 @@ class FittedModel:
         data = card.get("data", {})
         sizes = ", ".join(f"{data[name]:,} {name}" for name in ("users", "items", "actions") if name in data)
         lines = [f"{card.get('model')} of {data.get('name')}: {sizes}"]
+        shown = {"test": "", **{name: f"{title} " for name, title in COUNTED.items()}}
         for protocol, among in ((POPULAR, "popular items"), (FULL, "all unseen items")):
-            shown = {"test": "", "pop": "POP ", "item_cooccurrence": "item_cooccurrence "}
             cells = [f"{title}{found[key][protocol]['ndcg@10']:.3f}" for key, title in shown.items() if key in found]
             lines += [f"  NDCG@10 among {among}: {', '.join(cells)}"] * bool(cells)
         if card.get("run", {}).get("training", {}).get("protocol") == ALL:

@@ -257,11 +257,11 @@ class Experiment:
     def rank(
         self, model: Recommender, correction: tuple[np.ndarray, float] | None = None, title: str | None = None
     ) -> Ranked:
-        """Ranks the test items with a model (`popularity.rank`)."""
-        return popularity.rank(model, self._test_task, correction, title, self.team.strategy)
+        """Ranks the test items with a model, corrected as by `popularity.ranker`."""
+        return popularity.ranker(model, correction, self.team.strategy).ranked(self._test_task, title)
 
     def counted(self, name: str) -> Recommender:
-        """Returns a model of `baselines.COUNTED`, from what the measured model has learnt from."""
+        """Returns a model of `metrics.COUNTED`, from what the measured model has learnt from."""
         return counted(name, self.training_part(measured_phase(self.run)))
 
     @cached_property

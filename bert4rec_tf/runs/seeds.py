@@ -9,14 +9,13 @@ import numpy as np
 
 from bert4rec_tf.config.run import Run
 from bert4rec_tf.data.sources import datasets
-from bert4rec_tf.evaluation.metrics import METRICS, PROTOCOLS
+from bert4rec_tf.evaluation.metrics import COUNTED, METRICS, PROTOCOLS
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.runs import warm_start
 from bert4rec_tf.runs.pipeline import execute
 
 SUMMARY = "seeds.json"
-UNSEEDED = ("pop", "item_cooccurrence", "ceiling")
 
 
 def folder_of(run: Run, folder: Path | None = None) -> Path:
@@ -62,7 +61,7 @@ def repeat(run: Run, seeds: Sequence[int], workdir: Path | str | None = None, **
             protocol: {name: _summary([metrics["test"][protocol][name] for metrics in results]) for name in METRICS}
             for protocol in PROTOCOLS
         },
-        **{name: results[0][name] for name in UNSEEDED if name in results[0]},
+        **{name: results[0][name] for name in (*COUNTED, "ceiling") if name in results[0]},
     }
     files.write_json(folder / SUMMARY, content)
     return content

@@ -11,12 +11,11 @@ from bert4rec_tf.config.data_names import family
 from bert4rec_tf.config.paper import paper
 from bert4rec_tf.config.popularity import CORRECTION
 from bert4rec_tf.config.run import ALL, RETRAIN, SELECT
-from bert4rec_tf.evaluation.metrics import COLD, FULL, LIST_METRICS, METRICS, POPULAR, PROTOCOLS, UNIFORM
+from bert4rec_tf.evaluation.metrics import COLD, COUNTED, FULL, LIST_METRICS, METRICS, POPULAR, PROTOCOLS, UNIFORM
 from bert4rec_tf.export.layout import SAVED_MODEL
 from bert4rec_tf.runs.comparison import Comparison
 
 NDCG = "ndcg@10"
-COUNTED = {"pop": "POP", "item_cooccurrence": "item_cooccurrence"}
 
 COLUMNS = (
     ("validation", "validation"),

@@ -92,7 +92,8 @@ def test_a_models_products_rank_as_its_scores_do(name, alpha):
         weight.assign(rng.integers(-2, 3, weight.shape))
     correction = None if alpha is None else (popularity.log_counts(split.sequences.counts()[1:]), alpha)
     score = model.score if alpha is None else popularity.corrected(model.score, *correction)
-    found, expected = popularity.rank(model, task, correction), Ranker(score, model.max_history).ranked(task)
+    rankers = popularity.ranker(model, correction), Ranker(score, model.max_history)
+    found, expected = (ranker.ranked(task) for ranker in rankers)
     for protocol in PROTOCOLS:
         np.testing.assert_array_equal(found.ranks[protocol], expected.ranks[protocol])
         np.testing.assert_array_equal(found.listed[protocol], expected.listed[protocol])
