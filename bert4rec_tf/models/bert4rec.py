@@ -31,7 +31,6 @@ class BERT4Rec(FeatureRecommender):
         num_items: n.
         settings: the architecture; or give single fields of it by name (`Recommender`).
         num_extra_rows: further rows of the table.
-        sharded: as for `FeatureRecommender`.
         dtype: the policy of the model and all its layers; "mixed_bfloat16" computes in bfloat16, keeps float32 weights,
             and still gives float32 scores and losses.
 
@@ -47,21 +46,18 @@ class BERT4Rec(FeatureRecommender):
     examples = "masked"
 
     def __init__(
-        self,
-        num_items: int,
-        settings: BERT4RecSettings | None = None,
-        *,
-        num_extra_rows: int = 0,
-        **options: Any,
+        self, num_items: int, settings: BERT4RecSettings | None = None, *, num_extra_rows: int = 0, **options: Any
     ) -> None:
+        self.num_extra_rows = layers.check_size("num_extra_rows", num_extra_rows, least=0)
         super().__init__(num_items, settings, **options)
+
+    def make_variables(self) -> None:
         chosen: BERT4RecSettings = self.settings
         self.scores_are_logits = chosen.loss != GBCE
-        self.num_extra_rows = layers.check_size("num_extra_rows", num_extra_rows, least=0)
         self.max_length = chosen.max_length
         self.max_history = self.max_length - 1
-        self.mask_token = num_items + 1
-        self.num_rows = num_items + 2 + num_extra_rows
+        self.mask_token = self.num_items + 1
+        self.num_rows = self.num_items + 2 + self.num_extra_rows
         self._make_embedding(chosen)
         self.blocks = [self._make_block(chosen, number) for number in range(chosen.num_layers)]
         for block in self.blocks:
@@ -80,7 +76,6 @@ class BERT4Rec(FeatureRecommender):
         self.add_feature_vectors(
             chosen.hidden_dim, *(layers.truncated_normal(chosen.initializer_stddev) for _ in range(3))
         )
-        self.built = True
 
     def _make_embedding(self, settings: BERT4RecSettings) -> None:
         width, stddev = settings.hidden_dim, settings.initializer_stddev

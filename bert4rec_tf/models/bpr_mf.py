@@ -1,6 +1,6 @@
 """BPR-MF: matrix factorisation that learns to rank (Rendle et al., UAI 2009)."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import keras
 import tensorflow as tf
@@ -19,13 +19,11 @@ class BprMf(Recommender):
     examples: ClassVar[str] = "contexts"
     has_user_embeddings: ClassVar[bool] = True
 
-    def __init__(self, num_items: int, settings: BprMfSettings | None = None, **options: Any) -> None:
-        super().__init__(num_items, settings, **options)
-        width, stddev = self.settings.hidden_dim, self.settings.initializer_stddev
+    def make_variables(self) -> None:
+        rows, width, stddev = self.num_items + 1, self.settings.hidden_dim, self.settings.initializer_stddev
         self.users = self.add_table("users", self.num_users, width, stddev, of=USERS)
-        self.items = self.add_table("items", num_items + 1, width, stddev, of=ITEMS)
-        self.bias = self.add_bias("bias", num_items + 1)
-        self.built = True
+        self.items = self.add_table("items", rows, width, stddev, of=ITEMS)
+        self.bias = self.add_bias("bias", rows)
 
     @property
     def example_options(self) -> dict[str, int | bool]:

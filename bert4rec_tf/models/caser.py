@@ -1,6 +1,6 @@
 """Caser: convolutional sequence embedding (Tang & Wang, WSDM 2018)."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import keras
 import tensorflow as tf
@@ -22,11 +22,10 @@ class Caser(Recommender):
     examples: ClassVar[str] = "contexts"
     has_user_embeddings: ClassVar[bool] = True
 
-    def __init__(self, num_items: int, settings: CaserSettings | None = None, **options: Any) -> None:
-        super().__init__(num_items, settings, **options)
-        order, width = self.settings.markov_order, self.settings.hidden_dim
+    def make_variables(self) -> None:
+        rows, order, width = self.num_items + 1, self.settings.markov_order, self.settings.hidden_dim
         self.max_history = order
-        self.items = self.add_table("items", num_items + 1, width, 1 / width, of=ITEMS)
+        self.items = self.add_table("items", rows, width, 1 / width, of=ITEMS)
         self.users = self.add_table("users", self.num_users, width, 1 / width, of=USERS)
         self.horizontal = [
             keras.layers.Conv1D(
@@ -42,9 +41,8 @@ class Caser(Recommender):
         self.dropout = dropout_layer("dropout", self.settings.dropout, self.dtype_policy)
         self.joined = keras.layers.Dense(width, activation="relu", name="joined")
         self.joined.build((None, self.settings.vertical_filters * width + self.settings.horizontal_filters * order))
-        self.output_rows = self.add_table("output_rows", num_items + 1, 2 * width, 1 / (2 * width), of=ITEMS)
-        self.bias = self.add_bias("bias", num_items + 1)
-        self.built = True
+        self.output_rows = self.add_table("output_rows", rows, 2 * width, 1 / (2 * width), of=ITEMS)
+        self.bias = self.add_bias("bias", rows)
 
     @property
     def example_options(self) -> dict[str, int]:

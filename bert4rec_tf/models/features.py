@@ -1,19 +1,18 @@
 """Vectors of features: those of a row's values, averaged (`data.features`)."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.config.model_settings import ADD, ALONE, ITEM_FEATURES, NO, SAMPLED, SAMPLED_SOFTMAX, USER_FEATURES
-from bert4rec_tf.config.settings import Settings
 from bert4rec_tf.data.features import Features
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender, start_near_neighbors
-from bert4rec_tf.models.sharded_table import NUMBERS, ROWS, Rows, ShardedTable, gather
+from bert4rec_tf.models.sharded_table import NUMBERS, ROWS, Rows, gather
 from bert4rec_tf.nn import sampling
 
 NEVER = -1e9
@@ -43,9 +42,6 @@ def feature_means(vectors: Tensor, features: Features, before: int = 0, after: i
 class FeatureRecommender(Recommender):
     """A model that can read features of items and users, and users themselves (`FeatureSettings`).
 
-    Args:
-        sharded: holds the item table and its biases for this worker, in place of the model.
-
     Attributes:
         own_items: the items' own vectors, padding and special tokens among them; with `use_item_features=alone`, only
             the rows that are no items.
@@ -54,12 +50,6 @@ class FeatureRecommender(Recommender):
     serves_strangers: ClassVar[bool] = True
     _unseen: np.ndarray = np.empty(0, np.int64)
     own_items: keras.Variable
-
-    def __init__(
-        self, num_items: int, settings: Settings | None = None, *, sharded: ShardedTable | None = None, **options: Any
-    ) -> None:
-        super().__init__(num_items, settings, **options)
-        self.sharded = sharded
 
     def add_items(self, name: str, rows: int, width: int, initializer: str | keras.Initializer) -> keras.Variable:
         """Makes `own_items`; `rows` counts all items."""

@@ -1,6 +1,6 @@
 """FPMC: factorised personalised Markov chains (Rendle, Freudenthaler & Schmidt-Thieme, WWW 2010)."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import keras
 import tensorflow as tf
@@ -20,14 +20,12 @@ class Fpmc(Recommender):
     has_user_embeddings: ClassVar[bool] = True
     max_history = 1
 
-    def __init__(self, num_items: int, settings: FpmcSettings | None = None, **options: Any) -> None:
-        super().__init__(num_items, settings, **options)
-        width, stddev = self.settings.hidden_dim, self.settings.initializer_stddev
+    def make_variables(self) -> None:
+        rows, width, stddev = self.num_items + 1, self.settings.hidden_dim, self.settings.initializer_stddev
         self.users = self.add_table("users", self.num_users, width, stddev, of=USERS)
-        self.of_users = self.add_table("of_users", num_items + 1, width, stddev, of=ITEMS)
-        self.last = self.add_table("last", num_items + 1, width, stddev, of=ITEMS)
-        self.of_last = self.add_table("of_last", num_items + 1, width, stddev, of=ITEMS)
-        self.built = True
+        self.of_users = self.add_table("of_users", rows, width, stddev, of=ITEMS)
+        self.last = self.add_table("last", rows, width, stddev, of=ITEMS)
+        self.of_last = self.add_table("of_last", rows, width, stddev, of=ITEMS)
 
     @property
     def example_options(self) -> dict[str, int | bool]:

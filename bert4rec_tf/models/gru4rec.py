@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import keras
 import tensorflow as tf
@@ -48,13 +48,12 @@ class GRU4Rec(Recommender):
     settings_type: ClassVar = GRU4RecSettings
     examples: ClassVar[str] = "shifted"
 
-    def __init__(self, num_items: int, settings: GRU4RecSettings | None = None, **options: Any) -> None:
-        super().__init__(num_items, settings, **options)
-        hidden_dim, dropout = self.settings.hidden_dim, self.settings.dropout
+    def make_variables(self) -> None:
+        rows, hidden_dim, dropout = self.num_items + 1, self.settings.hidden_dim, self.settings.dropout
         self.max_history = self.settings.max_length
-        self.items = self.add_table("items", num_items + 1, hidden_dim, "glorot_uniform", of=ITEMS)
-        self.output_rows = self.add_table("output_rows", num_items + 1, hidden_dim, "glorot_uniform", of=ITEMS)
-        self.bias = self.add_bias("bias", num_items + 1)
+        self.items = self.add_table("items", rows, hidden_dim, "glorot_uniform", of=ITEMS)
+        self.output_rows = self.add_table("output_rows", rows, hidden_dim, "glorot_uniform", of=ITEMS)
+        self.bias = self.add_bias("bias", rows)
         self.input_dropout = dropout_layer("input_dropout", dropout, self.dtype_policy)
         self.output_dropout = dropout_layer("output_dropout", dropout, self.dtype_policy)
         # Glorot's bound of each gate's own matrix; Keras' would treat the three gates as one wide matrix.
@@ -68,7 +67,6 @@ class GRU4Rec(Recommender):
             name="gru",
         )
         self.gru.build((None, None, hidden_dim))
-        self.built = True
 
     @property
     def example_options(self) -> dict[str, float | bool]:

@@ -1,7 +1,7 @@
 """Item co-occurrence: items that stood near the last ones in other histories. Only counted, and not in the paper."""
 
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import keras
 import numpy as np
@@ -29,17 +29,15 @@ class ItemCooccurrence(Recommender):
 
     settings_type: ClassVar = ItemCooccurrenceSettings
 
-    def __init__(self, num_items: int, settings: ItemCooccurrenceSettings | None = None, **options: Any) -> None:
-        super().__init__(num_items, settings, **options)
+    def make_variables(self) -> None:
         self.max_history = self.settings.window
-        shape = (num_items + 1, min(self.settings.num_neighbors, num_items))
-        options = {"shape": shape, "initializer": "zeros", "trainable": False, "autocast": False}
-        self.neighbors = self.add_weight(name="neighbors", dtype="int32", **options)
-        self.strengths = self.add_weight(name="strengths", **options)
-        self.unrelated = self.add_weight(name="unrelated", **{**options, "shape": (num_items + 1,)})
+        rows, columns = self.num_items + 1, min(self.settings.num_neighbors, self.num_items)
+        options = {"initializer": "zeros", "trainable": False, "autocast": False}
+        self.neighbors = self.add_weight((rows, columns), name="neighbors", dtype="int32", **options)
+        self.strengths = self.add_weight((rows, columns), name="strengths", **options)
+        self.unrelated = self.add_weight((rows,), name="unrelated", **options)
         for weight in (self.neighbors, self.strengths, self.unrelated):
             self.mark_rows(weight, ITEMS)
-        self.built = True
 
     def adapt(self, sequences: Sequences) -> None:
         counts, most = sequences.counts(), self.neighbors.shape[1]

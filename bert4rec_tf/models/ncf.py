@@ -1,6 +1,6 @@
 """NCF: neural collaborative filtering, the fused model NeuMF (He et al., WWW 2017)."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import keras
 import tensorflow as tf
@@ -22,21 +22,19 @@ class Ncf(Recommender):
     examples: ClassVar[str] = "contexts"
     has_user_embeddings: ClassVar[bool] = True
 
-    def __init__(self, num_items: int, settings: NcfSettings | None = None, **options: Any) -> None:
-        super().__init__(num_items, settings, **options)
-        hidden_dim, stddev = self.settings.hidden_dim, self.settings.initializer_stddev
+    def make_variables(self) -> None:
+        rows, hidden_dim, stddev = self.num_items + 1, self.settings.hidden_dim, self.settings.initializer_stddev
         widths = [hidden_dim // 2 ** (number + 1) for number in range(NUM_LAYERS)]
         factors = widths[-1]
         self.gmf_users = self.add_table("gmf_users", self.num_users, factors, stddev, of=USERS)
-        self.gmf_items = self.add_table("gmf_items", num_items + 1, factors, stddev, of=ITEMS)
+        self.gmf_items = self.add_table("gmf_items", rows, factors, stddev, of=ITEMS)
         self.mlp_users = self.add_table("mlp_users", self.num_users, hidden_dim // 2, stddev, of=USERS)
-        self.mlp_items = self.add_table("mlp_items", num_items + 1, hidden_dim // 2, stddev, of=ITEMS)
+        self.mlp_items = self.add_table("mlp_items", rows, hidden_dim // 2, stddev, of=ITEMS)
         self.tower = [keras.layers.Dense(width, "relu", name=f"tower_{number}") for number, width in enumerate(widths)]
         for dense, width in zip(self.tower, [hidden_dim, *widths]):
             dense.build((None, width))
         self.output_dense = keras.layers.Dense(1, kernel_initializer=layers.truncated_normal(0.1), name="output")
         self.output_dense.build((None, 2 * factors))
-        self.built = True
 
     @property
     def example_options(self) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """POP: the most popular items for everybody (section 4.3)."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import keras
 import numpy as np
@@ -18,13 +18,11 @@ class Pop(Recommender):
 
     settings_type: ClassVar = PopSettings
 
-    def __init__(self, num_items: int, settings: PopSettings | None = None, **options: Any) -> None:
-        super().__init__(num_items, settings, **options)
+    def make_variables(self) -> None:
         self.counts = self.add_weight(
-            name="counts", shape=(num_items + 1,), initializer="zeros", trainable=False, autocast=False
+            name="counts", shape=(self.num_items + 1,), initializer="zeros", trainable=False, autocast=False
         )
         self.mark_rows(self.counts, ITEMS)
-        self.built = True
 
     def adapt(self, sequences: Sequences) -> None:
         self.assign(sequences.counts())

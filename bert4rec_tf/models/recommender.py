@@ -35,9 +35,8 @@ LARGE = 1 << 24
 class Recommender(keras.Model):
     """What training, evaluation and export need from a model.
 
-    A model defines `settings_type`, `examples`, `training_loss`, `user_vectors`, and `score_products` or
-    `score_vectors`, and makes its variables in its constructor. Items are 1 .. n, 0 pads rows on the right; users are
-    0 .. m - 1.
+    A model defines `settings_type`, `examples`, `make_variables`, `training_loss`, `user_vectors`, and `score_products`
+    or `score_vectors`. Items are 1 .. n, 0 pads rows on the right; users are 0 .. m - 1.
 
     Args:
         num_items: n.
@@ -53,8 +52,7 @@ class Recommender(keras.Model):
         ValueError: for no items, or if `num_users` or `features` are missing or not needed.
 
     Attributes:
-        num_items, num_users: as above.
-        settings: as above, with all defaults filled in.
+        num_items, num_users, settings: as above, with all defaults filled in.
         settings_type: the dataclass of its settings, which names the model too (`config.model_settings`).
         examples: the kind of example it is trained on; None if it only counts (`adapt`).
         example_options: the options with which these examples are made.
@@ -64,8 +62,8 @@ class Recommender(keras.Model):
         scores_are_logits: whether `score` gives logits of a softmax over the items.
         static_shapes: set if XLA compiles the step. Then no shape in `training_loss` may depend on the batch's values,
             so slots without a target are computed too, with weight 0.
-        sharded: the item table, if each of several workers holds some of its rows; None if this model holds them all.
-            Then a batch needs the rows that are read: `sharded.look_up(rows_read(batch))`.
+        sharded: the item table and its biases, if each of several workers holds some of its rows; None if this model
+            holds them all. Then a batch needs the rows that are read: `sharded.look_up(rows_read(batch))`.
     """
 
     settings_type: ClassVar[type[Settings]]
@@ -86,6 +84,7 @@ class Recommender(keras.Model):
         *,
         num_users: int | None = None,
         features: Mapping[str, Any] | None = None,
+        sharded: ShardedTable | None = None,
         **options: Any,
     ) -> None:
         of_keras = {name: options.pop(name) for name in KERAS_OPTIONS if name in options}
@@ -99,10 +98,16 @@ class Recommender(keras.Model):
             raise ValueError(f"`num_users` must be {wanted} for {type(self).__name__}. Received: num_users={num_users}")
         self.num_users = None if num_users is None else check_size("num_users", num_users)
         self.features = _checked(features or {}, self.settings, num_items, num_users)
+        self.sharded = sharded
         self._row_kinds: dict[str, str | None] = {}
+        self.make_variables()
+        self.built = True
+
+    def make_variables(self) -> None:
+        """Makes the weights and layers. The constructor calls it last, when the attributes above are set."""
 
     def build(self, input_shape: Shape | None = None) -> None:
-        """Does nothing: the constructor makes the variables."""
+        """Does nothing: `make_variables` has made the variables."""
 
     def training_loss(self, batch: Batch) -> Tensor:
         """Returns the loss of a training batch, float32 []. What the batch holds depends on `examples`."""

@@ -33,13 +33,12 @@ class SASRec(FeatureRecommender):
     settings_type: ClassVar = SASRecSettings
     examples: ClassVar[str] = "shifted"
 
-    def __init__(self, num_items: int, settings: SASRecSettings | None = None, **options: Any) -> None:
-        super().__init__(num_items, settings, **options)
+    def make_variables(self) -> None:
         hidden_dim, dropout = self.settings.hidden_dim, self.settings.dropout
         self.max_history = self.settings.max_length
         self.scores_are_logits = self.settings.loss in (CROSS_ENTROPY, SAMPLED_SOFTMAX)
         if self.sharded is None:
-            self.items = self.add_items("items", num_items + 1, hidden_dim, "glorot_uniform")
+            self.items = self.add_items("items", self.num_items + 1, hidden_dim, "glorot_uniform")
         self.positions = self.add_table("positions", self.max_history, hidden_dim, "glorot_uniform", of=FROM_LAST)
         self.embedding_dropout = dropout_layer("embedding_dropout", dropout, self.dtype_policy)
         self.blocks = [
@@ -51,7 +50,6 @@ class SASRec(FeatureRecommender):
         self.norm = keras.layers.LayerNormalization(epsilon=EPSILON, dtype=self.dtype_policy, name="norm")
         self.norm.build((None, None, hidden_dim))
         self.add_feature_vectors(hidden_dim, *["glorot_uniform"] * 3)
-        self.built = True
 
     @property
     def example_options(self) -> dict[str, int]:
