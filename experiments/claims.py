@@ -7,14 +7,12 @@ from bert4rec_tf.config.paper import paper
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation.metrics import METRICS
 from experiments.findings import SAMPLES, Findings
-from experiments.grids import LARGE_DROP
-from experiments.tables import MODELS, PROPORTIONS, SEQUENTIAL, WIDTHS
+from experiments.grids import LARGE_DROP, NOT_RUN
+from experiments.tables import MODELS, PROPORTIONS, SEQUENTIAL, TABLES, WIDTHS
 
 ATTENTIVE = ("sasrec", "bert4rec")
-SPARSE = ("beauty", "steam")
-LONG = ("ml-1m", "ml-20m")
-"""Data sets of long histories."""
-
+SPARSE, LONG = ("beauty", "steam"), ("ml-1m", "ml-20m")
+"""Data sets of short and of long histories."""
 
 Claim = tuple[str, str]
 Curve = Sequence[float | None]
@@ -31,7 +29,7 @@ def _answer(found: Iterable[bool | None]) -> str:
     cases = list(found)
     known = [case for case in cases if case is not None]
     if not known:
-        return "not run"
+        return NOT_RUN
     return f"true in {sum(known)} of {len(known)} cases" + (f", {len(cases) - len(known)} not run" * (None in cases))
 
 
@@ -39,18 +37,29 @@ def _beats(first: float | None, second: float | None) -> bool | None:
     return None if first is None or second is None else first > second
 
 
+def _above(
+    found: Findings, models: Iterable[str], rivals: Iterable[str], metrics: Iterable[str] = METRICS
+) -> list[bool | None]:
+    """Tells for each data set and metric whether each model beats each rival."""
+    return [
+        _beats(found.mean(dataset, model, metric), found.mean(dataset, rival, metric))
+        for dataset, metric, model, rival in itertools.product(found.datasets(), metrics, models, rivals)
+    ]
+
+
 def _of_width(found: Findings) -> list[Claim]:
     """Section 4.5, over the two metrics of Figure 3."""
-    panels = list(itertools.product(found.datasets(), ("hr@10", "ndcg@10")))
+    metrics = ("hr@10", "ndcg@10")
+    panels = list(itertools.product(found.datasets(), metrics))
     curves = {
         (*panel, model): [found.mean(panel[0], f"{model}@{width}", panel[1]) for width in WIDTHS]
         for panel in panels
         for model in SEQUENTIAL
     }
 
-    def above(model: str, rivals: Iterable[str]) -> list[bool | None]:
-        pairs = [zip(curves[*panel, model], curves[*panel, rival]) for panel in panels for rival in rivals]
-        return [_beats(*pair) for pair in itertools.chain(*pairs)]
+    def above(models: Iterable[str], rivals: Iterable[str]) -> str:
+        pairs = [([f"{one}@{width}" for one in models], [f"{one}@{width}" for one in rivals]) for width in WIDTHS]
+        return _answer(case for pair in pairs for case in _above(found, *pair, metrics))
 
     def falls(of_sparse: bool) -> str:
         return _answer(_falls_somewhere(curve) for place, curve in curves.items() if (place[0] in SPARSE) == of_sparse)
@@ -72,9 +81,9 @@ def _of_width(found: Findings) -> list[Claim]:
         ("Caser is unstable (here: its curve turns more often than every other one).", _answer(unstable)),
         (
             "SASRec and BERT4Rec are above the three other models at every width.",
-            _answer([case for model in ATTENTIVE for case in above(model, others)]),
+            above(ATTENTIVE, others),
         ),
-        ("BERT4Rec is above every other model at every width.", _answer(above("bert4rec", SEQUENTIAL[:-1]))),
+        ("BERT4Rec is above every other model at every width.", above(["bert4rec"], SEQUENTIAL[:-1])),
     ]
 
 
@@ -114,7 +123,7 @@ def _of_proportion(found: Findings) -> list[Claim]:
     return [
         ("rho = .2 is better than .1.", _answer(small)),
         ("Above rho = .6 results fall as rho rises.", _answer(falling)),
-        ("The best rho is .6 on Beauty, .4 on Steam and .2 on MovieLens.", ", ".join(bests) or "not run"),
+        ("The best rho is .6 on Beauty, .4 on Steam and .2 on MovieLens.", ", ".join(bests) or NOT_RUN),
     ]
 
 
@@ -124,19 +133,13 @@ CLOZE = "More masks beat one, so the Cloze task helps"
 
 def _of_models(found: Findings) -> list[Claim]:
     """Section 4.4, by every metric of Table 2."""
-    places = list(itertools.product(found.datasets(), METRICS))
 
     def above(models: Iterable[str], rivals: Iterable[str]) -> str:
-        pairs = itertools.product(models, rivals)
-        return _answer(
-            _beats(found.mean(dataset, model, metric), found.mean(dataset, rival, metric))
-            for (model, rival), (dataset, metric) in itertools.product(pairs, places)
-        )
+        return _answer(_above(found, models, rivals))
 
-    counting = ("bpr_mf", "ncf")
     return [
         ("POP is the worst.", above((model for model in MODELS if model != "pop"), ["pop"])),
-        ("Sequential models beat BPR-MF and NCF.", above(("fpmc", *SEQUENTIAL), counting)),
+        ("Sequential models beat BPR-MF and NCF.", above(("fpmc", *SEQUENTIAL), ("bpr_mf", "ncf"))),
         ("Caser beats FPMC.", above(["caser"], ["fpmc"])),
         ("Caser is worse than GRU4Rec+ and SASRec.", above(("gru4rec_plus", "sasrec"), ["caser"])),
         ("SASRec beats GRU4Rec and GRU4Rec+.", above(["sasrec"], ("gru4rec", "gru4rec_plus"))),
@@ -159,16 +162,11 @@ def _places_led(found: Findings) -> str:
 
 def _of_bidirection(found: Findings) -> list[Claim]:
     """Section 4.4, question 1."""
-
-    def above(variant: str, rival: str) -> str:
-        return _answer(
-            _beats(found.mean(dataset, variant, metric), found.mean(dataset, rival, metric))
-            for dataset, metric in itertools.product(found.datasets(), ("hr@10", "ndcg@10", "mrr"))
-        )
-
+    pairs = (("one_mask", "sasrec"), ("bert4rec", "one_mask"))
+    one, more = (_answer(_above(found, [own], [rival], TABLES[found.name].metrics)) for own, rival in pairs)
     return [
-        (f"{BIDIRECTION}.", above("one_mask", "sasrec")),
-        (f"{CLOZE}.", above("bert4rec", "one_mask")),
+        (f"{BIDIRECTION}.", one),
+        (f"{CLOZE}.", more),
     ]
 
 
@@ -183,7 +181,7 @@ def _of_length(found: Findings) -> list[Claim]:
         if None not in curve.values():
             bests.append(f"{datasets.find(dataset).title} {max(curve, key=curve.get)}")
     return [
-        ("The best N is 20 on Beauty and 200 on ML-1m.", ", ".join(bests) or "not run"),
+        ("The best N is 20 on Beauty and 200 on ML-1m.", ", ".join(bests) or NOT_RUN),
         ("Training gets slower as N grows.", _answer(slower)),
     ]
 
@@ -244,7 +242,7 @@ def _of_ablation(found: Findings) -> list[Claim]:
     ]
     if "ml-20m" in known:
         share = kept("ml-20m", "layers_4_no_residual", "layers_4")
-        answer = "not run" if share is None else f"{share - 1:+.1%}"
+        answer = NOT_RUN if share is None else f"{share - 1:+.1%}"
         claims.append(("On ML-20m with L = 4, NDCG@10 falls by about 10 % without residual connections.", answer))
     return claims
 

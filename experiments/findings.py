@@ -1,6 +1,6 @@
 """What is known of a table's cells: the means over seeds of the finished runs, beside the paper's numbers."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -80,33 +80,31 @@ class Findings:
 
     def values(self, dataset: str, variant: str, metric: str, protocol: str = POPULAR) -> list[float]:
         """Returns a metric of each finished seed that has it: older lines have no LIST_METRICS."""
-        lines = [line for _, line in self.runs.get((dataset, variant), ())]
+        lines = self._lines(dataset, variant)
         if metric == SAMPLES:
             return [speed for speed in map(_samples_per_second, lines) if speed is not None]
         return [line["test"][protocol][metric] for line in lines if metric in line["test"][protocol]]
 
     def alpha(self, dataset: str, variant: str) -> float | None:
-        """Returns the popularity correction that was best, the mean over seeds; None where none was measured."""
-        found = [entry["alpha"] for entry in self._corrections(dataset, variant)]
-        return float(np.mean(found)) if found else None
+        """Returns the popularity correction that was best; like all below, the mean over seeds, None without any."""
+        return _mean([entry["alpha"] for entry in self._corrections(dataset, variant)])
 
     def corrected(self, dataset: str, variant: str, metric: str, protocol: str) -> float | None:
-        """Returns a metric with that correction, the mean over seeds; None where none was measured."""
-        found = [entry["test"][protocol][metric] for entry in self._corrections(dataset, variant)]
-        return float(np.mean(found)) if found else None
+        """Returns a metric with that correction."""
+        return _mean([entry["test"][protocol][metric] for entry in self._corrections(dataset, variant)])
 
     def _corrections(self, dataset: str, variant: str) -> list[Mapping[str, Any]]:
-        lines = [line for _, line in self.runs.get((dataset, variant), ())]
-        return [line[CORRECTION] for line in lines if CORRECTION in line]
+        return [line[CORRECTION] for line in self._lines(dataset, variant) if CORRECTION in line]
+
+    def _lines(self, dataset: str, variant: str) -> list[Line]:
+        return [line for _, line in self.runs.get((dataset, variant), ())]
 
     def mean(self, dataset: str, variant: str, metric: str, protocol: str = POPULAR) -> float | None:
-        """Returns the mean over seeds; None where no seed is finished."""
-        values = self.values(dataset, variant, metric, protocol)
-        return float(np.mean(values)) if values else None
+        return _mean(self.values(dataset, variant, metric, protocol))
 
     def is_elsewhere(self, dataset: str, variant: str) -> bool:
         """Tells whether a cell has a run of another data file."""
-        return any(line["key"] in self.elsewhere for _, line in self.runs.get((dataset, variant), ()))
+        return any(line["key"] in self.elsewhere for line in self._lines(dataset, variant))
 
     def paper(self, dataset: str, variant: str, metric: str, protocol: str = POPULAR) -> float | None:
         """Returns the published number; None where there is none."""
@@ -118,6 +116,10 @@ class Findings:
         seconds = {job.run.seed: job for job, _ in self.runs.get((dataset, second), ())}
         jobs = (job for job, _ in self.runs.get((dataset, first), ()) if job.run.seed in seconds)
         return next(((job, seconds[job.run.seed]) for job in jobs), None)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None
 
 
 def _of_other_files(lines: Mapping[str, Line]) -> dict[str, Line]:
