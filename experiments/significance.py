@@ -43,7 +43,7 @@ def compare_all(names: Iterable[str], folders: Mapping[str, Path], results: Resu
     made = {}
     for name in names:
         first, second = (folders[key] for key in name.split())
-        if not all(WorkDirectory(folder).ranks("test").exists() for folder in (first, second)):
+        if not all(WorkDirectory(folder).ranks.exists() for folder in (first, second)):
             continue  # made elsewhere: ranks stay with the work directories
         try:
             compared = comparison.compare(first, second)

@@ -167,14 +167,7 @@ class Found(NamedTuple):
         return cls(reaching, tf.constant(False), scores[:, :, 0], groups, scores)
 
     def after(self, block: Tensor, first_group: Tensor, targets: Tensor, seen: Tensor) -> "Found":
-        """Counts a block.
-
-        Args:
-            block: [b, w], its scores.
-            first_group: of the block.
-            targets: [b], the targets' scores.
-            seen: int32 [s], the places of seen items, row by row.
-        """
+        """Counts the scores of a block [b, w], with the targets' scores [b] and the places of seen items, int32 [s]."""
         reaching = self.reaching + tf.reduce_sum(tf.cast(block >= targets[:, None], tf.int32), axis=1)
         hidden = tf.fill(tf.shape(seen), tf.cast(LOWEST, block.dtype))
         unseen = tf.tensor_scatter_nd_update(tf.reshape(block, [-1]), seen[:, None], hidden)
@@ -203,12 +196,7 @@ class Found(NamedTuple):
 
 
 class FullRanking:
-    """Ranks targets among all items. Keep the object between batches, because it holds the compiled functions.
-
-    Args:
-        blocks: the scores.
-        batch: what batches are like.
-    """
+    """Ranks targets among all items. Keep the object between batches, because it holds the compiled functions."""
 
     def __init__(self, blocks: Products | Whole, batch: dict[str, tf.TensorSpec]) -> None:
         self.blocks = blocks

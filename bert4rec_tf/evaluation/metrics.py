@@ -26,11 +26,9 @@ MIN_USERS = 30
 
 
 def per_user(name: str, ranks: np.ndarray) -> np.ndarray:
-    """Returns one metric of each user (section 4.2), float64 [users]. NDCG@1 equals HR@1.
+    """Returns one of METRICS for each user (section 4.2), float64 [users], from ranks, int [users], 0 for the best.
 
-    Args:
-        name: one of METRICS.
-        ranks: int [users], 0 for the best.
+    NDCG@1 equals HR@1.
     """
     if name == "mrr":
         return 1 / (ranks + 1.0)
@@ -63,11 +61,7 @@ def list_metrics(listed: np.ndarray, counts: np.ndarray, num_users: int) -> dict
 
 
 def random_metrics(num_candidates: np.ndarray) -> dict[str, float]:
-    """Returns the expected metrics of random scores.
-
-    Args:
-        num_candidates: int [users], the number of candidates of each user, without the target.
-    """
+    """Returns the expected metrics of random scores. `num_candidates`: int [users], without the target."""
     every_rank = np.arange(num_candidates.max() + 1)
     sums = {name: np.cumsum(per_user(name, every_rank)) for name in METRICS}
     return {name: float((sums[name][num_candidates] / (num_candidates + 1)).mean()) for name in METRICS}
@@ -80,7 +74,7 @@ COLD, COLD_BELOW = "cold", 5
 def cold_metrics(ranks: np.ndarray, counts: np.ndarray) -> dict[str, Any]:
     """Returns how many `targets` are `cold` and how many are `others`, and HR@10, NDCG@10 and the median rank of each.
 
-    The best rank is 1. Where there is no target, the metrics are None.
+    In the median the best rank is 1. Where there is no target, the metrics are None.
 
     Args:
         ranks: int [users], 0 for the best.
@@ -117,10 +111,7 @@ class Difference:
 
 
 def difference(first: np.ndarray, second: np.ndarray) -> Difference:
-    """Compares one metric of two models with a paired test; for many users the mean difference is normal.
-
-    Args:
-        first, second: float [users], the metric of each user, in the same order.
+    """Compares one metric of two models, float [users] each, by a paired test that takes the mean difference as normal.
 
     Raises:
         UserError: for fewer than MIN_USERS users, or different numbers of users.

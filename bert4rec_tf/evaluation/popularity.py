@@ -19,6 +19,7 @@ from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models import Recommender
 
 Score = Callable[[Batch, Tensor | None], Tensor]
+"""(batch, candidates) -> scores, like `Recommender.score`."""
 
 ALPHAS = tuple(step / 10 for step in range(16))
 """The corrections that `compare` tries, 0 to 1.5."""
@@ -37,13 +38,7 @@ def penalties(log_counts: np.ndarray, alpha: float) -> np.ndarray:
 
 
 def corrected(score: Score, log_counts: np.ndarray, alpha: float) -> Score:
-    """Returns the score function of the corrected ranking.
-
-    Args:
-        score: (batch, candidates) -> scores, like `Recommender.score`.
-        log_counts: float32 [n + 1], from `log_counts`.
-        alpha: at least 0; with 0 the ranking is that of `score`.
-    """
+    """Returns the score function of the corrected ranking, by `score`, `log_counts` and an `alpha` of at least 0."""
     penalty = tf.constant(penalties(log_counts, alpha))
 
     def corrected_score(batch: Batch, candidates: Tensor | None = None) -> Tensor:
@@ -79,12 +74,9 @@ def ranker(
 
 
 def compare(ranker: Ranker, task: RankingTask, log_counts: np.ndarray) -> dict[float, float]:
-    """Returns NDCG@10 among the popular candidates for each of ALPHAS. The model scores the candidates only once.
+    """Returns NDCG@10 for each of ALPHAS. The model scores the candidates only once.
 
-    Args:
-        ranker: of the model without a correction.
-        task: with popular candidates alone.
-        log_counts: as for `corrected`.
+    `ranker` is that of the model without a correction; the task has popular candidates alone.
     """
     scores, candidates = ranker.candidate_scores(task)
     return {

@@ -113,12 +113,7 @@ class Ranked:
 def rank_targets(scores: np.ndarray, candidates: np.ndarray) -> np.ndarray:
     """Returns how many candidates beat the target in column 0, int64 [k]. A tie counts as beaten.
 
-    Args:
-        scores: float [k, 1 + c].
-        candidates: int32 [k, 1 + c], 0 where there is no candidate.
-
-    Raises:
-        UserError: if a score is NaN.
+    Takes float scores [k, 1 + c] of int32 candidates, 0 where there is none. Raises UserError if a score is NaN.
     """
     return reaching(scores, candidates)[:, 1:].sum(axis=1)
 

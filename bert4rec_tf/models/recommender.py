@@ -151,15 +151,7 @@ class Recommender(keras.Model):
         raise TypeError(f"{type(self).__name__} must define `user_vectors`")
 
     def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
-        """Scores what may come next from users' vectors alone.
-
-        Args:
-            vectors: float32 [b, d], from `user_vectors`.
-            candidates: as for `score`.
-
-        Returns:
-            As `score` does.
-        """
+        """Does what `score` does, from users' vectors alone, float32 [b, d] (`user_vectors`)."""
         products = self.score_products()
         if products is None:
             raise TypeError(f"{type(self).__name__} must define `score_products` or `score_vectors`")

@@ -83,21 +83,14 @@ class ShardedTable:
         Every worker asks for the same rows and adds up its own and zeros, so the sum is exact.
         """
         numbers = tf.sort(tf.unique(tf.concat([[0], rows], axis=0))[0])
-        _, places = self.own_rows(numbers)
-        return {NUMBERS: numbers, ROWS: sum_of_all([self._own_or_zero(one, numbers, places) for one in self.values])}
-
-    def _own_or_zero(self, variable: tf.Variable, numbers: Tensor, places: Tensor) -> tf.Tensor:
-        found = tf.gather(variable, places)
-        is_own = tf.reshape(self.is_own(numbers), [-1] + [1] * (found.shape.rank - 1))
-        return tf.where(is_own, found, tf.zeros_like(found))
-
-    def is_own(self, rows: Tensor) -> tf.Tensor:
-        """Whether this worker holds a row, for int32 [...]."""
-        return rows % self.count == self.index
+        is_own, places = self.own_rows(numbers)
+        found = [tf.gather(one, places) for one in self.values]
+        found = [tf.where(is_own if one.shape.rank == 1 else is_own[:, None], one, tf.zeros_like(one)) for one in found]
+        return {NUMBERS: numbers, ROWS: sum_of_all(found)}
 
     def own_rows(self, rows: Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns `is_own` of rows, and where this worker holds them, int32 [...]; 0 for those of other workers."""
-        is_own = self.is_own(rows)
+        """Returns whether this worker holds each row, int32 [...], and where; 0 for those of other workers."""
+        is_own = rows % self.count == self.index
         return is_own, tf.where(is_own, rows // self.count, 0)
 
     def own_scores(self, vectors: Tensor, candidates: Tensor) -> tf.Tensor:
@@ -111,7 +104,7 @@ class ShardedTable:
 
     def update(self, numbers: Tensor, gradients: list[Tensor], rate: Tensor) -> None:
         """Changes this worker's rows among `numbers` by the summed gradients of ROWS."""
-        chosen = tf.where(self.is_own(numbers))[:, 0]
+        chosen = tf.where(self.own_rows(numbers)[0])[:, 0]
         places = tf.gather(numbers, chosen) // self.count
         for variable, sums, gradient in zip(self.values, self.sums, gradients, strict=True):
             adagrad_rows(variable, sums, tf.IndexedSlices(tf.gather(gradient, chosen), places), rate)

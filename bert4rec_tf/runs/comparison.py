@@ -26,17 +26,11 @@ def compare(first: Path, second: Path) -> Comparison:
         raise UserError(f"{first} and {second} cannot be compared: their data differ")
     if runs[0].evaluation != runs[1].evaluation:
         raise UserError(f"{first} and {second} cannot be compared: their candidates differ")
-    ranks = [_ranks(folder) for folder in folders]
+    for folder in folders:
+        if not folder.ranks.exists():
+            raise UserError(f"{folder.path}: has not been evaluated; run with --mode=evaluate first")
+    ranks = [npz.read(folder.ranks, PROTOCOLS) for folder in folders]
     return {
-        protocol: {
-            name: difference(per_user(name, ranks[0][protocol]), per_user(name, ranks[1][protocol])) for name in METRICS
-        }
+        protocol: {name: difference(*(per_user(name, found[protocol]) for found in ranks)) for name in METRICS}
         for protocol in PROTOCOLS
     }
-
-
-def _ranks(folder: WorkDirectory):
-    path = folder.ranks("test")
-    if not path.exists():
-        raise UserError(f"{folder.path}: has not been evaluated; run with --mode=evaluate first")
-    return npz.read(path, PROTOCOLS)

@@ -179,10 +179,8 @@ class FittedModel:
             A row for each metric, and a column for each protocol (`evaluation.metrics`).
         """
         known, rows = self._histories, given.read(test, user, item, time, least=1)[1]
-        places = {name: place for place, name in enumerate(known.users.tolist())}
         targets = known.vocabulary.encode(rows.vocabulary.items.tolist())[rows.items - 1]
-        numbers = np.array([places.get(name, -1) for name in rows.users.tolist()], np.int64)
-        users = np.repeat(numbers, rows.lengths)
+        users = np.repeat(pd.Index(known.users).get_indexer(rows.users), rows.lengths)
         is_known = (users >= 0) & (targets > 0)
         if not is_known.any():
             raise UserError("`test` must have rows of known users and items. Received: none")

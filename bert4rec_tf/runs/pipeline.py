@@ -230,7 +230,7 @@ class Experiment:
             if not self.team.is_chief:
                 return {}
             kept = {f"{protocol}_candidates": found for protocol, found in ranked.num_candidates.items()}
-            npz.write(self.workdir.ranks("test"), {"users": self.split.users, **ranked.ranks, **kept})
+            npz.write(self.workdir.ranks, {"users": self.split.users, **ranked.ranks, **kept})
             fewer = ranked.num_candidates[POPULAR] < self.run.evaluation.num_negatives
             content = {
                 "run": self.run.to_dict(),
@@ -377,12 +377,8 @@ class Experiment:
         task, team, ranker = self.task("validation"), self.team, _candidate_ranker(model, strategy)
         if model.sharded is not None:
             return lambda: metrics(ranker.ranks(task)[POPULAR])
-
-        def validate() -> dict[str, float]:
-            ranks = ranker.ranks(task, share=(team.index, team.count))[POPULAR]
-            return metrics(team.sum(ranks))
-
-        return validate
+        share = team.index, team.count
+        return lambda: metrics(team.sum(ranker.ranks(task, share=share)[POPULAR]))
 
     def _trainings(self) -> dict[str, Any]:
         """Returns the steps and seconds of each training, and the best validation metrics."""

@@ -17,15 +17,7 @@ from bert4rec_tf.runs.comparison import Comparison
 
 NDCG = "ndcg@10"
 
-COLUMNS = (
-    ("validation", "validation"),
-    ("test", "test"),
-    ("corrected", "corrected"),
-    *COUNTED.items(),
-    ("random", "random"),
-    ("ceiling", "ceiling"),
-    ("paper", "paper"),
-)
+COLUMNS = ("validation", "test", "corrected", *COUNTED, "random", "ceiling", "paper")
 
 
 def table(content: dict[str, Any]) -> str:
@@ -36,13 +28,13 @@ def table(content: dict[str, Any]) -> str:
             baselines' metrics on the test items.
     """
     content = {**content, "corrected": content.get(CORRECTION, {}).get("test", {})}
-    columns = [(key, title) for key, title in COLUMNS if content.get(key)]
+    columns = [key for key in COLUMNS if content.get(key)]
 
     def cells(protocol: str, name: str) -> list[str]:
-        values = [content[key].get(protocol, {}).get(name) for key, _ in columns]
+        values = [content[key].get(protocol, {}).get(name) for key in columns]
         return ["-" if value is None else f"{value:.4f}" for value in values]
 
-    titles, number = [title for _, title in columns], content["run"]["evaluation"]["num_negatives"]
+    titles, number = [COUNTED.get(key, key) for key in columns], content["run"]["evaluation"]["num_negatives"]
     lines = _blocks(titles, number, cells, (*METRICS, *LIST_METRICS))
     return "\n".join([*lines, "", *_notes(content)])
 
@@ -162,7 +154,8 @@ def verdict(content: dict[str, Any]) -> str:
     for protocol, where in among.items():
         own = content["test"][protocol][NDCG]
         found = {title: content[key][protocol][NDCG] for key, title in others.items()}
-        parts = [f"{_ratio(own / value)} x {title}" for title, value in found.items() if value]
+        ratios = {title: own / value for title, value in found.items() if value}
+        parts = [f"{ratio:.{2 if ratio < 2 else 1}f} x {title}" for title, ratio in ratios.items()]
         if ceiling := content.get("ceiling", {}).get(protocol, {}).get(NDCG):
             parts.append(f"{own / ceiling:.0%} of the ceiling".replace("%", " %"))
         sentences += [f"among {where}: {', '.join(parts)}"] * bool(parts)
@@ -172,10 +165,6 @@ def verdict(content: dict[str, Any]) -> str:
     if better:
         lines.append(f"Counting is as good or better: {', '.join(better)}. More steps or data may help.")
     return "\n".join(lines)
-
-
-def _ratio(value: float) -> str:
-    return f"{value:.2f}" if value < 2 else f"{value:.1f}"
 
 
 def next_command(model: Path, history: Sequence[str], user: str | None = None) -> str:

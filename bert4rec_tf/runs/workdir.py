@@ -32,7 +32,7 @@ class WorkDirectory:
     Attributes:
         path: the folder.
         prepared: the folder of training examples and candidates; many runs can share it.
-        config, metrics, export: the settings, the results and the exported model.
+        config, metrics, ranks, export: the settings, the results, the ranks of the test items, the exported model.
         initial: the weights that a warm start started from.
         vocabulary, users: raw ids, one per line; of the users, if the model has user embeddings.
         counts: how often each item occurs in the data.
@@ -46,6 +46,7 @@ class WorkDirectory:
         self.path = path
         self.prepared = prepared or path / "prepared"
         self.config, self.metrics, self.initial = path / CONFIG, path / "metrics.json", path / "initial.npz"
+        self.ranks = path / "ranks-test.npz"
         self.vocabulary, self.users = path / "vocabulary.txt", path / "users.txt"
         self.counts, self.training_counts = path / "counts.txt", path / "training_counts.txt"
         self.export = path / SAVED_MODEL
@@ -63,9 +64,6 @@ class WorkDirectory:
     def phase(self, name: str) -> Path:
         """The folder of one training, SELECT, RETRAIN or ALL (`config.run`)."""
         return self.path / name
-
-    def ranks(self, part: str) -> Path:
-        return self.path / f"ranks-{part}.npz"
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -185,10 +183,8 @@ class WorkDirectory:
             warn(f"{self.path}: was begun in another environment ({changed}); the last bits of its results may differ")
 
     def _keep_vocabulary(self, vocabulary: Vocabulary) -> None:
-        if not self.counts.exists():
-            files.write_text(self.counts, _lines(vocabulary.counts))
-        if not self.vocabulary.exists():
-            files.write_text(self.vocabulary, _lines(vocabulary.items))
+        _keep_lines(self.counts, vocabulary.counts)
+        _keep_lines(self.vocabulary, vocabulary.items)
         if not np.array_equal(self.read_vocabulary().counts, vocabulary.counts):
             raise self._bad_vocabulary("does not fit the data")
 
@@ -259,8 +255,7 @@ class WorkDirectory:
 
     def keep_training_counts(self, counts: np.ndarray) -> None:
         """Writes `training_counts`, int64 [n], or checks them. Raises UserError if they do not fit the data."""
-        if not self.training_counts.exists():
-            files.write_text(self.training_counts, _lines(counts))
+        _keep_lines(self.training_counts, counts)
         if not np.array_equal(self.read_training_counts(), counts):
             raise self._bad_training_counts("does not fit the data")
 
@@ -277,8 +272,7 @@ class WorkDirectory:
 
     def keep_users(self, users: np.ndarray) -> None:
         """Writes the raw user ids, unless they are there."""
-        if not self.users.exists():
-            files.write_text(self.users, _lines(users))
+        _keep_lines(self.users, users)
 
     def read_users(self) -> list[str]:
         """Returns the raw user ids. Raises UserError if they are missing or have changed."""
@@ -300,8 +294,10 @@ class WorkDirectory:
         )
 
 
-def _lines(values: np.ndarray) -> str:
-    return "".join(f"{value}\n" for value in values.tolist())
+def _keep_lines(path: Path, values: np.ndarray) -> None:
+    """Writes a line for each value, unless the file is there."""
+    if not path.exists():
+        files.write_text(path, "".join(f"{value}\n" for value in values.tolist()))
 
 
 def fingerprints(sequences: Sequences) -> dict[str, str]:

@@ -53,7 +53,7 @@ def finished_with_ranks(folder, means):
         work = WorkDirectory(sweep.folder(job))
         files.make_folder(work.path)
         found = ranks(number, mean)
-        npz.write(work.ranks("test"), {"users": np.arange(len(found)), **dict.fromkeys(PROTOCOLS, found)})
+        npz.write(work.ranks, {"users": np.arange(len(found)), **dict.fromkeys(PROTOCOLS, found)})
         files.write_json(
             work.config,
             {
@@ -107,7 +107,7 @@ def test_comparisons_outlive_the_work_directories(tmp_path):
 def test_what_was_not_compared_is_named(tmp_path):
     found, sweep = finished_with_ranks(tmp_path, {"pop": 30, "ncf": 8, "sasrec": 6, "bert4rec": 6})
     for model in ("ncf", "sasrec"):
-        WorkDirectory(sweep.folder(found.plan.jobs("table2")["beauty", model][0])).ranks("test").unlink()
+        WorkDirectory(sweep.folder(found.plan.jobs("table2")["beauty", model][0])).ranks.unlink()
     report.write({"table2": found}, sweep)
     text = (tmp_path / "results" / "report.md").read_text()
     assert "all 6 comparisons" in text

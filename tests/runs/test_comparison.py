@@ -32,7 +32,7 @@ def work_directory(path, ranks, sequences=None, **settings):
     folder = WorkDirectory(path)
     folder.initialize(Run.make("synthetic", **settings), sequences or data(), {})
     if ranks is not None:
-        npz.write(folder.ranks("test"), {"users": np.arange(NUM_USERS), **ranks})
+        npz.write(folder.ranks, {"users": np.arange(NUM_USERS), **ranks})
     return folder
 
 
@@ -103,7 +103,7 @@ def flip(content):
 
 @pytest.mark.parametrize("damage", [flip, lambda content: content[:-9], lambda content: b""], ids=["bit", "end", "all"])
 def test_damaged_ranks_are_refused(first, second, damage):
-    path = second.ranks("test")
+    path = second.ranks
     path.write_bytes(damage(path.read_bytes()))
     assert_refused(first, second, "ranks-test.npz: cannot be read")
 
@@ -200,9 +200,9 @@ def test_mistakes_in_the_folders_end_in_one_line(first, second, tmp_path, comman
     assert_mistake(command("compare", first.path, tmp_path / "nowhere"), "nowhere: no work directory")
     other = work_directory(tmp_path / "other", some_ranks(2), data(seed=1))
     assert_mistake(command("compare", first.path, other.path), "their data differ")
-    second.ranks("test").write_bytes(b"ranks")
+    second.ranks.write_bytes(b"ranks")
     assert_mistake(command("compare", first.path, second.path), "ranks-test.npz: cannot be read")
-    second.ranks("test").unlink()
+    second.ranks.unlink()
     assert_mistake(command("compare", first.path, second.path), "has not been evaluated")
 
 
