@@ -136,17 +136,15 @@ class BERT4Rec(FeatureRecommender):
         users: Tensor | None = None,
         table: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, list[Tensor]]:
-        """Runs the Transformer over rows of items.
+        """Runs the Transformer over rows of items. With `training`, dropout acts.
 
         Args:
             items: int32 [b, n], n <= N; 0 is padding, n + 1 the mask token.
-            training: whether dropout acts.
-            return_attention: also return the attention probabilities.
             users: int32 [b], if the model reads users; None for strangers.
             table: `item_table()`, if it is computed already.
 
         Returns:
-            H^L, [b, n, d]; with `return_attention` also one [b, h, n, n] (query, key) per block.
+            H^L, [b, n, d]; with `return_attention` also the probabilities [b, h, n, n] (query, key) of each block.
         """
         padding_mask = ops.not_equal(items, 0)
         hidden = self.embed(items, training, users, table)
@@ -196,10 +194,9 @@ class BERT4Rec(FeatureRecommender):
         return tf.reduce_sum(tf.cast(batch["mask_targets"] > 0, tf.float32)) + LOSS_EPSILON
 
     def masked_history(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Returns the test input (section 3.6): the last N - 1 items and the mask token, and its position.
+        """Returns the test input (section 3.6), the last N - 1 items and the mask token, and the position of that.
 
-        Returns:
-            int32 [b, n + 1] with n + 1 <= N, and int32 [b].
+        They are int32 [b, n + 1], n + 1 <= N, and int32 [b].
         """
         history, kept = last_items_in_order(batch, self.max_history)
         history = tf.pad(history, [[0, 0], [0, 1]])

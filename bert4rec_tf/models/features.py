@@ -20,14 +20,10 @@ NEVER = -1e9
 
 
 def feature_means(vectors: Tensor, features: Features, before: int = 0, after: int = 0) -> tf.Tensor:
-    """Returns the mean of the vectors of each row's values, float [before + rows + after, d]; 0 without a value.
+    """Returns the mean of the vectors, float [v, d], of each row's values; 0 without a value.
 
-    This is the product S F of a sparse matrix, whose rows hold 1 / (number of values), and the vectors F.
-
-    Args:
-        vectors: float [v, d], one per value.
-        features: the rows.
-        before, after: rows of zeros to add.
+    This is the product S F of a sparse matrix, whose rows hold 1 / (number of values), and the vectors F: float
+    [before + rows + after, d], with rows of zeros before and after.
     """
     rows = len(features.lengths)
     owners = np.repeat(np.arange(rows), features.lengths)

@@ -19,12 +19,7 @@ BLOCK = 1 << 18
 
 @dataclass(frozen=True)
 class Rows:
-    """Some rows of a table, in place of the whole one.
-
-    Attributes:
-        numbers: int32 [u], which rows these are, ascending.
-        values: float [u, ...].
-    """
+    """Some rows of a table, in place of the whole one: ascending numbers, int32 [u], and values, float [u, ...]."""
 
     numbers: Tensor
     values: Tensor

@@ -79,11 +79,7 @@ CONFIG = {
 
 
 def read_config(path: Path) -> BERT4RecSettings:
-    """Returns the settings in a configuration file of the program.
-
-    Raises:
-        UserError: if it cannot be read, lacks a number, or has one that no model can have.
-    """
+    """Returns the settings in a configuration file of the program. Raises UserError if it is not that of a model."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
         config = config.get("config", config)
@@ -121,12 +117,7 @@ def row_order(tokens: list[str]) -> np.ndarray:
 
 
 def assign(model: BERT4Rec, weights: Mapping[str, np.ndarray], order: np.ndarray) -> None:
-    """Puts the program's weights into a model.
-
-    Args:
-        model: with the same sizes and `use_token_type`.
-        weights: the program's name -> value.
-        order: the program's row of each of the model's rows, as `row_order` gives it.
+    """Puts the program's weights, by their names, into a model with the same sizes. `order`: from `row_order`.
 
     Raises:
         UserError: for a weight that is missing, has another shape, or has no place in the model.

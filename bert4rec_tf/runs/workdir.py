@@ -101,8 +101,7 @@ class WorkDirectory:
         """Writes the run into a new folder, or checks that the folder belongs to the run and its data.
 
         Args:
-            run: the settings.
-            sequences: the data.
+            run, sequences: the settings and the data.
             environment: what else the last bits of a result depend on; warns if it has changed.
             interactions: the user's own data, recorded so that they can be found again.
             initial: the record of a warm start.

@@ -24,13 +24,7 @@ Result = TypeVar("Result")
 
 
 def save(path: Path, groups: Groups, state: Mapping[str, Any]) -> None:
-    """Writes a checkpoint atomically.
-
-    Args:
-        path: ends in `.npz`.
-        groups: the variables to save.
-        state: anything that JSON can hold.
-    """
+    """Writes a checkpoint atomically. `path` ends in `.npz`; `state` is anything that JSON can hold."""
     values = {name: np.asarray(variable) for name, variable in _named(groups)}
     header = {"shapes": {name: value.shape for name, value in values.items()}, "state": state}
     npz.write(path, {HEADER: np.frombuffer(json.dumps(header).encode(), np.uint8), **values})
@@ -64,11 +58,7 @@ def restore(path: Path, groups: Groups) -> dict[str, Any]:
 
 
 class Series:
-    """The newest checkpoints of a training, one file each. If the newest is damaged, the one before it is used.
-
-    Args:
-        folder: of the checkpoints.
-    """
+    """The newest checkpoints of a training, one file each. If the newest is damaged, the one before it is used."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -91,9 +81,7 @@ class Series:
     def restore(self, groups: Groups, also: Callable[[int], None] | None = None) -> dict[str, Any] | None:
         """Restores the newest undamaged checkpoint and returns its state; None if there are no checkpoints.
 
-        Args:
-            groups: the variables.
-            also: reads what else belongs to a step. If it raises CorruptFileError, an older checkpoint is tried.
+        `also` reads what else belongs to a step. If it raises CorruptFileError, an older checkpoint is tried.
 
         Raises:
             CorruptFileError: if there are checkpoints, but none can be read.

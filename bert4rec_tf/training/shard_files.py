@@ -23,12 +23,9 @@ WHOLE = "whole.npz"
 
 
 class ShardFiles:
-    """The rows of one worker on disk, one file per step. A checkpoint counts once the chief has written its own file.
+    """The rows of one worker on disk, one file per step, in the folder of the checkpoints, which all workers see.
 
-    Args:
-        folder: of the checkpoints; all workers see it.
-        table: this worker's rows.
-        team: the workers.
+    A checkpoint counts once the chief has written its own file.
     """
 
     def __init__(self, folder: Path, table: ShardedTable, team: Team) -> None:
@@ -48,11 +45,7 @@ class ShardFiles:
         self.team.sum(np.zeros(1, np.int64))
 
     def restore(self, step: int) -> None:
-        """Reads this worker's rows.
-
-        Raises:
-            CorruptFileError: on all workers, if the file of one is damaged.
-        """
+        """Reads this worker's rows. Raises CorruptFileError on all workers if the file of one is damaged."""
         failure: CorruptFileError | None = None
         try:
             found = npz.checked(self.path(step))
@@ -78,8 +71,7 @@ class ShardFiles:
     def write_whole(self, model: Recommender, step: int) -> None:
         """Writes WHOLE from the model's other weights and all workers' rows of a step, block by block.
 
-        Raises:
-            CorruptFileError: if a file is damaged.
+        Raises CorruptFileError if a file is damaged.
         """
         shards = [npz.checked(self.path(step, index)) for index in range(self.table.count)]
         others = {variable.path: variable for variable in model.variables}

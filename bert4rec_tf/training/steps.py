@@ -74,9 +74,9 @@ def make_step(
     With a strategy the step also takes `stopping`, a number of each machine, and returns its sum.
 
     Args:
-        model: the model to train. Sets its `static_shapes` to `settings.jit_compile`.
+        model: its `static_shapes` becomes `settings.jit_compile`.
         optimizer: already built on the model's variables.
-        settings: only `clip_norm` and `jit_compile` are used. XLA draws different random numbers from the same seeds.
+        settings: with `jit_compile`, XLA draws different random numbers from the same seeds.
         strategy: from `strategy_for`, with model and optimizer created under its scope; None for one device. Each
             replica gets part of each batch; the result is the step of one device with the whole batch.
         signature: `element_spec` of the batches, to trace one graph for all widths; None to trace one per shape.

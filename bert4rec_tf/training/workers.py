@@ -125,12 +125,7 @@ def team() -> Team:
 def join(cluster: Cluster, replicas: int) -> None:
     """Connects this process with the other workers and waits for them. Call it before TensorFlow computes anything.
 
-    Args:
-        cluster: the machines.
-        replicas: the devices of all machines together: every GPU of each, or one CPU each.
-
-    Raises:
-        UserError: if the devices are not as many.
+    Raises UserError if the devices of all machines (every GPU of each, or one CPU each) are not `replicas`.
     """
     global _team
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
