@@ -72,12 +72,9 @@ def start_server(preload: Sequence[str] = PRELOAD) -> None:
 
 
 def call(task: Task, request: Request, should_stop: Callable[[], bool]) -> dict[str, Any]:
-    """Carries out a request in a process and returns its answer.
+    """Carries out a request in a process, by a function of a module, and returns its answer.
 
-    Args:
-        task: a function of a module.
-        request: what to do.
-        should_stop: asked now and then; the job is stopped after its step, with a checkpoint, once it is true.
+    `should_stop` is asked now and then; the job is stopped after its step, with a checkpoint, once it is true.
 
     Returns:
         `status`; of a finished job its `folder`, of a failed one its `error`; `peak_memory` in bytes, unless the

@@ -54,7 +54,6 @@ class Report:
         comparisons: as `significance.sentences` takes them.
         statistics: data set -> its row of Table 1, of those whose file is or was there.
         pictures: table -> file names and what they show.
-        can_draw: whether there is what draws them.
         asked: the keys of the runs that were asked for; None for all of `findings`.
         not_published: what was asked for and the paper does not have, as "Table 3 of Steam".
     """
@@ -63,7 +62,6 @@ class Report:
     comparisons: Mapping[str, Any] = field(default_factory=dict)
     statistics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     pictures: Mapping[str, Sequence[figures.Picture]] = field(default_factory=dict)
-    can_draw: bool = True
     asked: Collection[str] | None = None
     not_published: Sequence[str] = ()
 
@@ -96,10 +94,11 @@ class Report:
             paragraphs.append(f"The picture: {self._why_not_drawn(found)}.")
         return Section(title, paragraphs, GRIDS[name](found), pictures)
 
-    def _why_not_drawn(self, found: Findings) -> str:
+    @staticmethod
+    def _why_not_drawn(found: Findings) -> str:
         if not found.run_on():
             return NOT_RUN
-        return "not drawn: no line has two points" if self.can_draw else "not drawn: needs the extra [plots]"
+        return "not drawn: no line has two points" if plots.available() else "not drawn: needs the extra [plots]"
 
     def _about(self) -> Section:
         """What the results were made with: data files, versions, and how many runs there are."""
@@ -216,6 +215,10 @@ def _percent(share: float) -> str:
 def _run_row(cells: str, line: Line) -> dict[str, str]:
     run, trained = line["run"], [line[phase]["steps"] for phase in (SELECT, RETRAIN) if phase in line]
     steps = " and ".join(f"{count:,}" for count in trained) + f" of {run['training']['batch_size']}"
+
+    def shown(part: str) -> str:
+        return f"{line[part][POPULAR]['ndcg@10']:.4f}" if part in line else "none"
+
     return {
         "run": line["key"],
         "data": title_of(run["dataset"]),
@@ -224,9 +227,8 @@ def _run_row(cells: str, line: Line) -> dict[str, str]:
         "seed": str(run["seed"]),
         "budget": _percent(line["budget"]),
         "steps": steps if any(trained) else "none",
-        **{
-            part: f"{line[part][POPULAR]['ndcg@10']:.4f}" if part in line else "none" for part in ("validation", "test")
-        },
+        "validation": shown("validation"),
+        "test": shown("test"),
         "wall time": clock(line["wall_seconds"]),
         "peak memory": f"{line['peak_memory'] / 1e6:,.0f} MB" if line["peak_memory"] else "unknown",
     }
@@ -314,13 +316,7 @@ def write(
 ) -> list[Path]:
     """Makes what is missing of a report's material, as far as data and ranks are at hand, and writes it.
 
-    Args:
-        findings: of what the report shows.
-        sweep: knows where everything lies.
-        asked, not_published: as in `Report`.
-
-    Returns:
-        Where `report.md` and `report.html` are.
+    `asked` and `not_published` are those of `Report`. Returns where `report.md` and `report.html` are.
     """
     results = sweep.results
     if "table2" in findings:
@@ -331,7 +327,7 @@ def write(
     statistics = statistics_of(findings["table1"], sweep) if "table1" in findings else {}
     pictures = figures.draw(findings, results)
     comparisons = results.read_json(significance.FILE)
-    made = Report(findings, comparisons, statistics, pictures, plots.available(), asked, not_published)
+    made = Report(findings, comparisons, statistics, pictures, asked, not_published)
     sections, paths = made.sections(), []
     files.make_folder(results.folder)
     for form in ("md", "html"):

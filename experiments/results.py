@@ -39,10 +39,7 @@ class Results:
     `commit` (of the code of its last sitting), `peak_memory` in bytes and `wall_seconds` of all sittings on that file,
     but at least of its trainings, for a sitting that was killed left no line. A finished line has what `metrics.json`
     holds too, a failed one its `error`. A finished line has in `begun` the line of the same run on another data file,
-    where that is stopped or failed.
-
-    Attributes:
-        folder: where the file lies, with whatever else a report is made of.
+    where that is stopped or failed. `folder` also has whatever else a report is made of.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -83,11 +80,9 @@ class Results:
     def put(self, sitting: dict[str, Any]) -> dict[str, Any]:
         """Adds what a sitting of a run ended with; the file is whole at any time.
 
-        It replaces the older line of its key, and has the time of both where they are of the same data file. A finished
-        line stays until there is a finished one of another data file; until then it holds that one in `begun`.
-
-        Args:
-            sitting: a line whose `wall_seconds` and `peak_memory` are those of this sitting alone.
+        It replaces the older line of its key, and has the time of both where they are of the same data file; the
+        `wall_seconds` and `peak_memory` of `sitting` are its own alone. A finished line stays until there is a finished
+        one of another data file; until then it holds that one in `begun`.
 
         Returns:
             The finished line that stays, where it is of the same data file; else the new line.
@@ -96,7 +91,7 @@ class Results:
             found = self.read()
             older = found.get(sitting["key"], {})
             is_finished = older.get("status") == FINISHED
-            if is_finished and _of_same_file(older, sitting):
+            if is_finished and same_file(older.get("data_file"), sitting.get("data_file")):
                 return older
             line = _with_earlier_sittings(older.get(BEGUN) if is_finished else older, sitting)
             stays = is_finished and line["status"] != FINISHED
@@ -120,15 +115,11 @@ def _with_earlier_sittings(older: Line | None, sitting: dict[str, Any]) -> dict[
     """Adds the time and memory of the line before, and at least the time of the trainings: checkpoints know of sittings
     that were killed."""
     seconds, memory = sitting["wall_seconds"], sitting["peak_memory"] or 0
-    if older and _of_same_file(older, sitting):
+    if older and same_file(older.get("data_file"), sitting.get("data_file")):
         seconds += older.get("wall_seconds", 0.0)
         memory = max(memory, older.get("peak_memory") or 0)
     trained = sum(training["seconds"] for training in trainings(sitting))
     return {**sitting, "wall_seconds": round(max(seconds, trained), 1), "peak_memory": memory or None}
-
-
-def _of_same_file(first: Line, second: Line) -> bool:
-    return same_file(first.get("data_file"), second.get("data_file"))
 
 
 def same_file(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> bool:

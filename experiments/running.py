@@ -45,18 +45,11 @@ def carry_out(request: Request) -> Path:
 def mean_attention(model: BERT4Rec, histories: Sequences, users: np.ndarray) -> tuple[np.ndarray, int]:
     """Returns the attention among the last POSITIONS of the test input, and over how many users it is the mean.
 
-    Each row is divided by its sum, for what a position gives to those before the last ones is not shown.
-
-    Args:
-        model: trained.
-        histories: what comes before the test item.
-        users: those to look at; the ones whose input has fewer positions, the mask token included, are skipped.
+    Each row is divided by its sum, for what a position gives to those before the last ones is not shown. Users whose
+    input has fewer positions, the mask token included, are skipped. Raises UserError where no input is long enough.
 
     Returns:
         float64 [layers, heads, POSITIONS, POSITIONS], rows the positions that attend; and a number.
-
-    Raises:
-        UserError: where no input is long enough.
     """
     kept = users[np.minimum(histories.lengths[users], model.max_history) + 1 >= POSITIONS]
     if not len(kept):

@@ -35,10 +35,8 @@ def pairs(found: Findings) -> dict[tuple[str, str], str]:
 def compare_all(names: Iterable[str], folders: Mapping[str, Path], results: Results) -> None:
     """Compares finished runs whose ranks are at hand, and keeps what is found beside the results.
 
-    Args:
-        names: the keys of each two, "first second".
-        folders: the work directory of each key.
-        results: in whose folder the comparisons are kept, with older ones of runs whose results are there.
+    Older comparisons of runs whose results are there stay. `names`: the keys of each two, "first second". `folders`:
+    the work directory of each key.
     """
     made = {}
     for name in names:

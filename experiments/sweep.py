@@ -137,15 +137,7 @@ class Sweep:
         if self.is_finished(job):
             return FINISHED
         begin = time.monotonic()
-        answer = processes.call(self.task, self._request(job), lambda: self._is_due(begin))
-        if answer["status"] == BUSY:
-            return BUSY
-        line = self.results.put(self._sitting(job, answer, time.monotonic() - begin))
-        self._report(job, line)
-        return line["status"]
-
-    def _request(self, job: Job) -> Request:
-        return Request(
+        request = Request(
             job.run,
             lock=self.lock_path(job),
             log=self.log(job),
@@ -156,9 +148,16 @@ class Sweep:
             threads=self.threads,
         )
 
-    def _is_due(self, begin: float) -> bool:
-        late = self.time_budget is not None and time.monotonic() - begin > self.time_budget
-        return late or self._stop.is_set()
+        def should_stop() -> bool:
+            late = self.time_budget is not None and time.monotonic() - begin > self.time_budget
+            return late or self._stop.is_set()
+
+        answer = processes.call(self.task, request, should_stop)
+        if answer["status"] == BUSY:
+            return BUSY
+        line = self.results.put(self._sitting(job, answer, time.monotonic() - begin))
+        self._report(job, line)
+        return line["status"]
 
     def _sitting(self, job: Job, answer: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """Returns the line of one sitting, a failed one where nobody can tell which data it is of."""

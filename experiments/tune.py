@@ -188,7 +188,7 @@ class Search:
         title = f"{self.model} on {self.dataset}, trial {trial.number}"
         print(f"{title}: {state}, {found}, {spent}: {trial.params}", flush=True)
 
-    def preset(self, study: "optuna.Study") -> str:
+    def preset(self, study: optuna.Study) -> str:
         """Returns the best settings as an entry of `bert4rec_tf/config/presets`, and as a command.
 
         Both give the run that was measured, apart from PROTOCOL; under a budget with all steps of the preset. Where the
@@ -263,11 +263,7 @@ def main(
     data_dir: Path | None = None,
     threads: int | None = None,
 ) -> int:
-    """Searches for each model on each data set of the plan, and prints the best settings.
-
-    Returns:
-        The exit code: 1 where no trial of a search was completed.
-    """
+    """Searches for each model on each data set and prints the best settings. Returns 1 where no trial was completed."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     for model in models:
         space_of(model)

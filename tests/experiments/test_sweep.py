@@ -290,14 +290,14 @@ def test_what_was_done_on_another_file_is_left_on_this(tmp_path, data):
 def test_the_time_of_a_finished_run_is_that_of_who_did_it(tmp_path, monkeypatch):
     """Another sweep ends the run after this one has looked, and before this one's process has started."""
     one, first, second = job(), sweep(tmp_path), sweep(tmp_path)
-    request_of, known = second._request, []
+    log_of, known = second.log, []
 
     def late(of):
         first.run([of])
         known.extend(lines(tmp_path))
-        return request_of(of)
+        return log_of(of)
 
-    monkeypatch.setattr(second, "_request", late)
+    monkeypatch.setattr(second, "log", late)
     assert second.run([one]) == {one.key: FINISHED}
     assert known[0]["status"] == FINISHED and lines(tmp_path) == known
 
