@@ -133,7 +133,7 @@ class Search:
             return study
 
     def objective(self, trial: optuna.Trial) -> float:
-        """Trains a trial's point and returns its best measurement."""
+        """Trains a trial's point and returns its best measurement. What an ended trial trained is deleted."""
         values = {name: trial.suggest_categorical(name, list(known)) for name, known in self.space.items()}
         run = self.run_of(values)
         try:
@@ -145,9 +145,9 @@ class Search:
         except Exception as error:
             if not isinstance(error, optuna.TrialPruned):
                 trial.set_user_attr(ERROR, in_one_line(error))
-            self._clear(run)
+            shutil.rmtree(self.folder / run.digest, ignore_errors=True)
             raise
-        self._clear(run)
+        shutil.rmtree(self.folder / run.digest, ignore_errors=True)
         return found
 
     def _measured(self, trial: optuna.Trial, run: Run) -> float:
@@ -166,10 +166,6 @@ class Search:
 
         self.train(run, watch)
         return best
-
-    def _clear(self, run: Run) -> None:
-        """Deletes what an ended trial trained."""
-        shutil.rmtree(self.folder / run.digest, ignore_errors=True)
 
     def train(self, run: Run, watch: Callable[[dict[str, float]], None]) -> None:
         """Trains a point, or resumes it, and has every measurement watched."""
@@ -256,12 +252,7 @@ def _repeated(trial: optuna.Trial, known: optuna.trial.FrozenTrial) -> float:
 
 
 def main(
-    models: Sequence[str],
-    plan: Plan,
-    folder: Path,
-    trials: int,
-    data_dir: Path | None = None,
-    threads: int | None = None,
+    models: Sequence[str], plan: Plan, folder: Path, trials: int, data_dir: Path | None, threads: int | None
 ) -> int:
     """Searches for each model on each data set and prints the best settings. Returns 1 where no trial was completed."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)

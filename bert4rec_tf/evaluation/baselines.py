@@ -25,6 +25,8 @@ def measure_baselines(
 ) -> dict[str, Metrics]:
     """Returns the metrics of COUNTED and `random`; and of `ceiling` or `paper` if these data have one.
 
+    The ceiling is the ranking by the true transition probabilities of built-in data.
+
     Args:
         run: what they are compared with.
         split: of its data.
@@ -36,7 +38,9 @@ def measure_baselines(
     baselines["random"] = {protocol: random_metrics(found) for protocol, found in num_candidates.items()}
     generator = datasets.DATASETS[run.dataset].generator if run.dataset in datasets.DATASETS else None
     if isinstance(generator, MarkovCatalogue) and generator.sequences().fingerprint == split.sequences.fingerprint:
-        baselines["ceiling"] = _ceiling(generator, split, task())
+        true_scores = tf.constant(generator.scores(split.sequences, task().histories))
+        ranker = Ranker(lambda batch, candidates: tf.gather(true_scores, batch["users"]))
+        baselines["ceiling"] = ranker.measure(task())
     published = _paper(run, split)
     return {**baselines, "paper": published} if published else baselines
 
@@ -46,16 +50,6 @@ def counted(name: str, training: Sequences) -> Recommender:
     model = MODELS[name](training.num_items)
     model.adapt(training)
     return model
-
-
-def _ceiling(generator: MarkovCatalogue, split: LeaveOneOut, task: RankingTask) -> Metrics:
-    """The metrics of ranking by the true transition probabilities of the generator."""
-    table = tf.constant(generator.scores(split.sequences, task.histories))
-
-    def score(batch, candidates):
-        return tf.gather(table, batch["users"])
-
-    return Ranker(score).measure(task)
 
 
 def _paper(run: Run, split: LeaveOneOut) -> Metrics | None:

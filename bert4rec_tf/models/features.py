@@ -61,16 +61,13 @@ class FeatureRecommender(Recommender):
 
         `initializers`: of the users, the items' features and the users' features.
         """
-        of_users, of_item_features, of_user_features = initializers
-        self.own_users = self.item_feature_vectors = self.user_feature_vectors = None
+        rows = {name: len(features.names) for name, features in self.features.items()}
         if self.settings.user_embedding:
-            self.own_users = self.add_table("users", self.num_users, width, of_users, of=USERS)
-        if ITEM_FEATURES in self.features:
-            rows = len(self.features[ITEM_FEATURES].names)
-            self.item_feature_vectors = self.add_table(ITEM_FEATURES, rows, width, of_item_features, of=ITEM_FEATURES)
-        if USER_FEATURES in self.features:
-            rows = len(self.features[USER_FEATURES].names)
-            self.user_feature_vectors = self.add_table(USER_FEATURES, rows, width, of_user_features, of=USER_FEATURES)
+            rows[USERS] = self.num_users
+        self.own_users, self.item_feature_vectors, self.user_feature_vectors = (
+            self.add_table(name, rows[name], width, initializer, of=name) if name in rows else None
+            for name, initializer in zip((USERS, ITEM_FEATURES, USER_FEATURES), initializers, strict=True)
+        )
 
     def adapt(self, sequences: Sequences) -> None:
         """Notes the items that training never sees. Pushed down as negatives, they would never be recommended."""

@@ -223,7 +223,9 @@ def top1(positives: Tensor, negatives: Tensor, valid: Tensor | None = None) -> t
         negatives: [..., c].
         valid: bool, broadcast to [..., c]; False where there is no negative. None if all are valid.
     """
-    weights = _weights(negatives, valid)
+    weights = tf.ones_like(negatives)
+    if valid is not None:
+        weights *= tf.cast(valid, negatives.dtype)
     count = tf.reduce_sum(weights, axis=-1) + 1.0
     return (tf.reduce_sum(weights * _top1_terms(positives, negatives), axis=-1) + 0.5) / count
 
@@ -271,10 +273,6 @@ def bpr_max(
         return value[..., 0], gradients
 
     return loss(tf.convert_to_tensor(positives), tf.convert_to_tensor(negatives))
-
-
-def _weights(negatives: Tensor, valid: Tensor | None) -> tf.Tensor:
-    return tf.ones_like(negatives) if valid is None else tf.cast(valid, negatives.dtype) * tf.ones_like(negatives)
 
 
 def _log_softmax(negatives: Tensor, valid: Tensor | None) -> tf.Tensor:

@@ -80,9 +80,7 @@ class Experiment:
     """A run with its data and its folder. Each step can be called by itself.
 
     Attributes:
-        run: the settings.
-        sequences: the data.
-        workdir: the folder of the run.
+        run, sequences, workdir: the settings, the data and the folder of the run.
         processes: number of processes that prepare examples.
         silent: whether to hide the progress.
         checkpoint_seconds: seconds between checkpoints, which is what a killed training loses at most.

@@ -64,14 +64,12 @@ class Trainer:
     """Trains one model in one folder. If the folder holds a checkpoint, training resumes from it.
 
     Attributes:
-        model: the model to train.
         batches: first step -> endless training batches, starting with that step.
         settings: optimizer, schedule and how often to evaluate.
         folder: for checkpoints, the curve and TensorBoard's files.
         last_step: where to stop; None for `settings.steps`, at which the learning rate is 0.
         validate: returns the metrics on the validation items; None if they are trained on.
-        title: shown with the progress.
-        silent: show nothing.
+        title, silent: of the progress; whether to show nothing.
         checkpoint_seconds: time between checkpoints; a killed training loses at most this much.
         strategy: splits each batch over several devices; the model was created under its scope. None for one device.
         watch: called with each new row of the curve; after a resume, first with the earlier rows. If it raises, the
