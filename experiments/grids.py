@@ -129,12 +129,7 @@ def _theirs(found: Findings, place: Place) -> tuple[Value, str]:
 def grid(found: Findings, layout: Layout, mark: Mark, down: bool = False, caption: str = "") -> Grid:
     """Returns a table of results; below a row are the paper's and the differences, where it has any.
 
-    Args:
-        found: of the table.
-        layout: its columns and rows. A row without any of the table's runs is left out.
-        mark: marks the cells of a row.
-        down: marks those of a column instead.
-        caption: above it.
+    A row without any of the table's runs is left out. `mark` marks the cells of each row, or `down` each column.
     """
     header, asked = layout
     kept = {label: row for label, row in asked.items() if any((place[0], place[1]) in found.runs for place in row)}

@@ -78,11 +78,8 @@ def space_of(model: str) -> dict[str, tuple[Any, ...]]:
 class Search:
     """One study: a model on a data set.
 
-    Attributes:
-        model, dataset: what is tuned.
-        plan: preset, first seed, budget and whether it is a quick one.
-        folder: of the study's file and the trials' runs.
-        data_dir: where the data files lie.
+    `plan` has the preset, the first seed, the budget and whether it is a quick one; `folder` gets the study's file and
+    the trials' runs; `data_dir` has the data files.
     """
 
     model: str

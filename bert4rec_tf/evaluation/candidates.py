@@ -29,12 +29,10 @@ def draw_popular(
     Args:
         sequences: full histories, held-out items included.
         users: [k] int64, the users to draw for.
-        num_negatives: negatives per user.
-        seed: random seed.
         first_block: the number of the block (of `users_of_a_block`) that the users begin with.
 
     Returns:
-        int32 [k, num_negatives], filled with 0 on the right if there are fewer.
+        int32 [k, num_negatives], filled with 0 on the right if there are fewer; the same for the same seed.
     """
 
     def draw(rng: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
@@ -72,11 +70,8 @@ def frozen(
 ) -> dict[str, np.ndarray]:
     """Returns the negatives of every sampler, drawn once and stored in `folder`. If the file is damaged, draws again.
 
-    The users (those with three actions) follow from the sequences, so they are not part of the file's name.
-
-    Args:
-        folder: of the file.
-        sequences, users, num_negatives, seed: as for `draw_popular`.
+    The users (those with three actions) follow from the sequences, so they are not part of the file's name. The other
+    arguments are those of `draw_popular`.
 
     Returns:
         Sampler -> int32 [k, c], where c is `num_negatives` or the number of items, whichever is smaller.

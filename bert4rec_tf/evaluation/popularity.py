@@ -55,10 +55,7 @@ def ranker(
 ) -> Ranker:
     """Returns the ranker of a model as it is now; later changes of its weights do not count.
 
-    Args:
-        model: the model.
-        correction: log_counts and alpha of `corrected`.
-        strategy: of the workers, if they share the item table (`sharded_ranking`).
+    `correction`: log_counts and alpha of `corrected`. `strategy`: of the workers, if they share the item table.
     """
     added = None if correction is None else -penalties(*correction)
     if model.sharded is not None:

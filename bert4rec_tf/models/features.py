@@ -111,11 +111,8 @@ class FeatureRecommender(Recommender):
         Only the rows of targets and sample are read, so the cost does not grow with the number of items.
 
         Args:
-            states: float [t, d].
-            table: float [rows, d], from `training_table`.
-            bias: float [rows]; None for 0.
-            targets: int32 [t].
-            weights: float [t].
+            states, targets, weights: float [t, d], int32 [t] and float [t].
+            table, bias: float [rows, d], from `training_table`, and float [rows]; None for 0.
             seeds: int64 [b, 2], the same in each row (`data.examples.draws`).
         """
         settings = self.settings

@@ -126,16 +126,8 @@ class SASRec(FeatureRecommender):
 class CausalBlock(Configured):
     """One block: q = LN(x); y = q + Attention(q, x, x); z = LN(y); z + W2 relu(W1 z). Each step sees only the past.
 
-    Args:
-        num_heads: h, a divisor of the width.
-        dropout: of the attention probabilities, and after both layers of the point-wise network.
-
-    Call arguments:
-        inputs: [b, n, d], with zeros as padding on the right.
-        training: whether dropout acts.
-
-    Returns:
-        [b, n, d].
+    The inputs are [b, n, d], with zeros as padding on the right. Dropout acts in training, on the attention
+    probabilities and after both layers of the point-wise network. `num_heads` divides d.
     """
 
     def __init__(self, num_heads: int, dropout: float, **kwargs: Any) -> None:

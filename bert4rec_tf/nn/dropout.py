@@ -22,11 +22,8 @@ class Dropout(Configured):
     """Drops a fraction of the inputs in training, and scales up the rest.
 
     Args:
-        rate: the fraction to drop, rounded to 1 / 65536, and at most 255 / 256.
+        rate: the fraction, in [0, 1) (else ValueError), rounded to 1 / 65536, and at most 255 / 256.
         seed: random seed; None to draw one from Keras' global generator.
-
-    Raises:
-        ValueError: for a rate outside [0, 1).
     """
 
     def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:

@@ -38,14 +38,10 @@ def table_cross_entropy(
 
     Args:
         hidden: float [targets, d], of the table's type or narrower.
-        table: float [rows, d].
-        bias: float [rows], of the table's type.
+        table, bias: float [rows, d] and [rows], of one type, which the result [] has too.
         targets: int32 [targets], row numbers.
         weights: float [targets], of the table's type. No gradient flows to them.
         piece: targets per piece; None for about PIECE_ELEMENTS probabilities.
-
-    Returns:
-        [], of the type of the table.
     """
     table, bias = tf.convert_to_tensor(table), tf.convert_to_tensor(bias)
     hidden, targets, weights = (tf.convert_to_tensor(part) for part in (hidden, targets, weights))
@@ -216,12 +212,8 @@ def top1(positives: Tensor, negatives: Tensor, valid: Tensor | None = None) -> t
     """TOP1 (Hidasi et al. 2016): the mean of sigmoid(r_j - r_i) + sigmoid(r_j^2).
 
     The authors also count the positive itself in the mean, without its second term. So it adds sigmoid(0) = 1/2 to the
-    sum and 1 to the count.
-
-    Args:
-        positives: [...].
-        negatives: [..., c].
-        valid: bool, broadcast to [..., c]; False where there is no negative. None if all are valid.
+    sum and 1 to the count. `valid`, bool, broadcast to [..., c], is False where there is no negative; None if all are
+    valid.
     """
     weights = tf.ones_like(negatives)
     if valid is not None:
@@ -245,11 +237,8 @@ def bpr_max(
     """BPR-max (Hidasi & Karatzoglou 2018): -log(sum_j s_j sigmoid(r_i - r_j) + 1e-24) + regularization sum_j s_j r_j^2.
 
     s is the softmax over the negatives alone. The gradients are written by hand because they can reuse the exponentials
-    of the value; automatic ones would compute them again.
-
-    Args:
-        positives, negatives, valid: as for `top1`.
-        regularization: pulls the negatives' scores towards 0 (the authors' bpreg).
+    of the value; automatic ones would compute them again. `valid` is that of `top1`; `regularization` pulls the
+    negatives' scores towards 0 (the authors' bpreg).
     """
 
     @tf.custom_gradient

@@ -21,12 +21,8 @@ class WarmUpLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     """Rises linearly from 0 during the warm-up, then falls linearly to 0 at the last step.
 
     The decay counts from step 0, not from the end of the warm-up, so the learning rate jumps down a little where the
-    two meet. With a warm-up, the learning rate of step 0 is 0.
-
-    Args:
-        learning_rate: the peak, if there were no decay.
-        steps: the step at which the learning rate reaches 0; infinity for no decay.
-        warmup_steps: length of the warm-up.
+    two meet. With a warm-up, the learning rate of step 0 is 0. `learning_rate` is the peak, if there were no decay;
+    with infinitely many `steps` there is none.
     """
 
     def __init__(self, learning_rate: float, steps: float, warmup_steps: int) -> None:
@@ -104,12 +100,7 @@ class BertAdam(keras.optimizers.Optimizer):
 class Adagrad(keras.optimizers.Optimizer):
     """Adagrad with momentum, as GRU4Rec's authors use it; Keras' Adagrad has no momentum.
 
-    v = momentum x v - learning rate x g / sqrt(sum of g^2 + epsilon); w += v.
-
-    Args:
-        learning_rate: a number or a schedule.
-        momentum: in [0, 1).
-        epsilon: added inside the square root.
+    v = momentum x v - learning rate x g / sqrt(sum of g^2 + epsilon); w += v. The momentum is in [0, 1).
     """
 
     def __init__(
@@ -216,13 +207,10 @@ def _scaled(gradient: Tensor, scale: Tensor) -> Tensor:
 
 
 def clip(gradients: list[Tensor], clip_norm: float) -> tuple[list[Tensor], Tensor]:
-    """Scales gradients down to a global norm of at most `clip_norm`; 0 turns clipping off.
+    """Returns gradients of a global norm of at most `clip_norm` (0: any), and their norm before, float32 [].
 
     A tied table has one gradient, the sum of its parts. TensorFlow 1 took the norm of the parts before they were added;
     see docs/fidelity.md.
-
-    Returns:
-        The gradients, and their norm before clipping, float32 [].
     """
     norm = tf.linalg.global_norm(gradients)
     if clip_norm:

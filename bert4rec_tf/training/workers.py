@@ -23,10 +23,7 @@ LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledE
 class Team:
     """The machines that train together; this class is a team of one.
 
-    Attributes:
-        index: the number of this machine, from 0.
-        count: the number of machines.
-        strategy: shares each batch between the machines; None for one machine.
+    This machine is number `index` of `count`, from 0. The strategy shares each batch between them; None for one.
     """
 
     index: int = 0
