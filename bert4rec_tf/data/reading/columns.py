@@ -40,6 +40,7 @@ class Layout:
         separator: between the columns of a TEXT.
         header: the names in the first line of a TEXT; empty if it has no header.
         width: the number of columns of a TEXT.
+        skip: the number of lines before the first row of a TEXT.
     """
 
     kind: str
@@ -49,6 +50,7 @@ class Layout:
     separator: str = ","
     header: tuple[str, ...] = ()
     width: int = 0
+    skip: int = 0
 
     @property
     def quoted(self) -> bool:

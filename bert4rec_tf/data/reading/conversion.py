@@ -7,13 +7,13 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.data.reading import archives, blocks, layouts, records, tables, text
+from bert4rec_tf.data.reading import archives, layouts, records, tables, text
 from bert4rec_tf.data.reading.columns import PARQUET, TEXT, Columns, Layout
 from bert4rec_tf.data.reading.grouping import to_sequences
 from bert4rec_tf.data.reading.rows import Rows, summary
@@ -155,13 +155,7 @@ def _tables(path: Path, layout: Layout, rows: Rows, member: str | None) -> Itera
         return
     shown = Transfer(f"reading {path.name}", 0, path.stat().st_size)
     with shown, archives.opened(path, member, watch=shown.advance) as stream:
-        yield from _of_stream(stream, layout, rows)
-
-
-def _of_stream(stream: IO[bytes], layout: Layout, rows: Rows) -> Iterator[pa.Table]:
-    reader = (text if layout.kind == TEXT else records).Reader(layout, rows)
-    for content, number in blocks.read(stream, rows.source, layout.separator if layout.quoted else None):
-        yield from reader.read(content, number)
+        yield from (text if layout.kind == TEXT else records).read(stream, layout, rows)
 
 
 def read_bytes(path: Path, member: str | None = None) -> bytes:
@@ -180,7 +174,7 @@ def parse_pairs(content: bytes, path: Path) -> Sequences:
         UserError: if a line is not two integers, no user has two actions, or there is only one item.
     """
     layout, rows = Layout(TEXT, 0, 1, separator=ANY_BLANKS, width=2), Rows(str(path), Times(), integers=True)
-    return to_sequences(list(_of_stream(io.BytesIO(content), layout, rows)), Interactions(str(path)), {})[0]
+    return to_sequences(list(text.read(io.BytesIO(content), layout, rows)), Interactions(str(path)), {})[0]
 
 
 def converted(asked: Interactions, folder: Path, member: str | None = None) -> tuple[Sequences, Report]:

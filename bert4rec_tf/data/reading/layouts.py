@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from bert4rec_tf.data.reading import records, tables
@@ -35,9 +36,11 @@ def find(path: Path, columns: Columns, start: bytes, name: str | None = None) ->
             raise UserError(f"{path}: Parquet is packed already and is not read from .gz; unpack it")
         return columns.of_names(PARQUET, tables.names(path))
     text = start.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
-    line = next((line for line in re.split(r"\r\n|\r|\n", text) if line.strip()), None)
-    if line is None:
+    lines = re.split(r"\r\n|\r|\n", text)
+    place = next((place for place, line in enumerate(lines) if line.strip()), None)
+    if place is None:
         raise UserError(f"{path}: the file is empty")
+    line = lines[place]
     if re.match(r"\s*\[\s*(\{|$)", line):
         raise UserError(f"{path}, line 1: begins a JSON array; write its objects one per line, without brackets")
     if line.lstrip().startswith("{"):
@@ -45,8 +48,8 @@ def find(path: Path, columns: Columns, start: bytes, name: str | None = None) ->
     separator = _separator(path, name or path.name, line)
     first = [field.strip() for field in fields(line, separator)]
     if any(not name.isdigit() for name in columns.named) or (guess(first, USERS) and guess(first, ITEMS)):
-        return columns.of_header(separator, first)
-    return columns.of_numbers(separator, len(first))
+        return replace(columns.of_header(separator, first), skip=place + 1)
+    return replace(columns.of_numbers(separator, len(first)), skip=place)
 
 
 def fields(line: str, separator: str) -> list[str]:

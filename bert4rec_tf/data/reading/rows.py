@@ -1,7 +1,10 @@
 """Good and bad rows: a table of the good ones; the first bad one is an error, or all are skipped and counted."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +29,14 @@ _KINDS = ("", NO_USER, NO_ITEM, MANY_LINES, NO_UTF8, NO_INTEGER, NO_TIME)
 
 BadRow = tuple[int, str, str]
 """The number of a bad row, what is wrong with it, and its text."""
+
+Record = tuple[int, str, list[Any] | str]
+"""A row read by itself: its number, its text, and its user, item and time, or what is wrong with it."""
+
+RECORDS = 1 << 14
+"""So many become a table."""
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 @dataclass
@@ -105,6 +116,16 @@ class Rows:
         wrong[-1] = _KINDS.index(missing)
         return ids, wrong[ids.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)]
 
+    def tables(self, records: Iterator[Record], roles: Iterable[str]) -> Iterator[pa.Table]:
+        """Yields the good rows of records, whose values are in the order of `roles`, and refuses the others."""
+        while some := list(itertools.islice(records, RECORDS)):
+            wrong = [(number, values, text) for number, text, values in some if isinstance(values, str)]
+            fit = [(number, values) for number, _, values in some if not isinstance(values, str)]
+            columns = {role: _texts([values[place] for _, values in fit]) for place, role in enumerate(roles)}
+            table, others = self.good(columns)
+            self.refuse(wrong + numbered(others, [number for number, _ in fit]))
+            yield table
+
     def refuse(self, rows: Iterable[BadRow]) -> None:
         """Counts bad rows. Raises UserError for the first of them unless they are skipped."""
         for number, kind, text in sorted(rows):
@@ -115,6 +136,15 @@ class Rows:
             place = f"{self.unit} {number:,}"
             count, first = self.found.get(kind, (0, f"{self.among}, {place}" if self.among else place))
             self.found[kind] = count + 1, first
+
+
+def _texts(values: Sequence[str | int | float | None]) -> pa.Array:
+    """Makes strings. Lone surrogates, which JSON can write but UTF-8 cannot, become U+FFFD."""
+    texts = [value if value is None else str(value) for value in values]
+    try:
+        return pa.array(texts, pa.string())
+    except UnicodeEncodeError:
+        return pa.array([text and _SURROGATES.sub("\ufffd", text) for text in texts], pa.string())
 
 
 def numbered(rows: Sequence[BadRow], numbers: Sequence[int] | np.ndarray) -> list[BadRow]:
