@@ -19,7 +19,7 @@ from bert4rec_tf.data.examples import tfrecords
 from bert4rec_tf.data.examples.cloze import Windows, cut
 from bert4rec_tf.data.examples.preparation import Plan
 from bert4rec_tf.data.parts import training_part
-from bert4rec_tf.data.reading import conversion, grouping
+from bert4rec_tf.data.reading import conversion
 from bert4rec_tf.data.reading.columns import Layout
 from bert4rec_tf.data.reading.conversion import Report
 from bert4rec_tf.data.reading.times import Times
@@ -125,9 +125,8 @@ def write_block(table: pa.Table, folder: Path, first_later: float | None) -> dic
     rows = np.argsort(columns["place"])
     users = columns["number"][rows] - columns["number"].min()
     times = columns["time"][rows] if "time" in columns else None
-    order = grouping.order_of(users, times)
-    if order is not None:
-        rows, users, times = rows[order], users[order], None if times is None else times[order]
+    order = np.lexsort((users,) if times is None else (times, users))
+    rows, users, times = rows[order], users[order], None if times is None else times[order]
     lengths = np.bincount(users)
     ids = npz.of_lines(table["user"].take(pa.array(rows[np.cumsum(lengths) - lengths])).to_pylist())
     content = {"items": columns["item"][rows].astype(np.int32), "lengths": lengths.astype(np.int64), "users": ids}

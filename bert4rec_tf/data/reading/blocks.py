@@ -34,7 +34,7 @@ def read(stream: IO[bytes], source: str) -> Iterator[Block]:
         whole, rest = content[:end], content[end:]
         if whole:
             yield whole, number
-            number += whole.count(b"\n") + whole.count(b"\r") - whole.count(b"\r\n")
+            number += whole.count(b"\n") + (whole.count(b"\r") - whole.count(b"\r\n") if b"\r" in whole else 0)
     if rest:
         yield rest, number
 

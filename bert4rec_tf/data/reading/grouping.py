@@ -1,6 +1,6 @@
 """Filters, orders and groups a table of interactions into `Sequences`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +14,6 @@ from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.errors import UserError
 
 ID = pa.dictionary(pa.int32(), pa.string())
-PIECE = 1 << 18
-"""Actions to work on at once: more would not stay in the processor's cache."""
 
 
 def to_sequences(
@@ -53,18 +51,19 @@ def to_sequences(
     tables.clear()
     before = {"users": len(users), "items": len(items), "actions": len(user_codes)}
     chosen = filtered(user_codes, item_codes, asked.min_user_actions, asked.min_item_actions, asked.k_core)
-    if chosen is not None:
-        user_codes, item_codes = user_codes[chosen], item_codes[chosen]
-        times = None if times is None else times[chosen]
-        user_codes, users = _renumbered(user_codes, users)
-        item_codes, items = _renumbered(item_codes, items)
+    user_codes, users = _renumbered(user_codes[chosen], users)
+    item_codes, items = _renumbered(item_codes[chosen], items)
     kept = {"users": len(users), "items": len(items), "actions": len(user_codes)}
-    later = None if asked.test_from is None else _later(asked.test_from, user_codes, len(users), times, read)
-    order = order_of(user_codes, times)
-    del times
-    if order is not None:
+    times = None if times is None else times[chosen]
+    later = None
+    if asked.test_from is not None:
+        latest = None if times is None or not len(times) else times.max()
+        is_later = np.asarray(times) >= first_later(asked.test_from, latest, read)
+        later = np.bincount(user_codes[is_later], minlength=len(users))
+    if times is not None:
+        order = np.argsort(times, kind="stable")
         user_codes, item_codes = user_codes[order], item_codes[order]
-        del order
+        del order, times
     sequences = Sequences.from_codes(user_codes, item_codes, users, items, least)
     if later is not None:
         sequences = replace(sequences, num_later=later[np.bincount(user_codes, minlength=len(users)) >= least])
@@ -80,12 +79,6 @@ def check_left(num_users: int, num_items: int, asked: Interactions, bad: Mapping
         raise UserError(f"{asked.title}: no user has two actions left, so there is nothing to learn from{why}")
     if num_items == 1:
         raise UserError(f"{asked.title}: there is only one item left, so there is nothing to recommend{why}")
-
-
-def _later(since: str, users: np.ndarray, num_users: int, times: np.ndarray | None, read: Times | None) -> np.ndarray:
-    """Returns how many of each user's actions happened from the time `since` on, int64 [users]."""
-    latest = None if times is None or not len(times) else times.max()
-    return np.bincount(users[np.asarray(times) >= first_later(since, latest, read)], minlength=num_users)
 
 
 def first_later(since: str, latest: float | None, read: Times | None) -> int | float:
@@ -105,82 +98,27 @@ def _codes(parts: list[pa.ChunkedArray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def filtered(
-    users: np.ndarray, items: np.ndarray, min_user_actions: int, min_item_actions: int, k_core: bool = False
-) -> np.ndarray | None:
-    """Returns which actions to keep, bool [actions]; None for all of them.
+    users: np.ndarray, items: np.ndarray, min_user_actions: int, min_item_actions: int, k_core: bool
+) -> np.ndarray:
+    """Returns which actions to keep, bool [actions].
 
     `k_core`: whether to go on until every user and every item that is left has enough actions.
     """
-    if max(min_user_actions, min_item_actions) <= 1 or not len(users):
-        return None
-    of_users, of_items = np.bincount(users), np.bincount(items)
-    if of_users.min() >= min_user_actions and of_items.min() >= min_item_actions:
-        return None
-    chosen = (of_users >= min_user_actions)[users] & (of_items >= min_item_actions)[items]
-    left = np.bincount(users[chosen], minlength=len(of_users))
-    chosen &= (left >= min_user_actions)[users]
-    while k_core:
-        of_users, of_items = (np.bincount(codes[chosen], minlength=codes.max() + 1) for codes in (users, items))
-        further = chosen & (of_users >= min_user_actions)[users] & (of_items >= min_item_actions)[items]
-        if np.array_equal(further, chosen):
-            break
-        chosen = further
-    return chosen
 
+    def enough(codes: np.ndarray, least: int) -> np.ndarray:
+        return (np.bincount(codes[chosen], minlength=codes.max(initial=0) + 1) >= least)[codes]
 
-def order_of(users: np.ndarray, times: np.ndarray | None) -> np.ndarray | None:
-    """Returns the order by user, time and row; None if the actions are already in order."""
-    grouped = _ascends(users)
-    if grouped and (times is None or _ascends(times)):
-        return None
-    by_user = None if grouped else _places_in_order(users.astype(np.int64))
-    if times is None:
-        return by_user
-    if by_user is not None:
-        users, times = users[by_user], times[by_user]
-    order = np.empty(len(users), np.int64)
-    for begin, end in _pieces_of_whole_users(users):
-        order[begin:end] = _order_of_grouped(users[begin:end], times[begin:end])
-        order[begin:end] += begin
-    return order if by_user is None else by_user[order]
-
-
-def _pieces_of_whole_users(users: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Yields ranges of whole users that fit into the cache, where sorting takes half the time."""
-    begin = 0
-    while begin < len(users):
-        end = int(np.searchsorted(users, users[min(begin + PIECE, len(users)) - 1], side="right"))
-        yield begin, end
-        begin = end
-
-
-def _order_of_grouped(users: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Returns the order by time within users, sorting user, time and position as one number if it fits 63 bits."""
-    if times.dtype.kind == "i":
-        least, most = int(times.min()), int(times.max())
-        bits = (most - least).bit_length()
-        if int(users[-1] - users[0]).bit_length() + bits + len(users).bit_length() < 64:
-            keys = (users - users[0]).astype(np.int64) << bits
-            keys |= times - least
-            return _places_in_order(keys)
-    return np.lexsort((times, users))
-
-
-def _places_in_order(keys: np.ndarray) -> np.ndarray:
-    """A faster stable `np.argsort` of non-negative numbers with enough spare bits for a position. Overwrites them."""
-    bits = len(keys).bit_length()
-    keys <<= bits
-    keys |= np.arange(len(keys))
-    keys.sort()
-    keys &= (1 << bits) - 1
-    return keys
-
-
-def _ascends(values: np.ndarray) -> bool:
-    return bool((values[1:] >= values[:-1]).all())
+    chosen = np.ones(len(users), bool)
+    while True:
+        before = chosen
+        chosen = before & enough(users, min_user_actions) & enough(items, min_item_actions)
+        if not k_core:
+            return chosen & enough(users, min_user_actions)
+        if np.array_equal(before, chosen):
+            return chosen
 
 
 def _renumbered(codes: np.ndarray, names: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Drops the names that no action has any more."""
     used = np.bincount(codes, minlength=len(names)) > 0
-    return (codes, names) if used.all() else ((np.cumsum(used, dtype=np.int32) - 1)[codes], names[used])
+    return (np.cumsum(used, dtype=np.int32) - 1)[codes], names[used]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
 import pyarrow as pa
+import pyarrow.json
 
 from bert4rec_tf.data.reading import blocks
 from bert4rec_tf.data.reading.columns import JSON, LITERALS, Layout
@@ -53,6 +54,7 @@ def _as_json(token: re.Match) -> str:
         raise ValueError(str(error)) from error
 
 
+PIECE = 2 << 20
 _IDS = frozenset((str, int, type(None)))
 _TIMES = frozenset((str, int, float))
 READERS: dict[str, Callable[[str], Mapping[str, Any]]] = {JSON: json_record, LITERALS: python_record}
@@ -60,11 +62,44 @@ READERS: dict[str, Callable[[str], Mapping[str, Any]]] = {JSON: json_record, LIT
 
 def read(stream: IO[bytes], layout: Layout, rows: Rows) -> Iterator[pa.Table]:
     """Yields the good rows of a file. Raises UserError at a bad row not skipped."""
-    return rows.tables(_records(stream, layout, rows.source), layout.roles)
+    for block in blocks.read(stream, rows.source):
+        table = _at_once(block[0], layout, rows) if layout.kind == JSON else None
+        if table is not None:
+            yield table
+        else:
+            yield from rows.tables(_records(blocks.lines([block]), layout), layout.roles)
 
 
-def _records(stream: IO[bytes], layout: Layout, source: str) -> Iterator[Record]:
-    for number, line in blocks.lines(blocks.read(stream, source)):
+def _at_once(content: bytes, layout: Layout, rows: Rows) -> pa.Table | None:
+    """Returns the rows of a block, read by Arrow; None if one of them is bad, or not like the first."""
+    lines = content.splitlines()
+    if not all(line.startswith(b"{") and line.endswith(b"}") for line in lines):
+        return None  # Arrow would take objects over several lines, and crash if it met `null` in place of the first
+    try:
+        first = json_record(lines[0].decode())
+        kinds = {int: pa.int64(), float: pa.float64()}
+        types = {name: kinds.get(type(first.get(name)), pa.string()) for name in layout.roles.values()}
+        if pa.float64() in (types[layout.user], types[layout.item]):
+            return None
+        found = pyarrow.json.read_json(
+            pa.BufferReader(content),
+            pyarrow.json.ReadOptions(block_size=PIECE),
+            pyarrow.json.ParseOptions(explicit_schema=pa.schema(types.items()), unexpected_field_behavior="ignore"),
+        )
+        if found.num_rows != len(lines):
+            return None
+        columns = {role: found[name].combine_chunks() for role, name in layout.roles.items()}
+        for role in ("user", "item"):
+            columns[role] = columns[role].cast(pa.string())
+            columns[role].validate(full=True)
+    except (pa.ArrowException, ValueError):
+        return None
+    table, wrong = rows.good(columns)
+    return None if wrong else table
+
+
+def _records(lines: Iterator[tuple[int, str]], layout: Layout) -> Iterator[Record]:
+    for number, line in lines:
         if not line.strip():
             continue
         text = line.rstrip("\r\n")

@@ -7,6 +7,7 @@ import zipfile
 from collections import Counter
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,8 +15,8 @@ from support.interaction_files import as_csv, as_json, as_literals, as_text, his
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.data_names import Interactions, family, named
-from bert4rec_tf.data.reading import conversion, grouping
-from bert4rec_tf.data.reading.grouping import filtered, order_of
+from bert4rec_tf.data.reading import conversion
+from bert4rec_tf.data.reading.grouping import filtered, to_sequences
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.data.sources.download import Remote
 from bert4rec_tf.foundation import npz
@@ -32,14 +33,14 @@ ROWS += [("rare", "i1", 5), ("u1", "once", 1)]
 )
 def test_the_filter_is_one_pass_and_then_the_users(pairs, least):
     users, items = (np.array(column, np.int32) for column in (zip(*pairs) if pairs else ([], [])))
-    chosen = filtered(users, items, *least)
+    chosen = filtered(users, items, *least, k_core=False)
     once = [
         sum(u == user for u, _ in pairs) >= least[0] and sum(i == item for _, i in pairs) >= least[1]
         for user, item in pairs
     ]
     left = [user for (user, _), kept in zip(pairs, once) if kept]
     expected = [kept and left.count(user) >= least[0] for (user, _), kept in zip(pairs, once)]
-    assert (np.ones(len(pairs), bool) if chosen is None else chosen).tolist() == expected
+    assert chosen.tolist() == expected
 
 
 @settings(deadline=None)
@@ -47,18 +48,19 @@ def test_the_filter_is_one_pass_and_then_the_users(pairs, least):
     rows=st.lists(st.tuples(st.integers(0, 5), st.integers(-3, 3) | st.integers(-(2**62), 2**62)), max_size=40),
     kind=st.sampled_from(["int64", "float64", "none"]),
     grouped=st.booleans(),
-    piece=st.sampled_from([1, 3, 1 << 18]),
 )
-def test_actions_are_ordered_by_user_time_and_row(rows, kind, grouped, piece):
+def test_actions_are_ordered_by_user_time_and_row(rows, kind, grouped):
     if grouped:
         rows = sorted(rows, key=lambda row: row[0])
-    users = np.array([user for user, _ in rows], np.int32)
-    times = None if kind == "none" else np.array([time for _, time in rows], kind)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grouping, "PIECE", piece)
-        order = order_of(users, times)
-    expected = sorted(range(len(rows)), key=lambda row: (users[row], 0 if times is None else times[row], row))
-    assert (np.arange(len(rows)) if order is None else order).tolist() == expected
+    columns = {"user": [str(user) for user, _ in rows], "item": [str(row) for row in range(len(rows))]}
+    table = pa.table({role: pa.array(texts, pa.string()).dictionary_encode() for role, texts in columns.items()})
+    if kind != "none":
+        table = table.append_column("time", pa.array(np.array([time for _, time in rows], kind)))
+    sequences, _ = to_sequences([table], Interactions("x"), {}, least=1)
+    times = np.zeros(len(rows)) if kind == "none" else table["time"].to_numpy()
+    order = sorted(range(len(rows)), key=lambda row: times[row])
+    expected = {user: [str(row) for row in order if rows[row][0] == int(user)] for user in columns["user"]}
+    assert histories(sequences) == expected
 
 
 @pytest.fixture
@@ -338,5 +340,5 @@ def test_a_k_core_is_what_is_left_when_no_user_and_no_item_can_be_dropped(action
         left = [(user, item) for user, item in left if users[user] >= min_user and items[item] >= min_item]
     users, items = np.array(actions).T
     chosen = filtered(users, items, min_user, min_item, k_core=True)
-    found = actions if chosen is None else [action for action, kept in zip(actions, chosen) if kept]
+    found = [action for action, kept in zip(actions, chosen) if kept]
     assert found == left
