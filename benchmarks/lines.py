@@ -14,7 +14,7 @@ import tensorflow as tf
 from benchmarks import conversion, measuring, original, shapes
 from bert4rec_tf.config.run import TrainingSettings
 from bert4rec_tf.data.examples import in_memory, preparation
-from bert4rec_tf.data.examples.cloze import cut_windows, mask_windows
+from bert4rec_tf.data.examples.cloze import Numbering, cut_windows, mask_rows
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.evaluation import candidates, popularity
 from bert4rec_tf.evaluation.metrics import POPULAR, UNIFORM
@@ -165,7 +165,9 @@ def make_batch(shape: shapes.Shape, sequences: Sequences, batch_size: int = BATC
     """Returns a batch and its numbers of real and of masked tokens."""
     windows = cut_windows(LeaveOneOut(sequences).training(True), shape.max_length, shape.masking.window_step)
     chosen = np.random.default_rng(2).integers(len(windows) * (shape.masking.mask_copies + 1), size=batch_size)
-    made = mask_windows(windows, chosen, shape.masking, shape.max_length, sequences.num_items, [3])
+    window, last_only = Numbering(shape.masking, len(windows), 0).windows_of(chosen)
+    rows = windows.rows(window, shape.max_length), windows.lengths[window], windows.users[window]
+    made = mask_rows(*rows, last_only, shape.masking, sequences.num_items, [3])
     batch = {
         "users": made.users,
         "lengths": made.lengths,

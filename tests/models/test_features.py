@@ -13,7 +13,7 @@ from support.ranking_oracle import make_sequences
 
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.config.run import TrainingSettings
-from bert4rec_tf.data.examples.users import replace_users
+from bert4rec_tf.data.examples.batches import replace_users
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export import saved_model
 from bert4rec_tf.export.options import ExportOptions

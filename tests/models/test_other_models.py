@@ -5,9 +5,10 @@ import pytest
 import tensorflow as tf
 from support.models import HISTORIES, NUM_ITEMS, SEQUENCES, batches, make, tensors
 from support.pairwise_oracles import ORACLES, sigmoid
+from support.shards import mask_windows
 
 from bert4rec_tf.config.run import MaskingSettings
-from bert4rec_tf.data.examples.cloze import cut_windows, mask_windows
+from bert4rec_tf.data.examples.cloze import cut_windows
 
 WEIGHTS = np.random.default_rng(8)
 

@@ -11,7 +11,7 @@ from support.profiles import slow_but
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.run import Run, TrainingSettings
-from bert4rec_tf.data.examples.draws import with_draws
+from bert4rec_tf.data.examples.batches import with_draws
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.nn import sampling
 from bert4rec_tf.training import steps

@@ -10,10 +10,11 @@ import tensorflow as tf
 from bert4rec_tf.config.model_settings import FeatureSettings
 from bert4rec_tf.config.run import MaskingSettings, Run
 from bert4rec_tf.data.examples import in_memory
-from bert4rec_tf.data.examples.cloze import cut_windows, mask_windows
+from bert4rec_tf.data.examples.cloze import cut_windows
 from bert4rec_tf.models import MODELS
 from support.features import both
 from support.ranking_oracle import make_sequences
+from support.shards import mask_windows
 
 NUM_ITEMS, NUM_USERS = 40, 60
 SEQUENCES = make_sequences(

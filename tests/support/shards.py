@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.config.run import MaskingSettings
+from bert4rec_tf.data.examples.cloze import Numbering, mask_rows
 from bert4rec_tf.data.sequences import Sequences
 
 MAX_LENGTH = 6
@@ -26,6 +27,13 @@ def catalogue(num_users, longest=11, seed=0):
 
 SEQUENCES = catalogue(23)
 NUM_ITEMS = SEQUENCES.num_items
+
+
+def mask_windows(windows, chosen, settings, max_length, num_items, seed):
+    """Masks the examples of these numbers, as they are masked for their shards."""
+    window, last_only = Numbering(settings, windows.num_whole, windows.num_prefixes).windows_of(chosen)
+    rows = windows.rows(window, max_length), windows.lengths[window], windows.users[window]
+    return mask_rows(*rows, last_only, settings, num_items, seed)
 
 
 def contents(shards):

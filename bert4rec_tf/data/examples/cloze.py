@@ -60,13 +60,7 @@ def cut_windows(sequences: Sequences, max_length: int, window_step: float) -> Wi
     the first item. Histories with a single item are skipped: masking it leaves no context. The original stops there
     with an assertion.
 
-    Args:
-        sequences: the training sequences.
-        max_length: N.
-        window_step: step between windows, as a fraction of N.
-
-    Raises:
-        UserError: if the step is less than one item.
+    Raises UserError if the step is less than one item.
     """
     stride = window_stride(window_step, max_length)
     users = np.flatnonzero(sequences.lengths >= 2)
@@ -113,27 +107,6 @@ class ClozeExamples:
     num_masked: np.ndarray
 
 
-def mask_windows(
-    windows: Windows, chosen: np.ndarray, settings: MaskingSettings, max_length: int, num_items: int, seed: list[int]
-) -> ClozeExamples:
-    """Masks windows: `settings.mask_copies` examples with random masks, and one with the last item masked, of each.
-
-    With prefixes, these give the examples with the last item masked: `settings.prefix_copies` of each.
-
-    Args:
-        windows: the windows to mask.
-        chosen: [rows] int64, example numbers, below `num_examples`. Without prefixes, example e is copy
-            e // len(windows) of window e % len(windows). In copy number `mask_copies` the last item is masked.
-        settings: how many positions are masked and what replaces their items.
-        max_length: N, the width of the rows.
-        num_items: n; the mask token is n + 1.
-        seed: decides the masks of these rows.
-    """
-    window, last_only = Numbering(settings, windows.num_whole, windows.num_prefixes).windows_of(chosen)
-    items, lengths = windows.rows(window, max_length), windows.lengths[window]
-    return mask_rows(items, lengths, windows.users[window], last_only, settings, num_items, seed)
-
-
 def mask_rows(
     items: np.ndarray,
     lengths: np.ndarray,
@@ -143,9 +116,15 @@ def mask_rows(
     num_items: int,
     seed: list[int],
 ) -> ClozeExamples:
-    """Masks windows that are given as rows: `items` [rows, N] right-padded, `lengths` and `users` [rows].
+    """Masks windows.
 
-    `last_only`: bool [rows], whether only the last item is masked. The rest as for `mask_windows`.
+    Args:
+        items: int32 [rows, N], right-padded.
+        lengths, users: int64 [rows], the number of items and the user of each.
+        last_only: bool [rows], whether only the last item is masked.
+        settings: how many positions are masked and what replaces their items.
+        num_items: n; the mask token is n + 1.
+        seed: decides the masks of these rows.
     """
     rng, max_length = np.random.default_rng(seed), items.shape[1]
     num_masked = np.where(last_only, 1, num_predictions(lengths, settings))

@@ -43,15 +43,9 @@ class UnseenItems:
         return self._seen[places] == codes
 
     def draw(self, users: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-        """Draws with replacement.
+        """Draws `size` items for each of `users`, int [b], with replacement.
 
-        Args:
-            users: int [b].
-            size: items per user.
-            rng: random generator.
-
-        Returns:
-            int32 [b, size]; 0 for users who have met every item.
+        Returns int32 [b, size]; 0 for users who have met every item.
         """
         drawn = self._any((len(users), size), rng)
         owners = np.broadcast_to(users[:, None], drawn.shape)
@@ -96,12 +90,9 @@ class Examples(abc.ABC):
         """Returns the chosen examples as int32 columns; `rng` draws their negatives."""
 
     def batches(self, batch_size: int, seed: int, start_step: int = 0) -> Iterator[dict[str, np.ndarray]]:
-        """Yields batches without end. Each epoch is shuffled differently; a batch may span two epochs.
+        """Yields batches without end, from number `start_step` on. `seed`: decides the order and the negatives.
 
-        Args:
-            batch_size: examples per batch.
-            seed: decides the order and the negatives.
-            start_step: number of batches to skip.
+        Each epoch is shuffled differently; a batch may span two epochs.
         """
         epoch, order, step = -1, np.empty(0, np.int64), start_step
         while True:
@@ -128,12 +119,8 @@ class ContextTargetExamples(Examples):
     targets start at every position that has `context` items before it. A history that is too short for that gives one
     example: its last items as targets, with the items before them.
 
-    Args:
-        sequences: the training sequences.
-        context: items before the targets; 0 for pairs of user and item.
-        num_targets: consecutive items to predict.
-        num_negatives: unseen items per example.
-        popular: whether these are drawn by popularity (`UnseenItems`).
+    With a `context` of 0 they are pairs of user and item. `num_negatives` unseen items are drawn per example, uniformly
+    or by popularity (`UnseenItems`).
     """
 
     def __init__(
@@ -176,7 +163,7 @@ class NextItemExamples(Examples):
 
     Args:
         sequences: the training sequences; users with one item are skipped.
-        max_length: maximum number of inputs per example.
+        max_length: most inputs of an example.
         num_negatives: unseen items per position.
         num_shared: negatives per example that all examples of the batch share. A user may have seen some of them.
         alpha: shared negatives are drawn with probability proportional to count^alpha.

@@ -9,17 +9,15 @@ from bert4rec_tf.foundation.graphs import plain
 def mask_dynamically(
     batches: tf.data.Dataset, masking: MaskingSettings, num_items: int, seed: int, start_step: int = 0
 ) -> tf.data.Dataset:
-    """Masks batches of windows in the same way as `cloze.mask_windows`.
+    """Masks batches of windows in the same way as `cloze.mask_rows`.
 
     In every `mask_copies` + 1 epochs a window has only its last item masked once, and random masks otherwise. This is
     the original's proportion. With prefix examples only these have their last item alone masked.
 
     Args:
         batches: dictionaries of `user`, `window` (-1 for a prefix), `epoch` [b] and `items` [b, N].
-        masking: how many positions are masked and what replaces their items.
-        num_items: n; the mask token is n + 1.
-        seed: decides the masks, together with the step.
-        start_step: the step of the first batch.
+        masking, num_items: as for `cloze.mask_rows`.
+        seed, start_step: the masks depend on the seed and on the step; `start_step` is that of the first batch.
 
     Returns:
         Dictionaries with `items` masked, and `mask_positions` and `mask_targets`, int32 [b, P].

@@ -1,7 +1,6 @@
 """The order of examples on disk: a permutation that a seed decides. Only NumPy."""
 
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
@@ -12,18 +11,11 @@ ROUNDS = 6
 """Of the Feistel network. Four make it a pseudo-random permutation if their functions are (Luby & Rackoff, 1988)."""
 
 
-class Order(Protocol):
-    """A permutation of 0 to n - 1, as two functions of int64 arrays."""
+def order_of(count: int, seed: int) -> "Drawn | Computed":
+    """Returns a permutation of 0 to `count` - 1.
 
-    def at(self, places: np.ndarray) -> np.ndarray:
-        """Returns what stands at these places."""
-
-    def places_of(self, numbers: np.ndarray) -> np.ndarray:
-        """Returns where these numbers stand."""
-
-
-def order_of(count: int, seed: int) -> Order:
-    """Returns the order of so many numbers."""
+    `at` returns what stands at some places, and `places_of` where some numbers stand, all int64.
+    """
     return Drawn(count, seed) if count <= MOST_IN_MEMORY else Computed(count, seed)
 
 

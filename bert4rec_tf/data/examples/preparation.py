@@ -22,7 +22,7 @@ import numpy as np
 from bert4rec_tf.config.run import MaskingSettings
 from bert4rec_tf.data.examples import tfrecords
 from bert4rec_tf.data.examples.cloze import Numbering, Windows, cut, mask_rows
-from bert4rec_tf.data.examples.orders import Order, order_of
+from bert4rec_tf.data.examples.orders import Computed, Drawn, order_of
 from bert4rec_tf.data.examples.tfrecords import Column, Shards
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation import files, npz
@@ -50,9 +50,7 @@ def prepare(
     If another process works in the same folder, this one waits.
 
     Args:
-        sequences: the training sequences.
-        masking: settings of the masks.
-        max_length: N.
+        sequences, masking, max_length: the training sequences, how they are masked, and N.
         seed: decides the masks and the order on disk.
         folder: the shards get their own folder in it, named by their fingerprint.
         processes: number of processes that write.
@@ -82,14 +80,10 @@ def written(
     """Returns the shards of a plan. Writes those that are missing or damaged.
 
     Args:
-        plan: what is in each shard.
+        plan, folder: what is in each shard; the rest as for `prepare`.
         data: fingerprint of the training sequences.
-        folder: as for `prepare`.
         write: writes the shards of these numbers.
         each: like `map`; takes the checksums of the shards.
-
-    Raises:
-        UserError: as `prepare`.
     """
     if not plan.num_examples:
         raise UserError("No user has two training items, so there is no item to mask with a context")
@@ -157,24 +151,20 @@ class Plan:
         return {"user": None, "items": self.max_length, "mask_positions": predictions, "mask_targets": predictions}
 
     @cached_property
-    def order(self) -> Order:
+    def order(self) -> Drawn | Computed:
         """The order of the examples on disk."""
         return order_of(self.num_examples, self.seed)
 
     def windows_of(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the windows of shard `number` and their kind (`Numbering.windows_of`), in order."""
         begin = number * self.shard_size
-        return self.numbering.windows_of(
-            self.order.at(np.arange(begin, min(begin + self.shard_size, self.num_examples)))
-        )
+        places = np.arange(begin, min(begin + self.shard_size, self.num_examples))
+        return self.numbering.windows_of(self.order.at(places))
 
     def columns(self, number: int, items: np.ndarray, lengths: np.ndarray, users: np.ndarray) -> dict[str, Column]:
-        """Returns the content of shard `number`.
+        """Returns the content of shard `number` from its windows in order.
 
-        Args:
-            number: of the shard.
-            items: int32 [rows, N], its windows in order, right-padded.
-            lengths, users: int64 [rows], their lengths and users.
+        These are `items`, int32 [rows, N], right-padded, and their `lengths` and `users`, int64 [rows].
         """
         window, special = self.windows_of(number)
         if self.masking.masking == "dynamic":
@@ -259,7 +249,7 @@ _makers: list[ShardMaker] = []
 
 
 def _start_worker(bare: ShardMaker, windows_file: Path) -> None:
-    """Loads the windows, which may be too large to send, from a file into the maker."""
+    """Loads the windows from a file into the maker: if sent, workers would start one after the other."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     stored: dict[str, Any] = npz.read(windows_file)

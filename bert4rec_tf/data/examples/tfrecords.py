@@ -57,18 +57,11 @@ def _integers(values: np.ndarray) -> tf.train.Feature:
 
 
 def write_shard(path: Path, columns: Mapping[str, Column]) -> None:
-    """Writes one `tf.train.Example` per block of rows, atomically.
-
-    Raises:
-        UserError: if the file cannot be written.
-        ValueError: if the columns differ in length.
-    """
-    rows = {len(column.values) for column in columns.values()}
-    if len(rows) != 1:
-        raise ValueError(f"`columns` must have the same number of rows. Received: {sorted(rows)}")
+    """Writes one `tf.train.Example` per block of rows, atomically. Raises UserError if that fails."""
+    (rows,) = {len(column.values) for column in columns.values()}
     try:
         with files.atomic_write(path) as aside, tf.io.TFRecordWriter(str(aside)) as writer:
-            for start in range(0, rows.pop(), BLOCK):
+            for start in range(0, rows, BLOCK):
                 block, features = slice(start, start + BLOCK), {}
                 for name, column in columns.items():
                     features.update(column.features(name, block))
@@ -113,10 +106,9 @@ class Shards:
         files.write_json(self.folder / MANIFEST, manifest)
 
     def missing(self, fingerprint: str, each: Callable[..., Iterable] = map) -> list[int]:
-        """Returns the numbers of the shards to write.
+        """Returns the numbers of the shards to write. `each`: like `map`.
 
-        These are all shards if there is no manifest with this fingerprint; else those whose checksum differs from the
-        manifest's. The latter are reported with a warning. `each`: like `map`.
+        These are all if there is no manifest with this fingerprint; else those whose checksum differs, with a warning.
         """
         everything = list(range(len(self.names)))
         try:
@@ -141,12 +133,10 @@ class Shards:
         }
 
     def read(self, batch_size: int, seed: int, start_step: int = 0) -> tf.data.Dataset:
-        """Reads batches without end. Each epoch is shuffled differently. Shards in a store are copied first.
+        """Reads batches without end, from number `start_step` on. Shards in a store are copied first.
 
-        Args:
-            batch_size: examples per batch; a batch may span two epochs.
-            seed: decides the order of the shards in each epoch and of the examples in each shard.
-            start_step: number of batches to skip. Shards that are skipped entirely are not read.
+        Each epoch has the shards, and the examples of a shard, in another order, which the seed decides. A batch may
+        span two epochs.
 
         Returns:
             A dataset of dictionaries with each feature, int32 [batch_size] or [batch_size, width] padded with 0, and

@@ -88,12 +88,6 @@ def test_a_shard_that_fails_half_way_leaves_no_file(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_columns_of_unequal_length_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"same number of rows. Received: \[3, 5\]"):
-        write_shard(tmp_path / "shard", {"number": Column(np.arange(5)), "short": Column(np.arange(3))})
-    assert list(tmp_path.iterdir()) == []
-
-
 def stream(shards, batch_size, seed, epochs):
     """Returns the rows of each epoch, its number taken off."""
     batches = shards.read(batch_size, seed)
