@@ -61,12 +61,12 @@ def atomic_write(path: Path) -> Iterator[Path]:
         UserError: if the file cannot be written.
     """
     if isinstance(path, Url):
-        with _written(path), path.replaced() as aside:
+        with writing(path), path.replaced() as aside:
             yield aside
         return
     aside = path.with_name(f".{path.name}.{writer()}{PARTIAL}")
     try:
-        with _written(path):
+        with writing(path):
             yield aside
             _to_disk(aside)
             os.replace(aside, path)
@@ -77,7 +77,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _written(path: Path | Url) -> Iterator[None]:
+def writing(path: Path | Url) -> Iterator[None]:
     """Makes a UserError of an OSError inside the block."""
     try:
         yield
@@ -102,7 +102,7 @@ def replace_directory(path: Path, last: str | None = None) -> Iterator[Path]:
         UserError: if `path` is a file, or the folder cannot be written.
     """
     if isinstance(path, Url):
-        with FolderLock(path).lock(), _written(path), path.replaced_folder(last) as aside:
+        with FolderLock(path).lock(), writing(path), path.replaced_folder(last) as aside:
             yield aside
         return
     place = path.resolve()
@@ -111,7 +111,7 @@ def replace_directory(path: Path, last: str | None = None) -> Iterator[Path]:
     owner = writer()
     aside, old = (place.with_name(f".{place.name}.{owner}.{part}{PARTIAL}") for part in ("new", "old"))
     try:
-        with _written(path):
+        with writing(path):
             remove_partials(place.parent, of=place.name)
             aside.mkdir(parents=True)
             yield aside
@@ -280,10 +280,7 @@ class FolderLock:
             UserError: if another process has the lock and `busy` is given, or the folder cannot be written.
         """
         make_folder(self.folder)
-        try:
-            self._acquire()
-        except OSError as error:
-            raise UserError(f"{self.folder}: cannot be written ({error.strerror or error})") from error
+        take(self._lock, self.folder, "another process works in it; waiting for that one", self.busy)
         try:
             first = self._lock.lock_counter == 1
             if first:
@@ -292,11 +289,14 @@ class FolderLock:
         finally:
             self._lock.release()
 
-    def _acquire(self) -> None:
+
+def take(lock: Owner | filelock.BaseFileLock, path: Path, waiting: str, busy: str | None = None) -> None:
+    """Takes a lock on `path`. If another process has it, warns that it is `waiting`; raises UserError with `busy`."""
+    with writing(path):
         try:
-            self._lock.acquire(timeout=0)
+            lock.acquire(timeout=0)
         except filelock.Timeout:
-            if self.busy is not None:
-                raise UserError(f"{self.folder}: {self.busy}") from None
-            warn(f"{self.folder}: another process works in it; waiting for that one")
-            self._lock.acquire()
+            if busy is not None:
+                raise UserError(f"{path}: {busy}") from None
+            warn(f"{path}: {waiting}")
+            lock.acquire()

@@ -49,13 +49,10 @@ class File:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a data set comes from.
+    """Where a data set comes from: the first of `files` that is there, or else the one with a `remote`.
 
-    Attributes:
-        files: the first of these that is there is used; if none is, the one with a `remote` is downloaded.
-        min_item_actions: the filter of a raw file, beside at least five actions per user; None for the authors'
-            processed file, which needs no filter.
-        terms: what to print after a download.
+    `min_item_actions` is the filter of a raw file, beside at least five actions per user; None for the authors'
+    processed file, which needs no filter. `terms` are printed after a download.
     """
 
     files: tuple[File, ...]
@@ -70,13 +67,9 @@ class Source:
 
 @dataclass(frozen=True)
 class Dataset:
-    """One data set.
+    """A data set: its title in the paper's tables, and the authors' file and the publisher's, or a `generator`.
 
-    Attributes:
-        title: its name in the paper's tables.
-        processed, raw: the authors' file and the publisher's; None for a built-in one.
-        generator: makes a built-in one.
-        remark: a known difference from Table 1.
+    `remark` says how it is known to differ from Table 1.
     """
 
     title: str
@@ -88,11 +81,8 @@ class Dataset:
 
 def _processed(name: str, blob: str, megabytes: int, terms: str | None = None) -> Source:
     """Returns a file in the authors' repository, where it has this Git id."""
-    return Source((File(f"{name}.txt", _authors(f"{name}.txt", blob, megabytes)),), terms=terms)
-
-
-def _authors(file: str, blob: str, megabytes: int) -> Remote:
-    return Remote((AUTHORS + file,), f"git:{blob}", megabytes * MEGABYTE)
+    file = f"{name}.txt"
+    return Source((File(file, Remote((AUTHORS + file,), f"git:{blob}", megabytes * MEGABYTE)),), terms=terms)
 
 
 def _movielens(name: str, sha256: str, megabytes: int, member: str, columns: tuple[str, str, str]) -> tuple[File, File]:
@@ -125,10 +115,11 @@ _ML_1M = _movielens(
 _ML_20M = _movielens(
     "ml-20m", "96f243c338a8665f6bcc89c53edf6ee39162a846940de6b7c8c48aeada765ff3", 512, "ratings.csv", _MOVIES
 )
+_ML_20M_PACKED = Remote((AUTHORS + "ml-20m.zip",), "git:94df4e7735d9776c21561168b6ee437bf969335a", 512 * MEGABYTE)
 _ML_20M_PROCESSED = (
     File("ml-20m.txt"),
     File("ml-20m.zip", member="ml-20m.txt"),
-    File("ml-20m-processed.zip", _authors("ml-20m.zip", "94df4e7735d9776c21561168b6ee437bf969335a", 512), "ml-20m.txt"),
+    File("ml-20m-processed.zip", _ML_20M_PACKED, "ml-20m.txt"),
 )
 
 DATASETS: dict[str, Dataset] = {
@@ -229,24 +220,21 @@ def _may_be(file: File, path: Path) -> bool:
 def obtain(name: str, folder: Path | None = None) -> tuple[File, Path] | None:
     """The same, but downloads a missing file. Raises UserError if that is not possible."""
     source, folder = source_of(name), folder or default_folder()
-    if source is None:
-        return None
     found = present(name, folder)
-    if found is None:
-        fetched = source.fetched
-        if fetched is None:
-            wanted = source.files[0].name
-            raise UserError(f"{name!r} cannot be downloaded. Put {wanted} or {wanted}.gz into {folder}")
-        file, remote = fetched
-        target = folder / file.name
-        if target.exists() and not _may_be(file, target):
-            raise UserError(
-                f"{target}: has no {file.member!r}; rename it, because the file from {remote.urls[0]} gets this name"
-            )
-        if download.fetch(remote, target) and source.terms:
-            print(source.terms, flush=True)
-        return file, target
-    return found
+    if found or source is None:
+        return found
+    if source.fetched is None:
+        wanted = source.files[0].name
+        raise UserError(f"{name!r} cannot be downloaded. Put {wanted} or {wanted}.gz into {folder}")
+    file, remote = source.fetched
+    target = folder / file.name
+    if target.exists() and not _may_be(file, target):
+        raise UserError(
+            f"{target}: has no {file.member!r}; rename it, because the file from {remote.urls[0]} gets this name"
+        )
+    if download.fetch(remote, target) and source.terms:
+        print(source.terms, flush=True)
+    return file, target
 
 
 def _read_processed(source: Source, file: File, path: Path) -> Sequences:

@@ -8,10 +8,9 @@ import os
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 from urllib.parse import urlsplit
 
 import filelock
@@ -91,7 +90,9 @@ def fetch(remote: Remote, path: Path) -> bool:
     if os.environ.get(OFFLINE):
         raise UserError(download_by_hand(remote, path, f"{OFFLINE} is set"))
     files.make_folder(path.parent)
-    with _locked(path):
+    lock = filelock.FileLock(path.with_name(f".{path.name}{files.LOCK}"))
+    files.take(lock, path, "another process is downloading it; waiting")
+    try:
         if path.exists():
             return False
         reasons = []
@@ -102,6 +103,8 @@ def fetch(remote: Remote, path: Path) -> bool:
             except Unreachable as error:
                 reasons.append(str(error))
         raise UserError(download_by_hand(remote, path, "; ".join(reasons)))
+    finally:
+        lock.release()
 
 
 def download_by_hand(remote: Remote, path: Path, reason: str) -> str:
@@ -112,32 +115,14 @@ def download_by_hand(remote: Remote, path: Path, reason: str) -> str:
     )
 
 
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    lock = filelock.FileLock(path.with_name(f".{path.name}{files.LOCK}"))
-    try:
-        try:
-            lock.acquire(timeout=0)
-        except filelock.Timeout:
-            warn(f"{path}: another process is downloading it; waiting")
-            lock.acquire()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror or error})") from error
-    try:
-        yield
-    finally:
-        lock.release()
-
-
 def _fetch_from(url: str, remote: Remote, path: Path) -> None:
     """Downloads from one URL. Raises Unreachable if that fails, UserError if the checksum is wrong."""
     part = _Part(path)
     has_part = part.length > 0
-    if has_part and digest(part.path, remote.checksum) == remote.checksum:
-        part.finish(path)
-        return
-    _download(url, remote, part)
-    received = digest(part.path, remote.checksum)
+    received = digest(part.path, remote.checksum) if has_part else None
+    if received != remote.checksum:
+        _download(url, remote, part)
+        received = digest(part.path, remote.checksum)
     if received != remote.checksum and has_part:
         warn(f"{path}: the resumed download has the wrong checksum; downloading it again")
         part.discard()
@@ -253,20 +238,13 @@ def _receive(response: http.client.HTTPResponse, url: str, remote: Remote, part:
 
 def _write(response: http.client.HTTPResponse, part: _Part, start: int, total: int | None, limit: int) -> int:
     """Writes the response to the part, at most `limit` bytes. Returns the size of the part."""
-    with Transfer(part.target.name, start, total) as progress, _opened(part, "ab" if start else "wb") as file:
-        received = start
+    received = start
+    with contextlib.ExitStack() as stack, Transfer(part.target.name, start, total) as progress:
+        with files.writing(part.target):
+            file = stack.enter_context(open(part.path, "ab" if start else "wb"))
         while received <= limit and (piece := response.read1(PIECE)):
-            try:
+            with files.writing(part.target):
                 file.write(piece)
-            except OSError as error:
-                raise UserError(f"{part.target}: cannot be written ({error.strerror or error})") from error
             received += len(piece)
             progress.advance(len(piece))
     return received
-
-
-def _opened(part: _Part, mode: str) -> IO[bytes]:
-    try:
-        return open(part.path, mode)
-    except OSError as error:
-        raise UserError(f"{part.target}: cannot be written ({error.strerror or error})") from error

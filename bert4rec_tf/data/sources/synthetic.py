@@ -8,43 +8,45 @@ neither the last item alone nor the community alone determines the next item. No
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
 from bert4rec_tf.data.sequences import Sequences
 
 
 @dataclass(frozen=True)
-class MarkovCatalogue:
-    """The generator.
-
-    Attributes:
-        num_users, num_items, num_communities: sizes.
-        shortest, longest: history lengths are uniform in [shortest, longest].
-        successors: number of likely successors of an item in a community; each is half as likely as the one before.
-        order: probability that the next item is a successor; else it is drawn from the community's taste.
-        popularity_exponent: exponent of the Zipf distribution.
-        seed: decides chains, tastes and histories.
-    """
+class Catalogue:
+    """What both generators need: history lengths are uniform in [shortest, longest], and `seed` decides everything."""
 
     num_users: int = 4_000
     num_items: int = 300
-    num_communities: int = 3
     shortest: int = 8
     longest: int = 28
-    successors: int = 4
-    order: float = 0.85
     popularity_exponent: float = 0.9
     seed: int = 2019
 
-    def __post_init__(self) -> None:
-        _check_sizes(self.num_items, self.shortest, self.longest)
-        if not 1 <= self.successors < self.num_items:
-            raise ValueError(f"`successors` must be in [1, {self.num_items}). Received: successors={self.successors}")
+    def zipf(self) -> np.ndarray:
+        """Returns [items]: the weights of a Zipf distribution."""
+        return (1 + np.arange(self.num_items)) ** -self.popularity_exponent
+
+
+@dataclass(frozen=True)
+class MarkovCatalogue(Catalogue):
+    """The chain.
+
+    Attributes:
+        successors: number of likely successors of an item in a community; each is half as likely as the one before.
+        order: probability that the next item is a successor; else it is drawn from the community's taste.
+    """
+
+    num_communities: int = 3
+    successors: int = 4
+    order: float = 0.85
 
     def tastes(self) -> np.ndarray:
         """Returns [communities, items]: the probability of each item under each community's taste."""
         rng = np.random.default_rng([self.seed, 0])
         common = rng.permutation(self.num_items)
-        zipf = (1 + np.arange(self.num_items)) ** -self.popularity_exponent
+        zipf = self.zipf()
         tastes = np.empty((self.num_communities, self.num_items))
         for taste in tastes:
             rank = np.argsort(np.argsort(common) + rng.normal(0, self.num_items / 4, self.num_items))
@@ -93,9 +95,7 @@ class MarkovCatalogue:
     def scores(self, sequences: Sequences, histories: Sequences) -> np.ndarray:
         """Returns the true transition probabilities as scores: float64 [users, n], column j for item j + 1.
 
-        Args:
-            sequences: from `sequences()`.
-            histories: the known part of them, for all users.
+        `sequences` are from `sequences()`; `histories` are the known part of them, for all users.
         """
         numbers = np.array([int(item.removeprefix("item")) for item in sequences.vocabulary.items])
         last = np.array([histories[user][-1] for user in range(histories.num_users)])
@@ -105,34 +105,15 @@ class MarkovCatalogue:
 
 
 @dataclass(frozen=True)
-class OrderlessCatalogue:
+class OrderlessCatalogue(Catalogue):
     """Histories drawn from a single Zipf distribution, no item twice. There is nothing to learn but popularity."""
-
-    num_users: int = 4_000
-    num_items: int = 300
-    shortest: int = 8
-    longest: int = 28
-    popularity_exponent: float = 0.9
-    seed: int = 2019
-
-    def __post_init__(self) -> None:
-        _check_sizes(self.num_items, self.shortest, self.longest)
 
     def sequences(self) -> Sequences:
         rng = np.random.default_rng([self.seed, 4])
         lengths = rng.integers(self.shortest, self.longest + 1, size=self.num_users)
-        zipf = (1 + np.arange(self.num_items)) ** -self.popularity_exponent
-        keys = rng.exponential(size=(self.num_users, self.num_items)) / rng.permutation(zipf)
+        keys = rng.exponential(size=(self.num_users, self.num_items)) / rng.permutation(self.zipf())
         order = np.argsort(keys, axis=1)
         return _to_sequences([row[:length] for row, length in zip(order, lengths)])
-
-
-def _check_sizes(num_items: int, shortest: int, longest: int) -> None:
-    if not 1 <= shortest <= longest <= num_items:
-        raise ValueError(
-            "`shortest`, `longest` and `num_items` must satisfy 1 <= shortest <= longest <= num_items. "
-            f"Received: shortest={shortest}, longest={longest}, num_items={num_items}"
-        )
 
 
 def _draw(weights: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -141,12 +122,8 @@ def _draw(weights: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _to_sequences(histories: list[np.ndarray]) -> Sequences:
-    flat = np.concatenate(histories)
-    numbers, first, codes = np.unique(flat, return_index=True, return_inverse=True)
-    by_appearance = np.argsort(first)
-    place = np.empty(len(numbers), np.int64)
-    place[by_appearance] = np.arange(len(numbers))
-    items = np.array([f"item{number}" for number in numbers[by_appearance]], object)
+    numbers = pa.array(np.concatenate(histories)).dictionary_encode()  # by first appearance
+    items = np.array([f"item{number}" for number in numbers.dictionary.to_pylist()], object)
     users = np.array([f"user{user}" for user in range(len(histories))], object)
     user_codes = np.repeat(np.arange(len(histories)), [len(history) for history in histories])
-    return Sequences.from_codes(user_codes, place[codes], users, items)
+    return Sequences.from_codes(user_codes, numbers.indices.to_numpy(), users, items)

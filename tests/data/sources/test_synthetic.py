@@ -201,20 +201,6 @@ def test_a_chain_that_has_run_dry_goes_on_by_taste():
     assert all(len(set(history.tolist())) == len(history) for history in catalogue.histories())
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"num_items": 27},
-        {"shortest": 0},
-        {"shortest": 9, "longest": 8},
-        {"num_items": 4, "shortest": 2, "longest": 3, "successors": 4},
-    ],
-)
-def test_sizes_that_cannot_be_are_refused(arguments):
-    with pytest.raises(ValueError, match="Received"):
-        MarkovCatalogue(**arguments)
-
-
 def test_the_generator_scores_the_users_that_are_left():
     catalogue = MarkovCatalogue(num_users=60, shortest=1)
     sequences = catalogue.sequences()
