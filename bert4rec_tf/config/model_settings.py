@@ -276,8 +276,8 @@ MODEL_SETTINGS: dict[str, type[Settings]] = {
 MASKED_MODEL = "bert4rec"
 """The model that is trained on masked histories, the only one that uses `MaskingSettings`."""
 
-FEATURE_MODELS = ("bert4rec", "sasrec")
-"""The models with `FeatureSettings`."""
+ATTENTION_MODELS = ("bert4rec", "sasrec")
+"""The models with `FeatureSettings`. Only they can compute in bfloat16: the others would gain little."""
 
 
 def features_used(model: str, given: Collection[str]) -> dict[str, Any]:
@@ -291,10 +291,6 @@ def features_used(model: str, given: Collection[str]) -> dict[str, Any]:
         UserError: for features that the model cannot use.
     """
     for name in given:
-        if model not in FEATURE_MODELS:
-            raise UserError(f"`{name}` goes with {' and '.join(FEATURE_MODELS)}. Received: model={model}")
+        if model not in ATTENTION_MODELS:
+            raise UserError(f"`{name}` goes with {' and '.join(ATTENTION_MODELS)}. Received: model={model}")
     return {f"use_{name}": {ITEM_FEATURES: ADD, USER_FEATURES: True}[name] for name in given}
-
-
-MIXED_MODELS = ("bert4rec", "sasrec")
-"""The models that can compute in bfloat16: those with attention. The others would gain little."""

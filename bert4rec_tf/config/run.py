@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bert4rec_tf.config.model_settings import (
-    FEATURE_MODELS,
+    ATTENTION_MODELS,
     MASKED_MODEL,
-    MIXED_MODELS,
     MODEL_SETTINGS,
     SAMPLED,
     FeatureSettings,
@@ -121,7 +120,7 @@ class TrainingSettings(Settings):
     evaluate_every: int = setting(1_000, "steps between two measurements on the validation item", at_least=1)
     patience: int = setting(0, "stop after this many measurements without a better one (0: never)", at_least=0)
     mixed_precision: bool = setting(
-        False, f"compute {' and '.join(MIXED_MODELS)} in bfloat16 and keep the weights in float32"
+        False, f"compute {' and '.join(ATTENTION_MODELS)} in bfloat16 and keep the weights in float32"
     )
     jit_compile: bool = setting(False, "compile the training step with XLA")
     replicas: int = setting(1, "devices that share each batch", at_least=1)
@@ -189,14 +188,14 @@ class Run:
             window_stride(self.masking.window_step, self.architecture.max_length)
         if self.training.shard_tables and not self._can_shard_tables():
             raise UserError(
-                f"`shard_tables` needs model={' or '.join(FEATURE_MODELS)}, loss={' or '.join(SAMPLED)}, "
+                f"`shard_tables` needs model={' or '.join(ATTENTION_MODELS)}, loss={' or '.join(SAMPLED)}, "
                 f"optimizer={ROWWISE}, random initial vectors, and no features, users or --init_from. "
                 "Received: shard_tables=True"
             )
 
     def _can_shard_tables(self) -> bool:
         settings, training = self.architecture, self.training
-        if self.model not in FEATURE_MODELS or training.optimizer != ROWWISE or self.initial_weights is not None:
+        if self.model not in ATTENTION_MODELS or training.optimizer != ROWWISE or self.initial_weights is not None:
             return False
         reads_more = self.features_used or self.reads_users or settings.initial_vectors != "random"
         return settings.loss in SAMPLED and not reads_more
@@ -231,9 +230,9 @@ class Run:
 
     def check_named(self, names: Collection[str]) -> None:
         """Raises UserError if a setting that the user named has no effect on this model or optimizer."""
-        if self.training.mixed_precision and self.model not in MIXED_MODELS:
+        if self.training.mixed_precision and self.model not in ATTENTION_MODELS:
             raise UserError(
-                f"`mixed_precision` goes with {' and '.join(MIXED_MODELS)}. "
+                f"`mixed_precision` goes with {' and '.join(ATTENTION_MODELS)}. "
                 f"Received: mixed_precision=True, model={self.model}"
             )
         if "user_replacement" in names and not self.reads_users:

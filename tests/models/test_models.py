@@ -403,10 +403,10 @@ def test_bfloat16_reaches_the_models_that_are_said_to_have_it(name):
     plain = make(name)
     model.set_weights(plain.get_weights())
     same = np.array_equal(model.score(HISTORIES), plain.score(HISTORIES))
-    assert same == (name not in run.MIXED_MODELS)
+    assert same == (name not in run.ATTENTION_MODELS)
 
 
-WAYS = [(name, "jit_compile") for name in TRAINED] + [(name, "mixed_precision") for name in run.MIXED_MODELS]
+WAYS = [(name, "jit_compile") for name in TRAINED] + [(name, "mixed_precision") for name in run.ATTENTION_MODELS]
 QUICK_WAYS = [("bpr_mf", "jit_compile"), ("sasrec", "mixed_precision")]
 
 

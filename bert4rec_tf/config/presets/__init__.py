@@ -12,11 +12,10 @@ from bert4rec_tf.config.model_settings import MASKED_MODEL, MODEL_SETTINGS
 from bert4rec_tf.config.presets import authors, best, fast, own
 from bert4rec_tf.config.presets.authors import dropout_of
 from bert4rec_tf.config.presets.entry import Preset
-from bert4rec_tf.config.presets.own import DataSize
 from bert4rec_tf.config.run import ALL, FIXED, SELECT_AND_RETRAIN, Run, TrainingSettings
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 
-__all__ = ["NAMES", "PRESETS", "DataSize", "Preset", "dropout_of", "find", "make_run"]
+__all__ = ["NAMES", "PRESETS", "Preset", "dropout_of", "find", "make_run"]
 
 PRESETS: dict[tuple[str, str, str], Preset] = {
     (entry.name, entry.dataset, entry.model): entry for entry in (*fast.ENTRIES, *best.ENTRIES, *authors.ENTRIES)
@@ -49,7 +48,7 @@ def make_run(
     preset: str = "fast",
     seed: int = 1,
     source: str = "processed",
-    size: DataSize | None = None,
+    size: Any = None,
     **settings: Any,
 ) -> Run:
     """Makes the run of a preset, with single settings changed.
@@ -73,7 +72,7 @@ def make_run(
     dataset = dataset.name if isinstance(dataset, Interactions) else named(dataset, source)
     entry = find(preset, dataset, model)
     if size is not None and entry.dataset == OWN and model == MASKED_MODEL:
-        entry = replace(entry, settings=own.bert4rec_settings(size))
+        entry = replace(entry, settings=own.bert4rec_settings(size.num_users, size.num_actions))
     run = Run.make(dataset, model, seed, **_base(entry, settings), **settings)
     run.check_named(settings)
     return run

@@ -8,7 +8,7 @@ vectors. For ML-1m's long histories, windows with many masks do better. SASRec l
 from bert4rec_tf.config.data_names import OWN
 from bert4rec_tf.config.presets import fast
 from bert4rec_tf.config.presets.entry import NO_ESTIMATE, Preset
-from bert4rec_tf.config.presets.own import Shop, bert4rec_settings
+from bert4rec_tf.config.presets.own import bert4rec_settings
 
 ENTRIES = [
     Preset(
@@ -71,12 +71,5 @@ ENTRIES = [
             "evaluate_every": 500,
         },
     ),
-    Preset(
-        "best",
-        OWN,
-        "bert4rec",
-        expect=NO_ESTIMATE,
-        takes="As the preset fast.",
-        settings=bert4rec_settings(Shop()),
-    ),
+    Preset("best", OWN, "bert4rec", NO_ESTIMATE, "As the preset fast.", bert4rec_settings()),
 ]

@@ -11,7 +11,7 @@ from typing import Any
 from bert4rec_tf.config.data_names import OWN
 from bert4rec_tf.config.presets.authors import OF_DATA, dropout_of
 from bert4rec_tf.config.presets.entry import NO_ESTIMATE, NOT_MEASURED, Preset
-from bert4rec_tf.config.presets.own import Shop, bert4rec_settings
+from bert4rec_tf.config.presets.own import bert4rec_settings
 
 NO_ORDER = "Nothing: there is no order to learn."
 ONE_THREAD = "of one thread (measured)."
@@ -228,6 +228,6 @@ ENTRIES = [
         "bert4rec",
         NO_ESTIMATE,
         "At most fifteen passes over the data, then a second training for the selected number of steps.",
-        bert4rec_settings(Shop()),
+        bert4rec_settings(),
     ),
 ]

@@ -3,7 +3,7 @@
 The rule follows what was measured on Beauty and ML-1m (docs/quality.md). Any setting given by name overrides it.
 """
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 LONG_HISTORIES = 50
 """From this mean length on, masks within long windows teach more per second than prefixes do."""
@@ -13,25 +13,8 @@ EPOCHS = 15
 """Passes over the prefixes at most; training ends before when the validation items show no gain."""
 
 
-class DataSize(Protocol):
-    """What the rule looks at; `Sequences` have it."""
-
-    @property
-    def num_users(self) -> int: ...
-
-    @property
-    def num_actions(self) -> int: ...
-
-
-class Shop(NamedTuple):
-    """A typical size, taken where none is known."""
-
-    num_users: int = 20_000
-    num_actions: int = 180_000
-
-
-def bert4rec_settings(size: DataSize) -> dict[str, Any]:
-    """Returns the settings of BERT4Rec for data of this size, as `Run.make` takes them.
+def bert4rec_settings(num_users: int = 20_000, num_actions: int = 180_000) -> dict[str, Any]:
+    """Returns the settings of BERT4Rec for data of this size (by default a shop's), as `Run.make` takes them.
 
     - Long histories are masked as in the paper; short ones are cut into prefixes.
     - N covers most histories: twice their mean length, from 20 to 200.
@@ -39,11 +22,11 @@ def bert4rec_settings(size: DataSize) -> dict[str, Any]:
     - As many actions as Beauty has (350,000) and more have the wider model, and with prefixes a large epsilon in Adam,
       which lets rare items keep the vectors they begin with.
     """
-    mean_length = size.num_actions / size.num_users
-    is_long, is_wide = mean_length >= LONG_HISTORIES, size.num_actions >= MANY_ACTIONS
-    batch_size = 32 if size.num_actions < FEW_ACTIONS or is_long else 128
-    prefixes = max(size.num_actions - 3 * size.num_users, size.num_users)  # Of two actions both are trained on.
-    examples = size.num_users * 11 if is_long else prefixes
+    mean_length = num_actions / num_users
+    is_long, is_wide = mean_length >= LONG_HISTORIES, num_actions >= MANY_ACTIONS
+    batch_size = 32 if num_actions < FEW_ACTIONS or is_long else 128
+    prefixes = max(num_actions - 3 * num_users, num_users)  # Of two actions both are trained on.
+    examples = num_users * 11 if is_long else prefixes
     steps = int(min(max(EPOCHS * examples / batch_size, 1_000), 20_000))
     examples_of: dict[str, Any] = {"prefix_copies": 1, "mask_copies": 0, "max_predictions": 1}
     if is_long:
