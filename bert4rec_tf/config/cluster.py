@@ -13,12 +13,7 @@ ROLES = ("chief", "worker")
 
 @dataclass(frozen=True)
 class Cluster:
-    """Several machines.
-
-    Attributes:
-        index: the number of this one, from 0; number 0 is the chief.
-        count: how many there are.
-    """
+    """Several machines: the number of this one, from 0, which is the chief; and how many there are."""
 
     index: int
     count: int
@@ -27,8 +22,7 @@ class Cluster:
     def read(cls) -> "Cluster | None":
         """Returns the machines of TF_CONFIG; None if it is not set or names one machine only.
 
-        Raises:
-            UserError: if it cannot be understood, or has other roles than "chief" and "worker".
+        Raises UserError if it cannot be understood, or has other roles than "chief" and "worker".
         """
         text = os.environ.get(VARIABLE)
         if not text:

@@ -33,10 +33,9 @@ def block_ends(counts: np.ndarray) -> np.ndarray:
 
 
 def pair_counts(sequences: Sequences, window: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields how often each pair stands in each step.
+    """Yields, for blocks of first items, how often each pair stands in each step.
 
-    Yields:
-        For blocks of first items: keys as (first x (n + 1) + second) x 2 window + step, int64 ascending; counts, int64.
+    These are keys, (first x (n + 1) + second) x 2 window + step, int64 ascending, and counts, int64.
     """
     size, items = sequences.num_items + 1, sequences.items
     lengths = sequences.lengths
@@ -63,12 +62,8 @@ def strengths_of(
     At distance k each time counts decay^(k - 1), and backwards `backward` times that. A pair's terms are added in the
     order of the steps, so pairs with the same terms have the same bits.
 
-    Args:
-        keys, counts: as from `pair_counts`.
-        window, decay, backward: see above.
-
-    Returns:
-        Pairs as first x (n + 1) + second, int64 ascending, and their strengths, float64, above 0.
+    Takes keys and counts of `pair_counts`. Returns pairs as first x (n + 1) + second, int64 ascending, and their
+    strengths, float64, above 0.
     """
     pairs, steps = np.divmod(keys, 2 * window)
     terms = counts * decay ** (steps // 2) * np.where(steps % 2, backward, 1.0)
@@ -80,16 +75,11 @@ def strengths_of(
 def strongest(
     keys: np.ndarray, counts: np.ndarray, item_counts: np.ndarray, settings: ItemCooccurrenceSettings, most: int
 ) -> Neighbors:
-    """Returns the `most` strongest neighbours of the first items.
+    """Returns the `most` strongest neighbours of each first item: the strongest first, then the smaller number.
 
     Args:
         keys, counts: all that `pair_counts` has of these items.
         item_counts: how often each item occurs, int64 [n + 1].
-        settings: of the model.
-        most: neighbours of an item.
-
-    Returns:
-        Of each item the strongest first, and of equal ones the smaller number.
     """
     pairs, totals = strengths_of(keys, counts, settings.window, settings.decay, settings.backward)
     order = np.lexsort((-totals, pairs // len(item_counts)))

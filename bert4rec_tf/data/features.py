@@ -70,18 +70,16 @@ class Features:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Returns the fields as arrays that need no pickle: texts as bytes, one per line."""
-        texts = {name: npz.of_lines(getattr(self, name).tolist()) for name in _TEXTS}
+        texts = {name: npz.of_lines(getattr(self, name).tolist()) for name in ("ids", "names")}
         return {**texts, "splits": self.splits, "values": self.values}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "Features":
         """Rebuilds what `arrays` returned."""
-        texts: dict[str, Any] = {name: npz.lines(arrays[name]) for name in _TEXTS}
-        return cls.from_dict({**texts, **{name: arrays[name] for name in ("splits", "values")}})
+        return cls.from_dict({**arrays, **{name: npz.lines(arrays[name]) for name in ("ids", "names")}})
 
 
-_TEXTS = ("ids", "names")
-FIELDS = (*_TEXTS, "splits", "values")
+FIELDS = ("ids", "names", "splits", "values")
 """The names in `Features.arrays`."""
 
 
@@ -89,11 +87,7 @@ def attached(sequences: Sequences, features: Mapping[str, Features]) -> Sequence
     """Returns the sequences with features of their items or users.
 
     Items that occur only among the features join the vocabulary, after all others and with a count of 0. Users without
-    actions are left out.
-
-    Args:
-        sequences: the data.
-        features: ITEM_FEATURES, USER_FEATURES or both -> the features, in any order.
+    actions are left out. `features`: ITEM_FEATURES, USER_FEATURES or both -> the features, in any order.
     """
     found = {}
     if (of_items := features.get(ITEM_FEATURES)) is not None:

@@ -122,10 +122,9 @@ class Sequences:
         """Groups actions by user and numbers the items by popularity.
 
         Args:
-            user_codes: [actions] index of each action's user in `users`; each user's actions are oldest first.
-            item_codes: [actions] index of each action's item in `items`, numbered by first appearance.
-            users: [users] raw ids.
-            items: [items] raw ids.
+            user_codes, item_codes: [actions] places in `users` and `items`, those of items by first appearance. Each
+                user's actions are oldest first.
+            users, items: raw ids.
             least: users with fewer actions are left out.
         """
         lengths = np.bincount(user_codes, minlength=len(users))
@@ -170,9 +169,8 @@ class Sequences:
         return self.items[self.splits[user] : self.splits[user + 1]]
 
     def __repr__(self) -> str:
-        mean = self.num_actions / max(self.num_users, 1)
         sizes = f"{self.num_users:,} users, {self.num_items:,} items, {self.num_actions:,} actions"
-        lines = [f"Sequences of {sizes} ({mean:.1f} per user)"]
+        lines = [f"Sequences of {sizes} ({self.num_actions / max(self.num_users, 1):.1f} per user)"]
         for user in range(min(self.num_users, SHOWN_USERS)):
             items, more = self.vocabulary.decode(self[user][:SHOWN_ITEMS]), len(self[user]) > SHOWN_ITEMS
             lines.append(f"  user {self.users[user]}: {', '.join([*items, *['...'] * more])}")
@@ -282,7 +280,7 @@ class LeaveOneOut:
 
     @cached_property
     def users(self) -> np.ndarray:
-        """The users with a test and a validation item and one before it, int64 [evaluated]."""
+        """Those with a test and a validation item and one before it, int64 [evaluated]."""
         lengths, later = self.sequences.lengths, self.sequences.num_later
         if later is None:
             return np.flatnonzero(lengths >= 3)
@@ -294,30 +292,24 @@ class LeaveOneOut:
 
     def training(self, with_validation: bool) -> Sequences:
         """Returns the training items: all but the last two of each user; with `with_validation`, all but the last."""
-        return self._without_last(1 if with_validation else 2)
+        return self.histories("test" if with_validation else "validation")
 
     def histories(self, split: str) -> Sequences:
         """Returns the items before the held-out item of `split` ("validation" or "test")."""
-        return self._without_last(_HELD_OUT[split])
+        return self.sequences.without_last(self._drop(split))
 
     def history_lengths(self, split: str) -> np.ndarray:
         """Returns the number of items before the held-out ones, int64 [evaluated], in the order of `users`."""
-        return (self.sequences.lengths - self._drop(_HELD_OUT[split]))[self.users]
+        return (self.sequences.lengths - self._drop(split))[self.users]
 
     def targets(self, split: str) -> np.ndarray:
         """Returns the held-out items of `split`, int32 [evaluated], in the order of `users`."""
-        return self.sequences.items[self.sequences.splits[self.users + 1] - self._drop(_HELD_OUT[split])[self.users]]
+        return self.sequences.items[self.sequences.splits[self.users + 1] - self._drop(split)[self.users]]
 
-    def _without_last(self, held_out: int) -> Sequences:
-        return self.sequences.without_last(self._drop(held_out))
-
-    def _drop(self, held_out: int) -> np.ndarray:
-        """Returns how many of each user's last actions `held_out` targets and what follows them are, int64 [users]."""
+    def _drop(self, split: str) -> np.ndarray:
+        """Returns how many of each user's last actions are held-out items of `split` or come after, int64 [users]."""
         later, is_evaluated = self.sequences.num_later, np.zeros(self.sequences.num_users, np.int64)
         is_evaluated[self.users] = 1
         if later is None:
-            return held_out * is_evaluated
-        return later + is_evaluated * (held_out == 2 and not self.sequences.validates_later)
-
-
-_HELD_OUT = {"test": 1, "validation": 2}
+            return {"test": 1, "validation": 2}[split] * is_evaluated
+        return later + is_evaluated * (split == "validation" and not self.sequences.validates_later)

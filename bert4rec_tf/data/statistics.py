@@ -24,8 +24,8 @@ def of(sequences: Sequences) -> dict[str, Any]:
         `never_trained`: fraction of test items that do not occur in training, with and without the validation items.
     """
     split, counts = LeaveOneOut(sequences), np.sort(sequences.vocabulary.counts)[::-1]
-    total = np.cumsum(counts)
-    places, number = np.arange(1, len(counts) + 1), len(counts)
+    total, number = np.cumsum(counts), len(counts)
+    places = np.arange(1, number + 1)
     return {
         "lengths": _percentiles(sequences.lengths),
         "popularity": _percentiles(counts),
@@ -63,19 +63,18 @@ def table(statistics: dict[str, Any]) -> str:
     lines.append(f"{'have of all actions':<32}" + "".join(f"{share:>10.1%}" for share in top.values()))
     rare = ", ".join(f"{count:,} with at most {bound}" for bound, count in statistics["rare"].items())
     lines += ["", f"Gini coefficient of popularity: {statistics['gini']:.3f}. Items by number of actions: {rare}."]
+    if not statistics["evaluated"]:
+        return "\n".join([*lines, "No user has three actions, so there is no test item."])
     shares = statistics["never_trained"]
-    if statistics["evaluated"]:
-        lines.append(
-            f"{statistics['evaluated']:,} users have a test item. {shares['with_validation']:.2%} of the test items "
-            f"never occur in training; {shares['without_validation']:.2%} if the validation items are held out too."
-        )
-    else:
-        lines.append("No user has three actions, so there is no test item.")
+    lines.append(
+        f"{statistics['evaluated']:,} users have a test item. {shares['with_validation']:.2%} of the test items "
+        f"never occur in training; {shares['without_validation']:.2%} if the validation items are held out too."
+    )
     return "\n".join(lines)
 
 
 def plot(path: Path, sequences: Sequences, title: str) -> None:
-    """Plots the distributions of lengths and popularity on logarithmic axes. `path` ends in `.png`."""
+    """Plots the distributions of lengths and popularity."""
     from bert4rec_tf.foundation import plots
 
     lengths = np.sort(sequences.lengths)[::-1]

@@ -37,10 +37,8 @@ UNREADABLE = (OSError, EOFError, zlib.error)
 def expanded_path(path: Path | str | Url) -> Path:
     """Returns a path with a leading `~` expanded, which a shell does not do in `--data_dir=~/data`.
 
-    For a URL it returns a `stores.Url`, which has the methods of a `Path` that this package uses.
-
-    Raises:
-        UserError: if there is no such user, or no such kind of store.
+    For a URL it returns a `stores.Url`, which has the methods of a `Path` that this package uses. Raises UserError if
+    there is no such user, or no such kind of store.
     """
     if isinstance(path, Url) or (isinstance(path, str) and URL.match(path)):
         return cast(Path, Url(str(path)))
@@ -55,10 +53,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     """Yields a temporary path to write to, and renames it to `path` when the block ends without an error.
 
     Until then the file at `path` stays as it was, even if the disk is full or the power fails. In a store it is
-    uploaded.
-
-    Raises:
-        UserError: if the file cannot be written.
+    uploaded. Raises UserError if the file cannot be written.
     """
     if isinstance(path, Url):
         with writing(path), path.replaced() as aside:
@@ -98,8 +93,7 @@ def replace_directory(path: Path, last: str | None = None) -> Iterator[Path]:
     A store cannot swap folders. There the file `last` makes a folder complete: it is deleted first and uploaded last,
     and one process at a time writes.
 
-    Raises:
-        UserError: if `path` is a file, or the folder cannot be written.
+    Raises UserError if `path` is a file, or the folder cannot be written.
     """
     if isinstance(path, Url):
         with FolderLock(path).lock(), writing(path), path.replaced_folder(last) as aside:
@@ -213,11 +207,8 @@ def is_leftover(path: Path) -> bool:
 def remove_partials(folder: Path, of: str | None = None) -> None:
     """Deletes the temporary files and folders of killed processes, not those of processes that still run.
 
-    Finishes a replacement that was killed between its two renames (`replace_directory`).
-
-    Args:
-        folder: where to look. Call this only while it is locked, unless `of` is given.
-        of: the file or folder that they were to become; None for all.
+    Finishes a replacement that was killed between its two renames (`replace_directory`). `of`: the file or folder that
+    they were to become; None for all, and then only while `folder` is locked.
     """
     if isinstance(folder, Url):
         return
@@ -258,13 +249,10 @@ def _belongs_to_another(path: Path) -> bool:
 class FolderLock:
     """A lock on a folder. The system releases it when the process ends, even if the process is killed.
 
-    A folder in a store has an owner (`foundation.owners`).
+    A folder in a store has an owner (`foundation.owners`). Locking creates the folder, and removes the temporary files
+    of killed processes. The lock is reentrant; entering it again removes nothing.
 
-    Locking removes the temporary files of killed processes. The lock is reentrant; entering it again removes nothing.
-
-    Args:
-        folder: created if it does not exist.
-        busy: error message if another process has the lock; None to wait for that process.
+    `busy`: error message if another process has the lock; None to wait for that process.
     """
 
     def __init__(self, folder: Path, busy: str | None = None) -> None:
@@ -276,8 +264,7 @@ class FolderLock:
     def lock(self) -> Iterator[bool]:
         """Holds the lock inside the block. Yields whether this is the outermost entry.
 
-        Raises:
-            UserError: if another process has the lock and `busy` is given, or the folder cannot be written.
+        Raises UserError if another process has the lock and `busy` is given, or the folder cannot be written.
         """
         make_folder(self.folder)
         take(self._lock, self.folder, "another process works in it; waiting for that one", self.busy)

@@ -39,13 +39,7 @@ def write(path: Path, arrays: Mapping[str, np.ndarray], compressed: bool = False
 
 @dataclass(frozen=True)
 class Pieces:
-    """A one-dimensional or wider array that comes in pieces of rows, in order.
-
-    Attributes:
-        dtype: of the array.
-        shape: of the whole array.
-        pieces: arrays with some of the rows each.
-    """
+    """An array of this dtype and shape that comes in pieces with some of its rows each, in order."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -105,12 +99,9 @@ def checked(path: Path) -> dict[str, np.ndarray]:
 
 
 def read(path: Path, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
-    """Returns the named arrays of a file; all of them by default.
+    """Returns the named arrays of a file, by default all, after verifying their checksums.
 
-    Reads each array to its end, so that its checksum is verified, before parsing it.
-
-    Raises:
-        CorruptFileError: if the file or one of these arrays is missing or cannot be read.
+    Raises CorruptFileError if the file or one of these arrays is missing or cannot be read.
     """
     try:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:

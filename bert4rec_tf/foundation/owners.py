@@ -33,15 +33,13 @@ def writer() -> str:
 
 def is_running(process: int) -> bool:
     """Returns whether a process of this machine runs."""
-    if process == 0:
-        return False
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
-        pass
-    return True
+        return True
+    return process != 0
 
 
 class Owner:
@@ -51,9 +49,6 @@ class Owner:
     the object. An object whose number stays the same is left behind by a killed process, and is replaced. Clocks of
     several machines are not compared. Two processes that replace it at the same moment may both go on, as may one that
     was stopped for long; both then write the same bytes, because a run decides them.
-
-    Args:
-        url: of the object.
     """
 
     def __init__(self, url: Url) -> None:
@@ -65,9 +60,7 @@ class Owner:
     def acquire(self, timeout: float = -1) -> None:
         """Takes the lock. Waits for another owner, or with a timeout of 0 only until that gives a sign of life.
 
-        Raises:
-            filelock.Timeout: if there is another owner.
-            OSError: if the store cannot be written.
+        Raises filelock.Timeout if it does, and OSError if the store cannot be written.
         """
         if not self.lock_counter:
             self._take(patient=timeout < 0)

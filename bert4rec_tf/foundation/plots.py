@@ -10,18 +10,11 @@ from bert4rec_tf.foundation import files
 
 
 def available() -> bool:
-    """Whether matplotlib is installed."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
 def plot_curve(path: Path, curve: Sequence[dict[str, float]], title: str) -> None:
-    """Plots the loss and the validation metrics over the steps.
-
-    Args:
-        path: ends in `.png`.
-        curve: rows with `step`, `loss` and metrics, as in `training.trainer.State.curve`.
-        title: of the plot.
-    """
+    """Plots the loss and the validation metrics over the steps of `training.trainer.State.curve`."""
     from matplotlib.figure import Figure
 
     steps = [row["step"] for row in curve]
@@ -43,13 +36,7 @@ def plot_curve(path: Path, curve: Sequence[dict[str, float]], title: str) -> Non
 
 
 def plot_ranked(path: Path, counts: Mapping[str, np.ndarray], title: str) -> None:
-    """Plots the number of actions of each user and of each item, largest first, on logarithmic axes.
-
-    Args:
-        path: ends in `.png`.
-        counts: name -> counts in descending order; one panel each.
-        title: of the plot.
-    """
+    """Plots counts of actions on logarithmic axes. `counts`: name -> counts in descending order; one panel each."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 4), layout="constrained")

@@ -18,15 +18,9 @@ BAR = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}
 
 @dataclass(eq=False)
 class Progress:
-    """Shows the progress of work that is counted in steps.
+    """Shows the progress of work of `total` steps, of which `initial` were done before.
 
-    Attributes:
-        title: what is being done.
-        total: number of steps.
-        initial: steps that were done before.
-        examples_per_step: used to show examples per second.
-        silent: show nothing.
-        later: at most so many steps of the same length follow in later work.
+    `later`: at most so many steps of the same length follow in later work.
     """
 
     title: str
@@ -80,10 +74,7 @@ class Progress:
 class Transfer:
     """Shows how much of a file has been downloaded or read. A context manager.
 
-    Args:
-        title: the file.
-        initial: bytes that were there before.
-        total: size of the file in bytes; None if unknown.
+    `initial` bytes were there before; `total` is the file's size, or None if unknown.
     """
 
     def __init__(self, title: str, initial: int, total: int | None) -> None:
@@ -121,5 +112,4 @@ def clock(seconds: float) -> str:
 
 
 def warn(line: str) -> None:
-    """Prints a warning."""
     print(f"warning: {line}", file=sys.stderr, flush=True)

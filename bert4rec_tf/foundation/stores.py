@@ -36,17 +36,11 @@ ATTEMPTS = 3
 
 
 @functools.cache
-def _fsspec() -> Any:
+def _file_system(scheme: str, text: str) -> Any:
     try:
         import fsspec
     except ImportError as error:
         raise UserError("URLs need fsspec: pip install 'bert4rec-tf[stores]'") from error
-    return fsspec
-
-
-@functools.cache
-def _file_system(scheme: str, text: str) -> Any:
-    fsspec = _fsspec()
     try:
         return fsspec.core.url_to_fs(text)[0]
     except ImportError as error:
@@ -75,13 +69,8 @@ def _as_os_errors(url: "Url") -> Iterator[None]:
 class Url:
     """A file or a folder in a store.
 
-    Methods that a `Path` has do the same. They raise OSError, with the URL as its `filename`.
-
-    Attributes:
-        text: the URL, without a `/` at its end.
-
-    Raises:
-        UserError: for an unknown scheme, or one whose package is not installed.
+    Methods that a `Path` has do the same. They raise OSError, with the URL as its `filename`. The constructor raises
+    UserError for an unknown scheme, or one whose package is not installed.
     """
 
     text: str
@@ -300,18 +289,10 @@ class _Reader(io.RawIOBase):
 
 
 class LocalCopy:
-    """Files of a folder on this machine: those in the folder itself, or copies of those in a store.
+    """Files on this machine: those of a folder itself, or copies of those in a store, in its `folder`.
 
-    Args:
-        folder: a `Path` or a `Url`.
-        names: of the files to copy; None for all, of one moment.
-
-    Attributes:
-        folder: where they lie. A copy is deleted when this object is no longer used.
-
-    Raises:
-        OSError: if a file cannot be read.
-        UserError: if the folder changes all the time.
+    `names`: of the files to copy; None for all, of one moment. A copy is deleted when this object is no longer used.
+    Raises OSError if a file cannot be read, and UserError if the folder changes all the time.
     """
 
     def __init__(self, folder: Path | Url, names: Sequence[str] | None = None) -> None:

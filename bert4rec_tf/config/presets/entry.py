@@ -15,9 +15,7 @@ class Preset:
     """Settings for one model on one data set, with what is known about them.
 
     Attributes:
-        name: `fast`, `released` or `table2`.
         dataset: name of the data set without its source; OWN for a user's own data.
-        model: name of the model.
         expect: the quality to expect, and how that is known.
         takes: how long it took, and on what; a run shows its own time after a few steps.
         settings: as `Run.make` takes them; the others have their defaults.

@@ -121,11 +121,8 @@ def _measured(dataset: str, model: str, ndcg: str, takes: str, *settings: Mappin
 def _others(dataset: str, at_most: Mapping[str, Any], *known: str, **further: Mapping[str, Any]) -> Iterator[Preset]:
     """Yields presets of all models but BERT4Rec that nobody has measured.
 
-    Args:
-        dataset: its name.
-        at_most: the settings of the number of steps.
-        *known: what to expect, how long models take that only count, and how long the others take.
-        **further: model -> further settings.
+    `at_most`: the settings of the number of steps. `known`: what to expect, how long models take that only count, and
+    how long the others take. `further`: model -> further settings.
     """
     expect, counting, training = known or (NOT_MEASURED,) * 3
     for model in COUNTING:
@@ -185,13 +182,7 @@ ENTRIES = [
     _measured("ml-1m", "ncf", ".178", f"4 minutes {ONE_THREAD}", _fixed(40_000), AT_MOST_40_000),
     _measured("ml-1m", "fpmc", ".353", f"17 minutes {ONE_THREAD}", _at_most(80_000, 2_000)),
     _measured("ml-1m", "gru4rec", ".432", f"89 minutes {BESIDE}", {"max_length": 200, **_at_most(6_000, 250)}),
-    _measured(
-        "ml-1m",
-        "gru4rec_plus",
-        ".478",
-        f"92 minutes {BESIDE}",
-        {"max_length": 200, **_at_most(2_000, 100)},
-    ),
+    _measured("ml-1m", "gru4rec_plus", ".478", f"92 minutes {BESIDE}", {"max_length": 200, **_at_most(2_000, 100)}),
     _measured("ml-1m", "caser", ".407", f"29 minutes {BESIDE}", AT_MOST_40_000),
     _measured(
         "ml-1m",

@@ -15,9 +15,7 @@ class Windows:
 
     Attributes:
         items: [actions] int32, the flat array of all histories.
-        starts: [windows] int64, the start of each window in `items`.
-        lengths: [windows] int64.
-        users: [windows] int64, the user of each window.
+        starts, lengths, users: [windows] int64, where each begins in `items`, its items, and whose they are.
         num_prefixes: how many of them, at the end, are prefixes (`cut_prefixes`).
     """
 
@@ -150,12 +148,7 @@ def mask_rows(
 
 @dataclass(frozen=True)
 class Numbering:
-    """Which window each example is of. Examples go through the whole windows, copy by copy, and then the prefixes.
-
-    Attributes:
-        settings: how many copies there are. With dynamic masks there is one of each whole window.
-        num_whole, num_prefixes: windows of all users.
-    """
+    """Which window each example is of. Examples go through the whole windows, copy by copy, and then the prefixes."""
 
     settings: MaskingSettings
     num_whole: int

@@ -107,12 +107,7 @@ class Plan:
     With static masks the examples are masked (`cloze.mask_rows`). With dynamic ones they are unmasked windows with
     their numbers, and `prefix_copies` of each prefix with the number -1.
 
-    Attributes:
-        numbering: of the examples.
-        max_length: N.
-        num_items: n.
-        seed: decides the masks and the order of the examples.
-        shard_size: examples per shard.
+    `max_length` is N, and `num_items` n. The seed decides the masks and the order of the examples.
     """
 
     numbering: Numbering

@@ -32,12 +32,7 @@ BLOCK = 256
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """One feature of all rows of a shard.
-
-    Attributes:
-        values: int [rows], or [rows, width] with `lengths`.
-        lengths: int [rows], the number of values in each row, without padding.
-    """
+    """One feature of all rows of a shard: int [rows], or [rows, width] with the `lengths` of rows without padding."""
 
     values: np.ndarray
     lengths: np.ndarray | None = None
@@ -73,13 +68,9 @@ def write_shard(path: Path, columns: Mapping[str, Column]) -> None:
 
 @dataclass(frozen=True)
 class Shards:
-    """A folder of shards.
+    """The files in a folder, in order, and how many examples each has.
 
-    Attributes:
-        folder: of the shards.
-        names: their file names, in order.
-        sizes: number of examples in each.
-        widths: feature -> the width to which its rows are padded; None for one value per row.
+    `widths`: feature -> the width to which its rows are padded; None for one value per row.
     """
 
     folder: Path

@@ -47,14 +47,13 @@ class _Watched(io.RawIOBase):
 
 @contextlib.contextmanager
 def opened(
-    path: Path, member: str | None = None, limit: int = LIMIT, watch: Callable[[int], None] = lambda count: None
+    path: Path, member: str | None = None, watch: Callable[[int], None] = lambda count: None
 ) -> Iterator[IO[bytes]]:
     """Opens a file and unpacks it while it is read.
 
     Args:
         path: a plain file, a `.gz`, or an archive that has `member`.
         member: the name of a file in the archive, without its folders.
-        limit: most bytes that it may have unpacked.
         watch: called with the number of bytes of each read from the disk.
 
     Raises:
@@ -70,7 +69,7 @@ def opened(
                 yield stack.enter_context(unpacked)
             else:
                 archive = stack.enter_context(zipfile.ZipFile(packed))
-                yield stack.enter_context(_opened(path, archive, _checked(path, archive, member, limit)))
+                yield stack.enter_context(_opened(path, archive, _checked(path, archive, member)))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except DAMAGED as error:
@@ -99,16 +98,16 @@ def _base(info: zipfile.ZipInfo) -> str:
     return PurePosixPath(info.filename.replace("\\", "/")).name
 
 
-def _checked(path: Path, archive: zipfile.ZipFile, member: str, limit: int) -> zipfile.ZipInfo:
+def _checked(path: Path, archive: zipfile.ZipFile, member: str) -> zipfile.ZipInfo:
     """Returns the member to read. An archive is refused for one bad member, even if another is to be read."""
     for info in archive.infolist():
         name = PurePosixPath(info.filename.replace("\\", "/"))
         if name.is_absolute() or ".." in name.parts or ":" in info.filename or stat.S_ISLNK(info.external_attr >> 16):
             raise UserError(f"{path}: refused, because its member {info.filename!r} leads out of the archive")
-        if info.file_size > limit or info.file_size > max(info.compress_size, 1 << 10) * MOST_PACKED:
+        if info.file_size > LIMIT or info.file_size > max(info.compress_size, 1 << 10) * MOST_PACKED:
             raise UserError(
                 f"{path}: refused, because its member {info.filename!r} would unpack from {info.compress_size:,} to "
-                f"{info.file_size:,} bytes (at most {limit:,}, and {MOST_PACKED} times as much)"
+                f"{info.file_size:,} bytes (at most {LIMIT:,}, and {MOST_PACKED} times as much)"
             )
     found = [info for info in archive.infolist() if _base(info) == member]
     if len(found) != 1:

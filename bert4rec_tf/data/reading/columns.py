@@ -77,9 +77,8 @@ class Columns:
     """The columns of a source as the user named them.
 
     Attributes:
-        source: the file, for messages.
         user, item, time: their names or numbers from 1; None to guess them.
-        option: the option that names a column, for messages; `{}` stands for user, item or time.
+        source, option: for messages, the file and the option that names a column; `{}` is user, item or time.
     """
 
     source: str

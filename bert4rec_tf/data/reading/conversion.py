@@ -36,10 +36,8 @@ class Report:
     """What a conversion read, kept and skipped.
 
     Attributes:
-        path: the files as the user named them.
-        columns: the columns of users, items and times.
+        path, columns: the files as the user named them, and the columns of users, items and times.
         read, kept: users, items and actions before and after the filter.
-        min_user_actions, min_item_actions: the filter.
         bad: kind of bad row -> how many were skipped, and where the first is.
     """
 
@@ -52,13 +50,11 @@ class Report:
     bad: dict[str, tuple[int, str]] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        lines = [f"{self.path}: {self.columns}", *summary(self.bad)]
-        sizes = [", ".join(f"{count:,} {name}" for name, count in found.items()) for found in (self.read, self.kept)]
-        lines.append(f"read: {sizes[0]}")
-        lines.append(
-            f"kept: {sizes[1]} (users with at least {self.min_user_actions}, items with at least "
-            f"{self.min_item_actions} actions)"
+        read, kept = (
+            ", ".join(f"{count:,} {name}" for name, count in found.items()) for found in (self.read, self.kept)
         )
+        bounds = f"users with at least {self.min_user_actions}, items with at least {self.min_item_actions} actions"
+        lines = [f"{self.path}: {self.columns}", *summary(self.bad), f"read: {read}", f"kept: {kept} ({bounds})"]
         return "\n".join(lines)
 
 
@@ -121,24 +117,25 @@ def tables_of(
     is_one_of_several: bool,
     member: str | None = None,
 ) -> Iterator[pa.Table]:
-    """Yields the good rows of one file, and counts the others in `bad`.
+    """Yields the good rows of one file, and counts the others in `bad`. The rest is as for `convert`.
 
     Args:
         path, layout: of the file.
         first: path and layout of the first file, which all must have.
-        asked, member: as for `convert`.
         times: reads the times.
         bad: kind of bad row -> how many were skipped, and where the first is.
         is_one_of_several: whether to name the file there.
-
-    Raises:
-        UserError: as `convert`.
     """
     if str(layout) != str(first[1]):
         raise UserError(f"{path}: its columns are {layout}; those of {first[0]} are {first[1]}")
     unit, among = "row" if layout.kind == PARQUET else "line", path.name if is_one_of_several else None
     rows = Rows(str(path), times, asked.bad_rows == "skip", layout.kind == TEXT, False, unit, among, bad)
-    yield from _tables(path, layout, rows, member)
+    if layout.kind == PARQUET:
+        yield from tables.read(path, layout, rows)
+        return
+    shown = Transfer(f"reading {path.name}", 0, path.stat().st_size)
+    with shown, archives.opened(path, member, watch=shown.advance) as stream:
+        yield from (text if layout.kind == TEXT else records).read(stream, layout, rows)
 
 
 def layout_of(path: Path, asked: Interactions, member: str | None = None) -> Layout:
@@ -146,16 +143,6 @@ def layout_of(path: Path, asked: Interactions, member: str | None = None) -> Lay
     columns = Columns(str(path), asked.user_column, asked.item_column, asked.time_column)
     with archives.opened(path, member) as stream:
         return layouts.find(path, columns, stream.read(layouts.SAMPLE), member)
-
-
-def _tables(path: Path, layout: Layout, rows: Rows, member: str | None) -> Iterator[pa.Table]:
-    """Yields the good rows of one file."""
-    if layout.kind == PARQUET:
-        yield from tables.read(path, layout, rows)
-        return
-    shown = Transfer(f"reading {path.name}", 0, path.stat().st_size)
-    with shown, archives.opened(path, member, watch=shown.advance) as stream:
-        yield from (text if layout.kind == TEXT else records).read(stream, layout, rows)
 
 
 def read_bytes(path: Path, member: str | None = None) -> bytes:

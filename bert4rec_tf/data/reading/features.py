@@ -30,8 +30,6 @@ BINS = 10
 FEWEST = 2
 """Values of fewer rows are left out: they tell nothing about another row."""
 
-Columns = Mapping[str, Sequence[Any]]
-
 
 def with_features(sequences: Sequences, item_features: Any = None, user_features: Any = None) -> Sequences:
     """Returns the sequences with features of their items, their users or both.
@@ -72,10 +70,8 @@ def read(source: Any, kind: str = ITEM_FEATURES) -> Features:
     columns = _columns(source, kind, title)
     of_ids = guess(list(columns), IDS[kind])
     if of_ids is None:
-        raise UserError(
-            f"{title}: no column has a known name for ids; name one {IDS[kind][1]!r}. Received: "
-            f"{', '.join(columns)[:300]}"
-        )
+        received = ", ".join(columns)[:300]
+        raise UserError(f"{title}: no column has a known name for ids; name one {IDS[kind][1]!r}. Received: {received}")
     ids = [str(raw) for raw in columns[of_ids]]
     places = {raw: place for place, raw in enumerate(dict.fromkeys(ids))}
     bad = bad_id(np.array(list(places), object))
@@ -95,7 +91,7 @@ def read(source: Any, kind: str = ITEM_FEATURES) -> Features:
     return Features(np.array(list(places), object), splits, entries[:, 1].astype(np.int32), np.array(names, object))
 
 
-def _columns(source: Any, kind: str, title: str) -> Columns:
+def _columns(source: Any, kind: str, title: str) -> Mapping[str, Sequence[Any]]:
     """Returns the columns by name. A cell is a text, a number, None or a list."""
     if isinstance(source, (str, Path, Url)):
         path = files.expanded_path(source)
@@ -117,7 +113,7 @@ def _columns(source: Any, kind: str, title: str) -> Columns:
     return {name: column.to_pylist() for name, column in columns.items()}
 
 
-def _of_csv(path: Path) -> Columns:
+def _of_csv(path: Path) -> Mapping[str, Sequence[Any]]:
     with io.TextIOWrapper(files.open_binary(path), "utf-8-sig", newline="") as file:
         first = file.readline()
         separator = max(",", "\t", ";", key=first.count)

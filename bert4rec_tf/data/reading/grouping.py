@@ -31,14 +31,12 @@ def to_sequences(
 
     Args:
         tables: columns `user` and `item` (dictionaries of texts) and, if there are times, `time` (int64 or float64).
-        asked: the filter and the source's name.
-        bad: the rows that were skipped.
+        asked, bad: the filter and the source's name, and the rows that were skipped.
         least: users with fewer actions are left out; below 2, nothing has to be learnt from what is left.
         read: the reader of the times, which `asked.test_from` goes by.
 
     Returns:
-        The sequences, and `read` and `kept`: how many users, items and actions there were before and after the
-        filter.
+        The sequences, and `read` and `kept`: the users, items and actions before and after the filter.
 
     Raises:
         UserError: if nothing can be learnt from what is left.

@@ -18,16 +18,9 @@ _PACKED = re.compile(rb"PK\x03\x04|\x1f\x8b|\xfd7zXZ\0|BZh[1-9]1AY&SY|\x28\xb5\x
 
 
 def find(path: Path, columns: Columns, start: bytes, name: str | None = None) -> Layout:
-    """Returns the layout of a file.
+    """Returns the layout of a file. Raises UserError if a column is missing or cannot be guessed.
 
-    Args:
-        path: the file.
-        columns: its columns as the user named them.
-        start: its first bytes, unpacked.
-        name: its own name, if it is in an archive.
-
-    Raises:
-        UserError: if a named column is missing, or another one cannot be guessed.
+    `columns` are as the user named them, `start` are its first bytes, unpacked, and `name` is its own in an archive.
     """
     if _PACKED.match(start):
         raise UserError(f"{path}: is packed; unpack it, or pack only the text with gzip, under a name that ends in .gz")

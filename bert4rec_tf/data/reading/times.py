@@ -32,17 +32,10 @@ class Times:
         self.kind: str | None = None
 
     def read(self, column: pa.Array, source: str) -> tuple[pa.Array, np.ndarray | None]:
-        """Returns times and which of them are bad.
+        """Returns the times of texts, numbers, dates or timestamps, and which of them are bad.
 
-        Args:
-            column: texts, numbers, dates or timestamps.
-            source: its file, for messages.
-
-        Returns:
-            int64 or float64 [rows], 0 at bad rows, and bool [rows]; None if all are good.
-
-        Raises:
-            UserError: for a column of another type.
+        These are int64 or float64 [rows], 0 at bad rows, and bool [rows]; None if all are good. Raises UserError for a
+        column of another type. `source`: its file, for messages.
         """
         if pa.types.is_string(column.type):
             values = self._of_texts(column)
@@ -73,10 +66,7 @@ class Times:
             text: a date, or a number if the times are numbers. A date among numbers means seconds since 1970, or the
                 fraction of a second (ms, us, ns) that makes `latest` a date before the year 5138.
             latest: the last time that was read.
-            name: of the option, for messages.
-
-        Raises:
-            UserError: if the text is no time of this kind.
+            name: of the option, for the UserError if the text is no time of this kind.
         """
         texts = pa.array([text], pa.string())
         kind = _kind_of(texts)

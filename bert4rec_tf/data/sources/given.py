@@ -21,13 +21,8 @@ def read(
     Args:
         data: a pandas DataFrame or an Arrow table; a path, a pattern or several of them; the name of a data set; or
             `Sequences`.
-        user, item, time: the columns; None to guess them by their names.
+        user, item, time, **options: the fields of `Interactions`, refused with data that have their own.
         least: users with fewer actions are left out.
-        **options: the other fields of `Interactions`.
-
-    Raises:
-        UserError: as in `tables.interactions` and `datasets.load`; and for a column or an option with data that
-            are known already.
     """
     columns = {"user_column": user, "item_column": item, "time_column": time, **options}
     named = [(name.removesuffix("_column"), value) for name, value in columns.items() if value is not None]
@@ -40,10 +35,8 @@ def read(
         return FRAME, data, None
     if is_known:
         return data, datasets.load(data), None
-    if isinstance(data, (str, Path)):
-        data = Interactions(str(data), **columns)
-    elif isinstance(data, (list, tuple)):
-        data = Interactions(tuple(map(str, data)), **columns)
+    if isinstance(data, (str, Path, list, tuple)):
+        data = Interactions(**{"path": data, **columns})
     if isinstance(data, Interactions):
         return data.name, datasets.load(data) if least == 2 else conversion.convert(data, least=least)[0], data
     return FRAME, tables.read_frame(data, Interactions(tables.TITLE, **columns), least), None
