@@ -66,7 +66,7 @@ def _separator(path: Path, name: str, line: str) -> str:
 def _of_records(path: Path, columns: Columns, line: str) -> Layout:
     for kind in (JSON, LITERALS):
         try:
-            return columns.of_names(kind, list(records.READERS[kind](line)))
+            return columns.of_names(kind, list(records.record_of(kind, line)))
         except ValueError:
             continue
     raise UserError(f"{path}, line 1: neither a whole JSON object nor a Python dictionary")

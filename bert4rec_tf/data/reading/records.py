@@ -2,7 +2,6 @@
 
 import ast
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
@@ -10,54 +9,24 @@ import pyarrow as pa
 import pyarrow.json
 
 from bert4rec_tf.data.reading import blocks
-from bert4rec_tf.data.reading.columns import JSON, LITERALS, Layout
+from bert4rec_tf.data.reading.columns import JSON, Layout
 from bert4rec_tf.data.reading.rows import NO_ID, NO_RECORD, Record, Rows
-
-_TOKEN = re.compile(
-    r"""u?('[^'\\]*(?:\\.?[^'\\]*)*(?:'|\Z)|"[^"\\]*(?:\\.?[^"\\]*)*(?:"|\Z))|\b(?:True|False|None)\b""", re.DOTALL
-)
-"""A string or a constant. A string that is not closed goes to the end of the line, so that nothing is read twice."""
-
-_CONSTANTS = {"True": "true", "False": "false", "None": "null"}
-
-
-def json_record(line: str) -> Mapping[str, Any]:
-    """Returns the JSON object on a line. Raises ValueError for anything else."""
-    try:
-        record = json.loads(line)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-    if not isinstance(record, dict):
-        raise ValueError("not an object")
-    return record
-
-
-def python_record(line: str) -> Mapping[str, Any]:
-    """Returns the Python dictionary on a line: strings, numbers, truth values, None and lists of these.
-
-    The line is rewritten as JSON, so nothing is evaluated. Raises ValueError for anything else.
-    """
-    return json_record(_TOKEN.sub(_as_json, line))
-
-
-def _as_json(token: re.Match) -> str:
-    text = token[1]
-    if text is None:
-        return _CONSTANTS[token[0]]
-    if len(text) < 2 or text[-1] != text[0]:
-        raise ValueError("a text is never closed")
-    if "\\" not in text:
-        return json.dumps(text[1:-1], ensure_ascii=False)
-    try:
-        return json.dumps(ast.literal_eval(text))
-    except SyntaxError as error:
-        raise ValueError(str(error)) from error
-
 
 PIECE = 2 << 20
 _IDS = frozenset((str, int, type(None)))
 _TIMES = frozenset((str, int, float))
-READERS: dict[str, Callable[[str], Mapping[str, Any]]] = {JSON: json_record, LITERALS: python_record}
+
+
+def record_of(kind: str, line: str) -> Mapping[str, Any]:
+    """Returns the JSON object or the Python dictionary on a line, of constants only. Raises ValueError for others."""
+    parse: Callable[[str], Any] = json.loads if kind == JSON else ast.literal_eval
+    try:
+        record = parse(line)
+    except (SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+    if not isinstance(record, dict) or not all(isinstance(name, str) for name in record):
+        raise ValueError("not an object")
+    return record
 
 
 def read(stream: IO[bytes], layout: Layout, rows: Rows) -> Iterator[pa.Table]:
@@ -76,7 +45,7 @@ def _at_once(content: bytes, layout: Layout, rows: Rows) -> pa.Table | None:
     if not all(line.startswith(b"{") and line.endswith(b"}") for line in lines):
         return None  # Arrow would take objects over several lines, and crash if it met `null` in place of the first
     try:
-        first = json_record(lines[0].decode())
+        first = record_of(JSON, lines[0].decode())
         kinds = {int: pa.int64(), float: pa.float64()}
         types = {name: kinds.get(type(first.get(name)), pa.string()) for name in layout.roles.values()}
         if pa.float64() in (types[layout.user], types[layout.item]):
@@ -104,7 +73,7 @@ def _records(lines: Iterator[tuple[int, str]], layout: Layout) -> Iterator[Recor
             continue
         text = line.rstrip("\r\n")
         try:
-            record = READERS[layout.kind](text)
+            record = record_of(layout.kind, text)
         except ValueError:
             yield number, text, NO_RECORD
             continue

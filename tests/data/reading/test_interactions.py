@@ -27,7 +27,7 @@ from support.interaction_files import (
 
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading import blocks, records
-from bert4rec_tf.data.reading.columns import JSON, Columns
+from bert4rec_tf.data.reading.columns import JSON, LITERALS, Columns
 from bert4rec_tf.foundation.errors import UserError
 
 
@@ -152,13 +152,13 @@ def test_python_dictionaries_are_read_as_python_reads_them(record, old):
         return ("u" if old else "") + (ascii if old else repr)(value) if isinstance(value, str) else repr(value)
 
     line = "{" + ", ".join(f"{literal(key)}: {literal(value)}" for key, value in record.items()) + "}"
-    assert records.python_record(line) == record
+    assert records.record_of(LITERALS, line) == record
 
 
 @pytest.mark.parametrize("line", ["{'a': '" + r"\'" * 300_000, "{'a': '" + "\\" * 600_001, "{'" * 300_000])
 def test_a_long_odd_line_is_looked_at_once(line):
     with pytest.raises(ValueError):
-        records.python_record(line)
+        records.record_of(LITERALS, line)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_a_long_odd_line_is_looked_at_once(line):
 )
 def test_what_is_no_dictionary_of_literals_is_not_read(line):
     with pytest.raises(ValueError):
-        records.python_record(line)
+        records.record_of(LITERALS, line)
 
 
 def test_ids_are_texts(tmp_path):
