@@ -7,7 +7,7 @@ bert4rec data --interactions=ratings.csv --plot=ratings.png
 from pathlib import Path
 
 from bert4rec_tf.config.data_names import SOURCES, Interactions, column_options, named
-from bert4rec_tf.config.settings import add_flags, given_flags
+from bert4rec_tf.config.settings import add_flag, given_flags
 from bert4rec_tf.data import statistics
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.foundation import plots
@@ -26,7 +26,8 @@ def make_parser() -> Parser:
     )
     made.add_argument("--data_dir", type=path_argument, help="folder of downloaded and converted data")
     made.add_argument("--plot", type=path_argument, metavar="FILE.png", help="also draw the distributions")
-    add_flags(made, column_options())
+    for field in column_options().values():
+        add_flag(made, field, default=None)
     return made
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from bert4rec_tf.config.data_names import Interactions, column_options
-from bert4rec_tf.config.settings import add_flags, given_flags
+from bert4rec_tf.config.settings import add_flag, given_flags
 from bert4rec_tf.export.item_index import EXACT, SEARCHES
 from bert4rec_tf.export.layout import check_model
 from bert4rec_tf.foundation.errors import UserError
@@ -34,7 +34,8 @@ def make_parser() -> Parser:
         "--input", type=path_argument, help="CSV without a header: user id, then item ids, oldest first"
     )
     parser.add_argument("--interactions", metavar="FILE", help="your own file or pattern with one action per row")
-    add_flags(parser, COLUMNS)
+    for field in COLUMNS.values():
+        add_flag(parser, field, default=None)
     parser.add_argument(
         "--output", type=path_argument, help="file to write for --input or --interactions; ends in .csv or .parquet"
     )

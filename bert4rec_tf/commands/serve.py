@@ -16,7 +16,7 @@ def main(arguments: list[str]) -> None:
     for one in fields(ServerSettings):
         given = {"required": True} if one.default is MISSING else {"default": one.default}
         shown = "" if given.get("default") is None else " (default: %(default)s)"
-        add_flag(parser, one.name, one, shown, **given)
+        add_flag(parser, one, shown, **given)
     settings = ServerSettings(**vars(parser.parse_args(arguments)))
     folder = model_folder(expanded_path(settings.model))
     if not folder.is_dir():

@@ -283,16 +283,14 @@ class Run:
         if model not in MODEL_SETTINGS:
             raise unknown_name("model", model, MODEL_SETTINGS)
         groups = _group_types(model)
-        fields = {name: [field.name for field in dataclasses.fields(group)] for name, group in groups.items()}
-        known = [
-            name for group, names in fields.items() for name in names if group != "masking" or model == MASKED_MODEL
-        ]
+        group_of = {field.name: group for group, field in _fields(model)}
+        known = [name for name, group in group_of.items() if group != "masking" or model == MASKED_MODEL]
         for name in settings:
             if name not in known:
                 raise unknown_name(f"setting of model {model!r}", name, known)
         parts: dict[str, Any] = {
-            group: groups[group](**{name: settings[name] for name in names if name in settings})
-            for group, names in fields.items()
+            group: kind(**{name: value for name, value in settings.items() if group_of[name] == group})
+            for group, kind in groups.items()
         }
         return cls(dataset=dataset, model=model, seed=seed, **parts)
 

@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 import math
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 from bert4rec_tf.foundation.errors import UserError
@@ -99,22 +99,14 @@ def described(field: dataclasses.Field) -> str:
     return text if all(choice in text for choice in choices) else f"{text}: {', '.join(choices)}"
 
 
-def add_flags(parser: argparse.ArgumentParser, fields: Mapping[str, dataclasses.Field]) -> None:
-    """Adds a flag for each field, without a default."""
-    for name, field in fields.items():
-        add_flag(parser, name, field, default=None)
-
-
-def add_flag(
-    parser: argparse.ArgumentParser, name: str, field: dataclasses.Field, shown: str = "", **options: Any
-) -> None:
+def add_flag(parser: argparse.ArgumentParser, field: dataclasses.Field, shown: str = "", **options: Any) -> None:
     """Adds the flag of a field. `shown`: what follows its help, unless it is a switch. `options`: of `add_argument`."""
     kind, text = field_type(field), field.metadata["help"]
     if kind is bool:
-        parser.add_argument(f"--{name}", action="store_true", help=text, **options)
+        parser.add_argument(f"--{field.name}", action="store_true", help=text, **options)
         return
     choices = field.metadata.get("limits", {}).get("choices")
-    parser.add_argument(f"--{name}", type=kind, choices=choices, help=text + shown, **options)
+    parser.add_argument(f"--{field.name}", type=kind, choices=choices, help=text + shown, **options)
 
 
 def given_flags(options: argparse.Namespace, names: Collection[str]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Texts of a file with one per line, in the file's bytes and not as Python objects."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -37,12 +37,6 @@ class Lines(Sequence[str]):
     def bytes_of(self, row: int) -> bytes:
         """Returns a text, from 0, as UTF-8."""
         return self.content[self._begins[row] : self._begins[row + 1] - 1]
-
-    @overload
-    def __getitem__(self, row: int) -> str: ...
-
-    @overload
-    def __getitem__(self, row: slice) -> list[str]: ...
 
     def __getitem__(self, row: Any) -> Any:
         rows = range(len(self))[row]

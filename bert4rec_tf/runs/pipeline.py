@@ -327,7 +327,7 @@ class Experiment:
         """Returns the endless training batches of a phase, from `start_step` on."""
         if model.examples == MASKED:
             return batches.of_shards(self._shards(phase), self.run, self.sequences, start_step)
-        examples = in_memory.examples_of(model.examples, self.training_part(phase), **model.example_options)
+        examples = in_memory.KINDS[model.examples](self.training_part(phase), **model.example_options)
         return batches.of_examples(examples, self.run, self.sequences, start_step)
 
     def _shards(self, phase: str) -> Shards:

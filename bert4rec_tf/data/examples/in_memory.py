@@ -5,7 +5,7 @@ A batch depends only on the seed and the step, so training can resume at any ste
 
 import abc
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -215,15 +215,8 @@ class NextItemExamples(Examples):
         return batch
 
 
-KINDS: dict[str, Callable[..., Examples]] = {"contexts": ContextTargetExamples, "shifted": NextItemExamples}
+KINDS: dict[str | None, Callable[..., Examples]] = {"contexts": ContextTargetExamples, "shifted": NextItemExamples}
 """Values of `Recommender.examples`. The other value is "masked", whose examples are prepared on disk."""
-
-
-def examples_of(kind: str | None, sequences: Sequences, **options: Any) -> Examples:
-    """Returns the examples of one of KINDS. Raises ValueError for another kind."""
-    if kind not in KINDS:
-        raise ValueError(f"`kind` must be one of {list(KINDS)}. Received: {kind!r}")
-    return KINDS[kind](sequences, **options)
 
 
 def dataset_of(examples: Examples, batch_size: int, seed: int, start_step: int = 0) -> tf.data.Dataset:

@@ -15,7 +15,6 @@ from bert4rec_tf.data.examples.in_memory import (
     NextItemExamples,
     UnseenItems,
     dataset_of,
-    examples_of,
 )
 from bert4rec_tf.models import MODELS
 
@@ -72,7 +71,7 @@ def test_the_setting_of_the_pairwise_models_reaches_their_negatives(name):
     drawn = {}
     for negatives in ("uniform", "popular"):
         model = MODELS[name](1_000, num_users=3, negatives=negatives)
-        drawn[negatives] = everything(examples_of(model.examples, sequences, **model.example_options))["negatives"]
+        drawn[negatives] = everything(KINDS[model.examples](sequences, **model.example_options))["negatives"]
     assert (drawn["popular"] <= 4).all() and (drawn["uniform"] > 4).any()
 
 
