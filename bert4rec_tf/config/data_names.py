@@ -28,12 +28,11 @@ def named(dataset: str, source: str) -> str:
 
 
 def family(name: str) -> str:
-    """Returns the name of the data set without its source, as presets and published numbers use it."""
+    """Returns the name without its source, as presets and published numbers use it."""
     return name.removesuffix(RAW)
 
 
 def is_own(name: str) -> bool:
-    """Returns whether this is the name of a user's own data."""
     return name.startswith(OWN)
 
 
@@ -85,8 +84,8 @@ class Interactions(Settings):
     @property
     def options(self) -> dict[str, Any]:
         """The options that are not the default: with the files, they decide the sequences."""
-        fields = [field for field in dataclasses.fields(self) if field.name != "path"]
-        return {field.name: value for field in fields if (value := getattr(self, field.name)) != field.default}
+        fields = column_options()
+        return {name: value for name, field in fields.items() if (value := getattr(self, name)) != field.default}
 
     @property
     def name(self) -> str:

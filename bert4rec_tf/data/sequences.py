@@ -24,10 +24,7 @@ def bad_id(raw: np.ndarray | Lines) -> str | None:
     if isinstance(raw, Lines):
         text = END + raw.content
         return next((one for one in raw if not one or "\r" in one), None) if b"\r" in text or END * 2 in text else None
-    joined = "\n".join(raw.tolist())
-    if joined.count("\n") == max(len(raw) - 1, 0) and "\r" not in joined and "" not in raw.tolist():
-        return None
-    return next(item for item in raw.tolist() if not item or "\n" in item or "\r" in item)
+    return next((item for item in raw.tolist() if not item or "\n" in item or "\r" in item), None)
 
 
 def fingerprint_of(raw: list[str]) -> str:
@@ -177,7 +174,7 @@ class Sequences:
         return "\n".join([*lines, *["  ..."] * (self.num_users > SHOWN_USERS)])
 
     def part(self, begin: int, end: int) -> "Sequences":
-        """Returns the users from number `begin` to `end` - 1, without features. The vocabulary does not change."""
+        """Returns the users from number `begin` to `end` - 1 (`only`)."""
         splits = self.splits[begin : end + 1]
         later = None if self.num_later is None else self.num_later[begin:end]
         items, users = self.items[splits[0] : splits[-1]], self.users[begin:end]

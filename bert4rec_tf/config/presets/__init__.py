@@ -1,7 +1,4 @@
-"""Presets: named settings with the quality to expect and the time they took, and the runs made from them.
-
-The entries are data in `fast` and `authors`: one per preset, data set and model.
-"""
+"""Presets: named settings with the quality to expect and the time they took, and the runs made from them."""
 
 from collections.abc import Mapping
 from dataclasses import replace

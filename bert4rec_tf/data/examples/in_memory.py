@@ -75,11 +75,9 @@ class UnseenItems:
 
 
 class Examples(abc.ABC):
-    """Numbered training examples of one kind.
+    """Numbered training examples of one kind, `num_examples` per epoch.
 
-    Attributes:
-        num_examples: examples per epoch.
-        varying: columns whose width is the longest row of the batch.
+    `varying`: columns whose width is the longest row of the batch.
     """
 
     num_examples: int
@@ -124,12 +122,7 @@ class ContextTargetExamples(Examples):
     """
 
     def __init__(
-        self,
-        sequences: Sequences,
-        context: int,
-        num_targets: int = 1,
-        num_negatives: int = 1,
-        popular: bool = False,
+        self, sequences: Sequences, context: int, num_targets: int = 1, num_negatives: int = 1, popular: bool = False
     ) -> None:
         self.sequences, self.context = sequences, context
         self.num_targets, self.num_negatives = num_targets, num_negatives

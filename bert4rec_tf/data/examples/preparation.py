@@ -35,12 +35,7 @@ SHARD_SIZE = 8_192
 
 
 def prepare(
-    sequences: Sequences,
-    masking: MaskingSettings,
-    max_length: int,
-    seed: int,
-    folder: Path,
-    processes: int = 1,
+    sequences: Sequences, masking: MaskingSettings, max_length: int, seed: int, folder: Path, processes: int = 1
 ) -> Shards:
     """Returns the shards of Cloze examples of `sequences`. Writes those that are missing or damaged.
 

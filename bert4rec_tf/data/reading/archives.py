@@ -52,8 +52,7 @@ def opened(
     """Opens a file and unpacks it while it is read.
 
     Args:
-        path: a plain file, a `.gz`, or an archive that has `member`.
-        member: the name of a file in the archive, without its folders.
+        path: a plain file, a `.gz`, or an archive that has `member`, named without its folders.
         watch: called with the number of bytes of each read from the disk.
 
     Raises:

@@ -17,10 +17,9 @@ Block = tuple[bytes, int]
 
 
 def read(stream: IO[bytes], source: str) -> Iterator[Block]:
-    """Yields the blocks of a file, without its byte order mark. `source`: the file, for messages.
+    """Yields the blocks of a file, named `source` in messages, without its byte order mark.
 
-    Raises:
-        UserError: for UTF-16, or a line longer than LONGEST_LINE.
+    Raises UserError for UTF-16, or a line longer than LONGEST_LINE.
     """
     rest, number = stream.read(len(BOM)), 1
     if rest.startswith(WIDE):

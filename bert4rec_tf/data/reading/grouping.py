@@ -48,11 +48,12 @@ def to_sequences(
         times = np.concatenate([table["time"].to_numpy() for table in tables])
     tables.clear()
     before = {"users": len(users), "items": len(items), "actions": len(user_codes)}
-    chosen = filtered(user_codes, item_codes, asked.min_user_actions, asked.min_item_actions, asked.k_core)
-    user_codes, users = _renumbered(user_codes[chosen], users)
-    item_codes, items = _renumbered(item_codes[chosen], items)
+    if max(asked.min_user_actions, asked.min_item_actions) > 1:
+        chosen = filtered(user_codes, item_codes, asked.min_user_actions, asked.min_item_actions, asked.k_core)
+        user_codes, users = _renumbered(user_codes[chosen], users)
+        item_codes, items = _renumbered(item_codes[chosen], items)
+        times = None if times is None else times[chosen]
     kept = {"users": len(users), "items": len(items), "actions": len(user_codes)}
-    times = None if times is None else times[chosen]
     later = None
     if asked.test_from is not None:
         latest = None if times is None or not len(times) else times.max()

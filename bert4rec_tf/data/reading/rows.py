@@ -41,11 +41,9 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 @dataclass
 class Rows:
-    """Tells the good rows of one source from the bad ones.
+    """Tells the good rows of one source, a file named in messages, from the bad ones.
 
     Attributes:
-        source: the file, for messages.
-        times: the kind of the times so far.
         skip: whether to skip and count bad rows; else the first is an error.
         plain: whether the source is plain text: then blanks around ids are removed, and MISSING are no ids.
         integers: whether ids must be integers.

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import IO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 
@@ -17,7 +18,6 @@ from bert4rec_tf.foundation.errors import UserError
 ANY_BLANKS = " "
 """The separator that stands for any number of blanks and tabs."""
 
-MORE_BLANKS = (b"\t", b"  ", b" \n", b" \r", b"\n ", b"\r ")
 UNIT_SEPARATOR = b"\x1f"
 """Replaces `::`, because Arrow takes one character."""
 
@@ -45,7 +45,7 @@ def _at_once(content: bytes, layout: Layout, rows: Rows) -> pa.Table | None:
     separator = layout.separator
     if layout.quoted and b'"' in content:
         return None
-    if separator == ANY_BLANKS and (content != content.strip(b" ") or any(blank in content for blank in MORE_BLANKS)):
+    if separator == ANY_BLANKS and _has_more_blanks(content):
         return None
     if separator == "::":
         if UNIT_SEPARATOR in content:
@@ -64,6 +64,12 @@ def _at_once(content: bytes, layout: Layout, rows: Rows) -> pa.Table | None:
         return None
     table, wrong = rows.good(dict(zip(layout.roles, (column.combine_chunks() for column in columns.columns))))
     return None if wrong else table
+
+
+def _has_more_blanks(content: bytes) -> bool:
+    """Returns whether other characters than one blank may stand between two columns, or blanks around a row."""
+    blank = np.frombuffer(content, np.uint8) <= ord(" ")
+    return bool(content[:1] == b" " or content[-1:] == b" " or (blank[1:] & blank[:-1]).any() or b"\t" in content)
 
 
 def _records(lines: Iterator[tuple[int, str]], layout: Layout, source: str) -> Iterator[Record]:

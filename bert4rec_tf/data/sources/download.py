@@ -40,12 +40,9 @@ class Interrupted(Exception):
 
 @dataclass(frozen=True)
 class Remote:
-    """A file to download.
+    """A file to download from the first of `urls` that has it, of at most `size` bytes.
 
-    Attributes:
-        urls: tried in this order.
-        checksum: `sha256:`, `md5:` or `git:` (id of a blob), followed by hexadecimal digits.
-        size: maximum size in bytes.
+    `checksum`: `sha256:`, `md5:` or `git:` (id of a blob), followed by hexadecimal digits.
     """
 
     urls: Sequence[str]
