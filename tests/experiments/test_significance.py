@@ -140,7 +140,7 @@ def test_a_lead_has_the_interval_of_the_same_users(tmp_path):
     assert row.split(" | ")[1:3] == [f"**{MODELS[best]}**", f"{values[best].mean():.4f}"]
     assert row.endswith(f" | {low:+.4f} to {high:+.4f} | {'yes' if low > 0 else 'no'} |")
     for model in ("sasrec", "bert4rec"):
-        WorkDirectory(sweep.folder(found.plan.jobs("table2")["beauty", model][0])).ranks("test").unlink()
+        WorkDirectory(sweep.folder(found.plan.jobs("table2")["beauty", model][0])).ranks.unlink()
     (tmp_path / "results" / significance.FILE).unlink()
     report.write({"table2": found}, sweep)
     text = (tmp_path / "results" / "report.md").read_text()
