@@ -14,7 +14,7 @@ METRIC = "ndcg@10"
 STANDARD_ERRORS = 2.0
 """A lead of more than so many is beyond chance: it arises by chance in fewer than one of twenty comparisons."""
 
-HEADER = ("", "best", "NDCG@10", "second", "NDCG@10", "lead", "its 95 % interval", "beyond chance")
+HEADER = ("", "best", "NDCG@10", "second", "NDCG@10", "lead", "95 % interval of one seed", "beyond chance")
 
 
 def order(found: Findings, dataset: str, protocol: str) -> list[tuple[str, float]]:
@@ -43,10 +43,10 @@ def pairs(found: Findings) -> dict[tuple[str, str], str]:
 
 
 def exceeds_bound(best: float, second: float, users: int) -> bool:
-    """Tells whether a lead is beyond chance whatever the ranks of the users are.
+    """Tells whether a lead is beyond chance by the means alone.
 
-    The variance of numbers between 0 and 1 with mean m is at most m (1 - m). Two models find the same users easy, so
-    the difference varies less than between different users. Both make the standard error here larger than it is.
+    The variance of numbers between 0 and 1 with mean m is at most m (1 - m). Two models tend to find the same users
+    easy, which is assumed here, so the difference varies by no more than the sum of both variances.
     """
     largest = math.sqrt((best * (1 - best) + second * (1 - second)) / users)
     return best - second > STANDARD_ERRORS * largest
@@ -61,7 +61,8 @@ def sentences(found: Findings) -> list[str]:
         "the paper), among 100 uniform ones, or among all items that the user has not had. The last is what a "
         "recommender does; popular candidates reward models that rank popular items low.",
         "A lead is beyond chance if its interval is above 0. The interval is paired over the users of one seed of each "
-        "model. Where the ranks of both are not known, a bound decides: it can say yes, and otherwise leaves it open.",
+        "model, so a lead between means of several seeds can lie outside it. Where the ranks of both are not known, a "
+        "bound decides: it can say yes, and otherwise leaves it open.",
         *_seeds(found),
     ]
 

@@ -157,7 +157,7 @@ def _places_led(found: Findings) -> str:
         if not any(None in row for row in rows):
             led = sum(ours > max(others) for *others, ours in rows)
             said.append(f"by {led} of {len(METRICS)} metrics on {datasets.find(dataset).title}")
-    return ", ".join(said) or "not run"
+    return ", ".join(said) or NOT_RUN
 
 
 def _of_bidirection(found: Findings) -> list[Claim]:

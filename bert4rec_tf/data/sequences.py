@@ -119,8 +119,8 @@ class Sequences:
         """Groups actions by user and numbers the items by popularity.
 
         Args:
-            user_codes, item_codes: [actions] places in `users` and `items`, those of items by first appearance. Each
-                user's actions are oldest first.
+            user_codes, item_codes: [actions] places in `users` and `items`. Items are numbered by first appearance, and
+                each user's actions are oldest first.
             users, items: raw ids.
             least: users with fewer actions are left out.
         """
@@ -174,7 +174,7 @@ class Sequences:
         return "\n".join([*lines, *["  ..."] * (self.num_users > SHOWN_USERS)])
 
     def part(self, begin: int, end: int) -> "Sequences":
-        """Returns the users from number `begin` to `end` - 1 (`only`)."""
+        """Returns the users from number `begin` to `end` - 1, without features. The vocabulary does not change."""
         splits = self.splits[begin : end + 1]
         later = None if self.num_later is None else self.num_later[begin:end]
         items, users = self.items[splits[0] : splits[-1]], self.users[begin:end]
@@ -277,7 +277,7 @@ class LeaveOneOut:
 
     @cached_property
     def users(self) -> np.ndarray:
-        """Those with a test and a validation item and one before it, int64 [evaluated]."""
+        """The users with a test and a validation item and one before it, int64 [evaluated]."""
         lengths, later = self.sequences.lengths, self.sequences.num_later
         if later is None:
             return np.flatnonzero(lengths >= 3)

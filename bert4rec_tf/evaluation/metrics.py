@@ -74,7 +74,7 @@ COLD, COLD_BELOW = "cold", 5
 def cold_metrics(ranks: np.ndarray, counts: np.ndarray) -> dict[str, Any]:
     """Returns how many `targets` are `cold` and how many are `others`, and HR@10, NDCG@10 and the median rank of each.
 
-    In the median the best rank is 1. Where there is no target, the metrics are None.
+    In the median, ranks count from 1. Where there is no target, the metrics are None.
 
     Args:
         ranks: int [users], 0 for the best.

@@ -58,9 +58,10 @@ class Owner:
         self._released = threading.Event()
 
     def acquire(self, timeout: float = -1) -> None:
-        """Takes the lock. Waits for another owner, or with a timeout of 0 only until that gives a sign of life.
+        """Takes the lock. If there is another owner, waits until it is gone.
 
-        Raises filelock.Timeout if it does, and OSError if the store cannot be written.
+        With a timeout of 0 it waits only until the other gives a sign of life, and then raises filelock.Timeout. Raises
+        OSError if the store cannot be written.
         """
         if not self.lock_counter:
             self._take(patient=timeout < 0)

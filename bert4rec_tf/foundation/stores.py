@@ -289,10 +289,11 @@ class _Reader(io.RawIOBase):
 
 
 class LocalCopy:
-    """Files on this machine: those of a folder itself, or copies of those in a store, in its `folder`.
+    """The files of a folder, on this machine.
 
-    `names`: of the files to copy; None for all, of one moment. A copy is deleted when this object is no longer used.
-    Raises OSError if a file cannot be read, and UserError if the folder changes all the time.
+    `folder` is where they lie: the folder itself, or a copy of one in a store. `names`: of the files to copy; None for
+    all, of one moment. A copy is deleted when this object is no longer used. Raises OSError if a file cannot be read,
+    and UserError if the folder changes all the time.
     """
 
     def __init__(self, folder: Path | Url, names: Sequence[str] | None = None) -> None:

@@ -113,7 +113,7 @@ class FeatureRecommender(Recommender):
         Args:
             states, targets, weights: float [t, d], int32 [t] and float [t].
             table, bias: float [rows, d], from `training_table`, and float [rows]; None for 0.
-            seeds: int64 [b, 2], the same in each row (`data.examples.draws`).
+            seeds: int64 [b, 2], the same in each row (`data.examples.batches.with_draws`).
         """
         settings = self.settings
         sample, log_counts = self.sample(seeds)

@@ -90,6 +90,8 @@ class Recommender(keras.Model):
         of_keras = {name: options.pop(name) for name in KERAS_OPTIONS if name in options}
         super().__init__(**of_keras)
         self.settings = settings_of(type(self).settings_type, settings, options)
+        if sharded is not None and not isinstance(self.settings, FeatureSettings):
+            raise ValueError(f"`sharded` must be None for {type(self).__name__}")
         self.num_items = check_size("num_items", num_items)
         of_users = isinstance(self.settings, FeatureSettings) and self.settings.reads_users
         self.has_user_embeddings = type(self).has_user_embeddings or of_users

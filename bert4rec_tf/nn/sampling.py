@@ -1,4 +1,4 @@
-"""Losses [t] over a sample of the items, for catalogues whose whole softmax costs too much."""
+"""Losses over a sample of the items, one number per target, for catalogues whose whole softmax costs too much."""
 
 import math
 

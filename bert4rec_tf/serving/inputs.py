@@ -24,7 +24,7 @@ Row = tuple[str, list[str]]
 
 
 class Users(NamedTuple):
-    """The checksum of a source of histories, at most how many users it has, and what yields them, always the same."""
+    """A source of histories: its checksum, the most users it can have, and what yields the same ones each time."""
 
     checksum: str
     most: int
@@ -35,7 +35,7 @@ def of_histories(path: Path, known: Lines) -> Users:
     """Reads a file of histories: the user, then the items, oldest first. CSV without a header, `.gz` or not.
 
     Raises:
-        UserError: if the file cannot be read, is not CSV, or has one action per row. `known` items help to tell.
+        UserError: if the file cannot be read, is not CSV, or has one action per row. The `known` items help to tell.
     """
     checksum, lines = _scan(path)
     _refuse_interactions(path, known)

@@ -69,7 +69,8 @@ class Trainer:
         folder: for checkpoints, the curve and TensorBoard's files.
         last_step: where to stop; None for `settings.steps`, at which the learning rate is 0.
         validate: returns the metrics on the validation items; None if they are trained on.
-        title, silent: of the progress; whether to show nothing.
+        title: shown with the progress.
+        silent: whether to show no progress.
         checkpoint_seconds: time between checkpoints; a killed training loses at most this much.
         strategy: splits each batch over several devices; the model was created under its scope. None for one device.
         watch: called with each new row of the curve; after a resume, first with the earlier rows. If it raises, the

@@ -75,10 +75,14 @@ def written(
     """Returns the shards of a plan. Writes those that are missing or damaged.
 
     Args:
-        plan, folder: what is in each shard; the rest as for `prepare`.
+        plan: what is in each shard.
         data: fingerprint of the training sequences.
+        folder: as for `prepare`.
         write: writes the shards of these numbers.
         each: like `map`; takes the checksums of the shards.
+
+    Raises:
+        UserError: if nothing can be masked, or the folder cannot be made.
     """
     if not plan.num_examples:
         raise UserError("No user has two training items, so there is no item to mask with a context")

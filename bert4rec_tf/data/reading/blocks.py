@@ -1,12 +1,15 @@
 """Reads a file in blocks of whole lines, so that memory does not grow with the file."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import IO
 
 from bert4rec_tf.foundation.errors import UserError
 
 SIZE = 8 << 20
 """Bytes per read. A larger buffer is newly allocated by the system each time, which costs more than the read."""
+
+PART = 1 << 11
+"""Lines that are read again by themselves if their block has a bad row."""
 
 LONGEST_LINE = 64 << 20
 BOM = b"\xef\xbb\xbf"
@@ -38,8 +41,15 @@ def read(stream: IO[bytes], source: str) -> Iterator[Block]:
         yield rest, number
 
 
-def lines(blocks: Iterable[Block]) -> Iterator[tuple[int, str]]:
-    """Yields the lines of blocks with their ends, and their numbers. U+FFFD stands for what is not UTF-8."""
-    for content, first in blocks:
-        for number, line in enumerate(content.splitlines(keepends=True), first):
-            yield number, line.decode("utf-8", "replace")
+def parts(content: bytes, first: int) -> Iterator[Block]:
+    """Yields the lines of a block in many smaller ones, so that a bad row spoils only one of them."""
+    found = content.splitlines(keepends=True)
+    for begin in range(0, len(found), PART):
+        yield b"".join(found[begin : begin + PART]), first + begin
+
+
+def lines(block: Block) -> Iterator[tuple[int, str]]:
+    """Yields the lines of a block with their ends, and their numbers. U+FFFD stands for what is not UTF-8."""
+    content, first = block
+    for number, line in enumerate(content.splitlines(keepends=True), first):
+        yield number, line.decode("utf-8", "replace")

@@ -25,7 +25,7 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import Transfer, warn
 from bert4rec_tf.foundation.stores import Url
 
-FORMAT = 3
+FORMAT = 4
 """The version of kept conversions: raise it when conversion changes, so that older ones are not read."""
 
 FOLDER = "converted"
@@ -117,7 +117,9 @@ def tables_of(
     is_one_of_several: bool,
     member: str | None = None,
 ) -> Iterator[pa.Table]:
-    """Yields the good rows of one file, and counts the others in `bad`. The rest is as for `convert`.
+    """Yields the good rows of one file, and counts the others in `bad`.
+
+    The other arguments, and the errors, are as for `convert`.
 
     Args:
         path, layout: of the file.

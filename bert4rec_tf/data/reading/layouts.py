@@ -20,7 +20,7 @@ _PACKED = re.compile(rb"PK\x03\x04|\x1f\x8b|\xfd7zXZ\0|BZh[1-9]1AY&SY|\x28\xb5\x
 def find(path: Path, columns: Columns, start: bytes, name: str | None = None) -> Layout:
     """Returns the layout of a file. Raises UserError if a column is missing or cannot be guessed.
 
-    `columns` are as the user named them, `start` are its first bytes, unpacked, and `name` is its own in an archive.
+    `columns` are as the user named them; `start` is how the file begins, unpacked; `name` is its own in an archive.
     """
     if _PACKED.match(start):
         raise UserError(f"{path}: is packed; unpack it, or pack only the text with gzip, under a name that ends in .gz")
@@ -30,15 +30,17 @@ def find(path: Path, columns: Columns, start: bytes, name: str | None = None) ->
         return columns.of_names(PARQUET, tables.names(path))
     text = start.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
     lines = re.split(r"\r\n|\r|\n", text)
-    place = next((place for place, line in enumerate(lines) if line.strip()), None)
+    place = next((place for place, line in enumerate(lines) if line.strip(" \t")), None)
     if place is None:
         raise UserError(f"{path}: the file is empty")
     line = lines[place]
     if re.match(r"\s*\[\s*(\{|$)", line):
-        raise UserError(f"{path}, line 1: begins a JSON array; write its objects one per line, without brackets")
+        raise UserError(
+            f"{path}, line {place + 1}: begins a JSON array; write its objects one per line, without brackets"
+        )
     if line.lstrip().startswith("{"):
-        return _of_records(path, columns, line)
-    separator = _separator(path, name or path.name, line)
+        return _of_records(path, columns, line, place + 1)
+    separator = _separator(path, name or path.name, line, place + 1)
     first = [field.strip() for field in fields(line, separator)]
     if any(not name.isdigit() for name in columns.named) or (guess(first, USERS) and guess(first, ITEMS)):
         return replace(columns.of_header(separator, first), skip=place + 1)
@@ -54,19 +56,20 @@ def fields(line: str, separator: str) -> list[str]:
     return line.split(separator)
 
 
-def _separator(path: Path, name: str, line: str) -> str:
+def _separator(path: Path, name: str, line: str, number: int) -> str:
     suffix = Path(name.removesuffix(".gz")).suffix.lower()
     known = {".csv": (",", ";", "\t"), ".tsv": ("\t",)}.get(suffix, ("\t", "::", ",", ";", ANY_BLANKS))
     found = next((separator for separator in known if separator in line.strip()), None)
     if found is None:
-        raise UserError(f"{path}, line 1: expected at least two columns, found {printable(line)!r}")
+        raise UserError(f"{path}, line {number}: expected at least two columns, found {printable(line)!r}")
     return found
 
 
-def _of_records(path: Path, columns: Columns, line: str) -> Layout:
+def _of_records(path: Path, columns: Columns, line: str, number: int) -> Layout:
     for kind in (JSON, LITERALS):
         try:
-            return columns.of_names(kind, list(records.record_of(kind, line)))
+            names = list(records.record_of(kind, line))
         except ValueError:
             continue
-    raise UserError(f"{path}, line 1: neither a whole JSON object nor a Python dictionary")
+        return columns.of_names(kind, names)
+    raise UserError(f"{path}, line {number}: neither a whole JSON object nor a Python dictionary")

@@ -13,8 +13,8 @@ from bert4rec_tf.data.reading.columns import JSON, Layout
 from bert4rec_tf.data.reading.rows import NO_ID, NO_RECORD, Record, Rows
 
 PIECE = 2 << 20
-_IDS = frozenset((str, int, type(None)))
-_TIMES = frozenset((str, int, float))
+_IDS = frozenset((str, type(None)))
+_TIMES = frozenset((str, float))
 
 
 def record_of(kind: str, line: str) -> Mapping[str, Any]:
@@ -36,7 +36,7 @@ def read(stream: IO[bytes], layout: Layout, rows: Rows) -> Iterator[pa.Table]:
         if table is not None:
             yield table
         else:
-            yield from rows.tables(_records(blocks.lines([block]), layout), layout.roles)
+            yield from rows.tables(_records(blocks.lines(block), layout), layout.roles)
 
 
 def _at_once(content: bytes, layout: Layout, rows: Rows) -> pa.Table | None:
@@ -74,10 +74,11 @@ def _records(lines: Iterator[tuple[int, str]], layout: Layout) -> Iterator[Recor
         text = line.rstrip("\r\n")
         try:
             record = record_of(layout.kind, text)
-        except ValueError:
+            values = (record.get(name) for name in layout.roles.values())
+            user, item, *times = (str(value) if type(value) is int else value for value in values)
+        except ValueError:  # also from a whole number of too many digits
             yield number, text, NO_RECORD
             continue
-        user, item, *times = (record.get(name) for name in layout.roles.values())
         if type(user) in _IDS and type(item) in _IDS:
             yield number, text, [user, item, *(time if type(time) in _TIMES else None for time in times)]
         else:

@@ -33,8 +33,11 @@ BadRow = tuple[int, str, str]
 Record = tuple[int, str, list[Any] | str]
 """A row read by itself: its number, its text, and its user, item and time, or what is wrong with it."""
 
-RECORDS = 1 << 14
+RECORDS = 1 << 17
 """So many become a table."""
+
+SHOWN = 60
+"""So many characters of a bad row are shown."""
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -157,4 +160,4 @@ def summary(found: Mapping[str, tuple[int, str]]) -> list[str]:
 
 def printable(text: str) -> str:
     """Returns the beginning of a text, with U+FFFD for lone surrogates."""
-    return text[:60].encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    return text[:SHOWN].encode("utf-8", "surrogatepass").decode("utf-8", "replace")

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.csv
 
 from bert4rec_tf.data.reading import blocks
+from bert4rec_tf.data.reading.blocks import Block
 from bert4rec_tf.data.reading.columns import Layout
-from bert4rec_tf.data.reading.rows import COLUMNS, Record, Rows
+from bert4rec_tf.data.reading.rows import COLUMNS, SHOWN, Record, Rows
 from bert4rec_tf.foundation.errors import UserError
 
 ANY_BLANKS = " "
@@ -35,9 +36,14 @@ def read(stream: IO[bytes], layout: Layout, rows: Rows) -> Iterator[pa.Table]:
         if table is not None:
             yield table
             continue
-        further = found if layout.quoted and b'"' in content else ()  # a row may end in another block
-        lines = blocks.lines(itertools.chain([(content, first)], further))
-        yield from rows.tables(_records(lines, layout, rows.source), layout.roles)
+        parts = blocks.parts(content, first)
+        for part in parts:
+            table = _at_once(part[0], layout, rows)
+            if table is not None:
+                yield table
+            else:
+                records = _records(part, itertools.chain(parts, found), layout, rows.source)
+                yield from rows.tables(records, layout.roles)
 
 
 def _at_once(content: bytes, layout: Layout, rows: Rows) -> pa.Table | None:
@@ -67,15 +73,18 @@ def _at_once(content: bytes, layout: Layout, rows: Rows) -> pa.Table | None:
 
 
 def _has_more_blanks(content: bytes) -> bool:
-    """Returns whether other characters than one blank may stand between two columns, or blanks around a row."""
+    """Returns whether two columns may have more between them than one blank, or a row blanks around it."""
+    content = content.replace(b"\r\n", b"\n")
     blank = np.frombuffer(content, np.uint8) <= ord(" ")
     return bool(content[:1] == b" " or content[-1:] == b" " or (blank[1:] & blank[:-1]).any() or b"\t" in content)
 
 
-def _records(lines: Iterator[tuple[int, str]], layout: Layout, source: str) -> Iterator[Record]:
-    """Yields the rows of numbered lines."""
-    separator = layout.separator
-    found = _quoted(lines, separator, source) if layout.quoted else _separated(lines, separator)
+def _records(block: Block, further: Iterator[Block], layout: Layout, source: str) -> Iterator[Record]:
+    """Yields the rows of a block, the last of which may end in a further one."""
+    if layout.quoted and b'"' in block[0]:
+        found = _quoted(block, further, layout.separator, source)
+    else:
+        found = _separated(blocks.lines(block), layout.separator)
     for number, text, fields in found:
         if len(fields) == layout.width:
             yield number, text, [fields[column] for column in layout.roles.values()]
@@ -92,28 +101,34 @@ def _separated(lines: Iterator[tuple[int, str]], separator: str) -> Iterator[tup
             yield number, text, text.split(separator)
 
 
-def _quoted(lines: Iterator[tuple[int, str]], separator: str, source: str) -> Iterator[tuple[int, str, list[str]]]:
-    taken: list[tuple[int, str]] = []
-    at_end = False
+def _quoted(
+    block: Block, further: Iterator[Block], separator: str, source: str
+) -> Iterator[tuple[int, str, list[str]]]:
+    begin, text, at_end = 0, "", False  # the row's first line and its first characters
 
     def each() -> Iterator[str]:
-        nonlocal at_end
-        for number, line in lines:
-            taken.append((number, line))
-            yield line
+        nonlocal begin, text, at_end
+        current: Block | None = block
+        while current is not None:
+            for number, line in blocks.lines(current):
+                begin = begin or number
+                text += line if len(text) < SHOWN else ""
+                yield line
+            if not begin:  # a row ends with the block
+                return
+            current = next(further, None)
         at_end = True
 
-    csv.field_size_limit(blocks.LONGEST_LINE)
     reader = csv.reader(each(), delimiter=separator)
     while True:
-        taken.clear()
+        begin, text = 0, ""
         try:
             fields = next(reader, None)
         except csv.Error:  # a longer field
             at_end = True
-        if taken and at_end:
-            raise UserError(f"{source}, line {taken[0][0]}: a quote is never closed")
+        if begin and at_end:
+            raise UserError(f"{source}, line {begin}: a quote is never closed")
         if fields is None:
             return
         if fields:
-            yield taken[0][0], "".join(line for _, line in taken).rstrip("\r\n"), fields
+            yield begin, text.rstrip("\r\n"), fields

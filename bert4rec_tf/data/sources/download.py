@@ -194,6 +194,8 @@ def _request(url: str, remote: Remote, part: _Part) -> None:
     try:
         with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT) as response:
             _receive(response, url, remote, part)
+    except UserError:  # which is a ValueError
+        raise
     except urllib.error.HTTPError as error:
         if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
             part.discard()
@@ -242,6 +244,7 @@ def _write(response: http.client.HTTPResponse, part: _Part, start: int, total: i
         while received <= limit and (piece := response.read1(PIECE)):
             with files.writing(part.target):
                 file.write(piece)
+                file.flush()
             received += len(piece)
             progress.advance(len(piece))
     return received

@@ -127,6 +127,7 @@ class Service:
                 return _error(f"The model rejected the inputs: {error}", 400)
             return _error(f"The model failed: {error}", 503)
         except TimeoutError:
+            LOG.warning("%s %s: no answer in time", request.method, request.path)
             return _error(f"No answer within {self._settings.timeout:g} seconds", 504)
         except web.RequestPayloadError:
             return _error("The body's encoding does not match its headers", 400)

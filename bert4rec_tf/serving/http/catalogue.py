@@ -10,6 +10,9 @@ from pyarrow import compute
 MAX_WORDS = 8
 """A search looks for so many different words; further ones do not count."""
 
+BLOCK = 1 << 16
+"""So many items are searched at once, and no further ones after enough begin with the words."""
+
 _NO_WORD = re.compile(r"\W+")
 _ACCENTS = re.compile("[\u0300-\u036f]")
 
@@ -29,7 +32,7 @@ class Catalogue:
         self.items = items
         self.titles = titles
         self.tags = tags or {}
-        # A blank stands before every word, so that the beginnings of words can be looked for.
+        # A blank stands before every word, so " word" finds the beginnings of words.
         texts = (" " + _folded(f"{item} {titles.get(item, '')}") for item in items)
         self._table = pa.table({"row": range(len(items)), "text": pa.array(texts, pa.large_string())})
 
@@ -49,11 +52,15 @@ class Catalogue:
             return list(self.items[:limit])
         found = [query] if query in self.items else []
         words = list(dict.fromkeys(_folded(query).split()))[:MAX_WORDS]
-        if words:
-            within = _with_all(self._table, words)
-            beginning = _with_all(within, [f" {word}" for word in words])
-            rows = beginning["row"][:limit].to_pylist() + within["row"][: 2 * limit].to_pylist()
-            found += [self.items[row] for row in rows]
+        first: list[int] = []
+        rest: list[int] = []
+        for begin in range(0, len(self.items) if words else 0, BLOCK):
+            within = _with_all(self._table.slice(begin, BLOCK), words)
+            first += _with_all(within, [f" {word}" for word in words])["row"].to_pylist()
+            rest += within["row"][: 2 * limit].to_pylist()
+            if len(first) >= limit:
+                break
+        found += [self.items[row] for row in first[:limit] + rest[: 2 * limit]]
         return list(dict.fromkeys(found))[:limit]
 
 
@@ -66,5 +73,5 @@ def _with_all(table: pa.Table, parts: Sequence[str]) -> pa.Table:
 
 def _folded(text: str) -> str:
     """Returns the text in lower case and without accents; everything but letters and digits becomes one space."""
-    plain = _ACCENTS.sub("", unicodedata.normalize("NFKD", text).casefold())
+    plain = text.lower() if text.isascii() else _ACCENTS.sub("", unicodedata.normalize("NFKD", text).casefold())
     return _NO_WORD.sub(" ", plain)

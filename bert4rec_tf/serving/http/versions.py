@@ -25,7 +25,8 @@ class Versions:
 
     Args:
         folder: of the versions, or of one SavedModel.
-        load: loads a folder as an object with this `version`; what it raises is why that version is not served.
+        load: takes a folder and its number, and returns an object whose `version` is that number. If it raises, that
+            version is not served, for this reason.
 
     Attributes:
         current: the version in use. Copy the reference before you work with it: `refresh` may replace it at any time.
