@@ -23,8 +23,10 @@ ROWS = [
     for user in range(1, 41)
     for place in range(6)
 ]
-OWN = f"--interactions=ratings.csv --min_user_actions=2 {TINY.replace('--window_step=0.5 ', '')}"
-"""Short histories become prefixes, and no windows slide."""
+PREFIXES = TINY.replace("--window_step=0.5 ", "")
+"""Own short histories become prefixes, and no windows slide."""
+
+OWN = f"--interactions=ratings.csv --min_user_actions=2 {PREFIXES}"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -88,7 +90,7 @@ MISTAKES = {
         f"{OWN} --min_item_actions=2 --workdir=work",
         "holds another run (there dataset=own-ratings-",
     ),
-    "a file that is gone": (None, f"--interactions=absent.csv {TINY} --workdir=new", "absent.csv: no such file"),
+    "a file that is gone": (None, f"--interactions=absent.csv {PREFIXES} --workdir=new", "absent.csv: no such file"),
     "two kinds of data": (None, f"{OWN} --dataset=beauty", "--dataset cannot be used with --interactions"),
     "a source of one's own": (None, f"{OWN} --source=raw", "--source cannot be used with --interactions"),
     "an option of no file": (
@@ -101,7 +103,7 @@ MISTAKES = {
     "another policy": (None, f"{OWN} --bad_rows=keep", "`bad_rows` must be one of ('refuse', 'skip')"),
     "a bad row": (
         "bad.csv",
-        f"--interactions=bad.csv {TINY} --workdir=new",
+        f"--interactions=bad.csv {PREFIXES} --workdir=new",
         "bad.csv, line 242: expected 3 columns, found 2",
     ),
     "a preset of data sets": (
