@@ -77,7 +77,7 @@ EXTRA_CELLS = {
     for cell in (
         *(Cell(name, "item_cooccurrence", "item_cooccurrence") for name in ("beauty", "ml-1m", *QUICK_DATASETS)),
         *(Cell(name, "sasrec", "sasrec_softmax", settings) for name, settings in SOFTMAX_OF_DATA.items()),
-        *(Cell(name, "sasrec", "sasrec_best", preset="best") for name in ("ml-1m",)),
+        *(Cell(name, "sasrec", "sasrec_best", preset="best") for name in ("beauty", "ml-1m")),
         *(Cell(name, "bert4rec", "bert4rec_one_mask", ONE_MASK) for name in ("beauty", "ml-1m")),
         *(Cell(name, "bert4rec", "bert4rec_best", preset="best") for name in ("beauty", "ml-1m")),
     )
