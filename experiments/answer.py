@@ -67,17 +67,17 @@ def sentences(found: Findings) -> list[str]:
     ]
 
 
-def _seeds(found: Findings) -> Iterator[str]:
+def _seeds(found: Findings) -> list[str]:
     """Says how far the seeds of one model lie apart."""
+    said = []
     for dataset in found.run_on():
         for model in found.variants(dataset):
             values = found.values(dataset, model, METRIC, POPULAR)
             if len(values) > 1:
                 title = f"{_title(found, dataset, model)} on {title_of(dataset)}"
-                yield (
-                    f"Seeds differ too: the {len(values)} of {title} have {shown(min(values))} to {shown(max(values))} "
-                    "among popular items. Numbers are means over the seeds that were run."
-                )
+                said.append(f"the {len(values)} of {title} have {shown(min(values))} to {shown(max(values))}")
+    apart = f"Seeds differ too. Among popular items {', '.join(said)}. Numbers are means over the seeds that were run."
+    return [apart] if said else []
 
 
 def grid(found: Findings, comparisons: Mapping[str, Any]) -> Grid:
