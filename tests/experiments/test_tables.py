@@ -109,7 +109,8 @@ def test_the_grid_is_the_papers():
 
 def test_the_models_have_their_presets():
     runs = of("table2", "beauty")
-    assert runs.pop("bert4rec_best") == presets.make_run("beauty", preset="best")
+    for model in ("bert4rec", "sasrec"):
+        assert runs.pop(f"{model}_best") == presets.make_run("beauty", model, "best")
     assert changes(runs.pop("bert4rec_one_mask"), runs["bert4rec"]) == {"max_predictions": 1}
     softmax = runs.pop("sasrec_softmax")
     assert (softmax.model, softmax.architecture.loss) == ("sasrec", "cross_entropy")
