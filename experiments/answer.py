@@ -88,7 +88,7 @@ def grid(found: Findings, comparisons: Mapping[str, Any]) -> Grid:
 
 def _row(found: Findings, dataset: str, protocol: str, compared: Mapping[str, Any] | None) -> list[Text]:
     (first, best), (other, second) = order(found, dataset, protocol)[:2]
-    if compared:
+    if compared and protocol in compared:
         lead = compared[protocol][METRIC]
         interval, verdict = f"{lead['low']:+.4f} to {lead['high']:+.4f}", "yes" if lead["low"] > 0 else "no"
     else:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bert4rec_tf.data.sources import datasets
-from bert4rec_tf.evaluation.metrics import METRICS, POPULAR, PROTOCOLS
+from bert4rec_tf.evaluation.metrics import METRICS, POPULAR
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import warn
@@ -105,7 +105,7 @@ def sentences(found: Findings, comparisons: Mapping[str, Any]) -> list[str]:
 def known(found: Findings, comparisons: Mapping[str, Any], names: Mapping[Any, str]) -> dict[Any, Mapping[str, Any]]:
     """Returns the comparisons of the results in `found`, place -> protocol -> metric -> difference.
 
-    Others of the same runs are left out: they were of other data, or made by a version that kept one protocol.
+    Others of the same runs are left out: they were of other data. Older ones have the popular candidates alone.
 
     Args:
         found: Table 2.
@@ -115,12 +115,13 @@ def known(found: Findings, comparisons: Mapping[str, Any], names: Mapping[Any, s
     return {
         place: comparisons[name]
         for place, name in names.items()
-        if name in comparisons and _is_of(comparisons[name], *(found.lines[key]["test"] for key in name.split()))
+        if POPULAR in comparisons.get(name, ())
+        and _is_of(comparisons[name], *(found.lines[key]["test"] for key in name.split()))
     }
 
 
 def _is_of(compared: Mapping[str, Any], first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    return compared.keys() == set(PROTOCOLS) and all(
+    return all(
         abs(one["mean"] - (second[protocol][metric] - first[protocol][metric])) < ROUNDING
         for protocol, of_metrics in compared.items()
         for metric, one in of_metrics.items()

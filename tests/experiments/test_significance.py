@@ -148,6 +148,21 @@ def test_a_lead_has_the_interval_of_the_same_users(tmp_path):
     assert " | unknown | " in row
 
 
+def test_older_comparisons_of_popular_candidates_count_where_they_suffice(tmp_path):
+    found, sweep = finished_with_ranks(tmp_path, {"pop": 30, "bert4rec": 6})
+    report.write({"table2": found}, sweep)
+    path = sweep.results.folder / significance.FILE
+    (name,) = kept = sweep.results.read_json(significance.FILE)
+    elsewhere = Sweep(sweep.results, tmp_path / "nowhere")
+    for older, counts in ((kept[name]["popular"], False), ({"popular": kept[name]["popular"]}, True)):
+        files.write_json(path, {name: older})
+        report.write({"table2": found}, elsewhere)
+        text = (tmp_path / "results" / "report.md").read_text()
+        assert ("all 6 comparisons" in text, "Significance: unknown" in text) == (counts, not counts)
+        rows = [line for line in text.splitlines() if line.startswith("| Beauty, 100 ") and " | **" in line]
+        assert [" | unknown | " in row for row in rows] == [not counts, True], "popular, uniform"
+
+
 def test_comparisons_of_removed_results_are_dropped(tmp_path):
     found, sweep = finished_with_ranks(tmp_path, {"pop": 30, "ncf": 8, "bert4rec": 6})
     report.write({"table2": found}, sweep)
