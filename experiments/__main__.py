@@ -20,7 +20,7 @@ from experiments.plan import Plan
 from experiments.processes import start_server
 from experiments.results import FAILED, Results
 from experiments.sweep import Sweep, show
-from experiments.tables import DATASETS, QUICK_DATASETS, TABLES
+from experiments.tables import DATASETS, QUICK_DATASETS, TABLES, label
 
 HERE = Path(__file__).parent
 NOT_TUNED = ("list", "report", "tables", "figures", "jobs", "time_budget", "results")
@@ -151,7 +151,7 @@ def unknown_parts(names: Sequence[str], plan: Plan) -> list[str]:
     """
     none = [name for name in names if not plan.quick and not set(plan.datasets) & set(TABLES[name].datasets)]
     titles = " or ".join(datasets.find(data).title for data in plan.datasets)
-    parts = [f"{name[:-1].capitalize()} {name[-1]} of {titles}" for name in none]
+    parts = [f"{label(name)} of {titles}" for name in none]
     if len(none) == len(names):
         known = sorted({data for name in none for data in TABLES[name].datasets}, key=DATASETS.index)
         raise UserError(

@@ -20,7 +20,7 @@ from experiments.grids import ELSEWHERE, GRIDS, NOT_RUN, Grid, Text, difference,
 from experiments.plan import QUICK, QUICK_WIDTH
 from experiments.results import FAILED, FINISHED, STOPPED, Line, newest
 from experiments.sweep import Sweep
-from experiments.tables import TABLES
+from experiments.tables import TABLES, label
 
 try:
     import jinja2
@@ -76,7 +76,7 @@ class Report:
 
     def _section(self, found: Findings) -> Section:
         name, table = found.name, TABLES[found.name]
-        title = f"{_name(found)}: {table.title}"
+        title = f"{label(name)}: {table.title}"
         if name == "table1":
             return Section(title, *of_statistics(self.statistics))
         paragraphs = [table.note] if table.note else []
@@ -110,7 +110,9 @@ class Report:
         counts["missing"] = len(part) - sum(counts.values())
         states = ", ".join(f"{status}: {count}" for status, count in counts.items())
         paragraphs = [f"Runs shown here: {len(shown)}. Runs asked for: {len(part)} ({states})."]
-        untouched = [_name(found) for found in self.findings.values() if TABLES[found.name].cell and not found.run_on()]
+        untouched = [
+            label(found.name) for found in self.findings.values() if TABLES[found.name].cell and not found.run_on()
+        ]
         if untouched:
             paragraphs.append(f"Not run at all: {', '.join(untouched)}.")
         if self.not_published:
@@ -267,10 +269,6 @@ def _mean_gains(found: Findings) -> list[str]:
         mean = f"{np.mean(gains):+.2%} over {len(gains)} complete data sets" if gains else NOT_RUN
         parts.append(f"{metric.upper()} {mean} (paper: {published:+.2%} over 4)")
     return ["Mean gain over the strongest other model (section 4.4): " + "; ".join(parts) + "."]
-
-
-def _name(found: Findings) -> str:
-    return f"{found.name[:-1].capitalize()} {found.name[-1]}"
 
 
 def _about_correction(found: Findings) -> list[str]:

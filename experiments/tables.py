@@ -262,3 +262,8 @@ TABLES: dict[str, Table] = {
     ),
 }
 """Name -> table or figure."""
+
+
+def label(name: str) -> str:
+    """Returns "Table 3" for "table3"."""
+    return f"{name[:-1].capitalize()} {name[-1]}"
