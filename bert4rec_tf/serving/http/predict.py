@@ -257,7 +257,7 @@ def _whole(name: str, value: Any, dtype: tf.DType) -> int:
 def _real(name: str, value: Any, dtype: tf.DType) -> float:
     number = float(value) if isinstance(value, str) and value in NOT_FINITE else value
     is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
-    if is_number and (number != number or abs(number) <= float(dtype.max) or abs(number) == math.inf):
+    if is_number and (number != number or abs(number) <= _LARGEST[dtype] or abs(number) == math.inf):
         return float(number)
     raise RequestError(f"`{name}` must hold numbers that fit into {dtype.name}. Received: {_shown(value)}")
 
@@ -265,11 +265,12 @@ def _real(name: str, value: Any, dtype: tf.DType) -> float:
 NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 """As protobuf's JSON names them; bare words are Python's own."""
 
+_LARGEST = {dtype: float(dtype.max) for dtype in (tf.float32, tf.float64)}
 _CONVERTERS: dict[tf.DType, Callable[[str, Any, tf.DType], Any]] = {
     tf.string: _text,
     tf.bool: _truth,
     **dict.fromkeys((tf.int8, tf.uint8, tf.int16, tf.int32, tf.uint32, tf.int64, tf.uint64), _whole),
-    **dict.fromkeys((tf.float32, tf.float64), _real),
+    **dict.fromkeys(_LARGEST, _real),
 }
 
 _REPR = reprlib.Repr()
