@@ -1,7 +1,8 @@
 """The report's first section: which model ranks best, by how much, and whether that can be chance."""
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from bert4rec_tf.evaluation.metrics import POPULAR, PROTOCOLS
@@ -17,29 +18,24 @@ STANDARD_ERRORS = 2.0
 HEADER = ("", "best", "NDCG@10", "second", "NDCG@10", "lead", "95 % interval of one seed", "beyond chance")
 
 
-def order(found: Findings, dataset: str, protocol: str) -> list[tuple[str, float]]:
-    """Returns the models that were measured and their means, the best first."""
-    means = {model: found.mean(dataset, model, METRIC, protocol) for model in found.variants(dataset)}
-    values = {model: value for model, value in means.items() if value is not None}
-    return sorted(values.items(), key=lambda one: one[1], reverse=True)
-
-
-def places(found: Findings) -> Iterator[tuple[str, str]]:
-    """Yields each data set and protocol that has two models or more."""
-    for dataset in found.run_on():
-        for protocol in PROTOCOLS:
-            if len(order(found, dataset, protocol)) > 1:
-                yield dataset, protocol
+def leaders(found: Findings) -> dict[tuple[str, str], list[tuple[str, float]]]:
+    """Returns the best two models and their means, for each data set and protocol that has two or more."""
+    places = {}
+    for dataset, protocol in itertools.product(found.run_on(), PROTOCOLS):
+        means = {model: found.mean(dataset, model, METRIC, protocol) for model in found.variants(dataset)}
+        values = [(model, value) for model, value in means.items() if value is not None]
+        if len(values) > 1:
+            places[dataset, protocol] = sorted(values, key=lambda one: one[1], reverse=True)[:2]
+    return places
 
 
 def pairs(found: Findings) -> dict[tuple[str, str], str]:
-    """Returns the keys of the second and of the best model's run, for each of `places` where a seed has both."""
-    named = {}
-    for dataset, protocol in places(found):
-        (best, _), (second, _) = order(found, dataset, protocol)[:2]
-        if both := found.pair(dataset, second, best):
-            named[dataset, protocol] = f"{both[0].key} {both[1].key}"
-    return named
+    """Returns the keys of the second and of the best model's run, for each of `leaders` where a seed has both."""
+    return {
+        (dataset, protocol): f"{both[0].key} {both[1].key}"
+        for (dataset, protocol), ((best, _), (second, _)) in leaders(found).items()
+        if (both := found.pair(dataset, second, best))
+    }
 
 
 def exceeds_bound(best: float, second: float, users: int) -> bool:
@@ -81,13 +77,15 @@ def _seeds(found: Findings) -> list[str]:
 
 
 def grid(found: Findings, comparisons: Mapping[str, Any]) -> Grid:
-    """Returns a row for each of `places`. `found`: Table 2; `comparisons`: as `significance.FILE` has them."""
+    """Returns a row for each of `leaders`. `found`: Table 2; `comparisons`: as `significance.FILE` has them."""
     known = significance.known(found, comparisons, pairs(found))
-    return Grid(HEADER, [_row(found, *place, known.get(place)) for place in places(found)])
+    return Grid(HEADER, [_row(found, *place, two, known.get(place)) for place, two in leaders(found).items()])
 
 
-def _row(found: Findings, dataset: str, protocol: str, compared: Mapping[str, Any] | None) -> list[Text]:
-    (first, best), (other, second) = order(found, dataset, protocol)[:2]
+def _row(
+    found: Findings, dataset: str, protocol: str, two: list[tuple[str, float]], compared: Mapping[str, Any] | None
+) -> list[Text]:
+    (first, best), (other, second) = two
     if compared and protocol in compared:
         lead = compared[protocol][METRIC]
         interval, verdict = f"{lead['low']:+.4f} to {lead['high']:+.4f}", "yes" if lead["low"] > 0 else "no"

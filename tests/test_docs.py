@@ -73,6 +73,7 @@ def results() -> list[dict]:
 
 
 RESULTS = results()
+LINES = {one["key"]: one for one in RESULTS}
 DATASETS = {"Beauty": "beauty", "ML-1m": "ml-1m"}
 DROPOUT = {"beauty": 0.5, "ml-1m": 0.0}
 """What the preset of BERT4Rec has: with all steps, some of Table 5's rows are kept too."""
@@ -106,7 +107,7 @@ def rows_below(text: str, header: str) -> list[list[str]]:
 
 
 def test_the_table_of_the_readme_is_what_was_measured():
-    found = Findings("table2", Plan(tuple(DATASETS.values())), {one["key"]: one for one in RESULTS})
+    found = Findings("table2", Plan(tuple(DATASETS.values())), LINES)
     titles = {title.removesuffix(NOT_IN_PAPER): variant for variant, title in TABLES["table2"].variants.items()}
     rows = rows_below(TEXTS[README], "| NDCG@10 | Beauty, popular | Beauty, all | ML-1m, popular | ML-1m, all |")
     assert len(rows) == 12
@@ -135,7 +136,7 @@ def test_the_table_of_nine_models_is_what_was_measured():
 
 
 def test_the_table_of_bidirection_is_what_was_measured():
-    found = Findings("table2", Plan(("beauty",)), {one["key"]: one for one in RESULTS})
+    found = Findings("table2", Plan(("beauty",)), LINES)
     rows = rows_below(TEXTS[ROOT / "docs" / "results.md"].split("(Table 3)", 1)[1], "| model | HR@10 | NDCG@10 |")
     variants = {"sasrec": "sasrec", "bert4rec_one_mask": "one_mask", "bert4rec": "bert4rec"}
     assert len(rows) == len(variants)
