@@ -135,6 +135,14 @@ class BERT4RecSettings(SampledLossSettings):
         newer=True,
     )
     initial_vectors: str = _initial_vectors()
+    initial_layers: str = setting(
+        "random",
+        "weights of the layers before training: random; or identity, which lets the item vectors pass from the history "
+        "to the masked position (not in the paper)",
+        choices=("random", "identity"),
+        changeable=True,
+        newer=True,
+    )
     use_positions: bool = setting(True, "add position embeddings (Table 5: PE)")
     use_feed_forward: bool = setting(True, "use feed-forward sub-layers (Table 5: PFFN)")
     use_layer_norm: bool = setting(True, "use layer norms (Table 5: LN)")

@@ -7,6 +7,7 @@ import tensorflow as tf
 from keras import ops
 
 from bert4rec_tf.config.model_settings import GBCE, SAMPLED, BERT4RecSettings
+from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.features import FeatureRecommender
 from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, by_length, last_items_in_order
@@ -18,6 +19,9 @@ LENGTH_GROUPS = (1 / 4, 1 / 2, 3 / 4, 7 / 8)
 
 LOSS_EPSILON = 1e-5
 """Added to the number of masked positions that the loss is divided by, as in the original."""
+
+PASSING_SHARE = 0.25
+"""What `initial_layers=identity` adds to the layer before the softmax. GELU bends values of this size little."""
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
@@ -76,6 +80,22 @@ class BERT4Rec(FeatureRecommender):
         self.add_feature_vectors(
             chosen.hidden_dim, *(layers.truncated_normal(chosen.initializer_stddev) for _ in range(3))
         )
+
+    def initialise(self, sequences: Sequences) -> None:
+        """Sets the initial item vectors; with `initial_layers=identity`, also lets them pass through the layers.
+
+        The identity is added to the random weights of the value and output layers of every attention, and PASSING_SHARE
+        of it to the layer before the softmax. So a new model's masked position holds about the mean of the history's
+        vectors, and its scores rank the items near to them first. With random weights alone, next to nothing of the
+        history arrives there. This is of this project.
+        """
+        super().initialise(sequences)
+        if self.settings.initial_layers == "identity":
+            shares = [(self.head.dense, PASSING_SHARE)]
+            for block in self.blocks:
+                shares += [(block.attention.value, 1.0), (block.attention.output_dense, 1.0)]
+            for layer, share in shares:
+                layer.kernel.assign_add(share * ops.eye(self.settings.hidden_dim, dtype=layer.kernel.dtype))
 
     def _make_embedding(self, settings: BERT4RecSettings) -> None:
         width, stddev = settings.hidden_dim, settings.initializer_stddev

@@ -94,6 +94,7 @@ def test_every_setting_and_the_seed_change_the_digest():
         "protocol": "select",
         "num_heads": 4,
         "initial_vectors": "cooccurrence",
+        "initial_layers": "identity",
         "momentum": 0.5,
         "hidden_dim": 32,
         "mask_prob": 0.5,

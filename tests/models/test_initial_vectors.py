@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 
+import keras
 import numpy as np
 import pytest
 from support.ranking_oracle import make_sequences
@@ -72,3 +73,28 @@ def test_a_model_begins_with_them_only_where_it_is_told_to(name):
     assert near[1:21].std() == pytest.approx(before[1][1:].std(), rel=1e-5)
     others = [0, 21, 22, *range(23, len(near))]
     assert np.array_equal(near[others], before[1][others])
+
+
+def test_identity_layers_let_a_new_bert4rec_tell_histories_apart_by_their_items():
+    batch = {"users": [0, 1], "items": [[3, 7, 1], [14, 18, 0]], "lengths": [3, 2]}
+    found = {}
+    for kind in ("random", "identity"):
+        keras.utils.set_random_seed(1)
+        model = MODELS["bert4rec"](22, initial_vectors="cooccurrence", initial_layers=kind)
+        model.initialise(SEQUENCES)
+        first, second = model.score(batch).numpy()[:, :20]
+        found[kind] = set(np.argsort(second - first)[:10])
+    assert found["identity"] == set(range(10)) and found["random"] != set(range(10))
+
+
+def test_identity_layers_change_these_weights_and_no_others():
+    keras.utils.set_random_seed(1)
+    model = MODELS["bert4rec"](22, hidden_dim=4, num_layers=3, initial_layers="identity")
+    before = {weight.path: weight.numpy() for weight in model.weights}
+    model.initialise(SEQUENCES)
+    added = {weight.path: weight.numpy() - before[weight.path] for weight in model.weights}
+    changed = {path: difference for path, difference in added.items() if difference.any()}
+    for path, difference in changed.items():
+        share = 0.25 if "head" in path else 1.0
+        np.testing.assert_allclose(difference, share * np.eye(4), atol=1e-7)
+    assert len(changed) == 7 and all(path.endswith("kernel") for path in changed)
