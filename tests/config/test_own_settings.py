@@ -1,4 +1,4 @@
-"""The settings of BERT4Rec for data of any size."""
+"""The settings of BERT4Rec and SASRec for data of any size."""
 
 from types import SimpleNamespace
 
@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from bert4rec_tf.config import presets
 
 
-@given(st.integers(2, 10**8), st.floats(2, 2_000))
-def test_every_size_has_settings_that_make_a_run(users, mean_length):
+@given(st.integers(2, 10**8), st.floats(2, 2_000), st.sampled_from(["bert4rec", "sasrec"]))
+def test_every_size_has_settings_that_make_a_run(users, mean_length, model):
     size = SimpleNamespace(num_users=users, num_actions=int(users * mean_length))
-    run = presets.make_run("own-shop", size=size)
+    run = presets.make_run("own-shop", model, "best", size=size)
     assert run.architecture.initial_vectors == "cooccurrence"
     assert 1_000 <= run.training.steps <= 20_000 and run.training.warmup_steps < run.training.steps
     assert 20 <= run.architecture.max_length <= 200
@@ -32,6 +32,21 @@ def test_every_size_has_settings_that_make_a_run(users, mean_length):
 def test_short_histories_become_prefixes_and_long_ones_are_masked(users, actions, expected):
     flat = presets.make_run("own-shop", size=SimpleNamespace(num_users=users, num_actions=actions)).flat()
     assert {name: flat[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("users", "actions", "expected"),
+    [
+        (1_429, 10_261, {"steps": 1_000, "max_length": 20, "batch_size": 32, "hidden_dim": 64}),
+        (610, 100_836, {"steps": 1_620, "max_length": 200, "batch_size": 32, "hidden_dim": 64}),
+        (40_226, 353_962, {"steps": 4_713, "max_length": 20, "batch_size": 128, "hidden_dim": 128}),
+        (6_040, 999_611, {"steps": 4_010, "max_length": 200, "batch_size": 128, "hidden_dim": 128}),
+    ],
+)
+def test_sasrec_passes_more_often_over_few_long_histories(users, actions, expected):
+    size = SimpleNamespace(num_users=users, num_actions=actions)
+    flat = presets.make_run("own-shop", "sasrec", "best", size=size).flat()
+    assert {name: flat[name] for name in expected} == expected and flat["loss"] == "cross_entropy"
 
 
 def test_customers_with_two_actions_take_no_training_from_the_others():

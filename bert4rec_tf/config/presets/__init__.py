@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from bert4rec_tf.config.data_names import OWN, Interactions, family, is_own, named
-from bert4rec_tf.config.model_settings import MASKED_MODEL, MODEL_SETTINGS
-from bert4rec_tf.config.presets import authors, best, fast, own
+from bert4rec_tf.config.model_settings import MODEL_SETTINGS
+from bert4rec_tf.config.presets import authors, best, fast
 from bert4rec_tf.config.presets.authors import dropout_of
 from bert4rec_tf.config.presets.entry import Preset
 from bert4rec_tf.config.run import ALL, FIXED, SELECT_AND_RETRAIN, Run, TrainingSettings
@@ -23,6 +23,16 @@ SAME_AS = {"steam-sample": "steam"}
 """Data set -> the one whose presets it takes."""
 
 NAMES = tuple(dict.fromkeys(name for name, _, _ in PRESETS))
+
+
+class Size(Protocol):
+    """How much data there are, as `Sequences` tell it."""
+
+    @property
+    def num_users(self) -> int: ...
+
+    @property
+    def num_actions(self) -> int: ...
 
 
 def find(name: str, dataset: str, model: str = "bert4rec") -> Preset:
@@ -45,7 +55,7 @@ def make_run(
     preset: str = "fast",
     seed: int = 1,
     source: str = "processed",
-    size: Any = None,
+    size: Size | None = None,
     **settings: Any,
 ) -> Run:
     """Makes the run of a preset, with single settings changed.
@@ -60,7 +70,7 @@ def make_run(
         preset: `fast`, `best`, `released` or `table2`.
         seed: seed of the masks, the initial weights, dropout and the order of examples.
         source: `processed` or `raw`, where a data set comes from.
-        size: your own data as `Sequences`; their size decides the settings of BERT4Rec (`config.presets.own`).
+        size: your own data as `Sequences`; their size decides the settings of a preset with a `rule`.
         **settings: fields of the settings in `config`, in place of the preset's.
 
     Raises:
@@ -68,8 +78,8 @@ def make_run(
     """
     dataset = dataset.name if isinstance(dataset, Interactions) else named(dataset, source)
     entry = find(preset, dataset, model)
-    if size is not None and entry.dataset == OWN and model == MASKED_MODEL:
-        entry = replace(entry, settings=own.bert4rec_settings(size.num_users, size.num_actions))
+    if size is not None and entry.rule is not None:
+        entry = replace(entry, settings=entry.rule(size.num_users, size.num_actions))
     run = Run.make(dataset, model, seed, **_base(entry, settings), **settings)
     run.check_named(settings)
     return run

@@ -1,6 +1,6 @@
 """One preset, and the sentences that several of them share."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ class Preset:
         settings: as `Run.make` takes them; the others have their defaults.
         search: what changes in these when the number of steps must be selected again: for another architecture, or
             under a protocol other than `fixed`. Empty if the number of steps holds for those too.
+        rule: what gives the settings from the numbers of users and actions (`own`), if their size decides them.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Preset:
     takes: str
     settings: Mapping[str, Any]
     search: Mapping[str, Any] = field(default_factory=dict)
+    rule: Callable[[int, int], dict[str, Any]] | None = None
 
     @property
     def command(self) -> str:

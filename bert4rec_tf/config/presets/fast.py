@@ -11,11 +11,13 @@ from typing import Any
 from bert4rec_tf.config.data_names import OWN
 from bert4rec_tf.config.presets.authors import OF_DATA, dropout_of
 from bert4rec_tf.config.presets.entry import NO_ESTIMATE, NOT_MEASURED, Preset
+from bert4rec_tf.config.presets.optimizers import OPTIMIZERS
 from bert4rec_tf.config.presets.own import bert4rec_settings
 
 NO_ORDER = "Nothing: there is no order to learn."
 ONE_THREAD = "of one thread (measured)."
 ESTIMATED = "on two cores, estimated from the time of a step."
+OWN_TAKES = "At most fifteen passes over the data, then a second training for the selected number of steps."
 BESIDE = "of one thread beside other work (measured)."
 
 BERT4REC = {
@@ -60,28 +62,7 @@ BERT4REC_SYNTHETIC = {
 """The next item depends on the last one only, so one layer is enough. Smaller initial weights, such as the authors',
 first learn for hundreds of steps which items stand side by side, and only then which of them comes first."""
 
-ADAM = {
-    "learning_rate": 1e-3,
-    "schedule": "constant",
-    "warmup_steps": 0,
-    "bias_correction": True,
-    "epsilon": 1e-8,
-    "weight_decay": 0.0,
-    "clip_norm": 0.0,
-}
-ADAGRAD = {**ADAM, "optimizer": "adagrad", "learning_rate": 0.05, "batch_size": 128}
 COUNTING = ("pop", "item_cooccurrence")
-TRAINED: dict[str, dict[str, Any]] = {
-    "bpr_mf": {**ADAM, "batch_size": 256},
-    "ncf": {**ADAM, "batch_size": 256},
-    "fpmc": {**ADAM, "batch_size": 256},
-    "gru4rec": ADAGRAD,
-    "gru4rec_plus": {**ADAGRAD, "momentum": 0.1},
-    "caser": {**ADAM, "batch_size": 512},
-    "sasrec": {**ADAM, "batch_size": 128, "beta_2": 0.98},
-}
-"""The optimizer of the models' authors, for every data set. If theirs is plain SGD (BPR-MF, FPMC) or changes with the
-data set (the GRUs), one that works for all of these."""
 
 
 def _at_most(steps: int, evaluate_every: int) -> dict[str, Any]:
@@ -109,12 +90,13 @@ def _entry(
     settings: Mapping[str, Any] | None = None,
     search: Mapping[str, Any] | None = None,
 ) -> Preset:
-    """`settings`: beside those of TRAINED. The rest as for `Preset`."""
-    return Preset("fast", dataset, model, expect, takes, {**TRAINED.get(model, {}), **(settings or {})}, search or {})
+    """`settings`: beside those of OPTIMIZERS. The rest as for `Preset`."""
+    settings = {**OPTIMIZERS.get(model, {}), **(settings or {})}
+    return Preset("fast", dataset, model, expect, takes, settings, search or {})
 
 
 def _measured(dataset: str, model: str, ndcg: str, takes: str, *settings: Mapping[str, Any]) -> Preset:
-    """`settings`: none, those beside TRAINED, or those and `Preset.search`."""
+    """`settings`: none, those beside OPTIMIZERS, or those and `Preset.search`."""
     return _entry(dataset, model, f"NDCG@10 {ndcg} on the test item (measured).", takes, *settings)
 
 
@@ -127,7 +109,7 @@ def _others(dataset: str, at_most: Mapping[str, Any], *known: str, **further: Ma
     expect, counting, training = known or (NOT_MEASURED,) * 3
     for model in COUNTING:
         yield _entry(dataset, model, expect, counting)
-    for model in TRAINED:
+    for model in OPTIMIZERS:
         yield _entry(dataset, model, expect, training, {**at_most, **further.get(model, {})})
 
 
@@ -206,7 +188,6 @@ ENTRIES = [
         sasrec={"max_length": 200, "dropout": 0.2},
     ),
     _entry("ml-20m", "bert4rec", NOT_MEASURED, f"About 8 hours {ESTIMATED}", _bert4rec("ml-20m", steps=80_000)),
-    # Your own data. The settings of BERT4Rec go by their size (`own`); these are a shop's.
     *_others(
         OWN,
         _at_most(10_000, 500),
@@ -214,11 +195,5 @@ ENTRIES = [
         "One pass over the data.",
         "At most 10,000 steps, then a second training for the selected number of steps.",
     ),
-    _entry(
-        OWN,
-        "bert4rec",
-        NO_ESTIMATE,
-        "At most fifteen passes over the data, then a second training for the selected number of steps.",
-        bert4rec_settings(),
-    ),
+    Preset("fast", OWN, "bert4rec", NO_ESTIMATE, OWN_TAKES, bert4rec_settings(), rule=bert4rec_settings),
 ]
