@@ -73,6 +73,7 @@ def bert4rec_settings(num_users: int = SHOP[0], num_actions: int = SHOP[1]) -> d
         **examples_of,
         **_sizes(num_users, num_actions, EPOCHS * examples / batch_size),
         "attention_dropout": 0.2,
+        "initial_layers": "identity",
         "bias_correction": True,
         "batch_size": batch_size,
     }
