@@ -12,9 +12,11 @@ LONG_HISTORIES = 50
 
 FEW_ACTIONS, MANY_ACTIONS = 50_000, 300_000
 FEW_USERS = 3_000
-EPOCHS, EPOCHS_LONG = 15, 85
-"""Passes over prefixes or short histories at most, and SASRec's over long ones. Training ends before when the
-validation items show no gain."""
+EPOCHS, EPOCHS_LONG, EPOCHS_LIKE_BEAUTY = 15, 85, 5.5
+"""Passes over prefixes or short histories at most, SASRec's over long ones, and BERT4Rec's over many prefixes. Training
+ends before when the validation items show no gain."""
+
+LIKE_BEAUTY = {"dropout": 0.5, "epsilon": 1e-4, "learning_rate": 2e-3}
 
 SHOP = (20_000, 180_000)
 """Users and actions of data whose size is not known yet."""
@@ -58,20 +60,23 @@ def bert4rec_settings(num_users: int = SHOP[0], num_actions: int = SHOP[1]) -> d
 
     - Long histories are masked as in the paper; short ones are cut into prefixes.
     - The batch is smaller for fewer actions, so that there are enough steps.
-    - With prefixes the wider model has a large epsilon in Adam, which lets rare items keep their first vectors.
+    - Many short histories are learnt as Beauty's are (`best`): in few passes over large batches, with much dropout, and a
+      large epsilon in Adam, which lets rare items keep their first vectors.
     """
     is_long = num_actions / num_users >= LONG_HISTORIES
-    batch_size = 32 if num_actions < FEW_ACTIONS or is_long else 128
+    is_like_beauty = num_actions >= MANY_ACTIONS and not is_long
+    epochs, batch_size = EPOCHS, 32 if num_actions < FEW_ACTIONS or is_long else 128
+    if is_like_beauty:
+        epochs, batch_size = EPOCHS_LIKE_BEAUTY, 512
     prefixes = max(num_actions - 3 * num_users, num_users)  # Of two actions both are trained on.
     examples = num_users * 11 if is_long else prefixes
     examples_of: dict[str, Any] = {"prefix_copies": 1, "mask_copies": 0, "max_predictions": 1}
     if is_long:
         examples_of = {"mask_proportion": 0.4, "max_predictions": 80, "window_step": 0.5}
-    elif num_actions >= MANY_ACTIONS:
-        examples_of["epsilon"] = 1e-4
     return {
+        **_sizes(num_users, num_actions, epochs * examples / batch_size),
         **examples_of,
-        **_sizes(num_users, num_actions, EPOCHS * examples / batch_size),
+        **(LIKE_BEAUTY if is_like_beauty else {}),
         "attention_dropout": 0.2,
         "initial_layers": "identity",
         "bias_correction": True,
