@@ -60,8 +60,8 @@ def bert4rec_settings(num_users: int = SHOP[0], num_actions: int = SHOP[1]) -> d
 
     - Long histories are masked as in the paper; short ones are cut into prefixes.
     - The batch is smaller for fewer actions, so that there are enough steps.
-    - Many short histories are learnt as Beauty's are (`best`): in few passes over large batches, with much dropout, and a
-      large epsilon in Adam, which lets rare items keep their first vectors.
+    - Many short histories are learnt as Beauty's are (`best`): in few passes over large batches, with much dropout and
+      a large epsilon in Adam, which lets rare items keep their first vectors.
     """
     is_long = num_actions / num_users >= LONG_HISTORIES
     is_like_beauty = num_actions >= MANY_ACTIONS and not is_long
