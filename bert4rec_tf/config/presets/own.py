@@ -65,9 +65,8 @@ def bert4rec_settings(num_users: int = SHOP[0], num_actions: int = SHOP[1]) -> d
     """
     is_long = num_actions / num_users >= LONG_HISTORIES
     is_like_beauty = num_actions >= MANY_ACTIONS and not is_long
-    epochs, batch_size = EPOCHS, 32 if num_actions < FEW_ACTIONS or is_long else 128
-    if is_like_beauty:
-        epochs, batch_size = EPOCHS_LIKE_BEAUTY, 512
+    batch_size = 32 if num_actions < FEW_ACTIONS or is_long else 512 if is_like_beauty else 128
+    epochs = EPOCHS_LIKE_BEAUTY if is_like_beauty else EPOCHS
     prefixes = max(num_actions - 3 * num_users, num_users)  # Of two actions both are trained on.
     examples = num_users * 11 if is_long else prefixes
     examples_of: dict[str, Any] = {"prefix_copies": 1, "mask_copies": 0, "max_predictions": 1}
