@@ -6,25 +6,18 @@ items keep their vectors. For ML-1m's long histories, windows with many masks do
 all items.
 """
 
-from bert4rec_tf.config.data_names import OWN
-from bert4rec_tf.config.presets import fast
-from bert4rec_tf.config.presets.entry import NO_ESTIMATE, Preset
-from bert4rec_tf.config.presets.optimizers import OPTIMIZERS
-from bert4rec_tf.config.presets.own import bert4rec_settings, sasrec_settings
+from bert4rec_tf.config.presets import fast, own
+from bert4rec_tf.config.presets.entry import Preset
 
 SASREC = {
-    **OPTIMIZERS["sasrec"],
+    **own.SOFTMAX_SASREC,
     "hidden_dim": 128,
     "initial_vectors": "cooccurrence",
     "dropout": 0.2,
-    "loss": "cross_entropy",
-    "schedule": "linear",
     "warmup_steps": 200,
     "protocol": "fixed",
     "evaluate_every": 500,
 }
-
-SASREC_TAKES = fast.OWN_TAKES.replace("passes over the data", "passes over the data (85 over long histories)")
 
 ENTRIES = [
     Preset(
@@ -37,17 +30,12 @@ ENTRIES = [
         settings={
             **fast.BERT4REC,
             "max_length": 50,
-            "prefix_copies": 1,
-            "mask_copies": 0,
-            "max_predictions": 1,
+            **own.PREFIXES,
+            **own.LIKE_BEAUTY,
             "hidden_dim": 128,
             "initial_vectors": "cooccurrence",
             "initial_layers": "identity",
-            "dropout": 0.5,
             "attention_dropout": 0.2,
-            "epsilon": 1e-4,
-            "batch_size": 512,
-            "learning_rate": 2e-3,
             "warmup_steps": 200,
             "protocol": "fixed",
             "steps": 2_400,
@@ -86,6 +74,12 @@ ENTRIES = [
         takes="16 minutes of one thread of a machine with AVX-512, beside two other trainings (measured).",
         settings={**SASREC, "dropout": 0.4, "steps": 3_500},
     ),
-    Preset("best", OWN, "bert4rec", NO_ESTIMATE, "As the preset fast.", bert4rec_settings(), rule=bert4rec_settings),
-    Preset("best", OWN, "sasrec", NO_ESTIMATE, SASREC_TAKES, sasrec_settings(), rule=sasrec_settings),
+    own.preset("best", "bert4rec", "As the preset fast.", own.bert4rec_settings),
+    own.preset(
+        "best",
+        "sasrec",
+        "At most fifteen passes over the data, 85 over long histories, then a second training for the selected number "
+        "of steps.",
+        own.sasrec_settings,
+    ),
 ]

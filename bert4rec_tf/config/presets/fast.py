@@ -9,15 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 from bert4rec_tf.config.data_names import OWN
+from bert4rec_tf.config.presets import own
 from bert4rec_tf.config.presets.authors import OF_DATA, dropout_of
 from bert4rec_tf.config.presets.entry import NO_ESTIMATE, NOT_MEASURED, Preset
 from bert4rec_tf.config.presets.optimizers import OPTIMIZERS
-from bert4rec_tf.config.presets.own import bert4rec_settings
 
 NO_ORDER = "Nothing: there is no order to learn."
 ONE_THREAD = "of one thread (measured)."
 ESTIMATED = "on two cores, estimated from the time of a step."
-OWN_TAKES = "At most fifteen passes over the data, then a second training for the selected number of steps."
 BESIDE = "of one thread beside other work (measured)."
 
 BERT4REC = {
@@ -195,5 +194,10 @@ ENTRIES = [
         "One pass over the data.",
         "At most 10,000 steps, then a second training for the selected number of steps.",
     ),
-    Preset("fast", OWN, "bert4rec", NO_ESTIMATE, OWN_TAKES, bert4rec_settings(), rule=bert4rec_settings),
+    own.preset(
+        "fast",
+        "bert4rec",
+        "At most fifteen passes over the data, then a second training for the selected number of steps.",
+        own.bert4rec_settings,
+    ),
 ]

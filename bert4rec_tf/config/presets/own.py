@@ -3,8 +3,11 @@
 The rules follow what was measured on Beauty and ML-1m (docs/quality.md). Any setting given by name overrides them.
 """
 
+from collections.abc import Callable
 from typing import Any
 
+from bert4rec_tf.config.data_names import OWN
+from bert4rec_tf.config.presets.entry import NO_ESTIMATE, Preset
 from bert4rec_tf.config.presets.optimizers import OPTIMIZERS
 
 LONG_HISTORIES = 50
@@ -16,7 +19,11 @@ EPOCHS, EPOCHS_LONG, EPOCHS_LIKE_BEAUTY = 15, 85, 5.5
 """Passes over prefixes or short histories at most, SASRec's over long ones, and BERT4Rec's over many prefixes. Training
 ends before when the validation items show no gain."""
 
-LIKE_BEAUTY = {"dropout": 0.5, "epsilon": 1e-4, "learning_rate": 2e-3}
+PREFIXES = {"prefix_copies": 1, "mask_copies": 0, "max_predictions": 1}
+LIKE_BEAUTY = {"dropout": 0.5, "epsilon": 1e-4, "learning_rate": 2e-3, "batch_size": 512}
+"""What Beauty's preset `best` and the rule for many short histories share."""
+
+SOFTMAX_SASREC = {**OPTIMIZERS["sasrec"], "loss": "cross_entropy", "schedule": "linear"}
 
 SHOP = (20_000, 180_000)
 """Users and actions of data whose size is not known yet."""
@@ -42,20 +49,18 @@ def _sizes(num_users: int, num_actions: int, steps: float) -> dict[str, Any]:
     }
 
 
-def sasrec_settings(num_users: int = SHOP[0], num_actions: int = SHOP[1]) -> dict[str, Any]:
+def sasrec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     """Returns the settings of SASRec, trained by a softmax over all items; one example is a whole history."""
     epochs = EPOCHS_LONG if num_actions / num_users >= LONG_HISTORIES else EPOCHS
     batch_size = 32 if num_users < FEW_USERS else 128
     return {
-        **OPTIMIZERS["sasrec"],
+        **SOFTMAX_SASREC,
         **_sizes(num_users, num_actions, epochs * num_users / batch_size),
-        "loss": "cross_entropy",
-        "schedule": "linear",
         "batch_size": batch_size,
     }
 
 
-def bert4rec_settings(num_users: int = SHOP[0], num_actions: int = SHOP[1]) -> dict[str, Any]:
+def bert4rec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     """Returns the settings of BERT4Rec.
 
     - Long histories are masked as in the paper; short ones are cut into prefixes.
@@ -65,19 +70,23 @@ def bert4rec_settings(num_users: int = SHOP[0], num_actions: int = SHOP[1]) -> d
     """
     is_long = num_actions / num_users >= LONG_HISTORIES
     is_like_beauty = num_actions >= MANY_ACTIONS and not is_long
-    batch_size = 32 if num_actions < FEW_ACTIONS or is_long else 512 if is_like_beauty else 128
+    like_beauty: dict[str, Any] = LIKE_BEAUTY if is_like_beauty else {}
+    batch_size = like_beauty.get("batch_size", 32 if num_actions < FEW_ACTIONS or is_long else 128)
     epochs = EPOCHS_LIKE_BEAUTY if is_like_beauty else EPOCHS
     prefixes = max(num_actions - 3 * num_users, num_users)  # Of two actions both are trained on.
     examples = num_users * 11 if is_long else prefixes
-    examples_of: dict[str, Any] = {"prefix_copies": 1, "mask_copies": 0, "max_predictions": 1}
-    if is_long:
-        examples_of = {"mask_proportion": 0.4, "max_predictions": 80, "window_step": 0.5}
+    windows = {"mask_proportion": 0.4, "max_predictions": 80, "window_step": 0.5}
     return {
         **_sizes(num_users, num_actions, epochs * examples / batch_size),
-        **examples_of,
-        **(LIKE_BEAUTY if is_like_beauty else {}),
+        **(windows if is_long else PREFIXES),
+        **like_beauty,
         "attention_dropout": 0.2,
         "initial_layers": "identity",
         "bias_correction": True,
         "batch_size": batch_size,
     }
+
+
+def preset(name: str, model: str, takes: str, rule: Callable[[int, int], dict[str, Any]]) -> Preset:
+    """Returns a preset for your own data, with the settings of SHOP until their size is known."""
+    return Preset(name, OWN, model, NO_ESTIMATE, takes, rule(*SHOP), rule=rule)
