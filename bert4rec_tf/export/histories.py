@@ -68,8 +68,8 @@ class Histories:
             items, users = found["items"], npz.lines(found["users"])
             if not users:
                 raise ValueError("no users")
-            if items.size and not 1 <= items.min() <= items.max() <= num_items:
+            if items.dtype != np.int32 or (items.size and not 1 <= items.min() <= items.max() <= num_items):
                 raise ValueError("unknown items")
-            return cls(items, np.concatenate([[0], np.cumsum(found["lengths"], dtype=np.int64)]), users)
-        except ValueError as error:
+            return cls(items, np.append(0, np.cumsum(found["lengths"], dtype=np.int64)), users)
+        except (TypeError, ValueError) as error:
             raise npz.CorruptFileError(f"{path}: does not fit the model ({error})") from error

@@ -42,6 +42,10 @@ DAMAGES = {
     "an item too few": {"items": np.array([3, 1], np.int32)},
     "a user too few": {"users": np.frombuffer(b"ann", np.uint8)},
     "a negative length": {"lengths": np.array([4, -1], np.int32)},
+    "lengths of text": {"lengths": np.array(["1", "2"])},
+    "items of text": {"items": np.array(["3", "1", "2"])},
+    "items of fractions": {"items": np.array([3.5, 1.5, 2.5], np.float32)},
+    "one item and no list": {"items": np.array(3, np.int32)},
     "no UTF-8": {"users": np.frombuffer(b"ann\n\xff", np.uint8)},
 }
 
