@@ -107,7 +107,8 @@ class ItemIndex:
 
     @classmethod
     def read(cls, path: Path) -> "ItemIndex":
-        """Reads what `write` wrote. Raises UserError if it is missing or damaged, or faiss is not installed."""
+        """Reads the file of an export. Raises UserError if it is missing or damaged, or faiss is not installed."""
+        needed()
         if not path.exists():
             raise UserError(f"{path}: no such file; export the model again with --with_index=0.95, or search exactly")
         found = npz.checked(path)

@@ -1,5 +1,7 @@
 """Rows in half precision and the index for approximate search, against NumPy."""
 
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -90,6 +92,12 @@ def test_another_correction_or_search_is_refused_in_a_line(approximate, folder):
         approximate.recommend([[]], USERS[:1], Choices(popularity_correction=0.5))
     with pytest.raises(UserError, match="Unknown search: 'fast'"):
         SavedRecommender(folder, search="fast")
+
+
+def test_without_faiss_the_extra_is_named(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(UserError, match=r"^Approximate search needs faiss: pip install 'bert4rec-tf\[search\]'"):
+        ItemIndex.read(folder / INDEX)
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "missing", "other"])
