@@ -199,7 +199,8 @@ def _content(folder: Path) -> saved_model_pb2.SavedModel:
 def _card(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
-        json.dumps(content, allow_nan=False)  # The server sends it as JSON, which has no NaN.
+        # The server sends it as JSON in UTF-8, which can hold neither NaN nor half a letter.
+        json.dumps(content, allow_nan=False, ensure_ascii=False).encode()
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:

@@ -68,7 +68,8 @@ def open_versions(settings: ServerSettings) -> Versions:
 
     def load(folder: Path, number: int) -> Served:
         model = LoadedModel(folder, settings.trust_model, settings.search)
-        _ = model.histories  # A damaged file is found now, not by the first request.
+        # What is damaged, or cannot be sent as JSON, is found now and not by the first request.
+        _ = model.histories, orjson.dumps(model.card)
         model.warm_up()
         items = list(titles) if model.items is None else model.items
         return Served(number, model, Catalogue(items, titles, tags))

@@ -248,12 +248,21 @@ def test_the_card_of_a_model_is_read(exported, tmp_path):
     shutil.copytree(exported / "1", folder)
     assert LoadedModel(folder).card == MODEL_CARD
     card = folder / "assets.extra" / "model_card.json"
-    for content in ("{", '{"loss": NaN}', '{"loss": 1e999}', "[" * 5_000 + "]" * 5_000):
+    for content in ("{", '{"loss": NaN}', '{"loss": 1e999}', '{"name": "\\ud800"}', "[" * 5_000 + "]" * 5_000):
         card.write_text(content)
         with pytest.raises(UserError, match="must be a JSON file"):
             LoadedModel(folder)
     card.unlink()
     assert LoadedModel(folder).card == {}
+
+
+@pytest.mark.parametrize("content", [f'{{"seed": {2**64}}}', f'{{"deep": {"[" * 300 + "]" * 300}}}'])
+def test_a_card_that_the_server_cannot_send_is_the_version_s_failure(exported, tmp_path, content):
+    folder = tmp_path / "copy"
+    shutil.copytree(exported / "1", folder)
+    (folder / "assets.extra" / "model_card.json").write_text(content)
+    with pytest.raises(UserError, match="copy: cannot be loaded"):
+        open_versions(ServerSettings(model=str(folder)))
 
 
 def copy_slowly(source, target, pause):
