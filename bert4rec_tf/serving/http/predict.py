@@ -74,7 +74,7 @@ def _check_answer(rows: int, arrays: Mapping[str, np.ndarray], model: LoadedMode
     """Refuses what this project's signatures would answer with more values than allowed, before it is computed."""
     k, candidates = arrays.get("k"), arrays.get("candidates")
     width = 0
-    if k is not None and k.ndim == 0:
+    if k is not None and k.ndim == 0 and np.issubdtype(k.dtype, np.integer):
         width = min(int(k), settings.max_answer if model.items is None else len(model.items))
     if candidates is not None and candidates.ndim == 2:
         width = max(width, candidates.shape[1])

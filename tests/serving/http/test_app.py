@@ -19,6 +19,7 @@ from bert4rec_tf.serving.http import server as lifetime
 from bert4rec_tf.serving.http.app import _json, open_versions
 from bert4rec_tf.serving.http.batching import Call
 from bert4rec_tf.serving.http.settings import ServerSettings
+from bert4rec_tf.serving.signatures import Signature, TensorInfo
 
 HISTORIES = [["a", "two words"], [], ["🎬"], ["nobody", "日本語", "no one"]]
 
@@ -433,6 +434,14 @@ def test_an_answer_with_too_many_values_is_not_computed(exported, name):
         more = {"candidates": [ITEMS[:25]] * 4} if signature == "score" else {"k": 25}
         allowed = {"histories": [["a"]] * 4, **more}
         assert server.client().post({"signature_name": signature, "inputs": allowed}).status == 200
+
+
+@pytest.mark.parametrize(("dtype", "value"), [(tf.float32, "NaN"), (tf.float32, "Infinity"), (tf.string, "x")])
+def test_an_input_k_of_another_model_may_mean_anything(dtype, value):
+    model = Fake(lambda arrays: {"x": arrays["k"]})
+    model.signatures = {"serving_default": Signature("serving_default", {"k": TensorInfo(dtype, ())}, {})}
+    with Server(served(model)) as server:
+        assert server.client().predict(inputs={"k": value}) == {"outputs": value}
 
 
 def test_a_request_that_takes_too_long_is_told_so():
