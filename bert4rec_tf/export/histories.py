@@ -38,7 +38,7 @@ class Histories:
         splits = np.concatenate([[0], np.cumsum(lengths)])
         return cls(sequences.items[from_end <= most], splits, sequences.users.tolist())
 
-    @property
+    @cached_property
     def facts(self) -> dict[str, int]:
         """What the model card says: the number of users, and of items of the longest history."""
         return {"users": len(self.users), "longest": int(np.diff(self.splits).max(initial=0))}

@@ -19,6 +19,7 @@ from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.models import BprMf
+from bert4rec_tf.serving.http import app, predict
 from bert4rec_tf.serving.http.app import open_versions
 from bert4rec_tf.serving.http.settings import ServerSettings
 
@@ -127,6 +128,20 @@ def test_users_are_answered_in_rows_and_in_binary_too(served):
     found = served.client.predict(instances=rows)["predictions"]
     columns = served.client.predict(inputs={"users": ["ann", "日本"]})["outputs"]
     assert [row["items"] for row in found] == columns["items"]
+
+
+def test_many_histories_of_users_are_looked_up_in_a_thread(served, monkeypatch):
+    parse, threads = predict.parse, []
+
+    def watched(*given):
+        threads.append(threading.current_thread().name.split("_")[0])
+        return parse(*given)
+
+    monkeypatch.setattr(predict, "parse", watched)
+    monkeypatch.setattr(app, "THREAD_SIZE", 500)
+    for users in (["ann"], ["ann"] * 40):
+        served.client.predict(inputs={"users": users})
+    assert threads[1] == "json" != threads[0]
 
 
 BY_USER = {
