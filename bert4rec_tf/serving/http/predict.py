@@ -42,9 +42,14 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings) -> tuple[Ca
     Raises:
         RequestError: if it is not valid JSON, has another form or exceeds a limit.
     """
-    content = _json(body)
+    try:
+        content = json.loads(body.decode())
+    except RecursionError:
+        raise RequestError("The body is nested too deeply") from None
+    except ValueError as error:
+        raise RequestError(f"The body must be JSON in UTF-8: {error}") from None
     if not isinstance(content, dict):
-        raise RequestError(f"The body must be a JSON object. Received: {_kind(content)}")
+        raise RequestError(f"The body must be a JSON object. Received: {_shown(content)}")
     signature = _signature(content.get(SIGNATURE, DEFAULT_SIGNATURE), model)
     by_rows = INSTANCES in content
     if by_rows == (INPUTS in content):
@@ -84,19 +89,6 @@ def _check_answer(rows: int, arrays: Mapping[str, np.ndarray], model: LoadedMode
         )
 
 
-def _json(body: bytes) -> Any:
-    try:
-        return json.loads(body.decode("utf-8"))
-    except RecursionError:
-        raise RequestError("The body is nested too deeply") from None
-    except UnicodeDecodeError:
-        raise RequestError("The body must be JSON in UTF-8") from None
-    except json.JSONDecodeError as error:
-        raise RequestError(f"The body must be JSON: {error.msg} at character {error.pos}") from None
-    except ValueError as error:
-        raise RequestError(f"The body must be JSON: {error}") from None
-
-
 def _signature(name: Any, model: LoadedModel) -> Signature:
     if not isinstance(name, str):
         raise RequestError(f"`{SIGNATURE}` must be a string. Received: {_shown(name)}")
@@ -123,9 +115,8 @@ def _with_histories(given: Any, signature: Signature, model: LoadedModel, settin
     if isinstance(given, list):
         _check_rows(len(given), settings)
         return [_with_histories(one, signature, model, settings) if _is_named(one) else one for one in given]
-    if not _is_named(given) or USERS not in given or HISTORIES in given or HISTORIES not in signature.inputs:
-        return given
-    if model.histories is None:
+    names_users_alone = _is_named(given) and USERS in given and HISTORIES not in given
+    if not names_users_alone or HISTORIES not in signature.inputs or model.histories is None:
         return given
     users = given[USERS]
     if isinstance(users, list):
@@ -202,9 +193,8 @@ def _array(name: str, value: Any, info: TensorInfo, settings: ServerSettings) ->
         width = max(widths, default=0)
         shape.append(width)
         _check_size(name, shape, axis, settings)
-        is_last = axis == len(info.shape) - 1
         if len(widths) > 1:
-            if not (is_last and info.dtype == tf.string and axis):
+            if axis < len(info.shape) - 1 or info.dtype != tf.string:
                 raise RequestError(f"`{name}` must have lists of equal lengths. Received: {sorted(widths)[:2]}")
             values = [[*one, *[""] * (width - len(one))] for one in values]
         if size is not None and width != size:
@@ -284,10 +274,6 @@ def _shown(value: Any) -> str:
     return _REPR.repr(value)
 
 
-def _kind(value: Any) -> str:
-    return {list: "a list", str: "a string", bool: "true or false", type(None): "null"}.get(type(value), "a number")
-
-
 def answer(call: Call, by_rows: bool, outputs: Outputs) -> dict[str, Any]:
     """Returns the response in the format of the request, of what JSON holds and NumPy arrays of finite numbers.
 
@@ -317,7 +303,7 @@ def _listed(array: np.ndarray, binary: bool) -> Any:
     if np.isfinite(array).all():
         return np.ascontiguousarray(array)
     # Through text, so that 0.2 in float32 becomes 0.2 and not 0.20000000298.
-    listed = array.astype(str).astype(np.float64).tolist() if array.dtype != np.float64 else array.tolist()
+    listed = array.astype(str).astype(np.float64).tolist()
     return _mapped(listed, lambda value: value if math.isfinite(value) else json.dumps(value))
 
 

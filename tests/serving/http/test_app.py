@@ -177,9 +177,9 @@ def score(**inputs):
 
 
 WRONG = {
-    "no json": (b"{", "must be JSON: Expecting property name"),
+    "no json": (b"{", "must be JSON in UTF-8: Expecting property name"),
     "no text": (b'{"instances": "\xff"}', "UTF-8"),
-    "no object": (b"[1]", "JSON object. Received: a list"),
+    "no object": (b"[1]", "JSON object. Received: [1]"),
     "nothing": (b"", "must be JSON"),
     "deep": (DEEP, "nested too deeply"),
     "a huge number": (b'{"instances": ' + b"9" * 5_000 + b"}", "must be JSON"),
