@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,19 +162,19 @@ class Service:
             except Exception:
                 LOG.exception("checking for a new version failed")
 
-    def _name(self, request: web.Request) -> str:
-        """Returns the model's name. Raises RequestError if the request names another model."""
-        name = request.match_info["name"]
+    def _check_address(self, request: web.Request, versions: Collection[str]) -> None:
+        """Raises RequestError if a request names another model, or a version that is not among these."""
+        name, version = request.match_info["name"], request.match_info.get("version")
         if name != self._settings.name:
             raise RequestError(f"No model {name!r}; this server has {self._settings.name!r}", 404)
-        return name
+        if version is not None and version not in versions:
+            current = self._versions.current.version
+            raise RequestError(f"No version {version!r} of {name!r}; this server has version {current}", 404)
 
     def _served(self, request: web.Request) -> Served:
         """Returns the current version. Raises RequestError if the request names another one."""
-        name, version = self._name(request), request.match_info.get("version")
         served = self._versions.current
-        if version is not None and version != str(served.version):
-            raise _no_version(name, version, served)
+        self._check_address(request, [str(served.version)])
         return served
 
     async def predict(self, request: web.Request) -> web.Response:
@@ -202,11 +202,10 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self._converters, function, *arguments)
 
     async def status(self, request: web.Request) -> web.Response:
-        name, version = self._name(request), request.match_info.get("version")
-        states = [state for state in self._versions.status() if version in (None, state["version"])]
-        if not states:
-            raise _no_version(name, version, self._versions.current)
-        return _json({"model_version_status": states})
+        states = {state["version"]: state for state in self._versions.status()}
+        self._check_address(request, states)
+        version = request.match_info.get("version")
+        return _json({"model_version_status": [*states.values()] if version is None else [states[version]]})
 
     async def metadata(self, request: web.Request) -> web.Response:
         served = self._served(request)
@@ -270,10 +269,6 @@ class Service:
                 return await search(self._searcher, catalogue.search, query, MAX_RESULTS)
         finally:
             self._searches -= 1
-
-
-def _no_version(name: str, version: str, served: Served) -> RequestError:
-    return RequestError(f"No version {version!r} of {name!r}; this server has version {served.version}", 404)
 
 
 def _json(content: Any, status: int = 200, headers: Any = None) -> web.Response:
