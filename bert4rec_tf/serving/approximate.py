@@ -50,26 +50,26 @@ class ApproximateSearch:
                 f"`popularity_correction` must be the export's in approximate search, {known:g}. Received: {wanted:g}"
             )
         whom = {name: array for name, array in inputs.items() if name in ("histories", "users")}
-        k, candidates = int(inputs.get("k", self._index.k)), inputs.get("candidates", np.zeros([1, 0], object))
-        if k < 1 or candidates.any():
+        k, nothing = int(inputs.get("k", self._index.k)), np.zeros([1, 0], object)
+        if k < 1 or inputs.get("candidates", nothing).any():
             return self._call("recommend", inputs)
         k, rows = min(k, len(self._items)), len(whom["histories"])
         encoded = self._call("encode", whom)
         seen = [set(row) for row in whom["histories"]] if inputs.get("exclude_seen", True) else [set()] * rows
-        excluded = [set(row) for row in inputs.get("exclude", np.zeros([1, 0], object))]
+        excluded = [set(row) for row in inputs.get("exclude", nothing)]
         hidden = [one | excluded[row % len(excluded)] for row, one in enumerate(seen)]
         most = min(k + max(map(len, hidden), default=0), len(self._items))
         found, found_scores = self._index.search(encoded["vectors"], most)
         items, scores = np.full([rows, k], b"", object), np.full([rows, k], -np.inf, np.float32)
         exact = []
         for row in range(rows):
-            names = [(self._items.bytes_of(int(item) - 1), place) for place, item in enumerate(found[row]) if item > 0]
-            kept = [(name, place) for name, place in names if name not in hidden[row]][:k]
+            pairs = zip(found[row], found_scores[row])
+            named = [(self._items.bytes_of(int(item) - 1), score) for item, score in pairs if item > 0]
+            kept = [(name, score) for name, score in named if name not in hidden[row]][:k]
             if len(kept) < k or not encoded["vectors"][row].any():
                 exact.append(row)
-                continue
-            items[row] = [name for name, _ in kept]
-            scores[row] = found_scores[row, [place for _, place in kept]]
+            else:
+                items[row], scores[row] = zip(*kept)
         if exact:
             asked = {name: np.asarray(array) for name, array in inputs.items()}
             of_rows = [name for name, one in asked.items() if name in whom or (one.ndim == 2 and len(one) > 1)]

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -117,11 +117,9 @@ def recommend_file(
 def _keep_parts_of(job: dict, parts: Path) -> None:
     """Keeps the finished parts of the same job, and deletes those of any other."""
     known = parts / "job.json"
-    try:
+    with suppress(ValueError):
         if known.exists() and json.loads(known.read_text(encoding="utf-8")) == job:
             return
-    except ValueError:
-        pass
     old = [path for path in parts.iterdir() if path.name.startswith("part-")]
     if old:
         warn(f"{parts}: holds parts of another job; starting again")

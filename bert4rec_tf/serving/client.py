@@ -96,7 +96,6 @@ class SavedRecommender:
         if signature is None or not set(signature.inputs) >= INPUTS or set(signature.outputs) != OUTPUTS:
             raise UserError(f"{folder}: its SavedModel has no signature `recommend` like this project's exports")
         self.has_user_embeddings = "users" in signature.inputs
-        self._inputs = signature.inputs
 
     @property
     def items(self) -> Lines:
@@ -118,7 +117,8 @@ class SavedRecommender:
 
     def check(self, choices: Choices) -> None:
         """Raises UserError if the model was exported before it could do what is asked."""
-        if choices.popularity_correction is not None and "popularity_correction" not in self._inputs:
+        known = self._model.signatures["recommend"].inputs
+        if choices.popularity_correction is not None and "popularity_correction" not in known:
             raise UserError(f"{self.folder}: is an older export without `popularity_correction`; export it again")
 
     def recommend(self, histories: Sequence[Sequence[str]], users: Sequence[str], choices: Choices) -> Recommendations:

@@ -112,8 +112,8 @@ class LoadedModel:
             self._loaded = tf.saved_model.load(str(folder), tags=[SERVING])
         except Exception as error:  # A damaged graph, or an op that is missing here, can raise anything.
             raise UserError(f"{folder}: cannot be loaded ({_reason(error)})") from error
-        _check_lines(folder / ASSETS / VOCABULARY, self.card.get("items"))
-        _check_lines(folder / ASSETS / USERS, self.card.get("users"))
+        for name, expected in ((VOCABULARY, "items"), (USERS, "users")):
+            _check_lines(folder / ASSETS / name, self.card.get(expected))
 
     @cached_property
     def items(self) -> Lines | None:

@@ -11,7 +11,6 @@ from bert4rec_tf.data.reading.columns import BETWEEN, ITEMS, guess
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 
-COLUMNS = ("id", "title")
 IDS = ("id", *ITEMS)
 TITLES = ("title", "name", "itemtitle", "itemname", "movietitle", "productname", "gamename", "trackname")
 TAGS = ("genres", "genre", "tags", "tag", "categories", "category")
@@ -91,5 +90,5 @@ def _lines(path: Path) -> Any:
 def csv_of(titles: Mapping[str, str]) -> str:
     """Returns titles as a file that `read_titles` reads."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([COLUMNS, *titles.items()])
+    csv.writer(text, lineterminator="\n").writerows([("id", "title"), *titles.items()])
     return text.getvalue()

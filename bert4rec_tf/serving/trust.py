@@ -88,9 +88,7 @@ def _forbidden(graph: Any) -> Iterator[str]:
 
 def _assets(signature: Any, objects: Any) -> set[str]:
     """Returns the arguments of a function that TensorFlow fills with paths of the model's assets when it loads it."""
-    names = [argument.name for argument in signature.input_arg]
-    bound = (
-        objects.concrete_functions[signature.name].bound_inputs if signature.name in objects.concrete_functions else ()
-    )
+    names, known = [argument.name for argument in signature.input_arg], objects.concrete_functions
+    bound = known[signature.name].bound_inputs if signature.name in known else ()
     pairs = zip(reversed(names), reversed(bound))  # the last arguments are the bound ones
     return {name for name, number in pairs if objects.nodes[number].WhichOneof("kind") == "asset"}

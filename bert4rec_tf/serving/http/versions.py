@@ -14,8 +14,8 @@ from bert4rec_tf.foundation.stores import Url
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
 
-Stamp = tuple[tuple[str, int, int | str], ...]
-"""The names, sizes and times of all files in a folder."""
+Stamp = tuple[Any, ...]
+"""The names of all files in a folder, and what changes when they change: sizes and times."""
 
 
 class Versions:
@@ -53,8 +53,7 @@ class Versions:
         if not stamps:
             raise UserError(f"{self._folder}: holds neither a SavedModel nor numbered folders that do")
         for number in sorted(stamps, reverse=True):
-            loaded = self._try(number, stamps[number])
-            if loaded is not None:
+            if (loaded := self._try(number, stamps[number])) is not None:
                 return loaded
         raise UserError(f"{self._folder}: no version can be loaded; the newest: {self._refused[max(stamps)][1]}")
 
@@ -76,8 +75,7 @@ class Versions:
             is_refused = number in self._refused and self._refused[number][0] == stamps[number]
             if is_refused or stamps[number] != before.get(number):
                 continue
-            loaded = self._try(number, stamps[number])
-            if loaded is not None:
+            if (loaded := self._try(number, stamps[number])) is not None:
                 warn(f"version {number} replaces version {self.current.version}")
                 self.current = loaded
                 gc.collect()  # The old version's graph is large and has reference cycles.
@@ -127,6 +125,6 @@ class Versions:
 
 def _stamp(folder: Path) -> Stamp:
     if isinstance(folder, Url):
-        return tuple(sorted((name, 0, stamp) for name, stamp in folder.listing().items()))
+        return tuple(sorted(folder.listing().items()))
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return tuple((str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns) for path in files)
