@@ -20,10 +20,10 @@ EXACT, APPROXIMATE = SEARCHES = ("exact", "approximate")
 
 FIELDS = ("centroids", "sizes", "items", "rows", "probes", "k", "popularity_correction")
 K = 10
-"""Of how many best items the recall is measured."""
+"""The recall is measured on this many best items."""
 
 SAMPLE, ROUNDS = 64, 10
-"""Items per list that the lists' centroids are computed from, and how often they are moved."""
+"""The centroids of the lists are computed from this many items per list, in this many rounds."""
 
 BLOCK = 1 << 16
 HALF = np.float16

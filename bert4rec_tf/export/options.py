@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from bert4rec_tf.models.recommender import Recommender
 
 QUERIES = 256
-"""Of how many users the recall of an index is measured."""
+"""The recall of an index is measured on at most this many users."""
 
 
 @dataclass(frozen=True, eq=False)
 class IndexRequest:
-    """An index for approximate search that finds a share of the best items, measured on users of some histories."""
+    """Asks for an index for approximate search: the share of the best items to find, and histories to measure it on."""
 
     recall: float
     sequences: Sequences
@@ -30,7 +30,7 @@ class IndexRequest:
         item_index.check_recall("recall", self.recall)
 
     def vectors(self, model: "Recommender") -> np.ndarray:
-        """Returns the vectors of the users whom it is measured on, float32 [q, d]."""
+        """Returns the vectors of the users that it is measured on, float32 [q, d]."""
         chosen = np.sort(np.random.default_rng(0).permutation(self.sequences.num_users)[:QUERIES])
         width = max(1, min(int(self.sequences.lengths[chosen].max()), model.max_history or 1))
         items, lengths = self.sequences.last(chosen, width)

@@ -24,7 +24,7 @@ Adjust = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class HalfRows:
-    """A table in float16 of which models read single rows in float32, as of a variable.
+    """A table in float16. Models read its rows in float32, in the way they read those of a variable.
 
     Raises:
         UserError: if a value does not fit into float16.

@@ -8,10 +8,10 @@ import pyarrow as pa
 from pyarrow import compute
 
 MAX_WORDS = 8
-"""A search looks for so many different words; further ones do not count."""
+"""A search looks for at most this many different words."""
 
 BLOCK = 1 << 16
-"""So many items are searched at once, and no further ones after enough begin with the words."""
+"""A search goes through this many items at a time, and ends once enough begin with the words."""
 
 _NO_WORD = re.compile(r"\W+")
 _ACCENTS = re.compile("[\u0300-\u036f]")

@@ -13,7 +13,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def middleware(settings: ServerSettings) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
-    """Returns what checks the headers `Host` and `Origin` of every request, and answers 403 to those it refuses."""
+    """Returns the middleware that checks `Host` and `Origin` of every request, and refuses bad ones with 403."""
     named = {name.strip().lower() for name in settings.allowed_hosts.split(",") if name.strip()}
     takes_any_name = not named and not is_loopback(settings.host)
     known = {"localhost", settings.host.lower(), *named}
