@@ -1,6 +1,7 @@
 """The functions of a SavedModel, which `service.Service` answers, and their inputs."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -8,9 +9,8 @@ import tensorflow as tf
 from bert4rec_tf.foundation.graphs import graph
 from bert4rec_tf.models.recommender import Recommender
 
-SIGNATURES = ("serving_default", "recommend", "score", "encode")
-OF_ITEMS = ("similar", "item_vectors")
-"""Signatures about items alone, of models that can compare them and that have vectors of them."""
+NAMES = ("serving_default", "recommend", "score", "encode", "similar", "item_vectors")
+"""Of the functions. A model that cannot compare items lacks `similar`; one without vectors of items, `item_vectors`."""
 
 HISTORIES = tf.TensorSpec([None, None], tf.string, name="histories")
 USERS = tf.TensorSpec([None], tf.string, name="users")
@@ -26,89 +26,47 @@ CHOICES = [
 ]
 
 
-def defaults_of(k: int, popularity_correction: float) -> dict[str, tf.Tensor]:
-    """Returns the default values of `recommend`."""
+def inputs_of_users(model: Recommender) -> list[tf.TensorSpec]:
+    """Returns the inputs that say whom a request is for."""
+    return [HISTORIES, USERS] if model.has_user_embeddings else [HISTORIES]
+
+
+def functions_of(service: Any, model: Recommender, k: int, popularity_correction: float) -> dict[str, Callable]:
+    """Returns the functions by their names, in the order of NAMES. `k` and the correction are defaults of CHOICES."""
     nothing = tf.zeros([1, 0], tf.string)
-    return {
+    defaults = {  # in the order of CHOICES
         "k": tf.constant(k),
         "exclude_seen": tf.constant(True),
         "exclude": nothing,
         "candidates": nothing,
         "popularity_correction": tf.constant(popularity_correction, tf.float32),
     }
-
-
-def without_users(service: Any, defaults: dict[str, tf.Tensor]) -> tuple[Callable, ...]:
-    """The functions of SIGNATURES for a model without user embeddings."""
-
-    @graph(input_signature=[HISTORIES, *CHOICES])
-    def recommend(
-        histories,
-        k=defaults["k"],
-        exclude_seen=defaults["exclude_seen"],
-        exclude=defaults["exclude"],
-        candidates=defaults["candidates"],
-        popularity_correction=defaults["popularity_correction"],
-    ):
-        return service.recommend_to((histories,), k, exclude_seen, exclude, candidates, popularity_correction)
-
-    @graph(input_signature=[HISTORIES])
-    def serving_default(histories):
-        return recommend(histories, **defaults)
-
-    @graph(input_signature=[HISTORIES, CANDIDATES])
-    def score(histories, candidates):
-        return service.score_for(histories, candidates=candidates)
-
-    @graph(input_signature=[HISTORIES])
-    def encode(histories):
-        return service.encode_for(histories)
-
-    return serving_default, recommend, score, encode
-
-
-def with_users(service: Any, defaults: dict[str, tf.Tensor]) -> tuple[Callable, ...]:
-    """The functions of SIGNATURES for a model with user embeddings."""
-
-    @graph(input_signature=[HISTORIES, USERS, *CHOICES])
-    def recommend(
-        histories,
-        users,
-        k=defaults["k"],
-        exclude_seen=defaults["exclude_seen"],
-        exclude=defaults["exclude"],
-        candidates=defaults["candidates"],
-        popularity_correction=defaults["popularity_correction"],
-    ):
-        return service.recommend_to((histories, users), k, exclude_seen, exclude, candidates, popularity_correction)
-
-    @graph(input_signature=[HISTORIES, USERS])
-    def serving_default(histories, users):
-        return recommend(histories, users, **defaults)
-
-    @graph(input_signature=[HISTORIES, USERS, CANDIDATES])
-    def score(histories, users, candidates):
-        return service.score_for(histories, users, candidates=candidates)
-
-    @graph(input_signature=[HISTORIES, USERS])
-    def encode(histories, users):
-        return service.encode_for(histories, users)
-
-    return serving_default, recommend, score, encode
-
-
-def of_items(service: Any, model: Recommender, default: tf.Tensor) -> tuple[Callable | None, ...]:
-    """The functions of OF_ITEMS; None for what the model lacks."""
-
-    @graph(input_signature=[ITEMS, K])
-    def similar(items, k=default):
-        return service.similar_to(items, k)
-
-    @graph(input_signature=[ITEMS])
-    def item_vectors(items):
-        return service.vectors_of(items)
-
+    whom = inputs_of_users(model)
+    number = len(whom)
+    recommend = _function(
+        lambda *inputs: service.recommend_to(inputs[:number], *inputs[number:]), [*whom, *CHOICES], **defaults
+    )
+    found = {
+        "serving_default": _function(lambda *inputs: recommend(*inputs, *defaults.values()), whom),
+        "recommend": recommend,
+        "score": _function(lambda *inputs: service.score_for(inputs[:-1], inputs[-1]), [*whom, CANDIDATES]),
+        "encode": _function(service.encode_for, whom),
+    }
     has_rows = model.score_products() is not None
-    can_compare = has_rows or model.similarities([1]) is not None
-    has_vectors = has_rows or model.item_vectors() is not None
-    return similar if can_compare else None, item_vectors if has_vectors else None
+    if has_rows or model.similarities([1]) is not None:
+        found["similar"] = _function(service.similar_to, [ITEMS, K], k=defaults["k"])
+    if has_rows or model.item_vectors() is not None:
+        found["item_vectors"] = _function(service.vectors_of, [ITEMS])
+    return found
+
+
+def _function(answer: Callable, inputs: Sequence[tf.TensorSpec], **defaults: tf.Tensor) -> Callable:
+    """Returns a graph of `answer`, which takes the inputs in order. A caller may name them; some have defaults."""
+
+    def named(*given):
+        return answer(*given)
+
+    kind, required = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+    parameters = [inspect.Parameter(one.name, kind, default=defaults.get(one.name, required)) for one in inputs]
+    named.__signature__ = inspect.Signature(parameters)  # TensorFlow reads names and defaults here
+    return graph(named, input_signature=inputs)

@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.data.sequences import Vocabulary
-from bert4rec_tf.export.layout import CARD, USERS, VOCABULARY
-from bert4rec_tf.export.saved_model import lines_of, model_facts, refuse_other_content
+from bert4rec_tf.export.layout import CARD
+from bert4rec_tf.export.saved_model import files_of_ids, model_facts, refuse_other_content
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 from bert4rec_tf.foundation.graphs import graph
@@ -54,23 +54,22 @@ def export(
         card: further entries of the model card.
 
     Raises:
+        ValueError: if the items or the users are not as many as the model's.
         UserError: for another format, a missing package, a folder that holds other files, or outputs that do not match
             TensorFlow's.
     """
     check_export(folder, form)
-    suffix = SUFFIXES[form]
+    content, suffix = files_of_ids(model, vocabulary, users), SUFFIXES[form]
     convert, runner = (_to_onnx, _onnx_runner) if form == "onnx" else (_to_litert, _litert_runner)
     batch, width = (None, None) if form == "onnx" else (1, model.max_history or 1)
     with files.replace_directory(folder, CARD) as aside:
-        histories = _histories(model, batch)
-        for name, function, inputs in _parts(model, batch, width, histories):
-            content = convert(function, model)
-            (aside / f"{name}{suffix}").write_bytes(content)
-            _compare(f"{name}{suffix}", runner(content), function, inputs)
-        (aside / VOCABULARY).write_bytes(lines_of(vocabulary.items))
-        if model.has_user_embeddings:
-            (aside / USERS).write_bytes(lines_of(users))
-        files.write_json(aside / CARD, {**model_facts(model, vocabulary, users), **(card or {})})
+        for name, function, inputs in _parts(model, batch, width):
+            converted = convert(function, model)
+            (aside / f"{name}{suffix}").write_bytes(converted)
+            _compare(f"{name}{suffix}", runner(converted), function, inputs)
+        for name, lines in content.items():
+            (aside / name).write_bytes(lines)
+        files.write_json(aside / CARD, {**model_facts(model), **(card or {})})
 
 
 def check_export(folder: Path, form: str) -> None:
@@ -85,14 +84,12 @@ def check_export(folder: Path, form: str) -> None:
     refuse_other_content(folder, f"encoder{SUFFIXES[form]}")
 
 
-def _parts(
-    model: Recommender, batch: int | None, width: int | None, histories: Sequence[Numbers]
-) -> Iterator[tuple[str, Part, list[Numbers]]]:
+def _parts(model: Recommender, batch: int | None, width: int | None) -> Iterator[tuple[str, Part, list[Numbers]]]:
     """Yields the name, the function and test inputs of the encoder, then of the scorer."""
     specs = [tf.TensorSpec([batch, width], tf.int32, "items"), tf.TensorSpec([batch], tf.int32, "lengths")]
     if model.has_user_embeddings:
         specs.append(tf.TensorSpec([batch], tf.int32, "users"))
-    histories = [{spec.name: one[spec.name] for spec in specs} for one in histories]
+    histories = [{spec.name: one[spec.name] for spec in specs} for one in _histories(model, batch)]
 
     @graph(input_signature=specs)
     def encoder(items, lengths, users=None):

@@ -53,32 +53,26 @@ def export(
         The recall of the index beside exact search; None without an index.
 
     Raises:
-        ValueError: if the vocabulary's size is not the model's, or users are missing.
+        ValueError: if the items or the users are not as many as the model's.
         UserError: for a dtype or an index that the model cannot have, a raw id that is not valid in UTF-8, or a folder
             that holds other files or cannot be written.
     """
-    if vocabulary.num_items != model.num_items:
-        raise ValueError(
-            f"`vocabulary` must have the {model.num_items} items of the model. Received: {vocabulary.num_items} items"
-        )
-    if model.has_user_embeddings and users is None:
-        raise ValueError("`users` must be the raw ids of the model's users. Received: None")
-    raw = {VOCABULARY: vocabulary.items, **({USERS: users} if model.has_user_embeddings else {})}
-    content = {name: lines_of(ids) for name, ids in raw.items()}
+    content = files_of_ids(model, vocabulary, users)
     refuse_other_content(folder)
     queries = None if options.index is None else options.index.vectors(model)
-    arrays = recall = None
+    correction, arrays, recall = float(options.popularity_correction), None, None
     with files.replace_directory(folder, MODEL) as aside, tempfile.TemporaryDirectory() as scratch:
         for name, lines in content.items():
             (Path(scratch) / name).write_bytes(lines)
-        with half_rows(model) if options.dtype == HALF else contextlib.nullcontext() as weights:
+        own = contextlib.nullcontext([weight.value for weight in model.weights])
+        with half_rows(model) if options.dtype == HALF else own as weights:
             service = Service(
                 model,
                 Path(scratch, VOCABULARY),
                 _log_shares(vocabulary.counts),
                 np.log1p(vocabulary.counts if counts is None else counts).astype(np.float32),
                 min(options.k, model.num_items),
-                float(options.popularity_correction),
+                correction,
                 Path(scratch, USERS) if model.has_user_embeddings else None,
                 weights,
             )
@@ -86,49 +80,63 @@ def export(
                 arrays, recall = service.item_index(options.index.recall, queries)
             _save(service, aside, folder)
         (aside / CARD_OF_SAVED_MODEL).parent.mkdir()
-        facts = {
-            "k": service.k,
-            "popularity_correction": float(options.popularity_correction),
-            "histories": None,
-            "dtype": options.dtype,
-            "index": None,
-        }
+        facts = {"k": service.k, "popularity_correction": correction, "dtype": options.dtype}
+        facts |= {"histories": None, "index": None}
         if arrays is not None:
             npz.write(aside / INDEX, arrays)
             facts["index"] = {f"recall@{K}": recall, "lists": len(arrays["sizes"]), "read": int(arrays["probes"])}
         if options.histories is not None:
             options.histories.write(aside / HISTORIES)
             facts["histories"] = options.histories.facts
-        full_card = {**model_facts(model, vocabulary, users), **facts, **(card or {})}
-        files.write_json(aside / CARD_OF_SAVED_MODEL, full_card)
+        files.write_json(aside / CARD_OF_SAVED_MODEL, {**model_facts(model), **facts, **(card or {})})
     return recall
 
 
 def _save(service: Service, aside: Path, folder: Path) -> None:
     """Writes into the folder `aside`. `folder` is what an error names."""
-    functions = {name: getattr(service, name) for name in service.functions}
     try:
         with without_gradients():
-            tf.saved_model.save(service, str(aside), signatures=functions)
+            tf.saved_model.save(service, str(aside), signatures=service.functions)
     except tf.errors.OpError as error:
         raise UserError(f"{folder}: cannot be written ({error.message})") from error
 
 
-def model_facts(model: Recommender, vocabulary: Vocabulary, users: Sequence[str] | None) -> dict[str, Any]:
+def model_facts(model: Recommender) -> dict[str, Any]:
     """Returns the entries that every model card has."""
     return {
         "format": 1,
         "model": type(model).__name__,
-        "items": vocabulary.num_items,
-        "users": len(users) if model.has_user_embeddings else None,
+        "items": model.num_items,
+        "users": model.num_users,
         "max_history": model.max_history,
         "scores": "log-probabilities" if model.scores_are_logits else "the model's own",
         "parameters": int(sum(np.prod(weight.shape) for weight in model.trainable_weights)),
     }
 
 
-def lines_of(raw: Sequence[str]) -> bytes:
-    """Returns raw ids, one per line. Raises UserError for one that is not valid in UTF-8."""
+def files_of_ids(model: Recommender, vocabulary: Vocabulary, users: Sequence[str] | None) -> dict[str, bytes]:
+    """Returns the files of the raw ids of a model's items and, if it has embeddings of them, users, by their names.
+
+    Raises:
+        ValueError: if they are not as many as the model's.
+        UserError: for an id that is not valid in UTF-8.
+    """
+    if vocabulary.num_items != model.num_items:
+        raise ValueError(
+            f"`vocabulary` must have the {model.num_items} items of the model. Received: {vocabulary.num_items} items"
+        )
+    content = {VOCABULARY: _lines_of(vocabulary.items)}
+    if model.has_user_embeddings:
+        received = None if users is None else len(users)
+        if received != model.num_users:
+            raise ValueError(
+                f"`users` must be the raw ids of the model's {model.num_users} users. Received: {received}"
+            )
+        content[USERS] = _lines_of(users)
+    return content
+
+
+def _lines_of(raw: Sequence[str]) -> bytes:
     if isinstance(raw, Lines):
         return raw.content
     try:

@@ -9,16 +9,7 @@ import tensorflow as tf
 
 from bert4rec_tf.data.sequences import PAD
 from bert4rec_tf.export import item_index, ranking
-from bert4rec_tf.export.functions import (
-    HISTORIES,
-    OF_ITEMS,
-    SIGNATURES,
-    USERS,
-    defaults_of,
-    of_items,
-    with_users,
-    without_users,
-)
+from bert4rec_tf.export.functions import NAMES, functions_of, inputs_of_users
 from bert4rec_tf.export.products import FEWEST_ROWS, ItemRows
 from bert4rec_tf.export.ranking import HIDDEN
 from bert4rec_tf.foundation.errors import UserError
@@ -41,8 +32,8 @@ class EncodedRequest(NamedTuple):
 
     Attributes:
         vectors: float32 [b, d], zeros for cold users.
-        cold: bool [b], users without a known item; unknown users, if the model serves no strangers. They get the most
-            popular items.
+        cold: bool [b], users of whom the model knows nothing, who get the most popular items: unknown users if it has
+            user embeddings and serves no strangers, else those without a known item.
         seen: int32 [b, s], the items of the histories, padded with 0.
         unknown: int32 [b], how many raw ids of each history are unknown.
     """
@@ -54,7 +45,7 @@ class EncodedRequest(NamedTuple):
 
 
 class Service(tf.Module):
-    """The exported object. Its attributes are the functions named in SIGNATURES, and some of OF_ITEMS.
+    """The exported object. Its functions (`export.functions`) are its attributes.
 
     Args:
         model: a trained model.
@@ -64,7 +55,7 @@ class Service(tf.Module):
         k: default number of items to return, at most n.
         popularity_correction: default of this input, at least 0 and finite.
         users: file of raw ids, line u + 1 for user u; None if the model has no user embeddings.
-        weights: what the model reads; None for its own weights.
+        weights: the variables that the model reads.
     """
 
     def __init__(
@@ -74,61 +65,53 @@ class Service(tf.Module):
         log_shares: np.ndarray,
         log_counts: np.ndarray,
         k: int,
-        popularity_correction: float = 0.0,
-        users: Path | None = None,
-        weights: Sequence[tf.Variable] | None = None,
+        popularity_correction: float,
+        users: Path | None,
+        weights: Sequence[tf.Variable],
     ) -> None:
         super().__init__()
         # Only the variables: a Keras model as an attribute would be exported with all its layers.
         self._user_vectors, self._score_vectors = model.user_vectors, model.score_vectors
         self._item_vectors, self._similarities = model.item_vectors, model.similarities
         self._scores_are_logits, self._serves_strangers = model.scores_are_logits, model.serves_strangers
-        self._weights = [weight.value for weight in model.weights] if weights is None else list(weights)
+        self._weights = list(weights)
         self._item_rows = None if model.score_products() is None else ItemRows(model)
         # Row 0 is no item.
         self._log_shares = tf.Variable(np.append(HIDDEN, log_shares), dtype=tf.float32, name="log_shares")
         self._log_counts = tf.Variable(np.append(0, log_counts), dtype=tf.float32, name="log_counts")
         self._num_items = len(log_shares)
-        self.k, self._default_correction = k, float(popularity_correction)
+        self.k, self._default_correction = k, popularity_correction
         asset = tf.saved_model.Asset(str(items))
         self._numbers = _numbers_of_lines(asset)
         names = tf.lookup.TextFileInitializer(asset, tf.int64, _NUMBER, tf.string, _LINE)
         self._names = tf.lookup.StaticHashTable(names, default_value="")
         self._users = _numbers_of_lines(tf.saved_model.Asset(str(users))) if users else None
         # Traced once; all signatures call it.
-        self._encode = graph(self._encode_request, input_signature=[HISTORIES, USERS] if users else [HISTORIES])
-        defaults = defaults_of(k, popularity_correction)
-        functions = with_users(self, defaults) if users else without_users(self, defaults)
-        for name, function in zip(SIGNATURES, functions, strict=True):
+        self._encode = graph(self._encode_request, input_signature=inputs_of_users(model))
+        for name, function in functions_of(self, model, k, popularity_correction).items():
             setattr(self, name, function)
-        for name, function in zip(OF_ITEMS, of_items(self, model, defaults["k"]), strict=True):
-            if function is not None:
-                setattr(self, name, function)
 
     @property
-    def functions(self) -> tuple[str, ...]:
-        """The names of its functions."""
-        return tuple(name for name in (*SIGNATURES, *OF_ITEMS) if hasattr(self, name))
+    def functions(self) -> dict[str, Callable]:
+        """Its functions by their names."""
+        return {name: getattr(self, name) for name in NAMES if hasattr(self, name)}
 
     def item_index(self, recall: float, vectors: np.ndarray) -> tuple[dict[str, np.ndarray], float]:
         """Returns what `item_index.make` makes of the items. Raises UserError if scores are no products."""
         if self._item_rows is None:
             raise UserError("An index needs a model that scores by products of vectors, and this one does not")
-        item_rows, penalties = self._item_rows, self._correction(tf.constant(self._default_correction))
-        offsets = penalties(item_rows.biases(), tf.convert_to_tensor(self._log_counts))
+        item_rows, corrected = self._item_rows, self._correction(tf.constant(self._default_correction))
+        biases = corrected(item_rows.biases(), tf.convert_to_tensor(self._log_counts))
 
         def rows(items: np.ndarray) -> np.ndarray:
-            return tf.concat([item_rows.gather(items), tf.gather(offsets, items)[:, None]], axis=1).numpy()
+            return tf.concat([item_rows.gather(items), tf.gather(biases, items)[:, None]], axis=1).numpy()
 
-        @graph
-        def best(vectors: Tensor) -> Tensor:
-            def adjust(scores: Tensor, begin: Tensor, end: Tensor) -> Tensor:
-                return penalties(scores, self._log_counts[begin:end])
+        def adjust(scores: Tensor, begin: Tensor, end: Tensor) -> Tensor:
+            return corrected(scores, self._log_counts[begin:end])
 
-            return item_rows.best(vectors, self._at_most(tf.constant(item_index.K)), NOTHING, adjust)[0]
-
-        found = best(tf.constant(vectors, tf.float32)).numpy()
-        return item_index.make(rows, self._num_items, recall, vectors, found, self.k, self._default_correction)
+        k = min(item_index.K, self._num_items)
+        best = item_rows.best(tf.constant(vectors, tf.float32), k, NOTHING, adjust)[0].numpy()
+        return item_index.make(rows, self._num_items, recall, vectors, best, self.k, self._default_correction)
 
     def _encode_request(self, histories: Tensor, users: Tensor | None = None) -> EncodedRequest:
         """Encodes raw histories, string [b, any], and raw users, string [b], if the model has user embeddings."""
@@ -140,10 +123,11 @@ class Service(tf.Module):
         else:
             message = "`users` must have as many rows as `histories`"
             with tf.control_dependencies([tf.debugging.assert_equal(tf.size(users), tf.size(lengths), message)]):
-                numbers_of_users = tf.cast(self._users.lookup(users), tf.int32)
-            rows, cold = tf.maximum(numbers_of_users, 0), numbers_of_users < 0
+                rows = tf.cast(self._users.lookup(users), tf.int32)
             if self._serves_strangers:
-                rows, cold = numbers_of_users, lengths == 0
+                cold = lengths == 0
+            else:
+                rows, cold = tf.maximum(rows, 0), rows < 0
         # One column more than the longest row, because some models cannot read a width of 0.
         items = tf.pad(known.to_tensor(PAD), [[0, 0], [0, 1]])
         vectors = self._user_vectors({"users": rows, "items": items, "lengths": lengths})
@@ -208,7 +192,7 @@ class Service(tf.Module):
         items, scores = (tf.dynamic_stitch(parts, pair) for pair in zip(*pairs))
         return {"items": self._raw(items), "scores": scores, "unknown": encoded.unknown}
 
-    def score_for(self, *whom: Tensor, candidates: Tensor) -> dict[str, Tensor]:
+    def score_for(self, whom: Sequence[Tensor], candidates: Tensor) -> dict[str, Tensor]:
         """Returns the `scores` of raw candidates, string [b or 1, c]: float32 [b, c], HIDDEN for unknown ids."""
         encoded = self._encode(*whom)
         number = tf.shape(encoded.vectors)[0]

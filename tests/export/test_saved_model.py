@@ -33,6 +33,7 @@ from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.models import BprMf
 
 
 @pytest.fixture(scope="module")
@@ -370,7 +371,7 @@ def test_an_id_that_no_line_can_hold_is_refused(tmp_path, name):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_cannot_be_a_default_and_a_vocabulary_of_another_size_are_refused(tmp_path):
+def test_what_cannot_be_a_default_and_items_or_users_of_another_number_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"`k` must be at least 1\. Received: k=0"):
         ExportOptions(0)
     for strength in (-0.1, np.nan, np.inf, 1e39):
@@ -378,6 +379,10 @@ def test_what_cannot_be_a_default_and_a_vocabulary_of_another_size_are_refused(t
             ExportOptions(popularity_correction=strength)
     with pytest.raises(ValueError, match=r"must have the 2 items of the model\. Received: 30 items"):
         export(Fixed([0.0, 1.0]), VOCABULARY, tmp_path / "export")
+    factors = BprMf(NUM_ITEMS, num_users=2, hidden_dim=4)
+    for users, received in ((None, None), (["ann"], 1), (["ann", "bob", "cem"], 3)):
+        with pytest.raises(ValueError, match=f"ids of the model's 2 users. Received: {received}"):
+            export(factors, VOCABULARY, tmp_path / "export", users=users)
     assert not list(tmp_path.iterdir())
 
 
