@@ -268,10 +268,8 @@ _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 60
 _REPR.maxlevel = 3
 _REPR.maxlist = _REPR.maxdict = 4
 
-
-def _shown(value: Any) -> str:
-    """Returns a value on one line, shortened."""
-    return _REPR.repr(value)
+_shown = _REPR.repr
+"""Returns a value on one line, shortened."""
 
 
 def answer(call: Call, by_rows: bool, outputs: Outputs) -> dict[str, Any]:
