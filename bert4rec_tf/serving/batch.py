@@ -38,7 +38,7 @@ Line = tuple[str, int, str, np.float32, str]
 
 @dataclass
 class Counts:
-    """What was in the histories: users, ids in all, those unknown to the model, and users without any known one."""
+    """What was in the histories: users, ids, ids that the model does not know, and users without a known id."""
 
     users: int = 0
     ids: int = 0
@@ -83,8 +83,8 @@ def recommend_file(
         target: ends in `.csv` or `.parquet`; written atomically.
         choices: options of `recommend`.
         titles: raw id -> title, for a title column; None for no such column.
-        each: like `map`; does the parts (`part_elsewhere`) elsewhere. None for here.
-        at_once: how many parts are given to it at once.
+        each: like `map`; computes parts in other processes (`part_elsewhere`). None to compute them in this one.
+        at_once: how many parts `each` gets at once.
 
     Returns:
         What was in the histories.

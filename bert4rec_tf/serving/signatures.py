@@ -31,7 +31,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class ModelError(Exception):
-    """A call with wrong inputs (`is_client_error`), or one at which the model or the machine failed."""
+    """A call that failed: because its inputs are wrong (`is_client_error`), or the model or the machine failed."""
 
     def __init__(self, message: str, is_client_error: bool) -> None:
         super().__init__(message)
