@@ -300,6 +300,21 @@ def test_while_the_slider_moves_nothing_is_asked(browser, corrected):
         assert corrections == [0.3] and len(asked) == 2
 
 
+def test_titles_of_many_long_ids_are_shown(browser, tmp_path):
+    """More ids than one address can hold, of items that the first search has not told of."""
+    names = [f"{number:03d}{'日' * 30}" for number in range(200)]
+    vocabulary = Vocabulary(np.array(names, object), np.arange(200, 0, -1))
+    saved_model.export(Fixed(np.linspace(0, 1, 200)), vocabulary, tmp_path / "model")
+    lines = "".join(f"{name},Title {place}\n" for place, name in enumerate(names))
+    (tmp_path / "titles.csv").write_text(f"id,title\n{lines}", encoding="utf-8")
+    settings = ServerSettings(model=str(tmp_path / "model"), titles=str(tmp_path / "titles.csv"))
+    with Server(open_versions(settings)) as server, opened(browser, server) as page:
+        visit(page, names[0])
+        page.select_option("#number", "50")
+        expected = [f"Title {place}" for place in range(199, 149, -1)]
+        sync_api.expect(page.locator("#recommendations .name")).to_have_text(expected)
+
+
 def test_a_model_without_such_an_input_has_no_slider(page):
     sync_api.expect(page.locator("#popularity-field")).to_be_hidden()
 

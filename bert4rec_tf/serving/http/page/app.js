@@ -10,6 +10,8 @@ const POPULARITY = "popularity_correction";
 const EMPTY = "empty";
 const EXAMPLE_LENGTH = 3;
 const EXAMPLE_FROM = 50;
+const MAX_IDS = 50;
+const MAX_ADDRESS = 4000;
 const MAX_SIMILAR = 6;
 const MAX_TAGS = 4;
 const MAX_REASONS = 2;
@@ -44,10 +46,13 @@ async function fetchItems(parameters, signal) {
   return items.map((item) => item.id);
 }
 
+/** Fetches the titles that are not known yet, some at a time: the server reads addresses of at most 8,190 bytes. */
 async function fetchTitles(ids) {
-  const missing = [...new Set(ids)].filter((id) => !known.has(id));
-  for (let begin = 0; model.titles && begin < missing.length; begin += 50) {
-    await fetchItems(missing.slice(begin, begin + 50).map((id) => ["id", id]));
+  const missing = model.titles ? [...new Set(ids)].filter((id) => !known.has(id)) : [];
+  while (missing.length) {
+    const asked = [];
+    while (missing.length && asked.length < MAX_IDS && `${new URLSearchParams(asked)}`.length < MAX_ADDRESS) asked.push(["id", missing.shift()]);
+    await fetchItems(asked);
   }
 }
 
