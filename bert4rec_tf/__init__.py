@@ -14,7 +14,7 @@ _PUBLIC = {
     "MODELS": "bert4rec_tf.models",
     "Run": "bert4rec_tf.config.run",
     "Sequences": "bert4rec_tf.data.sequences",
-    "TimeSplit": "bert4rec_tf.runs.fitting",
+    "TimeSplit": "bert4rec_tf.config.data_names",
     "UserError": "bert4rec_tf.foundation.errors",
     "Vocabulary": "bert4rec_tf.data.sequences",
     "execute": "bert4rec_tf.runs.pipeline",

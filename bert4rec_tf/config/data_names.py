@@ -103,6 +103,19 @@ class Interactions(Settings):
         return {**dataclasses.asdict(self), "path": paths[0] if isinstance(self.path, str) else paths}
 
 
+@dataclass(frozen=True)
+class TimeSplit:
+    """Holds out what happened from a time on, for all users, in place of each user's last action.
+
+    A user's first action from then on is the test item, and the one before it the validation item.
+
+    Attributes:
+        test_from: a date, or a number like the times of the data.
+    """
+
+    test_from: str | float
+
+
 def column_options() -> dict[str, dataclasses.Field]:
     """The options of `Interactions` by name: each is a flag of the command line."""
     return {field.name: field for field in dataclasses.fields(Interactions) if field.name != "path"}

@@ -235,7 +235,10 @@ class Sequences:
 
 
 def joined(first: Sequences, second: Sequences) -> Sequences:
-    """Returns the actions of both, matched by raw ids: a user's actions in `second` follow those in `first`."""
+    """Returns the actions of both, matched by raw ids: a user's actions in `second` follow those in `first`.
+
+    What `second` holds out from a time on stays held out; `first` holds out nothing.
+    """
 
     def codes(users: bool) -> tuple[np.ndarray, np.ndarray]:
         names = [(one.users if users else one.vocabulary.items).tolist() for one in (first, second)]
@@ -248,14 +251,17 @@ def joined(first: Sequences, second: Sequences) -> Sequences:
 
     user_codes, users = codes(users=True)
     item_codes, items = codes(users=False)
-    return Sequences.from_codes(user_codes, item_codes, users, items)
+    both = Sequences.from_codes(user_codes, item_codes, users, items)
+    if second.num_later is None:
+        return both
+    later = dict(zip(second.users.tolist(), second.num_later.tolist()))
+    num_later = np.array([later.get(user, 0) for user in both.users.tolist()], np.int64)
+    return replace(both, num_later=num_later, validates_later=second.validates_later)
 
 
 def held_out_later(first: Sequences, second: Sequences) -> Sequences:
     """Returns the actions of both (`joined`). Those in `second` are held out, and the first ones choose the steps."""
-    both, later = joined(first, second), dict(zip(second.users.tolist(), second.lengths.tolist()))
-    num_later = np.array([later.get(user, 0) for user in both.users.tolist()], np.int64)
-    return replace(both, num_later=num_later, validates_later=True)
+    return joined(first, replace(second, num_later=second.lengths, validates_later=True))
 
 
 def take_rows(flat: np.ndarray, starts: np.ndarray, lengths: np.ndarray, width: int) -> np.ndarray:

@@ -35,6 +35,7 @@ class RankingTask:
         targets: [k] int32, their held-out items.
         negatives: protocol -> int32 [k, c], filled with 0 if there are fewer.
         all_items: whether to also rank the target among all items that are not in its history.
+        known: what "all items" leaves out, if that is more than the histories.
     """
 
     histories: Sequences
@@ -42,6 +43,7 @@ class RankingTask:
     targets: np.ndarray
     negatives: Mapping[str, np.ndarray]
     all_items: bool = False
+    known: Sequences | None = None
 
     @classmethod
     def of(
@@ -71,15 +73,15 @@ class RankingTask:
         return {name: np.arange(*places) for name, places in zip(self.negatives, itertools.pairwise(ends))}
 
     def seen(self, rows: np.ndarray) -> np.ndarray:
-        """Returns the items that full ranking leaves out: the distinct items of each history, without the target.
+        """Returns the items that full ranking leaves out: the distinct known items of each user, without the target.
 
         Returns:
             int32 [rows, width], ascending, with 0 in place of repeated items.
         """
-        users = self.users[rows]
-        lengths = self.histories.lengths[users]
+        users, known = self.users[rows], self.known or self.histories
+        lengths = known.lengths[users]
         width = int(lengths.max(initial=0))
-        items = np.sort(take_rows(self.histories.items, self.histories.splits[users], lengths, width), axis=1)
+        items = np.sort(take_rows(known.items, known.splits[users], lengths, width), axis=1)
         repeated = np.zeros(items.shape, bool)
         repeated[:, 1:] = items[:, 1:] == items[:, :-1]
         return np.where(repeated | (items == self.targets[rows, None]), PAD, items)

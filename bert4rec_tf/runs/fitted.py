@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 import tensorflow as tf
 
-from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.config.data_names import Interactions, TimeSplit
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
+from bert4rec_tf.config.presets import shortened_warmup
 from bert4rec_tf.config.run import ALL, SELECT, Run
 from bert4rec_tf.data.reading.features import with_features
 from bert4rec_tf.data.sequences import Sequences, Vocabulary, joined
@@ -166,8 +167,7 @@ class FittedModel:
         """Measures the model on actions that it has not learnt.
 
         Every row of the test data is one case: its item is ranked after the user's whole history. The items of the
-        user's other rows are not drawn as candidates, but count as wrong among all items. Rows of unknown users or
-        items are left out with a warning.
+        user's other rows are left out of the ranking. Rows of unknown users or items are left out with a warning.
 
         Args:
             test: as the data of `fit`.
@@ -189,18 +189,20 @@ class FittedModel:
         users, targets = users[is_known], targets[is_known]
         whole = _with_targets(known, users, targets)
         negatives = {name: draw(whole, users, num_negatives, seed) for name, draw in SAMPLERS.items()}
-        task = RankingTask(known, users, targets, negatives, all_items=True)
+        task = RankingTask(known, users, targets, negatives, all_items=True, known=whole)
         return pd.DataFrame(Ranker(self._score, self.saved.card.get("max_history")).measure(task))
 
-    def continue_training(self, more: Any, **options: Any) -> "FittedModel":
+    def continue_training(self, more: Any, split: TimeSplit | None = None, **options: Any) -> "FittedModel":
         """Trains on with new actions: starts from these weights, matched by raw ids, and learns old and new data.
 
         It starts from the best weights of `select` where there are some: they have not seen each user's last actions.
-        A split by time is not kept: the last actions are held out again, and the weights may have learnt those of
-        users who have no action after that time. A model that only counts is counted again, from all of the data.
+        Held out again are each user's last actions, and the weights may have learnt those of users without new ones.
+        With `split`, the new actions from that time on are held out, which the weights cannot have learnt. A model that
+        only counts is counted again.
 
         Args:
             more: as the data of `fit`; a user's new actions follow the known ones.
+            split: None, or the `TimeSplit` of the new actions. It is not taken over from `fit`.
             **options: as for `fit`, without what decides the model; the settings are those of this model unless named.
 
         Raises:
@@ -210,13 +212,14 @@ class FittedModel:
             raise UserError("`continue_training` needs the work directory of the training: open that")
         columns = {name: options.pop(name, None) for name in ("user", "item", "time")}
         kept = {name: options.pop(name) for name in ("workdir", "callbacks", "silent") if name in options}
-        data = joined(self._histories, given.read(more, **columns, least=1)[1])
+        data = joined(self._histories, given.read(more, **columns, split=split, least=1)[1])
         features = WorkDirectory(self.workdir).read_features()
         features |= {name: options.pop(name) for name in (ITEM_FEATURES, USER_FEATURES) if name in options}
         data = with_features(data, **features)
         run = Run.from_dict(WorkDirectory(self.workdir).read_config()["run"])
         settings = {**run.flat(), **options}
-        settings["warmup_steps"] = options.get("warmup_steps", min(settings["warmup_steps"], settings["steps"] // 10))
+        if "warmup_steps" not in options:
+            settings["warmup_steps"] = shortened_warmup(settings["warmup_steps"], run.training.steps, settings["steps"])
         run = Run.make(given.FRAME, run.model, settings.pop("seed", run.seed), **settings)
         best = self.workdir / SELECT / BEST
         start = None if MODELS[run.model].examples is None else best if best.exists() else self.workdir
@@ -306,7 +309,7 @@ def trained(
 
 
 def _with_targets(known: Sequences, users: np.ndarray, targets: np.ndarray) -> Sequences:
-    """Returns the histories with these targets behind them, so that none of a user's is drawn as a candidate."""
+    """Returns the histories with these targets behind them, so that no target of a user is another's rival."""
     owners = np.concatenate([np.repeat(np.arange(known.num_users), known.lengths), users])
     items = np.concatenate([known.items, targets])[np.argsort(owners, kind="stable")]
     splits = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=known.num_users))])

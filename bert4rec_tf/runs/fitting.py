@@ -1,11 +1,11 @@
 """From data to a trained model in one call."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bert4rec_tf.config import presets
+from bert4rec_tf.config.data_names import TimeSplit
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES, features_used
 from bert4rec_tf.config.run import ALL, SELECT, SELECT_AND_RETRAIN
 from bert4rec_tf.data.reading.features import with_features
@@ -17,19 +17,6 @@ from bert4rec_tf.runs.fitted import FittedModel, trained
 PRESET = "preset"
 HELD_OUT = {None: ALL, 0: ALL, 1: SELECT_AND_RETRAIN, 2: SELECT}
 """How many of each user's last actions the final model does not learn -> protocol."""
-
-
-@dataclass(frozen=True)
-class TimeSplit:
-    """Holds out what happened from a time on, for all users, in place of each user's last action.
-
-    A user's first action from then on is the test item, and the one before it the validation item.
-
-    Attributes:
-        test_from: a date, or a number like the times of the data.
-    """
-
-    test_from: str | float
 
 
 def fit(
@@ -84,9 +71,8 @@ def fit(
     Raises:
         UserError: for data that cannot be read or learnt from, and a setting that does not exist or fit.
     """
-    options: dict[str, Any] = {} if split is None else {"test_from": str(split.test_from)}
     columns: dict[str, Any] = {"user": user, "item": item, "time": time}
-    name, sequences, files = given.read(data, **columns, **options)
+    name, sequences, files = given.read(data, **columns, split=split)
     if validation is not None:
         if split is not None:
             raise UserError("`validation` must be left out with a `split`. Received: both")

@@ -108,6 +108,17 @@ def test_own_test_rows_are_ranked_as_plain_loops_do(learnt):
     assert list(found) == ["popular", "uniform", "full"]
 
 
+def test_a_user_s_other_test_rows_are_no_rivals(learnt):
+    more = pd.DataFrame([(user, f"i{(3 * user + shift) % 40}", 9) for user in range(60) for shift in (16, 17)])
+    ranks = []
+    for user, rows in more.set_axis(FRAME.columns, axis=1).groupby("user_id")["movieId"]:
+        scores = learnt.recommend(user=user, k=40).set_index("item")["score"]
+        ranks += [sum(scores.drop(rows.tolist()) >= scores[item]) for item in rows]
+    found = learnt.evaluate(more.set_axis(FRAME.columns, axis=1))["full"]
+    expected = plain_metrics(ranks)
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+
+
 def test_unknown_test_rows_are_left_out_and_told(learnt, capsys):
     more = pd.concat([LATER, pd.DataFrame([(99, "i1", 9), (3, "new", 9)], columns=FRAME.columns)])
     pd.testing.assert_frame_equal(learnt.evaluate(more), learnt.evaluate(LATER))
@@ -153,7 +164,7 @@ def test_data_come_in_many_forms(tmp_path, counted, monkeypatch):
 
 def test_a_column_or_split_of_data_that_are_read_already_is_refused():
     sequences = b4r.interactions(FRAME)
-    for data, options in ((sequences, {"user": "who"}), ("synthetic", {"test_from": "5"})):
+    for data, options in ((sequences, {"user": "who"}), ("synthetic", {"split": b4r.TimeSplit(5)})):
         (name,) = options
         with pytest.raises(UserError, match=f"`{name}` must be left out with .*, which has its own. Received: {name}="):
             given.read(data, **options)
@@ -180,6 +191,18 @@ def test_a_split_by_time_holds_out_everybody_s_actions_from_then_on():
     assert model.metrics["users"] == len(tested) == 6
     scores = model.recommend(history=["i0"], k=40, exclude_seen=False).set_index("item")["score"]
     counts = before["movieId"].value_counts()
+    assert scores.to_dict() == {item: counts.get(item, 0) for item in scores.index}
+
+
+def test_a_continued_training_holds_out_new_actions_from_a_time_on():
+    known = b4r.fit(FRAME, model="pop", silent=True)
+    early = [(user, f"i{(3 * user + 16) % 40}", 9) for user in range(10)] + [(60, "i1", 9), (60, "i2", 9)]
+    late = [(user, f"i{(3 * user + 18) % 40}", 11) for user in range(5)] + [(60, "i3", 12), (60, "i4", 13)]
+    more = pd.DataFrame(late + early, columns=FRAME.columns)
+    model = known.continue_training(more, split=b4r.TimeSplit(11), protocol="select_and_retrain", silent=True)
+    assert model.metrics["users"] == 6  # users 0 to 4, and the new one
+    counts = pd.concat([FRAME["movieId"], pd.DataFrame(early)[1]]).value_counts()
+    scores = model.recommend(history=["i0"], k=40, exclude_seen=False).set_index("item")["score"]
     assert scores.to_dict() == {item: counts.get(item, 0) for item in scores.index}
 
 

@@ -85,6 +85,13 @@ def make_run(
     return run
 
 
+def shortened_warmup(warmup_steps: int, steps: int, asked: Any) -> int:
+    """Returns the warm-up for `asked` steps in place of `steps`: in proportion or a tenth, but never a longer one."""
+    if not isinstance(asked, int):
+        return warmup_steps  # such steps are refused later
+    return min(warmup_steps, max(asked * warmup_steps // steps, asked // 10))
+
+
 def _base(entry: Preset, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the preset's settings that the given ones leave open."""
     base, protocol = dict(entry.settings), settings.get("protocol")
@@ -95,10 +102,9 @@ def _base(entry: Preset, settings: Mapping[str, Any]) -> dict[str, Any]:
         base |= {"protocol": SELECT_AND_RETRAIN, **entry.search}
     if not is_fixed and protocol == FIXED:
         base.pop("patience", None)  # nothing is measured during a fixed training
-    given = settings.get("steps")
-    if isinstance(given, int):  # what else it may be is refused later
+    if "steps" in settings:
         steps, warmup = (base.get(name, getattr(TrainingSettings, name)) for name in ("steps", "warmup_steps"))
-        base["warmup_steps"] = min(warmup, max(given * warmup // steps, given // 10))
+        base["warmup_steps"] = shortened_warmup(warmup, steps, settings["steps"])
     return {name: value for name, value in base.items() if name not in settings}
 
 

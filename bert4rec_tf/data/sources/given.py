@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf.config.data_names import OWN, Interactions
+from bert4rec_tf.config.data_names import OWN, Interactions, TimeSplit
 from bert4rec_tf.data.reading import conversion, tables
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import datasets
@@ -14,23 +14,31 @@ FRAME = f"{OWN}frame"
 
 
 def read(
-    data: Any, user: str | None = None, item: str | None = None, time: str | None = None, least: int = 2, **options: Any
+    data: Any,
+    user: str | None = None,
+    item: str | None = None,
+    time: str | None = None,
+    split: TimeSplit | None = None,
+    least: int = 2,
 ) -> tuple[str, Sequences, Interactions | None]:
     """Returns the name, the sequences, and the user's own files if the data came from some.
 
     Args:
         data: a pandas DataFrame or an Arrow table; a path, a pattern or several of them; the name of a data set; or
             `Sequences`.
-        user, item, time, **options: the fields of `Interactions`, refused with data that have their own.
+        user, item, time: the columns; None to guess them.
+        split: by time; None for none.
         least: users with fewer actions are left out.
     """
-    columns = {"user_column": user, "item_column": item, "time_column": time, **options}
-    named = [(name.removesuffix("_column"), value) for name, value in columns.items() if value is not None]
     is_known = isinstance(data, str) and data in datasets.DATASETS
-    if named and (is_known or isinstance(data, (Sequences, Interactions))):
+    if is_known or isinstance(data, (Sequences, Interactions)):
         what = f"the data set {data!r}" if is_known else f"`{type(data).__name__}`"
-        name, value = named[0]
-        raise UserError(f"`{name}` must be left out with {what}, which has its own. Received: {name}={value}")
+        for name, value in {"user": user, "item": item, "time": time, "split": split}.items():
+            if value is not None:
+                raise UserError(f"`{name}` must be left out with {what}, which has its own. Received: {name}={value}")
+    columns: dict[str, Any] = {"user_column": user, "item_column": item, "time_column": time}
+    if split is not None:
+        columns["test_from"] = str(split.test_from)
     if isinstance(data, Sequences):
         return FRAME, data, None
     if is_known:
