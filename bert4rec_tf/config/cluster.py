@@ -8,7 +8,7 @@ from typing import Any
 from bert4rec_tf.foundation.errors import UserError
 
 VARIABLE = "TF_CONFIG"
-ROLES = ("chief", "worker")
+CHIEF, WORKER = "chief", "worker"
 
 
 @dataclass(frozen=True)
@@ -22,22 +22,25 @@ class Cluster:
     def read(cls) -> "Cluster | None":
         """Returns the machines of TF_CONFIG; None if it is not set or names one machine only.
 
-        Raises UserError if it cannot be understood, or has other roles than "chief" and "worker".
+        Raises UserError if it cannot be understood, or has several chiefs or other roles than "chief" and "worker".
         """
         text = os.environ.get(VARIABLE)
         if not text:
             return None
         try:
             content: Any = json.loads(text)
-            jobs = {role: list(addresses) for role, addresses in content.get("cluster", {}).items()}
+            jobs = content.get("cluster", {})
+            if any(isinstance(addresses, str) for addresses in jobs.values()):
+                raise TypeError("the addresses must be a list")
+            sizes = {role: len(addresses) for role, addresses in jobs.items()}
             role, number = str(content.get("task", {}).get("type")), int(content.get("task", {}).get("index", -1))
         except (ValueError, TypeError, AttributeError) as error:
             raise UserError(f"`{VARIABLE}` must be JSON with a cluster and a task. Received: {text}") from error
-        count = sum(map(len, jobs.values()))
+        count, chiefs = sum(sizes.values()), sizes.get(CHIEF, 0)
         if count <= 1:
             return None
-        if not set(jobs) <= set(ROLES) or role not in jobs or not 0 <= number < len(jobs[role]):
+        if not set(sizes) <= {CHIEF, WORKER} or chiefs > 1 or not 0 <= number < sizes.get(role, 0):
             raise UserError(
                 f"`{VARIABLE}` must have workers, at most one chief, and a task that is one of them. Received: {text}"
             )
-        return cls(number if role == ROLES[0] else len(jobs.get(ROLES[0], ())) + number, count)
+        return cls(number if role == CHIEF else chiefs + number, count)

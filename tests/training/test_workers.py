@@ -45,6 +45,8 @@ def test_without_tf_config_there_is_one_machine(monkeypatch):
         config("worker", 2, worker=["a:1", "b:1"]),
         config("worker", -1, worker=["a:1", "b:1"]),
         config("chief", 0, worker=["a:1", "b:1"]),
+        config("chief", 1, chief=["a:1", "b:1"], worker=["c:1"]),
+        config("worker", 0, worker="a:1,b:1"),
     ],
 )
 def test_what_tf_config_cannot_be_is_an_error(monkeypatch, text):
