@@ -21,9 +21,7 @@ def make_parser() -> Parser:
     data = made.add_mutually_exclusive_group(required=True)
     data.add_argument("--dataset", help=f"a data set: {', '.join(datasets.DATASETS)}")
     data.add_argument("--interactions", metavar="FILE", help="your own file, pattern or folder of Parquet files")
-    made.add_argument(
-        "--source", choices=SOURCES, default="processed", help="file of a data set: the authors' or the publisher's"
-    )
+    made.add_argument("--source", choices=SOURCES, help="file of a data set: the authors' (default) or the publisher's")
     made.add_argument("--data_dir", type=path_argument, help="folder of downloaded and converted data")
     made.add_argument("--plot", type=path_argument, metavar="FILE.png", help="also draw the distributions")
     for field in column_options().values():
@@ -39,7 +37,13 @@ def main(arguments: list[str]) -> None:
         check_plot(given.plot)
     if given.dataset is not None and options:
         raise UserError(f"--{next(iter(options))} needs --interactions=FILE")
-    data = Interactions(given.interactions, **options) if given.dataset is None else named(given.dataset, given.source)
+    if given.dataset is None and given.source is not None:
+        raise UserError("--source cannot be used with --interactions")
+    data: Interactions | str
+    if given.dataset is None:
+        data = Interactions(given.interactions, **options)
+    else:
+        data = named(given.dataset, given.source or SOURCES[0])
     sequences, report = datasets.load_with_report(data, given.data_dir)
     name = data if isinstance(data, str) else data.name
     print(datasets.describe(name, sequences, report))

@@ -88,6 +88,7 @@ def test_help_calls_the_program_by_its_name(monkeypatch, capsys):
         ([], "one of the arguments --dataset --interactions is required"),
         (["--dataset=synthetic", "--interactions=a.csv"], "not allowed with"),
         (["--dataset=synthetic", "--min_user_actions=5"], "--min_user_actions needs --interactions"),
+        (["--interactions=a.csv", "--source=raw"], "--source cannot be used with --interactions"),
         (["--dataset=synthetic", "--plot=a.jpg"], "`plot` must end in .png"),
         (["--dataset=synthetic", "--plot=absent/a.png"], "absent: no such folder"),
         (["--dataset=beaty"], "Did you mean 'beauty'"),
