@@ -203,8 +203,8 @@ class WorkDirectory:
             )
         try:
             Run.from_dict(content["run"])
-            content["data_fingerprint"], content["vocabulary_fingerprint"], {**content["environment"]}
-            content["num_users"], content["users_fingerprint"]
+            content["data_fingerprint"], content["vocabulary_fingerprint"], content["users_fingerprint"]
+            content["num_users"], {**content["environment"], **content.get("features", {})}
             interactions_of(content)
             initial_of(content)
             if content["digest"] != digest_of(content["run"]):

@@ -160,6 +160,7 @@ OF_RUNS = [
         )
         for key, flags in {"digest": AGAIN, "environment": AGAIN, "run": EXPORT, "data_fingerprint": EVALUATE}.items()
     ],
+    of_run("features of lists", EXPORT, *NO_RECORD, set_up=recorded(lambda content: content.update(features=[]))),
     of_run("a run of lists", EXPORT, *NO_RECORD, set_up=recorded(lambda content: content.update(run=[]))),
     of_run(
         "settings of lists", EXPORT, *NO_RECORD, set_up=recorded(lambda content: content["run"].update(training=[]))
