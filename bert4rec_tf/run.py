@@ -4,8 +4,8 @@
     python -m bert4rec_tf.run --dataset=beauty --workdir=runs/beauty
     python -m bert4rec_tf.run --interactions=ratings.csv --workdir=runs/own
 
-Settings come from a preset (--preset=fast, released or table2), and each is also a flag. Run the same command again to
-resume: finished parts are not repeated, except the evaluation on the test items.
+Settings come from a preset (--preset=fast, best, released or table2), and each is also a flag. Run the same command
+again to resume: finished parts are not repeated, except the evaluation on the test items.
 """
 
 import functools
@@ -40,7 +40,7 @@ from bert4rec_tf.runs.workdir import WorkDirectory, interactions_of
 
 FLAGS = flags.FLAGS
 SAVED_MODEL_ONLY = ("k", "with_histories", "with_index", "export_dtype")
-"""Flags of an export as a SavedModel."""
+"""Flags of an export as a SavedModel, beside --popularity_correction, which is also one of an evaluation."""
 
 MODES = ("all", "prepare", "train", "evaluate", "export")
 TRAINS = ("all", "train")
@@ -213,7 +213,8 @@ def check_export_flags() -> None:
     if FLAGS.mode != "export":
         refuse(["format"], f"needs --mode=export. Received: mode={FLAGS.mode}")
     if FLAGS.format != SAVED_MODEL:
-        refuse(SAVED_MODEL_ONLY, f"needs --format={SAVED_MODEL}. Received: format={FLAGS.format}")
+        names = ("popularity_correction", *SAVED_MODEL_ONLY)
+        refuse(names, f"needs --format={SAVED_MODEL}. Received: format={FLAGS.format}")
     if FLAGS.with_index is not None:
         item_index.check_recall("with_index", FLAGS.with_index)
         item_index.needed()
@@ -378,8 +379,9 @@ def run_options(interactions: Interactions | None) -> dict[str, Any]:
 def export(workdir: WorkDirectory, sequences: Sequences | None) -> None:
     """Exports what the flags say. `sequences` are for the histories and the index; None where neither is asked for."""
     histories = index = None
-    if FLAGS.with_histories is not None:
+    if FLAGS.with_histories is not None or FLAGS.with_index is not None:
         workdir.check_data(sequences)
+    if FLAGS.with_histories is not None:
         histories = Histories.of(sequences, FLAGS.with_histories)
     if FLAGS.with_index is not None:
         index = IndexRequest(FLAGS.with_index, sequences)

@@ -9,8 +9,8 @@ import sys
 import pytest
 from support import commands
 from support.commands import contents
-from support.damages import OF_RUNS
-from support.mistakes import AGAIN, EVALUATE, OF_FILES, OF_FLAGS, OF_FOLDERS, flipped, lines, text
+from support.damages import OF_RUNS, other_data
+from support.mistakes import AGAIN, EVALUATE, EXPORT, OF_FILES, OF_FLAGS, OF_FOLDERS, flipped, lines, text
 from support.shards import records_of, values
 from support.trainings import small_and_quick
 
@@ -68,6 +68,13 @@ def test_mistakes_have_names_of_their_own():
 def test_settings_beyond_the_memory_end_in_one_line(copy):
     ended = commands.run(*AGAIN.split(), "--hidden_dim=1000000000000", "--workdir=new", cwd=copy)
     assert "There is not enough memory for these settings; reduce the largest" in commands.refused(ended)
+
+
+def test_an_index_is_not_measured_on_other_data(copy):
+    pytest.importorskip("faiss")
+    other_data(copy / "work")
+    ended = commands.run(*EXPORT.split(), "--data_dir=.", "--with_index=0.5", cwd=copy)
+    assert "work: was made from other data than 'beauty'" in commands.refused(ended)
 
 
 # What is put right by itself, and told

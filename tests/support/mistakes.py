@@ -105,6 +105,11 @@ OF_FLAGS = [
     of_flags("an unknown format", "--mode=export --workdir=work --format=onyx", "format: 'onyx'. Did you mean 'onnx'?"),
     of_flags("a format of no export", f"{SYNTHETIC} --format=onnx", "--format needs --mode=export", "mode=all"),
     of_flags("items of no SavedModel", f"{EXPORT} --format=onnx --k=3", "--k needs --format=saved_model"),
+    of_flags(
+        "a correction of no SavedModel",
+        f"{EXPORT} --format=onnx --popularity_correction=0.3",
+        "--popularity_correction needs --format=saved_model",
+    ),
     of_flags("a workdir of nobody", f"{SYNTHETIC} --workdir=~nobody-at-all/x", "~nobody-at-all/x: no such user"),
     of_flags(
         "data of nobody",
