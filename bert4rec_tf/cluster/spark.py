@@ -27,7 +27,7 @@ from bert4rec_tf.data.examples import preparation
 from bert4rec_tf.data.examples.cloze import Numbering
 from bert4rec_tf.data.examples.preparation import Plan
 from bert4rec_tf.data.examples.tfrecords import Shards
-from bert4rec_tf.data.parts import actions_fingerprints, training_counts
+from bert4rec_tf.data.parts import actions_fingerprints
 from bert4rec_tf.data.reading import conversion, grouping
 from bert4rec_tf.data.reading.conversion import Report
 from bert4rec_tf.data.reading.times import Times
@@ -307,7 +307,7 @@ class SparkExperiment(Experiment):
             return measuring.joined(blocks, self.sequences.num_items, stage)
 
     def counted(self, name: str) -> Recommender:
-        counts = np.append(0, sum(self.over_parts(training_counts, measured_phase(self.run))))
+        counts = np.append(0, self.training_counts(measured_phase(self.run)))
         model = MODELS[name](self.sequences.num_items)
         if isinstance(model, ItemCooccurrence):
             with self._stage(name) as stage:

@@ -13,10 +13,10 @@ MOST = 3.4e38
 """What float32 can hold."""
 
 
-def parse(given: str) -> float | str:
+def parse(given: float | str) -> float | str:
     """Returns alpha, or CHOOSE. Raises UserError for other text, and as `check` does."""
     if given == CHOOSE:
-        return given
+        return CHOOSE
     try:
         alpha = float(given)
     except ValueError:

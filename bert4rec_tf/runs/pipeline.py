@@ -1,4 +1,4 @@
-"""One run: prepare, train, evaluate, export. Used by the command line, notebooks and sweeps."""
+"""One run: prepare, train, evaluate. Used by the command line, notebooks and sweeps."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.config.popularity import CHOOSE, CORRECTION, check
+from bert4rec_tf.config.popularity import CHOOSE, CORRECTION, parse
 from bert4rec_tf.config.run import ALL, RETRAIN, SELECT, TRAININGS, Run
 from bert4rec_tf.data import parts
 from bert4rec_tf.data.examples import batches, in_memory, preparation
@@ -107,16 +107,14 @@ class Experiment:
     def __post_init__(self) -> None:
         self.split = LeaveOneOut(self.sequences)
         check_features(self.run, self.sequences.features)
-        useless = self._useless()
-        if useless:
+        if useless := self._useless():
             raise UserError(f"{useless}. Received: dataset={self.run.dataset}")
         initial = self._checked_source()
         self.workdir.initialize(self.run, self.sequences, environment(), self.interactions, initial)
         if self.source is not None:
             with self.workdir.lock():
                 warm_start.keep(self.source, self.workdir)
-        counts = sum(self.over_parts(parts.training_counts, phases(self.run)[-1]))
-        self.workdir.keep_training_counts(np.asarray(counts))
+        self.workdir.keep_training_counts(self.training_counts(phases(self.run)[-1]))
         if has_user_embeddings(self.run):
             self.workdir.keep_users(self.sequences.users)
 
@@ -148,6 +146,10 @@ class Experiment:
     def training_part(self, phase: str) -> Sequences:
         """Returns what a training learns from."""
         return parts.training_part(self.sequences, phase)
+
+    def training_counts(self, phase: str) -> np.ndarray:
+        """Returns how often each item occurs in what a training learns from, int64 [n]."""
+        return np.asarray(sum(self.over_parts(parts.training_counts, phase)))
 
     def over_parts(self, function: Callable, *arguments: Any) -> list[Any]:
         """Returns `function(part, *arguments)` of every part of the sequences. Here, one part holds them all."""
@@ -221,10 +223,11 @@ class Experiment:
             popularity_correction: alpha; the model is also measured with it (`evaluation.popularity`). Or CHOOSE, for
                 the alpha that is best on the validation items.
         """
+        alpha = parse(popularity_correction)
         with self.workdir.lock():
             with self.team.watched():
                 ranked = self.rank(model, title=None if self.silent else "measuring on test")
-                correction = self._measure_corrected(model, popularity_correction)
+                correction = self._measure_corrected(model, alpha)
             if not self.team.is_chief:
                 return {}
             kept = {f"{protocol}_candidates": found for protocol, found in ranked.num_candidates.items()}
@@ -245,7 +248,11 @@ class Experiment:
                 **({} if self.initial is None else {"initial": self.initial}),
                 **correction,
                 **measure_baselines(
-                    self.run, self.split, ranked.num_candidates, self._measure_counted, lambda: self._test_task
+                    self.run,
+                    self.split,
+                    ranked.num_candidates,
+                    lambda name: self._metrics(self.rank(self.counted(name))),
+                    lambda: self._test_task,
                 ),
                 **self._trainings(),
             }
@@ -269,28 +276,23 @@ class Experiment:
     @cached_property
     def _history_counts(self) -> np.ndarray:
         """How often each item occurs before the test items, int64 [n]."""
-        return np.asarray(sum(self.over_parts(parts.training_counts, RETRAIN)))
+        return self.training_counts(RETRAIN)
 
     def _metrics(self, ranked: Ranked) -> Metrics:
         return ranked.metrics(self._history_counts, self.sequences.num_users)
-
-    def _measure_counted(self, name: str) -> Metrics:
-        return self._metrics(self.rank(self.counted(name)))
 
     def _cold(self, ranks: np.ndarray) -> dict[str, Any]:
         """Returns the metrics among all items of the targets that training saw seldom, and of the others."""
         counts = self.training_part(measured_phase(self.run)).counts()
         return {"below": COLD_BELOW, **cold_metrics(ranks, counts[self.split.targets("test")])}
 
-    def _measure_corrected(self, model: Recommender, correction: float | str) -> dict[str, Any]:
-        """Returns the entry of `metrics.json` about the corrected ranking; none for a correction of 0."""
-        entry: dict[str, Any] = {"alpha": correction}
-        if correction == CHOOSE:
-            entry = self._choose_correction(model)
-        elif not check(float(correction)):
+    def _measure_corrected(self, model: Recommender, alpha: float | str) -> dict[str, Any]:
+        """Returns the entry of `metrics.json` about the corrected ranking; none for an alpha of 0."""
+        if not alpha:
             return {}
-        counts = sum(self.over_parts(parts.training_counts, measured_phase(self.run)))
-        ranked = self.rank(model, (popularity.log_counts(np.asarray(counts)), float(entry["alpha"])))
+        entry = self._choose_correction(model) if alpha == CHOOSE else {"alpha": alpha}
+        counts = popularity.log_counts(self.training_counts(measured_phase(self.run)))
+        ranked = self.rank(model, (counts, entry["alpha"]))
         return {CORRECTION: {**entry, "test": self._metrics(ranked)}}
 
     def _choose_correction(self, model: Recommender) -> dict[str, Any]:
@@ -431,13 +433,13 @@ def execute(run: Run, popularity_correction: float | str = 0.0, **options: Any) 
         popularity_correction: as for `Experiment.evaluate`.
         **options: as for `open_experiment`.
     """
+    alpha = parse(popularity_correction)  # reports a mistake before a long training
     experiment = open_experiment(run, **options)
     with experiment.workdir.lock():
         experiment.prepare()
         model = experiment.train()
-        return Result(
-            experiment.evaluate(model, popularity_correction), model, experiment.sequences, experiment.workdir.path
-        )
+        content = experiment.evaluate(model, alpha)
+    return Result(content, model, experiment.sequences, experiment.workdir.path)
 
 
 def _candidate_ranker(model: Recommender, strategy: tf.distribute.Strategy | None) -> Ranker:

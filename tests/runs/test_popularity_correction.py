@@ -12,7 +12,7 @@ from bert4rec_tf.evaluation.metrics import PROTOCOLS
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.runs.exporting import export
-from bert4rec_tf.runs.pipeline import Experiment
+from bert4rec_tf.runs.pipeline import Experiment, execute
 from bert4rec_tf.runs.workdir import WorkDirectory
 
 RNG = np.random.default_rng(1)
@@ -28,6 +28,13 @@ def experiment(folder, model="pop", **settings):
 def test_without_a_correction_there_is_none_in_the_results(tmp_path):
     one = experiment(tmp_path)
     assert "popularity_correction" not in one.evaluate(one.train())
+
+
+def test_a_correction_that_is_none_is_refused_before_the_training(tmp_path):
+    for given in ("much", -1):
+        with pytest.raises(UserError, match="`popularity_correction` must be"):
+            execute(presets.make_run("synthetic", "pop"), given, sequences=SEQUENCES, workdir=tmp_path / "work")
+    assert not (tmp_path / "work").exists()
 
 
 def test_a_huge_correction_puts_the_popular_items_last(tmp_path):
