@@ -27,25 +27,19 @@ def _train_negatives(default: int) -> Any:
     return _size(default, "unseen items per example, drawn again in every epoch", changeable=True)
 
 
-def _initial_vectors() -> Any:
-    return setting(
-        "random",
-        "item vectors before training: random; or cooccurrence, from how often items stand near each other",
-        choices=("random", "cooccurrence"),
-        changeable=True,
-        newer=True,
-    )
-
-
 NO, ADD, ALONE = "no", "add", "alone"
 """Values of `use_item_features`."""
 
 ITEM_FEATURES, USER_FEATURES = "item_features", "user_features"
 
+CROSS_ENTROPY, SAMPLED_SOFTMAX, GBCE = "cross_entropy", "sampled_softmax", "gbce"
+SAMPLED = (SAMPLED_SOFTMAX, GBCE)
+"""The losses that look at a sample of the items, which all targets of a batch share."""
+
 
 @dataclass(frozen=True)
-class FeatureSettings(Settings):
-    """What models with attention can know of items and users beside their ids (docs/features.md)."""
+class AttentionSettings(Settings):
+    """What BERT4Rec and SASRec share: features (docs/features.md), initial item vectors, and losses over a sample."""
 
     use_item_features: str = setting(
         NO,
@@ -63,36 +57,13 @@ class FeatureSettings(Settings):
     user_replacement: float = _rate(
         0.1, "probability that a training example has another user's vector (with a vector of the user)", newer=True
     )
-
-    @property
-    def reads_users(self) -> bool:
-        """Whether an input needs its user."""
-        return self.user_embedding or self.use_user_features
-
-    @property
-    def features_used(self) -> tuple[str, ...]:
-        """ITEM_FEATURES, USER_FEATURES, both or none."""
-        used = {ITEM_FEATURES: self.use_item_features != NO, USER_FEATURES: self.use_user_features}
-        return tuple(name for name, is_used in used.items() if is_used)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.use_item_features == ALONE and getattr(self, "initial_vectors", "random") != "random":
-            raise UserError(
-                "`initial_vectors` must be random with use_item_features=alone, which leaves items no vectors of their "
-                "own. Received: initial_vectors=cooccurrence"
-            )
-
-
-CROSS_ENTROPY, SAMPLED_SOFTMAX, GBCE = "cross_entropy", "sampled_softmax", "gbce"
-SAMPLED = (SAMPLED_SOFTMAX, GBCE)
-"""The losses that look at a sample of the items, which all targets of a batch share."""
-
-
-@dataclass(frozen=True)
-class SampledLossSettings(FeatureSettings):
-    """What the losses of SAMPLED draw. The others do not use it."""
-
+    initial_vectors: str = setting(
+        "random",
+        "item vectors before training: random; or cooccurrence, from how often items stand near each other",
+        choices=("random", "cooccurrence"),
+        changeable=True,
+        newer=True,
+    )
     shared_negatives: int = _size(
         4096, "items that a batch draws for sampled_softmax and gbce", changeable=True, newer=True
     )
@@ -112,9 +83,28 @@ class SampledLossSettings(FeatureSettings):
         newer=True,
     )
 
+    @property
+    def reads_users(self) -> bool:
+        """Whether an input needs its user."""
+        return self.user_embedding or self.use_user_features
+
+    @property
+    def features_used(self) -> tuple[str, ...]:
+        """ITEM_FEATURES, USER_FEATURES, both or none."""
+        used = {ITEM_FEATURES: self.use_item_features != NO, USER_FEATURES: self.use_user_features}
+        return tuple(name for name, is_used in used.items() if is_used)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.use_item_features == ALONE and self.initial_vectors != "random":
+            raise UserError(
+                "`initial_vectors` must be random with use_item_features=alone, which leaves items no vectors of their "
+                "own. Received: initial_vectors=cooccurrence"
+            )
+
 
 @dataclass(frozen=True)
-class BERT4RecSettings(SampledLossSettings):
+class BERT4RecSettings(AttentionSettings):
     """The architecture of section 3 (`models.bert4rec.BERT4Rec`)."""
 
     max_length: int = setting(50, "N: the longest input, the mask token included", at_least=2, changeable=True)
@@ -134,7 +124,6 @@ class BERT4RecSettings(SampledLossSettings):
         changeable=True,
         newer=True,
     )
-    initial_vectors: str = _initial_vectors()
     initial_layers: str = setting(
         "random",
         "weights of the layers before training: random; or identity, which lets the item vectors pass from the history "
@@ -151,8 +140,10 @@ class BERT4RecSettings(SampledLossSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._derive("num_heads", max(1, self.hidden_dim // 32))
-        self._derive("intermediate_dim", 4 * self.hidden_dim)
+        derived = {"num_heads": max(1, self.hidden_dim // 32), "intermediate_dim": 4 * self.hidden_dim}
+        for name, value in derived.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
         _check_heads(self.num_heads, self.hidden_dim)
 
 
@@ -251,7 +242,7 @@ class CaserSettings(Settings):
 
 
 @dataclass(frozen=True)
-class SASRecSettings(SampledLossSettings):
+class SASRecSettings(AttentionSettings):
     """The settings of `models.sasrec.SASRec`."""
 
     max_length: int = _size(50, "how many of a history's last items are read", changeable=True)
@@ -260,7 +251,6 @@ class SASRecSettings(SampledLossSettings):
     num_heads: int = _size(1, "attention heads")
     dropout: float = _rate(0.5, "dropout of embeddings, attention and networks")
     loss: str = setting("binary", "the training loss", choices=("binary", CROSS_ENTROPY, *SAMPLED), changeable=True)
-    initial_vectors: str = _initial_vectors()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -285,7 +275,7 @@ MASKED_MODEL = "bert4rec"
 """The model that is trained on masked histories, the only one that uses `MaskingSettings`."""
 
 ATTENTION_MODELS = ("bert4rec", "sasrec")
-"""The models with `FeatureSettings`. Only they can compute in bfloat16: the others would gain little."""
+"""The models with `AttentionSettings`. Only they can compute in bfloat16: the others would gain little."""
 
 
 def features_used(model: str, given: Collection[str]) -> dict[str, Any]:

@@ -7,13 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from bert4rec_tf.config.model_settings import (
-    ATTENTION_MODELS,
-    MASKED_MODEL,
-    MODEL_SETTINGS,
-    SAMPLED,
-    FeatureSettings,
-)
+from bert4rec_tf.config.model_settings import ATTENTION_MODELS, MASKED_MODEL, MODEL_SETTINGS, SAMPLED, AttentionSettings
 from bert4rec_tf.config.settings import Settings, described, setting
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 
@@ -202,13 +196,13 @@ class Run:
 
     @property
     def reads_users(self) -> bool:
-        """Whether the settings ask a model with `FeatureSettings` to know its users."""
-        return isinstance(self.architecture, FeatureSettings) and self.architecture.reads_users
+        """Whether the settings ask a model with `AttentionSettings` to know its users."""
+        return isinstance(self.architecture, AttentionSettings) and self.architecture.reads_users
 
     @property
     def features_used(self) -> tuple[str, ...]:
         """The kinds of features that the model reads."""
-        return self.architecture.features_used if isinstance(self.architecture, FeatureSettings) else ()
+        return self.architecture.features_used if isinstance(self.architecture, AttentionSettings) else ()
 
     @property
     def digest(self) -> str:

@@ -88,10 +88,6 @@ class Settings:
         left_out = {one.name for one in fields if one.metadata.get("newer") and getattr(self, one.name) == one.default}
         return {name: value for name, value in dataclasses.asdict(self).items() if name not in left_out}
 
-    def _derive(self, name: str, value: Any) -> None:
-        if getattr(self, name) is None:
-            object.__setattr__(self, name, value)
-
 
 def described(field: dataclasses.Field) -> str:
     """Returns what a setting means, and its choices unless the text names them."""

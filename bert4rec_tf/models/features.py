@@ -36,7 +36,7 @@ def feature_means(vectors: Tensor, features: Features, before: int = 0, after: i
 
 
 class FeatureRecommender(Recommender):
-    """A model that can read features of items and users, and users themselves (`FeatureSettings`).
+    """A model that can read features of items and users, and users themselves (`AttentionSettings`).
 
     Attributes:
         own_items: the items' own vectors, padding and special tokens among them; with `use_item_features=alone`, only

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES, FeatureSettings
+from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES, AttentionSettings
 from bert4rec_tf.config.settings import Settings
 from bert4rec_tf.data.features import Features
 from bert4rec_tf.data.sequences import Sequences
@@ -90,10 +90,10 @@ class Recommender(keras.Model):
         of_keras = {name: options.pop(name) for name in KERAS_OPTIONS if name in options}
         super().__init__(**of_keras)
         self.settings = settings_of(type(self).settings_type, settings, options)
-        if sharded is not None and not isinstance(self.settings, FeatureSettings):
+        if sharded is not None and not isinstance(self.settings, AttentionSettings):
             raise ValueError(f"`sharded` must be None for {type(self).__name__}")
         self.num_items = check_size("num_items", num_items)
-        of_users = isinstance(self.settings, FeatureSettings) and self.settings.reads_users
+        of_users = isinstance(self.settings, AttentionSettings) and self.settings.reads_users
         self.has_user_embeddings = type(self).has_user_embeddings or of_users
         if (num_users is not None) != self.has_user_embeddings:
             wanted = "a number" if self.has_user_embeddings else "left out"
@@ -244,7 +244,7 @@ def _checked(
     """Returns the features of a constructor. Raises ValueError if they are not those that the settings use."""
     features = {name: one if isinstance(one, Features) else Features.from_dict(one) for name, one in given.items()}
     rows = {ITEM_FEATURES: num_items, USER_FEATURES: num_users}
-    wanted = {name: rows[name] for name in settings.features_used} if isinstance(settings, FeatureSettings) else {}
+    wanted = {name: rows[name] for name in settings.features_used} if isinstance(settings, AttentionSettings) else {}
     found = {name: len(one.lengths) for name, one in features.items()}
     if found != wanted:
         raise ValueError(f"`features` must have so many rows: {wanted}. Received: {found}")
