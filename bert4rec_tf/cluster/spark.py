@@ -49,6 +49,16 @@ except ImportError as error:
     raise UserError("--engine=spark needs pyspark: pip install 'bert4rec-tf[spark]'") from error
 
 
+@contextlib.contextmanager
+def errors_in_one_line() -> Iterator[None]:
+    """Makes a UserError of Spark's errors inside the block, with the last line that says why."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if "Error: " in line or "Exception: " in line]
+        raise UserError(f"Spark: {(lines or [str(error)])[-1][:500]}") from error
+
+
 class Spark:
     """A Spark session, as functions over lists.
 
@@ -56,6 +66,7 @@ class Spark:
         master: as Spark names it, such as `spark://host:7077` or `local[2]`; None for Spark's own configuration.
     """
 
+    @errors_in_one_line()
     def __init__(self, master: str | None) -> None:
         self.data = Path()  # the file of the data that were loaded
         home = os.environ.get("JAVA_HOME")
@@ -63,7 +74,7 @@ class Spark:
             raise UserError("--engine=spark needs Java 17 or newer: no `java` in JAVA_HOME or on the PATH")
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = SparkSession.builder.appName("bert4rec")
-        self.session = said(lambda: (builder.master(master) if master else builder).getOrCreate())
+        self.session = (builder.master(master) if master else builder).getOrCreate()
         self.session.sparkContext.setLogLevel("ERROR")
 
     @property
@@ -71,8 +82,9 @@ class Spark:
         """Twice as many tasks as Spark works on at the same time."""
         return 2 * self.session.sparkContext.defaultParallelism
 
+    @errors_in_one_line()
     def map(self, function: Callable, *arguments: Iterable) -> list[Any]:
-        """Like the built-in `map`, with a task for each call. A UserError in one is that of the first that has one."""
+        """Like the built-in `map`, with a task for each call. Raises the UserError of the first call that has one."""
         calls = list(zip(*arguments))
         if not calls:
             return []
@@ -83,7 +95,7 @@ class Spark:
             except UserError as error:
                 return None, str(error)
 
-        found = said(lambda: self.session.sparkContext.parallelize(calls, len(calls)).map(attempt).collect())
+        found = self.session.sparkContext.parallelize(calls, len(calls)).map(attempt).collect()
         for _, mistake in found:
             if mistake is not None:
                 raise UserError(mistake)
@@ -93,6 +105,7 @@ class Spark:
         """Returns what one task returns."""
         return self.map(function, *([argument] for argument in arguments))[0]
 
+    @errors_in_one_line()
     def regroup(
         self,
         make: Callable[[int], Iterable[pa.RecordBatch]],
@@ -116,8 +129,9 @@ class Spark:
 
         rows = self.session.range(0, number, 1, number).mapInArrow(made, columns)
         groups = rows.groupBy(columns.split()[0]).applyInArrow(written, "value long")
-        return [row["value"] for row in said(groups.collect)]
+        return [row["value"] for row in groups.collect()]
 
+    @errors_in_one_line()
     def load(self, asked: Interactions, folder: Path) -> tuple[Sequences, Report]:
         """Does what `conversion.converted` does, and writes the same file, which becomes `data`.
 
@@ -138,15 +152,6 @@ class Spark:
     def experiment(self, *arguments: Any, **options: Any) -> "SparkExperiment":
         """Returns an experiment (`Experiment`) with the data of `load`."""
         return SparkExperiment(*arguments, **options, spark=self, data=self.data)
-
-
-def said(action: Callable[[], Any]) -> Any:
-    """Returns what an action of Spark returns. Its errors become a UserError with the last line that says why."""
-    try:
-        return action()
-    except (PySparkException, Py4JError) as error:
-        lines = [line.strip() for line in str(error).splitlines() if "Error: " in line or "Exception: " in line]
-        raise UserError(f"Spark: {(lines or [str(error)])[-1][:500]}") from error
 
 
 @dataclass
@@ -188,7 +193,7 @@ class Conversion:
             return pa.Table.from_pylist([tasks.write_block(table, stage, first_later)])
 
         schema = "number long, users long, actions long, bytes long"
-        rows = said(lambda: grouped.groupBy("block").applyInArrow(write, schema).collect())
+        rows = grouped.groupBy("block").applyInArrow(write, schema).collect()
         blocks = sorted((row.asDict() for row in rows), key=lambda block: block["number"])
         bounds = asked.min_user_actions, asked.min_item_actions
         report = Report(asked.title, str(source.layout), before, kept, *bounds, tasks.merged(read))
@@ -230,13 +235,13 @@ class Conversion:
         return actions.join(counted.where(f.col("count") >= bound).select(role), role, "left_semi")
 
     def _sizes(self, actions: DataFrame) -> dict[str, int]:
-        found = said(lambda: actions.agg(f.countDistinct("user"), f.countDistinct("item"), f.count("*")).collect()[0])
+        found = actions.agg(f.countDistinct("user"), f.countDistinct("item"), f.count("*")).collect()[0]
         return dict(zip(("users", "items", "actions"), found))
 
     def _vocabulary(self, actions: DataFrame, first_places: DataFrame) -> Vocabulary:
         """Returns the items by falling count; ties by first appearance among all rows that were read."""
         counted = actions.groupBy("item").count().join(first_places, "item")
-        table = said(lambda: counted.orderBy(f.desc("count"), "first").toArrow())
+        table = counted.orderBy(f.desc("count"), "first").toArrow()
         return Vocabulary(np.array(table["item"].to_pylist(), object), table["count"].to_numpy().astype(np.int64))
 
     def _numbered(self, users: DataFrame) -> tuple[DataFrame, int]:
@@ -258,11 +263,11 @@ class Conversion:
     def _kept(self, table: DataFrame, name: str) -> DataFrame:
         """Writes a table and returns it as it is read again."""
         folder = emptied((self.stage / name).absolute())
-        said(lambda: table.write.mode("overwrite").parquet(f"file://{folder}"))
+        table.write.mode("overwrite").parquet(f"file://{folder}")
         return self._stored(folder)
 
     def _stored(self, folder: Path) -> DataFrame:
-        return said(lambda: self.spark.session.read.parquet(f"file://{folder}"))
+        return self.spark.session.read.parquet(f"file://{folder}")
 
 
 def emptied(folder: Path) -> Path:
@@ -280,10 +285,9 @@ class SparkExperiment(Experiment):
     data: Path = Path()
 
     def __post_init__(self) -> None:
-        if has_user_embeddings(self.run):
-            raise UserError(
-                f"--engine=spark cannot be used with models that know their users. Received: {self.run.model}"
-            )
+        if self.sequences.features or has_user_embeddings(self.run):
+            what = "features" if self.sequences.features else "models that know their users"
+            raise UserError(f"--engine=spark cannot be used with {what}. Received: model={self.run.model}")
         learnt = sorted({ALL, *phases(self.run)})
         actions = zip(*self.over_parts(actions_fingerprints, learnt))
         users = hashlib.sha256(npz.mapped(self.data)["users"]).hexdigest()

@@ -167,6 +167,15 @@ def test_spark_measures_the_same(flags, tmp_path, small_blocks):
     assert measured(tmp_path, "there") == measured(tmp_path, "here")
 
 
+def test_a_run_with_features_is_not_measured_on_spark(tmp_path, small_blocks):
+    write_rows(tmp_path)
+    (tmp_path / "kinds.csv").write_text("item_id,kind\ni1,a\ni2,a\n")
+    flags = ("--mode=prepare", FLAGS[0], *FILTER, *TINY, "--item_features=kinds.csv")
+    commands.finished(*flags, *HERE, cwd=tmp_path)
+    ended = commands.run("--mode=evaluate", *HERE, "--engine=spark", "--master=local[2]", cwd=tmp_path)
+    assert "--engine=spark cannot be used with features. Received: model=bert4rec" in commands.refused(ended)
+
+
 def descendants(process):
     """The ids and commands of the processes that a process has started, directly or not."""
     parents, found = {}, {process}
