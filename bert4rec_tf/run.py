@@ -415,9 +415,7 @@ def repeat_with_seeds(run: Run, sequences: Sequences, interactions: Interactions
 
     run, source = begin(run, None)
     parent = folder_of(run, folder("workdir"))
-    options = {**run_options(interactions), "init_from": source}
-    if FLAGS.prepared_dir:
-        options["prepared_dir"] = folder("prepared_dir")
+    options = {**run_options(interactions), "init_from": source, "prepared_dir": folder("prepared_dir")}
     content = repeat(run, seeds, parent, sequences=sequences, **options)
     print("\n" + summary.seeds_table(content, run.evaluation.num_negatives))
     print("\n" + summary.places(parent))

@@ -215,8 +215,8 @@ class Conversion:
 
     def _filtered(self, actions: DataFrame) -> DataFrame:
         """Does what `grouping.filtered` does."""
-        least, bounds = 1, {"user": self.asked.min_user_actions, "item": self.asked.min_item_actions}
-        if max(bounds.values()) <= least:
+        bounds = {"user": self.asked.min_user_actions, "item": self.asked.min_item_actions}
+        if max(bounds.values()) <= 1:
             return actions
         before, number = actions.count(), 0
         while True:
@@ -350,7 +350,7 @@ class SparkExperiment(Experiment):
         if phase not in self._prepared:
             masking, length = self.run.masking, self.run.architecture.max_length
             blocks = self.sequences.blocks
-            count = partial(tasks.count_windows, self.data, phase=phase, plan_of=(masking, length))
+            count = partial(tasks.count_windows, path=self.data, phase=phase, masking=masking, max_length=length)
             counts = self.spark.map(count, blocks)
             totals = np.sum(counts, axis=0)
             numbering = Numbering(masking, int(totals[0]), int(totals[1]))

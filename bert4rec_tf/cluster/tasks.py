@@ -191,15 +191,15 @@ def splits_of(lengths: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         yield end
 
 
-def windows_of(path: Path, users: range, phase: str, plan_of: tuple[MaskingSettings, int]) -> Windows:
-    """Returns the windows of some users, whose numbers are those among all. `plan_of`: masking and N."""
-    windows = cut(training_part(part_of(path, users), phase), plan_of[1], plan_of[0])
+def windows_of(path: Path, users: range, phase: str, masking: MaskingSettings, max_length: int) -> Windows:
+    """Returns the windows of some users, whose numbers are those among all."""
+    windows = cut(training_part(part_of(path, users), phase), max_length, masking)
     return replace(windows, users=windows.users + users.start)
 
 
-def count_windows(path: Path, users: range, phase: str, plan_of: tuple[MaskingSettings, int]) -> tuple[int, int]:
+def count_windows(users: range, path: Path, phase: str, masking: MaskingSettings, max_length: int) -> tuple[int, int]:
     """Returns how many whole windows and prefixes some users have."""
-    windows = windows_of(path, users, phase, plan_of)
+    windows = windows_of(path, users, phase, masking, max_length)
     return windows.num_whole, windows.num_prefixes
 
 
@@ -221,7 +221,7 @@ def examples_of(
         wanted: the shards to write.
     """
     plan = places_of(plan)
-    windows = windows_of(path, users, phase, (plan.masking, plan.max_length))
+    windows = windows_of(path, users, phase, plan.masking, plan.max_length)
     whole, prefixes = np.arange(windows.num_whole), np.arange(windows.num_prefixes)
     is_wanted = np.zeros(len(plan.sizes()), bool)
     is_wanted[list(wanted)] = True

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from bert4rec_tf.config.run import Run
 from bert4rec_tf.evaluation.metrics import METRICS, PROTOCOLS, Difference, difference, per_user
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
@@ -21,10 +20,9 @@ def compare(first: Path, second: Path) -> Comparison:
     """
     folders = [WorkDirectory(first), WorkDirectory(second)]
     configs = [folder.read_config() for folder in folders]
-    runs = [Run.from_dict(config["run"]) for config in configs]
     if configs[0]["data_fingerprint"] != configs[1]["data_fingerprint"]:
         raise UserError(f"{first} and {second} cannot be compared: their data differ")
-    if runs[0].evaluation != runs[1].evaluation:
+    if configs[0]["run"]["evaluation"] != configs[1]["run"]["evaluation"]:
         raise UserError(f"{first} and {second} cannot be compared: their candidates differ")
     for folder in folders:
         if not folder.ranks.exists():

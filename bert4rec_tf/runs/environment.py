@@ -33,8 +33,6 @@ def environment() -> dict[str, Any]:
 
 def set_threads(threads: int) -> None:
     """Sets the number of TensorFlow's threads. Raises UserError if TensorFlow has already started to compute."""
-    if threads < 1:
-        raise UserError(f"`threads` must be at least 1. Received: threads={threads}")
     try:
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(threads)

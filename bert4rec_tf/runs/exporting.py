@@ -23,12 +23,9 @@ from bert4rec_tf.runs.pipeline import phases, trained_model
 from bert4rec_tf.runs.workdir import WorkDirectory
 
 
-def check_export(folder: Path, form: str = SAVED_MODEL) -> None:
-    """Raises UserError if a model cannot be exported to `folder`. Call it before a long training."""
-    if form == SAVED_MODEL:
-        saved_model.refuse_other_content(folder)
-    else:
-        portable.check_export(folder, form)
+def check_export(folder: Path) -> None:
+    """Raises UserError if no SavedModel can be exported to `folder`. Call it before a long training."""
+    saved_model.refuse_other_content(folder)
     if isinstance(folder, Url):
         with files.FolderLock(folder).lock():  # A folder in a store is created by writing to it.
             pass
@@ -88,8 +85,9 @@ def model_card(workdir: WorkDirectory, vocabulary: Vocabulary, training_counts: 
 
     `training_counts` are int64 [n].
     """
-    config = workdir.read_config()
-    card = {
+    config, measured = workdir.read_config(), workdir.read_metrics()
+    parts = ("measured", COLD, "validation", "test", *COUNTED, "random", "ceiling", "paper")
+    return {
         "run": config["run"],
         "digest": config["digest"],
         "data": {
@@ -102,9 +100,5 @@ def model_card(workdir: WorkDirectory, vocabulary: Vocabulary, training_counts: 
         },
         "trained_with": config["environment"],
         "exported_with": versions(),
+        "metrics": measured and {part: measured[part] for part in parts if part in measured},
     }
-    measured = workdir.read_metrics()
-    if measured is None:
-        return {**card, "metrics": None}
-    parts = ("measured", COLD, "validation", "test", *COUNTED, "random", "ceiling", "paper")
-    return {**card, "metrics": {part: measured[part] for part in parts if part in measured}}

@@ -28,7 +28,7 @@ from bert4rec_tf.models.construction import check_features, has_user_embeddings,
 from bert4rec_tf.runs import warm_start
 from bert4rec_tf.runs.environment import environment
 from bert4rec_tf.runs.transfer import Source
-from bert4rec_tf.runs.workdir import WorkDirectory, initial_of
+from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.training import trainer, workers
 from bert4rec_tf.training.steps import strategy_for
 
@@ -141,7 +141,7 @@ class Experiment:
     @property
     def initial(self) -> dict[str, Any] | None:
         """The record of the warm start (`Source.record`); None for a fresh start."""
-        return initial_of(self.workdir.read_config())
+        return self.workdir.read_config().get("initial")
 
     def training_part(self, phase: str) -> Sequences:
         """Returns what a training learns from."""

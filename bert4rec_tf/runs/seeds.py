@@ -51,7 +51,7 @@ def repeat(run: Run, seeds: Sequence[int], workdir: Path | str | None = None, **
     _refuse_other_content(folder)
     if options.get("sequences") is None:
         options["sequences"] = datasets.load(options.get("interactions") or run.dataset, options.pop("data_dir", None))
-    options.setdefault("prepared_dir", folder / "prepared")
+    options["prepared_dir"] = options.get("prepared_dir") or folder / "prepared"
     results = [execute(one, workdir=folder / f"seed-{one.seed}", **options).metrics for one in runs]
     content = {
         "seeds": list(seeds),

@@ -12,7 +12,7 @@ from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.models import Recommender, tf1_import
 from bert4rec_tf.models.construction import new_model
 from bert4rec_tf.runs.transfer import Source, load
-from bert4rec_tf.runs.workdir import WorkDirectory, initial_of
+from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.training import checkpoints, trainer
 from bert4rec_tf.training.steps import strategy_for
 
@@ -55,9 +55,9 @@ def begin(run: Run, init_from: str | Path | Source, workdir: Path | str | None =
         return dataclasses.replace(run, initial_weights=init_from.fingerprint), init_from
     path = expanded_path(init_from)
     if workdir is not None and not path.exists() and not _index(path).exists():
-        config = WorkDirectory(expanded_path(workdir))
-        began = config.read_config() if config.config.exists() else {}
-        if (initial_of(began) or {}).get("path") == str(path.resolve()):
+        known = WorkDirectory(expanded_path(workdir))
+        began = known.read_config() if known.config.exists() else {}
+        if began.get("initial", {}).get("path") == str(path.resolve()):
             return dataclasses.replace(run, initial_weights=began["run"]["initial_weights"]), None
     strategy_for(run.training.replicas)  # virtual devices must be made before reading computes anything
     source = read(path)

@@ -206,7 +206,8 @@ class WorkDirectory:
             content["data_fingerprint"], content["vocabulary_fingerprint"], content["users_fingerprint"]
             content["num_users"], {**content["environment"], **content.get("features", {})}
             interactions_of(content)
-            initial_of(content)
+            initial = content.get("initial", {"path": "", "leak": ""})
+            initial["path"], initial["leak"]
             if content["digest"] != digest_of(content["run"]):
                 raise UserError("the settings were changed since the run began")
         except (UserError, KeyError, TypeError) as error:
@@ -307,12 +308,6 @@ def fingerprints(sequences: Sequences) -> dict[str, str]:
 def interactions_of(config: dict[str, Any]) -> Interactions | None:
     """Returns the user's own data of a run; None for a data set."""
     return Interactions(**config["interactions"]) if "interactions" in config else None
-
-
-def initial_of(config: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the record of a run's warm start; None for a fresh start."""
-    initial = config.get("initial")
-    return None if initial is None else {**initial, "path": initial["path"], "leak": initial["leak"]}
 
 
 def _first_difference(old: dict[str, Any], new: dict[str, Any]) -> str:
