@@ -23,7 +23,7 @@ from bert4rec_tf.config.cluster import VARIABLE, Cluster
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, MODEL_SETTINGS, USER_FEATURES, features_used
 from bert4rec_tf.config.run import Run, all_settings, help_texts
-from bert4rec_tf.config.settings import described, field_type
+from bert4rec_tf.config.settings import described, field_type, given_flags
 from bert4rec_tf.data.reading.features import with_features
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import datasets
@@ -118,13 +118,13 @@ for name, field in all_settings().items():
 
 
 def given_settings() -> dict[str, Any]:
-    given = {name: FLAGS[name].value for name in all_settings() if FLAGS[name].value is not None}
-    return {**features_used(FLAGS.model, given_features()), **given}
+    """Returns the settings that are given, and those that use the given features."""
+    return {**features_used(FLAGS.model, given_features()), **given_flags(FLAGS, all_settings())}
 
 
 def given_features() -> dict[str, str]:
     """Returns the files of features: `item_features`, `user_features`, both or none."""
-    return {name: FLAGS[name].value for name in (ITEM_FEATURES, USER_FEATURES) if FLAGS[name].value is not None}
+    return given_flags(FLAGS, (ITEM_FEATURES, USER_FEATURES))
 
 
 def folder(flag: str) -> Path | None:
@@ -140,7 +140,7 @@ def refuse(names: Iterable[str], why: str) -> None:
 
 def given_interactions() -> Interactions | None:
     """Returns the user's own data; None without --interactions."""
-    options = {name: FLAGS[name].value for name in data_names.column_options() if FLAGS[name].value is not None}
+    options = given_flags(FLAGS, data_names.column_options())
     if FLAGS.interactions is not None:
         refuse(("dataset", "source"), "cannot be used with --interactions")
         return Interactions(FLAGS.interactions, **options)
@@ -150,10 +150,10 @@ def given_interactions() -> Interactions | None:
 
 
 def make_run(cluster: Cluster | None) -> tuple[Run, Interactions | None, Sequences | None]:
-    """Returns the run of the flags, and its own data if it has any; read already if their size decides settings.
+    """Returns the run that the flags name, the user's own files if it has some, and their content if it was read.
 
-    Without --dataset and --interactions, this is the run in --workdir. On a cluster, each machine is a replica unless
-    --replicas says otherwise.
+    It is read here where the size of the data decides settings. Without --dataset and --interactions, the run is the
+    one in --workdir. On a cluster, each machine is a replica unless --replicas says otherwise.
     """
     settings, interactions = given_settings(), given_interactions()
     if cluster is not None and FLAGS.mode in TRAINS:
@@ -226,7 +226,7 @@ def check_export_flags() -> None:
 
 
 def main(argv: list[str]) -> None:
-    logging.set_verbosity(logging.ERROR)  # a full disk makes AutoGraph warn of each function; stores tell of keys
+    logging.set_verbosity(logging.ERROR)  # else AutoGraph warns of a full disk at each function, and stores of keys
     check_flags(argv)
     cluster = Cluster.read()
     if cluster is not None and cluster.index and FLAGS.mode not in TRAINS:
@@ -417,7 +417,7 @@ def repeat_with_seeds(run: Run, sequences: Sequences, interactions: Interactions
     parent = folder_of(run, folder("workdir"))
     options = {**run_options(interactions), "init_from": source, "prepared_dir": folder("prepared_dir")}
     content = repeat(run, seeds, parent, sequences=sequences, **options)
-    print("\n" + summary.seeds_table(content, run.evaluation.num_negatives))
+    print("\n" + summary.seeds_table(content))
     print("\n" + summary.places(parent))
     print("\n" + summary.seeds_verdict(content))
 

@@ -1,4 +1,4 @@
-"""The same work on a cluster: `spark` is the only module that knows an engine, `tasks` what its tasks do."""
+"""The same work on a cluster. Only `spark` knows an engine; `tasks` and `measuring` are what its tasks do."""
 
 from bert4rec_tf.foundation.startup import import_tensorflow
 

@@ -60,8 +60,8 @@ def rank(
 ) -> None:
     """Ranks the test items of a block of users, at these `rows` of `LeaveOneOut.users`. Writes beside the model.
 
-    `data`, `candidates` and `model` are files, of the conversion, of the negatives and of `keep_model`. No other model
-    ever has this path, for a process keeps what it has read. `correction`: as for `popularity.ranker`.
+    `data`, `candidates` and `model` are files, of the conversion, of the negatives and of `keep_model`. Give each model
+    a path of its own, because a process keeps the model that it has read. `correction`: as for `popularity.ranker`.
     """
     everybody = opened(data)
     split = LeaveOneOut(everybody.only(LeaveOneOut(everybody).users[rows]))

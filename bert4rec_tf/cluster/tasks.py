@@ -27,8 +27,8 @@ from bert4rec_tf.data.sequences import Sequences, Vocabulary, take_rows
 from bert4rec_tf.evaluation import candidates
 from bert4rec_tf.foundation import files, npz
 
-ROWS_OF_A_FILE = 40
-"""A row's place among all is the number of its file x 2^40 + its number there."""
+ROW_BITS = 40
+"""A row's place among those of all files is the number of its file x 2^40 + its number in the file."""
 
 VOCABULARY = "vocabulary.npz"
 
@@ -78,7 +78,7 @@ def read_file(number: int, source: Source, folder: Path) -> Read:
     with files.atomic_write(folder / f"{number:06d}.parquet") as aside, parquet.ParquetWriter(aside, schema) as writer:
         for table in source.tables(number, times, bad):
             columns = {role: table[role].cast(pa.string()) for role in ("user", "item")}
-            begin = (number << ROWS_OF_A_FILE) + rows
+            begin = (number << ROW_BITS) + rows
             columns["place"] = np.arange(begin, begin + len(table))
             if "time" in fields:
                 found = table["time"].to_numpy()

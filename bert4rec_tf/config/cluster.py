@@ -13,7 +13,7 @@ CHIEF, WORKER = "chief", "worker"
 
 @dataclass(frozen=True)
 class Cluster:
-    """Several machines: the number of this one, from 0, which is the chief; and how many there are."""
+    """Several machines: this one is number `index` of `count`, from 0, which is the chief."""
 
     index: int
     count: int

@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 import math
 import typing
-from collections.abc import Collection
+from collections.abc import Iterable
 from typing import Any
 
 from bert4rec_tf.foundation.errors import UserError
@@ -35,7 +35,7 @@ def setting(
 
 
 def another_default(settings: type["Settings"], name: str, default: Any) -> Any:
-    """Declares a field of other settings with another default."""
+    """Declares a field as in other settings, with another default."""
     field = next(field for field in dataclasses.fields(settings) if field.name == name)
     return dataclasses.field(default=default, metadata=field.metadata)
 
@@ -105,6 +105,6 @@ def add_flag(parser: argparse.ArgumentParser, field: dataclasses.Field, shown: s
     parser.add_argument(f"--{field.name}", type=kind, choices=choices, help=text + shown, **options)
 
 
-def given_flags(options: argparse.Namespace, names: Collection[str]) -> dict[str, Any]:
-    """Returns the values of those flags that were given."""
+def given_flags(options: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Returns the values of those flags that were given. `options`: argparse's namespace, or absl's `FLAGS`."""
     return {name: value for name in names if (value := getattr(options, name)) is not None}

@@ -39,7 +39,7 @@ def table(content: dict[str, Any]) -> str:
     return "\n".join([*lines, "", *_notes(content)])
 
 
-def seeds_table(content: dict[str, Any], num_negatives: int) -> str:
+def seeds_table(content: dict[str, Any]) -> str:
     """Returns the mean and the standard deviation over seeds. `content`: from `seeds.repeat`."""
 
     def cells(protocol: str, name: str) -> list[str]:
@@ -47,7 +47,7 @@ def seeds_table(content: dict[str, Any], num_negatives: int) -> str:
         return [f"{value:.4f}" for value in (metric["mean"], metric["deviation"], *metric["values"])]
 
     titles = ["mean", "std", *(f"seed {seed}" for seed in content["seeds"])]
-    return "\n".join(_blocks(titles, num_negatives, cells))
+    return "\n".join(_blocks(titles, content["run"]["evaluation"]["num_negatives"], cells))
 
 
 def seeds_verdict(content: dict[str, Any]) -> str:
