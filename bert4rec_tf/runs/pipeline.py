@@ -290,7 +290,7 @@ class Experiment:
         """Returns the entry of `metrics.json` about the corrected ranking; none for an alpha of 0."""
         if not alpha:
             return {}
-        entry = self._choose_correction(model) if alpha == CHOOSE else {"alpha": alpha}
+        entry: dict[str, Any] = self._choose_correction(model) if alpha == CHOOSE else {"alpha": alpha}
         counts = popularity.log_counts(self.training_counts(measured_phase(self.run)))
         ranked = self.rank(model, (counts, entry["alpha"]))
         return {CORRECTION: {**entry, "test": self._metrics(ranked)}}
