@@ -39,11 +39,8 @@ def main(arguments: list[str]) -> None:
         raise UserError(f"--{next(iter(options))} needs --interactions=FILE")
     if given.dataset is None and given.source is not None:
         raise UserError("--source cannot be used with --interactions")
-    data: Interactions | str
-    if given.dataset is None:
-        data = Interactions(given.interactions, **options)
-    else:
-        data = named(given.dataset, given.source or SOURCES[0])
+    source = given.source or SOURCES[0]
+    data = Interactions(given.interactions, **options) if given.dataset is None else named(given.dataset, source)
     sequences, report = datasets.load_with_report(data, given.data_dir)
     name = data if isinstance(data, str) else data.name
     print(datasets.describe(name, sequences, report))
