@@ -238,6 +238,7 @@ class Service:
                 "items": len(served.catalogue.items),
                 "titles": bool(served.catalogue.titles),
                 "inputs": signatures,
+                "exact": served.model.approximate is None,
                 "card": served.model.card,
                 "users": len(served.model.histories.users) if served.model.histories else 0,
                 "max_history": self._settings.max_history,
