@@ -230,9 +230,8 @@ class Trainer:
 
 def write_curve(path: Path, curve: list[dict[str, float]]) -> None:
     """Writes the curve as CSV."""
-    names = list(curve[0])
-    lines = [",".join(names), *(",".join(f"{row[name]:.6g}" for name in names) for row in curve)]
-    files.write_text(path, "\n".join(lines) + "\n")
+    rows = [[str(value) if isinstance(value, int) else f"{value:.6g}" for value in row.values()] for row in curve]
+    files.write_text(path, "".join(",".join(cells) + "\n" for cells in [curve[0], *rows]))
 
 
 def keep_counted(model: Recommender, folder: Path) -> None:

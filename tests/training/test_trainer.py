@@ -21,7 +21,7 @@ from support.trainings import (
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import BERT4Rec
 from bert4rec_tf.training import checkpoints
-from bert4rec_tf.training.trainer import BEST, load_weights, read_state
+from bert4rec_tf.training.trainer import BEST, load_weights, read_state, write_curve
 
 
 @pytest.mark.slow
@@ -142,6 +142,11 @@ def test_the_curve_is_written_as_a_table(tmp_path):
         rows = list(csv.DictReader(file))
     assert [row["step"] for row in rows] == ["10", "20", "30", "40"]
     assert [row["ndcg@10"] for row in rows] == ["0.1", "0.2", "0.3", "0.4"]
+
+
+def test_the_curve_has_every_digit_of_a_step(tmp_path):
+    write_curve(tmp_path / "curve.csv", [{"step": 1_234_567, "seconds": 2.5, "loss": 0.1234567}])
+    assert (tmp_path / "curve.csv").read_text() == "step,seconds,loss\n1234567,2.5,0.123457\n"
 
 
 def test_tensorboard_gets_its_scalars(tmp_path):
