@@ -71,11 +71,13 @@ class Caser(Recommender):
 
     def _state(self, batch: Batch, training: bool = False) -> Tensor:
         """Returns [b, 2 d]: the convolutions' output for the last L items, and the user's embedding."""
-        last = last_items(batch, self.max_history)
+        users = tf.convert_to_tensor(batch["users"])
+        # TensorFlow cannot convolve an image without rows, so there is one more if there is none.
+        last = tf.pad(last_items(batch, self.max_history), [[0, tf.cast(tf.size(users) == 0, tf.int32)], [0, 0]])
         image = tf.gather(self.items, last) * tf.cast(last > 0, self.items.dtype)[:, :, None]
         vertical = tf.einsum("bld,lf->bfd", image, self.vertical)
         parts = [tf.reshape(vertical, [-1, self.settings.vertical_filters * image.shape[2]])]
         parts += [tf.reduce_max(convolution(image), axis=1) for convolution in self.horizontal]
         parts = [tf.cast(part, self.variable_dtype) for part in parts]
-        joined = self.joined(self.dropout(tf.concat(parts, axis=1), training=training))
-        return tf.concat([tf.cast(joined, self.variable_dtype), tf.gather(self.users, batch["users"])], axis=1)
+        joined = self.joined(self.dropout(tf.concat(parts, axis=1), training=training))[: tf.size(users)]
+        return tf.concat([tf.cast(joined, self.variable_dtype), tf.gather(self.users, users)], axis=1)

@@ -321,14 +321,15 @@ _PER_ROW = ("users", "mask_positions", "mask_targets")
 
 
 def last_items_in_order(batch: Batch, most: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the last `most` items of each history, int32 [b, n] right-padded, n <= most, and how many, int32 [b]."""
+    """Returns the last `most` items of each history, int32 [b, n] right-padded, and how many, int32 [b].
+
+    n is from 1 to `most`: of a batch without columns there is one column of padding.
+    """
     items, lengths = tf.cast(batch["items"], tf.int32), tf.cast(batch["lengths"], tf.int32)
-    width = tf.shape(items)[1]
-    passed = tf.maximum(lengths - most, 0)
-    columns = tf.range(tf.minimum(width, most))[None, :] + passed[:, None]
-    kept = lengths - passed
-    taken = tf.gather(items, tf.minimum(columns, width - 1), batch_dims=1)
-    return tf.where(columns < lengths[:, None], taken, 0), kept
+    width, passed = tf.shape(items)[1], tf.maximum(lengths - most, 0)
+    columns = tf.range(tf.maximum(tf.minimum(width, most), 1))[None, :] + passed[:, None]
+    taken = tf.gather(tf.pad(items, [[0, 0], [0, 1]]), tf.minimum(columns, width), batch_dims=1)
+    return tf.where(columns < lengths[:, None], taken, 0), lengths - passed
 
 
 def last_items(batch: Batch, number: int) -> tf.Tensor:

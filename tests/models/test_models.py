@@ -34,6 +34,7 @@ from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export import saved_model
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.graphs import graph
 from bert4rec_tf.models import MODELS, recommender
 from bert4rec_tf.models.construction import new_model
 from bert4rec_tf.nn.dropout import Dropout
@@ -122,11 +123,17 @@ def test_a_batch_scores_like_its_rows_and_padding_changes_nothing(name):
     model = make(name)
     scores = np.asarray(model.score(HISTORIES))
     for row, length in enumerate(HISTORIES["lengths"]):
-        for width in (max(length, 1), 6, 11):
+        for width in (length, 6, 11):
             items = np.zeros((1, width), np.int32)
             items[0, :length] = HISTORIES["items"][row, :length]
             one = {"users": HISTORIES["users"][[row]], "items": items, "lengths": np.array([length], np.int32)}
             np.testing.assert_allclose(np.asarray(model.score(one))[0], scores[row], rtol=1e-4, atol=1e-6)
+
+
+@every_model
+def test_a_batch_without_rows_has_no_scores(name):
+    nobody = {column: values[:0] for column, values in HISTORIES.items()}
+    assert graph(make(name).score)(tensors(nobody)).shape == (0, NUM_ITEMS)
 
 
 @every_model
