@@ -22,11 +22,7 @@ def elu_of_half(scores: Tensor):
     return activated, lambda upstream: upstream * tf.where(scores > 0, tf.ones_like(scores), activated + 0.5)
 
 
-ACTIVATIONS = {
-    "linear": lambda scores: scores,
-    "tanh": tf.tanh,
-    "elu-0.5": elu_of_half,
-}
+ACTIVATIONS = {"linear": tf.identity, "tanh": tf.tanh, "elu-0.5": elu_of_half}
 """Functions of the scores in the loss. All are increasing, so ranks do not depend on them."""
 
 LENGTH_CUTS = (1 / 2, 7 / 8)
@@ -158,16 +154,15 @@ class GRU4Rec(Recommender):
         of_shared = tf.matmul(states, shared, transpose_b=True) + shared_biases
         scores = activate(tf.concat([scores, of_shared], axis=1))
         others = tf.concat([others, tf.ones_like(of_shared, tf.bool)], axis=1)
-        weights = tf.cast(targets > 0, states.dtype)
-        return tf.reduce_sum(weights * self._loss(activate(positives), scores, others))
+        given = activate(positives), scores, others
+        if self.settings.loss == "bpr_max":
+            found = losses.bpr_max(*given, self.settings.regularization)
+        else:
+            found = {"top1": losses.top1, "top1_max": losses.top1_max}[self.settings.loss](*given)
+        return tf.reduce_sum(tf.cast(targets > 0, states.dtype) * found)
 
     def loss_weight(self, batch: Batch) -> Tensor:
         return tf.reduce_sum(tf.cast(batch["targets"] > 0, tf.float32))
-
-    def _loss(self, positives: Tensor, scores: Tensor, others: Tensor) -> Tensor:
-        if self.settings.loss == "bpr_max":
-            return losses.bpr_max(positives, scores, others, self.settings.regularization)
-        return {"top1": losses.top1, "top1_max": losses.top1_max}[self.settings.loss](positives, scores, others)
 
     def user_vectors(self, batch: Batch) -> Tensor:
         items, lengths = last_items_in_order(batch, self.max_history)

@@ -133,11 +133,11 @@ def _negative_log_likelihoods(logits: tf.Tensor, probabilities: tf.Tensor, targe
 def sum_in_pieces(
     loss: Callable[..., tf.Tensor], piece: int
 ) -> Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor]], tf.Tensor]:
-    """Returns a function that sums `loss(*columns, *constants)` over pieces of the columns. Make it once and keep it:
-    each one compiles the loss again.
+    """Returns a function that sums `loss(*columns, *constants)` over pieces of the columns.
 
-    It makes each piece's share of the gradients at once, so that what the loss needs between lives for one piece alone.
-    XLA compiles that: all pieces have the same shape, and what goes element by element is done in few passes.
+    Make it once and keep it: each new one compiles the loss again. A piece's gradients are computed together with its
+    loss, so the memory for what lies between is that of one piece. XLA compiles both, and does element-wise operations
+    in few passes. For that, all pieces have the same shape.
 
     Args:
         loss: returns [], and 0 for rows of zeros.
@@ -208,21 +208,18 @@ def binary_cross_entropy(positives: Tensor, negatives: Tensor) -> tf.Tensor:
     return tf.nn.softplus(-positives) + tf.reduce_sum(tf.nn.softplus(negatives), axis=-1)
 
 
-def top1(positives: Tensor, negatives: Tensor, valid: Tensor | None = None) -> tf.Tensor:
+def top1(positives: Tensor, negatives: Tensor, valid: Tensor) -> tf.Tensor:
     """TOP1 (Hidasi et al. 2016): the mean of sigmoid(r_j - r_i) + sigmoid(r_j^2).
 
     The authors also count the positive itself in the mean, without its second term. So it adds sigmoid(0) = 1/2 to the
-    sum and 1 to the count. `valid`, bool, broadcast to [..., c], is False where there is no negative; None if all are
-    valid.
+    sum and 1 to the count. `valid`, bool [..., c], is False where there is no negative.
     """
-    weights = tf.ones_like(negatives)
-    if valid is not None:
-        weights *= tf.cast(valid, negatives.dtype)
+    weights = tf.cast(valid, negatives.dtype)
     count = tf.reduce_sum(weights, axis=-1) + 1.0
     return (tf.reduce_sum(weights * _top1_terms(positives, negatives), axis=-1) + 0.5) / count
 
 
-def top1_max(positives: Tensor, negatives: Tensor, valid: Tensor | None = None) -> tf.Tensor:
+def top1_max(positives: Tensor, negatives: Tensor, valid: Tensor) -> tf.Tensor:
     """TOP1-max (Hidasi & Karatzoglou 2018): TOP1's terms weighted by the softmax over the negatives."""
     return tf.reduce_sum(tf.exp(_log_softmax(negatives, valid)) * _top1_terms(positives, negatives), axis=-1)
 
@@ -231,9 +228,7 @@ def _top1_terms(positives: Tensor, negatives: Tensor) -> tf.Tensor:
     return tf.nn.sigmoid(negatives - positives[..., None]) + tf.nn.sigmoid(_square(negatives))
 
 
-def bpr_max(
-    positives: Tensor, negatives: Tensor, valid: Tensor | None = None, regularization: float = 0.0
-) -> tf.Tensor:
+def bpr_max(positives: Tensor, negatives: Tensor, valid: Tensor, regularization: float) -> tf.Tensor:
     """BPR-max (Hidasi & Karatzoglou 2018): -log(sum_j s_j sigmoid(r_i - r_j) + 1e-24) + regularization sum_j s_j r_j^2.
 
     s is the softmax over the negatives alone. The gradients are written by hand because they can reuse the exponentials
@@ -264,10 +259,8 @@ def bpr_max(
     return loss(tf.convert_to_tensor(positives), tf.convert_to_tensor(negatives))
 
 
-def _log_softmax(negatives: Tensor, valid: Tensor | None) -> tf.Tensor:
+def _log_softmax(negatives: Tensor, valid: Tensor) -> tf.Tensor:
     """Returns the log-softmax over the valid negatives, and MASKED_LOG_PROBABILITY for the others."""
-    if valid is None:
-        return tf.nn.log_softmax(negatives)
     masked = tf.fill(tf.shape(negatives), tf.cast(MASKED_LOG_PROBABILITY, negatives.dtype))
     return tf.where(valid, tf.nn.log_softmax(tf.where(valid, negatives, masked)), masked)
 
