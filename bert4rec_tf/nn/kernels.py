@@ -7,6 +7,7 @@ depends on how often the large tensors are read and written.
 import math
 
 import tensorflow as tf
+from keras import ops
 
 from bert4rec_tf.foundation.graphs import with_gradient
 from bert4rec_tf.foundation.types import Tensor
@@ -33,9 +34,7 @@ def dense(inputs: Tensor, kernel: Tensor, bias: Tensor) -> tf.Tensor:
 
     inputs, kernel, bias = (tf.convert_to_tensor(part) for part in (inputs, kernel, bias))
     outputs = product(tf.reshape(inputs, [-1, kernel.shape[0]]), kernel, bias)
-    known = [*inputs.shape[:-1], kernel.shape[1]]
-    shape = [one or size for one, size in zip(known, tf.unstack(tf.shape(inputs), len(known)))]
-    return tf.reshape(outputs, [*shape[:-1], kernel.shape[1]])
+    return tf.reshape(outputs, [*ops.shape(inputs)[:-1], kernel.shape[1]])
 
 
 def gelu(inputs: Tensor) -> tf.Tensor:
@@ -116,6 +115,6 @@ def attend(
 
     query, key, value = (tf.convert_to_tensor(part) for part in (query, key, value))
     narrow, wide = query.dtype, tf.float64 if query.dtype == tf.float64 else tf.float32
-    shape = [known or size for known, size in zip(query.shape, tf.unstack(tf.shape(query), 3))]
+    shape = ops.shape(query)
     output, probabilities = attended(query, key, value)
     return output, tf.stop_gradient(probabilities)
