@@ -158,16 +158,14 @@ class RowwiseAdagrad(BertAdam):
         if self.built:
             return
         keras.optimizers.Optimizer.build(self, variables)
-        self._first_moments, self._second_moments, self._row_sums = [], [], []
-        for variable in variables:
-            sums = first = second = None
+        self._first_moments, self._second_moments, self._row_sums = {}, {}, {}
+        for index, variable in enumerate(variables):
             if variable.path in self.tables:
-                sums = self.add_variable(variable.shape[:1], initializer="zeros", name=f"{variable.name}_row_sums")
+                name = f"{variable.name}_row_sums"
+                self._row_sums[index] = self.add_variable(variable.shape[:1], initializer="zeros", name=name)
             else:
-                first, second = (self.add_variable_from_reference(variable, name) for name in ("first", "second"))
-            self._first_moments.append(first)
-            self._second_moments.append(second)
-            self._row_sums.append(sums)
+                self._first_moments[index] = self.add_variable_from_reference(variable, "first")
+                self._second_moments[index] = self.add_variable_from_reference(variable, "second")
         self._decayed = [variable.name not in NOT_DECAYED for variable in variables]
 
     def update_step(self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor) -> None:
