@@ -184,7 +184,9 @@ class BERT4Rec(FeatureRecommender):
                 target 0; `users [b]` if the model reads users; `draw [b, 2]` for a loss of SAMPLED.
         """
         table = self.training_table(batch)
-        masked, targets = self._masked_states(batch, table)
+        groups = [batch] if self.static_shapes else by_length(batch, LENGTH_GROUPS)
+        columns = [self._masked_states(group, table) for group in groups]
+        masked, targets = (tf.concat(parts, axis=0) for parts in zip(*columns))
         weights = tf.cast(targets > 0, self.variable_dtype) / tf.cast(self.loss_weight(batch), self.variable_dtype)
         bias = self.head.bias.value if self.sharded is None else Rows(batch[NUMBERS], batch[ROWS][1])
         if len(self._unseen):
@@ -195,15 +197,10 @@ class BERT4Rec(FeatureRecommender):
 
     def _masked_states(self, batch: Batch, table: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the hidden states [m, d] at m slots of a batch, and their targets [m]."""
+        hidden = self.encode(batch["items"], training=True, users=batch.get("users"), table=table)
         if self.static_shapes:
-            hidden = self.encode(batch["items"], training=True, users=batch.get("users"), table=table)
             masked = tf.gather(hidden, batch["mask_positions"], batch_dims=1)
             return tf.reshape(masked, [-1, hidden.shape[-1]]), tf.reshape(batch["mask_targets"], [-1])
-        groups = [self._masked_states_of(part, table) for part in by_length(batch, LENGTH_GROUPS)]
-        return tuple(tf.concat(parts, axis=0) for parts in zip(*groups))
-
-    def _masked_states_of(self, batch: Batch, table: Tensor) -> tuple[Tensor, Tensor]:
-        hidden = self.encode(batch["items"], training=True, users=batch.get("users"), table=table)
         slots = tf.where(batch["mask_targets"] > 0)
         positions = tf.cast(tf.gather_nd(batch["mask_positions"], slots), tf.int64)
         masked = tf.gather_nd(hidden, tf.stack([slots[:, 0], positions], axis=1))
