@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import keras
@@ -14,8 +13,6 @@ from bert4rec_tf.data.features import Features
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.models.sharded_table import ShardedTable
-
-NOTHING: Mapping[str, Features] = MappingProxyType({})
 
 
 def has_user_embeddings(run: Run) -> bool:
@@ -35,7 +32,7 @@ def new_model(
     num_items: int,
     num_users: int,
     strategy: tf.distribute.Strategy | None = None,
-    features: Mapping[str, Features] = NOTHING,
+    features: Mapping[str, Features] | None = None,
     shard: tuple[int, int] | None = None,
 ) -> Recommender:
     """Returns a run's model with new weights, drawn with the run's seed.
@@ -52,9 +49,9 @@ def new_model(
         options["num_users"] = num_users
     if run.training.mixed_precision:
         options["dtype"] = "mixed_bfloat16"
+    features = features or {}
     check_features(run, features)
-    if run.features_used:
-        options["features"] = {name: features[name] for name in run.features_used}
+    options["features"] = {name: features[name] for name in run.features_used}
     if shard is not None:  # Before the scope, in which all workers get the values of the first.
         width, stddev = run.architecture.hidden_dim, getattr(run.architecture, "initializer_stddev", None)
         seed = keras.initializers.GlorotUniform().seed  # the first that this model draws, for whatever initializer

@@ -11,7 +11,8 @@ from bert4rec_tf.config.model_settings import ADD, ALONE, ITEM_FEATURES, NO, SAM
 from bert4rec_tf.data.features import Features
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.types import Batch, Tensor
-from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender, start_near_neighbors
+from bert4rec_tf.models.initial_vectors import cooccurrence_vectors
+from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender
 from bert4rec_tf.models.sharded_table import NUMBERS, ROWS, Rows, gather
 from bert4rec_tf.nn import sampling
 
@@ -49,12 +50,11 @@ class FeatureRecommender(Recommender):
 
     def add_items(self, name: str, rows: int, width: int, initializer: str | keras.Initializer) -> keras.Variable:
         """Makes `own_items`; `rows` counts all items."""
-        is_alone = self.settings.use_item_features == ALONE
-        table = self.add_table(
-            name, rows - is_alone * self.num_items, width, initializer, of=None if is_alone else ITEMS
-        )
-        self.own_items = table
-        return table
+        if self.settings.use_item_features == ALONE:
+            self.own_items = self.add_table(name, rows - self.num_items, width, initializer, of=None)
+        else:
+            self.own_items = self.add_table(name, rows, width, initializer, of=ITEMS)
+        return self.own_items
 
     def add_feature_vectors(self, width: int, *initializers: str | keras.Initializer) -> None:
         """Makes the vectors of users and features. Call it last: other weights are then drawn as without.
@@ -75,8 +75,17 @@ class FeatureRecommender(Recommender):
             self._unseen = np.flatnonzero(sequences.counts()[1:] == 0) + 1
 
     def initialise(self, sequences: Sequences) -> None:
-        if self.settings.initial_vectors == "cooccurrence":
-            start_near_neighbors(self.own_items, sequences)
+        """If the settings say so, gives items their `cooccurrence_vectors`, scaled to the deviation of the random ones.
+
+        Items without a neighbour keep their rows, and so do padding and special tokens.
+        """
+        if self.settings.initial_vectors != "cooccurrence":
+            return
+        rows, vectors = self.own_items.numpy(), cooccurrence_vectors(sequences, self.own_items.shape[1])
+        known = np.flatnonzero(vectors.any(axis=1))
+        if len(known):
+            rows[known] = vectors[known] / vectors[known].std() * rows[1:].std()
+            self.own_items.assign(rows)
 
     def without_unseen(self, rows: int) -> np.ndarray:
         """Returns what is added to the scores of a training, float32 [rows]: NEVER for items that it never sees."""

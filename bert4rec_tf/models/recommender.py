@@ -1,11 +1,10 @@
 """The contract of all models."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES, AttentionSettings
@@ -15,7 +14,6 @@ from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 from bert4rec_tf.foundation.graphs import graph
 from bert4rec_tf.foundation.types import Batch, Shape, Tensor
-from bert4rec_tf.models.initial_vectors import cooccurrence_vectors
 from bert4rec_tf.models.sharded_table import ShardedTable
 from bert4rec_tf.nn.layers import check_size
 
@@ -194,12 +192,7 @@ class Recommender(keras.Model):
         return self.score(batch)
 
     def add_table(
-        self,
-        name: str,
-        rows: int,
-        width: int,
-        initializer: float | str | keras.initializers.Initializer,
-        of: str | None,
+        self, name: str, rows: int, width: int, initializer: float | str | keras.Initializer, of: str | None
     ) -> keras.Variable:
         """Makes embeddings [rows, width] of `of` (`mark_rows`); None if their number is always the same.
 
@@ -209,7 +202,7 @@ class Recommender(keras.Model):
             initializer = keras.initializers.RandomNormal(stddev=initializer)
         initializer = keras.initializers.get(initializer)
         if rows * width >= LARGE:
-            initializer = _in_one_buffer(initializer)
+            initializer = graph(initializer)  # which scales in place; else each operation has its own copy of the table
         table = self.add_weight(name=name, shape=(rows, width), initializer=initializer, autocast=False)
         return self.mark_rows(table, of)
 
@@ -264,18 +257,6 @@ def settings_of(kind: type[Settings], settings: Settings | None, fields: dict[st
     if fields:
         raise UserError(f"`{next(iter(fields))}` must be given in `settings` or by its name. Received: both")
     return settings
-
-
-def start_near_neighbors(table: keras.Variable, sequences: Sequences) -> None:
-    """Gives items their `cooccurrence_vectors`, scaled to the deviation of the table [rows, d].
-
-    Items without a neighbour keep their rows, and so do padding and special tokens.
-    """
-    rows, vectors = table.numpy(), cooccurrence_vectors(sequences, table.shape[1])
-    known = np.flatnonzero(vectors.any(axis=1))
-    if len(known):
-        rows[known] = vectors[known] / vectors[known].std() * rows[1:].std()
-        table.assign(rows)
 
 
 def scores_of(
@@ -339,9 +320,3 @@ def last_items(batch: Batch, number: int) -> tf.Tensor:
     # One column more, because there may be none at all.
     filled = tf.pad(items, [[0, 0], [0, 1]])
     return tf.where(columns >= 0, tf.gather(filled, tf.maximum(columns, 0), batch_dims=1), 0)
-
-
-def _in_one_buffer(initializer: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Returns an initializer with the same values. A graph scales them in place; otherwise each operation has its own
-    copy of the table."""
-    return lambda shape, dtype=None: graph(lambda: initializer(shape, dtype=dtype))()
