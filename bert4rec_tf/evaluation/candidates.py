@@ -118,12 +118,10 @@ def _draw(
 
 def _seen(sequences: Sequences, users: np.ndarray) -> np.ndarray:
     """Returns bool [users, items + 1]: whether each user has seen each item; True for PAD."""
-    lengths = sequences.splits[users + 1] - sequences.splits[users]
-    begins = np.cumsum(lengths) - lengths
-    places = np.arange(lengths.sum()) + np.repeat(sequences.splits[users] - begins, lengths)
+    histories = sequences.only(users)
     seen = np.zeros((len(users), sequences.num_items + 1), bool)
     seen[:, PAD] = True
-    seen[np.repeat(np.arange(len(users)), lengths), sequences.items[places]] = True
+    seen[np.repeat(np.arange(len(users)), histories.lengths), histories.items] = True
     return seen
 
 
