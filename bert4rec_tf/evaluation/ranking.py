@@ -1,5 +1,6 @@
 """Ranks the held-out items. A rank is the number of items that beat the target; one per user and protocol."""
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -180,17 +181,17 @@ class Ranker:
         if task.all_items and self._scores_all_at_once:
             size = min(size, max(1, BLOCK_ELEMENTS // task.histories.num_items))
         progress = Progress(title or "", -(-len(task.users) // size), examples_per_step=size, silent=title is None)
-        for rows, batch in itertools.islice(self._batches(task, size), share[0], None, share[1]):
-            if task.all_items:
-                found = self._rank_among_all(task, rows, batch, listed or {})
-            else:
-                candidates = task.candidates(rows)
-                scores = self._score_candidates(batch, candidates).numpy()
-                found = _sampled_ranks(task, reaching(scores, candidates))
-            for protocol, values in found.items():
-                ranks[protocol][rows] = values
-            progress.advance()
-        progress.close()
+        with contextlib.closing(progress):
+            for rows, batch in itertools.islice(self._batches(task, size), share[0], None, share[1]):
+                if task.all_items:
+                    found = self._rank_among_all(task, rows, batch, listed or {})
+                else:
+                    candidates = task.candidates(rows)
+                    scores = self._score_candidates(batch, candidates).numpy()
+                    found = _sampled_ranks(task, reaching(scores, candidates))
+                for protocol, values in found.items():
+                    ranks[protocol][rows] = values
+                progress.advance()
         return ranks
 
     def ranked(self, task: RankingTask, title: str | None = None) -> Ranked:
