@@ -5,7 +5,6 @@ vectors in another shape may round otherwise, and then equal items would not tie
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +31,7 @@ class Blocks:
     number: int
 
     def complete(self, *found: Tensor) -> tuple[Tensor, ...]:
-        """Returns what was found among all items, from what was found here (`FullRanking._in_one_pass`)."""
+        """Returns the same of all items, from what `FullRanking._in_one_pass` found among the items here."""
         return found
 
 
@@ -112,8 +111,7 @@ class Whole(Blocks):
         return tf.gather(scores, targets, batch_dims=1)
 
 
-@dataclass(frozen=True, eq=False)
-class Places:
+class Places(NamedTuple):
     """Where the candidates' scores are, in the order of the blocks.
 
     Attributes:
@@ -225,31 +223,26 @@ class FullRanking:
         # As an array, because a graph is traced again for every other tuple.
         shape = np.array(candidates.shape, np.int32)
         for _ in range(2):
-            found = self._one_pass(source, targets, places.cells, places.columns, places.is_seen, places.ends, shape)
+            found = self._one_pass(source, targets, places, shape)
             reaching, has_nan, best, _, scores = (one.numpy() for one in self.blocks.complete(*found))
             if np.array_equal(scores[:, 0], targets):
                 break
             targets = scores[:, 0]
         return reaching, scores, best, bool(has_nan)
 
-    def _in_one_pass(
-        self,
-        source: Tensor,
-        targets: Tensor,
-        cells: Tensor,
-        columns: Tensor,
-        is_seen: Tensor,
-        ends: Tensor,
-        shape: Tensor,
-    ) -> tuple[Tensor, ...]:
-        """Returns what `rank` does, of the items here, and before the last the scores of the best ones. Other
-        candidates' scores are 0."""
+    def _in_one_pass(self, source: Tensor, targets: Tensor, places: Places, shape: Tensor) -> tuple[Tensor, ...]:
+        """Returns what is found among the items here, which `Blocks.complete` takes.
+
+        These are `reaching` and `has_nan` of `Found`, the best unseen items and their scores, and the scores of the
+        candidates, 0 for those that are elsewhere.
+        """
 
         def step(number: Tensor, found: Found, values: tf.TensorArray) -> tuple[Tensor, Found, tf.TensorArray]:
             block = self.blocks.block(source, number)
-            here = slice(ends[number], ends[number + 1])
-            values = values.write(number, tf.gather(tf.reshape(block, [-1]), columns[here]))
-            seen = tf.boolean_mask(columns[here], is_seen[here])
+            here = slice(places.ends[number], places.ends[number + 1])
+            columns = places.columns[here]
+            values = values.write(number, tf.gather(tf.reshape(block, [-1]), columns))
+            seen = tf.boolean_mask(columns, places.is_seen[here])
             return number + 1, found.after(block, number * tf.shape(block)[1] // GROUP, targets, seen), values
 
         values = tf.TensorArray(targets.dtype, self.blocks.number, infer_shape=False, element_shape=[None])
@@ -257,7 +250,7 @@ class FullRanking:
         _, found, values = tf.while_loop(
             lambda number, *_: number < self.blocks.number, step, start, parallel_iterations=1
         )
-        scores = tf.scatter_nd(cells[:, None], values.concat(), tf.reduce_prod(shape)[None])
+        scores = tf.scatter_nd(places.cells[:, None], values.concat(), tf.reduce_prod(shape)[None])
         rows, best = found.best()
         items = tf.where(best > LOWEST, rows * self.blocks.count + self.blocks.index, PAD)
         return found.reaching, found.has_nan, items, best, tf.reshape(scores, shape)
