@@ -103,9 +103,10 @@ def _draw(
     draw: Draw,
     weights: np.ndarray,
 ) -> np.ndarray:
-    """Draws block by block, each with its own random stream. `seeds`: the user's, the sampler's, and the first block.
+    """Draws block by block, each with its own random stream.
 
-    `weights`, [n], are in proportion to the probabilities of `draw`.
+    `seeds` are the caller's, the sampler's, and the number of the first block. `weights`, [n], are in proportion to the
+    probabilities of `draw`.
     """
     seed, of_sampler, first_block = seeds
     drawn = np.zeros((len(users), num_negatives), np.int32)

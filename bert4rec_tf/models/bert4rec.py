@@ -87,7 +87,7 @@ class BERT4Rec(FeatureRecommender):
         The identity is added to the random weights of the value and output layers of every attention, and PASSING_SHARE
         of it to the layer before the softmax. So a new model's masked position holds about the mean of the history's
         vectors, and its scores rank the items near to them first. With random weights alone, next to nothing of the
-        history arrives there. This is of this project.
+        history arrives there. The paper does not have this.
         """
         super().initialise(sequences)
         if self.settings.initial_layers == "identity":

@@ -57,7 +57,7 @@ class FeatureRecommender(Recommender):
         return self.own_items
 
     def add_feature_vectors(self, width: int, *initializers: str | keras.Initializer) -> None:
-        """Makes the vectors of users and features. Call it last: other weights are then drawn as without.
+        """Makes the vectors of users and features. Call it last, so that all other weights are drawn as without them.
 
         `initializers`: of the users, the items' features and the users' features.
         """

@@ -194,9 +194,10 @@ class Recommender(keras.Model):
     def add_table(
         self, name: str, rows: int, width: int, initializer: float | str | keras.Initializer, of: str | None
     ) -> keras.Variable:
-        """Makes embeddings [rows, width] of `of` (`mark_rows`); None if their number is always the same.
+        """Makes a table of embeddings [rows, width].
 
-        `initializer` is a Keras initializer, or the standard deviation of a normal distribution.
+        `initializer` is a Keras initializer, or the standard deviation of a normal distribution. `of` is what the rows
+        stand for (`mark_rows`); None if their number is always the same.
         """
         if isinstance(initializer, float):
             initializer = keras.initializers.RandomNormal(stddev=initializer)

@@ -21,8 +21,8 @@ class WarmUpLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     """Rises linearly from 0 during the warm-up, then falls linearly to 0 at the last step.
 
     The decay counts from step 0, not from the end of the warm-up, so the learning rate jumps down a little where the
-    two meet. With a warm-up, the learning rate of step 0 is 0. `learning_rate` is the peak, if there were no decay;
-    with infinitely many `steps` there is none.
+    two meet. With a warm-up, the learning rate of step 0 is 0. The warm-up rises to `learning_rate`. With infinitely
+    many `steps` there is no decay.
     """
 
     def __init__(self, learning_rate: float, steps: float, warmup_steps: int) -> None:
