@@ -14,7 +14,7 @@ NUMBERS, ROWS = "row_numbers", "rows"
 """Entries of a batch with looked-up rows: int32 [u], and [vectors [u, d], biases [u]]."""
 
 BLOCK = 1 << 18
-"""Rows that are drawn, written or read at once, of all workers together. A multiple of 4 (`_initial_block`)."""
+"""Rows that are drawn, written or read at once. A multiple of 4 (`_initial_block`)."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,8 @@ def sum_of_all(values: list[Tensor]) -> list[Tensor]:
 def _initial_block(begin: int, size: int, width: int, seed: int, is_uniform: bool) -> tf.Tensor:
     """Returns rows [size, d] from `begin` on of what Keras' truncated normal or uniform draws give a whole table.
 
-    On a CPU both draw groups of four numbers. From one group to the next the first sets the counter forward by 256, the
-    second by 1.
+    On a CPU both draw groups of four numbers. From one group to the next, the truncated normal draws set the counter
+    forward by 256, the uniform ones by 1.
     """
     raw = tf.raw_ops
     draw, stride = (raw.StatelessRandomUniformV2, 1) if is_uniform else (raw.StatelessTruncatedNormalV2, 256)

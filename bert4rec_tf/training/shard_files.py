@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.npz import CorruptFileError
+from bert4rec_tf.foundation.stores import LocalCopy
 from bert4rec_tf.models.recommender import ITEMS, Recommender
 from bert4rec_tf.models.sharded_table import BLOCK, ShardedTable
 from bert4rec_tf.training.checkpoints import HEADER
@@ -48,7 +49,7 @@ class ShardFiles:
         """Reads this worker's rows. Raises CorruptFileError on all workers if the file of one is damaged."""
         failure: CorruptFileError | None = None
         try:
-            found = npz.checked(self.path(step))
+            found = self._read(self.path(step))
             if any(found[name].shape != tuple(one.shape) for name, one in self._held.items()):
                 raise CorruptFileError(f"{self.path(step)}: has other rows")
         except CorruptFileError as error:
@@ -60,9 +61,17 @@ class ShardFiles:
                 block = np.array(found[name][begin : begin + BLOCK])
                 variable.scatter_update(tf.IndexedSlices(block, tf.range(begin, begin + len(block))))
 
+    def _read(self, path: Path) -> dict[str, np.ndarray]:
+        """Returns the arrays of a file, of a copy if it lies in a store. Raises CorruptFileError if it is damaged."""
+        try:
+            copy = LocalCopy(self.folder, [path.name])
+        except OSError as error:
+            raise CorruptFileError(f"{path}: cannot be read ({error})") from error
+        return npz.checked(copy.folder / path.name)  # A mapped file can still be read when the copy is deleted.
+
     def keep(self, best_step: int) -> None:
         """Deletes this worker's rows of steps that have no checkpoint, except the best."""
-        steps = {int(re.findall(r"\d+", path.stem)[-1]) for path in self.folder.glob("step-*.npz")} | {best_step}
+        steps = {int(re.findall(r"\d+", path.name)[-1]) for path in self.folder.glob("step-*.npz")} | {best_step}
         kept = {self.path(step) for step in steps}
         for path in self.folder.glob(f"shard-{self.table.index}-of-*.npz"):
             if path not in kept:
@@ -73,28 +82,29 @@ class ShardFiles:
 
         Raises CorruptFileError if a file is damaged.
         """
-        shards = [npz.checked(self.path(step, index)) for index in range(self.table.count)]
+        shards = [self._read(self.path(step, index)) for index in range(self.table.count)]
         others = {variable.path: variable for variable in model.variables}
         arrays: dict[str, np.ndarray | npz.Pieces] = {}
-        rows = self.table.num_rows
-        for number, variable in enumerate((layout := type(model)(1, model.settings, name=model.name)).variables):
+        rows, layout = self.table.num_rows, type(model)(1, model.settings, name=model.name)
+        for number, variable in enumerate(layout.variables):
             if layout.rows_of(variable) != ITEMS:
                 arrays[f"model/{number:03d}"] = np.asarray(others[variable.path])
                 continue
             name = VALUES[0] if len(variable.shape) == 2 else VALUES[1]
-            pieces = npz.Pieces("<f4", (rows, *variable.shape[1:]), _in_turn([one[name] for one in shards], rows))
-            arrays[f"model/{number:03d}"] = pieces
+            blocks = _in_turn([one[name] for one in shards], rows)
+            arrays[f"model/{number:03d}"] = npz.Pieces("<f4", (rows, *variable.shape[1:]), blocks)
         shapes = {name: list(array.shape) for name, array in arrays.items()}
         header = json.dumps({"shapes": shapes, "state": {"step": step}}).encode()
         npz.write_pieces(self.folder / WHOLE, {HEADER: np.frombuffer(header, np.uint8), **arrays})
 
 
 def _in_turn(shards: list[np.ndarray], rows: int) -> Iterator[np.ndarray]:
-    """Yields the rows of the whole table in order, a block at a time: row r is row r // W of shard r % W."""
-    for begin in range(0, rows, BLOCK * len(shards)):
-        end = min(begin + BLOCK * len(shards), rows)
-        block = np.empty((end - begin, *shards[0].shape[1:]), np.float32)
+    """Yields the rows of the whole table in order, about BLOCK at a time: row r is row r // W of shard r % W."""
+    count = len(shards)
+    size = max(BLOCK // count, 1) * count
+    for begin in range(0, rows, size):
+        block = np.empty((min(size, rows - begin), *shards[0].shape[1:]), np.float32)
         for index, shard in enumerate(shards):
-            held = block[index :: len(shards)]
-            held[...] = shard[begin // len(shards) :][: len(held)]
+            held = block[index::count]
+            held[...] = shard[begin // count :][: len(held)]
         yield block

@@ -11,6 +11,11 @@ from support.workers import SMALL, ended, start, start_all, wait_for
 
 from bert4rec_tf.config.popularity import CORRECTION
 from bert4rec_tf.evaluation.metrics import PROTOCOLS
+from bert4rec_tf.foundation.npz import CorruptFileError
+from bert4rec_tf.foundation.stores import Url
+from bert4rec_tf.models.sharded_table import ShardedTable
+from bert4rec_tf.training import checkpoints, shard_files
+from bert4rec_tf.training.workers import Team
 
 SAMPLED = (
     *("--loss=sampled_softmax", "--shared_negatives=64", "--optimizer=rowwise_adagrad", "--protocol=select"),
@@ -21,6 +26,34 @@ SHARDED = (*SAMPLED, *MODELS["bert4rec"], "--shard_tables")
 ONLY_ROUNDING = {"bert4rec": [], "sasrec": ["model/009"]}
 """The biases of the keys, which move no attention: Adam makes steps of the rounding of their gradients."""
 CORRECTED = "--popularity_correction=validation"
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_rows_are_joined_in_blocks_that_do_not_grow_with_the_workers(monkeypatch, workers):
+    monkeypatch.setattr(shard_files, "BLOCK", 4)
+    table = np.arange(46, dtype=np.float32).reshape(23, 2)
+    blocks = list(shard_files._in_turn([table[index::workers] for index in range(workers)], len(table)))
+    np.testing.assert_array_equal(np.concatenate(blocks), table)
+    assert max(map(len, blocks)) <= max(4, workers)
+
+
+def test_rows_are_kept_in_a_store_and_read_back():
+    folder, table = Url("memory://bucket/rows"), ShardedTable(10, 2, 0.02, seed=1, index=0, count=1)
+    files = shard_files.ShardFiles(folder, table, Team())
+    for step in (3, 4):
+        files.save(step)
+    checkpoints.Series(folder).save({}, 3, {"step": 3})
+    files.keep(0)
+    assert [path.name for path in folder.glob("shard-*")] == ["shard-0-of-1-step-000000003.npz"]
+    variables = [*table.values, *table.sums]
+    before = [variable.numpy() for variable in variables]
+    for variable in variables:
+        variable.assign(variable + 1)
+    files.restore(3)
+    for variable, values in zip(variables, before, strict=True):
+        np.testing.assert_array_equal(variable, values)
+    with pytest.raises(CorruptFileError, match=r"step-000000004.npz: cannot be read"):
+        files.restore(4)
 
 
 def arrays(path):
