@@ -7,18 +7,15 @@ from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender
 from bert4rec_tf.nn.optimizers import Adagrad, BertAdam, RowwiseAdagrad, WarmUpLinearDecay
 
 
-def schedule_of(settings: TrainingSettings) -> WarmUpLinearDecay:
-    """Returns the learning rate schedule; a constant one falls to 0 after infinitely many steps."""
-    steps = settings.steps if settings.schedule == "linear" else math.inf
-    return WarmUpLinearDecay(settings.learning_rate, steps, settings.warmup_steps)
-
-
 def optimizer_of(settings: TrainingSettings, model: Recommender | None = None) -> BertAdam | Adagrad:
     """Returns the optimizer of a run. `model`: whose tables rowwise_adagrad updates by rows; the others ignore it."""
+    # A constant learning rate falls to 0 after infinitely many steps.
+    steps = settings.steps if settings.schedule == "linear" else math.inf
+    schedule = WarmUpLinearDecay(settings.learning_rate, steps, settings.warmup_steps)
     if settings.optimizer == "adagrad":
-        return Adagrad(schedule_of(settings), settings.momentum)
+        return Adagrad(schedule, settings.momentum)
     adam = {
-        "learning_rate": schedule_of(settings),
+        "learning_rate": schedule,
         "decay": settings.weight_decay,
         "beta_1": settings.beta_1,
         "beta_2": settings.beta_2,
