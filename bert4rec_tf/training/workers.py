@@ -15,6 +15,7 @@ import tensorflow as tf
 from bert4rec_tf.config.cluster import Cluster
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import graph
+from bert4rec_tf.models.sharded_table import sum_of_all
 
 LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
 """What TensorFlow raises on the others if a worker ends (within seconds) or stops answering (within about ten)."""
@@ -62,10 +63,6 @@ class Workers(Team):
     strategy: tf.distribute.Strategy
 
     def sum(self, values: np.ndarray) -> np.ndarray:
-        def on_replica(values: tf.Tensor) -> tf.Tensor:
-            context = tf.distribute.get_replica_context()
-            return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(values))
-
         # Of several devices on a machine, the first one counts.
         devices = self.strategy.num_replicas_in_sync // self.count
         first = np.asarray(values, np.int64)
@@ -74,7 +71,7 @@ class Workers(Team):
             shared = self.strategy.experimental_distribute_values_from_function(
                 lambda context: tf.constant(per_device[context.replica_id_in_sync_group % devices])
             )
-            summed = self.strategy.run(graph(on_replica), args=(shared,))
+            (summed,) = self.strategy.run(graph(sum_of_all), args=([shared],))
             return self.strategy.experimental_local_results(summed)[0].numpy()
 
     def agree(self, facts: Mapping[str, str]) -> None:
