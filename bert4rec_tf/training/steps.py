@@ -12,7 +12,7 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import graph
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.recommender import Recommender
-from bert4rec_tf.models.sharded_table import NUMBERS, ROWS
+from bert4rec_tf.models.sharded_table import NUMBERS, ROWS, sum_of_all
 from bert4rec_tf.nn import optimizers
 from bert4rec_tf.training import workers
 
@@ -82,17 +82,11 @@ def make_step(
         signature: `element_spec` of the batches, to trace one graph for all widths; None to trace one per shape.
 
     Raises:
-        UserError: for batches with fewer rows than replicas.
         ValueError: for a model or an optimizer created outside the strategy's scope.
     """
     model.static_shapes = settings.jit_compile
     if strategy is None:
         return _single_step(model, optimizer, settings, signature)
-    if settings.batch_size < strategy.num_replicas_in_sync:
-        raise UserError(
-            f"`batch_size` must be at least the number of replicas, {strategy.num_replicas_in_sync}. "
-            f"Received: batch_size={settings.batch_size}"
-        )
     for name, variables in (("model", model.variables), ("optimizer", optimizer.variables)):
         if not all(strategy.extended.variable_created_in_scope(variable.value) for variable in variables):
             raise ValueError(f"all variables of `{name}` must be created under `strategy.scope()`")
@@ -161,8 +155,7 @@ def _shared_step(
         looked_up = {} if model.sharded is None else model.sharded.look_up(model.rows_read(batch))
         with _own_noise(model, context.replica_id_in_sync_group):
             loss, gradients = part_of_loss({**part, **looked_up}, share)
-        shared = [loss, tf.identity(stopping), *gradients]
-        loss, stopping, *gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, shared)
+        loss, stopping, *gradients = sum_of_all([loss, stopping, *gradients])
         gradients = [optimizers.combined(gradient) for gradient in gradients]
         gradients, norm = optimizers.clip(gradients, settings.clip_norm)
         if model.sharded is not None:

@@ -275,8 +275,10 @@ def what_was_made_outside_the_scope_is_refused():
 
 
 def more_replicas_than_rows_or_devices_are_refused():
-    with pytest.raises(UserError, match=r"`batch_size` must be at least .* replicas, 2. Received: batch_size=1"):
-        make(steps.strategy_for(2), batch_size=1)
+    with pytest.raises(
+        UserError, match=r"`batch_size` must be at least `replicas`. Received: batch_size=1, replicas=2"
+    ):
+        TrainingSettings(batch_size=1, replicas=2)
     with pytest.raises(UserError, match=r"`replicas` must be at most 3, the number of devices. Received: replicas=4"):
         steps.strategy_for(4)
 
