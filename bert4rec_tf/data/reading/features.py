@@ -72,7 +72,7 @@ def read(source: Any, kind: str = ITEM_FEATURES) -> Features:
     if of_ids is None:
         received = ", ".join(columns)[:300]
         raise UserError(f"{title}: no column has a known name for ids; name one {IDS[kind][1]!r}. Received: {received}")
-    ids = [str(raw) for raw in columns[of_ids]]
+    ids = ["" if raw is None else raw for raw in columns[of_ids]]
     places = {raw: place for place, raw in enumerate(dict.fromkeys(ids))}
     bad = bad_id(np.array(list(places), object))
     if bad is not None:
@@ -105,6 +105,8 @@ def _columns(source: Any, kind: str, title: str) -> Mapping[str, Sequence[Any]]:
         except (pa.ArrowException, csv.Error, UnicodeError) as error:
             raise UserError(f"{path}: cannot be read ({' '.join(str(error).split())[:200]})") from error
     names = tables.names_of(source, title)
+    if len(set(names)) < len(names):
+        raise UserError(f"{title}: must name each column once. Received: {', '.join(names)[:300]}")
     table = tables.to_arrow(source, names, names)
     columns = {name: table.column(name).combine_chunks() for name in names}
     of_ids = guess(names, IDS[kind])

@@ -148,6 +148,14 @@ def test_what_is_no_table_is_named(tmp_path):
         features.read(3)
 
 
+@pytest.mark.parametrize("source", [pd.DataFrame, lambda rows, columns: pa.table([*zip(*rows)], names=columns)])
+def test_mistakes_in_a_table_are_named(source):
+    with pytest.raises(UserError, match=r"must name each column once\. Received: id, tag, tag"):
+        features.read(source([("a", "x", "y"), ("b", "x", "y")], columns=["id", "tag", "tag"]))
+    with pytest.raises(UserError, match="an id must not be empty"):
+        features.read(source([("a", "x"), (None, "x")], columns=["id", "tag"]))
+
+
 def test_features_come_back_from_arrays_and_json(tmp_path):
     found = read(tmp_path, CSV)
     for again in (Features.from_arrays(found.arrays()), Features.from_dict(found.to_dict())):
