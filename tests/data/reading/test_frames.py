@@ -74,6 +74,7 @@ REFUSED = {
     "the same column twice": (FRAME, {"user": "item_id"}, "the columns of users, items and times must differ"),
     "fractions for ids": (FRAME.assign(item_id=[1.0, 2, 3, 4, 5, np.nan]), {}, "use Int64"),
     "ids of several types": (FRAME.assign(item_id=["a", 2, 3, 4, 5, 6]), {}, "failed for column item_id"),
+    "ids beyond 64 bits": (FRAME.assign(item_id=[2**70] * 6), {}, "beyond 64 bits"),
     "truth values for times": (FRAME.assign(timestamp=True), {}, "times must be numbers, dates, timestamps or texts"),
     "no rows": (FRAME[:0], {}, "no user has two actions left"),
     "no table": ([1, 2], {}, "`frame` must be a pandas DataFrame or an Arrow table"),
