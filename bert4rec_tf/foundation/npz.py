@@ -74,10 +74,10 @@ def mapped(path: Path) -> dict[str, np.ndarray]:
                 sizes = struct.unpack("<HH", file.read(30)[26:])  # of the name and of what follows it
                 begin = file.seek(sum(sizes), io.SEEK_CUR)
                 np.lib.format.read_magic(file)
-                shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+                shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
                 name, offset = member.filename.removesuffix(".npy"), file.tell()
                 if shape and 0 not in shape:
-                    found[name] = np.memmap(path, dtype, "r", offset, shape)
+                    found[name] = np.memmap(path, dtype, "r", offset, shape, "F" if by_columns else "C")
                 else:  # too small to be mapped
                     file.seek(begin)
                     found[name] = np.lib.format.read_array(file, allow_pickle=False)
