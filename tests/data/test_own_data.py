@@ -99,7 +99,7 @@ MISTAKES = {
         "needs --interactions=FILE",
     ),
     "an unknown source": (None, f"--dataset=beauty --source=row {TINY}", "Unknown source: 'row'. Did you mean 'raw'?"),
-    "a source of built-in data": (None, f"--dataset=synthetic --source=raw {TINY}", "is built in and has no source"),
+    "a source of built-in data": (None, f"--dataset=synthetic --source=raw {TINY}", "'synthetic' has no raw source"),
     "another policy": (None, f"{OWN} --bad_rows=keep", "`bad_rows` must be one of ('refuse', 'skip')"),
     "a bad row": (
         "bad.csv",

@@ -159,6 +159,8 @@ def test_data_come_in_many_forms(tmp_path, counted, monkeypatch):
     assert {sequences.fingerprint for _, sequences in read} == {read[0][1].fingerprint}
     assert [name for name, _ in read] == ["own-ratings", "own-rat_", "own-ratings", *["own-frame"] * 4]
     assert given.read("synthetic")[0] == "synthetic"
+    (tmp_path / "ratings_Beauty.csv").write_text("".join(f"{u},{i},5,{i}\n" for u in range(5) for i in range(5)))
+    assert given.read("beauty-raw")[0] == "beauty-raw"
     assert b4r.fit(tmp_path / "ratings.csv", **COUNTING).recommend(user=3)["item"].tolist() == expected
 
 

@@ -173,8 +173,8 @@ def find(name: str) -> Dataset:
     if family(name) not in DATASETS:
         raise unknown_name("dataset", name, DATASETS)
     dataset = DATASETS[family(name)]
-    if name.endswith(RAW) and dataset.processed is None:
-        raise UserError(f"{family(name)!r} is built in and has no source. Received: source=raw")
+    if name.endswith(RAW) and dataset.raw is None:
+        raise UserError(f"{family(name)!r} has no raw source. Received: source=raw")
     return dataset
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf.config.data_names import OWN, Interactions, TimeSplit
+from bert4rec_tf.config.data_names import OWN, Interactions, TimeSplit, family
 from bert4rec_tf.data.reading import conversion, tables
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import datasets
@@ -30,7 +30,7 @@ def read(
         split: by time; None for none.
         least: users with fewer actions are left out.
     """
-    is_known = isinstance(data, str) and data in datasets.DATASETS
+    is_known = isinstance(data, str) and family(data) in datasets.DATASETS
     if is_known or isinstance(data, (Sequences, Interactions)):
         what = f"the data set {data!r}" if is_known else f"`{type(data).__name__}`"
         for name, value in {"user": user, "item": item, "time": time, "split": split}.items():

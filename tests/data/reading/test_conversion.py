@@ -278,8 +278,9 @@ def test_a_source_is_part_of_a_data_set_s_name():
     assert presets.make_run("beauty", source="raw").flat() == presets.make_run("beauty").flat()
     with pytest.raises(UserError, match="Unknown source: 'rawe'"):
         named("beauty", "rawe")
-    with pytest.raises(UserError, match="'synthetic' is built in and has no source"):
-        datasets.load("synthetic", source="raw")
+    for family_name in ("synthetic", "steam-sample"):
+        with pytest.raises(UserError, match=f"'{family_name}' has no raw source"):
+            datasets.load(f"{family_name}-raw")
 
 
 def test_one_s_own_data_are_named_by_their_file_and_options():
