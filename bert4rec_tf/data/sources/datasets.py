@@ -1,5 +1,6 @@
 """DATASETS: name -> where a data set comes from, how it is read, and what the paper says about it."""
 
+import io
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ class File:
         name: its path in the data folder; it is also looked for with `.gz`.
         remote: where to download it; None if it is only used when it is there.
         member: the file in it, if it is an archive.
-        columns: those of users, items and times in a raw file.
+        columns: those of users, items and times in a raw file; None for the authors' processed file.
     """
 
     name: str
@@ -51,12 +52,12 @@ class File:
 class Source:
     """Where a data set comes from: the first of `files` that is there, or else the one with a `remote`.
 
-    `min_item_actions` is the filter of a raw file, beside at least five actions per user; None for the authors'
-    processed file, which needs no filter. `terms` are printed after a download.
+    `min_item_actions` is the filter of a raw file, beside at least five actions per user. `terms` are printed after a
+    download.
     """
 
     files: tuple[File, ...]
-    min_item_actions: int | None = None
+    min_item_actions: int = 1
     terms: str | None = None
 
     @property
@@ -237,12 +238,13 @@ def obtain(name: str, folder: Path | None = None) -> tuple[File, Path] | None:
     return file, target
 
 
-def _read_processed(source: Source, file: File, path: Path) -> Sequences:
+def _read_processed(file: File, path: Path) -> Sequences:
     """Reads a file of the authors. Warns if it is not the one that they published."""
     content = read_bytes(path, file.member)
     if file.remote is not None:
         checksum = file.remote.checksum
-        found = download.digest_of(content, checksum) if file.member is None else download.digest(path, checksum)
+        is_plain = file.member is None
+        found = download.digest_of(io.BytesIO(content), checksum) if is_plain else download.digest(path, checksum)
         if found != checksum:
             warn(f"{path}: is not the file that the authors published ({checksum}); results may differ from theirs")
     return parse_pairs(content, path)
@@ -276,9 +278,9 @@ def load_with_report(
     if origin is None or found is None:
         raise UserError(f"{name!r} has no source {source!r}")
     file, path = found
-    if origin.min_item_actions is None:
-        return _read_processed(origin, file, path), None
-    user, item, time = file.columns or (None, None, None)
+    if file.columns is None:
+        return _read_processed(file, path), None
+    user, item, time = file.columns
     asked = Interactions(
         str(path), user, item, time, min_user_actions=5, min_item_actions=origin.min_item_actions, bad_rows="skip"
     )

@@ -8,9 +8,10 @@ import os
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import urlsplit
 
 import filelock
@@ -53,22 +54,17 @@ class Remote:
 def digest(path: Path, checksum: str) -> str:
     """Returns a file's checksum, with the algorithm of the given checksum. A `.gz` file is decompressed first."""
     with files.open_binary(path) as file:
-        if path.suffix == ".gz" and checksum.startswith("git:"):  # Git hashes the decompressed size first.
-            return digest_of(file.read(), checksum)
-        return _digest(iter(lambda: file.read(PIECE), b""), path.stat().st_size, checksum)
+        return digest_of(file, checksum)
 
 
-def digest_of(content: bytes, checksum: str) -> str:
-    """Returns the checksum of a file's content, with the algorithm of the given checksum."""
-    return _digest((content,), len(content), checksum)
-
-
-def _digest(pieces: Iterable[bytes], size: int, checksum: str) -> str:
+def digest_of(file: BinaryIO, checksum: str) -> str:
+    """Returns the checksum of an open file's content, with the algorithm of the given checksum."""
     algorithm = checksum.split(":")[0]
     found = hashlib.new("sha1" if algorithm == "git" else algorithm, usedforsecurity=False)
-    if algorithm == "git":
-        found.update(b"blob %d\0" % size)
-    for piece in pieces:
+    if algorithm == "git":  # which hashes the size first
+        found.update(b"blob %d\0" % file.seek(0, os.SEEK_END))
+        file.seek(0)
+    while piece := file.read(PIECE):
         found.update(piece)
     return f"{algorithm}:{found.hexdigest()}"
 
@@ -131,7 +127,7 @@ def _fetch_from(url: str, remote: Remote, path: Path) -> None:
             f"{path}: the file at {url} has the wrong checksum and was not kept (expected {remote.checksum}, received "
             f"{received}). If you put a file there yourself, it is used as it is"
         )
-    part.finish(path)
+    part.finish()
 
 
 class _Part:
@@ -161,8 +157,8 @@ class _Part:
         for path in (self.path, self._note):
             path.unlink(missing_ok=True)
 
-    def finish(self, path: Path) -> None:
-        with files.atomic_write(path) as aside:
+    def finish(self) -> None:
+        with files.atomic_write(self.target) as aside:
             os.replace(self.path, aside)
         self.discard()
 
