@@ -1,7 +1,6 @@
 """Finds the layout of a file of interactions from its name and its first bytes."""
 
 import csv
-import io
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 from bert4rec_tf.data.reading import records, tables
 from bert4rec_tf.data.reading.columns import ITEMS, JSON, LITERALS, PARQUET, USERS, Columns, Layout, guess
 from bert4rec_tf.data.reading.rows import printable
-from bert4rec_tf.data.reading.text import ANY_BLANKS
+from bert4rec_tf.data.reading.text import ANY_BLANKS, split
 from bert4rec_tf.foundation.errors import UserError
 
 SAMPLE = 1 << 20
@@ -41,19 +40,12 @@ def find(path: Path, columns: Columns, start: bytes, name: str | None = None) ->
     if line.lstrip().startswith("{"):
         return _of_records(path, columns, line, place + 1)
     separator = _separator(path, name or path.name, line, place + 1)
-    first = [field.strip() for field in fields(line, separator)]
+    is_quoted = separator in (",", ";")
+    fields = next(csv.reader([line], delimiter=separator)) if is_quoted else split(line, separator)
+    first = [field.strip() for field in fields]
     if any(not name.isdigit() for name in columns.named) or (guess(first, USERS) and guess(first, ITEMS)):
         return replace(columns.of_header(separator, first), skip=place + 1)
     return replace(columns.of_numbers(separator, len(first)), skip=place)
-
-
-def fields(line: str, separator: str) -> list[str]:
-    """Splits one line of a text."""
-    if separator == ANY_BLANKS:
-        return line.split()
-    if separator in (",", ";"):
-        return next(csv.reader(io.StringIO(line, newline=""), delimiter=separator), [])
-    return line.split(separator)
 
 
 def _separator(path: Path, name: str, line: str, number: int) -> str:

@@ -95,10 +95,13 @@ def _records(block: Block, further: Iterator[Block], layout: Layout, source: str
 def _separated(lines: Iterator[tuple[int, str]], separator: str) -> Iterator[tuple[int, str, list[str]]]:
     for number, line in lines:
         text = line.rstrip("\r\n")
-        if separator == ANY_BLANKS:
-            text = re.sub("[ \t]+", " ", text).strip(" ")
-        if text:
-            yield number, text, text.split(separator)
+        if text and (fields := split(text, separator)):
+            yield number, text, fields
+
+
+def split(line: str, separator: str) -> list[str]:
+    """Splits a line without quotes."""
+    return re.findall("[^ \t]+", line) if separator == ANY_BLANKS else line.split(separator)
 
 
 def _quoted(

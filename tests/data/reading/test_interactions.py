@@ -210,6 +210,11 @@ def test_whole_and_broken_times_in_different_blocks(tmp_path, monkeypatch):
     assert histories(read(write(tmp_path, "a.csv", as_csv(rows)))[0]) == plainly(rows)
 
 
+def test_a_no_break_space_is_part_of_an_id_in_the_first_line_too(tmp_path):
+    path = write(tmp_path, "a.txt", "u\u00a01 i1\nu\u00a01 i2\n".encode())
+    assert histories(read(path)[0]) == {"u\u00a01": ["i1", "i2"]}
+
+
 def test_columns_are_taken_by_name_and_by_number(tmp_path):
     header = ("when", "what", "who")
     rows = [(2, "1", "a"), (1, "2", "a")]
