@@ -111,8 +111,7 @@ def _quoted(
 
     def each() -> Iterator[str]:
         nonlocal begin, text, at_end
-        current: Block | None = block
-        while current is not None:
+        for current in itertools.chain([block], further):
             for number, line in blocks.lines(current):
                 begin = begin or number
                 text += line if len(text) < SHOWN else ""
