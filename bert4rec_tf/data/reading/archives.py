@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
+from tqdm.utils import CallbackIOWrapper
+
 from bert4rec_tf.foundation.errors import UserError
 
 LIMIT = 8 << 30
@@ -20,29 +22,6 @@ MOST_PACKED = 200
 
 DAMAGED = (EOFError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error)
 """What reading a damaged file raises."""
-
-PIECE = 1 << 20
-
-
-class _Watched(io.RawIOBase):
-    """Reports how many bytes are read from a file."""
-
-    def __init__(self, file: Any, watch: Callable[[int], None]) -> None:
-        self._file, self._watch = file, watch
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return self._file.seek(offset, whence)
-
-    def readinto(self, buffer: Any) -> int:
-        count = self._file.readinto(buffer)
-        self._watch(count)
-        return count
 
 
 @contextlib.contextmanager
@@ -61,14 +40,14 @@ def opened(
     """
     try:
         with contextlib.ExitStack() as stack:
-            file = stack.enter_context(path.open("rb"))
-            packed = stack.enter_context(io.BufferedReader(_Watched(file, watch), PIECE))
-            if member is None:
-                unpacked = io.BufferedReader(gzip.GzipFile(fileobj=packed)) if path.suffix == ".gz" else packed
-                yield stack.enter_context(unpacked)
-            else:
-                archive = stack.enter_context(zipfile.ZipFile(packed))
+            file: Any = CallbackIOWrapper(watch, stack.enter_context(path.open("rb")))
+            if member is not None:
+                archive = stack.enter_context(zipfile.ZipFile(file))
                 yield stack.enter_context(_opened(path, archive, _checked(path, archive, member)))
+            elif path.suffix == ".gz":
+                yield stack.enter_context(io.BufferedReader(gzip.GzipFile(fileobj=file)))
+            else:
+                yield file
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except DAMAGED as error:
