@@ -8,6 +8,9 @@ from bert4rec_tf.foundation.errors import UserError
 SIZE = 8 << 20
 """Bytes per read. A larger buffer is newly allocated by the system each time, which costs more than the read."""
 
+PIECE = 2 << 20
+"""Bytes that a thread of Arrow takes at a time."""
+
 PART = 1 << 11
 """Lines that are read again by themselves if their block has a bad row."""
 

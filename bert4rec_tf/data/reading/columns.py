@@ -54,8 +54,8 @@ class Layout:
 
     @property
     def quoted(self) -> bool:
-        """Whether fields may be quoted."""
-        return self.kind == TEXT and self.separator in (",", ";")
+        """Whether the fields of a TEXT may be quoted."""
+        return self.separator in (",", ";")
 
     @property
     def roles(self) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from bert4rec_tf.data.reading import blocks
 from bert4rec_tf.data.reading.columns import JSON, Layout
 from bert4rec_tf.data.reading.rows import NO_ID, NO_RECORD, Record, Rows
 
-PIECE = 2 << 20
 _IDS = frozenset((str, type(None)))
 _TIMES = frozenset((str, float))
 
@@ -52,7 +51,7 @@ def _at_once(content: bytes, layout: Layout, rows: Rows) -> pa.Table | None:
             return None
         found = pyarrow.json.read_json(
             pa.BufferReader(content),
-            pyarrow.json.ReadOptions(block_size=PIECE),
+            pyarrow.json.ReadOptions(block_size=blocks.PIECE),
             pyarrow.json.ParseOptions(explicit_schema=pa.schema(types.items()), unexpected_field_behavior="ignore"),
         )
         if found.num_rows != len(lines):

@@ -22,8 +22,6 @@ ANY_BLANKS = " "
 UNIT_SEPARATOR = b"\x1f"
 """Replaces `::`, because Arrow takes one character."""
 
-PIECE = 2 << 20
-
 
 def read(stream: IO[bytes], layout: Layout, rows: Rows) -> Iterator[pa.Table]:
     """Yields the good rows of a file. Raises UserError at a bad row not skipped."""
@@ -62,7 +60,7 @@ def _at_once(content: bytes, layout: Layout, rows: Rows) -> pa.Table | None:
     try:
         columns = pyarrow.csv.read_csv(
             pa.BufferReader(content),
-            pyarrow.csv.ReadOptions(column_names=names, block_size=PIECE),
+            pyarrow.csv.ReadOptions(column_names=names, block_size=blocks.PIECE),
             pyarrow.csv.ParseOptions(delimiter=separator, quote_char=False),
             pyarrow.csv.ConvertOptions(include_columns=wanted, column_types=dict.fromkeys(wanted, pa.string())),
         )
