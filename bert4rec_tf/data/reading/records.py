@@ -62,7 +62,7 @@ def _at_once(content: bytes, layout: Layout, rows: Rows) -> pa.Table | None:
             columns[role].validate(full=True)
     except (pa.ArrowException, ValueError):
         return None
-    table, wrong = rows.good(columns)
+    table, wrong = rows.good(columns, range(len(lines)))
     return None if wrong else table
 
 

@@ -64,11 +64,12 @@ class Rows:
     among: str | None = None
     found: dict[str, tuple[int, str]] = field(default_factory=dict)
 
-    def good(self, columns: Mapping[str, pa.Array]) -> tuple[pa.Table, list[BadRow]]:
-        """Returns the good rows of a batch, and the others with their positions in it.
+    def good(self, columns: Mapping[str, pa.Array], numbers: Sequence[int]) -> tuple[pa.Table, list[BadRow]]:
+        """Returns the good rows of a batch, and the others.
 
         Args:
             columns: `user` and `item` as texts, and `time` if there are times.
+            numbers: of the rows in the source.
 
         Returns:
             A table of `user` and `item` (dictionaries of texts) and `time` (int64 or float64).
@@ -92,7 +93,8 @@ class Rows:
             found[role] = found[role].filter(kept).dictionary_decode().dictionary_encode()
         shown = zip(*(column.take(pa.array(places)).cast(pa.string()).to_pylist() for column in columns.values()))
         texts = (", ".join(value or "" for value in row) for row in shown)
-        return pa.table(found), [(place, _KINDS[kinds[place]], text) for place, text in zip(places.tolist(), texts)]
+        bad = zip(places.tolist(), texts)
+        return pa.table(found), [(numbers[place], _KINDS[kinds[place]], text) for place, text in bad]
 
     def _ids(self, texts: pa.Array, missing: str) -> tuple[pa.DictionaryArray, np.ndarray | None]:
         """Returns the cleaned ids, and each row's index in _KINDS; None if all are good."""
@@ -123,8 +125,8 @@ class Rows:
             wrong = [(number, values, text) for number, text, values in some if isinstance(values, str)]
             fit = [(number, values) for number, _, values in some if not isinstance(values, str)]
             columns = {role: _texts([values[place] for _, values in fit]) for place, role in enumerate(roles)}
-            table, others = self.good(columns)
-            self.refuse(wrong + numbered(others, [number for number, _ in fit]))
+            table, others = self.good(columns, [number for number, _ in fit])
+            self.refuse(wrong + others)
             yield table
 
     def refuse(self, rows: Iterable[BadRow]) -> None:
@@ -146,11 +148,6 @@ def _texts(values: Sequence[str | int | float | None]) -> pa.Array:
         return pa.array(texts, pa.string())
     except UnicodeEncodeError:
         return pa.array([text and _SURROGATES.sub("\ufffd", text) for text in texts], pa.string())
-
-
-def numbered(rows: Sequence[BadRow], numbers: Sequence[int] | np.ndarray) -> list[BadRow]:
-    """Replaces positions in a batch by the numbers of lines."""
-    return [(int(numbers[place]), kind, text) for place, kind, text in rows]
 
 
 def summary(found: Mapping[str, tuple[int, str]]) -> list[str]:

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.data.reading import rows
 from bert4rec_tf.data.reading.columns import PARQUET, Columns, Layout
 from bert4rec_tf.data.reading.grouping import to_sequences
 from bert4rec_tf.data.reading.rows import Rows
@@ -46,14 +45,14 @@ def _damaged(path: Path, error: Exception) -> UserError:
     return UserError(f"{path}: cut short or damaged ({' '.join(str(error).split())[:200]})")
 
 
-def _good(batches: Iterable[pa.RecordBatch], layout: Layout, found: Rows) -> Iterator[pa.Table]:
+def _good(batches: Iterable[pa.RecordBatch], layout: Layout, rows: Rows) -> Iterator[pa.Table]:
     """Yields the good rows of batches whose columns have types. Rows are counted from 1."""
     first = 1
     for batch in batches:
         columns = {role: plain(batch.column(name)) for role, name in layout.roles.items()}
-        columns |= {role: ids_of(columns[role], found.source) for role in ("user", "item")}
-        table, wrong = found.good(columns)
-        found.refuse(rows.numbered(wrong, range(first, first + batch.num_rows)))
+        columns |= {role: ids_of(columns[role], rows.source) for role in ("user", "item")}
+        table, wrong = rows.good(columns, range(first, first + batch.num_rows))
+        rows.refuse(wrong)
         yield table
         first += batch.num_rows
 
@@ -117,9 +116,9 @@ def read_frame(frame: Any, asked: Interactions, least: int = 2) -> Sequences:
     names = names_of(frame, "`frame`")
     columns = Columns(TITLE, asked.user_column, asked.item_column, asked.time_column, option="{}=")
     layout = columns.of_names(PARQUET, names)
-    found = Rows(TITLE, times := Times(), asked.bad_rows == "skip", unit="row")
+    rows = Rows(TITLE, times := Times(), asked.bad_rows == "skip", unit="row")
     batches = to_arrow(frame, names, list(layout.roles.values())).to_batches(BATCH)
-    return to_sequences(list(_good(batches, layout, found)), asked, found.found, least, times)[0]
+    return to_sequences(list(_good(batches, layout, rows)), asked, rows.found, least, times)[0]
 
 
 def names_of(frame: Any, title: str) -> list[str]:
@@ -141,4 +140,4 @@ def to_arrow(frame: Any, names: list[str], wanted: list[str]) -> pa.Table:
         return pa.Table.from_pandas(chosen, preserve_index=False).rename_columns(wanted)
     except (pa.ArrowException, UnicodeError, OverflowError) as error:
         why = "; ".join(map(str, error.args))
-        raise UserError(f"{TITLE}: a column has values of several types ({why})") from error
+        raise UserError(f"{TITLE}: a column has values of several types, or beyond 64 bits ({why})") from error

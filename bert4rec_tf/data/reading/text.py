@@ -66,7 +66,8 @@ def _at_once(content: bytes, layout: Layout, rows: Rows) -> pa.Table | None:
         )
     except pa.ArrowInvalid:
         return None
-    table, wrong = rows.good(dict(zip(layout.roles, (column.combine_chunks() for column in columns.columns))))
+    found = dict(zip(layout.roles, (column.combine_chunks() for column in columns.columns)))
+    table, wrong = rows.good(found, range(columns.num_rows))
     return None if wrong else table
 
 
@@ -116,7 +117,6 @@ def _quoted(
                 yield line
             if not begin:  # a row ends with the block
                 return
-            current = next(further, None)
         at_end = True
 
     reader = csv.reader(each(), delimiter=separator)
