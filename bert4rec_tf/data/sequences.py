@@ -184,7 +184,7 @@ class Sequences:
         """Returns some users, int64 [any], in this order and without features. The vocabulary does not change."""
         lengths = self.lengths[users]
         splits = np.concatenate([[0], np.cumsum(lengths)])
-        items = self.items[np.repeat(self.splits[users] - splits[:-1], lengths) + np.arange(splits[-1])]
+        items = self.items[np.repeat(self.splits[users], lengths) + places_in_groups(lengths)]
         later = None if self.num_later is None else self.num_later[users]
         names = self.users[users] if len(self.users) else self.users  # a mapped conversion has none
         return replace(self, items=items, splits=splits, users=names, num_later=later, features={})
@@ -196,8 +196,7 @@ class Sequences:
     def without_last(self, drop: np.ndarray) -> "Sequences":
         """Returns the sequences without the last `drop[u]` items of user u. The vocabulary does not change."""
         lengths = self.lengths - drop
-        positions = np.arange(self.num_actions) - np.repeat(self.splits[:-1], self.lengths)
-        kept = positions < np.repeat(lengths, self.lengths)
+        kept = places_in_groups(self.lengths) < np.repeat(lengths, self.lengths)
         splits = np.concatenate([[0], np.cumsum(lengths)])
         return Sequences(self.items[kept], splits, self.users, self.vocabulary, self.num_left_out)
 
@@ -262,6 +261,11 @@ def joined(first: Sequences, second: Sequences) -> Sequences:
 def held_out_later(first: Sequences, second: Sequences) -> Sequences:
     """Returns the actions of both (`joined`). Those in `second` are held out, and the first ones choose the steps."""
     return joined(first, replace(second, num_later=second.lengths, validates_later=True))
+
+
+def places_in_groups(sizes: np.ndarray) -> np.ndarray:
+    """Returns 0, 1, ... sizes[g] - 1 for each group g, one group after the other."""
+    return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
 
 
 def take_rows(flat: np.ndarray, starts: np.ndarray, lengths: np.ndarray, width: int) -> np.ndarray:

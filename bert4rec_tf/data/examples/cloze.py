@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bert4rec_tf.config.run import MaskingSettings, window_stride
-from bert4rec_tf.data.sequences import Sequences, take_rows
+from bert4rec_tf.data.sequences import Sequences, places_in_groups, take_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +65,7 @@ def cut_windows(sequences: Sequences, max_length: int, window_step: float) -> Wi
     beyond = np.maximum(sequences.lengths[users] - max_length, 0)
     per_user = -(-beyond // stride) + 1
     owner = np.repeat(np.arange(len(users)), per_user)
-    place = np.arange(len(owner)) - np.repeat(np.cumsum(per_user) - per_user, per_user)
-    offsets = np.maximum(beyond[owner] - (per_user[owner] - 1 - place) * stride, 0)
+    offsets = np.maximum(beyond[owner] - (per_user[owner] - 1 - places_in_groups(per_user)) * stride, 0)
     lengths = np.minimum(sequences.lengths[users], max_length)[owner]
     return Windows(sequences.items, sequences.splits[users][owner] + offsets, lengths, users[owner])
 
@@ -79,7 +78,7 @@ def cut_prefixes(sequences: Sequences, max_length: int) -> Windows:
     """
     lengths = np.maximum(sequences.lengths - 1, 0)
     users = np.repeat(np.arange(len(lengths)), lengths)
-    ends = np.arange(len(users)) - np.repeat(np.cumsum(lengths) - lengths, lengths) + 2
+    ends = places_in_groups(lengths) + 2
     kept = np.minimum(ends, max_length)
     return Windows(sequences.items, sequences.splits[users] + ends - kept, kept, users)
 

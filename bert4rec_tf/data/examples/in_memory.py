@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 import tensorflow as tf
 
-from bert4rec_tf.data.sequences import PAD, Sequences, take_rows
+from bert4rec_tf.data.sequences import PAD, Sequences, places_in_groups, take_rows
 
 ROUNDS = 20
 """Rounds of rejection sampling. After them, negatives are drawn from the list of the user's unseen items."""
@@ -105,11 +105,6 @@ class Examples(abc.ABC):
             step += 1
 
 
-def _count_within_groups(counts: np.ndarray) -> np.ndarray:
-    """Returns 0, 1, ... counts[g] - 1 for each group g, one group after the other."""
-    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-
-
 class ContextTargetExamples(Examples):
     """Examples of consecutive target items, the items before them, and negatives.
 
@@ -133,7 +128,7 @@ class ContextTargetExamples(Examples):
         first = np.minimum(context, last)
         counts = np.where(lengths > min_context, last - first + 1, 0)
         self.users = np.repeat(np.arange(sequences.num_users), counts)
-        self.places = np.repeat(first, counts) + _count_within_groups(counts)
+        self.places = np.repeat(first, counts) + places_in_groups(counts)
         self.num_examples = len(self.users)
 
     def batch(self, chosen: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -184,7 +179,7 @@ class NextItemExamples(Examples):
         lengths = sequences.lengths[users]
         counts = -(-(lengths - 1) // max_length) if whole else np.ones_like(lengths)
         self.users = np.repeat(users, counts)
-        self.ends = np.repeat(lengths, counts) - max_length * _count_within_groups(counts)
+        self.ends = np.repeat(lengths, counts) - max_length * places_in_groups(counts)
         self.num_examples = len(self.users)
 
     def batch(self, chosen: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
