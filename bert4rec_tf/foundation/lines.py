@@ -45,15 +45,8 @@ class Lines(Sequence[str]):
     def __iter__(self) -> Iterator[str]:
         return (self.bytes_of(row).decode() for row in range(len(self)))
 
-    def find(self, text: str) -> int | None:
-        """Returns the row of a text; None if it is not there. Reads the whole content."""
-        line = text.encode("utf-8", "surrogateescape") + END
-        place = 0 if self.content.startswith(line) else self.content.find(END + line) + 1
-        is_there = END not in line[:-1] and (place > 0 or self.content.startswith(line))
-        return int(np.searchsorted(self._begins, place)) if is_there else None
-
     def __contains__(self, text: object) -> bool:
-        return isinstance(text, str) and self.find(text) is not None
+        return isinstance(text, str) and bool(self.contained([text])[0])
 
     def contained(self, texts: Iterable[str]) -> np.ndarray:
         """Returns which of some texts are there, bool. Ask for many at once: each call reads the whole content."""
