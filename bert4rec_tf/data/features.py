@@ -84,12 +84,12 @@ FIELDS = ("ids", "names", "splits", "values")
 
 
 def attached(sequences: Sequences, features: Mapping[str, Features]) -> Sequences:
-    """Returns the sequences with features of their items or users.
+    """Returns the sequences with features of their items or users, beside those of the other kind that they have.
 
     Items that occur only among the features join the vocabulary, after all others and with a count of 0. Users without
     actions are left out. `features`: ITEM_FEATURES, USER_FEATURES or both -> the features, in any order.
     """
-    found = {}
+    found = dict(sequences.features)
     if (of_items := features.get(ITEM_FEATURES)) is not None:
         known, ids = sequences.vocabulary, of_items.ids.tolist()
         new = [raw for raw, number in zip(ids, known.encode(ids)) if number == PAD]

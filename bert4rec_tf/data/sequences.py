@@ -234,9 +234,10 @@ class Sequences:
 
 
 def joined(first: Sequences, second: Sequences) -> Sequences:
-    """Returns the actions of both, matched by raw ids: a user's actions in `second` follow those in `first`.
+    """Returns the actions of both, without features. A user's actions in `second` follow those in `first`.
 
-    What `second` holds out from a time on stays held out; `first` holds out nothing.
+    Users and items are matched by their raw ids. What `second` holds out from a time on stays held out; `first` holds
+    out nothing.
     """
 
     def codes(users: bool) -> tuple[np.ndarray, np.ndarray]:

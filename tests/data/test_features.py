@@ -38,6 +38,15 @@ def test_users_without_actions_are_left_out():
     assert found.vocabulary is SEQUENCES.vocabulary
 
 
+def test_features_of_one_kind_stay_where_those_of_the_other_come_later():
+    features = {ITEM_FEATURES: OF_ITEMS, USER_FEATURES: features_of({"user1": ["x"]})}
+    both = attached(SEQUENCES, features)
+    found = SEQUENCES
+    for name, one in features.items():
+        found = attached(found, {name: one})
+    assert found.fingerprint == both.fingerprint == attached(found, {}).fingerprint
+
+
 def test_features_are_part_of_the_fingerprint_and_none_leaves_it_as_it_was():
     assert attached(SEQUENCES, {}).fingerprint == SEQUENCES.fingerprint
     one = attached(SEQUENCES, {ITEM_FEATURES: features_of({"item1": ["a"], "item2": ["a"]})})
