@@ -44,9 +44,8 @@ class Source:
 
     def tables(self, number: int, times: Times, bad: dict[str, tuple[int, str]]) -> Iterator[pa.Table]:
         """Yields the good rows of a file (`conversion.tables_of`)."""
-        path, first = self.paths[number], (self.paths[0], self.layout)
-        layout = conversion.layout_of(path, self.asked)
-        return conversion.tables_of(path, layout, first, self.asked, times, bad, len(self.paths) > 1)
+        first = self.paths[0], self.layout
+        return conversion.tables_of(self.paths[number], first, self.asked, times, bad, len(self.paths) > 1)
 
 
 @dataclass(frozen=True)

@@ -95,13 +95,11 @@ def convert(asked: Interactions, member: str | None = None, least: int = 2) -> t
             a row is bad and not skipped, or nothing can be learnt from what is left.
     """
     paths = files_of(asked)
+    first = layout_of(paths[0], asked, member)
     parts: list[pa.Table] = []
     times, bad = Times(), dict[str, tuple[int, str]]()
-    first: Layout | None = None
     for path in paths:
-        layout = layout_of(path, asked, member)
-        first = first or layout
-        parts += tables_of(path, layout, (paths[0], first), asked, times, bad, len(paths) > 1, member)
+        parts += tables_of(path, (paths[0], first), asked, times, bad, len(paths) > 1, member)
     sequences, sizes = to_sequences(parts, asked, bad, least, times)
     bounds = asked.min_user_actions, asked.min_item_actions
     return sequences, Report(asked.title, str(first), sizes["read"], sizes["kept"], *bounds, bad)
@@ -109,7 +107,6 @@ def convert(asked: Interactions, member: str | None = None, least: int = 2) -> t
 
 def tables_of(
     path: Path,
-    layout: Layout,
     first: tuple[Path, Layout],
     asked: Interactions,
     times: Times,
@@ -122,12 +119,13 @@ def tables_of(
     The other arguments, and the errors, are as for `convert`.
 
     Args:
-        path, layout: of the file.
+        path: of the file.
         first: path and layout of the first file, which all must have.
         times: reads the times.
         bad: kind of bad row -> how many were skipped, and where the first is.
         is_one_of_several: whether to name the file there.
     """
+    layout = layout_of(path, asked, member)
     if str(layout) != str(first[1]):
         raise UserError(f"{path}: its columns are {layout}; those of {first[0]} are {first[1]}")
     unit, among = "row" if layout.kind == PARQUET else "line", path.name if is_one_of_several else None
