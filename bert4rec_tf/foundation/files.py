@@ -168,7 +168,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read ({error})") from error
+        raise unreadable(path, error) from error
 
 
 def open_binary(path: Path) -> BinaryIO:

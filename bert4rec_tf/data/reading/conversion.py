@@ -197,7 +197,7 @@ def checksum(path: Path) -> str:
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error
+        raise files.unreadable(path, error) from error
 
 
 def save(path: Path, sequences: Sequences, report: Report) -> None:
