@@ -84,7 +84,7 @@ def first_later(since: str, latest: float | None, read: Times | None) -> int | f
     """Returns the time `since` as a number like the times. `latest`: the last of them; None without times."""
     if latest is None or read is None:
         raise UserError(f"`test_from` needs a column of times. Received: test_from={since}")
-    return read.moment(since, latest, "test_from")
+    return read.moment(since, latest)
 
 
 def _codes(parts: list[pa.ChunkedArray]) -> tuple[np.ndarray, np.ndarray]:

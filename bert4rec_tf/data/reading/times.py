@@ -59,21 +59,23 @@ class Times:
         values = _cast(texts, self.kind)
         return _cast_some(texts, self.kind) if values is None else values
 
-    def moment(self, text: str, latest: float, name: str) -> int | float:
-        """Returns a time that a user names, as a number like the times that were read.
+    def moment(self, text: str, latest: float) -> int | float:
+        """Returns the time that a user names as `test_from`, as a number like the times that were read.
 
         Args:
             text: a date, or a number if the times are numbers. A date among numbers means seconds since 1970, or the
                 fraction of a second (ms, us, ns) that makes `latest` a date before the year 5138.
             latest: the last time that was read.
-            name: of the option, for the UserError if the text is no time of this kind.
+
+        Raises:
+            UserError: if the text is no time of this kind.
         """
         texts = pa.array([text], pa.string())
         kind = _kind_of(texts)
         found = None if kind is None else _cast(pc.utf8_trim(texts, characters=BLANKS), kind)
         if kind is None or found is None or (kind == NUMBER and self.kind != NUMBER):
             wanted = "a number or a date (2020-01-31)" if self.kind == NUMBER else "a date (2020-01-31)"
-            raise UserError(f"`{name}` must be {wanted}, like the times of the data. Received: {name}={text}")
+            raise UserError(f"`test_from` must be {wanted}, like the times of the data. Received: test_from={text}")
         value = found[0].as_py()
         if kind == NUMBER or self.kind != NUMBER:
             return value
