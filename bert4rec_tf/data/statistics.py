@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
+from bert4rec_tf.foundation import plots
 
 PERCENTILES = (0, 5, 25, 50, 75, 95, 100)
 SHARES = (0.001, 0.01, 0.1, 0.2, 0.5)
@@ -29,7 +30,7 @@ def of(sequences: Sequences) -> dict[str, Any]:
     return {
         "lengths": _percentiles(sequences.lengths),
         "popularity": _percentiles(counts),
-        "top": {share: float(total[max(1, round(share * len(counts))) - 1] / total[-1]) for share in SHARES},
+        "top": {share: float(total[max(1, round(share * number)) - 1] / total[-1]) for share in SHARES},
         "gini": float((number + 1 - 2 * (places * counts).sum() / total[-1]) / number),
         "rare": {bound: int((counts <= bound).sum()) for bound in RARE},
         "evaluated": len(split.users),
@@ -75,7 +76,5 @@ def table(statistics: dict[str, Any]) -> str:
 
 def plot(path: Path, sequences: Sequences, title: str) -> None:
     """Plots the distributions of lengths and popularity."""
-    from bert4rec_tf.foundation import plots
-
     lengths = np.sort(sequences.lengths)[::-1]
     plots.plot_ranked(path, {"users": lengths, "items": np.sort(sequences.vocabulary.counts)[::-1]}, title)
