@@ -114,13 +114,11 @@ def _fetch_from(url: str, remote: Remote, path: Path) -> None:
     has_part = part.length > 0
     received = digest(part.path, remote.checksum) if has_part else None
     if received != remote.checksum:
-        _download(url, remote, part)
-        received = digest(part.path, remote.checksum)
+        received = _download(url, remote, part)
     if received != remote.checksum and has_part:
         warn(f"{path}: the resumed download has the wrong checksum; downloading it again")
         part.discard()
-        _download(url, remote, part)
-        received = digest(part.path, remote.checksum)
+        received = _download(url, remote, part)
     if received != remote.checksum:
         part.discard()
         raise UserError(
@@ -163,14 +161,14 @@ class _Part:
         self.discard()
 
 
-def _download(url: str, remote: Remote, part: _Part) -> None:
-    """Sends requests until the file is complete."""
+def _download(url: str, remote: Remote, part: _Part) -> str:
+    """Sends requests until the file is complete, and returns its checksum."""
     idle = 0
     for _ in range(MAX_ATTEMPTS):
         before = part.length
         try:
             _request(url, remote, part)
-            return
+            return digest(part.path, remote.checksum)
         except Interrupted as error:
             idle = 0 if part.length > before else idle + 1
             if idle > len(PAUSES):
