@@ -434,7 +434,7 @@ def parse(argv: list[str]) -> list[str]:
 
 def exit_on_error(argv: list[str]) -> None:
     try:
-        startup.exit_on_error(lambda: main(argv), stopped="Stopped. Run the same command again to resume.")
+        startup.exit_on_error(lambda: main(argv))
     except Exception as error:
         if not isinstance(error, MemoryError) and type(error).__name__ != "ResourceExhaustedError":
             raise

@@ -181,7 +181,7 @@ def interrupted(*_: Any) -> NoReturn:
 def command(arguments: Sequence[str]) -> None:
     """The same as a process: it ends with the exit code, a mistake in one line, and SIGTERM as Ctrl-C."""
     signal.signal(signal.SIGTERM, interrupted)
-    exit_on_error(lambda: sys.exit(main(arguments)), stopped="Stopped. Run the same command again to resume.")
+    exit_on_error(lambda: sys.exit(main(arguments)))
 
 
 if __name__ == "__main__":

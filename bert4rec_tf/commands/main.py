@@ -32,7 +32,7 @@ def main() -> None:
     if name == "--version":
         print(f"bert4rec_tf {bert4rec_tf.__version__}")
         return
-    exit_on_error(lambda: _command(name, arguments), stopped="Stopped. Run the same command again to resume.")
+    exit_on_error(lambda: _command(name, arguments))
 
 
 def _command(name: str, arguments: list[str]) -> None:

@@ -30,7 +30,7 @@ def path_argument(text: str) -> Path:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def exit_on_error(main: Callable[[], None], stopped: str = "Stopped.") -> None:
+def exit_on_error(main: Callable[[], None]) -> None:
     """Runs a command. A UserError or OSError prints one line and exits with code 2, Ctrl-C with 130."""
     try:
         main()
@@ -42,7 +42,7 @@ def exit_on_error(main: Callable[[], None], stopped: str = "Stopped.") -> None:
     except OSError as error:
         end(os_error_message(error))
     except KeyboardInterrupt:
-        print(f"\n{stopped}", file=sys.stderr)
+        print("\nStopped. Run the same command again to resume.", file=sys.stderr)
         sys.exit(130)
 
 
