@@ -101,6 +101,11 @@ class Url:
         """What the store calls this."""
         return self._store._strip_protocol(self.text)
 
+    def _ask(self, method: str, *arguments: Any, **options: Any) -> Any:
+        """Calls a method of the store for this place. Whatever it raises becomes an OSError."""
+        with _as_os_errors(self):
+            return getattr(self._store, method)(self._place, *arguments, **options)
+
     def __str__(self) -> str:
         return self.text
 
@@ -135,32 +140,26 @@ class Url:
     def mkdir(self, **options: Any) -> None:
         """Creates the folder and its parents where folders can be empty."""
         if self._scheme in FILE_SYSTEMS:
-            with _as_os_errors(self):
-                self._store.makedirs(self._place, exist_ok=True)
+            self._ask("makedirs", exist_ok=True)
 
     def rmdir(self) -> None:
         """Does nothing: an object store has no empty folders."""
 
     def exists(self) -> bool:
-        with _as_os_errors(self):
-            return self._store.exists(self._place)
+        return self._ask("exists")
 
     def is_dir(self) -> bool:
-        with _as_os_errors(self):
-            return self._store.isdir(self._place)
+        return self._ask("isdir")
 
     def is_file(self) -> bool:
-        with _as_os_errors(self):
-            return self._store.isfile(self._place)
+        return self._ask("isfile")
 
     def stat(self) -> SimpleNamespace:
         """Returns `st_size`."""
-        with _as_os_errors(self):
-            return SimpleNamespace(st_size=self._store.size(self._place))
+        return SimpleNamespace(st_size=self._ask("size"))
 
     def iterdir(self) -> Iterator["Url"]:
-        with _as_os_errors(self):
-            found = self._store.ls(self._place, detail=False)
+        found = self._ask("ls", detail=False)
         names = {PurePosixPath(place).name for place in found if place.rstrip("/") != self._place}
         return iter([self / name for name in sorted(names)])
 
@@ -171,16 +170,14 @@ class Url:
 
     def matches(self) -> list["Url"]:
         """Returns the files that match this URL, which is a pattern."""
-        with _as_os_errors(self):
-            found = self._store.glob(self._place, detail=True)
+        found = self._ask("glob", detail=True)
         before = self.text.removesuffix(self._place)
         return [Url(before + place) for place, facts in found.items() if facts["type"] == "file"]
 
     def listing(self) -> dict[str, str]:
         """Returns the files in this folder and below by their names in it, with what changes when they change."""
         try:
-            with _as_os_errors(self):
-                found = self._store.find(self._place, detail=True)
+            found = self._ask("find", detail=True)
         except FileNotFoundError:
             return {}
         stamps = {place[len(self._place) :].lstrip("/"): str(sorted(facts.items())) for place, facts in found.items()}
@@ -188,34 +185,30 @@ class Url:
 
     def open(self, mode: str = "rb") -> BinaryIO:
         """Opens the file for reading."""
-        with _as_os_errors(self):
-            file = self._store.open(self._place, mode, block_size=READ_AHEAD)
+        file = self._ask("open", mode, block_size=READ_AHEAD)
         return cast(BinaryIO, io.BufferedReader(_Reader(self, file), io.DEFAULT_BUFFER_SIZE))
 
     def read_bytes(self) -> bytes:
-        with _as_os_errors(self):
-            return self._store.cat_file(self._place)
+        return self._ask("cat_file")
 
     def read_text(self, encoding: str = "utf-8") -> str:
         return self.read_bytes().decode(encoding)
 
     def unlink(self, missing_ok: bool = False) -> None:
-        with contextlib.suppress(*(FileNotFoundError,) * missing_ok), _as_os_errors(self):
-            self._store.rm_file(self._place)
+        with contextlib.suppress(*(FileNotFoundError,) * missing_ok):
+            self._ask("rm_file")
 
     def remove(self) -> None:
         """Deletes all files in this folder and below, as far as that is possible."""
-        with contextlib.suppress(OSError), _as_os_errors(self):
-            self._store.rm(self._place, recursive=True)
+        with contextlib.suppress(OSError):
+            self._ask("rm", recursive=True)
 
     def create(self, content: bytes) -> None:
         """Writes a new object. Raises FileExistsError if there is one, also if it was written at the same moment."""
-        with _as_os_errors(self):
-            self._store.pipe_file(self._place, content, mode="create")
+        self._ask("pipe_file", content, mode="create")
 
     def write_bytes(self, content: bytes) -> None:
-        with _as_os_errors(self):
-            self._store.pipe_file(self._place, content)
+        self._ask("pipe_file", content)
 
     @contextlib.contextmanager
     def replaced(self) -> Iterator[Path]:
