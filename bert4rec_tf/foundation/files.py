@@ -278,7 +278,10 @@ class FolderLock:
 
 
 def take(lock: Owner | filelock.BaseFileLock, path: Path, waiting: str, busy: str | None = None) -> None:
-    """Takes a lock on `path`. If another process has it, warns that it is `waiting`; raises UserError with `busy`."""
+    """Takes a lock on `path`. If another process has it, warns with the text `waiting`, and waits.
+
+    If there is a text `busy`, it raises a UserError with that instead of waiting.
+    """
     with writing(path):
         try:
             lock.acquire(timeout=0)
