@@ -163,7 +163,11 @@ def _binned(numbers: np.ndarray) -> Iterator[list[str]]:
     known = np.sort(numbers[~np.isnan(numbers)])
     edges = np.unique(np.quantile(known, np.arange(1, BINS) / BINS))
     bins = np.searchsorted(edges, known, side="right")
-    names = {number: f"{known[bins == number][0]:g}..{known[bins == number][-1]:g}" for number in np.unique(bins)}
+    spans = {number: (known[bins == number][0], known[bins == number][-1]) for number in np.unique(bins)}
+    for digits in range(6, 18):  # as few as tell the bins apart
+        names = {number: f"{low:.{digits}g}..{high:.{digits}g}" for number, (low, high) in spans.items()}
+        if len(set(names.values())) == len(names):
+            break
     for number in numbers:
         yield [] if math.isnan(number) else [names[np.searchsorted(edges, number, side="right")]]
 

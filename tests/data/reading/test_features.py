@@ -102,6 +102,12 @@ def test_many_different_numbers_are_cut_at_their_quantiles(tmp_path, skewed):
         assert max(map(len, bins.values())) < 2.5 * len(known) / features.BINS
 
 
+def test_bins_of_large_numbers_have_names_of_their_own():
+    numbers = pd.Series(range(10**9, 10**9 + 100))
+    names = features.read(pd.DataFrame({"id": numbers.astype(str), "size": numbers})).names.tolist()
+    assert len(names) == features.BINS and "size=1.00000001e+09..1.00000002e+09" in names
+
+
 def test_few_different_numbers_are_categories(tmp_path):
     found = read(tmp_path, "id,stars\n" + "".join(f"{place},{place % 10}\n" for place in range(40)))
     assert found.names.tolist() == [f"stars={number}" for number in range(10)]
