@@ -13,16 +13,7 @@ import numpy as np
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 
-UNREADABLE = (
-    OSError,
-    LookupError,
-    EOFError,
-    ValueError,
-    RuntimeError,
-    zipfile.BadZipFile,
-    zlib.error,
-    struct.error,
-)
+UNREADABLE = (OSError, LookupError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error, struct.error)
 """The exceptions that reading a damaged archive can raise."""
 
 

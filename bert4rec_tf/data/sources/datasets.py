@@ -146,7 +146,7 @@ DATASETS: dict[str, Dataset] = {
             5,
         ),
     ),
-    "steam-sample": Dataset("Steam, sample", Source((File("steam-sample.csv", columns=_SAMPLE),), 1)),
+    "steam-sample": Dataset("Steam, sample", Source((File("steam-sample.csv", columns=_SAMPLE),))),
     "ml-1m": Dataset(
         "ML-1m",
         _processed("ml-1m", "9ab8e3edb8742f8d8cc4911e3dee25e82a6fcc24", 32, MOVIELENS_TERMS),
@@ -154,9 +154,7 @@ DATASETS: dict[str, Dataset] = {
         remark="Table 1's mean length and density of ML-1m are those without the two held-out actions of every user.",
     ),
     "ml-20m": Dataset(
-        "ML-20m",
-        Source(_ML_20M_PROCESSED, terms=MOVIELENS_TERMS),
-        Source(_ML_20M, 1, MOVIELENS_TERMS),
+        "ML-20m", Source(_ML_20M_PROCESSED, terms=MOVIELENS_TERMS), Source(_ML_20M, terms=MOVIELENS_TERMS)
     ),
     "synthetic": Dataset("Synthetic", generator=MarkovCatalogue()),
     "synthetic-orderless": Dataset("Synthetic, orderless", generator=OrderlessCatalogue()),
