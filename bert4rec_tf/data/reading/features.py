@@ -16,6 +16,7 @@ from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.data.features import Features, attached
 from bert4rec_tf.data.reading import tables
 from bert4rec_tf.data.reading.columns import BETWEEN, ITEMS, USERS, guess
+from bert4rec_tf.data.reading.times import BLANKS
 from bert4rec_tf.data.sequences import Sequences, bad_id
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
@@ -129,7 +130,7 @@ def _of_csv(path: Path) -> Mapping[str, Sequence[Any]]:
                     f"{path}:{lines.line_num + 1}: must have as many fields as the first line, {len(names)}. "
                     f"Received: {len(cells)}"
                 )
-            rows.append(cells)
+            rows.append([cell.strip(BLANKS) for cell in cells])
     return dict(zip(names, zip(*rows) if rows else [()] * len(names)))
 
 

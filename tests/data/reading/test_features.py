@@ -119,6 +119,10 @@ def test_the_order_of_the_rows_decides_only_the_order_of_the_ids(tmp_path):
     assert one.of(other.ids.tolist()).fingerprint == other.fingerprint
 
 
+def test_blanks_around_an_id_are_no_part_of_it_as_in_a_file_of_interactions(tmp_path):
+    assert read(tmp_path, "genre, item\nwar, 1\nwar,\t2 \n").ids.tolist() == ["1", "2"]
+
+
 def test_users_are_found_by_their_own_names_of_columns(tmp_path):
     path = tmp_path / "users.csv"
     path.write_text("user_id,item_id,country\na,1,de\nb,1,de\n")
