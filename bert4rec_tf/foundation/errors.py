@@ -14,11 +14,6 @@ def in_one_line(error: Exception) -> str:
     return text if isinstance(error, UserError) else f"{type(error).__name__}: {text[:300]}"
 
 
-def os_error_message(error: OSError) -> str:
-    """Returns the operating system's message, with the file's name where there is one."""
-    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
-
-
 def unknown_name(what: str, name: str, known: Iterable[str]) -> UserError:
     """Returns the error for a `name` that is not among the `known` ones. It suggests the closest of them."""
     known = sorted(known)

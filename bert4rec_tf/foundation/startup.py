@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
-from bert4rec_tf.foundation.errors import UserError, os_error_message
+from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.files import expanded_path
 
 
@@ -40,7 +40,7 @@ def exit_on_error(main: Callable[[], None]) -> None:
         # The reader of the output has gone, as in `| head`. Python must not fail again when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        end(os_error_message(error))
+        end(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except KeyboardInterrupt:
         print("\nStopped. Run the same command again to resume.", file=sys.stderr)
         sys.exit(130)
