@@ -138,6 +138,6 @@ def to_arrow(frame: Any, names: list[str], wanted: list[str]) -> pa.Table:
     try:
         chosen = frame.iloc[:, [names.index(name) for name in wanted]]
         return pa.Table.from_pandas(chosen, preserve_index=False).rename_columns(wanted)
-    except (pa.ArrowException, UnicodeError, OverflowError) as error:
+    except (pa.ArrowException, UnicodeError, OverflowError, TypeError) as error:
         why = "; ".join(map(str, error.args))
-        raise UserError(f"{TITLE}: a column has values of several types, or beyond 64 bits ({why})") from error
+        raise UserError(f"{TITLE}: a column cannot be read ({why})") from error
