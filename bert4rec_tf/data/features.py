@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
-from bert4rec_tf.data.sequences import PAD, Sequences, Vocabulary
+from bert4rec_tf.data.sequences import PAD, Sequences, Vocabulary, places_in_groups
 from bert4rec_tf.foundation import npz
 
 
@@ -42,12 +42,10 @@ class Features:
     def of(self, ids: Sequence[str]) -> "Features":
         """Returns the rows of `ids`, in that order. An unknown id has no values."""
         places = {raw: row for row, raw in enumerate(self.ids.tolist())}
-        rows = [
-            self.values[self.splits[place] : self.splits[place + 1]] if (place := places.get(raw)) is not None else ()
-            for raw in ids
-        ]
-        splits = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
-        values = np.concatenate([np.empty(0, np.int32), *rows]).astype(np.int32)
+        rows = np.array([places.get(raw, -1) for raw in ids], np.int64)
+        lengths = np.append(self.lengths, 0)[rows]
+        splits = np.concatenate([[0], np.cumsum(lengths)])
+        values = self.values[np.repeat(self.splits[rows], lengths) + places_in_groups(lengths)]
         return Features(np.array(list(ids), object), splits, values, self.names)
 
     @cached_property
