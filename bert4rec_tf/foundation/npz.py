@@ -81,11 +81,10 @@ def checked(path: Path) -> dict[str, np.ndarray]:
     """Returns `mapped` arrays, after reading all of them once to verify their checksums."""
     try:
         with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
+            if damaged := archive.testzip():
+                raise zipfile.BadZipFile(f"bad checksum of {damaged}")
     except UNREADABLE as error:
         raise CorruptFileError(f"{path}: cannot be read ({error})") from error
-    if damaged is not None:
-        raise CorruptFileError(f"{path}: cannot be read (bad checksum of {damaged})")
     return mapped(path)
 
 
