@@ -61,10 +61,12 @@ class Report:
 def files_of(asked: Interactions) -> list[Path]:
     """Returns the files to read, sorted: single ones, those that match a pattern, and the Parquet files of a folder.
 
+    A file that is named in several ways is read once.
+
     Raises:
         UserError: if a folder has no Parquet file, or no file matches a pattern.
     """
-    found: set[Path] = set()
+    found: dict[Path, Path] = {}
     for path in asked.files:
         if isinstance(path, Url) and glob.has_magic(str(path)):
             matches = path.matches()
@@ -78,8 +80,8 @@ def files_of(asked: Interactions) -> list[Path]:
             matches = [path]
         if not matches:
             raise UserError(f"{path}: no such file")
-        found.update(matches)
-    return sorted(found, key=lambda path: (isinstance(path, Url), path))
+        found |= {path.resolve(): path for path in matches}
+    return sorted(found.values(), key=lambda path: (isinstance(path, Url), path))
 
 
 def convert(asked: Interactions, member: str | None = None, least: int = 2) -> tuple[Sequences, Report]:

@@ -282,6 +282,12 @@ def test_a_folder_is_its_parquet_files(tmp_path):
     assert histories(sequences) == plainly(ROWS[3:] + ROWS[:3]) and report.read["actions"] == len(ROWS)
 
 
+def test_a_file_with_two_names_is_read_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = write(tmp_path, "a.csv", as_csv([("u", "x", 1), ("u", "y", 2)]))
+    assert read(["a.csv", path, tmp_path / "*.csv"])[0].num_actions == 2
+
+
 def test_files_of_several_kinds_may_hold_the_same_columns(logs):
     write(logs, "c.json", as_json([("ann", "new", 99)], HEADER))
     assert histories(read([logs / "*.csv", logs / "c.json"])[0])["ann"][-1] == "new"
