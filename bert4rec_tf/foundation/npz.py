@@ -12,6 +12,7 @@ import numpy as np
 
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.stores import LocalCopy
 
 UNREADABLE = (OSError, LookupError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error, struct.error)
 """The exceptions that reading a damaged archive can raise."""
@@ -55,11 +56,14 @@ def write_pieces(path: Path, arrays: Mapping[str, np.ndarray | Pieces]) -> None:
 def mapped(path: Path) -> dict[str, np.ndarray]:
     """Returns the arrays of an uncompressed file, which the system reads from the disk where they are used.
 
-    Checksums are not verified. Raises CorruptFileError if the file is missing or cannot be read.
+    A file in a store is copied first. Checksums are not verified. Raises CorruptFileError if the file is missing or
+    cannot be read.
     """
     found: dict[str, np.ndarray] = {}
     try:
-        with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
+        copy = LocalCopy(path.parent, [path.name])
+        local = copy.folder / path.name  # still mapped when the copy is deleted
+        with zipfile.ZipFile(local) as archive, local.open("rb") as file:
             for member in archive.infolist():
                 file.seek(member.header_offset)
                 sizes = struct.unpack("<HH", file.read(30)[26:])  # of the name and of what follows it
@@ -68,7 +72,7 @@ def mapped(path: Path) -> dict[str, np.ndarray]:
                 shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
                 name, offset = member.filename.removesuffix(".npy"), file.tell()
                 if shape and 0 not in shape:
-                    found[name] = np.memmap(path, dtype, "r", offset, shape, "F" if by_columns else "C")
+                    found[name] = np.memmap(local, dtype, "r", offset, shape, "F" if by_columns else "C")
                 else:  # too small to be mapped
                     file.seek(begin)
                     found[name] = np.lib.format.read_array(file, allow_pickle=False)
@@ -80,12 +84,13 @@ def mapped(path: Path) -> dict[str, np.ndarray]:
 def checked(path: Path) -> dict[str, np.ndarray]:
     """Returns `mapped` arrays, after reading all of them once to verify their checksums."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        copy = LocalCopy(path.parent, [path.name])
+        with zipfile.ZipFile(copy.folder / path.name) as archive:
             if damaged := archive.testzip():
                 raise zipfile.BadZipFile(f"bad checksum of {damaged}")
     except UNREADABLE as error:
         raise CorruptFileError(f"{path}: cannot be read ({error})") from error
-    return mapped(path)
+    return mapped(copy.folder / path.name)
 
 
 def read(path: Path, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:

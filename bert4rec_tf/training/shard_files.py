@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.npz import CorruptFileError
-from bert4rec_tf.foundation.stores import LocalCopy
 from bert4rec_tf.models.recommender import ITEMS, Recommender
 from bert4rec_tf.models.sharded_table import BLOCK, ShardedTable
 from bert4rec_tf.training.checkpoints import HEADER
@@ -49,7 +48,7 @@ class ShardFiles:
         """Reads this worker's rows. Raises CorruptFileError on all workers if the file of one is damaged."""
         failure: CorruptFileError | None = None
         try:
-            found = self._read(self.path(step))
+            found = npz.checked(self.path(step))
             if any(found[name].shape != tuple(one.shape) for name, one in self._held.items()):
                 raise CorruptFileError(f"{self.path(step)}: has other rows")
         except CorruptFileError as error:
@@ -60,14 +59,6 @@ class ShardFiles:
             for begin in range(0, len(found[name]), BLOCK):
                 block = np.array(found[name][begin : begin + BLOCK])
                 variable.scatter_update(tf.IndexedSlices(block, tf.range(begin, begin + len(block))))
-
-    def _read(self, path: Path) -> dict[str, np.ndarray]:
-        """Returns the arrays of a file, of a copy if it lies in a store. Raises CorruptFileError if it is damaged."""
-        try:
-            copy = LocalCopy(self.folder, [path.name])
-        except OSError as error:
-            raise CorruptFileError(f"{path}: cannot be read ({error})") from error
-        return npz.checked(copy.folder / path.name)  # A mapped file can still be read when the copy is deleted.
 
     def keep(self, best_step: int) -> None:
         """Deletes this worker's rows of steps that have no checkpoint, except the best."""
@@ -82,7 +73,7 @@ class ShardFiles:
 
         Raises CorruptFileError if a file is damaged.
         """
-        shards = [self._read(self.path(step, index)) for index in range(self.table.count)]
+        shards = [npz.checked(self.path(step, index)) for index in range(self.table.count)]
         others = {variable.path: variable for variable in model.variables}
         arrays: dict[str, np.ndarray | npz.Pieces] = {}
         rows, layout = self.table.num_rows, type(model)(1, model.settings, name=model.name)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from bert4rec_tf.foundation import npz
+from bert4rec_tf.foundation.stores import Url
 
 TABLE = np.arange(6, dtype=np.int32).reshape(2, 3)
 
@@ -15,3 +16,13 @@ def test_arrays_come_back(tmp_path, array, read):
     found = read(tmp_path / "one.npz")["one"]
     assert found.dtype == array.dtype and found.shape == array.shape
     assert np.array_equal(found, array)
+
+
+@pytest.mark.parametrize("read", [npz.read, npz.mapped, npz.checked])
+def test_arrays_come_back_from_a_store(read):
+    path = Url("memory://bucket/arrays/one.npz")
+    npz.write(path, {"one": TABLE, "two": np.array(7)})
+    found = read(path)
+    assert np.array_equal(found["one"], TABLE) and found["two"] == 7
+    with pytest.raises(npz.CorruptFileError, match="memory://bucket/arrays/none.npz: cannot be read"):
+        read(path.with_name("none.npz"))
