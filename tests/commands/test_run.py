@@ -225,6 +225,7 @@ def test_histories_are_kept_in_the_export_of_a_finished_run(copy):
         SavedRecommender(copy / "work/saved_model").history_of(sequences.users[0])
 
 
+@pytest.mark.slow
 def test_a_correction_of_0_takes_back_the_one_of_an_export(pop, tmp_path):
     shutil.copytree(pop, tmp_path / "copy")
     card = tmp_path / "copy" / "pop" / "saved_model" / "assets.extra" / "model_card.json"

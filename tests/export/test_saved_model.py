@@ -124,6 +124,7 @@ def test_k_is_cut_to_the_catalogue(tmp_path):
     np.testing.assert_allclose(scores, [[2.0, 0.5, -np.inf], np.log([3 / 6, 2 / 6, 1 / 6])], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_scores_are_float32_where_the_model_computes_in_bfloat16(tmp_path):
     model = transformer(dtype="mixed_bfloat16")
     _, scores = recommend(model, VOCABULARY, tmp_path / "export")([["0", "🎬"]])

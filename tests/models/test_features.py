@@ -127,12 +127,8 @@ def test_gradients_are_those_of_finite_differences(name, way):
             assert slope == pytest.approx(float(np.vdot(direction, tf.convert_to_tensor(gradient))), rel=2e-2), weight
 
 
-QUICK = [("sasrec", "all", False)]
-
-
-@pytest.mark.parametrize(
-    ("name", "way", "jit_compile"), slow_but(QUICK, [(*case, jit) for case in EVERY for jit in (False, True)])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "way", "jit_compile"), [(*case, jit) for case in EVERY for jit in (False, True)])
 def test_the_loss_falls_and_the_same_steps_give_the_same_bits(name, way, jit_compile):
     def trained():
         model = make(name, **WAYS[way])

@@ -9,7 +9,6 @@ import pytest
 from support import commands
 from support.features import both, made
 from support.models import SEQUENCES, SMALL
-from support.profiles import slow_but
 from support.trainings import assert_a_kill_changes_nothing, small_and_quick
 
 import bert4rec_tf as b4r
@@ -145,7 +144,8 @@ def test_features_that_are_given_but_not_used_only_add_their_items(tmp_path):
     assert result.model.num_items == 43 and not result.model.features and "cold" in result.metrics
 
 
-@pytest.mark.parametrize("name", slow_but(["sasrec"], ["bert4rec", "sasrec"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bert4rec", "sasrec"])
 def test_a_run_that_is_killed_and_started_again_equals_one_that_is_not(tmp_path, name):
     data = attached(SEQUENCES, both([*SEQUENCES.vocabulary.items.tolist(), "new"], SEQUENCES.users.tolist()))
     known = Run.make("beauty", name).flat()
