@@ -24,5 +24,5 @@ def test_arrays_come_back_from_a_store(read):
     npz.write(path, {"one": TABLE, "two": np.array(7)})
     found = read(path)
     assert np.array_equal(found["one"], TABLE) and found["two"] == 7
-    with pytest.raises(npz.CorruptFileError, match="memory://bucket/arrays/none.npz: cannot be read"):
+    with pytest.raises(npz.CorruptFileError, match=r"none\.npz: cannot be read"):
         read(path.with_name("none.npz"))
