@@ -6,7 +6,7 @@ from typing import Any
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.data_names import TimeSplit
-from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES, features_used
+from bert4rec_tf.config.model_settings import ATTENTION_MODELS, ITEM_FEATURES, USER_FEATURES, features_used
 from bert4rec_tf.config.run import ALL, SELECT, SELECT_AND_RETRAIN
 from bert4rec_tf.data.reading.features import with_features
 from bert4rec_tf.data.sequences import held_out_later
@@ -61,7 +61,7 @@ def fit(
             the measured items too, so measure with `evaluate` on others.
         titles: the items' titles: a dictionary, or a file (`serving.titles`).
         item_features, user_features: a file or a table with a column of ids and columns of features, which BERT4Rec and
-            SASRec learn (docs/features.md).
+            SASRec learn (docs/features.md). By default those that `with_features` gave the data.
         init_from: trained weights to start from, as for `--init_from`.
         workdir: a folder to keep and to resume from; by default a temporary one, which goes with the model.
         callbacks: each is called with every new row of the training curve. An exception ends the training.
@@ -73,6 +73,7 @@ def fit(
     """
     columns: dict[str, Any] = {"user": user, "item": item, "time": time}
     name, sequences, files = given.read(data, **columns, split=split)
+    carried = sequences.features if model in ATTENTION_MODELS else {}
     if validation is not None:
         if split is not None:
             raise UserError("`validation` must be left out with a `split`. Received: both")
@@ -81,7 +82,8 @@ def fit(
         if holdout not in HELD_OUT:
             raise UserError(f"`holdout` must be None, 1 or 2. Received: holdout={holdout}")
         settings["protocol"] = HELD_OUT[holdout]
-    features = {ITEM_FEATURES: item_features, USER_FEATURES: user_features}
+    asked = {ITEM_FEATURES: item_features, USER_FEATURES: user_features}
+    features = {kind: carried.get(kind) if source is None else source for kind, source in asked.items()}
     given_ones = [kind for kind, source in features.items() if source is not None]
     sequences = with_features(sequences, **features)
     settings = {**features_used(model, given_ones), **settings}

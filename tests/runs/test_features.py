@@ -195,3 +195,11 @@ def test_a_model_is_fitted_and_trained_on_with_features_from_tables():
     kept = json.loads((again.workdir / "config.json").read_text())
     assert kept["run"]["architecture"]["use_item_features"] == "add" and kept["initial"]["items"]["kept"] == 43
     assert set(again.items) == set(model.items)
+
+
+def test_features_that_the_data_bring_are_learnt():
+    data, later = b4r.with_features(b4r.interactions(FRAME), item_features=ITEMS), FRAME[::7]
+    model = b4r.fit(data, model="sasrec", silent=True, holdout=2, validation=later, **SHORT)
+    kept = json.loads((model.workdir / "config.json").read_text())["run"]["architecture"]
+    assert kept["use_item_features"] == "add" and "use_user_features" not in kept and "i42" in model.items
+    assert b4r.fit(data, model="pop", silent=True).metrics["test"]["full"]
