@@ -46,7 +46,10 @@ class Lines(Sequence[str]):
         return (self.bytes_of(row).decode() for row in range(len(self)))
 
     def __contains__(self, text: object) -> bool:
-        return isinstance(text, str) and bool(self.contained([text])[0])
+        if not isinstance(text, str) or "\n" in text:
+            return False
+        line = text.encode("utf-8", "surrogateescape") + END
+        return self.content.startswith(line) or END + line in self.content
 
     def contained(self, texts: Iterable[str]) -> np.ndarray:
         """Returns which of some texts are there, bool. Ask for many at once: each call reads the whole content."""
