@@ -182,7 +182,7 @@ class Sequences:
 
     def only(self, users: np.ndarray) -> "Sequences":
         """Returns some users, int64 [any], in this order and without features. The vocabulary does not change."""
-        lengths = self.lengths[users]
+        lengths = self.splits[users + 1] - self.splits[users]  # of these alone: there may be many more
         splits = np.concatenate([[0], np.cumsum(lengths)])
         items = self.items[np.repeat(self.splits[users], lengths) + places_in_groups(lengths)]
         later = None if self.num_later is None else self.num_later[users]

@@ -4,6 +4,7 @@ import glob
 import hashlib
 import io
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -66,7 +67,7 @@ def files_of(asked: Interactions) -> list[Path]:
     Raises:
         UserError: if a folder has no Parquet file, or no file matches a pattern.
     """
-    found: dict[Path, Path] = {}
+    found: dict[Path | str, Path] = {}
     for path in asked.files:
         if isinstance(path, Url) and glob.has_magic(str(path)):
             matches = path.matches()
@@ -80,7 +81,7 @@ def files_of(asked: Interactions) -> list[Path]:
             matches = [path]
         if not matches:
             raise UserError(f"{path}: no such file")
-        found |= {path.resolve(): path for path in matches}
+        found |= {path if isinstance(path, Url) else os.path.realpath(path): path for path in matches}
     return sorted(found.values(), key=lambda path: (isinstance(path, Url), path))
 
 

@@ -140,4 +140,5 @@ def to_arrow(frame: Any, names: list[str], wanted: list[str]) -> pa.Table:
         return pa.Table.from_pandas(chosen, preserve_index=False).rename_columns(wanted)
     except (pa.ArrowException, UnicodeError, OverflowError, TypeError) as error:
         why = "; ".join(map(str, error.args))
-        raise UserError(f"{TITLE}: a column cannot be read ({why})") from error
+        what = "has values of several types" if isinstance(error, pa.ArrowException) else "cannot be read"
+        raise UserError(f"{TITLE}: a column {what} ({why})") from error

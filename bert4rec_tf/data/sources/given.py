@@ -30,6 +30,8 @@ def read(
         split: by time; None for none.
         least: users with fewer actions are left out.
     """
+    if split is not None and not isinstance(split, TimeSplit):
+        raise UserError(f"`split` must be a TimeSplit. Received: split={split!r}")
     is_known = isinstance(data, str) and family(data) in datasets.DATASETS
     if is_known or isinstance(data, (Sequences, Interactions)):
         what = f"the data set {data!r}" if is_known else f"`{type(data).__name__}`"

@@ -343,3 +343,9 @@ def test_a_k_core_is_what_is_left_when_no_user_and_no_item_can_be_dropped(action
     chosen = filtered(users, items, min_user, min_item, k_core=True)
     found = [action for action, kept in zip(actions, chosen) if kept]
     assert found == left
+
+
+def test_a_link_to_itself_ends_in_one_line(tmp_path):
+    (tmp_path / "loop.csv").symlink_to(tmp_path / "loop.csv")
+    with pytest.raises(UserError, match=r"loop\.csv: cannot be read"):
+        conversion.convert(Interactions(str(tmp_path / "loop.csv")))
