@@ -188,9 +188,9 @@ class Service:
         except TimeoutError:
             raise RequestError(f"The body did not arrive within {self._settings.timeout:g} seconds", 408) from None
         async with asyncio.timeout_at(end):
-            histories = served.model.histories
-            # A user's id, of at least four bytes, stands for all items of a history.
-            size = len(body) * (1 if histories is None else max(1, histories.facts["longest"] // 4))
+            size, histories = len(body), served.model.histories
+            if histories is not None and b'"users"' in body:  # An id of four bytes or more may stand for a history.
+                size *= max(1, min(histories.facts["longest"], self._settings.max_history) // 4)
             call, by_rows = await self._in_thread_if_large(size, predict.parse, body, served.model, self._settings)
             outputs = await self._batcher.submit(call)
             size = sum(array.size for array in outputs.values())
