@@ -34,7 +34,7 @@ class Cluster:
                 raise TypeError("the addresses must be a list")
             sizes = {role: len(addresses) for role, addresses in jobs.items()}
             role, number = str(content.get("task", {}).get("type")), int(content.get("task", {}).get("index", -1))
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, OverflowError) as error:
             raise UserError(f"`{VARIABLE}` must be JSON with a cluster and a task. Received: {text}") from error
         count, chiefs = sum(sizes.values()), sizes.get(CHIEF, 0)
         if count <= 1:

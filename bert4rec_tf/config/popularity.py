@@ -19,7 +19,7 @@ def parse(given: float | str) -> float | str:
         return CHOOSE
     try:
         alpha = float(given)
-    except ValueError:
+    except (TypeError, ValueError):
         raise UserError(f"`{CORRECTION}` must be a number or {CHOOSE}. Received: {CORRECTION}={given}") from None
     return check(alpha)
 

@@ -63,7 +63,7 @@ def check_size(name: str, size: int, least: int = 1) -> int:
     """Returns the size. Raises ValueError if it is below `least`."""
     if size < least:
         raise ValueError(f"`{name}` must be at least {least}. Received: {name}={size}")
-    return size
+    return int(size)
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")

@@ -197,8 +197,8 @@ class FittedModel:
 
         It starts from the best weights of `select` where there are some: they have not seen each user's last actions.
         Held out again are each user's last actions, and the weights may have learnt those of users without new ones.
-        With `split`, the new actions from that time on are held out, which the weights cannot have learnt. A model that
-        only counts is counted again.
+        With `split`, the new actions from that time on are held out, which the weights cannot have learnt. They may
+        know the validation item, the action before them. A model that only counts is counted again.
 
         Args:
             more: as the data of `fit`; a user's new actions follow the known ones.
@@ -212,8 +212,10 @@ class FittedModel:
             raise UserError("`continue_training` needs the work directory of the training: open that")
         columns = {name: options.pop(name, None) for name in ("user", "item", "time")}
         kept = {name: options.pop(name) for name in ("workdir", "callbacks", "silent") if name in options}
-        data = joined(self._histories, given.read(more, **columns, split=split, least=1)[1])
+        new = given.read(more, **columns, split=split, least=1)[1]
+        data = joined(self._histories, new)
         features = WorkDirectory(self.workdir).read_features()
+        features |= {name: new.features[name] for name in features if name in new.features}
         features |= {name: options.pop(name) for name in (ITEM_FEATURES, USER_FEATURES) if name in options}
         data = with_features(data, **features)
         run = Run.from_dict(WorkDirectory(self.workdir).read_config()["run"])

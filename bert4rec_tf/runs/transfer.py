@@ -121,8 +121,8 @@ class Source:
     def _leak(self, data_fingerprint: str) -> str:
         if self.origin.get("data_fingerprint") != data_fingerprint:
             return (
-                "These weights learnt from other data, or from several. If those include a user's last two actions, "
-                "the validation and test metrics are too high (docs/training.md)."
+                "These weights learnt from other data, or from several. If those include what is held out here, the "
+                "validation and test metrics are too high (docs/training.md)."
             )
         if self.origin["checkpoint"].startswith(ALL):
             return (

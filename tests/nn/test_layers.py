@@ -246,3 +246,7 @@ def test_dropout_acts_on_a_sub_layer_s_output_and_not_on_the_residual():
     dropped = np.asarray(layer(zeros, ones, training=True))
     assert abs(share_of_zeros(dropped) - 0.4) < 0.03
     np.testing.assert_allclose(dropped[dropped > 0], 1 / 0.6, rtol=2e-5)
+
+
+def test_a_size_of_numpy_becomes_one_that_json_can_hold():
+    assert type(layers.check_size("num_items", np.int64(3))) is int

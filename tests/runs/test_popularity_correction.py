@@ -31,7 +31,7 @@ def test_without_a_correction_there_is_none_in_the_results(tmp_path):
 
 
 def test_a_correction_that_is_none_is_refused_before_the_training(tmp_path):
-    for given in ("much", -1):
+    for given in ("much", -1, None):
         with pytest.raises(UserError, match="`popularity_correction` must be"):
             execute(presets.make_run("synthetic", "pop"), given, sequences=SEQUENCES, workdir=tmp_path / "work")
     assert not (tmp_path / "work").exists()
