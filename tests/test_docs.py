@@ -84,6 +84,7 @@ def result(dataset: str, model: str, budget: float = 1.0, **changed) -> dict:
     usual = {"num_layers": 2, "num_heads": 2, "dropout": DROPOUT[dataset], "use_feed_forward": True}
     usual |= {"use_residual": True, "use_layer_norm": True, "use_positions": True}
     usual |= {"mask_proportion": {"beauty": 0.6, "ml-1m": 0.4}[dataset]}
+    usual |= {"max_length": {"beauty": 50, "ml-1m": 200}[dataset]}
     wanted = {"bert4rec": {**usual, **changed}, "sasrec": {"loss": "binary"}}.get(model, {})
     found = [
         one
@@ -146,6 +147,14 @@ def test_the_table_of_bidirection_is_what_was_measured():
         assert cells == [f"{shown(value)} ({shown(known)})" for value, known in expected]
 
 
+def test_the_table_of_lengths_is_what_was_measured():
+    text = TEXTS[ROOT / "docs" / "results.md"].split("(Table 4)", 1)[1]
+    for length, *cells in rows_below(text, "| N | HR@10 | NDCG@10 |"):
+        found = result("beauty", "bert4rec", max_length=int(length))["test"]["popular"]
+        published = paper()["table4"]["beauty"][length]
+        assert cells == [f"{shown(found[name])} ({shown(published[name])})" for name in ("hr@10", "ndcg@10")]
+
+
 def test_the_answer_is_that_of_the_report():
     report = (ROOT / "experiments" / "results" / "report.md").read_text(encoding="utf-8")
     header = next(line for line in report.splitlines() if line.startswith("|"))
@@ -196,7 +205,9 @@ def test_numbers_of_the_ablations_are_what_was_measured(changed):
     assert shown(result("beauty", "bert4rec", 0.25, **changed)["test"]["popular"]["ndcg@10"]) in section
 
 
-@pytest.mark.parametrize("changed", [{}, {"use_feed_forward": False}, {"dropout": 0.0}], ids=str)
+@pytest.mark.parametrize(
+    "changed", [{}, {"use_feed_forward": False}, {"dropout": 0.0}, {"num_heads": 4}, {"num_heads": 8}], ids=str
+)
 def test_numbers_of_the_ablations_with_all_steps_are_what_was_measured(changed):
     section = TEXTS[ROOT / "docs" / "results.md"].split("## Ablations", 1)[1]
     assert shown(result("beauty", "bert4rec", **changed)["test"]["popular"]["ndcg@10"]) in section
