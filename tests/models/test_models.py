@@ -377,7 +377,7 @@ def of_some_widths(model, batch_size=8):
             return list(found.values()), dataset.element_spec
 
 
-@pytest.mark.parametrize("name", slow_but(["sasrec", "gru4rec"], ["sasrec", "gru4rec", "gru4rec_plus"]))
+@pytest.mark.parametrize("name", slow_but(["gru4rec"], ["sasrec", "gru4rec", "gru4rec_plus"]))
 @pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_one_graph_serves_batches_of_all_widths(name, jit_compile):
     model = make(name, dropout=0.0)
@@ -394,7 +394,8 @@ def test_one_graph_serves_batches_of_all_widths(name, jit_compile):
 
 
 @pytest.mark.filterwarnings("ignore:Even though")
-@pytest.mark.parametrize("name", slow_but(["bpr_mf"], [name for name in TRAINED if name != "bert4rec"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in TRAINED if name != "bert4rec"])
 def test_a_run_that_is_killed_and_started_again_equals_one_that_is_not(tmp_path, name):
     known = Run.make("beauty", name).flat()
     small = {key: value for key, value in SMALL.items() if key in known}
