@@ -8,6 +8,14 @@ import numpy as np
 END = b"\n"
 
 
+def encoded(text: str) -> bytes:
+    """Returns a text as UTF-8. One that is not valid there keeps its bytes, so it equals no text of a file."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half a letter, which JSON can write
+        return text.encode("utf-8", "surrogatepass")
+
+
 class Lines(Sequence[str]):
     """Texts without line breaks, each different. One becomes an object only when it is asked for.
 
@@ -48,7 +56,7 @@ class Lines(Sequence[str]):
     def __contains__(self, text: object) -> bool:
         if not isinstance(text, str) or "\n" in text:
             return False
-        line = text.encode("utf-8", "surrogateescape") + END
+        line = encoded(text) + END
         return self.content.startswith(line) or END + line in self.content
 
     def contained(self, texts: Iterable[str]) -> np.ndarray:
@@ -56,7 +64,7 @@ class Lines(Sequence[str]):
         import pyarrow  # `data.sequences` needs NumPy alone.
         from pyarrow import compute
 
-        asked = [text.encode("utf-8", "surrogateescape") + END for text in texts]
+        asked = [encoded(text) + END for text in texts]
         buffers = [None, pyarrow.py_buffer(self._begins), pyarrow.py_buffer(self.content)]
         known = pyarrow.LargeBinaryArray.from_buffers(pyarrow.large_binary(), len(self), buffers)
         return np.asarray(compute.is_in(pyarrow.array(asked, pyarrow.large_binary()), value_set=known))

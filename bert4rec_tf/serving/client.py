@@ -13,7 +13,7 @@ from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.export.item_index import EXACT
 from bert4rec_tf.export.layout import model_folder
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.lines import Lines
+from bert4rec_tf.foundation.lines import Lines, encoded
 from bert4rec_tf.serving.signatures import LoadedModel, ModelError
 
 INPUTS = {"histories", "k", "exclude_seen", "exclude", "candidates"}
@@ -180,8 +180,7 @@ def rectangle(rows: Sequence[Sequence[str]]) -> np.ndarray:
     """Returns raw ids as an array of bytes [rows, longest row], padded with empty strings."""
     array = np.full([len(rows), max(map(len, rows), default=0)], b"", object)
     for number, row in enumerate(rows):
-        # An id that is not valid UTF-8 keeps its bytes, and is unknown to the model.
-        array[number, : len(row)] = [one.encode("utf-8", "surrogateescape") for one in row]
+        array[number, : len(row)] = [encoded(one) for one in row]
     return array
 
 

@@ -98,6 +98,11 @@ def test_one_history(command, popular):
     ]
 
 
+def test_an_id_that_is_half_a_letter_is_unknown(popular):
+    found = client.SavedRecommender(popular).recommend([["c", "\ud83d"]], [], client.Choices(k=1))
+    assert found.unknown.tolist() == [1] and len(found.items[0]) == 1
+
+
 def test_a_home_folder_is_found(command, popular, monkeypatch):
     """A shell leaves the ~ in --model=~/model as it is."""
     monkeypatch.setenv("HOME", str(popular.parent))

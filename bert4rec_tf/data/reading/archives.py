@@ -15,13 +15,18 @@ from tqdm.utils import CallbackIOWrapper
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.files import unreadable
 
+try:
+    from lzma import LZMAError
+except ImportError:  # a Python without it unpacks none of such members
+    LZMAError = zipfile.BadZipFile
+
 LIMIT = 8 << 30
 """Most bytes that a member of an archive may have unpacked."""
 
 MOST_PACKED = 200
 """Most that a member may grow when unpacked. Deflate packs ratings into a quarter, and nothing below 1/1032."""
 
-DAMAGED = (EOFError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error)
+DAMAGED = (EOFError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error, LZMAError)
 """What reading a damaged file raises."""
 
 

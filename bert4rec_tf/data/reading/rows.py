@@ -51,6 +51,7 @@ class Rows:
         plain: whether the source is plain text: then blanks around ids are removed, and MISSING are no ids.
         integers: whether ids must be integers.
         unit: what is counted from 1: `line`, or `row` if the format has no lines.
+        option: for messages, how to ask that bad rows are skipped.
         among: the file's name if it is one of several, to show before the number.
         found: kind of bad row -> how many there were, and where the first is.
     """
@@ -63,6 +64,7 @@ class Rows:
     unit: str = "line"
     among: str | None = None
     found: dict[str, tuple[int, str]] = field(default_factory=dict)
+    option: str = "--bad_rows=skip"
 
     def good(self, columns: Mapping[str, pa.Array], numbers: Sequence[int]) -> tuple[pa.Table, list[BadRow]]:
         """Returns the good rows of a batch, and the others.
@@ -134,7 +136,7 @@ class Rows:
         for number, kind, text in sorted(rows):
             if not self.skip:
                 place = f"{self.source}, {self.unit} {number}"
-                advice = "" if self.integers else " (--bad_rows=skip skips such rows)"
+                advice = "" if self.integers else f" ({self.option} skips such rows)"
                 raise UserError(f"{place}: {kind}: {printable(text)!r}{advice}")
             place = f"{self.unit} {number:,}"
             count, first = self.found.get(kind, (0, f"{self.among}, {place}" if self.among else place))

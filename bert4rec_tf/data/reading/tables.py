@@ -116,7 +116,7 @@ def read_frame(frame: Any, asked: Interactions, least: int = 2) -> Sequences:
     names = names_of(frame, "`frame`")
     columns = Columns(TITLE, asked.user_column, asked.item_column, asked.time_column, option="{}=")
     layout = columns.of_names(PARQUET, names)
-    rows = Rows(TITLE, times := Times(), asked.bad_rows == "skip", unit="row")
+    rows = Rows(TITLE, times := Times(), asked.bad_rows == "skip", unit="row", option='bad_rows="skip"')
     batches = to_arrow(frame, names, list(layout.roles.values())).to_batches(BATCH)
     return to_sequences(list(_good(batches, layout, rows)), asked, rows.found, least, times)[0]
 

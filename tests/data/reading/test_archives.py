@@ -100,6 +100,14 @@ def test_what_is_no_archive_is_told(tmp_path, content):
     assert archives.members(path) is None
 
 
+def test_a_damaged_member_that_lzma_packed_is_told(tmp_path):
+    path = archive(tmp_path, {"ratings.dat": bytes(range(256)) * 9}, zipfile.ZIP_LZMA)
+    content = bytearray(path.read_bytes())
+    content[100] ^= 0xFF
+    path.write_bytes(content)
+    assert "damaged" in refusal(path)
+
+
 def test_a_member_that_is_not_there_or_twice_is_told(tmp_path):
     assert "expected one member 'ratings.dat', found 0" in refusal(archive(tmp_path, {"movies.dat": b"x"}))
     assert "found 2" in refusal(archive(tmp_path, {"a/ratings.dat": b"x", "b/ratings.dat": b"x"}))
