@@ -1,10 +1,8 @@
 """Files and folders that appear whole or not at all, on a full disk too, and folders of one process at a time."""
 
-import contextlib
 import errno
 import itertools
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -17,6 +15,7 @@ import pytest
 from support import commands
 from support import whole_runs as runs
 from support.commands import refused
+from support.full_disks import largest_file
 from support.whole_runs import FLAGS
 
 from bert4rec_tf.foundation import files
@@ -419,17 +418,6 @@ def copied(work, folder, *without):
     """Puts a copy of a run's folder somewhere else, some parts of it left out."""
     shutil.copytree(work.parent, folder, ignore=shutil.ignore_patterns(*without, ".lock"), dirs_exist_ok=True)
     return folder / "work"
-
-
-@contextlib.contextmanager
-def largest_file(limit):
-    """Here, and not in a process of its own."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.slow
