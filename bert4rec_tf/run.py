@@ -65,7 +65,7 @@ flags.DEFINE_string(
     "CSV or Parquet with a column of item ids and columns of features; bert4rec and sasrec learn them "
     "(docs/features.md)",
 )
-flags.DEFINE_string("user_features", None, "the same for users")
+flags.DEFINE_string("user_features", None, "CSV or Parquet as for --item_features, with a column of user ids")
 flags.DEFINE_string("model", "bert4rec", "model: " + ", ".join(MODEL_SETTINGS))
 flags.DEFINE_string("preset", "fast", "preset of settings: " + ", ".join(presets.NAMES))
 flags.DEFINE_integer("seed", 1, "seed of masks, initial weights, dropout and the order of examples")
@@ -93,7 +93,7 @@ flags.DEFINE_string(
 flags.DEFINE_float(
     "with_index",
     None,
-    "also export an index for --search=approximate that finds this share of the 10 best items, as 0.95 (needs faiss)",
+    "also export an index for --search=approximate that finds this share of the 10 best items, say 0.95 (needs faiss)",
 )
 flags.DEFINE_string("export_dir", None, "folder of the exported model (default: the format's name in the workdir)")
 flags.DEFINE_string("format", SAVED_MODEL, "what --mode=export writes: " + ", ".join(FORMATS))

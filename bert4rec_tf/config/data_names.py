@@ -46,17 +46,19 @@ class Interactions(Settings):
 
     path: str | tuple[str, ...]
     user_column: str | None = setting(None, "column of the users: its name, or its number from 1 (default: guessed)")
-    item_column: str | None = setting(None, "column of the items: its name or number")
-    time_column: str | None = setting(None, "column of the times: its name or number; `none`: the rows are in order")
+    item_column: str | None = setting(None, "column of the items: its name or number (default: guessed)")
+    time_column: str | None = setting(
+        None, "column of the times: its name or number (default: guessed); none: the rows are in order"
+    )
     min_user_actions: int = setting(1, "leave out users with fewer actions", at_least=1)
     min_item_actions: int = setting(1, "leave out items with fewer actions", at_least=1)
     bad_rows: str = setting("refuse", "what to do with a row that cannot be read", choices=("refuse", "skip"))
     test_from: str | None = setting(
         None,
-        "hold out what happened from this time on, for all users: a date, or a number like the times (default: the "
-        "last action of each user)",
+        "hold out what happened from this time on, for all users: a date, or a number like the times (default: hold "
+        "out the last actions of each user)",
     )
-    k_core: bool = setting(False, "repeat the two filters until all users and items that are left have enough actions")
+    k_core: bool = setting(False, "repeat the filters of users and items until all that are left have enough actions")
 
     def __post_init__(self) -> None:
         many = isinstance(self.path, (list, tuple))

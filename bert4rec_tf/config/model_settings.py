@@ -55,7 +55,9 @@ class AttentionSettings(Settings):
         newer=True,
     )
     user_replacement: float = _rate(
-        0.1, "probability that a training example has another user's vector (with a vector of the user)", newer=True
+        0.1,
+        "probability that a training example has another user's vector (with user_embedding or use_user_features)",
+        newer=True,
     )
     initial_vectors: str = setting(
         "random",
@@ -69,7 +71,7 @@ class AttentionSettings(Settings):
     )
     negative_sampling: str = setting(
         "uniform",
-        "how they are drawn: uniform; or log_uniform, an item of rank r in proportion to log((r + 1) / r)",
+        "how shared_negatives are drawn: uniform; or log_uniform, an item of rank r in proportion to log((r + 1) / r)",
         choices=("uniform", "log_uniform"),
         changeable=True,
         newer=True,
@@ -156,10 +158,14 @@ class PopSettings(Settings):
 class ItemCooccurrenceSettings(Settings):
     """The settings of `models.item_cooccurrence.ItemCooccurrence`."""
 
-    window: int = _size(10, "how far apart two items may stand to be counted, and how many are read")
-    decay: float = setting(0.7, "what each further step apart, and each step back, multiplies", above=0, at_most=1)
-    backward: float = setting(0.3, "what an item before another counts, of one after it", at_least=0)
-    count_power: float = setting(0.5, "strengths are divided by the first item's count^count_power", at_least=0)
+    window: int = _size(10, "how far apart two items may stand to be counted, and how many last items are read")
+    decay: float = setting(
+        0.7, "factor for each further step between two items, and for each step back in a history", above=0, at_most=1
+    )
+    backward: float = setting(0.3, "weight of an item that came before; one that came after has 1", at_least=0)
+    count_power: float = setting(
+        0.5, "strengths are divided by count^count_power of the item in the history", at_least=0
+    )
     num_neighbors: int = _size(200, "how many of an item's strongest neighbours are kept")
 
 

@@ -30,7 +30,7 @@ class MaskingSettings(Settings):
         choices=("static", "dynamic"),
     )
     mask_proportion: float = setting(0.2, "rho: share of the items to predict", above=0, at_most=1)
-    max_predictions: int = setting(20, "most items to predict in one example", at_least=1)
+    max_predictions: int = setting(20, "the most items to predict in one example", at_least=1)
     mask_prob: float = setting(
         1.0,
         "share of the items to predict that become the mask token; half of the rest stay, half become random",
@@ -86,7 +86,7 @@ class TrainingSettings(Settings):
         choices=("adam", "adagrad", ROWWISE),
     )
     row_learning_rate: float = setting(
-        0.05, "the highest learning rate of those rows", only_with=(ROWWISE,), above=0, newer=True
+        0.05, "the highest learning rate of rowwise_adagrad's rows", only_with=(ROWWISE,), above=0, newer=True
     )
     schedule: str = setting(
         "linear",

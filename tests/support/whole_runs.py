@@ -32,7 +32,7 @@ TINY = (
 FLAGS = {
     "static": (*TINY, "--mask_copies=150", "--checkpoint_seconds=0"),
     "dynamic": (*TINY, "--masking=dynamic", "--checkpoint_seconds=1000"),
-    "one training": (*TINY, "--masking=dynamic", "--checkpoint_seconds=0", "--protocol=select"),
+    "one training": (*TINY, "--masking=dynamic", "--checkpoint_seconds=0", "--protocol=select", "--mode=train"),
     "one thread": (*TINY, "--masking=dynamic", "--threads=1", "--checkpoint_seconds=0"),
 }
 TABLES = ("curve.csv",)
