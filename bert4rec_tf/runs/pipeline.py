@@ -121,7 +121,9 @@ class Experiment:
     def _useless(self) -> str | None:
         """Returns why the data cannot be used for training or evaluation; None if they can."""
         if not len(self.split.users):
-            return "No user has three actions, so there is nothing to measure on"
+            by_time = self.sequences.num_later is not None
+            wanted = "an action after the split and two before it" if by_time else "three actions"
+            return f"No user has {wanted}, so there is nothing to measure on"
         if all(self.over_parts(parts.has_seen_everything)):
             return "Every user has seen every item, so there are no candidates to rank"
         longest = max(self.over_parts(parts.longest_training, phases(self.run)[0]))

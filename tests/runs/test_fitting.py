@@ -228,6 +228,10 @@ def test_own_validation_rows_choose_the_steps_and_callbacks_see_the_curve():
         (lambda model: model.item_vectors, "has no signature `item_vectors`"),
         (lambda model: b4r.fit(42), "must be a pandas DataFrame or an Arrow table"),
         (lambda model: model.continue_training(LATER, split="5"), "`split` must be a TimeSplit. Received: split='5'"),
+        (
+            lambda model: b4r.fit(FRAME, split=b4r.TimeSplit(10**6)),
+            "No user has an action after the split and two before",
+        ),
         (lambda model: b4r.fit(FRAME, titles=3), "`titles` must be a file or a dictionary"),
         (lambda model: b4r.fit(FRAME, hiden_dim=3), "Did you mean 'hidden_dim'"),
     ],
