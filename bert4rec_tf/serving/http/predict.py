@@ -263,13 +263,23 @@ _CONVERTERS: dict[tf.DType, Callable[[str, Any, tf.DType], Any]] = {
     **dict.fromkeys(_LARGEST, _real),
 }
 
-_REPR = reprlib.Repr()
+
+class _Repr(reprlib.Repr):
+    """Shows a value on one line, shortened, with JSON's names of constants."""
+
+    def repr_NoneType(self, value: None, level: int) -> str:
+        return "null"
+
+    def repr_bool(self, value: bool, level: int) -> str:
+        return str(value).lower()
+
+
+_REPR = _Repr()
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 60
 _REPR.maxlevel = 3
 _REPR.maxlist = _REPR.maxdict = 4
 
 _shown = _REPR.repr
-"""Returns a value on one line, shortened."""
 
 
 def answer(call: Call, by_rows: bool, outputs: Outputs) -> dict[str, Any]:

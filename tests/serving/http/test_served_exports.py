@@ -212,7 +212,7 @@ MISTAKES = {
     "no correction": ({"popularity_correction": "NaN"}, "must be at least 0 and finite. Received: nan"),
     "too few candidates": ({"candidates": [["0"]] * 4}, "as many rows as the other inputs, 6. Received: 4"),
     "no candidates": ({"candidates": []}, "as many rows as the other inputs, 6. Received: 0"),
-    "a null": ({"exclude": [[None]]}, "must hold strings. Received: None"),
+    "a null": ({"exclude": [[None]]}, "must hold strings. Received: null"),
     "NaN": ({"k": float("nan")}, "whole numbers"),
 }
 
