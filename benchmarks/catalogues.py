@@ -1,7 +1,7 @@
 """Measures exports of 100,000 to 10,000,000 items: exact search, rows in float16, and approximate search.
 
-The model is BPR-MF with d = 64. Its vectors are made, not trained: items lie around centres, one for every 200 of them,
-and users around the same centres. Histories hold 20 items.
+The model is BPR-MF with d = 64. Its vectors are generated, not trained: items and users lie around the same centres,
+one for every 200 items. Histories have 20 items.
 """
 
 import tempfile
@@ -48,7 +48,7 @@ def vectors(number: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def make(number: int, folder: Path, dtype: str, with_index: bool) -> dict[str, float]:
-    """Exports a model. Returns seconds and size, and the recall of an index."""
+    """Exports a model. Returns the seconds, the size and, with an index, its recall."""
     from bert4rec_tf.data.sequences import Sequences, Vocabulary
     from bert4rec_tf.export.options import ExportOptions, IndexRequest
     from bert4rec_tf.export.saved_model import export
@@ -72,7 +72,7 @@ def make(number: int, folder: Path, dtype: str, with_index: bool) -> dict[str, f
 
 
 def use(number: int, folder: Path, search: str) -> dict[str, float]:
-    """Returns the seconds to load a model, and the milliseconds of one `recommend` of 1 and of 64 histories."""
+    """Returns the seconds to load a model, and the milliseconds to recommend to 1 and to 64 histories."""
     from bert4rec_tf.serving.client import Choices, SavedRecommender
 
     begin = time.perf_counter()

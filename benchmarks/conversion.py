@@ -1,4 +1,4 @@
-"""Converts a ratings file to sequences: our code, and plain pandas with one list per user."""
+"""Converts a ratings file to sequences: by our code, and by plain pandas with one list per user."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ def write(path: Path, users: int, items: int, shortest: int, mean: float) -> int
 
 
 def ours(source: Path, target: Path) -> int:
-    """Reads, filters, orders and stores. Returns the number of actions kept."""
+    """Reads, filters, orders and stores the actions. Returns the number of those kept."""
     asked = Interactions(source, min_user_actions=LEAST, min_item_actions=LEAST)
     sequences, report = conversion.convert(asked)
     conversion.save(target, sequences, report)
@@ -43,7 +43,7 @@ def ours(source: Path, target: Path) -> int:
 
 
 def plain(source: Path, target: Path) -> int:
-    """The same with pandas: a list of items per user, numbered through a dictionary, one line of JSON each."""
+    """Does the same with pandas: a list of items per user, numbered by a dictionary, stored as a line of JSON."""
     table = pd.read_csv(source)
     of_users = table.groupby("userId")["movieId"].transform("count")
     of_items = table.groupby("movieId")["userId"].transform("count")

@@ -21,12 +21,12 @@ Curves = dict[str, dict[str, list[float]]]
 
 
 def measure() -> Curves:
-    """Measures and prints the curves. Returns them by name: `x` and one list per figure."""
+    """Measures, prints and returns the curves: name -> `x` and one list per figure."""
     return {"catalogue": by_catalogue(), "length": by_length(), "users": by_users()}
 
 
 def by_catalogue() -> dict[str, list[float]]:
-    """Time and peak memory of a training step of 256 samples, by number of items."""
+    """Measures the time and peak memory of a training step of 256 samples, by number of items."""
     rows = [_in_a_process(8_000, items, 50) for items in CATALOGUES]
     return _printed(
         "catalogue", CATALOGUES, {"step seconds": [row[0] for row in rows], "peak GB": [row[1] for row in rows]}
@@ -34,13 +34,13 @@ def by_catalogue() -> dict[str, list[float]]:
 
 
 def by_length() -> dict[str, list[float]]:
-    """The same by length of histories, without padding."""
+    """Measures the same by length of histories, without padding."""
     rows = [_in_a_process(2_000, 5_000, length) for length in LENGTHS]
     return _printed("length", LENGTHS, {"step seconds": [row[0] for row in rows], "peak GB": [row[1] for row in rows]})
 
 
 def by_users() -> dict[str, list[float]]:
-    """Seconds to prepare examples and to draw candidates, by number of users."""
+    """Measures the seconds to prepare examples and to draw candidates, by number of users."""
     seconds: dict[str, list[float]] = {"preparation seconds": [], "candidates seconds": []}
     masking = MaskingSettings(mask_proportion=0.6, max_predictions=30, window_step=0.1, mask_copies=1)
     for users in USERS:
@@ -68,7 +68,7 @@ def _in_a_process(users: int, items: int, length: int) -> tuple[float, float]:
 
 
 def step_seconds(users: int, items: int, length: int) -> float:
-    """Returns the median seconds of a step. Histories are about `length` long, or those of Beauty if it is 50."""
+    """Returns the median seconds of a step. Histories are about `length` long; for 50, they are like Beauty's."""
     masking = MaskingSettings(mask_proportion=0.2, max_predictions=max(20, length // 5))
     shortest, mean = (5, 8.8) if length == 50 else (length, length + 2)
     shape = shapes.Shape(users, items, shortest, mean, length, masking)

@@ -1,4 +1,4 @@
-"""The lines of the benchmark. Each times our code and the authors' formulation in alternating order."""
+"""The lines of the benchmark. Most time our code and the authors' formulation in alternating order."""
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -25,23 +25,23 @@ from bert4rec_tf.training import steps
 from bert4rec_tf.training.optimizer import optimizer_of
 
 SAMPLE_USERS = 400
-"""Number of users for the authors' formulation where it handles one user at a time."""
+"""Number of users for the authors' formulation, which handles one user at a time."""
 
 BATCH_SIZE = 256
 
 OUR_STEPS = 10
-"""Our steps per turn. More than one, because the first must allocate the memory that the authors' step released."""
+"""Our steps per turn. More than one, because the first allocates the memory that the authors' step has released."""
 
 WIDTH = 64
 
 RANKED_USERS = 10_000
-"""Users who are ranked among a million items."""
+"""Users whose targets are ranked among a million items."""
 
 PAPERS_WIDTH = 256
-"""That of the paper's Table 2."""
+"""The width in the paper's Table 2."""
 
 PAPERS_BATCH_SIZE = 128
-"""Half as many samples, so that these lines stay short."""
+"""Half of BATCH_SIZE, so that these lines take less time."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class Row:
     Attributes:
         line: what was timed, on which shape.
         unit: unit of both rates.
-        ours, theirs: per second; `theirs` is None if there is nothing to compare with.
-        notes: further figures.
+        ours, theirs: rates per second; `theirs` is None if there is nothing to compare with.
+        notes: name -> further figure.
     """
 
     line: str
@@ -67,7 +67,7 @@ class Row:
 
 
 def preparing() -> Iterator[Row]:
-    """Masked TFRecords, examples per second, one process."""
+    """Writing masked TFRecords in one process, examples per second."""
     for name in shapes.SHAPES:
         shape, sequences = shapes.of(name)
         training = LeaveOneOut(sequences).training(with_validation=True)
@@ -90,7 +90,7 @@ def preparing() -> Iterator[Row]:
 
 
 def reading(batches: int = 200) -> Iterator[Row]:
-    """Batches from prepared records, examples per second."""
+    """Reading batches of prepared records, examples per second."""
     for name in shapes.SHAPES:
         shape, sequences = shapes.of(name)
         training = LeaveOneOut(sequences).training(with_validation=True)
@@ -162,7 +162,7 @@ def make_steps(step: Callable[[Batch], dict[str, Any]], batches: Iterator[Batch]
 
 
 def make_batch(shape: shapes.Shape, sequences: Sequences, batch_size: int = BATCH_SIZE) -> tuple[Batch, int, int]:
-    """Returns a batch and its numbers of real and of masked tokens."""
+    """Returns a training batch, its number of real tokens, and its number of masked ones."""
     windows = cut_windows(LeaveOneOut(sequences).training(True), shape.max_length, shape.masking.window_step)
     chosen = np.random.default_rng(2).integers(len(windows) * (shape.masking.mask_copies + 1), size=batch_size)
     window, last_only = Numbering(shape.masking, len(windows), 0).windows_of(chosen)
@@ -198,7 +198,7 @@ def _step_of_model(model: Recommender, signature: steps.Signature | None = None)
 
 
 def one_step(name: str, kind: str) -> None:
-    """Takes two steps, to measure their memory."""
+    """Takes two steps, to measure the peak memory of a step."""
     shape, sequences = shapes.of(name)
     batch, _, _ = make_batch(shape, sequences)
     step = step_of(shape, sequences.num_items, kind)
@@ -209,7 +209,7 @@ def one_step(name: str, kind: str) -> None:
 def useful_operations(
     shape: shapes.Shape, num_items: int, tokens: int, masked: int, layers: int = 2, width: int = WIDTH
 ) -> float:
-    """Returns the least FLOPs of a step: three products of masked positions and item table, and the encoder."""
+    """Returns the fewest FLOPs of a step: three products of masked positions with the item table, and the encoder's."""
     return 3 * 2 * (masked * (num_items + 2) * width + layers * tokens * 12 * width**2)
 
 
@@ -224,7 +224,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def other_models() -> Iterator[Row]:
-    """Steps of the other models that read histories, samples per second, including making the examples."""
+    """Training steps of other models that read histories, and making their examples, samples per second."""
     for name in shapes.SHAPES:
         shape, sequences = shapes.of(name)
         training = LeaveOneOut(sequences).training(True)
@@ -273,7 +273,7 @@ def evaluating() -> Iterator[Row]:
 
 
 def evaluating_large() -> Iterator[Row]:
-    """Ranking 10,000 targets among a million items by all protocols, users per second, in a process of its own."""
+    """Ranking RANKED_USERS targets among a million items by all protocols, in a new process, users per second."""
     many = shapes.MILLION
     (seconds, share), peak = measuring.peak_memory(_rank_among_many, many, RANKED_USERS)
     notes = {"seconds for all": seconds, "peak GB": peak / 1e9, "share of the matrix rate": share}
@@ -281,7 +281,7 @@ def evaluating_large() -> Iterator[Row]:
 
 
 def _rank_among_many(many: shapes.Shape, num_users: int) -> tuple[float, float]:
-    """Returns the seconds, and the share of the matrix rate that the products of users and items use."""
+    """Returns the seconds, and the rate of the products of users and items as a share of the matrix rate."""
     split = LeaveOneOut(shapes.generate(many.users, many.items, many.shortest, many.mean))
     users = split.users[:num_users]
     drawn = candidates.draw_popular(split.histories("test"), users, 100, 0)
@@ -293,7 +293,7 @@ def _rank_among_many(many: shapes.Shape, num_users: int) -> tuple[float, float]:
 
 
 def drawing() -> Iterator[Row]:
-    """100 popular negatives for every user, users per second."""
+    """Drawing 100 popular negatives for every user, users per second."""
     for name in shapes.SHAPES:
         _, sequences = shapes.of(name)
         users = LeaveOneOut(sequences).users
@@ -312,7 +312,7 @@ def drawing() -> Iterator[Row]:
 
 
 def converting() -> Iterator[Row]:
-    """A ratings file of 20 million rows to stored sequences, rows per second, compared with plain pandas."""
+    """Converting a file of 20 million ratings to stored sequences, rows per second, compared with plain pandas."""
     for name, sizes in conversion.LARGE.items():
         with tempfile.TemporaryDirectory() as folder:
             source, target = Path(folder) / "ratings.csv", Path(folder) / "sequences"

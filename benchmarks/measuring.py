@@ -27,7 +27,7 @@ class Timing:
 
 
 def alternate(formulations: Mapping[str, Callable[[], Any]], rounds: int = 5, warm_up: int = 1) -> dict[str, Timing]:
-    """Times every formulation once per round, reversing the order each round, after `warm_up` untimed rounds."""
+    """Times every formulation once per round, in alternating order, after `warm_up` untimed rounds."""
     names = list(formulations)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     processor: dict[str, list[float]] = {name: [] for name in names}
@@ -52,7 +52,7 @@ def once(function: Callable[[], Any]) -> float:
 
 
 def matrix_rate(dtype: str = "float32", size: int = 2_048) -> float:
-    """Returns the FLOP/s of a matrix product."""
+    """Returns the FLOP/s of a matrix product [size, size] x [size, size]."""
     matrix = tf.cast(tf.random.stateless_uniform([size, size], [1, 2]), dtype)
     multiply = tf.function(lambda: tf.matmul(matrix, matrix)[0, 0])
     return 2 * size**3 / alternate({"product": lambda: multiply().numpy()}, rounds=9).popitem()[1].best
@@ -66,9 +66,9 @@ def copy_rate(megabytes: int = 256) -> float:
 
 
 def peak_memory(function: Callable[..., Any], *arguments: Any) -> tuple[Any, int]:
-    """Calls a function in a new process. Returns its result and the peak memory of that process in bytes.
+    """Calls a function in a new process. Returns its result and the process's peak memory in bytes. Only on Linux.
 
-    Only on Linux.
+    If the process dies, these are None and 0.
     """
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)

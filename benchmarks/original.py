@@ -1,6 +1,6 @@
-"""The formulation of the authors' program, rewritten in plain Python and TensorFlow 2 for timing.
+"""The formulation of the authors' program, rewritten in plain Python and TensorFlow 2 to be timed.
 
-It handles one user and one record at a time, computes all prediction slots and uses a one-hot softmax.
+It handles one user and one record at a time, computes all prediction slots, and uses one-hot labels.
 """
 
 import random
@@ -28,7 +28,7 @@ def mask(
 ) -> tuple[list[str], list[int], list[str]]:
     """Masks one window at random. Returns its tokens, the masked positions and the masked tokens.
 
-    Searches for every token in the list of all items, as in the original.
+    As in the original, every token is searched for in the list of all items.
     """
     order = [place for place, token in enumerate(window) if token in known]
     rng.shuffle(order)
@@ -90,7 +90,7 @@ def serialize(
 
 
 def read(path: Path, batch_size: int, max_length: int, slots: int) -> tf.data.Dataset:
-    """Parses one record at a time, shuffled in a buffer of 100, then batches."""
+    """Returns the batches: records are shuffled in a buffer of 100, parsed one at a time, then batched."""
     spec = {
         "info": tf.io.FixedLenFeature([1], tf.int64),
         "input_ids": tf.io.FixedLenFeature([max_length], tf.int64),
@@ -124,7 +124,7 @@ def training_loss(model: BERT4Rec, batch: dict[str, tf.Tensor]) -> tf.Tensor:
 
 
 def draw_candidates(sequences: Sequences, users: np.ndarray, rng: np.random.RandomState) -> list[list[int]]:
-    """Draws 100 negatives by popularity for one user at a time, and redraws until enough are new."""
+    """Draws 100 negatives by popularity, one user at a time, and redraws until enough are unseen."""
     items = np.arange(1, sequences.num_items + 1)
     probabilities = sequences.vocabulary.counts / sequences.vocabulary.counts.sum()
     drawn = []
@@ -140,7 +140,7 @@ def draw_candidates(sequences: Sequences, users: np.ndarray, rng: np.random.Rand
 def evaluate(
     model: BERT4Rec, histories: Sequences, users: np.ndarray, targets: np.ndarray, full: Sequences, batch_size: int
 ) -> list[int]:
-    """Ranks the targets of these users: computes the log-probabilities of all items, then draws and sorts per user."""
+    """Returns the ranks of the users' targets: scores all items, then draws candidates and sorts them per user."""
     rng, ranks = np.random.RandomState(1), []
 
     @tf.function(reduce_retracing=True)

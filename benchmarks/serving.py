@@ -1,6 +1,6 @@
-"""Times a served model: one user, batches of users, and HTTP up to saturation.
+"""Times a served model: for one user, for batches of users, and over HTTP up to saturation.
 
-Compares with plain code: one request at a time through the Keras model, with dictionaries and sorting in Python.
+The comparison is plain code: one request at a time, by the Keras model, with dictionaries and sorting in Python.
 """
 
 import asyncio
@@ -107,7 +107,7 @@ class Plain:
 
 
 def in_process(served: LoadedModel, plain: Plain, histories: Sequence[History]) -> dict[str, float]:
-    """Returns the latency for one user, ours and plain alternating, and the users per second in batches."""
+    """Returns the latency for one user, ours and the plain code's in turns, and our users per second in batches."""
     seconds: dict[str, list[float]] = {"ours": [], "plain": []}
     calls: dict[str, Callable[[History], Any]] = {
         "ours": lambda history: ask(served, [history]),
@@ -135,7 +135,7 @@ def percentiles(seconds: Sequence[float]) -> dict[str, float]:
 
 @contextlib.contextmanager
 def server(folder: Path, **flags: int) -> Iterator[tuple[str, float]]:
-    """Serves in another process. Yields the address for predictions and the seconds until it listened."""
+    """Serves in another process. Yields the address for predictions and the seconds until the server listened."""
     command = [
         sys.executable,
         "-c",
@@ -168,8 +168,9 @@ def load(
     """Sends `requests` requests from `clients` concurrent clients, each on one connection.
 
     Returns:
-        Percentiles of the latency and the rate of the answered requests; the numbers of those refused by a full queue
-        (`refused`), with other errors (`errors`), without an answer (`lost`) and with another's answer (`wrong`).
+        The latency's percentiles and the rate of requests answered with status 200; the numbers of requests with the
+        right answer (`answered`) or another one's (`wrong`), refused by a full queue (`refused`), with other errors
+        (`errors`) and without a response (`lost`).
     """
     return asyncio.run(_load(address, histories, expected, clients, requests))
 

@@ -14,8 +14,8 @@ class Shape:
     """The size of a data set and the settings it is trained with.
 
     Attributes:
-        users, items: how many.
-        shortest, mean: actions per user.
+        users, items: numbers of users and items.
+        shortest, mean: the fewest and the mean actions per user.
         max_length: N.
         masking: how examples are made.
     """
@@ -39,11 +39,11 @@ SHAPES = {
 
 
 MILLION = Shape(120_000, 1_000_000, 5, 9.0, 50, MaskingSettings())
-"""A catalogue so large that a table of all users' scores would not fit."""
+"""A catalogue so large that the table of all users' scores would not fit into memory."""
 
 
 def generate(users: int, items: int, shortest: int, mean: float, seed: int = 0) -> Sequences:
-    """Returns users with `shortest` actions and geometrically many more, on items whose popularity falls with rank."""
+    """Returns histories of `shortest` items plus a geometric number, with popular and rare items."""
     rng = np.random.default_rng(seed)
     lengths = shortest + rng.geometric(1 / (mean - shortest + 1), users) - 1
     weights = (np.arange(items) + 10.0) ** -0.9
@@ -60,6 +60,6 @@ def generate(users: int, items: int, shortest: int, mean: float, seed: int = 0) 
 
 
 def of(name: str) -> tuple[Shape, Sequences]:
-    """Returns a shape and data of it."""
+    """Returns the shape `name`, and generated data of that shape."""
     shape = SHAPES[name]
     return shape, generate(shape.users, shape.items, shape.shortest, shape.mean)

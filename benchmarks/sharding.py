@@ -1,7 +1,7 @@
 """Measures a training step with the whole item table in one process, and with half of it on each of two workers.
 
-Bytes per step are counted from the arguments of the collectives, and read from the loopback interface: run it while
-nothing else uses that.
+Bytes per step are computed from the collectives' arguments, and also read from the loopback interface. Run this while
+nothing else uses that interface.
 """
 
 import json
@@ -42,7 +42,7 @@ def free_addresses() -> list[str]:
 
 
 def start(num_items: int, index: int | None, addresses: list[str]) -> subprocess.Popen:
-    """Starts a process that takes steps: worker `index`, or None to be alone."""
+    """Starts a process that takes steps: worker `index`, or with None a process alone."""
     environment = dict(os.environ)
     if index is not None:
         task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
@@ -56,7 +56,7 @@ def finished(process: subprocess.Popen) -> dict[str, float]:
 
 
 def take_steps(num_items: int, sharded: bool) -> dict[str, float]:
-    """Takes some steps in this process, which is a worker if TF_CONFIG says so, and returns its figures."""
+    """Takes steps in this process, which is a worker if `sharded`. Returns its figures."""
     import numpy as np
     import tensorflow as tf
 
@@ -97,11 +97,11 @@ def take_steps(num_items: int, sharded: bool) -> dict[str, float]:
     others = sum(int(np.prod(variable.shape)) for variable in model.trainable_variables)
     return {
         "seconds": statistics.median(seconds[WARM_UP:]),
-        "processor": (time.process_time() - processor) / ROUNDS,  # with the making of the batch, a few milliseconds
+        "processor": (time.process_time() - processor) / ROUNDS,  # includes making the batch, a few milliseconds
         "made": made,
         "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         "rows": rows / ROUNDS,
-        # Each sum of two workers: each sends as many bytes as its argument has. Rows go out and gradients come back.
+        # To sum, each of two workers sends its argument: rows on the way forward, gradients on the way back.
         "counted": (rows / ROUNDS * 2 * (WIDTH + 1) + others + 2) * 4 if sharded else 0,
         "interface": (_carried() - carried) / ROUNDS / 2,
         "loss": loss,
@@ -126,7 +126,7 @@ def _batch(rng: Any, num_items: int, number: int) -> dict[str, Any]:
 
 
 def _carried() -> int:
-    """Bytes that the loopback interface has sent since the machine started, of all processes."""
+    """Returns the bytes that all processes have sent over the loopback interface since the machine started."""
     lines = Path("/proc/net/dev").read_text().splitlines()
     return next(int(line.split()[9]) for line in lines if line.strip().startswith("lo:"))
 

@@ -40,11 +40,11 @@ from bert4rec_tf.runs.workdir import WorkDirectory, interactions_of
 
 FLAGS = flags.FLAGS
 SAVED_MODEL_ONLY = ("k", "with_histories", "with_index", "export_dtype")
-"""Flags of an export as a SavedModel, beside --popularity_correction, which is also one of an evaluation."""
+"""Flags for an export as a SavedModel. Another is --popularity_correction, which is for an evaluation too."""
 
 MODES = ("all", "prepare", "train", "evaluate", "export")
 TRAINS = ("all", "train")
-"""The modes that use all machines of TF_CONFIG; the others are done by the chief."""
+"""The modes that use all machines of TF_CONFIG. The chief does the others alone."""
 
 MOST = 1_000_000
 """The limit of --processes, --threads, --k and --with_histories."""
@@ -118,7 +118,7 @@ for name, field in all_settings().items():
 
 
 def given_settings() -> dict[str, Any]:
-    """Returns the settings that are given, and those that use the given features."""
+    """Returns the settings given as flags, and those with which the model uses the given features."""
     return {**features_used(FLAGS.model, given_features()), **given_flags(FLAGS, all_settings())}
 
 
@@ -150,10 +150,10 @@ def given_interactions() -> Interactions | None:
 
 
 def make_run(cluster: Cluster | None) -> tuple[Run, Interactions | None, Sequences | None]:
-    """Returns the run that the flags name, the user's own files if it has some, and their content if it was read.
+    """Returns the run that the flags name, the user's own files, if any, and their content, if it was read.
 
-    It is read here where the size of the data decides settings. Without --dataset and --interactions, the run is the
-    one in --workdir. On a cluster, each machine is a replica unless --replicas says otherwise.
+    It is read for --interactions, because the size of own data decides settings. Without --dataset and --interactions,
+    the run is the one in --workdir. On a cluster, each machine is a replica unless --replicas says otherwise.
     """
     settings, interactions = given_settings(), given_interactions()
     if cluster is not None and FLAGS.mode in TRAINS:
@@ -226,7 +226,7 @@ def check_export_flags() -> None:
 
 
 def main(argv: list[str]) -> None:
-    logging.set_verbosity(logging.ERROR)  # else AutoGraph warns of a full disk at each function, and stores of keys
+    logging.set_verbosity(logging.ERROR)  # else AutoGraph warns of a full disk for each function, and stores of keys
     check_flags(argv)
     cluster = Cluster.read()
     if cluster is not None and cluster.index and FLAGS.mode not in TRAINS:
@@ -273,7 +273,7 @@ def join(cluster: Cluster, run: Run) -> None:
 
 
 def begin(run: Run, workdir: Path | None) -> tuple[Run, Any]:
-    """Returns the run, starting from --init_from if given, and those weights (`warm_start.begin`)."""
+    """Returns the run, which starts from --init_from if given, and the source of these weights, else None."""
     if FLAGS.init_from is None:
         return run, None
     start_tensorflow()
@@ -283,7 +283,7 @@ def begin(run: Run, workdir: Path | None) -> tuple[Run, Any]:
 
 
 def load(dataset: str, interactions: Interactions | None, features: Mapping[str, Any]) -> Sequences:
-    """Returns the data with features, by the names of their flags. Prints what was read."""
+    """Returns the data with features. Prints what was read. `features`: name of the flag -> file or `Features`."""
     if FLAGS.engine == SPARK and interactions is None:
         raise UserError(f"--engine={SPARK} needs --interactions=FILE. Received: dataset={dataset}")
     if FLAGS.engine == SPARK:
@@ -311,7 +311,6 @@ def start_tensorflow() -> None:
 
 @functools.cache
 def spark() -> Any:
-    """Returns the connection to Spark (`cluster.spark.Spark`)."""
     start_tensorflow()
     from bert4rec_tf.cluster.spark import Spark
 
@@ -319,7 +318,7 @@ def spark() -> Any:
 
 
 def opened(team: Any, run: Run, sequences: Sequences, workdir: WorkDirectory, options: dict[str, Any]) -> Any:
-    """Returns the experiment. Of several machines (`workers.Team`), the chief opens and prepares it first."""
+    """Returns the experiment. If the `workers.Team` has several machines, the chief opens and prepares it first."""
     from bert4rec_tf.runs.pipeline import Experiment
 
     if team.count > 1:  # With Spark, `sequences` hold no rows here, and their fingerprint is found by a task.
@@ -333,7 +332,7 @@ def opened(team: Any, run: Run, sequences: Sequences, workdir: WorkDirectory, op
 
 
 def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: dict[str, Any]) -> None:
-    """Does what --mode says. `options`: of `pipeline.Experiment`."""
+    """Does what --mode says. `options`: further arguments of `pipeline.Experiment`."""
     start_tensorflow()
     correction = popularity.parse(FLAGS.popularity_correction)
     from bert4rec_tf.runs import exporting
@@ -377,7 +376,7 @@ def run_options(interactions: Interactions | None) -> dict[str, Any]:
 
 
 def export(workdir: WorkDirectory, sequences: Sequences | None) -> None:
-    """Exports what the flags say. `sequences` are for the histories and the index; None where neither is asked for."""
+    """Exports as the flags say. `sequences`: for the histories and the index; None if the export has neither."""
     histories = index = None
     if FLAGS.with_histories is not None or FLAGS.with_index is not None:
         workdir.check_data(sequences)
@@ -405,7 +404,6 @@ def export(workdir: WorkDirectory, sequences: Sequences | None) -> None:
 
 
 def repeat_with_seeds(run: Run, sequences: Sequences, interactions: Interactions | None) -> None:
-    """Repeats the run with each of --seeds."""
     try:
         seeds = [int(seed) for seed in FLAGS.seeds]
     except ValueError:

@@ -1,1 +1,1 @@
-"""The paper's tables and figures: what to run, running it, and the report."""
+"""The paper's tables and figures: plans the runs, runs them, and writes the report."""

@@ -1,4 +1,4 @@
-"""`python -m experiments`: runs what is missing of the paper's tables and figures, and writes the report."""
+"""`python -m experiments`: does the missing runs of the paper's tables and figures, and writes the report."""
 
 import argparse
 import dataclasses
@@ -24,7 +24,7 @@ from experiments.tables import DATASETS, QUICK_DATASETS, TABLES, label
 
 HERE = Path(__file__).parent
 NOT_TUNED = ("list", "report", "tables", "figures", "jobs", "time_budget", "results")
-"""Flags that a search has no use for."""
+"""Flags that --tune refuses."""
 
 
 def parser() -> Parser:
@@ -110,7 +110,7 @@ def check(asked: argparse.Namespace) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Does what the command line says; returns the exit code: 1 where a run failed."""
+    """Does what the command line says. Returns the exit code: 1 if a run failed or data could not be downloaded."""
     asked = parser().parse_args(arguments)
     check(asked)
     chosen = chosen_datasets(asked.datasets, asked.quick)
@@ -144,10 +144,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def unknown_parts(names: Sequence[str], plan: Plan) -> list[str]:
-    """Returns the tables of which the paper has none of the data sets asked for, as "Table 3 of Steam".
+    """Returns the tables that the paper does not have for any of the plan's data sets, as "Table 3 of Steam".
 
-    Raises:
-        UserError: where these are all that was asked for.
+    Raises UserError if these are all the tables in `names`.
     """
     none = [name for name in names if not plan.quick and not set(plan.datasets) & set(TABLES[name].datasets)]
     titles = " or ".join(datasets.find(data).title for data in plan.datasets)
@@ -162,7 +161,7 @@ def unknown_parts(names: Sequence[str], plan: Plan) -> list[str]:
 
 
 def fetch(names: Sequence[str], sweep: Sweep) -> bool:
-    """Downloads the data that are not at hand, with a warning where that fails; returns whether all are there."""
+    """Downloads missing data sets, and warns if one fails. Returns whether all are there."""
     are_there = True
     for name in names:
         try:
@@ -179,7 +178,7 @@ def interrupted(*_: Any) -> NoReturn:
 
 
 def command(arguments: Sequence[str]) -> None:
-    """The same as a process: it ends with the exit code, a mistake in one line, and SIGTERM as Ctrl-C."""
+    """Runs `main` and exits with its code. A UserError prints one line; SIGTERM acts like Ctrl-C."""
     signal.signal(signal.SIGTERM, interrupted)
     exit_on_error(lambda: sys.exit(main(arguments)))
 

@@ -1,4 +1,4 @@
-"""The report's first section: which model ranks best, by how much, and whether that can be chance."""
+"""The report's first section: which model ranks best, by how much, and whether this can be chance."""
 
 import itertools
 import math
@@ -13,13 +13,13 @@ from experiments.tables import NOT_IN_PAPER, TABLES
 
 METRIC = "ndcg@10"
 STANDARD_ERRORS = 2.0
-"""A lead of more than so many is beyond chance: it arises by chance in fewer than one of twenty comparisons."""
+"""A lead of more standard errors than this is beyond chance: fewer than one in twenty comparisons has it by chance."""
 
 HEADER = ("", "best", "NDCG@10", "second", "NDCG@10", "lead", "95 % interval of one seed", "beyond chance")
 
 
 def leaders(found: Findings) -> dict[tuple[str, str], list[tuple[str, float]]]:
-    """Returns the best two models and their means, for each data set and protocol that has two or more."""
+    """Returns (data set, protocol) -> the best two models with their mean NDCG@10, where two or more have one."""
     places = {}
     for dataset, protocol in itertools.product(found.run_on(), PROTOCOLS):
         means = {model: found.mean(dataset, model, METRIC, protocol) for model in found.variants(dataset)}
@@ -30,7 +30,7 @@ def leaders(found: Findings) -> dict[tuple[str, str], list[tuple[str, float]]]:
 
 
 def pairs(found: Findings) -> dict[tuple[str, str], str]:
-    """Returns the keys of the second and of the best model's run, for each of `leaders` where a seed has both."""
+    """Returns (data set, protocol) -> the keys of the second and the best model's runs, if they share a seed."""
     return {
         (dataset, protocol): f"{both[0].key} {both[1].key}"
         for (dataset, protocol), ((best, _), (second, _)) in leaders(found).items()
@@ -39,17 +39,17 @@ def pairs(found: Findings) -> dict[tuple[str, str], str]:
 
 
 def exceeds_bound(best: float, second: float, users: int) -> bool:
-    """Tells whether a lead is beyond chance by the means alone.
+    """Returns whether the means alone show that a lead is beyond chance.
 
-    The variance of numbers between 0 and 1 with mean m is at most m (1 - m). Two models tend to find the same users
-    easy, which is assumed here, so the difference varies by no more than the sum of both variances.
+    Numbers between 0 and 1 with mean m have a variance of at most m (1 - m). Two models tend to find the same users
+    easy. Assuming that, the variance of their difference is at most the sum of both variances.
     """
     largest = math.sqrt((best * (1 - best) + second * (1 - second)) / users)
     return best - second > STANDARD_ERRORS * largest
 
 
 def sentences(found: Findings) -> list[str]:
-    """Says how to read `grid`. `found`: Table 2."""
+    """Returns the paragraphs that explain `grid`. `found`: Table 2."""
     if not found.run_on():
         return [f"Table 2: {NOT_RUN}."]
     return [
@@ -64,7 +64,7 @@ def sentences(found: Findings) -> list[str]:
 
 
 def _seeds(found: Findings) -> list[str]:
-    """Says how far the seeds of one model lie apart."""
+    """Returns the paragraph that says how far the seeds of a model lie apart; none without several seeds."""
     said = []
     for dataset in found.run_on():
         for model in found.variants(dataset):
@@ -77,7 +77,7 @@ def _seeds(found: Findings) -> list[str]:
 
 
 def grid(found: Findings, comparisons: Mapping[str, Any]) -> Grid:
-    """Returns a row for each of `leaders`. `found`: Table 2; `comparisons`: as `significance.FILE` has them."""
+    """Returns a row for each of `leaders`. `found`: Table 2. `comparisons`: the content of `significance.FILE`."""
     known = significance.known(found, comparisons, pairs(found))
     return Grid(HEADER, [_row(found, *place, two, known.get(place)) for place, two in leaders(found).items()])
 

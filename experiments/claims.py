@@ -1,4 +1,4 @@
-"""What the paper says in words of its tables and figures, tested on the results."""
+"""The paper's claims about its tables and figures, tested on the results."""
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
@@ -16,11 +16,11 @@ SPARSE, LONG = ("beauty", "steam"), ("ml-1m", "ml-20m")
 
 Claim = tuple[str, str]
 Curve = Sequence[float | None]
-"""A result for each of WIDTHS."""
+"""A result for each of WIDTHS; None if not run."""
 
 
 def sentences(found: Findings) -> list[str]:
-    """Returns the sentences about a table or figure, each with what the results say."""
+    """Returns the paper's claims about a table or figure, each with what the results say."""
     claims = CLAIMS[found.name](found) if found.name in CLAIMS else []
     return [f"The paper: {claim} Here: {answer}." for claim, answer in claims]
 
@@ -40,7 +40,7 @@ def _beats(first: float | None, second: float | None) -> bool | None:
 def _above(
     found: Findings, models: Iterable[str], rivals: Iterable[str], metrics: Iterable[str] = METRICS
 ) -> list[bool | None]:
-    """Tells for each data set and metric whether each model beats each rival."""
+    """Returns, for each data set and metric, whether each model beats each rival; None if not run."""
     return [
         _beats(found.mean(dataset, model, metric), found.mean(dataset, rival, metric))
         for dataset, metric, model, rival in itertools.product(found.datasets(), metrics, models, rivals)
@@ -48,7 +48,7 @@ def _above(
 
 
 def _of_width(found: Findings) -> list[Claim]:
-    """Section 4.5, over the two metrics of Figure 3."""
+    """Returns the claims of section 4.5, tested by the two metrics of Figure 3."""
     metrics = ("hr@10", "ndcg@10")
     panels = list(itertools.product(found.datasets(), metrics))
     curves = {
@@ -93,7 +93,7 @@ def _flattens(curve: Curve) -> bool | None:
 
 
 def _falls_somewhere(curve: Curve) -> bool | None:
-    """Tells whether something narrower is better than the widest."""
+    """Returns whether a smaller width is better than the largest; None if that is open."""
     better = [_beats(value, curve[-1]) for value in curve[:-1]]
     return True if True in better else None if None in better else False
 
@@ -132,7 +132,7 @@ CLOZE = "More masks beat one, so the Cloze task helps"
 
 
 def _of_models(found: Findings) -> list[Claim]:
-    """Section 4.4, by every metric of Table 2."""
+    """Returns the claims of section 4.4, tested by every metric of Table 2."""
 
     def above(models: Iterable[str], rivals: Iterable[str]) -> str:
         return _answer(_above(found, models, rivals))
@@ -150,7 +150,7 @@ def _of_models(found: Findings) -> list[Claim]:
 
 
 def _places_led(found: Findings) -> str:
-    """Says by how many of a data set's metrics BERT4Rec is above all others of the paper."""
+    """Returns a text: by how many metrics BERT4Rec leads the paper's other models, for each complete data set."""
     said = []
     for dataset in found.datasets():
         rows = [[found.mean(dataset, model, metric) for model in MODELS] for metric in METRICS]
@@ -161,7 +161,7 @@ def _places_led(found: Findings) -> str:
 
 
 def _of_bidirection(found: Findings) -> list[Claim]:
-    """Section 4.4, question 1."""
+    """Returns the claims of section 4.4, question 1."""
     pairs = (("one_mask", "sasrec"), ("bert4rec", "one_mask"))
     one, more = (_answer(_above(found, [own], [rival], TABLES[found.name].metrics)) for own, rival in pairs)
     return [
@@ -171,7 +171,7 @@ def _of_bidirection(found: Findings) -> list[Claim]:
 
 
 def _of_length(found: Findings) -> list[Claim]:
-    """Section 4.7."""
+    """Returns the claims of section 4.7."""
     bests, slower = [], []
     for dataset in found.datasets():
         lengths = sorted(found.variants(dataset), key=int)
@@ -187,10 +187,10 @@ def _of_length(found: Findings) -> list[Claim]:
 
 
 def _of_ablation(found: Findings) -> list[Claim]:
-    """Section 4.8. Each change is compared with the default of its data set."""
+    """Returns the claims of section 4.8. Each variant is compared with its data set's default."""
 
     def kept(dataset: str, variant: str, default: str = "default") -> float | None:
-        """Returns what a variant has, as a share of the default; None if it is the default's run."""
+        """Returns a variant's NDCG@10 divided by the default's; None if both are the same run or one is missing."""
         own, other = ({job.key for job, _ in found.runs.get((dataset, one), ())} for one in (variant, default))
         if own & other:
             return None

@@ -1,4 +1,4 @@
-"""The pictures of Figures 2 to 4, in the paper's arrangement (extra `plots`)."""
+"""Draws Figures 2 to 4 in the paper's arrangement (extra `plots`)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ Picture = tuple[str, str]
 
 
 def draw(findings: Mapping[str, Findings], results: Results) -> dict[str, list[Picture]]:
-    """Draws the figures that have anything to show, beside the results; returns them by the figure's name."""
+    """Draws the figures that have results, into the results' folder. Returns figure -> pictures."""
     if not plots.available():
         warn("The figures need matplotlib: pip install '.[plots]'")
         return {}
@@ -30,7 +30,7 @@ def draw(findings: Mapping[str, Findings], results: Results) -> dict[str, list[P
 
 
 def draw_attention(found: Findings, folder: Path) -> list[Picture]:
-    """Draws Figure 2 of each data set: one heat map for each layer and head, of the first seed that is finished."""
+    """Draws Figure 2 of each data set: a heat map per layer and head, of the first finished seed."""
     from matplotlib.figure import Figure
 
     drawn = []
@@ -95,7 +95,7 @@ def _curve(
 
 
 def _grid(found: Findings, path: Path, curves: Callable[[Any, str, str], None], shown: str) -> list[Picture]:
-    """Draws a panel per data set and metric; nothing where no line has two points."""
+    """Draws a panel per data set and metric. Draws and returns nothing if no line has two points."""
     from matplotlib.figure import Figure
 
     names, metrics = found.run_on(), TABLES[found.name].metrics

@@ -1,4 +1,4 @@
-"""What is known of a table's cells: the means over seeds of the finished runs, beside the paper's numbers."""
+"""The results of a table's cells: means over the seeds of finished runs, and the paper's numbers."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,27 +15,26 @@ from experiments.results import FINISHED, Line
 from experiments.tables import TABLES
 
 SAMPLES = "samples_per_second"
-"""Counts as a metric: the examples per second of a run's last training, with its measurements."""
+"""Used like a metric: examples per second of a run's last training, including the time of its measurements."""
 
 
 @dataclass(frozen=True)
 class Findings:
-    """A table's runs and what they ended with.
+    """A table's finished runs and their results, of all seeds.
 
-    The cells of a data set are compared with each other, so they are all of one budget: that whose finished runs had
-    most steps in all. A cell of another data file than the others is marked: `elsewhere`. Seeds count that
-    are asked for or finished.
+    The cells of a data set are compared with each other, so all must have the same budget. It is the budget at which
+    the data set's finished runs have the most steps in total.
 
     Attributes:
-        name: of the table.
+        name: the table's key in TABLES.
         plan: what is asked for.
         lines: the newest line of each key.
-        attentions: the keys of the runs whose mean attention is kept; no others count where a table shows that.
+        attentions: keys of the runs whose mean attention is kept. A table that shows the attention counts only these.
         budgets: data set -> the share of the presets' steps that its runs had.
-        left_out: (data set, another budget) -> how many finished runs had it.
-        runs: (data set, variant) -> the jobs and lines of its finished runs, by the seed.
-        elsewhere: the finished lines that were measured on another file than their data set's, which is the authors'
-            own where one was, and that of most lines elsewhere.
+        left_out: (data set, another budget) -> how many finished runs had that budget.
+        runs: (data set, variant) -> the jobs and lines of its finished runs, in the order of the seeds.
+        elsewhere: key -> line of the runs that were measured on another data file than the rest of their data set. The
+            rest is on the authors' own file if any run is, else on the file of most runs.
     """
 
     name: str
@@ -72,25 +71,25 @@ class Findings:
         return list(self.budgets)
 
     def run_on(self) -> list[str]:
-        """Returns the data sets of which a run is finished."""
+        """Returns the data sets that have a finished run."""
         return [name for name in self.budgets if any(known for (of, _), known in self.runs.items() if of == name)]
 
     def variants(self, dataset: str) -> list[str]:
         return [variant for of, variant in self.runs if of == dataset]
 
     def values(self, dataset: str, variant: str, metric: str, protocol: str = POPULAR) -> list[float]:
-        """Returns a metric of each finished seed that has it: older lines have no LIST_METRICS."""
+        """Returns a metric of each finished seed that has it. Older lines have no LIST_METRICS."""
         lines = self._lines(dataset, variant)
         if metric == SAMPLES:
             return [speed for speed in map(_samples_per_second, lines) if speed is not None]
         return [line["test"][protocol][metric] for line in lines if metric in line["test"][protocol]]
 
     def alpha(self, dataset: str, variant: str) -> float | None:
-        """Returns the popularity correction that was best; like all below, the mean over seeds, None without any."""
+        """Returns the best popularity correction, the mean over seeds; None if no run has one."""
         return _mean([entry["alpha"] for entry in self._corrections(dataset, variant)])
 
     def corrected(self, dataset: str, variant: str, metric: str, protocol: str) -> float | None:
-        """Returns a metric with that correction."""
+        """Returns a metric with the correction `alpha`, the mean over seeds; None if no run has one."""
         return _mean([entry["test"][protocol][metric] for entry in self._corrections(dataset, variant)])
 
     def _corrections(self, dataset: str, variant: str) -> list[Mapping[str, Any]]:
@@ -103,16 +102,16 @@ class Findings:
         return _mean(self.values(dataset, variant, metric, protocol))
 
     def is_elsewhere(self, dataset: str, variant: str) -> bool:
-        """Tells whether a cell has a run of another data file."""
+        """Returns whether one of a cell's runs is in `elsewhere`."""
         return any(line["key"] in self.elsewhere for line in self._lines(dataset, variant))
 
     def paper(self, dataset: str, variant: str, metric: str, protocol: str = POPULAR) -> float | None:
-        """Returns the published number; None where there is none."""
+        """Returns the published number; None if there is none."""
         published = paper().get(self.name, {}) if protocol == POPULAR else {}
         return published.get(dataset, {}).get(variant, {}).get(metric)
 
     def pair(self, dataset: str, first: str, second: str) -> tuple[Job, Job] | None:
-        """Returns the jobs of two cells with the first seed that both have finished; None where they share none."""
+        """Returns the jobs of two cells, with the first seed that both have finished; None if they share none."""
         seconds = {job.run.seed: job for job, _ in self.runs.get((dataset, second), ())}
         jobs = (job for job, _ in self.runs.get((dataset, first), ()) if job.run.seed in seconds)
         return next(((job, seconds[job.run.seed]) for job in jobs), None)
@@ -123,7 +122,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _of_other_files(lines: Mapping[str, Line]) -> dict[str, Line]:
-    """Returns the finished lines of other data files (`Findings.elsewhere`), by their keys."""
+    """Returns `Findings.elsewhere`: key -> finished line of another data file."""
     of_files: dict[str, dict[tuple[bool, str | None], list[str]]] = {}
     for key, line in lines.items():
         if line["status"] == FINISHED:

@@ -1,4 +1,4 @@
-"""The report's tables: ours, and below each row the paper's numbers and the differences."""
+"""The report's tables: rows of our results, each followed by the paper's numbers and the differences."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,20 +13,20 @@ from experiments.tables import MODELS, TABLES
 
 NOT_RUN = "not run"
 ELSEWHERE = "†"
-"""Stands behind a number that was measured on another data file than the others."""
+"""Marks a number that was measured on another data file than the others."""
 
 PAPER, DIFFERENCE = "- paper", "- difference"
 LARGE_DROP = 0.9
-"""Table 5 marks what falls below this share of the default."""
+"""Table 5 marks results below this share of the default."""
 
 CORRECTED = "ndcg@10"
-"""The metric that is shown with a correction for popularity."""
+"""The metric that is also shown with a correction for popularity."""
 
 PROTOCOL_TITLES = {POPULAR: "100 popular", UNIFORM: "100 uniform", FULL: "all unseen items"}
 
 
 class Text(NamedTuple):
-    """What stands in a cell."""
+    """The content of a cell."""
 
     text: str
     bold: bool = False
@@ -34,7 +34,7 @@ class Text(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """A table: its first column names the rows."""
+    """A table. Its first column has the rows' labels."""
 
     header: Sequence[str]
     rows: Sequence[list[Text]]
@@ -43,13 +43,13 @@ class Grid(NamedTuple):
 
 Value = float | None
 Place = Sequence[str]
-"""A cell's data set, variant and metric, and its protocol where that is not the paper's."""
+"""A cell's data set, variant and metric, and its protocol if that is not the paper's."""
 
 Layout = tuple[Iterable[str], Mapping[str, Sequence[Place]]]
 """The header of the columns, and label -> the places of a row."""
 
 Mark = Callable[[Sequence[Value], Sequence[str]], Iterable[Text]]
-"""Marks a row or column: (values, what they show) -> cells."""
+"""(values, texts) of a row or column -> its cells, some of them marked."""
 
 
 def title_of(dataset: str) -> str:
@@ -69,9 +69,9 @@ def difference(value: Value, published: Value, metric: str = "") -> str:
 
 
 def gain(found: Findings, dataset: str, metric: str) -> Value:
-    """Returns what BERT4Rec gains over the paper's best other model.
+    """Returns BERT4Rec's relative gain over the paper's best other model.
 
-    None where one is unknown, they are not all of one data file, or that best one is 0.
+    None if a model's result is missing, the results are of different data files, or the best other one is 0.
     """
     *others, ours = (found.mean(dataset, model, metric) for model in MODELS)
     if ours is None or None in others or not max(others):
@@ -86,7 +86,7 @@ def unmarked(values: Sequence[Value], texts: Sequence[str]) -> Iterable[Text]:
 
 
 def ranked(values: Sequence[Value], texts: Sequence[str]) -> Iterable[Text]:
-    """The best bold, the second best underlined; equal ones alike, and none where there is one alone."""
+    """Makes the best values bold and the second best underlined. If all known values are equal, marks none."""
     known = sorted({value for value in values if value is not None}, reverse=True)
     best, second = known[:2] if len(known) > 1 else (None, None)
     for value, text in zip(values, texts):
@@ -94,12 +94,12 @@ def ranked(values: Sequence[Value], texts: Sequence[str]) -> Iterable[Text]:
 
 
 def best(values: Sequence[Value], texts: Sequence[str]) -> Iterable[Text]:
-    """The best bold."""
+    """Makes the best values bold."""
     return (Text(text, bold) for text, bold, _ in ranked(values, texts))
 
 
 def beside_first(values: Sequence[Value], texts: Sequence[str]) -> Iterable[Text]:
-    """Bold what is above the first, with an arrow what is far below it."""
+    """Makes values above the first one bold, and adds an arrow to values far below it."""
     for value, text in zip(values, texts):
         first = value if value is None or values[0] is None else values[0]
         is_low = value is not None and value < LARGE_DROP * first
@@ -107,7 +107,7 @@ def beside_first(values: Sequence[Value], texts: Sequence[str]) -> Iterable[Text
 
 
 def _marked(rows: Sequence[Sequence[tuple[Value, str]]], mark: Mark, down: bool) -> list[list[Text]]:
-    """Returns the cells of (value, text), marked along each row, or down each column."""
+    """Returns the cells of rows of (value, text), marked row by row or, with `down`, column by column."""
     cells = [list(mark(*zip(*line))) for line in (zip(*rows) if down else rows)]
     return list(map(list, zip(*cells))) if down else cells
 
@@ -127,9 +127,9 @@ def _theirs(found: Findings, place: Place) -> tuple[Value, str]:
 
 
 def grid(found: Findings, layout: Layout, mark: Mark, down: bool = False, caption: str = "") -> Grid:
-    """Returns a table of results; below a row are the paper's and the differences, where it has any.
+    """Returns a table of results. Below a row follow the paper's results, if there are any, and the differences.
 
-    A row without any of the table's runs is left out. `mark` marks the cells of each row, or `down` each column.
+    Rows without a run of the table are left out. `mark` is applied to each row or, with `down`, to each column.
     """
     header, asked = layout
     kept = {label: row for label, row in asked.items() if any((place[0], place[1]) in found.runs for place in row)}
@@ -137,7 +137,7 @@ def grid(found: Findings, layout: Layout, mark: Mark, down: bool = False, captio
     marked = [_marked(cells, mark, down) for cells in (ours, theirs)]
     rows: list[list[Text]] = []
     for (label, places), own, published, *cells in zip(kept.items(), ours, theirs, *marked):
-        if places[0][2] == SAMPLES:  # the fastest is no better model
+        if places[0][2] == SAMPLES:  # being faster does not make a model better
             cells = [[Text(text) for _, text in row] for row in (own, published)]
         rows.append([Text(label), *cells[0]])
         if any(value is not None for value, _ in published):
@@ -149,7 +149,7 @@ def grid(found: Findings, layout: Layout, mark: Mark, down: bool = False, captio
 
 
 def _columns(found: Findings, dataset: str) -> dict[str, str]:
-    """Returns the models that Table 2 has on a data set."""
+    """Returns model -> title, for the models that Table 2 has on a data set."""
     return {model: TABLES["table2"].variants[model] for model in found.variants(dataset)}
 
 
@@ -192,14 +192,14 @@ def _proportions(found: Findings, dataset: str) -> Layout:
 
 
 def _each(layout: Callable[[Findings, str], Layout], mark: Mark, down: bool = False) -> Callable[..., list[Grid]]:
-    """Returns what makes a grid for every data set that has runs."""
+    """Returns a function that makes a grid for every data set with runs."""
     return lambda found: [
         grid(found, layout(found, dataset), mark, down, title_of(dataset)) for dataset in found.run_on()
     ]
 
 
 def _together(mark: Mark) -> Callable[[Findings], list[Grid]]:
-    """Returns what makes one grid of all data sets: a row per variant, a column per data set and metric."""
+    """Returns a function that makes one grid of all data sets: a row per variant, a column per data set and metric."""
 
     def made(found: Findings) -> list[Grid]:
         table, several = TABLES[found.name], len(TABLES[found.name].metrics) > 1
@@ -214,7 +214,7 @@ def _together(mark: Mark) -> Callable[[Findings], list[Grid]]:
 
 
 def _table2(found: Findings) -> list[Grid]:
-    """The paper's protocol with the gains, then the two others."""
+    """Returns the grids of the paper's protocol with the gains, of the other protocols, and of further measurements."""
     grids = _each(_models, ranked)(found)
     for dataset, made in zip(found.run_on(), grids):
         made.header.append("gain")
@@ -234,7 +234,7 @@ def _table2(found: Findings) -> list[Grid]:
 
 
 def _corrected(found: Findings, dataset: str) -> Grid | None:
-    """NDCG@10 without a popularity correction and with the best one; None where no run was measured with one."""
+    """Returns NDCG@10 without and with the best popularity correction; None if no run was measured with one."""
     columns = _columns(found, dataset)
     alphas = [found.alpha(dataset, model) for model in columns]
     if not any(alpha is not None for alpha in alphas):
@@ -249,7 +249,7 @@ def _corrected(found: Findings, dataset: str) -> Grid | None:
 
 
 def _recommended(found: Findings, dataset: str) -> Grid | None:
-    """What the recommended items are like, under every protocol; None where no run was measured for it."""
+    """Returns LIST_METRICS of the recommended items, under every protocol; None if no run has them."""
     columns, rows = _columns(found, dataset), []
     for protocol, title in PROTOCOL_TITLES.items():
         for metric in LIST_METRICS:
@@ -268,11 +268,11 @@ GRIDS: dict[str, Callable[[Findings], list[Grid]]] = {
     "figure3": _each(_widths, unmarked),
     "figure4": _each(_proportions, best, down=True),
 }
-"""Table -> what makes its grids; Table 1 has `of_statistics`."""
+"""Table -> the function that makes its grids. Table 1 has `of_statistics`."""
 
 
 def of_statistics(statistics: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[Grid]]:
-    """Returns the remarks and the grid of Table 1, of the rows of data sets."""
+    """Returns remarks on the data sets, and the grid of Table 1. `statistics`: data set -> its row."""
     header = ("users", "items", "actions", "mean length", "density")
     rows: list[list[str]] = []
     for dataset in dict.fromkeys((*TABLES["table1"].datasets, *statistics)):
@@ -288,7 +288,7 @@ def of_statistics(statistics: Mapping[str, Mapping[str, Any]]) -> tuple[list[str
 
 
 def _from_table1(found: Mapping[str, str], published: Mapping[str, Any]) -> list[str]:
-    """Returns the differences of a row, each to the digits that the paper prints."""
+    """Returns the differences from the paper's row, each with as many digits as the paper prints."""
     users, items, actions = (int(found[key].replace(",", "")) for key in ("users", "items", "actions"))
     millions, digits = datasets.in_millions(published["actions"])
     density, of_paper = (float(text.removesuffix("%")) for text in (found["density"], published["density"]))

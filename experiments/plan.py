@@ -1,4 +1,4 @@
-"""Which runs are asked for: a table's cells at a budget and with seeds."""
+"""Plans the runs: a table's cells, with a budget and seeds."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ QUICK_WIDTH = 32
 
 
 def num_trainings(run: Run) -> int:
-    """Returns 2 if the steps are selected first and the model is then trained again, else 1."""
+    """Returns the number of a run's trainings: 2 if the model is trained again after the steps are selected, else 1."""
     return len(TRAININGS[run.training.protocol])
 
 
@@ -30,8 +30,8 @@ class Job:
     Attributes:
         run: the record, whose digest is the job's key.
         budget: share of its preset's steps.
-        attention: whether its mean attention is kept too.
-        cells: where it stands, for the reader.
+        attention: whether to keep its mean attention too.
+        cells: the cells that show it, as text.
     """
 
     run: Run
@@ -55,11 +55,11 @@ class Plan:
     """What is asked for.
 
     Attributes:
-        datasets: on what.
-        preset: settings of BERT4Rec to start from; the other models have `fast` alone.
-        seeds: each run is done once with each.
+        datasets: names of the data sets.
+        preset: settings of BERT4Rec to start from; the other models only have `fast`.
+        seeds: each run is done once per seed.
         budget: share of the presets' steps.
-        quick: with QUICK settings.
+        quick: whether to use the QUICK settings.
     """
 
     datasets: Sequence[str]
@@ -95,7 +95,7 @@ class Plan:
 
 
 def shortened(run: Run, budget: float) -> Run:
-    """Returns a run with a share of its steps: warm-up and distance of measurements shrink alike."""
+    """Returns a run with a share of its steps. The warm-up and the distance of measurements shrink likewise."""
     if budget == 1:
         return run
     training = run.training
@@ -110,7 +110,7 @@ def shortened(run: Run, budget: float) -> Run:
 
 
 def distinct(jobs: Iterable[Job]) -> list[Job]:
-    """Returns each run once, for tables share some of theirs; what one of them keeps is kept."""
+    """Returns each run once, because tables share runs, with all its cells; its attention is kept if a table asks."""
     found: dict[str, Job] = {}
     for job in jobs:
         known = found.get(job.key, job)

@@ -1,4 +1,4 @@
-"""Runs a job in a process of its own, forked from a server that has TensorFlow imported already."""
+"""Runs each job in its own process, forked from a server that has already imported TensorFlow."""
 
 import contextlib
 import multiprocessing
@@ -26,20 +26,20 @@ CONTEXT = multiprocessing.get_context("forkserver")
 PRELOAD = ("experiments.running",) if sys.platform == "linux" else ()
 POLL_SECONDS = 0.2
 PATIENCE_SECONDS = 60.0
-"""How long a stopped job may take to keep a checkpoint; what is killed then loses the steps since the last one."""
+"""How long a stopped job may take to write a checkpoint. Then it is killed, and loses the steps since the last one."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a process needs to know of its job.
+    """A job, as its process gets it.
 
     Attributes:
-        run: what to do.
-        lock: held by the process of the job.
-        log: what it prints is added there.
+        run: the run to do.
+        lock: the lock that the process holds.
+        log: the file to which its output is appended.
         workdir, prepared_dir, data_dir: folders, as for a run.
-        attention: where to keep the mean attention, if at all.
-        threads: to compute with; None for all.
+        attention: where to write the mean attention; None for nowhere.
+        threads: number of threads; None for all.
     """
 
     run: Run
@@ -53,18 +53,18 @@ class Request:
 
 
 Task = Callable[[Request], Path]
-"""Carries out a request and returns the folder where it was done."""
+"""Carries out a request and returns the run's folder."""
 
 
 def carry_out(request: Request) -> Path:
-    """Does a request's run."""
+    """Does what `running.carry_out` does, which imports TensorFlow."""
     from experiments import running
 
     return running.carry_out(request)
 
 
 def start_server(preload: Sequence[str] = PRELOAD) -> None:
-    """Starts what processes are forked from. It and they ignore Ctrl-C: the sweep gets it, and stops them."""
+    """Starts the server that forks the processes. All ignore Ctrl-C: the sweep receives it and stops them."""
     CONTEXT.set_forkserver_preload(list(preload))
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     multiprocessing.forkserver.ensure_running()
@@ -72,13 +72,15 @@ def start_server(preload: Sequence[str] = PRELOAD) -> None:
 
 
 def call(task: Task, request: Request, should_stop: Callable[[], bool]) -> dict[str, Any]:
-    """Carries out a request in a process, by a function of a module, and returns its answer.
+    """Carries out a request in a new process and returns its answer.
 
-    `should_stop` is asked now and then; the job is stopped after its step, with a checkpoint, once it is true.
+    Args:
+        task: a function of a module, called in the process.
+        request: what it gets.
+        should_stop: asked now and then. Once it returns True, the job stops after its step and writes a checkpoint.
 
     Returns:
-        `status`; of a finished job its `folder`, of a failed one its `error`; `peak_memory` in bytes, unless the
-        process died of the job.
+        `status`; `folder` if the job finished, `error` if it failed; `peak_memory` in bytes, unless the process died.
     """
     answers, sender = CONTEXT.Pipe(duplex=False)
     process = CONTEXT.Process(target=_work, args=(task, request, sender))
@@ -135,6 +137,6 @@ def _answer(task: Task, request: Request) -> dict[str, Any]:
 
 
 def _end_with_sweep() -> None:
-    """Stops this process once the sweep is gone."""
+    """Stops this process once the process of the sweep has ended."""
     multiprocessing.parent_process().join()
     os.kill(os.getpid(), signal.SIGTERM)

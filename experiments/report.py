@@ -1,4 +1,4 @@
-"""The report: every table and figure beside the paper's, from whatever results there are."""
+"""The report: every table and figure beside the paper's, made from the results that are there."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,7 +37,7 @@ RUNS = (
 
 
 class Section(NamedTuple):
-    """A part of the report: paragraphs of plain text, tables, and pictures with what they show."""
+    """A part of the report: paragraphs of plain text, tables, and pictures."""
 
     title: str
     paragraphs: Sequence[str] = ()
@@ -47,15 +47,15 @@ class Section(NamedTuple):
 
 @dataclass
 class Report:
-    """What a report is made of.
+    """A report and its material.
 
     Attributes:
         findings: table -> its runs and results.
         comparisons: as `significance.sentences` takes them.
-        statistics: data set -> its row of Table 1, of those whose file is or was there.
-        pictures: table -> file names and what they show.
-        asked: the keys of the runs that were asked for; None for all of `findings`.
-        not_published: what was asked for and the paper does not have, as "Table 3 of Steam".
+        statistics: data set -> its row of Table 1, if its file is or was there.
+        pictures: table -> file names and what the pictures show.
+        asked: keys of the runs that were asked for; None for all of `findings`.
+        not_published: tables that were asked for but are not in the paper, as "Table 3 of Steam".
     """
 
     findings: Mapping[str, Findings]
@@ -66,7 +66,7 @@ class Report:
     not_published: Sequence[str] = ()
 
     def sections(self) -> list[Section]:
-        """Returns the answer, what the results were made with, the tables in the paper's order, and the runs."""
+        """Returns the sections: the answer, about the results, the tables in the paper's order, and the runs."""
         made = [self._section(found) for name in TABLES if (found := self.findings.get(name))]
         found = self.findings.get("table2")
         first = (
@@ -101,7 +101,7 @@ class Report:
         return "not drawn: no line has two points" if plots.available() else "not drawn: needs the extra [plots]"
 
     def _about(self) -> Section:
-        """What the results were made with: data files, versions, and how many runs there are."""
+        """Returns the section about the results: data files, versions, and the number of runs."""
         every = {job.key for found in self.findings.values() for job in found.plan.all_jobs([found.name])}
         part = every if self.asked is None else set(self.asked)
         shown, lines = [line for _, line in self._shown()], self._lines()
@@ -134,7 +134,7 @@ class Report:
         return Section("About these results", paragraphs)
 
     def _elsewhere(self) -> list[str]:
-        """Says which shown runs are of another data file than the others of their data set."""
+        """Returns sentences: which runs are of another data file than the others of their data set."""
         keys: dict[tuple[str, str], list[str]] = {}
         elsewhere = {key for found in self.findings.values() for key in found.elsewhere}
         for _, line in self._shown():
@@ -151,7 +151,7 @@ class Report:
         return next(iter(self.findings.values())).lines if self.findings else {}
 
     def _shown(self) -> list[tuple[str, Line]]:
-        """Returns each finished run that stands in a cell, with the cells where it stands."""
+        """Returns the cells and the line of each finished run that a table shows."""
         cells: dict[str, list[str]] = {}
         for found in self.findings.values():
             for job, _ in (one for some in found.runs.values() for one in some):
@@ -159,7 +159,7 @@ class Report:
         return [("; ".join(some), self._lines()[key]) for key, some in cells.items()]
 
     def _runs(self) -> Section:
-        """A row per finished run: where it stands, its budget, and what it took."""
+        """Returns the section with a row per finished run: its cells, its budget, and the time and memory it took."""
         shown = self._shown()
         if not shown:
             return Section("Runs", ["No run is finished."])
@@ -178,7 +178,7 @@ def _named(file: Mapping[str, Any] | None) -> str:
 
 
 def file_sentence(dataset: str, file: Mapping[str, Any] | None) -> str:
-    """Says which file the results of a data set were measured on."""
+    """Returns a sentence: on which file the results of a data set were measured."""
     if datasets.source_of(dataset) is None:
         return f"{title_of(dataset)}: built in."
     if file is None or file["as_published"] is None:
@@ -202,7 +202,7 @@ def _is_best_at_the_end(line: Line) -> bool:
 
 
 def _remarks(lines: Iterable[Line]) -> list[str]:
-    """Says what is known to be wrong with runs, from the `remark` of their lines."""
+    """Returns sentences: what is known to be wrong with runs, from the `remark` of their lines."""
     keys: dict[str, list[str]] = {}
     for line in lines:
         if "remark" in line:
@@ -237,7 +237,7 @@ def _run_row(cells: str, line: Line) -> dict[str, str]:
 
 
 def _budgets(found: Findings) -> list[str]:
-    """Says where runs had a share of their presets' steps, and which runs are left out for having had another."""
+    """Returns sentences: where runs had only a share of the steps, and which were left out for another share."""
     parts = [f"{title_of(data)} {_percent(found.budgets[data])}" for data in found.run_on() if found.budgets[data] != 1]
     others = [f"{count} on {title_of(data)} with {_percent(share)}" for (data, share), count in found.left_out.items()]
     return [
@@ -247,7 +247,7 @@ def _budgets(found: Findings) -> list[str]:
 
 
 def _narrow(found: Findings) -> list[str]:
-    """Where BERT4Rec is as narrow as in Table 5, that number of the paper belongs beside it too."""
+    """Returns a sentence that compares BERT4Rec with Table 5, if it has d = 64 as there."""
     parts = []
     for dataset in found.run_on():
         runs, published = found.runs[dataset, "bert4rec"], paper()["table5"].get(dataset)
@@ -262,7 +262,7 @@ def _narrow(found: Findings) -> list[str]:
 
 
 def _mean_gains(found: Findings) -> list[str]:
-    """Section 4.4's mean gains over the strongest other model, over the data sets that are complete."""
+    """Returns a sentence: section 4.4's mean gains over the strongest other model, on the complete data sets."""
     parts = []
     for metric, published in paper()["gains"].items():
         gains = [one for dataset in found.datasets() if (one := gain(found, dataset, metric)) is not None]
@@ -272,7 +272,7 @@ def _mean_gains(found: Findings) -> list[str]:
 
 
 def _about_correction(found: Findings) -> list[str]:
-    """What the correction for popularity means, where a run was measured with one."""
+    """Returns what the correction for popularity means, if a run was measured with one."""
     if all(found.alpha(dataset, model) is None for dataset in found.run_on() for model in found.variants(dataset)):
         return []
     return [
@@ -286,7 +286,7 @@ def _about_correction(found: Findings) -> list[str]:
 
 
 def _without_dropout(found: Findings) -> list[str]:
-    """Says where “w/o dropout” changes nothing, because the preset has none."""
+    """Returns a sentence: where “w/o dropout” changes nothing, because the preset has none."""
     runs = {place: jobs[0].run for place, jobs in found.plan.jobs(found.name).items()}
     same = [title_of(data) for data in found.datasets() if runs[data, "default"] == runs.get((data, "no_dropout"))]
     return [f"On {' and '.join(same)} the default has no dropout, so “w/o dropout” is the same run."] if same else []
@@ -296,11 +296,11 @@ DETAILS: dict[str, Sequence[Callable[[Findings], list[str]]]] = {
     "table2": (_narrow, _mean_gains, _about_correction),
     "table5": (_without_dropout,),
 }
-"""Table -> what makes paragraphs of its own."""
+"""Table -> the functions that make its own paragraphs."""
 
 
 def render(form: str, sections: Sequence[Section], title: str = TITLE) -> str:
-    """Returns the report as "md" or "html"; the page needs nothing but the pictures beside it."""
+    """Returns the report as "md" or "html". The page only needs the pictures beside it."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(loader=loader, autoescape=form == "html", trim_blocks=True, lstrip_blocks=True)
     return environment.get_template(f"report.{form}.j2").render(title=title, sections=sections) + "\n"
@@ -312,9 +312,9 @@ def write(
     asked: Collection[str] | None = None,
     not_published: Sequence[str] = (),
 ) -> list[Path]:
-    """Makes what is missing of a report's material, as far as data and ranks are at hand, and writes it.
+    """Writes the report. First makes its comparisons, statistics and pictures, as far as ranks and data are here.
 
-    `asked` and `not_published` are those of `Report`. Returns where `report.md` and `report.html` are.
+    `asked` and `not_published`: as in `Report`. Returns the paths of `report.md` and `report.html`.
     """
     results = sweep.results
     if "table2" in findings:
@@ -335,7 +335,7 @@ def write(
 
 
 def statistics_of(found: Findings, sweep: Sweep) -> dict[str, dict[str, str]]:
-    """Returns the rows of Table 1 of the data sets that are or were at hand, and keeps them beside the results."""
+    """Returns data set -> its row of Table 1, if the data are or were here, and keeps the rows beside the results."""
     kept, made = sweep.results.read_json(STATISTICS), {}
     for name in found.plan.datasets:
         file = sweep.data_file(name)

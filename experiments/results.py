@@ -1,4 +1,4 @@
-"""What runs ended with: one JSON line per run in a file that several sweeps may write to, and what they ran on."""
+"""The results: one JSON line per run, in a file that several sweeps may write to, and facts about the data files."""
 
 import functools
 import hashlib
@@ -24,22 +24,22 @@ ATTENTION = "attention-"
 BEGUN = "begun"
 
 FINISHED, FAILED, STOPPED = "finished", "failed", "stopped"
-"""The `status` of a line: measured; ended with an error; stopped, to be resumed."""
+"""The `status` of a line: measured, ended with an error, or stopped and to be resumed."""
 
 BUSY = "running elsewhere"
-"""The status of a job that another sweep works on; no line has it."""
+"""The status of a job that another sweep works on. No line has it."""
 
 REPOSITORY = Path(__file__).parents[1]
 
 
 class Results:
-    """The file of results in a folder.
+    """The file of results in a folder, which also has the other files that a report is made from.
 
-    A line has `key` (the run's digest), `status`, `run`, `budget` (the share of its preset's steps), `data_file`,
-    `commit` (of the code of its last sitting), `peak_memory` in bytes and `wall_seconds` of all sittings on that file,
-    but at least of its trainings, for a sitting that was killed left no line. A finished line has what `metrics.json`
-    holds too, a failed one its `error`. A finished line has in `begun` the line of the same run on another data file,
-    where that is stopped or failed. `folder` also has whatever else a report is made of.
+    A sitting is one process that worked on a run. A line has `key` (the run's digest), `status`, `run`, `budget` (the
+    share of its preset's steps), `data_file` and `commit` (of the last sitting's code). Its `peak_memory` in bytes and
+    `wall_seconds` are of all sittings on that data file; killed sittings leave no line, so `wall_seconds` is at least
+    the time of the trainings. A failed line has its `error`, a finished one the content of `metrics.json`. If the run
+    was later stopped or failed on another data file, the finished line has that line in `begun`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -47,7 +47,7 @@ class Results:
         self.path = folder / FILE
 
     def read(self) -> dict[str, dict[str, Any]]:
-        """Returns the newest line of each key. Raises UserError where a line cannot be read."""
+        """Returns key -> its newest line. Raises UserError if a line cannot be read."""
         if not self.path.exists():
             return {}
         found = {}
@@ -60,12 +60,12 @@ class Results:
         return found
 
     def read_json(self, name: str) -> dict[str, Any]:
-        """Returns what a file of the folder holds; nothing where it is not there."""
+        """Returns the content of a JSON file in the folder; empty if there is none."""
         path = self.folder / name
         return files.read_json(path) if path.exists() else {}
 
     def attention_path(self, key: str) -> Path:
-        """Returns where the mean attention of a run is kept."""
+        """Returns the file of a run's mean attention."""
         return self.folder / f"{ATTENTION}{key}.json"
 
     def attentions(self) -> set[str]:
@@ -73,19 +73,19 @@ class Results:
         return {path.stem.removeprefix(ATTENTION) for path in self.folder.glob(f"{ATTENTION}*.json")}
 
     def lock(self) -> filelock.FileLock:
-        """Returns the folder's lock, to be held while a file there is changed."""
+        """Returns the folder's lock. Hold it while you change a file there."""
         files.make_folder(self.folder)
         return filelock.FileLock(self.folder / f".{FILE}{files.LOCK}")
 
     def put(self, sitting: dict[str, Any]) -> dict[str, Any]:
-        """Adds what a sitting of a run ended with; the file is whole at any time.
+        """Adds the line of a sitting, whose `wall_seconds` and `peak_memory` are its own. The file is always complete.
 
-        It replaces the older line of its key, and has the time of both where they are of the same data file; the
-        `wall_seconds` and `peak_memory` of `sitting` are its own alone. A finished line stays until there is a finished
-        one of another data file; until then it holds that one in `begun`.
+        The new line replaces the older one of its key. If both are of the same data file, times are added. A finished
+        line is kept instead if the new one is of the same data file; if the new one is of another data file and not
+        finished, the finished line keeps it in `begun`.
 
         Returns:
-            The finished line that stays, where it is of the same data file; else the new line.
+            The new line; or the finished line of the same data file, if there was one.
         """
         with self.lock():
             found = self.read()
@@ -102,18 +102,18 @@ class Results:
 
 
 def newest(line: Line) -> Line:
-    """Returns what a run ended with last, be it on another data file than its finished line."""
+    """Returns the line of a run's last sitting, which may be on another data file than its finished line."""
     return line.get(BEGUN, line)
 
 
 def trainings(line: Line) -> list[Line]:
-    """Returns what a line says of its trainings that took steps."""
+    """Returns a line's entries of the trainings that took steps."""
     return [line[phase] for phase in (SELECT, RETRAIN) if phase in line and line[phase]["steps"]]
 
 
 def _with_earlier_sittings(older: Line | None, sitting: dict[str, Any]) -> dict[str, Any]:
-    """Adds the time and memory of the line before, and at least the time of the trainings: checkpoints know of sittings
-    that were killed."""
+    """Returns the sitting's line with the older line's time and memory included. The time is at least that of the
+    trainings, which includes killed sittings."""
     seconds, memory = sitting["wall_seconds"], sitting["peak_memory"] or 0
     if older and same_file(older.get("data_file"), sitting.get("data_file")):
         seconds += older.get("wall_seconds", 0.0)
@@ -123,15 +123,15 @@ def _with_earlier_sittings(older: Line | None, sitting: dict[str, Any]) -> dict[
 
 
 def same_file(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> bool:
-    """Tells whether two `data_file`s have the same content; an unknown one counts as the same."""
+    """Returns whether two `data_file`s have the same content. An unknown one counts as the same."""
     return first is None or second is None or first["sha256"] == second["sha256"]
 
 
 def folder_of_data(folder: Path, fingerprint: str) -> Path:
     """Returns the work directory of a run on data of this fingerprint.
 
-    That is `folder` where it is new or made from these data. Where it was made from others, which stay there, it is one
-    beside it, whose name ends in the fingerprint's first digits.
+    It is `folder` if that is new or was made from these data. Else it is a folder beside it, whose name ends in the
+    fingerprint's first digits.
     """
     work = WorkDirectory(folder)
     if not work.config.exists() or files.read_json(work.config)["data_fingerprint"] == fingerprint:
@@ -140,14 +140,14 @@ def folder_of_data(folder: Path, fingerprint: str) -> Path:
 
 
 def data_file(dataset: str, folder: Path | None) -> dict[str, Any] | None:
-    """Returns what is known of a data set's file; None where it is built in or not there.
+    """Returns facts about a data set's file; None if the data are built in or the file is missing.
 
     Returns:
-        `name`; `sha256` of its content, that is of what is packed in it; `as_published`, whether it is the authors'
-        file, None where that is unknown: their checksum is of what they published, which may be an archive.
+        `name`; `sha256` of its unpacked content; `as_published`, whether it is the authors' file. None if that is
+        unknown: the known checksum is of the file they published, which may be an archive.
 
     Raises:
-        UserError: where the file cannot be read.
+        UserError: if the file cannot be read.
     """
     present = datasets.present(dataset, folder)
     if present is None:
@@ -166,7 +166,7 @@ def data_file(dataset: str, folder: Path | None) -> dict[str, Any] | None:
 
 @functools.cache
 def commit(repository: Path = REPOSITORY) -> str | None:
-    """Returns the commit of a checkout, with "+" where the package differs from it; None where there is no checkout."""
+    """Returns a checkout's commit, with "+" if the package has changed since; None if there is no checkout."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", repository, *arguments]

@@ -1,4 +1,4 @@
-"""What the process of a run does: the run, and the mean attention of Figure 2. The only module here with TensorFlow."""
+"""Does a run in its process, and measures the attention of Figure 2. The only module here that imports TensorFlow."""
 
 from pathlib import Path
 
@@ -23,13 +23,13 @@ from experiments.processes import Request
 from experiments.results import folder_of_data
 
 POSITIONS = 10
-"""The last ones of an input, the mask token among them."""
+"""Figure 2 shows this many last positions of an input, the mask token included."""
 
 BATCH_SIZE = 512
 
 
 def carry_out(request: Request) -> Path:
-    """Does a request's run, and returns the folder that it was done in."""
+    """Does a request's run and returns its folder."""
     run = request.run
     sequences, report = datasets.load_with_report(run.dataset, request.data_dir)
     print(datasets.describe(run.dataset, sequences, report), flush=True)
@@ -43,13 +43,11 @@ def carry_out(request: Request) -> Path:
 
 
 def mean_attention(model: BERT4Rec, histories: Sequences, users: np.ndarray) -> tuple[np.ndarray, int]:
-    """Returns the attention among the last POSITIONS of the test input, and over how many users it is the mean.
+    """Returns the mean attention among the last POSITIONS of the users' test inputs, and the number of users.
 
-    Each row is divided by its sum, for what a position gives to those before the last ones is not shown. Users whose
-    input has fewer positions, the mask token included, are skipped. Raises UserError where no input is long enough.
-
-    Returns:
-        float64 [layers, heads, POSITIONS, POSITIONS], rows the positions that attend; and a number.
+    Attention to earlier positions is left out, and each row is scaled to a sum of 1. Users with shorter inputs are
+    skipped. The attention is float64 [layers, heads, POSITIONS, POSITIONS]; rows are the positions that attend. Raises
+    UserError if no input is long enough.
     """
     kept = users[np.minimum(histories.lengths[users], model.max_history) + 1 >= POSITIONS]
     if not len(kept):
@@ -72,7 +70,7 @@ def mean_attention(model: BERT4Rec, histories: Sequences, users: np.ndarray) -> 
 
 
 def keep_attention(path: Path, run: Run, model: BERT4Rec, sequences: Sequences) -> None:
-    """Measures the attention of a trained model and writes it to `path` as JSON."""
+    """Measures a trained model's mean attention and writes it as JSON."""
     split = LeaveOneOut(sequences)
     attention, users = mean_attention(model, split.histories("test"), split.users)
     files.make_folder(path.parent)

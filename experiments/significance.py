@@ -1,4 +1,4 @@
-"""Whether BERT4Rec differs from each other model of Table 2, from the ranks of the same users."""
+"""Tests whether BERT4Rec differs from the other models of Table 2, by the ranks of the same users."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -20,23 +20,23 @@ FILE = "comparisons.json"
 OURS = "bert4rec"
 ROUNDING = 1e-9
 LEVEL = 0.01
-"""Below it a difference is called significant, as in the paper."""
+"""A difference with a smaller p-value is called significant, as in the paper."""
 
 WORSE, NOT_SIGNIFICANT = "Worse", "Not significant"
 
 
 def pairs(found: Findings) -> dict[tuple[str, str], str]:
-    """Returns the name of the comparison of BERT4Rec with each (data set, model) whose runs are finished."""
+    """Returns (data set, model) -> the name of its comparison with BERT4Rec, if both have finished a seed."""
     places = [(dataset, model) for dataset in found.datasets() for model in MODELS if model != OURS]
     jobs = {place: found.pair(*place, OURS) for place in places}
     return {place: f"{both[0].key} {both[1].key}" for place, both in jobs.items() if both is not None}
 
 
 def compare_all(names: Iterable[str], folders: Mapping[str, Path], results: Results) -> None:
-    """Compares finished runs whose ranks are at hand, and keeps what is found beside the results.
+    """Compares finished runs whose ranks are on this machine, and writes the comparisons to FILE.
 
-    Older comparisons of runs whose results are there stay. `names`: the keys of each two, "first second". `folders`:
-    the work directory of each key.
+    Older comparisons stay if the results have both runs. `names`: pairs of keys, "first second". `folders`: key ->
+    work directory.
     """
     made = {}
     for name in names:
@@ -60,7 +60,7 @@ def compare_all(names: Iterable[str], folders: Mapping[str, Path], results: Resu
 
 
 def holm(p_values: Mapping[Any, float]) -> dict[Any, float]:
-    """Returns the p-values corrected for their number by Holm's method."""
+    """Returns the p-values, corrected by Holm's method for their number."""
     corrected, highest = {}, 0.0
     for place, name in enumerate(sorted(p_values, key=p_values.__getitem__)):
         highest = max(highest, min(1.0, (len(p_values) - place) * p_values[name]))
@@ -69,11 +69,11 @@ def holm(p_values: Mapping[Any, float]) -> dict[Any, float]:
 
 
 def sentences(found: Findings, comparisons: Mapping[str, Any]) -> list[str]:
-    """Says in how many cells of Table 2 BERT4Rec is better or worse, which are open, and what was not compared.
+    """Returns sentences: in which cells of Table 2 BERT4Rec is better, worse, not significantly different, or untested.
 
     Args:
         found: Table 2.
-        comparisons: "first second" -> protocol -> metric -> the fields of `metrics.Difference`, as FILE has them.
+        comparisons: the content of FILE: "first second" -> protocol -> metric -> the fields of `metrics.Difference`.
     """
     names = pairs(found)
     titles = {(dataset, model): f"{datasets.find(dataset).title}, {MODELS[model]}" for dataset, model in names}
@@ -103,14 +103,14 @@ def sentences(found: Findings, comparisons: Mapping[str, Any]) -> list[str]:
 
 
 def known(found: Findings, comparisons: Mapping[str, Any], names: Mapping[Any, str]) -> dict[Any, Mapping[str, Any]]:
-    """Returns the comparisons of the results in `found`, place -> protocol -> metric -> difference.
+    """Returns the comparisons that fit the results in `found`: place -> protocol -> metric -> difference.
 
-    Others of the same runs are left out: they were of other data. Older ones have the popular candidates alone.
+    Comparisons of the same runs on other data are left out. Older comparisons only have popular candidates.
 
     Args:
         found: Table 2.
-        comparisons: as FILE has them.
-        names: place -> the keys of its two runs.
+        comparisons: the content of FILE.
+        names: place -> the keys of its two runs, "first second".
     """
     return {
         place: comparisons[name]

@@ -1,4 +1,4 @@
-"""Runs jobs in processes, keeps a line of what each ends with, and lists what is left."""
+"""Runs jobs in processes, keeps a line of each one's result, and lists what is left."""
 
 import threading
 import time
@@ -23,7 +23,7 @@ from experiments.processes import Request, Task
 from experiments.results import BUSY, FAILED, FINISHED, STOPPED, Line, Results, newest, same_file, trainings
 
 MISSING, RUNNING = "missing", "running"
-"""What a listing calls a job besides the statuses of lines."""
+"""States in a listing, besides the statuses of lines."""
 
 
 @dataclass
@@ -31,13 +31,13 @@ class Sweep:
     """Runs jobs and keeps their results.
 
     Attributes:
-        results: where they are kept; what is finished there is not run again.
-        workdir: folder of the runs' own folders, from which stopped ones are resumed.
-        data_dir: where the data files lie.
-        jobs: runs at once.
-        time_budget: seconds after which a run is stopped, to be resumed by the next sweep; None for no limit.
-        threads: of each run; None for all.
-        task: what the process of a run does.
+        results: the file of results. Jobs that are finished there are not run again.
+        workdir: folder of the runs' own folders. Stopped runs resume from theirs.
+        data_dir: folder of the data files.
+        jobs: how many runs are done at once.
+        time_budget: seconds after which a run is stopped; the next sweep resumes it. None for no limit.
+        threads: threads of each run; None for all.
+        task: the function that the process of a run calls.
     """
 
     results: Results
@@ -54,9 +54,9 @@ class Sweep:
         self._done, self._total = 0, 0
 
     def run(self, jobs: Sequence[Job]) -> dict[str, str]:
-        """Runs what is not finished and returns the status of every job by its key.
+        """Runs the jobs that are not finished. Returns key -> status of every job.
 
-        A job that another sweep works on is skipped, and tried once more at the end. Ctrl-C stops all runs, which keep
+        A job that another sweep works on is skipped, and tried once more at the end. Ctrl-C stops all runs, which write
         a checkpoint, and is raised again.
         """
         statuses = {job.key: FINISHED for job in jobs if self.is_finished(job)}
@@ -72,7 +72,7 @@ class Sweep:
         return statuses
 
     def is_finished(self, job: Job) -> bool:
-        """Tells whether the job's result is there, of the data file that is there now (or where there is none)."""
+        """Returns whether the job's result is there, of the present data file. Without a file, any result counts."""
         line = self.results.read().get(job.key)
         if line is None or line["status"] != FINISHED:
             return False
@@ -81,7 +81,7 @@ class Sweep:
         return same_file(line["data_file"], self.data_file(job.run.dataset))
 
     def is_running(self, job: Job) -> bool:
-        """Tells whether a process works on the job."""
+        """Returns whether a process works on the job."""
         try:
             with filelock.FileLock(self.lock_path(job), timeout=0):
                 return False
@@ -89,26 +89,26 @@ class Sweep:
             return True
 
     def data_file(self, dataset: str) -> dict[str, Any] | None:
-        """Returns `results.data_file`, read once."""
+        """Returns `results.data_file`, whose answer is kept."""
         if self._files.get(dataset) is None:
             self._files[dataset] = results.data_file(dataset, self.data_dir)
         return self._files[dataset]
 
     def folder(self, job: Job) -> Path:
-        """Returns the work directory of a job, on the data that it was begun with first."""
+        """Returns a job's work directory for the first data that it was run on."""
         return self.workdir / f"{job.run.dataset}-{job.run.model}-{job.key}"
 
     def folder_of(self, job: Job, line: Line) -> Path:
-        """Returns the work directory that a finished line of the job was measured in, if that was here."""
+        """Returns the work directory in which a finished line was measured, if that was on this machine."""
         return results.folder_of_data(self.folder(job), line["data_fingerprint"])
 
     def lock_path(self, job: Job) -> Path:
-        """Returns the lock of a job, which its process holds; the system frees that of a dead one."""
+        """Returns the lock that a job's process holds. The system frees it when the process dies."""
         files.make_folder(self.workdir / "claims")
         return self.workdir / "claims" / job.key
 
     def log(self, job: Job) -> Path:
-        """Returns the file of what a run printed."""
+        """Returns the file with a run's output."""
         files.make_folder(self.workdir / "logs")
         return self.workdir / "logs" / f"{job.key}.txt"
 
@@ -125,7 +125,7 @@ class Sweep:
                 raise
 
     def _run_lane(self, waiting: deque[Job], statuses: dict[str, str]) -> None:
-        """Runs jobs one after the other until none waits."""
+        """Runs one waiting job after the other, until none is left."""
         while not self._stop.is_set():
             try:
                 job = waiting.popleft()
@@ -160,7 +160,7 @@ class Sweep:
         return line["status"]
 
     def _sitting(self, job: Job, answer: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """Returns the line of one sitting, a failed one where nobody can tell which data it is of."""
+        """Returns the line of one sitting; a failed one if the data file is gone, so that its data are unknown."""
         file = self.data_file(job.run.dataset)
         if answer["status"] == FINISHED and file is None and datasets.source_of(job.run.dataset) is not None:
             gone = f"the file of {job.run.dataset} is gone, so the result is not kept; put it back and run this again"
@@ -191,7 +191,7 @@ class Sweep:
 
 
 def show(jobs: Sequence[Job], sweep: Sweep) -> None:
-    """Prints the state of every run, and how long the rest may take."""
+    """Prints every job's state, and how long the rest may take."""
     known, unknown = [], 0
     for job, state, seconds in states(jobs, sweep):
         left = "" if state == FINISHED else "unknown" if seconds is None else clock(seconds)
@@ -204,8 +204,8 @@ def show(jobs: Sequence[Job], sweep: Sweep) -> None:
 
 
 def states(jobs: Sequence[Job], sweep: Sweep) -> list[tuple[Job, str, float | None]]:
-    """Returns each job, its state (finished, running, stopped, failed or missing), and the seconds that it may still
-    take; None where nothing tells that. Of a running job the sittings before this one count as done."""
+    """Returns each job, its state (finished, running, stopped, failed or missing), and the seconds it may still take;
+    None if unknown. For a running job, only earlier sittings count as done."""
     lines = sweep.results.read()
     rows: list[tuple[Job, str, float | None]] = []
     for job in jobs:
@@ -221,16 +221,16 @@ def states(jobs: Sequence[Job], sweep: Sweep) -> list[tuple[Job, str, float | No
 
 
 def _done(job: Job, line: Line, sweep: Sweep) -> float:
-    """Returns the seconds of the sittings of a stopped job that can be resumed here."""
+    """Returns the seconds already spent on a stopped job, if it can be resumed here; else 0."""
     if line.get("status") != STOPPED or not sweep.folder(job).exists():
         return 0.0
     return line["wall_seconds"] if same_file(line["data_file"], sweep.data_file(job.run.dataset)) else 0.0
 
 
 def estimate(run: Run, lines: Sequence[Line]) -> float | None:
-    """Returns the seconds that a whole run may take: the mean of the finished ones most alike in their settings.
+    """Returns the seconds that a whole run may take: the mean of the finished runs with the most equal settings.
 
-    Only runs of the same model and data set count; None without any.
+    Only runs of the same model on the same data set count. None if there are none.
     """
     wanted = run.to_dict()
     alike: dict[int, list[float]] = {}
@@ -247,7 +247,7 @@ def estimate(run: Run, lines: Sequence[Line]) -> float | None:
 
 
 def _seconds(line: Line, steps: int) -> float:
-    """Returns what a run's steps would take at a finished run's pace, with what that took beside its trainings."""
+    """Returns the seconds of `steps` at a finished run's pace, plus its time outside the trainings."""
     known = trainings(line)
     if not known:
         return line["wall_seconds"]

@@ -1,4 +1,4 @@
-"""The tables and figures of the paper's section 4, as data: which runs each one needs, and what to say above it.
+"""The tables and figures of the paper's section 4, as data: the runs that each one needs, and the text above it.
 
 To add an experiment, add one entry to TABLES.
 """
@@ -33,7 +33,7 @@ EXTRA = {
     "bert4rec_one_mask": f"BERT4Rec, 1 mask{NOT_IN_PAPER}",
     "bert4rec_best": f"BERT4Rec, preset best{NOT_IN_PAPER}",
 }
-"""What our Table 2 has beside them; EXTRA_CELLS says on which data sets."""
+"""Further columns of our Table 2. EXTRA_CELLS says on which data sets."""
 
 SEQUENTIAL = ("gru4rec", "gru4rec_plus", "caser", "sasrec", "bert4rec")
 """The curves of Figure 3."""
@@ -41,7 +41,7 @@ SEQUENTIAL = ("gru4rec", "gru4rec_plus", "caser", "sasrec", "bert4rec")
 WIDTHS = (16, 32, 64, 128, 256)
 PROPORTIONS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 LENGTHS = {"beauty": (10, 20, 30, 40, 50), "ml-1m": (10, 50, 100, 200, 400), "synthetic": (10, 20)}
-"""N of Table 4, which has two data sets."""
+"""Data set -> the values of N in Table 4."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ class Cell:
     """One run of a table.
 
     Attributes:
-        dataset, model: what runs.
-        variant: what the table calls it.
-        changes: settings over the preset's.
-        preset: its own one; None for that of the plan.
+        dataset, model: the run's data set and model.
+        variant: its key in the table.
+        changes: settings in place of the preset's.
+        preset: its own preset; None for the plan's.
     """
 
     dataset: str
@@ -63,7 +63,7 @@ class Cell:
 
 
 ONE_MASK = {"max_predictions": 1}
-"""Each example hides one item: at d = 256 in Table 3, and at the preset's width in Table 2."""
+"""Masks one item per example: at d = 256 in Table 3, and at the preset's width in Table 2."""
 
 SOFTMAX = {"loss": "cross_entropy", "hidden_dim": 64, "warmup_steps": 100, "protocol": "fixed"}
 SOFTMAX_OF_DATA: dict[str, dict[str, Any]] = {
@@ -89,14 +89,14 @@ class Table:
     """A table or figure.
 
     Attributes:
-        title: above it.
-        datasets: those it has in the paper.
-        variants: the runs of a data set, key -> title, in the paper's order.
-        cell: (data set, key, preset of BERT4Rec) -> its run; None where nothing is trained.
-        metrics: what it shows.
+        title: its title.
+        datasets: its data sets in the paper.
+        variants: the runs on each data set, key -> title, in the paper's order.
+        cell: (data set, key, preset of BERT4Rec) -> the run; None if the table needs no runs.
+        metrics: the metrics that it shows.
         quick: the variants of a quick run.
         note: the text above it in the report.
-        keeps_attention: whether the mean attention of its runs is kept too.
+        keeps_attention: whether its runs keep their mean attention too.
     """
 
     title: str
@@ -109,7 +109,7 @@ class Table:
     keeps_attention: bool = False
 
     def cells(self, datasets: Sequence[str], preset: str = "fast", quick: bool = False) -> list[Cell]:
-        """Returns the runs of some of its data sets, with a preset of BERT4Rec to start from."""
+        """Returns its runs on those of `datasets` that it has. `preset`: settings of BERT4Rec to start from."""
         if self.cell is None:
             return []
         keys = self.quick if quick else tuple(self.variants)
@@ -119,18 +119,18 @@ class Table:
 
 
 def _of_width(dataset: str, hidden_dim: int, preset: str) -> dict[str, Any]:
-    """A width of BERT4Rec: `fast` keeps its own dropout, the authors' presets have theirs for this width."""
+    """Returns the settings of a width: `fast` keeps its dropout, the authors' presets have one for each width."""
     dropout = {} if preset == "fast" else presets.dropout_of(dataset, hidden_dim)
     return {"hidden_dim": hidden_dim, **dropout}
 
 
 def max_predictions(mask_proportion: float, max_length: int) -> int:
-    """Returns round(rho x N), at least 1: a preset's own number would cap a larger rho."""
+    """Returns round(rho x N), at least 1. A preset's own number would limit a larger rho."""
     return max(1, round(mask_proportion * max_length))
 
 
 def _masks(dataset: str, preset: str, **changed: float) -> dict[str, Any]:
-    """Changes rho or N at d = 64, with as many predictions as that masks."""
+    """Returns the settings of another rho or N at d = 64, with the number of predictions that fits."""
     masked = {**presets.find(preset, dataset).settings, **changed}
     most = max_predictions(masked["mask_proportion"], masked["max_length"])
     return {**_of_width(dataset, 64, preset), **changed, "max_predictions": most}
@@ -178,7 +178,7 @@ ABLATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "heads_8": ("8 heads", {"num_heads": 8}),
     "layers_4_no_residual": ("4 layers w/o RC", {"num_layers": 4, "use_residual": False}),
 }
-"""The rows of Table 5, and one of section 4.8, which the paper has for ML-20m alone."""
+"""Key -> title and changes: the rows of Table 5, and one of section 4.8, which the paper only has for ML-20m."""
 
 
 def _ablation(dataset: str, key: str, preset: str) -> Cell | None:

@@ -1,7 +1,7 @@
 """`--tune`: searches a model's grid on the validation item with optuna (extra `tune`). The test item is never measured.
 
-A study is one file and resumes where it was stopped or killed: a trial that was under way is tried again, from its last
-checkpoint. A point that was trained before, or failed, is not trained again. What an ended trial trained is deleted.
+A study is one file. It resumes after a stop or a kill: the interrupted trial is tried again, from its last checkpoint.
+A point that was already trained, or failed, is not trained again. When a trial ends, its run's folder is deleted.
 """
 
 import pprint
@@ -44,22 +44,22 @@ SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
     "sasrec": {"hidden_dim": WIDTHS, **DROPOUT, "weight_decay": (*L2, 0.0), "num_layers": (1, 2, 3)},
     "bert4rec": {"hidden_dim": WIDTHS, **DROPOUT, **CLOZE},
 }
-"""Model -> setting -> its values: the paper's grid (section 4.3), and what a model's own paper and program vary. The
-paper's l2 is `weight_decay` where only the optimizer knows it; Adagrad has none. POP and item_cooccurrence have no
-steps to measure at."""
+"""Model -> setting -> its values: the paper's grid (section 4.3), and the settings that the model's own paper and
+program vary. The paper's l2 is `weight_decay` if the optimizer applies it; Adagrad has none. POP and item_cooccurrence
+are missing, because they have no training steps."""
 
 MEASURE = "ndcg@10"
 ERROR, STOPPED, RETRY_OF = "error", "stopped", "retry_of"
-"""Attributes of trials: why it failed by itself; that it was stopped and not killed; the number of the one before."""
+"""Attributes of a trial: why it failed by itself; that it was stopped, not killed; the trial that it repeats."""
 MOST_KILLED = 3
-"""A point whose process was killed so often, perhaps because it needs too much memory, has failed."""
+"""After this many kills of its process, perhaps because it needs too much memory, a point has failed."""
 FIRST_TRIALS = 4
-"""So many are trained to the end before others are pruned by their median."""
+"""This many trials are trained to the end before others are pruned by the median."""
 QUICK_DISTANCE = 5
-"""Steps between the measurements of a quick search, by which trials are pruned."""
+"""Steps between measurements in a quick search. Trials are pruned at measurements."""
 
 PROTOCOL = (*SELECT_ONLY, "evaluate_every")
-"""Settings of a search's trainings that are no part of what it finds."""
+"""Settings of the search's trainings that are not part of its result."""
 SHORTENED = ("steps", "warmup_steps")
 """Settings that a budget scales."""
 BUSY = "another search works in this folder; wait for it, or name another --workdir"
@@ -68,7 +68,7 @@ States = optuna.trial.TrialState
 
 
 def space_of(model: str) -> dict[str, tuple[Any, ...]]:
-    """Returns the grid of a model. Raises UserError where there is none."""
+    """Returns the grid of a model. Raises UserError if there is none."""
     if model not in SPACES:
         raise unknown_name("model to tune", model, SPACES)
     return SPACES[model]
@@ -78,8 +78,8 @@ def space_of(model: str) -> dict[str, tuple[Any, ...]]:
 class Search:
     """One study: a model on a data set.
 
-    `plan` has the preset, the first seed, the budget and whether it is a quick one; `folder` gets the study's file and
-    the trials' runs; `data_dir` has the data files.
+    `plan` gives the preset, the budget, `quick`, and the seed, its first one. `folder` is for the study's file and the
+    trials' runs. `data_dir` has the data files.
     """
 
     model: str
@@ -95,7 +95,7 @@ class Search:
         self.sequences = datasets.load(self.dataset, self.data_dir)
 
     def run_of(self, values: dict[str, Any]) -> Run:
-        """Returns the run of a point: trained once, with the validation item held out."""
+        """Returns the run of a point, which trains once, with the validation item held out. {} is the preset's."""
         often = {"evaluate_every": QUICK_DISTANCE} if self.plan.quick else {}
         cell = Cell(self.dataset, self.model, "tuned", {**SELECT_ONLY, **often})
         plain = self.plan.job(cell, self.plan.seeds[0]).run
@@ -108,7 +108,7 @@ class Search:
         return Run.make(self.dataset, self.model, plain.seed, **settings)
 
     def study(self) -> optuna.Study:
-        """Opens the study. Its sampler does not repeat, after a stop, what it drew before."""
+        """Opens the study. After a resume, its sampler does not repeat earlier draws."""
         backend = optuna.storages.journal.JournalFileBackend(str(self.folder / "study.jsonl"))
         study = optuna.create_study(
             storage=optuna.storages.JournalStorage(backend),
@@ -121,7 +121,7 @@ class Search:
         return study
 
     def resume(self, trials: int) -> optuna.Study:
-        """Searches until so many trials have ended, and returns the study."""
+        """Searches until `trials` trials have ended, and returns the study."""
         with files.FolderLock(self.folder, busy=BUSY).lock():
             study = self.study()
             retry(study)
@@ -130,7 +130,7 @@ class Search:
             return study
 
     def objective(self, trial: optuna.Trial) -> float:
-        """Trains a trial's point and returns its best measurement. What an ended trial trained is deleted."""
+        """Trains a trial's point and returns its best measurement. Then deletes the run's folder."""
         values = {name: trial.suggest_categorical(name, list(known)) for name, known in self.space.items()}
         run = self.run_of(values)
         try:
@@ -165,7 +165,7 @@ class Search:
         return best
 
     def train(self, run: Run, watch: Callable[[dict[str, float]], None]) -> None:
-        """Trains a point, or resumes it, and has every measurement watched."""
+        """Trains or resumes a point. `watch` is called with every measurement."""
         import keras
 
         from bert4rec_tf.runs import pipeline
@@ -184,8 +184,8 @@ class Search:
     def preset(self, study: optuna.Study) -> str:
         """Returns the best settings as an entry of `bert4rec_tf/config/presets`, and as a command.
 
-        Both give the run that was measured, apart from PROTOCOL; under a budget with all steps of the preset. Where the
-        preset's number of steps was selected before, the entry has its number selected again.
+        Both give the run that was measured, except for PROTOCOL and, with a budget, for the number of steps, which is
+        the preset's. If the preset's number of steps was selected for its own settings, it is selected again.
         """
         start, changed = self._start(), self._changes(study.best_trial.params)
         flags = " ".join(f"--{setting}={value}" for setting, value in changed.items())
@@ -206,7 +206,7 @@ class Search:
         return presets.find(self.plan.preset if self.is_masked else "fast", self.dataset, self.model)
 
     def _changes(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Returns the settings of a point, and whatever else its run has that its preset has not."""
+        """Returns a point's settings, and the other settings in which its run differs from the preset."""
         flat = self.run_of(values).flat()
         found = {name: flat[name] for name in (*values, *(["max_predictions"] if self.is_masked else []))}
         start = self._start()
@@ -219,7 +219,7 @@ class Search:
 
 
 def retry(study: optuna.Study) -> None:
-    """Queues each trial again, once, that was stopped or killed."""
+    """Queues each stopped or killed trial again, once."""
     for trial in study.get_trials(states=[States.RUNNING]):  # of dead processes
         study.tell(trial.number, state=States.FAIL)
     known = {trial.user_attrs.get(RETRY_OF) for trial in study.trials}
@@ -233,13 +233,13 @@ def _interrupted(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
 
 
 def ended(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
-    """Returns the trials that count: complete, pruned, or failed by themselves; not those stopped or killed."""
+    """Returns the trials that completed, were pruned or failed by themselves, but not those stopped or killed."""
     states = (States.COMPLETE, States.PRUNED)
     return [trial for trial in study.trials if trial.state in states or ERROR in trial.user_attrs]
 
 
 def _repeated(trial: optuna.Trial, known: optuna.trial.FrozenTrial) -> float:
-    """Ends a trial as the ended one of its point did."""
+    """Ends a trial as the earlier trial of the same point, `known`, ended."""
     if ERROR in known.user_attrs:
         raise UserError(known.user_attrs[ERROR])
     trial.report(known.intermediate_values[known.last_step], known.last_step)
@@ -251,7 +251,7 @@ def _repeated(trial: optuna.Trial, known: optuna.trial.FrozenTrial) -> float:
 def main(
     models: Sequence[str], plan: Plan, folder: Path, trials: int, data_dir: Path | None, threads: int | None
 ) -> int:
-    """Searches for each model on each data set and prints the best settings. Returns 1 where no trial was completed."""
+    """Searches for each model on each data set and prints the best settings. Returns 1 if one completes no trial."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     for model in models:
         space_of(model)

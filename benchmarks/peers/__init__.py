@@ -1,8 +1,8 @@
-"""The training step of this project beside those of RecBole and RecTools, in turns.
+"""Times the training step of this project and those of RecBole and RecTools in turns.
 
-All take the same windows of histories, in batches of one size, with the same d, L, h, N, dropout and share of masks.
-Masks are each project's own, and made before. A peer lives in an environment of its own: its script is run by the
-interpreter given for it, and takes steps when it is asked to.
+All take the same windows of histories, with the same batch size, d, L, h, N, dropout and share of masks. Each masks in
+its own way, before the timing. A peer has its own environment: the given interpreter runs its script, which takes steps
+when it is asked to.
 """
 
 import json
@@ -28,8 +28,8 @@ from bert4rec_tf.models import BERT4Rec
 SCRIPTS = {name: Path(__file__).parent / f"{name}_step.py" for name in ("recbole", "rectools")}
 
 BATCH_SIZE = 64
-"""As in the preset `fast` for Beauty. RecTools scores all items at every position, padding included, which takes over
-10 GB for 256 rows of Beauty."""
+"""As in Beauty's preset `fast`. RecTools scores all items at every position, padding included, which takes over 10 GB
+for 256 rows of Beauty."""
 
 BATCHES = 4
 ROUNDS = 3
@@ -48,7 +48,7 @@ class Peer:
 
     Args:
         name: of the peer.
-        interpreter: a Python that has it.
+        interpreter: a Python that has the peer installed.
         task: the file of `write_task`.
 
     Attributes:
@@ -56,7 +56,7 @@ class Peer:
         processor: seconds of processor time of each turn.
 
     Raises:
-        PeerError: if it does not start, or later stops.
+        PeerError: if it does not start; in `take`, if it has stopped.
     """
 
     def __init__(self, name: str, interpreter: str, task: Path) -> None:
@@ -89,10 +89,10 @@ class Peer:
 
 
 def measure(interpreters: Mapping[str, str | None]) -> Iterator[lines.Row]:
-    """Times a training step on every shape, ours and those of the peers that run here, in samples per second.
+    """Times a training step on every shape, ours and those of the peers that can run, in samples per second.
 
     Args:
-        interpreters: peer -> a Python that has it; None if there is none, which is printed.
+        interpreters: peer -> a Python that has it; None leaves it out, and prints so.
     """
     for name, interpreter in interpreters.items():
         if interpreter is None:
@@ -134,14 +134,14 @@ def _rows(shape_name: str, task: Path, interpreters: Mapping[str, str | None]) -
 
 
 def draw_histories(shape: shapes.Shape, split: LeaveOneOut) -> np.ndarray:
-    """Returns windows of histories drawn at random, int32 [BATCHES * BATCH_SIZE, N], right-padded with 0."""
+    """Returns random windows of histories, int32 [BATCHES * BATCH_SIZE, N], right-padded with 0."""
     windows = cut_windows(split.training(with_validation=True), shape.max_length, shape.masking.window_step)
     chosen = np.random.default_rng(2).integers(len(windows), size=BATCHES * BATCH_SIZE)
     return windows.rows(chosen, shape.max_length)
 
 
 def write_task(path: Path, shape: shapes.Shape, num_items: int, histories: np.ndarray) -> None:
-    """Writes what a peer needs to know: `histories`, and `settings` as JSON."""
+    """Writes a peer's task: `histories`, and `settings` as JSON."""
     settings = BERT4Rec.settings_type(max_length=shape.max_length, hidden_dim=lines.WIDTH)
     sizes = {name: getattr(settings, name) for name in ("hidden_dim", "num_layers", "num_heads", "intermediate_dim")}
     content = {

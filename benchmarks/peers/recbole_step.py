@@ -1,4 +1,4 @@
-"""RecBole's BERT4Rec, with its own masking. Only RecBole, PyTorch and NumPy are needed."""
+"""RecBole's BERT4Rec, with RecBole's masking. Needs only RecBole, PyTorch and NumPy."""
 
 import recbole
 import torch
@@ -10,7 +10,7 @@ from recbole.model.sequential_recommender.bert4rec import BERT4Rec
 
 
 class Sizes:
-    """What model and masking ask of a data set."""
+    """Stands for a data set: model and masking only ask for its number of items."""
 
     def __init__(self, num_items: int) -> None:
         self.num_items = num_items

@@ -1,4 +1,4 @@
-"""RecTools' BERT4Rec, with its own masking. Only RecTools, PyTorch and NumPy are needed."""
+"""RecTools' BERT4Rec, with RecTools' masking. Needs only RecTools, PyTorch and NumPy."""
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,7 @@ from rectools.models import BERT4RecModel
 
 
 def catalogue(num_items: int, max_length: int) -> Dataset:
-    """Returns users who have met every item once: more would be cut off at `max_length`, and items be lost."""
+    """Returns a data set with every item once, and at most `max_length` per user: RecTools would cut off the rest."""
     items = np.arange(1, num_items + 1)
     columns = {Columns.User: items // max_length, Columns.Item: items, Columns.Weight: 1.0}
     return Dataset.construct(pd.DataFrame({**columns, Columns.Datetime: pd.Timestamp(2020, 1, 1)}))
@@ -31,7 +31,7 @@ def main() -> None:
         loss="softmax",
         lr=1e-4,
     )
-    # `fit` does the same before it hands over to a trainer, whose steps cannot be taken in turns.
+    # `fit` also does this, but then starts a trainer, whose steps cannot be taken in turns.
     model._build_model_from_dataset(catalogue(settings["num_items"], settings["max_length"]))
     module, prepare = model.lightning_model, model.data_preparator
     numbers = prepare.item_id_map.convert_to_internal(np.arange(1, settings["num_items"] + 1))

@@ -1,6 +1,6 @@
-"""What a peer's script does: it makes a training step, and takes some whenever its parent asks.
+"""What the peers' scripts share: they take training steps whenever the parent process asks.
 
-Run by the peer's own interpreter, which has PyTorch and knows nothing of this project.
+The peer's own interpreter runs this. It has PyTorch, but not this project.
 """
 
 import json
@@ -28,7 +28,7 @@ def matrix_rate() -> float:
 
 
 def given() -> tuple[dict[str, Any], list[list[list[int]]]]:
-    """Returns the settings and the batches of histories that the parent wrote to the file in the first argument."""
+    """Returns the settings and the batches of histories, from the task file in the first argument."""
     content = np.load(Path(sys.argv[1]))
     settings = json.loads(str(content["settings"]))
     torch.set_num_threads(settings["threads"])
@@ -40,7 +40,7 @@ def given() -> tuple[dict[str, Any], list[list[list[int]]]]:
 def take(
     loss_of: Callable[[Any], torch.Tensor], batches: Iterable[Any], optimizer: torch.optim.Optimizer, version: str
 ) -> None:
-    """Takes as many steps (forward, backward, optimizer) as each line from the parent says, and answers with one."""
+    """Reads numbers of steps (forward, backward, optimizer) from the parent, takes them, and answers each line."""
     rows = cycle(batches)
     _answer(version=version, torch=torch.__version__, threads=torch.get_num_threads(), rate=matrix_rate())
     for line in sys.stdin:

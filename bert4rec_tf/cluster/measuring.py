@@ -1,7 +1,7 @@
 """What single tasks of a cluster do to measure a model, and to count which items stand near each other.
 
-Knows no engine. A task measures with one thread. For the counts, tasks find the pairs of some users; others add up what
-all have found for a block of items, and keep the strongest neighbours.
+Knows no engine. A task measures with one thread. To count, tasks find the pairs of some users each; then others add up
+the counts of a block of items and keep the strongest neighbours.
 """
 
 import functools
@@ -41,9 +41,9 @@ def _kept_model(path: Path) -> Recommender:
 
 
 def blocks_of(split: LeaveOneOut, most: int) -> list[np.ndarray]:
-    """Returns the places of users whose test items one task ranks, at most about `most`.
+    """Returns the blocks of users whose test items one task ranks, as rows of `LeaveOneOut.users`, about `most` each.
 
-    They are those of whole batches of `Ranker`, so their histories are padded as on one machine, and give its bits.
+    A block has whole batches of `Ranker`, so histories are padded as on one machine, and ranks have the same bits.
     """
     size = max(most // BATCH_SIZE, 1) * BATCH_SIZE
     by_length = np.argsort(split.history_lengths("test"), kind="stable")
@@ -58,10 +58,10 @@ def rank(
     model: Path,
     correction: tuple[np.ndarray, float] | None,
 ) -> None:
-    """Ranks the test items of a block of users, at these `rows` of `LeaveOneOut.users`. Writes beside the model.
+    """Ranks the test items of a block of users, these `rows` of `LeaveOneOut.users`. Writes the ranks beside the model.
 
-    `data`, `candidates` and `model` are files, of the conversion, of the negatives and of `keep_model`. Give each model
-    a path of its own, because a process keeps the model that it has read. `correction`: as for `popularity.ranker`.
+    `data`, `candidates` and `model` are the files of the conversion, the negatives and `keep_model`. Give each model a
+    path of its own, because a process keeps the model that it has read. `correction`: as for `popularity.ranker`.
     """
     everybody = opened(data)
     split = LeaveOneOut(everybody.only(LeaveOneOut(everybody).users[rows]))
@@ -78,7 +78,7 @@ def rank(
 
 
 def joined(blocks: Sequence[np.ndarray], num_items: int, folder: Path) -> Ranked:
-    """Returns what the tasks of all blocks have written."""
+    """Returns the ranks of all users, from the files of `rank`."""
     num_users = sum(map(len, blocks))
     ranks, candidates = ({name: np.zeros(num_users, np.int32) for name in PROTOCOLS} for _ in range(2))
     listed = {name: np.zeros(num_items + 1, np.int64) for name in PROTOCOLS}
@@ -106,7 +106,7 @@ def count_pairs(users: range, data: Path, phase: str, window: int, ends: np.ndar
 
 
 def keep_neighbors(table: pa.Table, settings: ItemCooccurrenceSettings, most: int, stage: Path) -> int:
-    """Writes the strongest neighbours of a block's items, from all of its `PAIRS`, and returns its number."""
+    """Writes the strongest neighbours of a block's items, from all `PAIRS` of the block. Returns the block's number."""
     number, item_counts = table["block"][0].as_py(), npz.mapped(stage / COUNTS)["counts"]
     summed = table.group_by("key").aggregate([("count", "sum")]).sort_by("key")
     found = strongest(summed["key"].to_numpy(), summed["count_sum"].to_numpy(), item_counts, settings, most)
@@ -115,6 +115,5 @@ def keep_neighbors(table: pa.Table, settings: ItemCooccurrenceSettings, most: in
 
 
 def kept_neighbors(numbers: Sequence[int], stage: Path) -> Iterator[Neighbors]:
-    """Yields what `keep_neighbors` has written."""
     for number in numbers:
         yield Neighbors(**npz.read(block_path(stage, number)))

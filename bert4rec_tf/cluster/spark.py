@@ -1,7 +1,7 @@
-"""Prepares data and measures on Spark: the files of one machine, byte for byte. The only module that knows an engine.
+"""Prepares data and measures on Spark. The files are those of one machine, byte for byte.
 
-Spark groups, joins and sorts the rows; what is done with them is in `tasks`. The driver holds the vocabulary and some
-numbers per user, but no row. All machines see the folders of the input, the data and the run under the same paths.
+Spark groups, joins and sorts the rows; the rest is in `tasks`. The driver holds the vocabulary and some numbers per
+user, but no row. All machines see the folders of the input, the data and the run under the same paths.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ except ImportError as error:
 
 @contextlib.contextmanager
 def errors_in_one_line() -> Iterator[None]:
-    """Makes a UserError of Spark's errors inside the block, with the last line that says why."""
+    """Turns an error of Spark inside the block into a UserError with the last line that says why."""
     try:
         yield
     except (PySparkException, Py4JError) as error:
@@ -79,7 +79,7 @@ class Spark:
 
     @property
     def tasks_at_once(self) -> int:
-        """Twice as many tasks as Spark works on at the same time."""
+        """How many tasks to give to Spark at once: twice as many as it works on at the same time."""
         return 2 * self.session.sparkContext.defaultParallelism
 
     @errors_in_one_line()
@@ -102,7 +102,7 @@ class Spark:
         return [value for value, _ in found]
 
     def call(self, function: Callable, *arguments: Any) -> Any:
-        """Returns what one task returns."""
+        """Calls a function in one task, and returns its result."""
         return self.map(function, *([argument] for argument in arguments))[0]
 
     @errors_in_one_line()
@@ -113,10 +113,10 @@ class Spark:
         columns: str,
         write: Callable[[pa.Table], int],
     ) -> list[int]:
-        """Makes rows in tasks 0 to `number` - 1, and writes together those with the same value in the first column.
+        """Makes rows in `number` tasks, and writes together those with the same value in the first column.
 
-        `make` takes the number of a task; `columns` are those of its rows, as Spark names them. `write` takes all rows
-        of a value and returns that value. Returns all values, in any order.
+        `make` takes the number of a task, from 0; `columns` describes its rows in Spark's notation. `write` takes all
+        rows of a value and returns that value. Returns all values, in any order.
         """
 
         def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -133,9 +133,9 @@ class Spark:
 
     @errors_in_one_line()
     def load(self, asked: Interactions, folder: Path) -> tuple[Sequences, Report]:
-        """Does what `conversion.converted` does, and writes the same file, which becomes `data`.
+        """Does what `conversion.converted` does, with the same file, whose path becomes `data`.
 
-        The actions of the sequences stay in the file, and they have no users' ids.
+        The sequences have no users' ids, and their actions stay in the file. A damaged file raises CorruptFileError.
         """
         paths = [path.absolute() for path in conversion.files_of(asked)]
         target = conversion.path_in(folder.absolute(), asked, self.map(conversion.checksum, paths))
@@ -150,13 +150,13 @@ class Spark:
         return sequences, replace(report, path=asked.title)
 
     def experiment(self, *arguments: Any, **options: Any) -> "SparkExperiment":
-        """Returns an experiment (`Experiment`) with the data of `load`."""
+        """Returns an experiment with the data of `load`. The arguments are those of `Experiment`."""
         return SparkExperiment(*arguments, **options, spark=self, data=self.data)
 
 
 @dataclass
 class Conversion:
-    """Reads, filters, numbers and groups the rows of files. `stage`: a folder for what lies between these steps."""
+    """Reads, filters, numbers and groups the rows of files. `stage`: a folder for the files between these steps."""
 
     spark: Spark
     asked: Interactions
@@ -164,7 +164,6 @@ class Conversion:
     stage: Path
 
     def write(self, target: Path) -> None:
-        """Writes the conversion."""
         asked, spark, stage = self.asked, self.spark, self.stage
         actions, read, source = self._read()
         first_places = {role: actions.groupBy(role).agg(f.min("place").alias("first")) for role in ("user", "item")}
@@ -201,7 +200,7 @@ class Conversion:
         spark.call(tasks.join_blocks, blocks, stage, target, num_left_out, report, first_later is not None)
 
     def _read(self) -> tuple[DataFrame, list[tasks.Read], tasks.Source]:
-        """Returns the good rows: `user`, `item`, `place` and perhaps `time`; and what else was in the files."""
+        """Returns the good rows (`user`, `item`, `place` and perhaps `time`), what each file had, and the source."""
         layout = conversion.layout_of(self.paths[0], self.asked)
         source = tasks.Source(self.asked, self.paths, layout)
         source = replace(source, kind=self.spark.call(tasks.kind_of_times, source) if layout.time is not None else None)
@@ -230,7 +229,7 @@ class Conversion:
             before = after
 
     def _enough(self, actions: DataFrame, role: str, bound: int, among: DataFrame | None = None) -> DataFrame:
-        """Returns the actions whose user or item occurs often enough in `among`; None for in these actions."""
+        """Returns the actions whose `role`, user or item, occurs `bound` times in `among`, by default in `actions`."""
         counted = (actions if among is None else among).groupBy(role).count()
         return actions.join(counted.where(f.col("count") >= bound).select(role), role, "left_semi")
 
@@ -245,7 +244,7 @@ class Conversion:
         return Vocabulary(np.array(table["item"].to_pylist(), object), table["count"].to_numpy().astype(np.int64))
 
     def _numbered(self, users: DataFrame) -> tuple[DataFrame, int]:
-        """Returns `user` and `number`, by first appearance, and how many there are."""
+        """Returns each `user` with a `number`, by first appearance from 0, and how many users there are."""
         ordered = users.orderBy("first").select("user", f.monotonically_increasing_id().alias("id"))
         ordered = self._kept(ordered, "users")  # a second computation might cut the partitions elsewhere
         part = f.shiftright("id", 33)
@@ -261,7 +260,7 @@ class Conversion:
         return numbered.select("user", (f.col("id") + f.col("shift")).alias("number")), total
 
     def _kept(self, table: DataFrame, name: str) -> DataFrame:
-        """Writes a table and returns it as it is read again."""
+        """Writes a table, and returns it read back from the files."""
         folder = emptied((self.stage / name).absolute())
         table.write.mode("overwrite").parquet(f"file://{folder}")
         return self._stored(folder)
@@ -271,7 +270,7 @@ class Conversion:
 
 
 def emptied(folder: Path) -> Path:
-    """Returns a folder, which is there and empty now."""
+    """Makes a folder exist and be empty, and returns it."""
     files.remove_folder(folder)
     files.make_folder(folder)
     return folder
@@ -279,7 +278,7 @@ def emptied(folder: Path) -> Path:
 
 @dataclass
 class SparkExperiment(Experiment):
-    """An experiment whose data are in the file of a conversion, and whose work is done by tasks."""
+    """An experiment whose tasks read the data from the file of a conversion, `data`."""
 
     spark: Any = None
     data: Path = Path()
@@ -321,7 +320,7 @@ class SparkExperiment(Experiment):
         return model
 
     def _neighbors(self, model: ItemCooccurrence, counts: np.ndarray, stage: Path) -> Iterator[Neighbors]:
-        """Counts the pairs in parts of the users, then finds the strongest in blocks of items."""
+        """Counts the pairs in parts of the users. Yields the strongest neighbours, by blocks of items."""
         npz.write(stage / measuring.COUNTS, {"counts": counts})
         data, ends, users, phase = self.data, block_ends(counts), self.sequences.blocks, measured_phase(self.run)
         settings, most = model.settings, model.neighbors.shape[1]
@@ -335,7 +334,7 @@ class SparkExperiment(Experiment):
 
     @contextlib.contextmanager
     def _stage(self, name: str) -> Iterator[Path]:
-        """Yields an empty folder for what tasks hand on, and removes it in the end."""
+        """Yields an empty folder for the files of tasks, and removes it in the end."""
         folder = emptied(self.workdir.path.absolute() / f".{name}.parts")
         try:
             yield folder
@@ -375,7 +374,7 @@ class SparkExperiment(Experiment):
 
     @cached_property
     def _candidates(self) -> Path:
-        """The file of the candidates, which is drawn unless it is there and whole."""
+        """The file of the candidates. They are drawn unless it is there and undamaged."""
         settings, users, folder = self.run.evaluation, self.split.users, self.workdir.prepared.absolute()
         size = min(settings.num_negatives, self.sequences.num_items)
         target = candidates.path_in(folder, self.sequences.fingerprint, size, settings.candidates_seed)

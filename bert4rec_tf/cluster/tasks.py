@@ -1,7 +1,7 @@
 """What single tasks of a cluster do, on files in folders that all machines see. Knows no engine.
 
-The bytes do not depend on which machine does a task, nor on how often: files get their names whole, and any attempt
-writes the same.
+Any machine may do a task, and may do it again: a file gets its name only when it is complete, and every attempt writes
+the same bytes.
 """
 
 import functools
@@ -35,7 +35,7 @@ VOCABULARY = "vocabulary.npz"
 
 @dataclass(frozen=True)
 class Source:
-    """The files of a conversion in order, the layout of the first, which all must have, and the kind of their times."""
+    """The files of a conversion in order, the layout that all must have, and the kind of their times (`Times.kind`)."""
 
     asked: Interactions
     paths: tuple[Path, ...]
@@ -50,14 +50,14 @@ class Source:
 
 @dataclass(frozen=True)
 class Read:
-    """What was in a file: kind of bad row -> how many and the first, and whether all times are whole."""
+    """What was in a file: kind of bad row -> how many and where the first is; whether all times are whole."""
 
     bad: dict[str, tuple[int, str]]
     times_are_whole: bool
 
 
 def kind_of_times(source: Source) -> str | None:
-    """Returns the kind of the first time that has one, which all files are read by."""
+    """Returns the kind of the first time that has one. All files are read with it."""
     times = Times()
     for number in range(len(source.paths)):
         for _ in source.tables(number, times, {}):
@@ -91,7 +91,7 @@ def read_file(number: int, source: Source, folder: Path) -> Read:
 
 
 def merged(reads: Sequence[Read]) -> dict[str, tuple[int, str]]:
-    """Returns how many bad rows of each kind all files have, and where the first is."""
+    """Returns kind of bad row -> how many all files have, and where the first is."""
     bad: dict[str, tuple[int, str]] = {}
     for read in reads:
         for kind, (count, first) in read.bad.items():
@@ -117,7 +117,7 @@ def write_block(table: pa.Table, folder: Path, first_later: float | None) -> dic
 
     Args:
         table: `block`, `number` (of the user), `user` (its id), `item` (its number), `place` and perhaps `time`.
-        folder: of the block.
+        folder: where to write the block.
         first_later: time from which actions are held out; None for the last action of each user.
     """
     columns = {name: table[name].to_numpy() for name in table.column_names if name != "user"}
@@ -160,7 +160,6 @@ def join_blocks(
 
 
 def write_vocabulary(folder: Path, vocabulary: Vocabulary) -> None:
-    """Keeps the vocabulary for the tasks."""
     content = {"names": npz.of_lines(vocabulary.items.tolist()), "counts": vocabulary.counts}
     npz.write(folder / VOCABULARY, content)
 
@@ -191,7 +190,7 @@ def splits_of(lengths: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
 
 
 def windows_of(path: Path, users: range, phase: str, masking: MaskingSettings, max_length: int) -> Windows:
-    """Returns the windows of some users, whose numbers are those among all."""
+    """Returns the windows of some users. Their `users` are numbers among all users."""
     windows = cut(training_part(part_of(path, users), phase), max_length, masking)
     return replace(windows, users=windows.users + users.start)
 
@@ -215,8 +214,8 @@ def examples_of(
 
     Args:
         path, users, phase: as for `windows_of`.
-        plan: of the shards.
-        before: how many whole windows and prefixes the users before them have.
+        plan: the plan of the shards.
+        before: how many whole windows and prefixes the earlier users have.
         wanted: the shards to write.
     """
     plan = places_of(plan)
@@ -262,7 +261,7 @@ def draw(number: int, users: np.ndarray, path: Path, num_negatives: int, seed: i
 
 
 def is_whole(path: Path) -> bool:
-    """Returns whether a file of arrays is there and undamaged. Needs no memory for them."""
+    """Returns whether a file of arrays is there and undamaged, without loading the arrays."""
     try:
         npz.checked(path)
     except npz.CorruptFileError:

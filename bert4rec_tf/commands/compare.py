@@ -6,7 +6,6 @@ from bert4rec_tf.runs.workdir import WorkDirectory
 
 
 def main(arguments: list[str]) -> None:
-    """Runs the command."""
     parser = Parser(prog="bert4rec compare", description=__doc__, allow_abbrev=False)
     parser.add_argument("first", type=path_argument, help="work directory of one run")
     parser.add_argument("second", type=path_argument, help="work directory of another run on the same data")

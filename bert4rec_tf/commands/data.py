@@ -16,7 +16,6 @@ from bert4rec_tf.foundation.startup import Parser, path_argument
 
 
 def make_parser() -> Parser:
-    """Returns the parser of the arguments."""
     made = Parser(prog="bert4rec data", description=__doc__.splitlines()[0], allow_abbrev=False)
     data = made.add_mutually_exclusive_group(required=True)
     data.add_argument("--dataset", help=f"a data set: {', '.join(datasets.DATASETS)}")
@@ -30,7 +29,6 @@ def make_parser() -> Parser:
 
 
 def main(arguments: list[str]) -> None:
-    """Runs the command. Raises UserError for a mistake in the arguments."""
     given = make_parser().parse_args(arguments)
     options = given_flags(given, column_options())
     if given.plot is not None:

@@ -24,7 +24,6 @@ def usage() -> str:
 
 
 def main() -> None:
-    """Runs the command."""
     name, *arguments = sys.argv[1:] or [""]
     if name in ("help", "--help", "-h"):
         print(usage())

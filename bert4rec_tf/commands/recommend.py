@@ -21,7 +21,6 @@ COLUMNS = {name: column_options()[name] for name in ("user_column", "item_column
 
 
 def make_parser() -> Parser:
-    """Returns the parser of the arguments."""
     parser = Parser(prog="bert4rec recommend", description=__doc__, allow_abbrev=False)
     add_model(parser)
     parser.add_argument("--history", help="raw item ids, oldest first, separated by commas")
@@ -60,7 +59,6 @@ def make_parser() -> Parser:
 
 
 def add_model(parser: Parser) -> None:
-    """Adds --model and --trust_model."""
     parser.add_argument(
         "--model", type=path_argument, required=True, help="folder of a SavedModel, or a work directory that has one"
     )
@@ -68,14 +66,12 @@ def add_model(parser: Parser) -> None:
 
 
 def add_titles(parser: Parser) -> None:
-    """Adds --titles."""
     parser.add_argument(
         "--titles", type=path_argument, help="titles of the items: a CSV with a header, or MovieLens' movies.dat"
     )
 
 
 def main(arguments: list[str]) -> None:
-    """Runs the command."""
     options = make_parser().parse_args(arguments)
     check(options)
     check_model(options.model)

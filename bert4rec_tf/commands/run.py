@@ -5,6 +5,5 @@ import sys
 
 
 def main(arguments: list[str]) -> None:
-    """Runs the command."""
     sys.argv[1:] = arguments
     runpy.run_module("bert4rec_tf.run", run_name="__main__", alter_sys=True)

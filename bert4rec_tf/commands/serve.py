@@ -11,7 +11,6 @@ from bert4rec_tf.serving.http.settings import ServerSettings
 
 
 def main(arguments: list[str]) -> None:
-    """Runs the command."""
     parser = Parser(prog="bert4rec serve", description=__doc__, allow_abbrev=False)
     for one in fields(ServerSettings):
         given = {"required": True} if one.default is MISSING else {"default": one.default}

@@ -8,7 +8,6 @@ from bert4rec_tf.serving.titles import read_titles
 
 
 def main(arguments: list[str]) -> None:
-    """Runs the command."""
     parser = Parser(prog="bert4rec similar", description=__doc__, allow_abbrev=False)
     add_model(parser)
     parser.add_argument("--item", required=True, help="raw item ids, separated by commas")

@@ -13,16 +13,17 @@ CHIEF, WORKER = "chief", "worker"
 
 @dataclass(frozen=True)
 class Cluster:
-    """Several machines: this one is number `index` of `count`, from 0, which is the chief."""
+    """The machines of a training, `count` in all. This one has number `index`; number 0 is the chief."""
 
     index: int
     count: int
 
     @classmethod
     def read(cls) -> "Cluster | None":
-        """Returns the machines of TF_CONFIG; None if it is not set or names one machine only.
+        """Returns the machines of TF_CONFIG; None if it is not set or names at most one machine.
 
-        Raises UserError if it cannot be understood, or has several chiefs or other roles than "chief" and "worker".
+        Raises UserError if it cannot be understood, has several chiefs or other roles than "chief" and "worker", or its
+        task is not one of its machines.
         """
         text = os.environ.get(VARIABLE)
         if not text:

@@ -85,7 +85,7 @@ class Interactions(Settings):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options that are not the default: with the files, they decide the sequences."""
+        """The options that differ from their defaults. The files and these decide the sequences."""
         fields = column_options()
         return {name: value for name, field in fields.items() if (value := getattr(self, name)) != field.default}
 
@@ -107,9 +107,9 @@ class Interactions(Settings):
 
 @dataclass(frozen=True)
 class TimeSplit:
-    """Holds out what happened from a time on, for all users, in place of each user's last action.
+    """Holds out all actions from a given time on, for all users, instead of each user's last action.
 
-    A user's first action from then on is the test item, and the one before it the validation item.
+    A user's first action from that time on is the test item, and the one before it the validation item.
 
     Attributes:
         test_from: a date, or a number like the times of the data.
@@ -119,5 +119,5 @@ class TimeSplit:
 
 
 def column_options() -> dict[str, dataclasses.Field]:
-    """The options of `Interactions` by name: each is a flag of the command line."""
+    """Returns the options of `Interactions` by name. Each is a flag of the command line."""
     return {field.name: field for field in dataclasses.fields(Interactions) if field.name != "path"}

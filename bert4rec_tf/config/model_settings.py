@@ -34,12 +34,12 @@ ITEM_FEATURES, USER_FEATURES = "item_features", "user_features"
 
 CROSS_ENTROPY, SAMPLED_SOFTMAX, GBCE = "cross_entropy", "sampled_softmax", "gbce"
 SAMPLED = (SAMPLED_SOFTMAX, GBCE)
-"""The losses that look at a sample of the items, which all targets of a batch share."""
+"""The losses over a sample of the items. All targets of a batch share the sample."""
 
 
 @dataclass(frozen=True)
 class AttentionSettings(Settings):
-    """What BERT4Rec and SASRec share: features (docs/features.md), initial item vectors, and losses over a sample."""
+    """Settings of both BERT4Rec and SASRec: features (docs/features.md), initial item vectors, losses over a sample."""
 
     use_item_features: str = setting(
         NO,
@@ -87,7 +87,7 @@ class AttentionSettings(Settings):
 
     @property
     def reads_users(self) -> bool:
-        """Whether an input needs its user."""
+        """Whether the model needs to know whose history it reads."""
         return self.user_embedding or self.use_user_features
 
     @property
@@ -107,7 +107,7 @@ class AttentionSettings(Settings):
 
 @dataclass(frozen=True)
 class BERT4RecSettings(AttentionSettings):
-    """The architecture of section 3 (`models.bert4rec.BERT4Rec`)."""
+    """The settings of `models.bert4rec.BERT4Rec` (section 3)."""
 
     max_length: int = setting(50, "N: the longest input, the mask token included", at_least=2, changeable=True)
     hidden_dim: int = _size(64, "d: width of the hidden states")
@@ -156,8 +156,6 @@ class PopSettings(Settings):
 
 @dataclass(frozen=True)
 class ItemCooccurrenceSettings(Settings):
-    """The settings of `models.item_cooccurrence.ItemCooccurrence`."""
-
     window: int = _size(10, "how far apart two items may stand to be counted, and how many last items are read")
     decay: float = setting(
         0.7, "factor for each further step between two items, and for each step back in a history", above=0, at_most=1
@@ -171,8 +169,6 @@ class ItemCooccurrenceSettings(Settings):
 
 @dataclass(frozen=True)
 class BprMfSettings(Settings):
-    """The settings of `models.bpr_mf.BprMf`."""
-
     hidden_dim: int = _size(64, "d: width of the user and item embeddings")
     l2: float = setting(1e-3, "weight of the squared norms of an example's embeddings", at_least=0, changeable=True)
     initializer_stddev: float = setting(0.01, "standard deviation of the initial weights", above=0, changeable=True)
@@ -192,8 +188,6 @@ class FpmcSettings(BprMfSettings):
 
 @dataclass(frozen=True)
 class NcfSettings(Settings):
-    """The settings of `models.ncf.Ncf`."""
-
     hidden_dim: int = setting(64, "width of the tower's input, a multiple of 8", at_least=8)
     l2: float = setting(0.0, "weight of the squared norms of an example's embeddings", at_least=0, changeable=True)
     initializer_stddev: float = setting(0.01, "standard deviation of the initial weights", above=0, changeable=True)
@@ -207,8 +201,6 @@ class NcfSettings(Settings):
 
 @dataclass(frozen=True)
 class GRU4RecSettings(Settings):
-    """The settings of `models.gru4rec.GRU4Rec`."""
-
     max_length: int = _size(50, "how many of a history's last items are read", changeable=True)
     hidden_dim: int = _size(100, "width of the GRU and of the item embeddings")
     dropout: float = _rate(0.0, "dropout of the GRU's input and output")
@@ -225,8 +217,6 @@ class GRU4RecSettings(Settings):
 
 @dataclass(frozen=True)
 class GRU4RecPlusSettings(GRU4RecSettings):
-    """The settings of `models.gru4rec_plus.GRU4RecPlus`."""
-
     loss: str = another_default(GRU4RecSettings, "loss", "bpr_max")
     final_activation: str = another_default(GRU4RecSettings, "final_activation", "elu-0.5")
     regularization: float = another_default(GRU4RecSettings, "regularization", 1.0)
@@ -235,8 +225,6 @@ class GRU4RecPlusSettings(GRU4RecSettings):
 
 @dataclass(frozen=True)
 class CaserSettings(Settings):
-    """The settings of `models.caser.Caser`."""
-
     markov_order: int = _size(5, "L: how many of the last items are read")
     num_targets: int = _size(3, "T: the next items that an example predicts", changeable=True)
     hidden_dim: int = _size(50, "d: width of the user and item embeddings")
@@ -249,8 +237,6 @@ class CaserSettings(Settings):
 
 @dataclass(frozen=True)
 class SASRecSettings(AttentionSettings):
-    """The settings of `models.sasrec.SASRec`."""
-
     max_length: int = _size(50, "how many of a history's last items are read", changeable=True)
     hidden_dim: int = _size(50, "d: width of the hidden states")
     num_layers: int = _size(2, "number of blocks")
@@ -275,7 +261,7 @@ MODEL_SETTINGS: dict[str, type[Settings]] = {
     "bert4rec": BERT4RecSettings,
     "item_cooccurrence": ItemCooccurrenceSettings,
 }
-"""Name of a model -> its settings: those of Table 2 in its order, and what the paper does not have."""
+"""Name of a model -> its settings: the models of Table 2 in its order, then one that is not in the paper."""
 
 MASKED_MODEL = "bert4rec"
 """The model that is trained on masked histories, the only one that uses `MaskingSettings`."""
@@ -285,14 +271,9 @@ ATTENTION_MODELS = ("bert4rec", "sasrec")
 
 
 def features_used(model: str, given: Collection[str]) -> dict[str, Any]:
-    """Returns the settings that use features, by default: all that are given.
+    """Returns the settings with which a model uses all given features, as it does by default.
 
-    Args:
-        model: the name of the model.
-        given: ITEM_FEATURES, USER_FEATURES, both or none.
-
-    Raises:
-        UserError: for features that the model cannot use.
+    `given`: ITEM_FEATURES, USER_FEATURES, both or none. Raises UserError for features that the model cannot use.
     """
     for name in given:
         if model not in ATTENTION_MODELS:

@@ -7,10 +7,10 @@ from bert4rec_tf.foundation.errors import UserError
 
 CORRECTION = "popularity_correction"
 CHOOSE = "validation"
-"""The value that has alpha chosen on the validation items."""
+"""The value for an alpha that is chosen on the validation items."""
 
 MOST = 3.4e38
-"""What float32 can hold."""
+"""The largest alpha: about the largest float32."""
 
 
 def parse(given: float | str) -> float | str:

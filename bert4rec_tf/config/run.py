@@ -12,12 +12,12 @@ from bert4rec_tf.config.settings import Settings, described, setting
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 
 SELECT, RETRAIN, ALL = "select", "retrain", "all"
-"""The trainings: without the validation items, to select the number of steps; with them; on all actions."""
+"""The trainings, or phases: without the validation items, to select the number of steps; with them; on all actions."""
 
 FIXED, SELECT_AND_RETRAIN = "fixed", "select_and_retrain"
 TRAININGS = {FIXED: (RETRAIN,), SELECT: (SELECT,), SELECT_AND_RETRAIN: (SELECT, RETRAIN), ALL: (SELECT, ALL)}
-"""Protocol -> its trainings, in order. The model of the last one is exported, and that of the last one but ALL is
-measured on the test items."""
+"""Protocol -> its trainings, in order. The model of the last one is exported. The model of the last one other than ALL
+is measured on the test items."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class MaskingSettings(Settings):
 
 
 def window_stride(window_step: float, max_length: int) -> int:
-    """Returns by how many items windows slide: int(window_step x N), or N for -1. Raises UserError for 0."""
+    """Returns how many items a window slides by: int(window_step x N), or N for -1. Raises UserError for 0."""
     stride = max_length if window_step == -1 else int(window_step * max_length)
     if stride < 1:
         raise UserError(
@@ -272,7 +272,7 @@ class Run:
         """Makes a run from flat settings, each put into the group that declares it.
 
         Raises:
-            UserError: for an unknown name, with the nearest one, or a value out of its range.
+            UserError: for an unknown name (it suggests the nearest one), or a value out of its range.
         """
         if model not in MODEL_SETTINGS:
             raise unknown_name("model", model, MODEL_SETTINGS)
@@ -299,12 +299,12 @@ def _group_types(model: str) -> dict[str, type[Settings]]:
 
 
 def all_settings() -> dict[str, dataclasses.Field]:
-    """Every field of every model's settings by name: each is a flag of the command line."""
+    """Returns every field of every model's settings by name. Each is a flag of the command line."""
     return {field.name: field for model in MODEL_SETTINGS for _, field in _fields(model)}
 
 
 def help_texts() -> dict[str, str]:
-    """Returns what each of `all_settings` means, and for which models unless for all of them."""
+    """Returns name -> meaning for each of `all_settings`. It names the models that have the setting, unless all do."""
     models: dict[str, dict[str, list[str]]] = {}
     for model in MODEL_SETTINGS:
         for group, field in _fields(model):

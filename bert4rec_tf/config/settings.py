@@ -25,9 +25,9 @@ def setting(
         default: its value if none is given.
         help: what it means.
         changeable: whether a warm start may change it: it decides neither the shape nor the meaning of a weight.
-        only_with: the optimizers that use it; empty if it does not depend on the optimizer.
-        newer: whether the field came after the first results. It is left out of the record of a run while it has its
-            default, so older runs keep their digests.
+        only_with: the optimizers that use it; empty for all.
+        newer: whether the field is younger than the first results. It is then left out of a run's record while it has
+            its default, so older runs keep their digests.
         **limits: any of `at_least`, `above`, `at_most`, `below` and `choices`.
     """
     metadata = {"help": help, "limits": limits, "changeable": changeable, "only_with": only_with, "newer": newer}
@@ -35,7 +35,7 @@ def setting(
 
 
 def another_default(settings: type["Settings"], name: str, default: Any) -> Any:
-    """Declares a field as in other settings, with another default."""
+    """Declares the field `name` of other settings again, with another default."""
     field = next(field for field in dataclasses.fields(settings) if field.name == name)
     return dataclasses.field(default=default, metadata=field.metadata)
 
@@ -50,7 +50,7 @@ _LIMITS = {
 
 
 def field_type(field: dataclasses.Field) -> Any:
-    """The type of a field's values, without the `None` of an optional one."""
+    """Returns the type of a field's values, without the `None` of an optional one."""
     return next(kind for kind in (typing.get_args(field.type) or (field.type,)) if kind is not type(None))
 
 
@@ -59,7 +59,7 @@ _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Base class that checks every field against its declared limits."""
+    """Base class. Raises UserError if a field has the wrong type or breaks its declared limits."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -83,20 +83,20 @@ class Settings:
         return value
 
     def record(self) -> dict[str, Any]:
-        """Returns the fields in JSON's types, without `newer` ones that have their default."""
+        """Returns the fields in JSON's types, without the `newer` ones that have their default."""
         fields = dataclasses.fields(self)
         left_out = {one.name for one in fields if one.metadata.get("newer") and getattr(self, one.name) == one.default}
         return {name: value for name, value in dataclasses.asdict(self).items() if name not in left_out}
 
 
 def described(field: dataclasses.Field) -> str:
-    """Returns what a setting means, and its choices unless the text names them."""
+    """Returns the help of a setting, with its choices unless the help names them."""
     text, choices = field.metadata["help"], field.metadata["limits"].get("choices", ())
     return text if all(choice in text for choice in choices) else f"{text}: {', '.join(choices)}"
 
 
 def add_flag(parser: argparse.ArgumentParser, field: dataclasses.Field, shown: str = "", **options: Any) -> None:
-    """Adds the flag of a field. `shown`: what follows its help, unless it is a switch. `options`: of `add_argument`."""
+    """Adds the flag of a field. `shown`: text after its help, not for a switch. `options`: as for `add_argument`."""
     kind, text = field_type(field), field.metadata["help"]
     if kind is bool:
         parser.add_argument(f"--{field.name}", action="store_true", help=text, **options)
@@ -106,5 +106,5 @@ def add_flag(parser: argparse.ArgumentParser, field: dataclasses.Field, shown: s
 
 
 def given_flags(options: Any, names: Iterable[str]) -> dict[str, Any]:
-    """Returns the values of those flags that were given. `options`: argparse's namespace, or absl's `FLAGS`."""
+    """Returns name -> value for those flags that were given. `options`: argparse's namespace, or absl's `FLAGS`."""
     return {name: value for name in names if (value := getattr(options, name)) is not None}

@@ -1,8 +1,8 @@
 """Counts which items stand near each other in histories. Only NumPy.
 
-Where b - a <= window for places a < b of a history h, h_b follows h_a at the distance b - a, and h_a follows h_b
-backwards. A pair can stand in 2 x window such steps: step 2 (b - a - 1), and one more for backwards. How often it does
-is a whole number, so the counts of parts of the users add up to those of all.
+Two places a < b of a history h with b - a <= window count twice: h_b follows h_a, and h_a follows h_b backwards. The
+step says how: 2 (b - a - 1) forwards, and one more backwards, so there are 2 x window steps. Pairs are counted per
+step, in whole numbers, so the counts of parts of the users add up to those of all.
 """
 
 from collections.abc import Iterator
@@ -15,11 +15,11 @@ from bert4rec_tf.config.model_settings import ItemCooccurrenceSettings
 from bert4rec_tf.data.sequences import Sequences
 
 BLOCK_ACTIONS = 1 << 17
-"""Items are counted in blocks of about so many actions, or of one item, which bounds the memory."""
+"""To bound the memory, first items are counted in blocks of about so many actions, or of one item."""
 
 
 class Neighbors(NamedTuple):
-    """The strongest neighbours of some items: `others[i]` is number `places[i]` of `items[i]`, from 0."""
+    """The strongest neighbours of some items: `others[i]` is neighbour number `places[i]`, from 0, of `items[i]`."""
 
     items: np.ndarray
     places: np.ndarray
@@ -28,14 +28,14 @@ class Neighbors(NamedTuple):
 
 
 def block_ends(counts: np.ndarray) -> np.ndarray:
-    """Returns the last item of each block, from how often each occurs, int64 [n + 1]."""
+    """Returns the last item of each block, int64 [blocks]. `counts`: how often each item occurs, int64 [n + 1]."""
     return np.flatnonzero(np.diff(np.cumsum(counts) // BLOCK_ACTIONS, append=-1))
 
 
 def pair_counts(sequences: Sequences, window: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields, for blocks of first items, how often each pair stands in each step.
+    """Yields keys and counts for each block of first items, int64 [pairs] each.
 
-    These are keys, (first x (n + 1) + second) x 2 window + step, int64 ascending, and counts, int64.
+    A key is (first x (n + 1) + second) x 2 window + step; they ascend. Its count is how often the pair has this step.
     """
     size, items = sequences.num_items + 1, sequences.items
     lengths = sequences.lengths
@@ -57,13 +57,10 @@ def pair_counts(sequences: Sequences, window: int) -> Iterator[tuple[np.ndarray,
 def strengths_of(
     keys: np.ndarray, counts: np.ndarray, window: int, decay: float, backward: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns how strongly items follow each other.
+    """Returns pairs, first x (n + 1) + second, int64 ascending, and their strengths, float64 above 0.
 
-    At distance k each time counts decay^(k - 1), and backwards `backward` times that. A pair's terms are added in the
-    order of the steps, so pairs with the same terms have the same bits.
-
-    Takes keys and counts of `pair_counts`. Returns pairs as first x (n + 1) + second, int64 ascending, and their
-    strengths, float64, above 0.
+    Each time at distance k adds decay^(k - 1), and backwards `backward` times that. A pair's terms are added in the
+    order of the steps, so pairs with the same terms have the same bits. `keys` and `counts`: of `pair_counts`.
     """
     pairs, steps = np.divmod(keys, 2 * window)
     terms = counts * decay ** (steps // 2) * np.where(steps % 2, backward, 1.0)
@@ -75,10 +72,10 @@ def strengths_of(
 def strongest(
     keys: np.ndarray, counts: np.ndarray, item_counts: np.ndarray, settings: ItemCooccurrenceSettings, most: int
 ) -> Neighbors:
-    """Returns the `most` strongest neighbours of each first item: the strongest first, then the smaller number.
+    """Returns the `most` strongest neighbours of each first item, the strongest first; in a tie the smaller number.
 
     Args:
-        keys, counts: all that `pair_counts` has of these items.
+        keys, counts: of `pair_counts`, with all users' counts of these items.
         item_counts: how often each item occurs, int64 [n + 1].
     """
     pairs, totals = strengths_of(keys, counts, settings.window, settings.decay, settings.backward)

@@ -62,7 +62,7 @@ class Features:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Features":
-        """Rebuilds what `to_dict` returned."""
+        """Makes features of what `to_dict` returned."""
         kinds = {"ids": object, "splits": np.int64, "values": np.int32, "names": object}
         return cls(**{name: np.array(content[name], kind) for name, kind in kinds.items()})
 
@@ -73,7 +73,7 @@ class Features:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "Features":
-        """Rebuilds what `arrays` returned."""
+        """Makes features of what `arrays` returned."""
         return cls.from_dict({**arrays, **{name: npz.lines(arrays[name]) for name in ("ids", "names")}})
 
 
@@ -82,10 +82,10 @@ FIELDS = ("ids", "names", "splits", "values")
 
 
 def attached(sequences: Sequences, features: Mapping[str, Features]) -> Sequences:
-    """Returns the sequences with features of their items or users, beside those of the other kind that they have.
+    """Returns the sequences with these features. Features of the other kind stay.
 
-    Items that occur only among the features join the vocabulary, after all others and with a count of 0. Users without
-    actions are left out. `features`: ITEM_FEATURES, USER_FEATURES or both -> the features, in any order.
+    Items that occur only among the features join the vocabulary, after all others and with a count of 0. Users that
+    occur only there are left out. `features`: ITEM_FEATURES, USER_FEATURES or both -> the features, in any order.
     """
     found = dict(sequences.features)
     if (of_items := features.get(ITEM_FEATURES)) is not None:

@@ -1,4 +1,4 @@
-"""What is counted in parts of the data, each with whole users. Every engine calls these and adds up the results."""
+"""Functions of a part of the users. An engine calls them with each part of the data and combines the results."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 
 
 def training_part(sequences: Sequences, phase: str) -> Sequences:
-    """Returns what a training learns from. `phase`: SELECT, RETRAIN or ALL (`config.run`)."""
+    """Returns the actions that a training learns from. `phase`: SELECT, RETRAIN or ALL (`config.run`)."""
     return sequences if phase == ALL else LeaveOneOut(sequences).training(with_validation=phase == RETRAIN)
 
 
@@ -19,12 +19,12 @@ def training_counts(sequences: Sequences, phase: str) -> np.ndarray:
 
 
 def actions_fingerprints(sequences: Sequences, phases: Iterable[str]) -> list[str]:
-    """Returns the `Sequences.actions_fingerprint` of what each training learns from."""
+    """Returns the `actions_fingerprint` of each phase's `training_part`."""
     return [training_part(sequences, phase).actions_fingerprint for phase in phases]
 
 
 def longest_training(sequences: Sequences, phase: str) -> int:
-    """Returns the most items of a user that a training learns from."""
+    """Returns the length of the longest history that a training learns from."""
     return int(training_part(sequences, phase).lengths.max(initial=0))
 
 

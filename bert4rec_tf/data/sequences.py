@@ -13,10 +13,10 @@ PAD = 0
 """Not an item: shorter rows are padded on the right with it."""
 
 USERS_OF_A_BLOCK = 1 << 14
-"""Users whose actions one task of a cluster holds. Fingerprints depend on it."""
+"""Users of a block, whose actions one task of a cluster holds. Fingerprints depend on it."""
 
 SHOWN_USERS, SHOWN_ITEMS = 3, 8
-"""What `print` shows of sequences."""
+"""How many users and items per user `print` shows."""
 
 
 def bad_id(raw: np.ndarray | Lines) -> str | None:
@@ -97,8 +97,8 @@ class Sequences:
         vocabulary: raw ids and counts of the items.
         num_left_out: number of users who were left out because they have only one action.
         num_later: [users] int64, how many of each user's last actions come after a cut, as in a split by time. The
-            first of them is the test item. None if each user's last action is.
-        validates_later: whether that first one is the validation item too; else it is the action before.
+            first of them is the test item. None if each user's last action is the test item.
+        validates_later: whether the first action after the cut is the validation item too; else the one before it is.
         features: `data.features.Features` of the items, the users or both, in the order of `vocabulary` and `users`
             (`data.features.attached`).
     """
@@ -181,7 +181,7 @@ class Sequences:
         return replace(self, items=items, splits=splits - splits[0], users=users, num_later=later, features={})
 
     def only(self, users: np.ndarray) -> "Sequences":
-        """Returns some users, int64 [any], in this order and without features. The vocabulary does not change."""
+        """Returns the given users, int64 [k], in this order and without features. The vocabulary does not change."""
         lengths = self.splits[users + 1] - self.splits[users]  # of these alone: there may be many more
         splits = np.concatenate([[0], np.cumsum(lengths)])
         items = self.items[np.repeat(self.splits[users], lengths) + places_in_groups(lengths)]
@@ -194,7 +194,7 @@ class Sequences:
         return np.bincount(self.items, minlength=self.num_items + 1)
 
     def without_last(self, drop: np.ndarray) -> "Sequences":
-        """Returns the sequences without the last `drop[u]` items of user u. The vocabulary does not change."""
+        """Returns each user's items but the last `drop[u]`, without features and `num_later`. The vocabulary stays."""
         lengths = self.lengths - drop
         kept = places_in_groups(self.lengths) < np.repeat(lengths, self.lengths)
         splits = np.concatenate([[0], np.cumsum(lengths)])
@@ -260,7 +260,7 @@ def joined(first: Sequences, second: Sequences) -> Sequences:
 
 
 def held_out_later(first: Sequences, second: Sequences) -> Sequences:
-    """Returns the actions of both (`joined`). Those in `second` are held out, and the first ones choose the steps."""
+    """Returns the actions of both (`joined`). Those in `second` are held out, the first as validation and test item."""
     return joined(first, replace(second, num_later=second.lengths, validates_later=True))
 
 
@@ -280,15 +280,15 @@ def take_rows(flat: np.ndarray, starts: np.ndarray, lengths: np.ndarray, width: 
 class LeaveOneOut:
     """Holds out each user's last item for the test, and the one before it for validation (section 4.2).
 
-    With `Sequences.num_later`, the test item is each user's first one after the cut, and what follows it is not trained
-    on either. Users without a test item, a validation item and one before it are used for training only.
+    With `Sequences.num_later`, the test item is each user's first one after the cut, and later ones are not trained on
+    either. Users without a test item, a validation item and an item before these are used for training only.
     """
 
     sequences: Sequences
 
     @cached_property
     def users(self) -> np.ndarray:
-        """The users with a test and a validation item and one before it, int64 [evaluated]."""
+        """The users with a test item, a validation item and an item before these, int64 [evaluated]."""
         lengths, later = self.sequences.lengths, self.sequences.num_later
         if later is None:
             return np.flatnonzero(lengths >= 3)
@@ -299,7 +299,7 @@ class LeaveOneOut:
         return self.sequences.num_users - len(self.users)
 
     def training(self, with_validation: bool) -> Sequences:
-        """Returns the training items: all but the last two of each user; with `with_validation`, all but the last."""
+        """Returns the items before the validation items or, `with_validation`, those before the test items."""
         return self.histories("test" if with_validation else "validation")
 
     def histories(self, split: str) -> Sequences:

@@ -54,7 +54,7 @@ def _never_trained(split: LeaveOneOut, with_validation: bool) -> float | None:
 
 
 def table(statistics: dict[str, Any]) -> str:
-    """Returns statistics as text."""
+    """Returns the result of `of` as text."""
     lines = [f"{'percentile of users or items':<32}" + "".join(f"{percent:>9}%" for percent in PERCENTILES)]
     for name, title in (("lengths", "actions of a user"), ("popularity", "actions of an item")):
         lines.append(f"{title:<32}" + "".join(f"{value:>10,.0f}" for value in statistics[name].values()))
@@ -75,6 +75,6 @@ def table(statistics: dict[str, Any]) -> str:
 
 
 def plot(path: Path, sequences: Sequences, title: str) -> None:
-    """Plots the distributions of lengths and popularity."""
+    """Writes a PNG with the distributions of lengths and popularity."""
     lengths = np.sort(sequences.lengths)[::-1]
     plots.plot_ranked(path, {"users": lengths, "items": np.sort(sequences.vocabulary.counts)[::-1]}, title)

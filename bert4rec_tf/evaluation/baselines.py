@@ -1,4 +1,4 @@
-"""Baselines to compare a model with: what only counts, random scores, the built-in data's ceiling, and the paper."""
+"""Baselines to compare a model with: counting models, random scores, the built-in data's ceiling, and the paper."""
 
 from collections.abc import Callable, Mapping
 
@@ -23,16 +23,16 @@ def measure_baselines(
     measure: Callable[[str], Metrics],
     task: Callable[[], RankingTask],
 ) -> dict[str, Metrics]:
-    """Returns the metrics of COUNTED and `random`; and of `ceiling` or `paper` if these data have one.
+    """Returns name -> metrics for COUNTED and `random`, and for `ceiling` or `paper` if there is one for these data.
 
     The ceiling is the ranking by the true transition probabilities of built-in data.
 
     Args:
-        run: what they are compared with.
-        split: of its data.
-        num_candidates: protocol -> int [k], of every target.
+        run: the run to compare with them.
+        split: the split of its data.
+        num_candidates: protocol -> int [k], how many candidates each target has.
         measure: returns the metrics of one of COUNTED.
-        task: returns what is ranked; only asked for with built-in data.
+        task: returns the task to rank; called only for built-in data.
     """
     baselines = {name: measure(name) for name in COUNTED}
     baselines["random"] = {protocol: random_metrics(found) for protocol, found in num_candidates.items()}
@@ -46,14 +46,14 @@ def measure_baselines(
 
 
 def counted(name: str, training: Sequences) -> Recommender:
-    """Returns one of COUNTED, from what a training learns from."""
+    """Returns one of COUNTED, adapted to the training sequences."""
     model = MODELS[name](training.num_items)
     model.adapt(training)
     return model
 
 
 def _paper(run: Run, split: LeaveOneOut) -> Metrics | None:
-    """The paper's Table 2, if it has the model, the data have the size in Table 1 and there are 100 negatives."""
+    """Returns the paper's Table 2 if it has the model, the data have Table 1's size, and there are 100 negatives."""
     dataset = family(run.dataset)
     table1 = paper()["table1"].get(dataset, {})
     sizes = (split.sequences.num_users, split.sequences.num_items, run.evaluation.num_negatives)

@@ -23,13 +23,13 @@ def draw_popular(
 ) -> np.ndarray:
     """Draws negatives by popularity, without replacement, among the items that each user has not seen.
 
-    The original evaluates in this way: it draws one item after the other with probability proportional to its count in
-    the data, among those neither seen nor drawn yet. A user with fewer unseen items gets all of them.
+    As in the original, items are drawn one after the other, each with probability proportional to its count in the data
+    among those neither seen nor drawn yet. A user with fewer unseen items gets all of them.
 
     Args:
         sequences: full histories, held-out items included.
         users: [k] int64, the users to draw for.
-        first_block: the number of the block (of `users_of_a_block`) that the users begin with.
+        first_block: the number of the first user's block; a block has `users_of_a_block` users.
 
     Returns:
         int32 [k, num_negatives], filled with 0 on the right if there are fewer; the same for the same seed.
@@ -56,7 +56,7 @@ SAMPLERS = {POPULAR: draw_popular, UNIFORM: draw_uniform}
 
 
 def users_of_a_block(num_items: int) -> int:
-    """Returns how many users are drawn for at once, with a random stream of their own."""
+    """Returns the number of users in a block. Negatives are drawn block by block, each with its own random stream."""
     return max(1, BLOCK_ELEMENTS // (num_items + 1))
 
 
@@ -70,7 +70,7 @@ def frozen(
 ) -> dict[str, np.ndarray]:
     """Returns the negatives of every sampler, drawn once and stored in `folder`. If the file is damaged, draws again.
 
-    The users (those with three actions) follow from the sequences, so they are not part of the file's name. The other
+    The users follow from the sequences (`LeaveOneOut.users`), so they are not part of the file's name. The other
     arguments are those of `draw_popular`.
 
     Returns:
@@ -105,8 +105,8 @@ def _draw(
 ) -> np.ndarray:
     """Draws block by block, each with its own random stream.
 
-    `seeds` are the caller's, the sampler's, and the number of the first block. `weights`, [n], are in proportion to the
-    probabilities of `draw`.
+    `seeds`: the caller's seed, the sampler's number and the number of the first block. `weights`: [n], proportional to
+    the probabilities of `draw`.
     """
     seed, of_sampler, first_block = seeds
     drawn = np.zeros((len(users), num_negatives), np.int32)
@@ -131,8 +131,8 @@ def _draw_block(
 ) -> None:
     """Fills `drawn` by rejection sampling, for all users of the block at once.
 
-    Users who still lack negatives after ROUNDS rounds get theirs from the same distribution at once: each free item has
-    an exponential arrival time with its weight as the rate, and the first arrivals are drawn.
+    Users who still lack negatives after ROUNDS rounds get them at once, from the same distribution: each free item has
+    an exponential arrival time with its weight as the rate, and the first arrivals are taken.
     """
     num_negatives = drawn.shape[1]
     wanted = np.minimum(num_negatives, (~taken).sum(axis=1))

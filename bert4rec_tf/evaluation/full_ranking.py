@@ -1,7 +1,7 @@
 """Ranks targets among all items, block by block, so that no table of [users, items] scores is ever in memory.
 
-Every score comes from the product of one block, also those of targets, negatives and seen items. A product of the same
-vectors in another shape may round otherwise, and then equal items would not tie.
+Every score comes from the product of a block, even those of targets, negatives and seen items. A product of the same
+vectors in another shape may round differently, and then equal items would not tie.
 """
 
 from collections.abc import Callable
@@ -25,13 +25,13 @@ LOWEST = -np.inf
 
 
 class Blocks:
-    """The items of this process, block by block: all of them, or every `count`-th from `index` on, in their order."""
+    """The items of this process in `number` blocks: all items, or every `count`-th from `index` on, in their order."""
 
     index, count = 0, 1
     number: int
 
     def complete(self, *found: Tensor) -> tuple[Tensor, ...]:
-        """Returns the same of all items, from what `FullRanking._in_one_pass` found among the items here."""
+        """Returns for all items what `FullRanking._in_one_pass` found among the items of this process."""
         return found
 
 
@@ -40,8 +40,8 @@ class Products(Blocks):
 
     Args:
         vectors: batch -> float32 [b, d], the users' vectors.
-        table: float32 [n + 1 or more, d], row i for item i; or of its rows those that are here.
-        biases: float32 [n + 1 or more] each, as many as rows, added one after the other.
+        table: float32 [n + 1 or more, d], row i for item i; if `count` is above 1, only the rows of this process.
+        biases: float32, one entry for each row of the table; they are added one after the other.
         num_items: n.
     """
 
@@ -56,21 +56,21 @@ class Products(Blocks):
         self._biases = [tf.constant(np.where(is_item, padded[0], LOWEST), tf.float32), *map(tf.constant, padded[1:])]
 
     def source(self, batch: Batch) -> Tensor:
-        """Returns what the blocks of a batch are computed from."""
+        """Returns what the blocks of a batch are computed from: the users' vectors."""
         return self._vectors(batch)
 
     def width(self, vectors: Tensor) -> int:
         return BLOCK
 
     def block(self, vectors: Tensor, number: Tensor) -> Tensor:
-        """Returns the scores of a block, float32 [b, width]: column j for row number * width + j, LOWEST for none."""
+        """Returns the scores of a block, float32 [b, width]: column j for row number * width + j; LOWEST if no item."""
         begin = number * BLOCK
         rows = self._rows(begin, begin + BLOCK)
         rows = tf.pad(rows, [[0, BLOCK - tf.shape(rows)[0]], [0, 0]])
         return self._with_biases(tf.matmul(vectors, rows, transpose_b=True), lambda bias: bias[begin : begin + BLOCK])
 
     def of_targets(self, vectors: Tensor, targets: Tensor) -> Tensor:
-        """Returns the scores of the targets, float32 [b]; in rare cases rounded otherwise than in their block."""
+        """Returns the scores of the targets, float32 [b]; a few may be rounded differently from those in the blocks."""
         products = tf.matmul(vectors, tf.gather(self._table, targets), transpose_b=True)
         return self._with_biases(tf.linalg.diag_part(products), lambda bias: tf.gather(bias, targets))
 
@@ -84,7 +84,7 @@ class Products(Blocks):
 
 
 class Whole(Blocks):
-    """Any other scores: the one block has all items.
+    """Any other scores: a single block has all items.
 
     Args:
         score: (batch, None) -> float32 [b, n], like `Recommender.score`.
@@ -112,13 +112,13 @@ class Whole(Blocks):
 
 
 class Places(NamedTuple):
-    """Where the candidates' scores are, in the order of the blocks.
+    """Where the scores of p candidates are, in the order of the blocks.
 
     Attributes:
-        cells: int32 [p], their places in the table of candidates [b, c], row by row.
-        columns: int32 [p], their places in the block's scores, row by row.
-        is_seen: bool [p].
-        ends: int32 [blocks + 1], where those of each block begin and end.
+        cells: int32 [p], places in the flattened table of candidates [b, c].
+        columns: int32 [p], places in the flattened scores of a block [b, width].
+        is_seen: bool [p], whether the user has seen the item.
+        ends: int32 [blocks + 1]; block i has the entries from ends[i] to ends[i + 1] - 1.
     """
 
     cells: np.ndarray
@@ -128,7 +128,7 @@ class Places(NamedTuple):
 
     @classmethod
     def of(cls, candidates: np.ndarray, num_seen: int, width: int, blocks: Blocks) -> "Places":
-        """`candidates`: int32 [b, c], 0 for none, the last `num_seen` columns seen. `width`: of the blocks."""
+        """`candidates`: int32 [b, c], 0 for none, the last `num_seen` columns seen. `width`: of a block."""
         cells = np.flatnonzero((candidates > 0) & (candidates % blocks.count == blocks.index))
         numbers = (candidates.ravel()[cells] // blocks.count // width).astype(np.min_scalar_type(blocks.number))
         # A stable sort of short integers is a radix sort, ten times as fast as one of items.
@@ -141,13 +141,13 @@ class Places(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What the blocks gave so far.
+    """What has been found in the blocks so far.
 
     Attributes:
-        reaching: int32 [b], how many items reach the target's score, itself included.
+        reaching: int32 [b], how many items reach the target's score, the target included.
         has_nan: bool [], whether a score is NaN.
-        maxima, groups, scores: [b, LIST_LENGTH], the same, and [b, LIST_LENGTH, GROUP]: the groups with the best unseen
-            items; a group is GROUP rows from group * GROUP on.
+        groups: int32 [b, LIST_LENGTH], the groups with the best unseen items; group g is the GROUP rows from g * GROUP.
+        maxima, scores: [b, LIST_LENGTH] and [b, LIST_LENGTH, GROUP], the best score and all scores of these groups.
     """
 
     reaching: Tensor
@@ -158,14 +158,14 @@ class Found(NamedTuple):
 
     @classmethod
     def nothing(cls, targets: Tensor) -> "Found":
-        """`targets`: [b], of the scores' type."""
+        """Returns the state before the first block. `targets`: [b], of the scores' type."""
         rows = tf.size(targets)
         scores = tf.fill([rows, LIST_LENGTH, GROUP], tf.cast(LOWEST, targets.dtype))
         reaching, groups = tf.zeros([rows], tf.int32), tf.zeros([rows, LIST_LENGTH], tf.int32)
         return cls(reaching, tf.constant(False), scores[:, :, 0], groups, scores)
 
     def after(self, block: Tensor, first_group: Tensor, targets: Tensor, seen: Tensor) -> "Found":
-        """Counts the scores of a block [b, w], with the targets' scores [b] and the places of seen items, int32 [s]."""
+        """Returns the state after a block's scores [b, w]. `targets`: their scores [b]. `seen`: places, int32 [s]."""
         reaching = self.reaching + tf.reduce_sum(tf.cast(block >= targets[:, None], tf.int32), axis=1)
         hidden = tf.fill(tf.shape(seen), tf.cast(LOWEST, block.dtype))
         unseen = tf.tensor_scatter_nd_update(tf.reshape(block, [-1]), seen[:, None], hidden)
@@ -209,13 +209,13 @@ class FullRanking:
 
         Args:
             batch: as for `Recommender.score`.
-            candidates: int32 [b, c], 0 for none: the target, other items, and in the last columns those seen.
+            candidates: int32 [b, c], 0 for none: the target, other items, and in the last columns the seen items.
             num_seen: how many columns the seen items take.
 
         Returns:
-            How many items reach the target's score, itself and seen ones included, int32 [b] (more than all of them if
-            it is LOWEST); the scores of the candidates, float32 [b, c]; the best unseen items, int32 [b, LIST_LENGTH];
-            whether a score is NaN.
+            How many items reach the target's score, int32 [b], the target and seen ones included (more than there are
+            items if the score is LOWEST); the scores of the candidates, float32 [b, c], 0 for none; the best unseen
+            items, int32 [b, LIST_LENGTH]; whether a score is NaN.
         """
         source = self._source(batch)
         places = Places.of(candidates, num_seen, self.blocks.width(source), self.blocks)
@@ -231,10 +231,10 @@ class FullRanking:
         return reaching, scores, best, bool(has_nan)
 
     def _in_one_pass(self, source: Tensor, targets: Tensor, places: Places, shape: Tensor) -> tuple[Tensor, ...]:
-        """Returns what is found among the items here, which `Blocks.complete` takes.
+        """Returns what is found among the items of this process, for `Blocks.complete`.
 
         These are `reaching` and `has_nan` of `Found`, the best unseen items and their scores, and the scores of the
-        candidates, 0 for those that are elsewhere.
+        candidates, 0 for those of other processes.
         """
 
         def step(number: Tensor, found: Found, values: tf.TensorArray) -> tuple[Tensor, Found, tf.TensorArray]:

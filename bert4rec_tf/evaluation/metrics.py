@@ -1,4 +1,4 @@
-"""Metrics of ranks (HR, NDCG, MRR) and of what is recommended, and a paired comparison of two models. Only NumPy."""
+"""Metrics of ranks (HR, NDCG, MRR) and of recommended lists, and a paired comparison of two models. Only NumPy."""
 
 import math
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ PROTOCOLS = (POPULAR, UNIFORM, FULL)
 that are not in the user's history."""
 
 COUNTED = {"pop": "POP", "item_cooccurrence": "item_cooccurrence"}
-"""The models that every run is compared with, and what tables call them: they take seconds, with default settings."""
+"""Model that every run is compared with -> its title in tables. They take seconds, with their default settings."""
 
 METRICS = ("hr@1", "hr@5", "hr@10", "ndcg@5", "ndcg@10", "mrr")
 LIST_LENGTH = 10
 LIST_METRICS = tuple(f"{name}@{LIST_LENGTH}" for name in ("coverage", "popularity", "novelty"))
-"""What the first items of all lists are like: how many different ones there are, and how well known they are."""
+"""Metrics of the first items of all lists: how many different ones there are, and how popular they are."""
 
 MIN_USERS = 30
 """With fewer users the mean difference is not close enough to a normal distribution."""
@@ -45,14 +45,14 @@ def metrics(ranks: np.ndarray) -> dict[str, float]:
 def list_metrics(listed: np.ndarray, counts: np.ndarray, num_users: int) -> dict[str, float]:
     """Returns LIST_METRICS.
 
-    Coverage is the share of all items that anybody gets. Popularity is the mean over all places of actions / users of
-    their items. Novelty is the mean of log2(users / actions) (the surprisal of Zhou et al., PNAS 2010); an item without
-    actions counts as if it had one.
+    Coverage is the share of all items that are in a list. The others are means over all places in lists: popularity of
+    actions / users of the item, novelty of log2(users / actions), with at least 1 action (the surprisal of Zhou et al.,
+    PNAS 2010).
 
     Args:
         listed: int [n], in how many lists each item is.
         counts: int [n], the known actions of each item.
-        num_users: of the data.
+        num_users: the number of users in the data.
     """
     shares = listed / max(listed.sum(), 1)
     popularity = float(shares @ (counts / num_users))
@@ -72,9 +72,9 @@ COLD, COLD_BELOW = "cold", 5
 
 
 def cold_metrics(ranks: np.ndarray, counts: np.ndarray) -> dict[str, Any]:
-    """Returns how many `targets` are `cold` and how many are `others`, and HR@10, NDCG@10 and the median rank of each.
+    """Returns `cold` and `others` -> the number of `targets`, and their `hr@10`, `ndcg@10` and `median_rank`, from 1.
 
-    In the median, ranks count from 1. Where there is no target, the metrics are None.
+    Where there is no target, the metrics are None.
 
     Args:
         ranks: int [users], 0 for the best.
@@ -93,7 +93,7 @@ def cold_metrics(ranks: np.ndarray, counts: np.ndarray) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Difference:
-    """How much better the second of two models is than the first, on the same users.
+    """How much better the second of two models is than the first in one metric, on the same users.
 
     Attributes:
         first, second: the means of the two models.
@@ -113,8 +113,7 @@ class Difference:
 def difference(first: np.ndarray, second: np.ndarray) -> Difference:
     """Compares one metric of two models, float [users] each, by a paired test that takes the mean difference as normal.
 
-    Raises:
-        UserError: for fewer than MIN_USERS users, or different numbers of users.
+    Raises UserError for fewer than MIN_USERS users, or different numbers of users.
     """
     if len(first) != len(second):
         raise UserError(f"Both runs must have measured the same users. Received: {len(first)} and {len(second)}")

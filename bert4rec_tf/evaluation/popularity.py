@@ -22,13 +22,13 @@ Score = Callable[[Batch, Tensor | None], Tensor]
 """(batch, candidates) -> scores, like `Recommender.score`."""
 
 ALPHAS = tuple(step / 10 for step in range(16))
-"""The corrections that `compare` tries, 0 to 1.5."""
+"""The values of alpha that `compare` tries, 0 to 1.5."""
 
 METRIC = "ndcg@10"
 
 
 def log_counts(counts: np.ndarray) -> np.ndarray:
-    """Returns log(count + 1) of items that occur so often, int [n]: float32 [n + 1], the first 0, for padding."""
+    """Returns log(count + 1) of each item, float32 [n + 1]; entry 0, for padding, is 0. `counts`: int [n]."""
     return np.log1p(np.r_[0, counts]).astype(np.float32)
 
 
@@ -38,7 +38,7 @@ def penalties(log_counts: np.ndarray, alpha: float) -> np.ndarray:
 
 
 def corrected(score: Score, log_counts: np.ndarray, alpha: float) -> Score:
-    """Returns the score function of the corrected ranking, by `score`, `log_counts` and an `alpha` of at least 0."""
+    """Returns `score` less the penalties of `log_counts` and `alpha`."""
     penalty = tf.constant(penalties(log_counts, alpha))
 
     def corrected_score(batch: Batch, candidates: Tensor | None = None) -> Tensor:
@@ -55,7 +55,7 @@ def ranker(
 ) -> Ranker:
     """Returns the ranker of a model as it is now; later changes of its weights do not count.
 
-    `correction`: log_counts and alpha of `corrected`. `strategy`: of the workers, if they share the item table.
+    `correction`: `log_counts` and `alpha` of `corrected`. `strategy`: the workers', if they share the item table.
     """
     added = None if correction is None else -penalties(*correction)
     if model.sharded is not None:
@@ -73,7 +73,7 @@ def ranker(
 def compare(ranker: Ranker, task: RankingTask, log_counts: np.ndarray) -> dict[float, float]:
     """Returns NDCG@10 for each of ALPHAS. The model scores the candidates only once.
 
-    `ranker` is that of the model without a correction; the task has popular candidates alone.
+    `ranker`: of the model without a correction. The task has popular candidates only, and not all items.
     """
     scores, candidates = ranker.candidate_scores(task)
     return {
@@ -83,5 +83,5 @@ def compare(ranker: Ranker, task: RankingTask, log_counts: np.ndarray) -> dict[f
 
 
 def best(curve: dict[float, float]) -> float:
-    """Returns the alpha of the best value of `compare`; the smallest one in a tie."""
+    """Returns the alpha with the best value of `compare`; in a tie the smallest."""
     return max(curve, key=curve.__getitem__)

@@ -17,10 +17,10 @@ from bert4rec_tf.foundation.progress import Progress
 from bert4rec_tf.foundation.types import Batch, Tensor
 
 BLOCK_ELEMENTS = 1 << 25
-"""Where all items must be scored at once, the [users, items] table of a batch has at most so many elements."""
+"""If all items must be scored at once, the [users, items] table of a batch has at most so many elements."""
 
 BATCH_SIZE = 1024
-"""Users of a batch, unless all items must be scored at once and are too many."""
+"""Users of a batch; fewer if all items must be scored at once and are too many."""
 
 Metrics = dict[str, dict[str, float]]
 """Protocol -> metric -> value."""
@@ -28,7 +28,7 @@ Metrics = dict[str, dict[str, float]]
 
 @dataclass(frozen=True, eq=False)
 class RankingTask:
-    """What a model is evaluated on: histories, their held-out items, and the items to rank those among.
+    """What a model is evaluated on: histories, their held-out items, and the candidates.
 
     Attributes:
         histories: the items before the held-out one, for all users of the data set.
@@ -36,7 +36,7 @@ class RankingTask:
         targets: [k] int32, their held-out items.
         negatives: protocol -> int32 [k, c], filled with 0 if there are fewer.
         all_items: whether to also rank the target among all items that are not in its history.
-        known: what "all items" leaves out, if that is more than the histories.
+        known: the items that ranking among all items leaves out; None for those of the histories.
     """
 
     histories: Sequences
@@ -69,15 +69,14 @@ class RankingTask:
         return np.concatenate([self.targets[rows, None], *(one[rows] for one in self.negatives.values())], axis=1)
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Returns in which columns of `candidates` the negatives of each protocol are."""
+        """Returns protocol -> int64 [c], the columns of `candidates` that have its negatives."""
         ends = np.cumsum([1, *(one.shape[1] for one in self.negatives.values())])
         return {name: np.arange(*places) for name, places in zip(self.negatives, itertools.pairwise(ends))}
 
     def seen(self, rows: np.ndarray) -> np.ndarray:
-        """Returns the items that full ranking leaves out: the distinct known items of each user, without the target.
+        """Returns the items that full ranking leaves out: the known items of each user, without the target.
 
-        Returns:
-            int32 [rows, width], ascending, with 0 in place of repeated items.
+        They are int32 [rows, width], ascending, with 0 in place of the target and of repeated items.
         """
         users, known = self.users[rows], self.known or self.histories
         lengths = known.lengths[users]
@@ -90,7 +89,7 @@ class RankingTask:
 
 @dataclass(frozen=True, eq=False)
 class Ranked:
-    """What ranking the targets of some users gave, by protocol.
+    """The result of ranking the targets of some users, by protocol.
 
     Attributes:
         ranks: int32 [k], 0 for the best.
@@ -107,22 +106,22 @@ class Ranked:
 
         Args:
             counts: int [n], how often each item is in the histories.
-            num_users: of the data.
+            num_users: the number of users in the data.
         """
         listed = {name: list_metrics(found[1:], counts, num_users) for name, found in self.listed.items()}
         return {name: {**metrics(found), **listed[name]} for name, found in self.ranks.items()}
 
 
 def rank_targets(scores: np.ndarray, candidates: np.ndarray) -> np.ndarray:
-    """Returns how many candidates beat the target in column 0, int64 [k]. A tie counts as beaten.
+    """Returns how many candidates beat the target in column 0, int64 [k]. In a tie, the target is beaten.
 
-    Takes float scores [k, 1 + c] of int32 candidates, 0 where there is none. Raises UserError if a score is NaN.
+    `scores`: float [k, 1 + c]. `candidates`: int32 [k, 1 + c], 0 for none. Raises UserError if a score is NaN.
     """
     return reaching(scores, candidates)[:, 1:].sum(axis=1)
 
 
 def reaching(scores: np.ndarray, candidates: np.ndarray) -> np.ndarray:
-    """Returns which candidates reach the score of the target in column 0, bool [k, 1 + c]. As `rank_targets`."""
+    """Returns which candidates reach the target's score, bool [k, 1 + c]. Arguments and errors as in `rank_targets`."""
     refuse_nan(np.isnan(scores[candidates > 0]).any())
     return (scores >= scores[:, :1]) & (candidates > 0)
 
@@ -134,8 +133,8 @@ class Ranker:
         score: (batch, candidates) -> scores, like `Recommender.score`.
         max_history: how many of the last items the model reads; None for all.
         batch_size: users per batch; fewer if all items must be scored at once and are many.
-        products: what `score` computes, if it does so by products: then all items are ranked in blocks, and `score`
-            is only asked for candidates.
+        products: if scores are products, what computes them for all items, block by block; `score` is then only
+            called for candidates.
     """
 
     def __init__(
@@ -164,17 +163,13 @@ class Ranker:
         """Ranks each target under every protocol, in one pass over the model.
 
         Args:
-            task: what to rank.
-            title: of the progress; None to show none.
-            share: (i, n) ranks every n-th batch from batch i on, and leaves the other ranks 0. So the sum over all
-                shares is what one call gives, to the bit.
-            listed: protocol -> int64 [n + 1]; counts there, with all items, in how many lists each item is (`ranked`).
+            title: the title of the progress; None to show none.
+            share: (i, n) ranks every n-th batch from batch i on, and leaves the other ranks 0. So the ranks of all n
+                shares add up to those of one call, to the bit.
+            listed: protocol -> int64 [n + 1]. If the task has all items, adds here in how many lists each item is
+                (`ranked`).
 
-        Returns:
-            Protocol -> int32 [k], 0 for the best.
-
-        Raises:
-            UserError: if a score is NaN.
+        Returns protocol -> int32 [k], 0 for the best. Raises UserError if a score is NaN.
         """
         ranks = {protocol: np.zeros(len(task.users), np.int32) for protocol in task.protocols}
         size = self.batch_size
@@ -195,9 +190,9 @@ class Ranker:
         return ranks
 
     def ranked(self, task: RankingTask, title: str | None = None) -> Ranked:
-        """Returns `ranks`, the numbers of candidates and what is listed.
+        """Returns the ranks, the numbers of candidates, and in how many lists each item is. The task has all items.
 
-        A list is the best LIST_LENGTH of what the target is ranked among, itself included. The task has all items.
+        A list is the best LIST_LENGTH of a target's candidates, itself included.
         """
         listed = {protocol: np.zeros(task.histories.num_items + 1, np.int64) for protocol in task.protocols}
         ranks = self.ranks(task, title, listed=listed)
@@ -208,9 +203,9 @@ class Ranker:
         return self.ranked(task).metrics(task.histories.counts()[1:], task.histories.num_users)
 
     def candidate_scores(self, task: RankingTask) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the scores of the target (column 0) and of every negative, and these items, both [k, 1 + c].
+        """Returns the scores of the target (column 0) and of every negative, float32 [k, 1 + c], and these items.
 
-        The item 0 stands where there is none.
+        The items are int32 [k, 1 + c], 0 for none.
         """
         candidates = task.candidates(slice(None))
         scores = np.empty(candidates.shape, np.float32)
@@ -252,14 +247,14 @@ class Ranker:
 
 
 def _sampled_ranks(task: RankingTask, reached: np.ndarray) -> dict[str, np.ndarray]:
-    """`reached`: which columns of `RankingTask.candidates` reach the target's score, bool [b, 1 + c]."""
+    """Returns protocol -> ranks, int64 [b]. `reached`: bool [b, 1 + c], `reaching` of `RankingTask.candidates`."""
     return {protocol: reached[:, places].sum(axis=1) for protocol, places in task.columns().items()}
 
 
 def _best_among(scores: Tensor, items: Tensor) -> Tensor:
-    """Returns the best of items, int32 [b, c] with 0 for none, by their scores [b, c]: int32 [b, LIST_LENGTH or c].
+    """Returns the best items, int32 [b, LIST_LENGTH or c], by scores [b, c]. `items`: int32 [b, c], 0 for none.
 
-    Among equal scores the earlier column wins, so a target in the last one loses, as in its rank.
+    In a tie the earlier column wins, so a target in the last one loses, as in its rank.
     """
     chosen = tf.where(items > 0, scores, tf.cast(-np.inf, scores.dtype))
     values, columns = tf.math.top_k(chosen, tf.minimum(LIST_LENGTH, tf.shape(items)[1]))

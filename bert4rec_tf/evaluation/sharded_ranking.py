@@ -1,7 +1,7 @@
 """Ranks targets with a model whose item table is sharded over the workers of a training.
 
 All workers rank the same task and get the same results. Each encodes its part of the users and scores the items that it
-holds. What the others hold counts as 0 there, so the sums of scores and counts are exact.
+holds. Items that it does not hold count as 0, so the sums of scores and counts over all workers are exact.
 """
 
 from collections.abc import Callable
@@ -20,14 +20,14 @@ from bert4rec_tf.models.sharded_table import ShardedTable, sum_of_all
 
 
 class ShardedProducts(Products):
-    """Products with the rows of this worker; what they give is then completed by the other workers.
+    """Products with the item rows of this worker. `complete` combines what all workers found.
 
-    Change no weight while they are in use.
+    Do not change weights while they are in use.
 
     Args:
-        model: gives the users' vectors.
-        table: its `sharded`.
-        strategy: of the workers, with one device each.
+        model: computes the users' vectors.
+        table: the model's `sharded`.
+        strategy: the workers', with one device each.
         added: float32 [n + 1], added to each item's score; None for nothing.
     """
 
@@ -71,9 +71,9 @@ class ShardedProducts(Products):
 
 
 def _best_of(items: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the best LIST_LENGTH of some lists, int32 and float32 [b, ...], which have LOWEST and 0 for none.
+    """Returns the LIST_LENGTH best items and their scores, int32 and float32 [b, LIST_LENGTH], of joined lists [b, l].
 
-    In a tie the smaller item wins, as it does on one machine.
+    No item is 0, with the score LOWEST. In a tie the smaller item wins, as it does on one machine.
     """
     order = tf.argsort(items, axis=1, stable=True)
     values, columns = tf.math.top_k(tf.gather(values, order, batch_dims=1), LIST_LENGTH)
@@ -93,7 +93,7 @@ def sharded_score(
 
 
 def _user_vectors(model: Recommender, table: ShardedTable, batch: Batch) -> tf.Tensor:
-    """Returns the vectors of all users of a batch, of whom every worker encodes some."""
+    """Returns the vectors of all users of a batch, float32 [b, d]. Every worker encodes some of them."""
     context, count = tf.distribute.get_replica_context(), tf.shape(batch["items"])[0]
     looked_up = table.look_up(model.rows_read(batch))
     number = context.replica_id_in_sync_group

@@ -1,4 +1,4 @@
-"""The functions of a SavedModel, which `service.Service` answers, and their inputs."""
+"""The functions of a SavedModel and their inputs. `service.Service` computes the answers."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from bert4rec_tf.foundation.graphs import graph
 from bert4rec_tf.models.recommender import Recommender
 
 NAMES = ("serving_default", "recommend", "score", "encode", "similar", "item_vectors")
-"""Of the functions. A model that cannot compare items lacks `similar`; one without vectors of items, `item_vectors`."""
+"""Names of the functions. A model that cannot compare items lacks `similar`; without item vectors, `item_vectors`."""
 
 HISTORIES = tf.TensorSpec([None, None], tf.string, name="histories")
 USERS = tf.TensorSpec([None], tf.string, name="users")
@@ -27,12 +27,12 @@ CHOICES = [
 
 
 def inputs_of_users(model: Recommender) -> list[tf.TensorSpec]:
-    """Returns the inputs that say whom a request is for."""
+    """Returns the inputs that say whom a request is for: HISTORIES, and USERS if the model has user embeddings."""
     return [HISTORIES, USERS] if model.has_user_embeddings else [HISTORIES]
 
 
 def functions_of(service: Any, model: Recommender, k: int, popularity_correction: float) -> dict[str, Callable]:
-    """Returns the functions by their names, in the order of NAMES. `k` and the correction are defaults of CHOICES."""
+    """Returns name -> function, in the order of NAMES. `k` and `popularity_correction` are defaults of CHOICES."""
     nothing = tf.zeros([1, 0], tf.string)
     defaults = {  # in the order of CHOICES
         "k": tf.constant(k),
@@ -61,7 +61,7 @@ def functions_of(service: Any, model: Recommender, k: int, popularity_correction
 
 
 def _function(answer: Callable, inputs: Sequence[tf.TensorSpec], **defaults: tf.Tensor) -> Callable:
-    """Returns a graph of `answer`, which takes the inputs in order. A caller may name them; some have defaults."""
+    """Returns a graph of `answer`. It takes the inputs in order or by name, and those in `defaults` may be left out."""
 
     def named(*given):
         return answer(*given)

@@ -1,4 +1,4 @@
-"""Users' histories in an export, so that a user's id is enough to recommend to them. Only NumPy."""
+"""Users' histories in an export: with them, a user's id is enough for a recommendation. Only NumPy."""
 
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,7 @@ class Histories:
         users: raw ids.
 
     Raises:
-        ValueError: if these do not fit together.
+        ValueError: if the splits do not fit the items and users.
     """
 
     def __init__(self, items: np.ndarray, splits: np.ndarray, users: list[str]) -> None:
@@ -40,7 +40,7 @@ class Histories:
 
     @cached_property
     def facts(self) -> dict[str, int]:
-        """What the model card says: the number of users, and of items of the longest history."""
+        """The model card's entries: the number of `users`, and the number of items in the `longest` history."""
         return {"users": len(self.users), "longest": int(np.diff(self.splits).max(initial=0))}
 
     @cached_property

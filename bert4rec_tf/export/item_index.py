@@ -1,6 +1,6 @@
-"""An index of an export's items for approximate search: lists of similar items, of which a search reads a few.
+"""An index of an export's items for approximate search: lists of similar items. A search reads only a few lists.
 
-faiss groups the items and reads the lists. Its own files could crash whoever reads one from a stranger, so the lists
+faiss groups the items and reads the lists. A malicious file in faiss' own format could crash its reader, so the lists
 are kept as plain arrays, which are checked before faiss gets them.
 """
 
@@ -20,16 +20,16 @@ EXACT, APPROXIMATE = SEARCHES = ("exact", "approximate")
 
 FIELDS = ("centroids", "sizes", "items", "rows", "probes", "k", "popularity_correction")
 K = 10
-"""The recall is measured on this many best items."""
+"""Recall is measured on this many best items."""
 
 SAMPLE, ROUNDS = 64, 10
-"""The centroids of the lists are computed from this many items per list, in this many rounds."""
+"""The lists' centroids are computed from this many items per list, in this many rounds."""
 
 BLOCK = 1 << 16
 HALF = np.float16
 
 Rows = Callable[[np.ndarray], np.ndarray]
-"""Items, int32 [m], to their rows, float32 [m, w]."""
+"""Items, int32 [m] -> their rows, float32 [m, w]: vectors, with the bias in the last column."""
 
 
 def needed() -> Any:
@@ -51,16 +51,16 @@ class ItemIndex:
     """The lists in memory.
 
     Args:
-        found: the arrays named in FIELDS: `centroids` float32 [c, w] and `sizes` int32 [c] of the lists; `items` int32
-            [n], list after list, with their `rows` float16 [n, w], each ending with its bias, lowered by the
-            `popularity_correction` of the export; the number of lists to read, `probes`; and the export's `k`.
+        found: the arrays named in FIELDS. Of the lists: `centroids` float32 [c, w], `sizes` int32 [c], `items` int32
+            [n], list after list, and the items' `rows` float16 [n, w]. A row ends with the item's bias, lowered by the
+            export's `popularity_correction`. `probes`: how many lists to read. `k`: the export's default.
 
     Attributes:
         probes: how many lists a search reads.
         k, popularity_correction: as above.
 
     Raises:
-        ValueError: if these do not fit together.
+        ValueError: if the arrays do not fit together.
         UserError: if faiss is not installed.
     """
 
@@ -93,10 +93,10 @@ class ItemIndex:
         return self._lists.ntotal
 
     def search(self, vectors: np.ndarray, k: int, probes: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the best items it finds, int64 [b, k], and their scores, float32 [b, k]; -1 where it finds no more.
+        """Returns the best items it finds, int64 [b, k], and their scores, float32 [b, k]. Missing items are -1.
 
-        `vectors`: float32 [b, d]. `k`: at least 1. `probes`: how many lists to read; None for as many as the export
-        says. Raises ValueError if the vectors are not as wide as its rows.
+        `vectors`: float32 [b, d]. `k`: at least 1. `probes`: how many lists to read; None for the export's number.
+        Raises ValueError if the vectors are not as wide as the rows.
         """
         asked = np.pad(vectors, [(0, 0), (0, 1)], constant_values=1)
         if asked.shape[1] != self._lists.d:
@@ -127,18 +127,18 @@ def make(
     k: int,
     popularity_correction: float,
 ) -> tuple[dict[str, np.ndarray], float]:
-    """Groups the items, and finds how many lists a search must read.
+    """Groups the items into lists, and finds how many lists a search must read.
 
     Args:
-        rows: gives the rows of items, the bias in the last column.
+        rows: returns the rows of items.
         num_items: n.
         wanted: the share of the best K items that a search must find.
-        vectors: float32 [q, d], of users, whom it is measured with.
-        best: their K best items, int32 [q, K].
+        vectors: float32 [q, d], of the users on whom the recall is measured.
+        best: these users' K best items by exact search, int32 [q, K]; all n if fewer.
         k, popularity_correction: the export's defaults.
 
     Returns:
-        The arrays of an `ItemIndex`, and its recall beside exact search.
+        The arrays of an `ItemIndex`, and its recall.
 
     Raises:
         UserError: if a row does not fit into float16, or faiss is not installed.

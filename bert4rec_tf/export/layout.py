@@ -1,4 +1,4 @@
-"""Names of the files in the folder of an exported model, and where it is."""
+"""Names of the files of an exported model, and how to find its folder."""
 
 from pathlib import Path
 
@@ -6,11 +6,11 @@ from bert4rec_tf.foundation.errors import UserError
 
 SAVED_MODEL = "saved_model"
 FORMATS = (SAVED_MODEL, "onnx", "litert")
-"""What a trained model can be exported as. Its folder in a work directory has that name too."""
+"""What a trained model can be exported as, and the names of these exports' folders in a work directory."""
 
 FLOAT, HALF = DTYPES = ("float32", "float16")
-"""The types that a SavedModel may keep its rows of items and users in. float16 and not bfloat16: it is eight times as
-exact for as many bytes, and trained rows are far from its limits."""
+"""The types of a SavedModel's rows of items and users. float16 is eight times as exact as bfloat16, and trained rows
+are far from its limits."""
 
 MODEL = "saved_model.pb"
 """A folder is a SavedModel if it holds this file."""
@@ -31,10 +31,9 @@ CONFIG = "config.json"
 
 
 def model_folder(path: Path) -> Path:
-    """Returns the SavedModel in a work directory; any other folder as it is.
+    """Returns the SavedModel's folder in a work directory, or any other folder as it is.
 
-    Raises:
-        UserError: if the work directory has no SavedModel.
+    Raises UserError if the work directory has no SavedModel.
     """
     if (path / MODEL).exists() or not (path / CONFIG).exists():
         return path
@@ -46,7 +45,7 @@ def model_folder(path: Path) -> Path:
 def check_model(path: Path) -> None:
     """Raises UserError unless `path` is a SavedModel or a work directory that has one.
 
-    A command calls it before it imports TensorFlow, which takes seconds.
+    Commands call it before they import TensorFlow, which takes seconds.
     """
     file = model_folder(path) / MODEL
     if not file.exists():

@@ -1,4 +1,4 @@
-"""What a SavedModel is asked to hold, and to answer by default."""
+"""What a SavedModel holds beside the model, and its defaults."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ QUERIES = 256
 
 @dataclass(frozen=True, eq=False)
 class IndexRequest:
-    """Asks for an index for approximate search: the share of the best items to find, and histories to measure it on."""
+    """Asks for approximate search that finds the share `recall` of the best items of the users in `sequences`."""
 
     recall: float
     sequences: Sequences
@@ -30,7 +30,7 @@ class IndexRequest:
         item_index.check_recall("recall", self.recall)
 
     def vectors(self, model: "Recommender") -> np.ndarray:
-        """Returns the vectors of the users that it is measured on, float32 [q, d]."""
+        """Returns the vectors of the users on whom the recall is measured, float32 [q, d]."""
         chosen = np.sort(np.random.default_rng(0).permutation(self.sequences.num_users)[:QUERIES])
         width = max(1, min(int(self.sequences.lengths[chosen].max()), model.max_history or 1))
         items, lengths = self.sequences.last(chosen, width)
@@ -45,11 +45,11 @@ class ExportOptions:
     Attributes:
         k: default number of items to return; a model with fewer items returns all.
         popularity_correction: default of this input of `recommend`, and what `serving_default` uses: items are ranked
-            by score - popularity_correction * log(count + 1). For `runs.exporting` also CHOOSE: the alpha that
+            by score - popularity_correction * log(count + 1). `runs.exporting` also takes CHOOSE, the alpha that
             `evaluate` chose.
-        histories: of users, to recommend to them by their ids; None for none.
-        dtype: of the rows of items and users: FLOAT, or HALF for half the size (`export.products`).
-        index: None for no index for approximate search.
+        histories: users' histories, to recommend to users by their ids; None for none.
+        dtype: type of the rows of items and users: FLOAT, or HALF for half the size (`export.products`).
+        index: what the index for approximate search must do; None for no index.
 
     Raises:
         UserError: for a k below 1, a popularity correction that is negative or not finite, another dtype, or an index

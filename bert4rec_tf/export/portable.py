@@ -1,4 +1,4 @@
-"""Exports for other runtimes: an encoder and a scorer as ONNX or LiteRT files, with the vocabulary."""
+"""Exports a model for other runtimes: an encoder and a scorer as ONNX or LiteRT files, with the vocabulary."""
 
 import importlib
 import logging
@@ -20,7 +20,7 @@ from bert4rec_tf.foundation.types import Tensor
 from bert4rec_tf.models.recommender import Recommender
 
 TOLERANCE = 1e-4
-"""How much the exported file's outputs may differ from TensorFlow's, absolute and relative."""
+"""How much an exported file's outputs may differ from TensorFlow's, absolute and relative."""
 
 OPSET = 18
 NEEDED = {"onnx": ("onnx", "onnxruntime", "tf2onnx"), "litert": ("ai_edge_litert",)}
@@ -43,7 +43,7 @@ def export(
     The encoder takes `items` (int32 [b, n], item numbers, oldest first, right-padded with 0), `lengths` (int32 [b])
     and, if the model has user embeddings, `users` (int32 [b], user numbers). It returns `vectors`, float32 [b, d]. The
     scorer takes `vectors` and returns `scores`, float32 [b, num_items]; these are log-probabilities if the model
-    computes logits. ONNX files take any b and n. In LiteRT files b is 1 and n is the model's maximum length.
+    computes logits. ONNX files take any b and n. In LiteRT files b is 1 and n is the model's `max_history`.
 
     Args:
         model: a trained model, in float32.
@@ -54,7 +54,7 @@ def export(
         card: further entries of the model card.
 
     Raises:
-        ValueError: if the items or the users are not as many as the model's.
+        ValueError: if there are more or fewer ids than the model has items or users.
         UserError: for another format, a missing package, a folder that holds other files, or outputs that do not match
             TensorFlow's.
     """
@@ -135,7 +135,7 @@ def _to_onnx(function: Part, model: Recommender) -> bytes:
 def _to_litert(function: Part, model: Recommender) -> bytes:
     module = tf.Module()
     module.weights, module.function = [weight.value for weight in model.weights], function
-    # The interpreter needs a signature to name inputs and outputs; only a SavedModel provides one.
+    # The interpreter needs a signature to name inputs and outputs, and only a SavedModel has one.
     with tempfile.TemporaryDirectory() as scratch:
         tf.saved_model.save(module, scratch, signatures=function)
         return tf.lite.TFLiteConverter.from_saved_model(scratch).convert()

@@ -1,4 +1,4 @@
-"""The best items by products of vectors, for catalogues of any size: block by block, in float32 or float16."""
+"""Finds the best items by products of vectors, block by block, in catalogues of any size, in float32 or float16."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -17,18 +17,14 @@ from bert4rec_tf.foundation.types import Tensor
 from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender
 
 BLOCK_SCORES, FEWEST_ROWS, MOST_ROWS = 1 << 22, 1 << 10, 1 << 16
-"""Numbers in a block of scores, and the limits of the items in it. They are small enough for the cache."""
+"""A block has about BLOCK_SCORES scores, few enough for the cache, of FEWEST_ROWS to MOST_ROWS items."""
 
 Adjust = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Changes scores [b, e - s] of the items s to e - 1, given s and e."""
+"""(scores [b, e - s] of items s to e - 1, s, e) -> changed scores."""
 
 
 class HalfRows:
-    """A table in float16. Models read its rows in float32, in the way they read those of a variable.
-
-    Raises:
-        UserError: if a value does not fit into float16.
-    """
+    """A table in float16, from which models gather rows in float32. Raises UserError for a value beyond float16."""
 
     dtype = tf.float32
 
@@ -39,19 +35,20 @@ class HalfRows:
             raise UserError(f"`dtype` must be float32 for rows beyond float16, as of {table.path}. Received: {HALF}")
 
     def sparse_read(self, indices: Tensor, name: str | None = None) -> tf.Tensor:
-        """Returns some rows. `tf.gather` calls it."""
+        """Returns the rows `indices` in float32. `tf.gather` calls it."""
         return tf.cast(ranking.rows_of(self.variable, indices), tf.float32, name=name)
 
 
 @contextlib.contextmanager
 def half_rows(model: Recommender) -> Iterator[list[tf.Variable]]:
-    """Within it, the model reads its tables of items and users from copies in float16.
+    """Inside the block, the model reads its tables of items and users from copies in float16.
 
     Yields:
-        The variables that the model reads, the copies among them.
+        The variables that the model then reads, including the copies.
 
     Raises:
-        UserError: for a model whose scores are not products of such tables.
+        UserError: if the model's scores are not products with rows of items, it reads features, or a value does not fit
+            into float16.
     """
     if model.score_products() is None or model.features:
         raise UserError(
@@ -74,9 +71,9 @@ def half_rows(model: Recommender) -> Iterator[list[tf.Variable]]:
 
 
 class ItemRows:
-    """The rows and biases of all items of a model with `score_products`, which are read anew in every call.
+    """The rows and biases of all items of a model with `score_products`. Every call reads them anew.
 
-    Scores are <vector, row> + bias, and only the best are kept.
+    A score is <vector, row> + bias.
     """
 
     def __init__(self, model: Recommender) -> None:
@@ -101,16 +98,16 @@ class ItemRows:
         is_logits: bool = False,
         is_cosine: bool = False,
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Returns the k best items, int32 [b, k], their scores, and the log-normalisers of all scores, float32 [b, 1].
+        """Returns the k best items, int32 [b, k], their scores, float32 [b, k], and log-normalisers, float32 [b, 1].
 
-        Among equal scores the first item wins. What is missing is PAD with the score HIDDEN.
+        Among equal scores the first item wins. If there are fewer than k items, the rest is PAD with the score HIDDEN.
 
         Args:
             vectors: float32 [b, d].
             k: int32 [].
             hidden: int32 [b, any], items that must not be returned; PAD for none.
-            adjust: what is done to the scores of the ranking, after the log-normalisers are computed.
-            is_logits: whether these are needed; else they are 0.
+            adjust: changes the scores before they are ranked, but not the log-normalisers.
+            is_logits: whether to compute the log-normalisers: the log-sum-exp of all scores, which are logits. Else 0.
             is_cosine: leave out the bias, and divide by the lengths of the rows.
         """
         rows, bias = self._read()

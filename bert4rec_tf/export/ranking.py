@@ -11,7 +11,7 @@ HIDDEN = -float("inf")
 """The score of items that must not be returned."""
 
 BLOCK_ELEMENTS = 1 << 26
-"""Rows are processed in blocks whose tables have at most so many elements."""
+"""Rows are processed in blocks whose tables have at most this many elements."""
 
 
 def in_blocks(function: Callable[[Tensor], Tensor], rows: Tensor, width: Tensor, dtypes: tuple) -> tuple[Tensor, ...]:
@@ -20,8 +20,8 @@ def in_blocks(function: Callable[[Tensor], Tensor], rows: Tensor, width: Tensor,
     Args:
         function: row numbers, int32 [r] -> tensors [r, any].
         rows: int32 [m], all row numbers.
-        width: elements per row of the function's largest table, int32 [].
-        dtypes: of the function's results.
+        width: int32 [], elements per row of the function's largest table.
+        dtypes: types of the function's results.
 
     Returns:
         The function's results for all rows, each [m, any].
@@ -54,7 +54,7 @@ def best(scores: Tensor, items: Tensor | None, k: Tensor) -> tuple[tf.Tensor, tf
 
 
 def hide(scores: Tensor, items: Tensor) -> tf.Tensor:
-    """Sets the scores of some items to HIDDEN. `scores`: [r, n], of all items; `items`: int32 [r, h], 0 for none."""
+    """Sets the scores [r, n] of `items`, int32 [r, h], to HIDDEN. Column i - 1 is item i; item 0 stands for none."""
     places = tf.where(items != PAD)
     columns = tf.cast(tf.gather_nd(items, places), tf.int64) - 1
     indices = tf.stack([places[:, 0], columns], axis=1)
@@ -62,7 +62,7 @@ def hide(scores: Tensor, items: Tensor) -> tf.Tensor:
 
 
 def rows_of(variable: tf.Variable, indices: Tensor) -> tf.Tensor:
-    """Returns rows of a variable. After `tf.gather` of the variable, TensorFlow copies it whole at every read."""
+    """Returns rows of a variable. A `tf.gather` of the variable itself would make later reads copy it whole."""
     return tf.gather(tf.convert_to_tensor(variable), indices)
 
 
@@ -74,8 +74,8 @@ def unique(items: Tensor) -> tf.Tensor:
 
 
 def contained(items: Tensor, others: Tensor) -> tf.Tensor:
-    """Returns which items, int32 [r, c], are among `others` of the same row, int32 [r, h]: bool [r, c]."""
-    # One column more, because there may be none; no item has this number.
+    """Returns which `items`, int32 [r, c], are among the `others`, int32 [r, h], of their row: bool [r, c]."""
+    # An extra column, because there may be none; no item has this number.
     one_more = [[0, 0], [0, 1]]
     ordered = tf.sort(tf.pad(others, one_more, constant_values=tf.int32.max), axis=1)
     places = tf.searchsorted(ordered, tf.pad(items, one_more))[:, :-1]

@@ -35,22 +35,22 @@ def export(
 ) -> float | None:
     """Writes a SavedModel that recommends items for raw histories and needs nothing but TensorFlow.
 
-    Its signatures are `serving_default`, `recommend`, `score` and `encode`, and `similar` and `item_vectors` where the
-    model can compare items; docs/serving.md describes them. They take and return raw ids. Unknown ids are skipped and
-    counted.
+    Its signatures are `serving_default`, `recommend`, `score` and `encode`; `similar` if the model can compare items;
+    and `item_vectors` if items have vectors (docs/serving.md). They take and return raw ids. Unknown ids are skipped
+    and counted.
 
     Args:
         model: a trained model.
-        vocabulary: its items. If no counts are known, all items are equally popular.
+        vocabulary: its items. If all their counts are 0, all items are equally popular.
         folder: written atomically (`files.replace_directory`); replaces an older SavedModel.
-        options: what it holds and answers by default.
+        options: what it holds beside the model, and its defaults.
         users: raw ids of the users with embeddings, in the model's order.
         counts: int64 [n], how often each item occurs in what the model was trained on, for the popularity correction;
             None for the vocabulary's counts.
         card: further entries of the model card.
 
     Returns:
-        The recall of the index beside exact search; None without an index.
+        The recall of the index, compared with exact search; None without an index.
 
     Raises:
         ValueError: if the items or the users are not as many as the model's.
@@ -93,7 +93,7 @@ def export(
 
 
 def _save(service: Service, aside: Path, folder: Path) -> None:
-    """Writes into the folder `aside`. `folder` is what an error names."""
+    """Writes the service into the folder `aside`. Raises UserError, which names `folder`."""
     try:
         with without_gradients():
             tf.saved_model.save(service, str(aside), signatures=service.functions)
@@ -115,10 +115,10 @@ def model_facts(model: Recommender) -> dict[str, Any]:
 
 
 def files_of_ids(model: Recommender, vocabulary: Vocabulary, users: Sequence[str] | None) -> dict[str, bytes]:
-    """Returns the files of the raw ids of a model's items and, if it has embeddings of them, users, by their names.
+    """Returns file name -> content, with the raw ids of the items and, if the model has user embeddings, the users.
 
     Raises:
-        ValueError: if they are not as many as the model's.
+        ValueError: if there are more or fewer ids than the model has items or users.
         UserError: for an id that is not valid in UTF-8.
     """
     if vocabulary.num_items != model.num_items:
@@ -155,7 +155,7 @@ def refuse_other_content(folder: Path, known: str = MODEL) -> None:
 
 
 def _log_shares(counts: np.ndarray) -> np.ndarray:
-    """Returns the logarithm of each item's share of all actions, float32 [n]. Without counts all shares are equal.
+    """Returns the logarithm of each item's share of all actions, float32 [n]. If all counts are 0, shares are equal.
 
     An item without actions gets the lowest finite number: it ranks last, but it is not hidden.
     """

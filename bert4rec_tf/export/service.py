@@ -32,8 +32,8 @@ class EncodedRequest(NamedTuple):
 
     Attributes:
         vectors: float32 [b, d], zeros for cold users.
-        cold: bool [b], users of whom the model knows nothing, who get the most popular items: unknown users if it has
-            user embeddings and serves no strangers, else those without a known item.
+        cold: bool [b], users of whom the model knows nothing, who get the most popular items. These are users without a
+            known item; but if the model has user embeddings and serves no strangers, unknown users.
         seen: int32 [b, s], the items of the histories, padded with 0.
         unknown: int32 [b], how many raw ids of each history are unknown.
     """
@@ -50,7 +50,7 @@ class Service(tf.Module):
     Args:
         model: a trained model.
         items: file of raw ids, line i for item i.
-        log_shares: float32 [n], the scores of all items for cold users.
+        log_shares: float32 [n], the items' scores for cold users.
         log_counts: float32 [n], log(count + 1) of every item, for the popularity correction.
         k: default number of items to return, at most n.
         popularity_correction: default of this input, at least 0 and finite.
@@ -93,11 +93,11 @@ class Service(tf.Module):
 
     @property
     def functions(self) -> dict[str, Callable]:
-        """Its functions by their names."""
+        """Name -> function, for those of NAMES that the model has."""
         return {name: getattr(self, name) for name in NAMES if hasattr(self, name)}
 
     def item_index(self, recall: float, vectors: np.ndarray) -> tuple[dict[str, np.ndarray], float]:
-        """Returns what `item_index.make` makes of the items. Raises UserError if scores are no products."""
+        """Returns what `item_index.make` returns, by users' `vectors`. Raises UserError if scores are not products."""
         if self._item_rows is None:
             raise UserError("An index needs a model that scores by products of vectors, and this one does not")
         item_rows, corrected = self._item_rows, self._correction(tf.constant(self._default_correction))
@@ -135,11 +135,11 @@ class Service(tf.Module):
         return EncodedRequest(tf.where(cold[:, None], tf.zeros_like(vectors), vectors), cold, items, unknown)
 
     def _items_of(self, raw: Tensor) -> tf.Tensor:
-        """Returns the item numbers of raw ids, int32 of the same shape, 0 for unknown ids."""
+        """Returns the item numbers of raw ids, int32 of the same shape; 0 for unknown ids."""
         return tf.cast(self._numbers.lookup(raw), tf.int32) + 1
 
     def encode_for(self, *whom: Tensor) -> dict[str, Tensor]:
-        """Returns the `vectors`, float32 [b, d]."""
+        """Returns the `vectors`, float32 [b, d], and each history's number of `unknown` ids, int32 [b]."""
         encoded = self._encode(*whom)
         return {"vectors": tf.cast(encoded.vectors, tf.float32), "unknown": encoded.unknown}
 
@@ -152,7 +152,7 @@ class Service(tf.Module):
         candidates: Tensor,
         popularity_correction: Tensor,
     ) -> dict[str, Tensor]:
-        """Returns the best `items`, string [b, k], and the `scores` they are ranked by, float32 [b, k].
+        """Returns the best `items`, string [b, k], their `scores`, float32 [b, k], and `unknown`, as `encode_for`.
 
         Args:
             whom: raw histories, string [b, any], and raw users, string [b], if the model has user embeddings.
@@ -160,8 +160,7 @@ class Service(tf.Module):
             exclude_seen: [] bool, whether to leave out the items of the histories.
             exclude: string [b or 1, any], further items to leave out.
             candidates: string [b or 1, any], the items to rank; all items for a row without candidates.
-            popularity_correction: [] float32, at least 0 and finite; the scores are lowered by it times
-                log(count + 1).
+            popularity_correction: [] float32, at least 0 and finite; scores are lowered by this x log(count + 1).
         """
         encoded = self._encode(*whom)
         number = tf.shape(encoded.vectors)[0]
@@ -242,7 +241,7 @@ class Service(tf.Module):
         return self._names.lookup(tf.cast(items, tf.int64) - 1)
 
     def _correction(self, strength: Tensor) -> Callable[..., Tensor]:
-        """Returns a function that lowers scores, float32 [r, c], by `strength` times log(count + 1) [r or none, c]."""
+        """Returns a function that lowers scores, float32 [r, c], by `strength` x log(count + 1), [r, c] or [c]."""
         message = "`popularity_correction` must be at least 0 and finite. Received:"
         is_valid = tf.math.is_finite(strength) & (strength >= 0)
         with tf.control_dependencies([tf.debugging.Assert(is_valid, [message, strength])]):
@@ -257,20 +256,20 @@ class Service(tf.Module):
         return corrected
 
     def _lists(self, raw: Tensor) -> Callable[[Tensor], Tensor]:
-        """Returns a function of row numbers that gives the items of those rows of `raw`, int32 [r, any].
+        """Returns a function: row numbers, int32 [r] -> the item numbers in these rows of `raw`, int32 [r, any].
 
-        `raw` holds raw ids, string [b or 1, any]; a single row counts for every request.
+        `raw`: raw ids, string [b or 1, any]. A single row counts for every row of the request.
         """
         items = self._items_of(raw)
         return lambda rows: tf.gather(items, tf.minimum(rows, tf.shape(items)[0] - 1))
 
     @property
     def _width(self) -> int:
-        """How many scores are computed at once per row if all items are ranked."""
+        """How many scores per row are computed at once if all items are ranked."""
         return self._num_items if self._item_rows is None else min(FEWEST_ROWS, self._num_items)
 
     def _width_of(self, encoded: EncodedRequest, candidates: Tensor) -> Tensor:
-        """Returns how many elements scoring the candidates needs per row."""
+        """Returns how many elements per row scoring the candidates needs, int32 []."""
         rows_of_table = tf.shape(candidates)[1] * encoded.vectors.shape[1]
         return tf.maximum(rows_of_table, self._width) if self._scores_are_logits else rows_of_table
 
@@ -296,7 +295,7 @@ class Service(tf.Module):
         return items, scores - tf.where(cold, 0.0, normalisers)
 
     def _normalisers(self, vectors: Tensor, scores: Tensor | None = None) -> tf.Tensor:
-        """Returns what to subtract from the scores of all items, if they are known, float32 [r, 1]; 0 if not logits."""
+        """Returns log-normalisers, float32 [r, 1], 0 if scores are no logits. `scores`: of all items, if computed."""
         if not self._scores_are_logits:
             return tf.zeros([tf.shape(vectors)[0], 1])
         if self._item_rows is not None:
@@ -305,7 +304,7 @@ class Service(tf.Module):
         return tf.reduce_logsumexp(scores, axis=1, keepdims=True)
 
     def _scores_of(self, encoded: EncodedRequest, rows: Tensor, items: Tensor) -> tf.Tensor:
-        """Returns the scores of some items, int32 [r, c], HIDDEN for 0: float32 [r, c]."""
+        """Returns the scores of `items`, int32 [r, c]: float32 [r, c], HIDDEN for item 0."""
         vectors = tf.gather(encoded.vectors, rows)
         scores = tf.cast(self._score_vectors(vectors, items), tf.float32) - self._normalisers(vectors)
         scores = tf.where(tf.gather(encoded.cold, rows)[:, None], ranking.rows_of(self._log_shares, items), scores)
@@ -313,7 +312,7 @@ class Service(tf.Module):
 
 
 def _rows(name: str, raw: Tensor, number: Tensor) -> tf.Tensor:
-    """Returns `raw`, string [b or 1, any], after checking that it has one row or as many as `histories`."""
+    """Returns `raw`, string [any, any], after checking that it has one row or `number` rows."""
     height = tf.shape(raw)[0]
     message = f"`{name}` must have 1 row, or as many as `histories`. Rows received:"
     with tf.control_dependencies([tf.debugging.Assert((height == 1) | (height == number), [message, height])]):

@@ -28,7 +28,7 @@ _PARTIAL_NAME = re.compile(
     r"\.(?P<name>.+?)\.(?P<owner>(?P<pid>\d+)(-(?P<host>\w+)-\w+)?)(\.(?P<part>new|old))?\.partial"
 )
 ABANDONED_SECONDS = 24 * 3600
-"""After this time, a temporary file of another machine, whose processes cannot be seen, is taken to be left behind."""
+"""Another machine's temporary file counts as left behind after this time: its processes cannot be seen."""
 
 UNREADABLE = (OSError, EOFError, zlib.error)
 """The exceptions that reading a file, plain or `.gz`, can raise."""
@@ -73,7 +73,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def writing(path: Path | Url) -> Iterator[None]:
-    """Makes a UserError of an OSError inside the block."""
+    """Turns an OSError raised inside the block into a UserError that names `path`."""
     try:
         yield
     except OSError as error:
@@ -207,15 +207,15 @@ def is_leftover(path: Path) -> bool:
 def remove_partials(folder: Path, of: str | None = None) -> None:
     """Deletes the temporary files and folders of killed processes, not those of processes that still run.
 
-    Finishes a replacement that was killed between its two renames (`replace_directory`). `of`: the file or folder that
-    they were to become; None for all, and then only while `folder` is locked.
+    Finishes a replacement that was killed between its two renames (`replace_directory`). `of`: the name of the file or
+    folder that they were to become; None for all names, which is safe only while `folder` is locked.
     """
     if isinstance(folder, Url):
         return
     left = [path for path in folder.glob(f".*{PARTIAL}") if not _belongs_to_another(path)]
     if of is not None:
         left = [path for path in left if (name := _PARTIAL_NAME.fullmatch(path.name)) and name["name"] == of]
-    left.sort(reverse=True)  # Deletes old folders first: a new one that is beside an old one is always complete.
+    left.sort(reverse=True)  # Old folders are deleted first, so a new one beside an old one is always complete.
     for path in left:
         _put_in_place(path)
     for path in left:
@@ -238,7 +238,7 @@ def _put_in_place(new: Path) -> None:
 
 
 def _belongs_to_another(path: Path) -> bool:
-    """Whether the name of a temporary file or folder has the id of another process that still runs."""
+    """Whether another process may still write a temporary file; on another machine, it may for ABANDONED_SECONDS."""
     name = _PARTIAL_NAME.fullmatch(path.name)
     if name is not None and name["host"] not in (None, host()):
         with contextlib.suppress(OSError):
@@ -249,8 +249,8 @@ def _belongs_to_another(path: Path) -> bool:
 class FolderLock:
     """A lock on a folder. The system releases it when the process ends, even if the process is killed.
 
-    A folder in a store has an owner (`foundation.owners`). Locking creates the folder, and removes the temporary files
-    of killed processes. The lock is reentrant; entering it again removes nothing.
+    In a store, the lock is an `owners.Owner`. Locking creates the folder, and removes the temporary files of killed
+    processes. The lock is reentrant; entering it again removes nothing.
 
     `busy`: error message if another process has the lock; None to wait for that process.
     """
@@ -280,7 +280,7 @@ class FolderLock:
 def take(lock: Owner | filelock.BaseFileLock, path: Path, waiting: str, busy: str | None = None) -> None:
     """Takes a lock on `path`. If another process has it, warns with the text `waiting`, and waits.
 
-    If there is a text `busy`, it raises a UserError with that instead of waiting.
+    With a text `busy`, raises a UserError with this text instead.
     """
     with writing(path):
         try:

@@ -1,7 +1,7 @@
 """Graphs made from Python functions.
 
-This package branches and loops over tensors by `tf.cond` and `tf.while_loop` alone. So TensorFlow need not rewrite its
-functions first (AutoGraph), nor those of Keras that they call, and a run begins sooner.
+This package branches and loops over tensors only with `tf.cond` and `tf.while_loop`. So AutoGraph need not rewrite its
+functions, nor those of Keras that they call, and a run begins sooner.
 """
 
 import contextlib
@@ -13,19 +13,19 @@ from typing import Any
 import tensorflow as tf
 
 graph = functools.partial(tf.function, autograph=False)
-"""`tf.function`, of the function as it stands."""
+"""`tf.function` without AutoGraph."""
 
 plain = tf.autograph.experimental.do_not_convert
-"""Marks a function for `tf.data`, which takes it as it stands."""
+"""Marks a function that `tf.data` calls: AutoGraph then leaves it as it is."""
 
 _only_values = contextvars.ContextVar("_only_values", default=False)
 
 
 @contextlib.contextmanager
 def without_gradients() -> Iterator[None]:
-    """Within it, functions of `with_gradient` are traced as plain ones, for models that only serve.
+    """Inside the block, functions made by `with_gradient` are traced without gradients, for models that only serve.
 
-    Whoever loads a SavedModel with custom gradients keeps them, and with them all graphs of the model, for ever.
+    The custom gradients of a SavedModel are never freed once it is loaded, and they keep all its graphs in memory.
     """
     token = _only_values.set(True)
     try:

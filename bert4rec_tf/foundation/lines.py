@@ -1,4 +1,4 @@
-"""Texts of a file with one per line, in the file's bytes and not as Python objects."""
+"""The lines of a file as texts, kept in the file's bytes and not as Python objects."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ END = b"\n"
 
 
 def encoded(text: str) -> bytes:
-    """Returns a text as UTF-8. One that is not valid there keeps its bytes, so it equals no text of a file."""
+    """Returns a text as UTF-8. Bytes escaped as surrogates become bytes again; other surrogates, invalid UTF-8."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:  # half a letter, which JSON can write
@@ -17,13 +17,10 @@ def encoded(text: str) -> bytes:
 
 
 class Lines(Sequence[str]):
-    """Texts without line breaks, each different. One becomes an object only when it is asked for.
+    """Different texts without line breaks. A text becomes a Python object only when it is asked for.
 
-    Args:
-        content: UTF-8, each text followed by a line break.
-
-    Raises:
-        ValueError: if the last line break is missing, or the content is not UTF-8 (UnicodeDecodeError).
+    `content`: UTF-8, each text followed by a line break. Raises ValueError if the last line break is missing, or the
+    content is not UTF-8 (UnicodeDecodeError).
     """
 
     def __init__(self, content: bytes) -> None:
@@ -36,14 +33,14 @@ class Lines(Sequence[str]):
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> "Lines":
-        """Returns texts that are objects as lines."""
+        """Makes lines of texts."""
         return cls("".join(f"{text}\n" for text in texts).encode())
 
     def __len__(self) -> int:
         return len(self._begins) - 1
 
     def bytes_of(self, row: int) -> bytes:
-        """Returns a text, from 0, as UTF-8."""
+        """Returns text number `row`, from 0, as UTF-8."""
         return self.content[self._begins[row] : self._begins[row + 1] - 1]
 
     def __getitem__(self, row: Any) -> Any:
@@ -60,7 +57,7 @@ class Lines(Sequence[str]):
         return self.content.startswith(line) or END + line in self.content
 
     def contained(self, texts: Iterable[str]) -> np.ndarray:
-        """Returns which of some texts are there, bool. Ask for many at once: each call reads the whole content."""
+        """Returns whether each of `texts` is there, bool [texts]. Ask for many at once: each call reads all content."""
         import pyarrow  # `data.sequences` needs NumPy alone.
         from pyarrow import compute
 

@@ -1,4 +1,4 @@
-"""Reads and writes `.npz` files. Damage is detected; no pickle."""
+"""Reads and writes `.npz` files without pickle, and detects damage."""
 
 import io
 import struct
@@ -31,7 +31,7 @@ def write(path: Path, arrays: Mapping[str, np.ndarray], compressed: bool = False
 
 @dataclass(frozen=True)
 class Pieces:
-    """An array of this dtype and shape that comes in pieces with some of its rows each, in order."""
+    """An array of this dtype and shape, given as pieces of consecutive rows."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -54,7 +54,7 @@ def write_pieces(path: Path, arrays: Mapping[str, np.ndarray | Pieces]) -> None:
 
 
 def mapped(path: Path) -> dict[str, np.ndarray]:
-    """Returns the arrays of an uncompressed file, which the system reads from the disk where they are used.
+    """Returns the arrays of an uncompressed file as memory maps, read from the disk when they are used.
 
     A file in a store is copied first. Checksums are not verified. Raises CorruptFileError if the file is missing or
     cannot be read.

@@ -1,4 +1,4 @@
-"""Who writes: the names of processes, and locks in stores, which know no other."""
+"""Names for processes that write, and locks for stores, which have none of their own."""
 
 import contextlib
 import hashlib
@@ -14,10 +14,10 @@ from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.stores import Url
 
 BEAT_SECONDS = 10.0
-"""How often an owner says that it still works."""
+"""Seconds between an owner's signs of life."""
 
 SILENT_SECONDS = 60.0
-"""After this time without a word, an owner is taken to be dead."""
+"""After this time without a sign of life, an owner is taken to be dead."""
 
 POLL_SECONDS = 1.0
 
@@ -27,12 +27,12 @@ def host() -> str:
 
 
 def writer() -> str:
-    """Returns a new name for what is being written: process, machine and a random part. No two writers share one."""
+    """Returns a new name for a writer: process, machine and a random part. No two writers share one."""
     return f"{os.getpid()}-{host()}-{secrets.token_hex(4)}"
 
 
 def is_running(process: int) -> bool:
-    """Returns whether a process of this machine runs."""
+    """Returns whether the process of this machine with this id runs."""
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
@@ -43,12 +43,12 @@ def is_running(process: int) -> bool:
 
 
 class Owner:
-    """A lock of several machines: an object in a store that is created only if it is absent.
+    """A lock shared by several machines: an object in a store that is created only if it is absent.
 
-    It has the interface of `filelock.FileLock`, and is reentrant. While it is held, a thread writes a new number into
-    the object. An object whose number stays the same is left behind by a killed process, and is replaced. Clocks of
-    several machines are not compared. Two processes that replace it at the same moment may both go on, as may one that
-    was stopped for long; both then write the same bytes, because a run decides them.
+    It has the interface of `filelock.FileLock`, and is reentrant. While it is held, a thread keeps writing new numbers
+    into the object. If the number stays the same, a killed process left the object behind, and it is replaced. The
+    machines' clocks are not compared. Two processes may both go on if they replace the object at the same moment, or if
+    one was stopped for long. Both then write the same bytes, because a run decides them.
     """
 
     def __init__(self, url: Url) -> None:

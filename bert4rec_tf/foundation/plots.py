@@ -14,7 +14,7 @@ def available() -> bool:
 
 
 def plot_curve(path: Path, curve: Sequence[dict[str, float]], title: str) -> None:
-    """Plots the loss and the validation metrics over the steps of `training.trainer.State.curve`."""
+    """Writes a PNG of the loss and the validation metrics by step. `curve`: as `training.trainer.State.curve`."""
     from matplotlib.figure import Figure
 
     steps = [row["step"] for row in curve]
@@ -36,7 +36,7 @@ def plot_curve(path: Path, curve: Sequence[dict[str, float]], title: str) -> Non
 
 
 def plot_ranked(path: Path, counts: Mapping[str, np.ndarray], title: str) -> None:
-    """Plots counts of actions on logarithmic axes. `counts`: name -> counts in descending order; one panel each."""
+    """Writes a PNG of counts of actions on logarithmic axes. `counts`: name of a panel -> counts, descending."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 4), layout="constrained")

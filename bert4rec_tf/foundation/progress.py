@@ -13,14 +13,14 @@ STEP_LINES, TRANSFER_LINES = 30.0, 10.0
 """Seconds between two lines if there is no terminal."""
 
 BAR = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
-"""Without tqdm's own estimate, which counts the first step."""
+"""A bar's format, without tqdm's own estimate, which counts the first step."""
 
 
 @dataclass(eq=False)
 class Progress:
     """Shows the progress of work of `total` steps, of which `initial` were done before.
 
-    `later`: at most so many steps of the same length follow in later work.
+    `later`: how many steps of the same length may follow in a second training.
     """
 
     title: str

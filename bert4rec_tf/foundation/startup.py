@@ -53,15 +53,15 @@ def end(message: str) -> NoReturn:
 
 
 KEPT_MEMORY = {"TF_CPU_ALLOCATOR_USE_BFC": "true", "TF_CPU_BFC_MEM_LIMIT_IN_MB": str(1 << 30)}
-"""Lets TensorFlow keep the memory of large tensors for the next ones, up to 1 PB, which is to say without a limit.
-Otherwise it goes back to the system after every operation, and new pages take up to two fifths of a training step."""
+"""Lets TensorFlow keep the memory of large tensors for the next ones, up to 1 PB, so without a limit.
+Otherwise the memory goes back to the system after every operation, and new pages take up to 40 % of a step."""
 
 
 def import_tensorflow() -> None:
     """Imports TensorFlow without its start-up messages, which no setting turns off. A failed import shows them.
 
-    Its warnings, of which most are for its own developers, are turned off too. Sets KEPT_MEMORY, which TensorFlow reads
-    at its first operation.
+    Its warnings are turned off too; most are for its own developers. Sets KEPT_MEMORY, which TensorFlow reads at its
+    first operation.
     """
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     for name, value in {"TF_CPP_MIN_LOG_LEVEL": "3", **KEPT_MEMORY}.items():
@@ -78,7 +78,7 @@ def import_tensorflow() -> None:
 
 @contextlib.contextmanager
 def stderr_in(file: BinaryIO) -> Iterator[None]:
-    """Writes to a file what the block, and processes started in it, write to standard error."""
+    """Redirects the standard error of the block, and of processes started in it, to a file."""
     stderr = os.dup(2)
     os.dup2(file.fileno(), 2)
     try:

@@ -1,7 +1,7 @@
 """Files in stores: object stores (`s3://`, `gs://`), `hdfs://` and all else that fsspec knows.
 
-A `Url` has the methods of a `Path` that this package uses, so most code takes either. `files.expanded_path` tells the
-two apart. What can only read files on this machine, such as TensorFlow, reads a `LocalCopy`.
+A `Url` has the methods of a `Path` that this package uses, so most code takes either. `files.expanded_path` makes
+either from a text. Code that can only read local files, such as TensorFlow, reads a `LocalCopy`.
 """
 
 import contextlib
@@ -24,13 +24,13 @@ OWNER = ".owner"
 """The object that says who writes in a folder (`foundation.owners`)."""
 
 BEGUN = ".partial"
-"""The object that is in a folder while it is replaced, and stays if that fails."""
+"""The object that marks a folder while it is replaced. It stays if that fails."""
 
 READ_AHEAD = 8 << 20
 """Bytes per request while a file is read."""
 
 FILE_SYSTEMS = ("dbfs", "file", "ftp", "hdfs", "local", "sftp", "smb", "ssh", "webhdfs")
-"""Stores in which half a file can be seen. They can rename, so a file is written aside. An object appears whole."""
+"""Stores in which a half-written file can be seen. So it is written under another name and then renamed."""
 
 ATTEMPTS = 3
 
@@ -54,7 +54,7 @@ def _file_system(scheme: str, text: str) -> Any:
 
 @contextlib.contextmanager
 def _as_os_errors(url: "Url") -> Iterator[None]:
-    """Makes an OSError, which callers expect of a file, of whatever a store raises."""
+    """Turns whatever a store raises into an OSError, as callers expect of a file."""
     try:
         yield
     except FileNotFoundError as error:
@@ -92,17 +92,17 @@ class Url:
 
     @property
     def _root(self) -> str:
-        """The URL's bucket or host."""
+        """The URL up to its bucket or host: `s3://bucket`."""
         scheme, _, rest = self.text.partition("://")
         return f"{scheme}://{rest.partition('/')[0]}"
 
     @property
     def _place(self) -> str:
-        """What the store calls this."""
+        """The path of this file or folder as fsspec takes it."""
         return self._store._strip_protocol(self.text)
 
     def _ask(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """Calls a method of the store for this place. Whatever it raises becomes an OSError."""
+        """Calls a method of the store for this path. Whatever it raises becomes an OSError."""
         with _as_os_errors(self):
             return getattr(self._store, method)(self._place, *arguments, **options)
 
@@ -138,12 +138,12 @@ class Url:
     resolve = absolute
 
     def mkdir(self, **options: Any) -> None:
-        """Creates the folder and its parents where folders can be empty."""
+        """Creates the folder and its parents, except in object stores, which have no empty folders."""
         if self._scheme in FILE_SYSTEMS:
             self._ask("makedirs", exist_ok=True)
 
     def rmdir(self) -> None:
-        """Does nothing: an object store has no empty folders."""
+        """Does nothing, even in FILE_SYSTEMS, where an empty folder stays."""
 
     def exists(self) -> bool:
         return self._ask("exists")
@@ -164,18 +164,18 @@ class Url:
         return iter([self / name for name in sorted(names)])
 
     def glob(self, pattern: str) -> Iterator["Url"]:
-        """Yields the files and folders in this one whose names match; there may be no such folder."""
+        """Yields the files and folders in this one whose names match; none if there is no such folder."""
         with contextlib.suppress(FileNotFoundError):
             yield from (path for path in self.iterdir() if fnmatch.fnmatchcase(path.name, pattern))
 
     def matches(self) -> list["Url"]:
-        """Returns the files that match this URL, which is a pattern."""
+        """Returns the files that match this URL as a pattern."""
         found = self._ask("glob", detail=True)
         before = self.text.removesuffix(self._place)
         return [Url(before + place) for place, facts in found.items() if facts["type"] == "file"]
 
     def listing(self) -> dict[str, str]:
-        """Returns the files in this folder and below by their names in it, with what changes when they change."""
+        """Returns path in this folder -> a text that changes when the file does, for all files, also in subfolders."""
         try:
             found = self._ask("find", detail=True)
         except FileNotFoundError:
@@ -184,7 +184,6 @@ class Url:
         return {name: stamp for name, stamp in stamps.items() if PurePosixPath(name).name not in ("", BEGUN, OWNER)}
 
     def open(self, mode: str = "rb") -> BinaryIO:
-        """Opens the file for reading."""
         file = self._ask("open", mode, block_size=READ_AHEAD)
         return cast(BinaryIO, io.BufferedReader(_Reader(self, file), io.DEFAULT_BUFFER_SIZE))
 
@@ -204,7 +203,7 @@ class Url:
             self._ask("rm", recursive=True)
 
     def create(self, content: bytes) -> None:
-        """Writes a new object. Raises FileExistsError if there is one, also if it was written at the same moment."""
+        """Writes a new object. Raises FileExistsError if there is one, even one written at the same moment."""
         self._ask("pipe_file", content, mode="create")
 
     def write_bytes(self, content: bytes) -> None:
@@ -212,7 +211,7 @@ class Url:
 
     @contextlib.contextmanager
     def replaced(self) -> Iterator[Path]:
-        """Yields a local path to write to, and uploads it when the block ends without an error, as a whole."""
+        """Yields a local path to write to. When the block ends without an error, the file there replaces this one."""
         with tempfile.TemporaryDirectory() as scratch:
             yield Path(scratch, self.name)
             self._upload(Path(scratch, self.name))
@@ -233,7 +232,7 @@ class Url:
     def replaced_folder(self, last: str | None = None) -> Iterator[Path]:
         """Yields a local folder to fill, which replaces this one when the block ends without an error.
 
-        The file `last` is deleted first and uploaded last: with it, the folder is complete.
+        The file `last` is deleted first and uploaded last, so a folder that has it is complete.
         """
         with tempfile.TemporaryDirectory() as scratch:
             local = Path(scratch, self.name)
@@ -284,9 +283,9 @@ class _Reader(io.RawIOBase):
 class LocalCopy:
     """The files of a folder, on this machine.
 
-    `folder` is where they lie: the folder itself, or a copy of one in a store. `names`: of the files to copy; None for
-    all, of one moment. A copy is deleted when this object is no longer used. Raises OSError if a file cannot be read,
-    and UserError if the folder changes all the time.
+    The attribute `folder` is the given folder or, if that is in a store, a local copy, which is deleted with this
+    object. `names`: the files to copy; None for all, as they are at one moment. Raises OSError if a file cannot be
+    read, and UserError if the folder keeps changing meanwhile.
     """
 
     def __init__(self, folder: Path | Url, names: Sequence[str] | None = None) -> None:

@@ -21,22 +21,22 @@ LOSS_EPSILON = 1e-5
 """Added to the number of masked positions that the loss is divided by, as in the original."""
 
 PASSING_SHARE = 0.25
-"""What `initial_layers=identity` adds to the layer before the softmax. GELU bends values of this size little."""
+"""Share of the identity that `initial_layers=identity` adds before the softmax. GELU is almost linear there."""
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
 class BERT4Rec(FeatureRecommender):
     """The model of section 3, as the authors' program computes it.
 
-    Rows of the item table: 0 padding, 1 .. n items, n + 1 the mask token, then `num_extra_rows` that only an imported
-    original needs. All rows take part in the softmax, as in the original.
+    Rows of the item table: 0 is padding, 1 .. n are items, n + 1 is the mask token. Then follow `num_extra_rows`, which
+    only an imported checkpoint of the authors needs. All rows take part in the softmax, as in the original.
 
     Args:
         num_items: n.
         settings: the architecture; or give single fields of it by name (`Recommender`).
-        num_extra_rows: further rows of the table.
-        dtype: the policy of the model and all its layers; "mixed_bfloat16" computes in bfloat16, keeps float32 weights,
-            and still gives float32 scores and losses.
+        num_extra_rows: rows after the mask token's.
+        **options: as for `Recommender`. With `dtype="mixed_bfloat16"` the model computes in bfloat16, keeps float32
+            weights, and gives float32 scores and losses.
 
     Raises:
         ValueError: for a size that is too small, or a setting out of its range.
@@ -85,9 +85,9 @@ class BERT4Rec(FeatureRecommender):
         """Sets the initial item vectors; with `initial_layers=identity`, also lets them pass through the layers.
 
         The identity is added to the random weights of the value and output layers of every attention, and PASSING_SHARE
-        of it to the layer before the softmax. So a new model's masked position holds about the mean of the history's
-        vectors, and its scores rank the items near to them first. With random weights alone, next to nothing of the
-        history arrives there. The paper does not have this.
+        of it to the layer before the softmax. So before training, the masked position holds about the mean of the
+        history's vectors, and the items nearest to it rank first. With random weights alone, almost nothing of the
+        history reaches the masked position. The paper does not have this.
         """
         super().initialise(sequences)
         if self.settings.initial_layers == "identity":
@@ -135,7 +135,7 @@ class BERT4Rec(FeatureRecommender):
     def embed(
         self, items: Tensor, training: bool = False, users: Tensor | None = None, table: Tensor | None = None
     ) -> Tensor:
-        """Returns h^0, [b, n, d]: item, position, token type and user vectors, layer norm, dropout."""
+        """Returns h^0, [b, n, d]: the item, user, token type and position vectors, with layer norm and dropout."""
         hidden = gather(self.item_table() if table is None else table, items)
         if self.has_user_embeddings and users is not None:
             hidden = hidden + self.vectors_of_users(users)[:, None]
@@ -161,7 +161,7 @@ class BERT4Rec(FeatureRecommender):
         Args:
             items: int32 [b, n], n <= N; 0 is padding, n + 1 the mask token.
             users: int32 [b], if the model reads users; None for strangers.
-            table: `item_table()`, if it is computed already.
+            table: `item_table()`, if already computed.
 
         Returns:
             H^L, [b, n, d]; with `return_attention` also the probabilities [b, h, n, n] (query, key) of each block.
@@ -175,13 +175,13 @@ class BERT4Rec(FeatureRecommender):
         return (hidden, attention) if return_attention else hidden
 
     def training_loss(self, batch: Batch) -> Tensor:
-        """The Cloze loss (equation 8, averaged over the batch's masked positions as in the original).
+        """Returns the Cloze loss: equation 8, averaged over the batch's masked positions as in the original.
 
         Only the real masked positions reach the output layer; with `static_shapes`, all slots do.
 
         Args:
             batch: masked `items [b, n]`, and `mask_positions` and `mask_targets` [b, p], whose unused slots have
-                target 0; `users [b]` if the model reads users; `draw [b, 2]` for a loss of SAMPLED.
+                target 0; `users [b]` if the model reads users; `draw [b, 2]` for a SAMPLED loss.
         """
         table = self.training_table(batch)
         groups = [batch] if self.static_shapes else by_length(batch, LENGTH_GROUPS)
@@ -196,7 +196,7 @@ class BERT4Rec(FeatureRecommender):
         return losses.table_cross_entropy(self.head.transform(masked), table, bias, targets, weights)
 
     def _masked_states(self, batch: Batch, table: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the hidden states [m, d] at m slots of a batch, and their targets [m]."""
+        """Returns the hidden states [m, d] at a batch's masked positions (`training_loss`), and their targets [m]."""
         hidden = self.encode(batch["items"], training=True, users=batch.get("users"), table=table)
         if self.static_shapes:
             masked = tf.gather(hidden, batch["mask_positions"], batch_dims=1)
@@ -207,13 +207,13 @@ class BERT4Rec(FeatureRecommender):
         return masked, tf.gather_nd(batch["mask_targets"], slots)
 
     def loss_weight(self, batch: Batch) -> Tensor:
-        """Returns the number of real masked positions and the original's epsilon, float32 []."""
+        """Returns the number of real masked positions plus the original's epsilon, float32 []."""
         return tf.reduce_sum(tf.cast(batch["mask_targets"] > 0, tf.float32)) + LOSS_EPSILON
 
     def masked_history(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Returns the test input (section 3.6), the last N - 1 items and the mask token, and the position of that.
+        """Returns the test input (section 3.6): the last N - 1 items, then the mask token.
 
-        They are int32 [b, n + 1], n + 1 <= N, and int32 [b].
+        It is int32 [b, n + 1] with n + 1 <= N. Also returns the positions of the mask tokens, int32 [b].
         """
         history, kept = last_items_in_order(batch, self.max_history)
         history = tf.pad(history, [[0, 0], [0, 1]])

@@ -30,7 +30,7 @@ class BprMf(Recommender):
         return {"context": 0, "num_negatives": 1, "popular": self.settings.negatives == "popular"}
 
     def training_loss(self, batch: Batch) -> Tensor:
-        """BPR-Opt, the mean over the batch. `batch`: `users [b]`, `targets` and `negatives` [b, 1]."""
+        """Returns the mean of BPR-Opt, l2 included. `batch`: `users [b]`, `targets` and `negatives` [b, 1]."""
         pair = tf.concat([batch["targets"], batch["negatives"]], axis=1)
         scores = self.score(batch, pair)
         loss = losses.bpr(scores[:, 0], scores[:, 1:])

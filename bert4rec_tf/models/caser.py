@@ -50,8 +50,7 @@ class Caser(Recommender):
         return {option: getattr(self.settings, name) for option, name in names.items()}
 
     def training_loss(self, batch: Batch) -> Tensor:
-        """Binary cross-entropy (equation 12): its mean over targets, plus its mean over negatives, plus the l2 penalty
-        of the authors' optimizer.
+        """Returns binary cross-entropy (equation 12), the mean over targets plus the mean over negatives, and l2.
 
         `batch`: `users [b]`, `items [b, L]`, `lengths [b]`, `targets [b, T]` and `negatives [b, c]`.
         """
@@ -70,9 +69,9 @@ class Caser(Recommender):
         return self.output_rows, self.bias
 
     def _state(self, batch: Batch, training: bool = False) -> Tensor:
-        """Returns [b, 2 d]: the convolutions' output for the last L items, and the user's embedding."""
+        """Returns [b, 2 d]: the network's output for the last L items, then the user's embedding."""
         users = tf.convert_to_tensor(batch["users"])
-        # TensorFlow cannot convolve an image without rows, so there is one more if there is none.
+        # TensorFlow cannot convolve a batch without rows, so an empty batch gets one.
         last = tf.pad(last_items(batch, self.max_history), [[0, tf.cast(tf.size(users) == 0, tf.int32)], [0, 0]])
         image = tf.gather(self.items, last) * tf.cast(last > 0, self.items.dtype)[:, :, None]
         vertical = tf.einsum("bld,lf->bfd", image, self.vertical)

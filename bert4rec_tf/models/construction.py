@@ -35,15 +35,13 @@ def new_model(
     features: Mapping[str, Features] | None = None,
     shard: tuple[int, int] | None = None,
 ) -> Recommender:
-    """Returns a run's model with new weights, drawn with the run's seed.
+    """Returns a run's model with new weights, drawn with its seed. Raises UserError if the run uses missing features.
 
-    `shard`: the number of this worker and of all, if each holds its rows of the item table; None for whole tables.
-
-    Raises:
-        UserError: if the settings use features that are not there.
+    `shard`: this worker's number and the number of workers, if each holds its rows of the item table; None if the model
+    holds them all.
     """
     keras.utils.set_random_seed(run.seed)
-    # Keras' own names count the models that the process has made, and would be in the export's bytes.
+    # Without a name, Keras would number the models of the process, and the number would be in the export's bytes.
     kind, options = MODELS[run.model], dict[str, Any](name=run.model)
     if has_user_embeddings(run):
         options["num_users"] = num_users
@@ -52,10 +50,10 @@ def new_model(
     features = features or {}
     check_features(run, features)
     options["features"] = {name: features[name] for name in run.features_used}
-    if shard is not None:  # Before the scope, in which all workers get the values of the first.
+    if shard is not None:  # Before the scope, which gives all workers the values of the first.
         width, stddev = run.architecture.hidden_dim, getattr(run.architecture, "initializer_stddev", None)
-        seed = keras.initializers.GlorotUniform().seed  # the first that this model draws, for whatever initializer
-        is_masked = run.model == MASKED_MODEL  # which has a mask token, and biases
+        seed = keras.initializers.GlorotUniform().seed  # the first one drawn, as for a whole table
+        is_masked = run.model == MASKED_MODEL  # only this model has a mask token and biases
         options["sharded"] = ShardedTable(num_items + 1 + is_masked, width, stddev, seed, *shard, has_bias=is_masked)
     with strategy.scope() if strategy else contextlib.nullcontext():
         return kind(num_items, run.architecture, **options)

@@ -1,4 +1,4 @@
-"""Vectors of features: those of a row's values, averaged (`data.features`)."""
+"""Models that read features: an item's or user's vector includes the mean of the vectors of its feature values."""
 
 import dataclasses
 from typing import ClassVar
@@ -17,14 +17,14 @@ from bert4rec_tf.models.sharded_table import NUMBERS, ROWS, Rows, gather
 from bert4rec_tf.nn import sampling
 
 NEVER = -1e9
-"""Added to a score that must not count: of what attention must not see, and of what is no item."""
+"""Added to scores that must not count: of keys that attention must not see, and of rows that are no items."""
 
 
 def feature_means(vectors: Tensor, features: Features, before: int = 0, after: int = 0) -> tf.Tensor:
-    """Returns the mean of the vectors, float [v, d], of each row's values; 0 without a value.
+    """Returns the mean vector of each row's feature values, float [before + rows + after, d].
 
-    This is the product S F of a sparse matrix, whose rows hold 1 / (number of values), and the vectors F: float
-    [before + rows + after, d], with rows of zeros before and after.
+    A row without values is 0, and so are the rows added `before` and `after`. This is the product S F of a sparse
+    matrix S, whose rows hold 1 / (number of values), and `vectors` F, float [v, d].
     """
     rows = len(features.lengths)
     owners = np.repeat(np.arange(rows), features.lengths)
@@ -37,11 +37,11 @@ def feature_means(vectors: Tensor, features: Features, before: int = 0, after: i
 
 
 class FeatureRecommender(Recommender):
-    """A model that can read features of items and users, and users themselves (`AttentionSettings`).
+    """A model that can read features of items and users, and the users themselves (`AttentionSettings`).
 
     Attributes:
-        own_items: the items' own vectors, padding and special tokens among them; with `use_item_features=alone`, only
-            the rows that are no items.
+        own_items: the items' own vectors, including padding and special tokens; with `use_item_features=alone`, only
+            those of padding and special tokens.
     """
 
     serves_strangers: ClassVar[bool] = True
@@ -49,7 +49,7 @@ class FeatureRecommender(Recommender):
     own_items: keras.Variable
 
     def add_items(self, name: str, rows: int, width: int, initializer: str | keras.Initializer) -> keras.Variable:
-        """Makes `own_items`; `rows` counts all items."""
+        """Makes and returns `own_items`. `rows`: of the whole item table, special tokens included."""
         if self.settings.use_item_features == ALONE:
             self.own_items = self.add_table(name, rows - self.num_items, width, initializer, of=None)
         else:
@@ -57,9 +57,9 @@ class FeatureRecommender(Recommender):
         return self.own_items
 
     def add_feature_vectors(self, width: int, *initializers: str | keras.Initializer) -> None:
-        """Makes the vectors of users and features. Call it last, so that all other weights are drawn as without them.
+        """Makes the vectors of users and features. Call it last: then all other weights are drawn as without them.
 
-        `initializers`: of the users, the items' features and the users' features.
+        `initializers`: of the users, the items' features and the users' features, in this order.
         """
         rows = {name: len(features.names) for name, features in self.features.items()}
         if self.settings.user_embedding:
@@ -70,14 +70,14 @@ class FeatureRecommender(Recommender):
         )
 
     def adapt(self, sequences: Sequences) -> None:
-        """Notes the items that training never sees. Pushed down as negatives, they would never be recommended."""
+        """With item features, notes the items that training never sees. As negatives, they would be pushed down."""
         if self.settings.use_item_features != NO:
             self._unseen = np.flatnonzero(sequences.counts()[1:] == 0) + 1
 
     def initialise(self, sequences: Sequences) -> None:
-        """If the settings say so, gives items their `cooccurrence_vectors`, scaled to the deviation of the random ones.
+        """With `initial_vectors=cooccurrence`, sets these vectors, scaled to the standard deviation of the random ones.
 
-        Items without a neighbour keep their rows, and so do padding and special tokens.
+        Items without a neighbour keep their random vectors, and so do padding and special tokens.
         """
         if self.settings.initial_vectors != "cooccurrence":
             return
@@ -88,19 +88,19 @@ class FeatureRecommender(Recommender):
             self.own_items.assign(rows)
 
     def without_unseen(self, rows: int) -> np.ndarray:
-        """Returns what is added to the scores of a training, float32 [rows]: NEVER for items that it never sees."""
+        """Returns what to add to training scores, float32 [rows]: NEVER for items that training never sees, else 0."""
         added = np.zeros(rows, np.float32)
         added[self._unseen] = NEVER
         return added
 
     def sample(self, seeds: Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the items that a loss of `SAMPLED` draws for a batch, and how often each is expected (`draw`)."""
+        """Draws a batch's sample of items for a SAMPLED loss. Returns what `sampling.draw` returns."""
         settings = self.settings
         how = settings.negative_sampling if settings.loss == SAMPLED_SOFTMAX else "uniform"
         return sampling.draw(seeds[0], settings.shared_negatives, self.num_items, how)
 
     def rows_read(self, batch: Batch) -> Tensor:
-        """Those of the histories; of a training batch, also those of targets and sample."""
+        """Returns the rows of the histories and, for a training batch, of its targets and sample."""
         read = [batch[name] for name in ("items", "targets", "mask_targets") if name in batch]
         if "draw" in batch:
             read.append(self.sample(batch["draw"])[0])
@@ -115,13 +115,14 @@ class FeatureRecommender(Recommender):
         weights: Tensor,
         seeds: Tensor,
     ) -> tf.Tensor:
-        """The weighted sum of a loss of `SAMPLED` over targets, which share one sample of the items.
+        """Returns the weighted sum of a SAMPLED loss over targets, float []. The targets share one sample of the items.
 
-        Only the rows of targets and sample are read, so the cost does not grow with the number of items.
+        Only the rows of the targets and the sample are read, so the cost does not grow with the number of items.
 
         Args:
             states, targets, weights: float [t, d], int32 [t] and float [t].
-            table, bias: float [rows, d], from `training_table`, and float [rows]; None for 0.
+            table: float [rows, d], from `training_table`.
+            bias: float [rows]; None for no bias.
             seeds: int64 [b, 2], the same in each row (`data.examples.batches.with_draws`).
         """
         settings = self.settings
@@ -137,9 +138,9 @@ class FeatureRecommender(Recommender):
         return tf.reduce_sum(weights * sampling.gbce(positives, negatives, hits, self.num_items, settings.calibration))
 
     def item_table(self) -> Tensor:
-        """Returns E = T + S F, float [rows, d]: own vectors T and the means of the features' vectors F.
+        """Returns E = T + S F, float [rows, d]: the items' own vectors T plus the means of their features' vectors F.
 
-        Compute it once per step: that costs about what reading the vectors of all entries does.
+        Call it once per step: with features, it reads the vector of every feature value of every item.
         """
         use, own = self.settings.use_item_features, self.own_items
         if use == NO:
@@ -151,9 +152,9 @@ class FeatureRecommender(Recommender):
         return tf.concat([own[:1], feature_means(self.item_feature_vectors, features), *special], axis=0)
 
     def training_table(self, batch: Batch) -> Tensor | Rows:
-        """Returns `item_table()`; as a variable, of which TensorFlow reads single rows, if the loss reads few.
+        """Returns the item table that a batch's loss reads: `item_table()`, or the looked-up rows of a sharded table.
 
-        Of a sharded table, the rows that were looked up for the batch.
+        If the loss reads few rows, this is the variable itself, of which TensorFlow reads only those rows.
         """
         if self.sharded is not None:
             return Rows(batch[NUMBERS], batch[ROWS][0])
@@ -161,7 +162,7 @@ class FeatureRecommender(Recommender):
         return self.own_items.value if reads_few else self.item_table()
 
     def user_table(self) -> Tensor:
-        """Returns the users' own vectors, the means of their features' vectors, or the sums of both, float [m, d]."""
+        """Returns the users' own vectors, the means of their features' vectors, or the sum of both, float [m, d]."""
         if self.user_feature_vectors is None:
             return self.own_users
         means = feature_means(self.user_feature_vectors, self.features[USER_FEATURES])
@@ -175,7 +176,7 @@ class FeatureRecommender(Recommender):
 
 
 def folded(model: Recommender) -> Recommender:
-    """Returns a model with the same scores that needs no features: the means are added to its tables once."""
+    """Returns a model with the same scores that needs no features: their means are already part of its tables."""
     if not model.features:
         return model
     settings = dataclasses.replace(

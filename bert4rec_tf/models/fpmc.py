@@ -32,7 +32,7 @@ class Fpmc(Recommender):
         return {"context": 1, "num_negatives": 1, "popular": self.settings.negatives == "popular"}
 
     def training_loss(self, batch: Batch) -> Tensor:
-        """S-BPR, the mean over the batch. `batch`: `users [b]`, `items [b, 1]`, `targets` and `negatives` [b, 1]."""
+        """Returns the mean of S-BPR, l2 included. `batch`: `users [b]`; `items`, `targets` and `negatives` [b, 1]."""
         pair = tf.concat([batch["targets"], batch["negatives"]], axis=1)
         scores = self.score(batch, pair)
         used = [part[:, None] for part in self._context(batch)]
@@ -50,7 +50,7 @@ class Fpmc(Recommender):
         return tf.add_n([scores_of(part, table, None, candidates, self.num_items) for part, table in parts])
 
     def item_vectors(self) -> Tensor:
-        """Returns [of_users ; of_last], [n, 2 d]: what meets the user and the last item."""
+        """Returns [I ; J], [n, 2 d]: the item vectors that meet the user and the last item."""
         return tf.concat([self.of_users[1:], self.of_last[1:]], axis=1)
 
     def _context(self, batch: Batch) -> tuple[Tensor, Tensor]:

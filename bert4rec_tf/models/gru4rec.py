@@ -23,10 +23,10 @@ def elu_of_half(scores: Tensor):
 
 
 ACTIVATIONS = {"linear": tf.identity, "tanh": tf.tanh, "elu-0.5": elu_of_half}
-"""Functions of the scores in the loss. All are increasing, so ranks do not depend on them."""
+"""Name -> function applied to the scores in the loss. All are increasing, so ranks do not depend on them."""
 
 LENGTH_CUTS = (1 / 2, 7 / 8)
-"""Where a batch sorted by length is cut: after the last step of each part, only the longer rows go on."""
+"""Where a batch sorted by length is cut into parts. After the last step of a part, only the longer rows go on."""
 
 PIECE = 128
 """Targets per piece of the loss. Larger pieces are no faster, and leave more of the last piece empty."""
@@ -36,9 +36,9 @@ PIECE = 128
 class GRU4Rec(Recommender):
     """Item embeddings, GRU and output embeddings, trained with TOP1 against the other targets of the batch.
 
-    Trained with back-propagation through up to `max_length` steps, as the authors advise for long histories, and not on
-    session-parallel batches: the negatives of a step are the other users' targets at the same step. A longer history
-    becomes several examples. The reset gate acts before the recurrent product, as in the authors' program.
+    Training does not use session-parallel batches. It back-propagates through up to `max_length` steps, as the authors
+    advise for long histories; a longer history becomes several examples. The negatives of a step are the other users'
+    targets at the same step. The reset gate acts before the recurrent product, as in the authors' program.
     """
 
     settings_type: ClassVar = GRU4RecSettings
@@ -70,19 +70,19 @@ class GRU4Rec(Recommender):
         return {option: getattr(self.settings, name) for option, name in names.items()} | {"whole": True}
 
     def states(self, items: Tensor, training: bool = False) -> Tensor:
-        """Returns [b, n, d]: the state after each item of `items [b, n]`. Padding is on the right and read last."""
+        """Returns the state after each item of `items [b, n]`, right-padded: [b, n, d]."""
         return self.output_dropout(self._outputs(items, None, training), training=training)
 
     def _outputs(self, items: Tensor, state: Tensor | None, training: bool) -> Tensor:
-        """Returns the GRU's outputs [b, n, d] for `items [b, n]`, from `state [b, d]` (None: zeros) on."""
+        """Returns the GRU's outputs [b, n, d] for `items [b, n]`, starting from `state [b, d]` (None: zeros)."""
         hidden = self.input_dropout(tf.gather(self.items, items), training=training)
         if items.shape[1] == 0:  # Outside a graph, Keras' loop wants a step.
             return hidden
         return self.gru(hidden, initial_state=state)
 
     def training_loss(self, batch: Batch) -> Tensor:
-        """The mean of the loss over all steps. `batch`: `items` and `targets` [b, n] and, with extra negatives,
-        `shared [b, s]`."""
+        """Returns the mean loss over all steps. `batch`: `items` and `targets` [b, n], and `shared [b, s]` if the
+        settings have extra negatives."""
         rows = tf.shape(batch["items"])[0]
         parts = [self._columns(states, targets, rows) for states, targets in self._spans(batch)]
         columns = [tf.concat(pieces, axis=0) for pieces in zip(*parts)]
@@ -92,7 +92,7 @@ class GRU4Rec(Recommender):
         return tf.math.divide_no_nan(total, self.loss_weight(batch))
 
     def _spans(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields states [b, n, d] and targets [b, n] of a few spans of steps, each for the rows that reach it.
+        """Cuts the steps into a few spans. Yields the states [b, n, d] and targets [b, n] of the rows that reach each.
 
         Most histories are far shorter than the longest, so this saves work on padding. With `static_shapes`, one span
         has all steps.
@@ -117,8 +117,8 @@ class GRU4Rec(Recommender):
             begin_row, begin = end_row, end
 
     def _columns(self, states: Tensor, targets: Tensor, width: Tensor) -> list[Tensor]:
-        """Returns targets [t], states [t, d], scores of the targets [t] and of all targets of the step [t, width], and
-        which of them are others. `states`: [b, n, d] with b <= width."""
+        """Returns targets [t], states [t, d], scores of the targets [t], scores of all targets of the same step
+        [t, width], and which of these are of other rows, bool [t, width]. `states`: [b, n, d] with b <= width."""
         states, targets = tf.transpose(states, [1, 0, 2]), tf.transpose(targets)
         outputs, biases = tf.gather(self.output_rows, targets), tf.gather(self.bias, targets)
         scores = tf.matmul(states, outputs, transpose_b=True) + biases[:, None, :]

@@ -1,7 +1,7 @@
 """Initial item vectors from the histories: items that stand near each other begin with vectors near each other.
 
-A truncated SVD of the positive pointwise mutual information of items (Levy & Goldberg, NeurIPS 2014, for words). It
-takes seconds, and training begins where random vectors take many epochs to arrive.
+They are a truncated SVD of the items' positive pointwise mutual information (Levy & Goldberg, NeurIPS 2014, for words).
+This takes seconds. From random vectors, training takes many epochs to get there.
 """
 
 import numpy as np
@@ -14,16 +14,16 @@ WINDOW, DECAY = 10, 0.7
 """Items up to WINDOW places apart count as near; each further place counts DECAY times as much."""
 
 SMOOTHING = 0.75
-"""Half of each item's probability is smoothed by this power, so that rare items do not get the largest values."""
+"""The power that smooths the items' probabilities, so that rare items do not get the largest values."""
 
 OVERSAMPLING, ROUNDS = 16, 4
-"""Further columns, and rounds of multiplication, of the randomised SVD (Halko et al., 2011)."""
+"""Extra columns, and power iterations, of the randomised SVD (Halko et al., 2011)."""
 
 
 def cooccurrence_vectors(sequences: Sequences, width: int) -> np.ndarray:
-    """Returns float32 [n + 1, width]: a vector for each item, zeros for padding and for items without a neighbour.
+    """Returns a vector for each item, float32 [n + 1, width]; zeros for padding and for items without a neighbour.
 
-    If there are fewer items than columns, the last columns are zeros.
+    If n + 1 is below `width`, the last columns are zeros.
     """
     matrix, size = _mutual_information(sequences), sequences.num_items + 1
     columns = min(width + OVERSAMPLING, size)
@@ -34,7 +34,7 @@ def cooccurrence_vectors(sequences: Sequences, width: int) -> np.ndarray:
     values, vectors = np.linalg.eigh(inner.astype(np.float64))
     kept = np.argsort(-np.abs(values), kind="stable")[:width]
     found = np.zeros((size, width), np.float32)
-    rows = np.unique(matrix.indices[:, 0])  # rounding must not give the others a direction
+    rows = np.unique(matrix.indices[:, 0])  # rounding must not give the other rows a direction
     found[rows, : len(kept)] = (basis[rows] @ vectors[:, kept]) * np.sqrt(np.abs(values[kept]))
     return found
 

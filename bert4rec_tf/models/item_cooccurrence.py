@@ -1,4 +1,4 @@
-"""Item co-occurrence: items that stood near the last ones in other histories. Only counted, and not in the paper."""
+"""Item co-occurrence: recommends what stood near the last items in other histories. Only counts; not in the paper."""
 
 from collections.abc import Iterable
 from typing import ClassVar
@@ -45,7 +45,7 @@ class ItemCooccurrence(Recommender):
         self.assign(counts, (strongest(*block, counts, self.settings, most) for block in blocks))
 
     def assign(self, counts: np.ndarray, blocks: Iterable[Neighbors]) -> None:
-        """Takes what was counted: how often each item occurs, int64 [n + 1], and all items' neighbours."""
+        """Sets the counts: how often each item occurs, int64 [n + 1], and the neighbours of all items."""
         neighbors, strengths = np.zeros(self.neighbors.shape, np.int32), np.zeros(self.strengths.shape, np.float32)
         for found in blocks:
             neighbors[found.items, found.places] = found.others
@@ -55,7 +55,7 @@ class ItemCooccurrence(Recommender):
         self.unrelated.assign(-1.0 / (1.0 + counts))
 
     def user_vectors(self, batch: Batch) -> Tensor:
-        """Returns the last items as numbers (exact up to 2^24), then their weights, [b, 2 x window]. Padding is 0."""
+        """Returns the last items' numbers (exact up to 2^24), then their weights, float32 [b, 2 window]; padding 0."""
         window = self.settings.window
         items = last_items(batch, window)
         weights = tf.constant(self.settings.decay ** np.arange(window - 1, -1, -1.0), tf.float32)
@@ -69,7 +69,7 @@ class ItemCooccurrence(Recommender):
         if candidates is None:
             sums = _sums(neighbors, terms, self.num_items + 1)[:, 1:]
             return tf.where(sums > 0, sums, self.unrelated[1:])
-        # One column more, because there may be none, and for the neighbours that are no candidates.
+        # An extra column, because there may be none, and for the neighbours that are not candidates.
         padded = tf.pad(candidates, [[0, 0], [0, 1]], constant_values=tf.int32.max)
         ordered, width = tf.sort(padded, axis=1), tf.shape(padded)[1]
 
@@ -90,7 +90,7 @@ class ItemCooccurrence(Recommender):
 
 
 def _sums(columns: Tensor, terms: Tensor, width: Tensor | int) -> tf.Tensor:
-    """Returns float32 [b, width]: the sums of `terms`, float32 [b, t], by their columns, int32 [b, t]."""
+    """Returns the sums of `terms`, float32 [b, t], by their `columns`, int32 [b, t]: float32 [b, width]."""
     number = tf.shape(columns)[0]
     rows = tf.broadcast_to(tf.range(number)[:, None], tf.shape(columns))
     return tf.tensor_scatter_nd_add(tf.zeros(tf.stack([number, width])), tf.stack([rows, columns], axis=2), terms)

@@ -41,7 +41,7 @@ class Ncf(Recommender):
         return {"context": 0, "num_negatives": self.settings.train_negatives}
 
     def training_loss(self, batch: Batch) -> Tensor:
-        """Binary cross-entropy (equation 7). `batch`: `users [b]`, `targets [b, 1]`, `negatives [b, c]`."""
+        """Returns the mean of equation 7, and l2. `batch`: `users [b]`, `targets [b, 1]` and `negatives [b, c]`."""
         items = tf.concat([batch["targets"], batch["negatives"]], axis=1)
         scores = self.score(batch, items)
         loss = losses.binary_cross_entropy(scores[:, 0], scores[:, 1:]) / tf.cast(tf.shape(scores)[1], scores.dtype)
@@ -74,7 +74,7 @@ class Ncf(Recommender):
         )
 
     def item_vectors(self) -> Tensor:
-        """Returns the vectors of both parts, GMF's and the tower's, [n, 2 d]."""
+        """Returns GMF's and the tower's vectors side by side, [n, hidden_dim / 8 + hidden_dim / 2]."""
         return tf.concat([self.gmf_items[1:], self.mlp_items[1:]], axis=1)
 
     def _logits(self, gmf_user: Tensor, gmf_item: Tensor, mlp_user: Tensor, mlp_item: Tensor) -> Tensor:

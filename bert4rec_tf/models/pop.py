@@ -28,7 +28,7 @@ class Pop(Recommender):
         self.assign(sequences.counts())
 
     def assign(self, counts: np.ndarray) -> None:
-        """Takes how often each item occurs, int64 [n + 1]."""
+        """Sets how often each item occurs, int64 [n + 1]."""
         self.counts.assign(counts.astype(np.float32))
 
     def user_vectors(self, batch: Batch) -> Tensor:

@@ -19,15 +19,15 @@ from bert4rec_tf.nn.layers import check_size
 
 ITEMS, USERS = "items", "users"
 FROM_FIRST, FROM_LAST = "positions from the first", "positions from the last"
-"""What the rows of a weight stand for. ITEMS: row i is item i (row 0 padding, rows past n special tokens). USERS: row u
-is user u. FROM_FIRST: row p is the item after p others. FROM_LAST: the last row is the newest item, and so on back.
-ITEM_FEATURES, USER_FEATURES: row v is feature value v."""
+"""What the rows of a weight stand for. ITEMS: row i is item i (0: padding; past n: special tokens). USERS: row u is
+user u. FROM_FIRST: row p is the item after p others. FROM_LAST: the last row is the newest item, the row before it the
+item before that, and so on. ITEM_FEATURES, USER_FEATURES: row v is feature value v."""
 
 KERAS_OPTIONS = ("name", "dtype", "trainable")
 """Constructor arguments that are Keras' own."""
 
 LARGE = 1 << 24
-"""Numbers in a table from which it is initialised in a graph."""
+"""A table of at least this many numbers is initialised in a graph."""
 
 
 class Recommender(keras.Model):
@@ -38,30 +38,31 @@ class Recommender(keras.Model):
 
     Args:
         num_items: n.
-        settings: of type `settings_type`. Or give single fields by name, and the others have their defaults:
+        settings: of type `settings_type`. Or give single fields by name; the others keep their defaults:
             `SASRec(1000, hidden_dim=64)`.
-        num_users: m, if it `has_user_embeddings`.
-        features: ITEM_FEATURES and USER_FEATURES, as far as the settings use them; rows in the order of the items and
-            the users (or what `Features.to_dict` returned).
+        num_users: m, if the model `has_user_embeddings`.
+        features: kind -> `Features`, for the kinds that the settings use (ITEM_FEATURES, USER_FEATURES), with rows in
+            the order of the items or users; or what `Features.to_dict` returned.
+        sharded: as the attribute below.
         **options: fields of the settings, and Keras' `name`, `dtype` and `trainable`.
 
     Raises:
-        UserError: for settings together with fields of them, an unknown name, or a value out of its range.
+        UserError: if both settings and fields are given, or for an unknown name or a value out of its range.
         ValueError: for no items, or if `num_users` or `features` are missing or not needed.
 
     Attributes:
         num_items, num_users, settings: as above, with all defaults filled in.
-        settings_type: the dataclass of its settings, which names the model too (`config.model_settings`).
+        settings_type: the dataclass of its settings; `MODEL_SETTINGS` maps the model's name to it.
         examples: the kind of example it is trained on; None if it only counts (`adapt`).
         example_options: the options with which these examples are made.
-        has_user_embeddings: whether it needs the user of a history: it has weights for each user, or their features.
-        serves_strangers: whether it scores by the history alone for a user it does not know, whose number is -1.
+        has_user_embeddings: whether it needs the user of a history: it has weights or features of each user.
+        serves_strangers: whether it can score an unknown user, whose number is -1, by the history alone.
         max_history: how many of a history's last items it reads; None for all.
         scores_are_logits: whether `score` gives logits of a softmax over the items.
         static_shapes: set if XLA compiles the step. Then no shape in `training_loss` may depend on the batch's values,
             so slots without a target are computed too, with weight 0.
-        sharded: the item table and its biases, if each of several workers holds some of its rows; None if this model
-            holds them all. Then a batch needs the rows that are read: `sharded.look_up(rows_read(batch))`.
+        sharded: the item table and its biases, if each of several workers holds some of the rows; None if this model
+            holds them all. With a sharded table, a batch needs the rows it reads: `sharded.look_up(rows_read(batch))`.
     """
 
     settings_type: ClassVar[type[Settings]]
@@ -104,7 +105,7 @@ class Recommender(keras.Model):
         self.built = True
 
     def make_variables(self) -> None:
-        """Makes the weights and layers. The constructor calls it last, when the attributes above are set."""
+        """Makes the weights and layers. The constructor calls it last, after it has set the attributes above."""
 
     def build(self, input_shape: Shape | None = None) -> None:
         """Does nothing: `make_variables` has made the variables."""
@@ -114,7 +115,7 @@ class Recommender(keras.Model):
         raise TypeError(f"{type(self).__name__} is not trained by steps")
 
     def of_targets(self, targets: Tensor, *columns: Tensor) -> list[Tensor]:
-        """Returns `targets [b, n]` and `columns [b, n, ...]` as [t] and [t, ...], without the padding.
+        """Flattens `targets [b, n]` to [t] and `columns [b, n, ...]` to [t, ...], and drops the padding.
 
         With `static_shapes`, the padding stays.
         """
@@ -124,14 +125,14 @@ class Recommender(keras.Model):
         return [tf.boolean_mask(row, targets > 0) for row in rows]
 
     def loss_weight(self, batch: Batch) -> Tensor:
-        """Returns the number by which `training_loss` divides a sum, float32 []: here the number of rows.
+        """Returns the weight of a batch in the loss, float32 []: here the number of rows.
 
-        If a batch is split, each part counts by its share of the batch's weight.
+        If replicas split a batch, the loss of each part is multiplied by its share of this weight.
         """
         return tf.cast(tf.shape(batch["users"])[0], tf.float32)
 
     def rows_read(self, batch: Batch) -> Tensor:
-        """Returns the rows of a sharded item table that training or `user_vectors` reads for a batch, int32 [any]."""
+        """Returns the rows of the item table that `training_loss` or `user_vectors` reads for a batch, int32 [any]."""
         raise TypeError(f"{type(self).__name__} has no sharded item table")
 
     def score(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
@@ -147,33 +148,33 @@ class Recommender(keras.Model):
         return self.score_vectors(self.user_vectors(batch), candidates)
 
     def user_vectors(self, batch: Batch) -> Tensor:
-        """Returns float32 [b, d]: all that scoring needs of each user and history. `batch`: as for `score`."""
+        """Returns float32 [b, d]: all that scoring needs to know of a user and history. `batch`: as for `score`."""
         raise TypeError(f"{type(self).__name__} must define `user_vectors`")
 
     def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
-        """Does what `score` does, from users' vectors alone, float32 [b, d] (`user_vectors`)."""
+        """Returns what `score` returns, computed from `vectors`, float32 [b, d], of `user_vectors`."""
         products = self.score_products()
         if products is None:
             raise TypeError(f"{type(self).__name__} must define `score_products` or `score_vectors`")
         return scores_of(vectors, *products, candidates, self.num_items)
 
     def score_products(self) -> tuple[Tensor, Tensor | None] | None:
-        """Returns what scores are computed from if they are products: a table and a bias, or None for no bias.
+        """Returns the item table, float32 [n + 1 or more, d], and the biases, [n + 1 or more] or None for no biases.
 
-        The score of item i is the product of a user's vector with row i of the table, float32 [n + 1 or more, d], plus
-        the bias there. None if scores are something else; then the model defines `score_vectors`.
+        The score of item i is the product of a user's vector with row i of the table, plus bias i. Returns None if
+        scores are not such products; then the model defines `score_vectors`.
         """
         return None
 
     def item_vectors(self) -> Tensor | None:
-        """Returns the vectors with which items are scored, float32 [n, d], row i - 1 for item i; None without any."""
+        """Returns the vectors with which items are scored, float32 [n, d], row i - 1 for item i; None if none exist."""
         products = self.score_products()
         return None if products is None else products[0][1 : self.num_items + 1]
 
     def similarities(self, items: Tensor) -> Tensor | None:
-        """Returns how similar all items are to `items`, int32 [b]: float32 [b, n], by default the cosine of vectors.
+        """Returns how similar every item is to each of `items`, int32 [b]: float32 [b, n], by default cosines.
 
-        The score of what is not similar at all may be -inf. None if items cannot be compared.
+        Items that are not similar at all may have -inf. Returns None if the model cannot compare items.
         """
         vectors = self.item_vectors()
         if vectors is None:
@@ -182,10 +183,10 @@ class Recommender(keras.Model):
         return tf.matmul(tf.gather(vectors, tf.convert_to_tensor(items) - 1), vectors, transpose_b=True)
 
     def adapt(self, sequences: Sequences) -> None:
-        """Learns, before training, what is only counted in the training sequences."""
+        """Counts, before training, what the model needs to know of the training sequences."""
 
     def initialise(self, sequences: Sequences) -> None:
-        """Changes the initial weights, before the first training step, by what the training sequences tell."""
+        """Sets initial weights from the training sequences, before the first step. By default, sets none."""
 
     def call(self, batch: Batch) -> Tensor:
         """Scores all items, as `score` does."""
@@ -196,8 +197,8 @@ class Recommender(keras.Model):
     ) -> keras.Variable:
         """Makes a table of embeddings [rows, width].
 
-        `initializer` is a Keras initializer, or the standard deviation of a normal distribution. `of` is what the rows
-        stand for (`mark_rows`); None if their number is always the same.
+        `initializer` is a Keras initializer, or the standard deviation of a normal distribution. `of` says what the
+        rows stand for (`mark_rows`); None if their number is always the same.
         """
         if isinstance(initializer, float):
             initializer = keras.initializers.RandomNormal(stddev=initializer)
@@ -208,7 +209,7 @@ class Recommender(keras.Model):
         return self.mark_rows(table, of)
 
     def add_bias(self, name: str, rows: int) -> keras.Variable:
-        """Makes one number per row, 0 at first, of items."""
+        """Makes the biases of items, float [rows], which are 0 at first."""
         bias = self.add_weight(name=name, shape=(rows,), initializer="zeros", autocast=False)
         return self.mark_rows(bias, ITEMS)
 
@@ -225,7 +226,7 @@ class Recommender(keras.Model):
         return self._row_kinds.get(variable.path)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments in JSON's types, the settings field by field."""
+        """Returns the constructor's arguments in JSON's types, each setting by its name."""
         users: dict[str, Any] = {} if self.num_users is None else {"num_users": self.num_users}
         if self.features:
             users["features"] = {name: features.to_dict() for name, features in self.features.items()}
@@ -235,7 +236,7 @@ class Recommender(keras.Model):
 def _checked(
     given: Mapping[str, Any], settings: Settings, num_items: int, num_users: int | None
 ) -> dict[str, Features]:
-    """Returns the features of a constructor. Raises ValueError if they are not those that the settings use."""
+    """Returns the features by kind. Raises ValueError if they are not those that the settings use."""
     features = {name: one if isinstance(one, Features) else Features.from_dict(one) for name, one in given.items()}
     rows = {ITEM_FEATURES: num_items, USER_FEATURES: num_users}
     wanted = {name: rows[name] for name in settings.features_used} if isinstance(settings, AttentionSettings) else {}
@@ -246,7 +247,7 @@ def _checked(
 
 
 def settings_of(kind: type[Settings], settings: Settings | None, fields: dict[str, Any]) -> Settings:
-    """Returns the settings that a constructor was given, whole or by single fields. Raises UserError for both."""
+    """Returns the given settings, or those made from single fields. Raises UserError if both are given."""
     if settings is None:
         known = [field.name for field in dataclasses.fields(kind)]
         for name in fields:
@@ -263,9 +264,10 @@ def settings_of(kind: type[Settings], settings: Settings | None, fields: dict[st
 def scores_of(
     vectors: Tensor, table: Tensor, bias: Tensor | None, candidates: Tensor | None, num_items: int | None = None
 ) -> tf.Tensor:
-    """Returns the products of vectors [b, d] with the rows of candidates [b, c], or of all `num_items`: [b, c].
+    """Returns scores, [b, c] for candidates [b, c] or [b, num_items] for all items (None).
 
-    `table` and `bias`: as `Recommender.score_products` returns them.
+    A score is the product of a vector, [b, d], with an item's row, plus its bias. `table` and `bias`: as
+    `Recommender.score_products` returns them.
     """
     if candidates is None:
         # Cut the scores, not the table: without its first row the table is mostly unaligned, and would be copied.
@@ -278,12 +280,12 @@ def scores_of(
 def by_length(batch: Batch, cuts: Sequence[float]) -> list[Batch]:
     """Splits a training batch into groups of similar length, each only as wide as its longest row.
 
-    Most histories are far shorter than N: this saves work on padding, and a group fits the cache better. But the step
-    takes longer to compile, about a second per group.
+    Most histories are far shorter than N. So this saves work on padding, and a group fits the cache better. But the
+    step takes longer to compile, about a second per group.
 
     Args:
-        batch: `items [b, n]`, and columns of _AS_WIDE and _PER_ROW.
-        cuts: between the groups, as fractions of the rows sorted by length.
+        batch: `items [b, n]`, and columns of _AS_WIDE and _PER_ROW; other columns are dropped.
+        cuts: where one group ends and the next begins, as fractions of the rows sorted by length.
     """
     lengths = tf.math.count_nonzero(batch["items"], axis=1, dtype=tf.int32)
     order = tf.argsort(lengths, stable=True)
@@ -303,9 +305,9 @@ _PER_ROW = ("users", "mask_positions", "mask_targets")
 
 
 def last_items_in_order(batch: Batch, most: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the last `most` items of each history, int32 [b, n] right-padded, and how many, int32 [b].
+    """Returns the last `most` items of each history, int32 [b, n], right-padded, and how many they are, int32 [b].
 
-    n is from 1 to `most`: of a batch without columns there is one column of padding.
+    n is at least 1: if `items` has no columns, the result has one column of padding.
     """
     items, lengths = tf.cast(batch["items"], tf.int32), tf.cast(batch["lengths"], tf.int32)
     width, passed = tf.shape(items)[1], tf.maximum(lengths - most, 0)
@@ -318,6 +320,6 @@ def last_items(batch: Batch, number: int) -> tf.Tensor:
     """Returns the last items of each history, int32 [b, number], left-padded with 0: the newest in the last column."""
     items, lengths = tf.cast(batch["items"], tf.int32), tf.cast(batch["lengths"], tf.int32)
     columns = lengths[:, None] - number + tf.range(number)[None, :]
-    # One column more, because there may be none at all.
+    # An extra column, because `items` may have none.
     filled = tf.pad(items, [[0, 0], [0, 1]])
     return tf.where(columns >= 0, tf.gather(filled, tf.maximum(columns, 0), batch_dims=1), 0)

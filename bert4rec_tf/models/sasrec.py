@@ -59,9 +59,9 @@ class SASRec(FeatureRecommender):
     def states(
         self, items: Tensor, training: bool = False, users: Tensor | None = None, table: Tensor | None = None
     ) -> Tensor:
-        """Returns [b, n, d] for `items [b, n]`, right-padded. The last item always has the last position.
+        """Returns the states [b, n, d] of `items [b, n]`, right-padded. The last item always has the last position.
 
-        `users`, int32 [b], if the model reads users; None for strangers. `table`: `item_table()`, if it is computed.
+        `users`: int32 [b], if the model reads users; None for strangers. `table`: `item_table()`, if already computed.
         """
         real = items > 0
         lengths = tf.math.count_nonzero(real, axis=1, keepdims=True, dtype=tf.int32)
@@ -77,8 +77,8 @@ class SASRec(FeatureRecommender):
         return tf.cast(self.norm(hidden), self.variable_dtype)
 
     def training_loss(self, batch: Batch) -> Tensor:
-        """The mean over all positions (equation 6, or a softmax). `batch`: `items` and `targets` [b, n]; for the binary
-        loss `negatives [b, n, 1]`, for one of SAMPLED `draw [b, 2]`; `users [b]` if the model reads users."""
+        """Returns the mean loss over all positions (equation 6, or a softmax). `batch`: `items` and `targets` [b, n];
+        for the binary loss `negatives [b, n, 1]`; for a SAMPLED loss `draw [b, 2]`; `users [b]` if it reads users."""
         table, weight = self.training_table(batch), self.loss_weight(batch)
         groups = [batch] if self.static_shapes else by_length(batch, LENGTH_GROUPS)
         if self.settings.loss == "binary":
@@ -95,7 +95,7 @@ class SASRec(FeatureRecommender):
         return self.states(batch["items"], True, batch.get("users"), table)
 
     def _binary_loss(self, batch: Batch, table: Tensor) -> Tensor:
-        """Returns the sum over all positions."""
+        """Returns the sum of the loss over all positions, []."""
         states = self._training_states(batch, table)
         weights = tf.cast(batch["targets"] > 0, states.dtype)
         positives = tf.einsum("bnd,bnd->bn", states, tf.gather(table, batch["targets"]))
@@ -108,7 +108,7 @@ class SASRec(FeatureRecommender):
         return tf.reduce_sum(tf.cast(batch["targets"] > 0, tf.float32))
 
     def _no_item(self) -> Tensor:
-        """Returns a bias [n + 1] that takes row 0, which is no item, and unseen items out of a softmax."""
+        """Returns a bias [n + 1] that takes padding and unseen items out of a softmax."""
         no_item = tf.one_hot(0, self.num_items + 1, on_value=NEVER, off_value=0.0)
         return no_item + self.without_unseen(self.num_items + 1) if len(self._unseen) else no_item
 

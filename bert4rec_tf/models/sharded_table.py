@@ -1,4 +1,4 @@
-"""An item table whose rows lie on several machines: worker `row % W` holds a row. Only what a step reads travels."""
+"""An item table shared by W machines: worker r % W holds row r. Only the rows that a step reads cross the network."""
 
 import math
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from bert4rec_tf.foundation.types import Tensor
 from bert4rec_tf.nn.optimizers import adagrad_rows
 
 NUMBERS, ROWS = "row_numbers", "rows"
-"""Entries of a batch with looked-up rows: int32 [u], and [vectors [u, d], biases [u]]."""
+"""Entries of a batch with looked-up rows: the rows' numbers, int32 [u], and the list [vectors [u, d], biases [u]]."""
 
 BLOCK = 1 << 18
 """Rows that are drawn, written or read at once. A multiple of 4 (`_initial_block`)."""
@@ -19,7 +19,7 @@ BLOCK = 1 << 18
 
 @dataclass(frozen=True)
 class Rows:
-    """Some rows of a table, in place of the whole one: ascending numbers, int32 [u], and values, float [u, ...]."""
+    """Some rows of a table: their ascending numbers, int32 [u], and their values, float [u, ...]."""
 
     numbers: Tensor
     values: Tensor
@@ -30,7 +30,7 @@ class Rows:
 
 
 def gather(table: Tensor | Rows, rows: Tensor) -> tf.Tensor:
-    """Returns rows of a table, or of those that were looked up: int32 [...] -> float [..., d]."""
+    """Returns `rows`, int32 [...], of a whole table or of looked-up rows: float [..., d]."""
     if not isinstance(table, Rows):
         return tf.gather(table, rows)
     places = tf.searchsorted(table.numbers, tf.reshape(tf.cast(rows, tf.int32), [-1]))
@@ -43,17 +43,17 @@ class ShardedTable:
     All methods on tensors are called on every worker at the same time, in a replica of the strategy.
 
     Args:
-        num_rows: of the whole table.
+        num_rows: rows of the whole table.
         width: d.
-        stddev: of the truncated normal initial vectors; None for Glorot's uniform ones. They are those of Keras'
-            initializer for the whole table, to the bit, but no machine ever holds more than a block of them.
-        seed: of the initial vectors.
-        index, count: the number of this worker, and of all.
+        stddev: standard deviation of truncated normal initial vectors; None for Glorot's uniform ones. They equal those
+            that Keras' initializer gives the whole table, to the bit, but no machine holds more than a block of them.
+        seed: seed of the initial vectors.
+        index, count: this worker's number, from 0, and the number of workers.
         has_bias: whether items have biases.
 
     Attributes:
-        values: vectors [r, d], and biases [r] if there are any.
-        sums: the sums of squares of each of them, [r].
+        values: this worker's vectors [r, d], and its biases [r] if there are any.
+        sums: rowwise Adagrad's sums of squares, [r], for each of `values`.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class ShardedTable:
             self.values[0].scatter_update(tf.IndexedSlices(block, tf.range(first, first + block.shape[0])))
 
     def look_up(self, rows: Tensor) -> dict[str, Tensor | list[Tensor]]:
-        """Returns the distinct rows among int32 [any], padding included, for a batch: NUMBERS and ROWS.
+        """Looks up `rows`, int32 [any], and row 0. Returns a batch's entries NUMBERS and ROWS, each row once.
 
-        Every worker asks for the same rows and adds up its own and zeros, so the sum is exact.
+        Every worker asks for the same rows. Each adds its own rows, and zeros for the others, so the sums are exact.
         """
         numbers = tf.sort(tf.unique(tf.concat([[0], rows], axis=0))[0])
         is_own, places = self.own_rows(numbers)
@@ -84,12 +84,12 @@ class ShardedTable:
         return {NUMBERS: numbers, ROWS: sum_of_all(found)}
 
     def own_rows(self, rows: Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns whether this worker holds each row, int32 [...], and where; 0 for those of other workers."""
+        """Returns whether this worker holds each of `rows`, int32 [...], and its place here; 0 for others' rows."""
         is_own = rows % self.count == self.index
         return is_own, tf.where(is_own, rows // self.count, 0)
 
     def own_scores(self, vectors: Tensor, candidates: Tensor) -> tf.Tensor:
-        """Returns the scores of candidates, int32 [b, c], for vectors [b, d]; 0 for those of other workers."""
+        """Returns the scores of candidates, int32 [b, c], for vectors [b, d]; 0 for other workers' candidates."""
         is_own, places = self.own_rows(candidates)
         table, *biases = self.values
         scores = tf.einsum("bd,bcd->bc", vectors, tf.gather(table, places))
@@ -98,14 +98,14 @@ class ShardedTable:
         return tf.where(is_own, scores, 0.0)
 
     def update(self, numbers: Tensor, gradients: list[Tensor], rate: Tensor) -> None:
-        """Changes this worker's rows among `numbers` by the summed gradients of ROWS."""
+        """Updates this worker's rows among `numbers`. `gradients`: of ROWS, summed over all workers."""
         chosen = tf.where(self.own_rows(numbers)[0])[:, 0]
         places = tf.gather(numbers, chosen) // self.count
         for variable, sums, gradient in zip(self.values, self.sums, gradients, strict=True):
             adagrad_rows(variable, sums, tf.IndexedSlices(tf.gather(gradient, chosen), places), rate)
 
     def blocks(self, variable: tf.Variable) -> Iterator[np.ndarray]:
-        """Yields the values of one of the variables, some rows at a time."""
+        """Yields the values of a variable, at most BLOCK rows at a time."""
         held = variable.shape[0]
         for begin in range(0, held, BLOCK):
             yield tf.gather(variable, tf.range(begin, min(begin + BLOCK, held))).numpy()
@@ -113,15 +113,15 @@ class ShardedTable:
 
 def sum_of_all(values: list[Tensor]) -> list[Tensor]:
     """Returns the sum over all workers of each tensor. Call it in a replica."""
-    values = [tf.identity(value) for value in values]  # which puts arguments of the replica on its device
+    values = [tf.identity(value) for value in values]  # puts the replica's arguments on its device
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
 
 
 def _initial_block(begin: int, size: int, width: int, seed: int, is_uniform: bool) -> tf.Tensor:
-    """Returns rows [size, d] from `begin` on of what Keras' truncated normal or uniform draws give a whole table.
+    """Returns rows `begin` to `begin + size` of the draws that Keras' initializer makes for the whole table.
 
-    On a CPU both draw groups of four numbers. From one group to the next, the truncated normal draws set the counter
-    forward by 256, the uniform ones by 1.
+    They are float32 [size, width], not yet scaled. On a CPU, numbers are drawn in groups of four. From one group to the
+    next, truncated normal draws advance the counter by 256, uniform ones by 1.
     """
     raw = tf.raw_ops
     draw, stride = (raw.StatelessRandomUniformV2, 1) if is_uniform else (raw.StatelessTruncatedNormalV2, 256)

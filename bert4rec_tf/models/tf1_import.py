@@ -1,4 +1,4 @@
-"""Import of the authors' TensorFlow 1 checkpoints, every row of their softmax included."""
+"""Imports the authors' TensorFlow 1 checkpoints, with every row of their softmax."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -79,7 +79,7 @@ CONFIG = {
 
 
 def read_config(path: Path) -> BERT4RecSettings:
-    """Returns the settings in a configuration file of the program. Raises UserError if it is not that of a model."""
+    """Returns the settings in a configuration file of the program. Raises UserError if it is not one."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
         config = config.get("config", config)
@@ -100,7 +100,7 @@ def read_config(path: Path) -> BERT4RecSettings:
 
 
 def read_weights(checkpoint: str | Path) -> dict[str, np.ndarray]:
-    """Returns the weights in a TensorFlow 1 checkpoint by name, without the optimizer's."""
+    """Returns a checkpoint's weights by name, without the optimizer's. Raises UserError if it is not a checkpoint."""
     try:
         reader = tf.train.load_checkpoint(str(checkpoint))
         names = [name for name in reader.get_variable_to_shape_map() if name.startswith(("bert/", "cls/"))]
@@ -110,17 +110,16 @@ def read_weights(checkpoint: str | Path) -> dict[str, np.ndarray]:
 
 
 def row_order(tokens: list[str]) -> np.ndarray:
-    """Returns the program's row of each of our rows: padding, the items in their order, the mask token, the rest."""
+    """Returns the program's row for each of our rows: padding, the items in their order, the mask token, the rest."""
     rows = np.arange(1, len(tokens) + 1)
     kind = np.array([1 if token == MASK_TOKEN else 2 if token in SPECIAL_TOKENS else 0 for token in tokens])
     return np.concatenate([[0], rows[np.argsort(kind, kind="stable")]])
 
 
 def assign(model: BERT4Rec, weights: Mapping[str, np.ndarray], order: np.ndarray) -> None:
-    """Puts the program's weights, by their names, into a model with the same sizes. `order`: from `row_order`.
+    """Copies the program's weights, name -> value, into a model of the same sizes. `order`: from `row_order`.
 
-    Raises:
-        UserError: for a weight that is missing, has another shape, or has no place in the model.
+    Raises UserError for a weight that is missing, has another shape, or has no place in the model.
     """
     unused = set(weights)
     for name, variable in variables(model):
@@ -136,7 +135,7 @@ def assign(model: BERT4Rec, weights: Mapping[str, np.ndarray], order: np.ndarray
 
 
 def to_ours(name: str, value: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Returns a tensor of the program in this model's layout: items reordered; of the token types, only row 0."""
+    """Returns a weight in our layout: item rows in our order, and only row 0 of the token types."""
     if name in (TABLE, OUTPUT_BIAS):
         return value[order]
     return value[0] if name == "bert/embeddings/token_type_embeddings" else value

@@ -9,9 +9,9 @@ from bert4rec_tf.foundation.types import Shape
 
 
 class Configured(keras.layers.Layer):
-    """A layer that keeps every argument of its constructor in an attribute of the same name.
+    """A layer that keeps every argument of its constructor in an attribute of the same name, for `get_config`.
 
-    These are its configuration. Its outputs have the shape of its (first) inputs.
+    Its outputs have the shape of its (first) inputs.
     """
 
     def compute_output_shape(self, input_shape: Shape) -> Any:

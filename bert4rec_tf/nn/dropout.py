@@ -9,9 +9,9 @@ from bert4rec_tf.foundation.types import Shape, Tensor
 from bert4rec_tf.nn.configured import Configured
 
 BLOCK = 256
-"""Random bytes decide what is dropped: those below a threshold. One threshold would round the rate to 1 / 256. So in
-every block of 256 bytes some have the next higher one, as many as the rate demands. Which ones is drawn too, so all
-values have the same chance, right to 1e-5."""
+"""A value is dropped if its random byte is below a threshold. A single threshold would round the rate to 1 / 256. So in
+every block of 256 bytes, some have the next higher threshold, as many as the rate demands. Which ones is drawn too, so
+all values have the same chance, exact to 1e-5."""
 
 NOISE_LEVELS = 256 * BLOCK
 MOST_LEVELS = 255 * BLOCK
@@ -45,7 +45,7 @@ class Dropout(Configured):
 
     @property
     def scale(self) -> float:
-        """Factor of the inputs that are kept."""
+        """The factor that scales up the kept inputs."""
         return 1.0 / kept_share(self.rate)
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
@@ -54,7 +54,7 @@ class Dropout(Configured):
 
 
 def dropout_layer(name: str, rate: float, dtype: keras.DTypePolicy) -> Dropout:
-    """Returns a dropout that computes in the variables' type, so that the scaled values are rounded only once."""
+    """Returns a dropout layer that computes in the variables' type, so that scaled values are rounded only once."""
     return Dropout(rate, dtype=dtype.variable_dtype, name=name)
 
 
@@ -66,9 +66,10 @@ def check_rate(name: str, rate: float) -> float:
 
 
 def draw_kept(shape: Tensor, rate: float, seed: Tensor, dtype: str = "float32") -> tf.Tensor:
-    """Returns 1 where dropout keeps a value and 0 where it drops one, for a shape, int32 [r], and a seed, integers [2].
+    """Returns 1 where dropout keeps a value and 0 where it drops one, `dtype` of the given shape.
 
-    `rate`: in [0, 1), the fraction to drop; rounded to 1 / NOISE_LEVELS, at most 255 / 256.
+    `shape`: int32 [r]. `rate`: the fraction to drop, in [0, 1); rounded to 1 / NOISE_LEVELS, at most 255 / 256. `seed`:
+    integers [2].
     """
     size = tf.reduce_prod(shape)
     words = (size + BLOCK - 1) // BLOCK * (BLOCK // 4)

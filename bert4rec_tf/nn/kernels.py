@@ -1,7 +1,7 @@
 """Operations with custom gradients: the same values as the plain formulas, with fewer passes over memory.
 
-On a CPU the encoder's matrix products take less time than the element-wise operations between them. The time of those
-depends on how often the large tensors are read and written.
+On a CPU the encoder's matrix products take less time than the element-wise operations between them, whose time depends
+on how often they read and write the large tensors.
 """
 
 import math
@@ -16,8 +16,8 @@ from bert4rec_tf.foundation.types import Tensor
 def dense(inputs: Tensor, kernel: Tensor, bias: Tensor) -> tf.Tensor:
     """Returns inputs kernel + bias, [..., m], for float inputs [..., k], kernel [k, m] and bias [m] of one type.
 
-    The gradient of a kernel is the product of two long columns. It is faster with the narrower one first, so if need be
-    it is computed transposed.
+    The kernel's gradient is the product of two long matrices. It is faster with the narrower one first, so it may be
+    computed transposed.
     """
 
     @with_gradient
@@ -38,7 +38,7 @@ def dense(inputs: Tensor, kernel: Tensor, bias: Tensor) -> tf.Tensor:
 
 
 def gelu(inputs: Tensor) -> tf.Tensor:
-    """The exact GELU of floats, x Phi(x) (equation 3), written with erf, which every runtime has.
+    """Returns the exact GELU of floats, x Phi(x) (equation 3), by erf, which every runtime has.
 
     Its slope, Phi(x) + x phi(x), is computed together with the value.
     """
@@ -69,16 +69,16 @@ def attend(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Dot-product attention (equation 2): softmax(Q K^T + penalty) V in every head. The caller scales the queries.
 
-    The backward pass of a softmax sums probability x gradient over the keys. That sum equals output x its gradient
-    summed over the e features, which are far fewer, so this one is used. Products that would read a [n, n] matrix
-    transposed are computed transposed instead: their results are far smaller, and change their order anyway.
+    The backward pass of a softmax sums probability x gradient over the keys. The same sum is output x its gradient
+    over the e features, which are far fewer, so that one is computed. Products that would read an [n, n] matrix
+    transposed are computed transposed instead: their results are far smaller, and their axes change order anyway.
 
     Args:
         query, key, value: [b, n, d], float32 or narrower. The matrix products run in this type.
         num_heads: h, a divisor of d; e = d / h.
         penalty: float32, broadcast to [b, h, n, n] and added to the scores. No gradient flows to it.
         kept: float32 [b, h, n, n], 0 where dropout drops a probability and 1 elsewhere; None for no dropout.
-        scale: factor of the kept probabilities.
+        scale: factor that scales up the kept probabilities.
 
     Returns:
         [b, n, d] of the type of `query`, and the probabilities before dropout, float32 [b, h, n, n] (query, key),

@@ -1,6 +1,6 @@
 """The Keras layers of BERT4Rec (section 3 of the paper), as the authors' program computes them.
 
-Letters in the shapes below: batch b, length n, width d, heads h, table rows v. What several layers take:
+Letters in the shapes below: batch b, length n, width d, heads h, table rows v. Arguments of several layers:
 
 - `initializer_stddev`: standard deviation of the truncated normal initial weights
 - `dropout`: a rate in [0, 1); it acts in calls with `training=True`
@@ -30,12 +30,9 @@ PADDING_SCORE = -10_000.0
 
 
 def truncated_normal(stddev: float) -> keras.initializers.Initializer:
-    """Returns a new initializer, truncated at two standard deviations.
+    """Returns a new initializer, truncated at two standard deviations. Raises ValueError if `stddev` is below 0.
 
     Every weight needs a new one: an initializer that is used twice gives the same values twice.
-
-    Raises:
-        ValueError: for a standard deviation below 0.
     """
     if stddev < 0:
         raise ValueError(f"`initializer_stddev` must be at least 0. Received: initializer_stddev={stddev}")
@@ -258,10 +255,10 @@ class TransformerBlock(Configured):
 class MaskedItemHead(Configured):
     """The output layer: GELU(h W + b), layer norm, then the item table and a bias per row (equation 7).
 
-    The layer norm is in the original program; equation 7 has none. The table is the input's own (tied weights), so each
-    call passes it: `hidden [..., d]`, states at masked positions, and `table [v, d]` give logits [..., v].
+    The layer norm is in the original program; equation 7 has none. The table is that of the inputs (tied weights), so a
+    call takes it too: `hidden [..., d]`, the states at masked positions, and `table [v, d]` give logits [..., v].
 
-    `num_rows` is v. With `use_bias` the layer holds the biases.
+    `num_rows` is v. With `use_bias` the layer has a bias for each row.
     """
 
     def __init__(

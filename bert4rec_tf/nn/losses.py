@@ -27,18 +27,18 @@ MAX_SCORE = 1e15
 def table_cross_entropy(
     hidden: Tensor, table: Tensor, bias: Tensor, targets: Tensor, weights: Tensor, piece: int | None = None
 ) -> tf.Tensor:
-    """The weighted sum of the targets' negative log-likelihoods under softmax(hidden table^T + bias).
+    """Returns the weighted sum of the targets' negative log-likelihoods under softmax(hidden table^T + bias), [].
 
-    Works through the targets in pieces, and computes each piece's gradients together with its probabilities. This takes
-    three matrix products and one softmax, and memory that does not grow with targets x rows. The gradients are computed
-    even if the caller does not use them.
+    It goes through the targets in pieces, and computes each piece's gradients together with its probabilities. This
+    takes three matrix products and one softmax, and memory that does not grow with targets x rows. The gradients are
+    computed even if the caller does not use them.
 
     In mixed precision (`hidden` in bfloat16, the rest in float32) the two products of the gradients run in bfloat16.
     The product of the logits does not: it would give bfloat16 logits, whose 8 bits are too few for an exponential.
 
     Args:
         hidden: float [targets, d], of the table's type or narrower.
-        table, bias: float [rows, d] and [rows], of one type, which the result [] has too.
+        table, bias: float [rows, d] and [rows], of the same type as the result.
         targets: int32 [targets], row numbers.
         weights: float [targets], of the table's type. No gradient flows to them.
         piece: targets per piece; None for about PIECE_ELEMENTS probabilities.
@@ -64,8 +64,8 @@ def _with_gradients(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """Returns the loss and the gradients of `hidden`, `table` and `bias`.
 
-    The table's gradient is summed transposed, [d, rows], because that product is faster, and so are the logits with the
-    table transposed. The part of the targets themselves, one row each, is subtracted at the end.
+    The table's gradient is summed transposed, [d, rows], and the logits use the transposed table: these products are
+    faster. The gradient's part from the targets themselves, one row each, is subtracted at the end.
     """
     narrow, (rows, width) = hidden.dtype, table.shape
     count, size = _pieces(hidden.shape[0] or tf.shape(hidden)[0], piece)
@@ -121,7 +121,7 @@ def _joined(pieces: tf.Tensor, column: tf.Tensor) -> tf.Tensor:
 
 
 def _negative_log_likelihoods(logits: tf.Tensor, probabilities: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-    """Computed from the probabilities; from the logits if a probability is too small."""
+    """Returns the targets' values, [t], from the probabilities; from the logits if a probability is too small."""
     of_targets = tf.gather(probabilities, targets, batch_dims=1)
     return tf.cond(
         tf.reduce_any(of_targets < MIN_PROBABILITY),
@@ -135,17 +135,18 @@ def sum_in_pieces(
 ) -> Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor]], tf.Tensor]:
     """Returns a function that sums `loss(*columns, *constants)` over pieces of the columns.
 
-    Make it once and keep it: each new one compiles the loss again. A piece's gradients are computed together with its
-    loss, so the memory for what lies between is that of one piece. XLA compiles both, and does element-wise operations
-    in few passes. For that, all pieces have the same shape.
+    Make the function once and keep it: each new one compiles the loss again. A piece's gradients are computed together
+    with its loss, so intermediate results take the memory of one piece. XLA compiles both, with few passes for
+    element-wise operations. For that, all pieces have the same shape.
 
     Args:
         loss: returns [], and 0 for rows of zeros.
-        piece: rows per piece, 1 at least.
+        piece: rows per piece, at least 1.
 
     Returns:
-        A function of `columns`, each [n, ...], cut along their first axis and filled with zeros, of which only floats
-        have a gradient, and of `constants` [...], the same for every piece. It returns [], of the constants' type.
+        A function (columns, constants) -> [] of the constants' type. `columns`, each [n, ...], are cut along the first
+        axis, and the last piece is filled with zeros; only float columns have gradients. Every piece gets all
+        `constants` [...].
     """
 
     def floating(columns: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -199,7 +200,7 @@ def sum_in_pieces(
 
 
 def bpr(positives: Tensor, negatives: Tensor) -> tf.Tensor:
-    """-log sigmoid(r_i - r_j), the mean over the negatives (Rendle et al. 2009, BPR-Opt)."""
+    """BPR-Opt (Rendle et al. 2009): the mean of -log sigmoid(r_i - r_j) over the negatives."""
     return tf.reduce_mean(tf.nn.softplus(negatives - positives[..., None]), axis=-1)
 
 
@@ -211,8 +212,8 @@ def binary_cross_entropy(positives: Tensor, negatives: Tensor) -> tf.Tensor:
 def top1(positives: Tensor, negatives: Tensor, valid: Tensor) -> tf.Tensor:
     """TOP1 (Hidasi et al. 2016): the mean of sigmoid(r_j - r_i) + sigmoid(r_j^2).
 
-    The authors also count the positive itself in the mean, without its second term. So it adds sigmoid(0) = 1/2 to the
-    sum and 1 to the count. `valid`, bool [..., c], is False where there is no negative.
+    As in the authors' program, the positive itself counts in the mean, without its second term: it adds sigmoid(0) =
+    1/2 to the sum and 1 to the count. `valid`, bool [..., c], is False where there is no negative.
     """
     weights = tf.cast(valid, negatives.dtype)
     count = tf.reduce_sum(weights, axis=-1) + 1.0
@@ -231,9 +232,9 @@ def _top1_terms(positives: Tensor, negatives: Tensor) -> tf.Tensor:
 def bpr_max(positives: Tensor, negatives: Tensor, valid: Tensor, regularization: float) -> tf.Tensor:
     """BPR-max (Hidasi & Karatzoglou 2018): -log(sum_j s_j sigmoid(r_i - r_j) + 1e-24) + regularization sum_j s_j r_j^2.
 
-    s is the softmax over the negatives alone. The gradients are written by hand because they can reuse the exponentials
-    of the value; automatic ones would compute them again. `valid` is that of `top1`; `regularization` pulls the
-    negatives' scores towards 0 (the authors' bpreg).
+    s is the softmax over the negatives alone. The gradients are written by hand, because they then reuse the value's
+    exponentials instead of computing them again. `valid` is that of `top1`; `regularization` pulls the negatives'
+    scores towards 0 (the authors' bpreg).
     """
 
     @tf.custom_gradient

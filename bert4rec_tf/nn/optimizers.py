@@ -20,9 +20,8 @@ NOT_DECAYED = ("bias", "gamma", "beta")
 class WarmUpLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     """Rises linearly from 0 during the warm-up, then falls linearly to 0 at the last step.
 
-    The decay counts from step 0, not from the end of the warm-up, so the learning rate jumps down a little where the
-    two meet. With a warm-up, the learning rate of step 0 is 0. The warm-up rises to `learning_rate`. With infinitely
-    many `steps` there is no decay.
+    With a warm-up, step 0 has the rate 0, and the warm-up rises to `learning_rate`. The decay counts from step 0, not
+    from the end of the warm-up, so the rate jumps down a little where they meet. Infinitely many `steps` do not decay.
     """
 
     def __init__(self, learning_rate: float, steps: float, warmup_steps: int) -> None:
@@ -137,16 +136,16 @@ class Adagrad(keras.optimizers.Optimizer):
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
 class RowwiseAdagrad(BertAdam):
-    """BertAdam, but for tables of which a step reads few rows: there only these rows change, and none decays.
+    """Adagrad by rows for large tables, BertAdam for all else. Only the rows that a step reads change; none decays.
 
-    Row r of a table: a += mean(g_r^2); w_r -= row_scale x learning rate x g_r / sqrt(a + epsilon). So a table needs one
-    number per row beside itself, where Adam needs two tables, and a step's cost does not grow with its rows. The rule
-    is that of Duchi et al. (JMLR 2011) with one step size per row instead of one per weight.
+    Row r of a table: a_r += mean(g_r^2); w_r -= row_scale x learning rate x g_r / sqrt(a_r + ROW_EPSILON). So beside a
+    table there is one number per row, where Adam keeps two more tables, and a step's cost does not grow with the rows.
+    The rule is that of Duchi et al. (JMLR 2011) with one step size per row instead of one per weight.
 
     Args:
-        learning_rate, decay, beta_1, beta_2, epsilon, bias_correction: as for BertAdam. The rows use only the first.
+        learning_rate, decay, beta_1, beta_2, epsilon, bias_correction: as for BertAdam; rows use only the first one.
         tables: paths of the tables. Their gradients must be `tf.IndexedSlices` without repeated rows (`combined`).
-        row_scale: how much larger the rows' learning rate is.
+        row_scale: the rows' learning rate divided by that of the other variables.
     """
 
     def __init__(self, *args: Any, tables: Collection[str] = (), row_scale: float = 1.0, **kwargs: Any) -> None:
@@ -180,7 +179,7 @@ class RowwiseAdagrad(BertAdam):
 
 
 def adagrad_rows(table: tf.Variable, sums: tf.Variable, gradient: tf.IndexedSlices, rate: Tensor) -> None:
-    """Changes rows of a table [rows, ...], and their sums of squares [rows], as `RowwiseAdagrad` says."""
+    """Updates a table [rows, ...] and its sums of squares [rows] where `gradient` has rows (`RowwiseAdagrad`)."""
     values, rows = gradient.values, gradient.indices
     squares = tf.reduce_mean(tf.square(values), axis=list(range(1, values.shape.rank)))
     sums.scatter_add(tf.IndexedSlices(squares, rows))
@@ -190,7 +189,7 @@ def adagrad_rows(table: tf.Variable, sums: tf.Variable, gradient: tf.IndexedSlic
 
 
 def combined(gradient: Tensor) -> Tensor:
-    """Returns the same gradient; one of `tf.IndexedSlices` with each row once."""
+    """Returns the gradient, with each row once if it is `tf.IndexedSlices`: repeated rows are summed."""
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     rows, places = tf.unique(gradient.indices)
@@ -205,7 +204,7 @@ def _scaled(gradient: Tensor, scale: Tensor) -> Tensor:
 
 
 def clip(gradients: list[Tensor], clip_norm: float) -> tuple[list[Tensor], Tensor]:
-    """Returns gradients of a global norm of at most `clip_norm` (0: any), and their norm before, float32 [].
+    """Returns the gradients, scaled to a global norm of at most `clip_norm` (0: not scaled), and their norm before, [].
 
     A tied table has one gradient, the sum of its parts. TensorFlow 1 took the norm of the parts before they were added;
     see docs/fidelity.md.

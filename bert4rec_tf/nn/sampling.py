@@ -1,4 +1,4 @@
-"""Losses over a sample of the items, one number per target, for catalogues whose whole softmax costs too much."""
+"""Losses over a sample of the items, [t] for t targets, for catalogues whose whole softmax costs too much."""
 
 import math
 
@@ -10,18 +10,18 @@ NEVER = -1e30
 
 
 def draw(seed: Tensor, number: int, num_items: int, how: str) -> tuple[tf.Tensor, tf.Tensor]:
-    """Draws `number` (c) items with replacement, the same ones for the same seed, int64 [2].
+    """Draws `number` (c) items with replacement. The same `seed`, int64 [2], draws the same items.
 
     `how` is "uniform", or "log_uniform": item i with probability log((i + 1) / i) / log(n + 1). Items are numbered from
     1 to n by falling count.
 
     Returns:
-        The items, int32 [c], and the logarithm of how often each is expected among the c, float32 [c].
+        The items, int32 [c], and the logarithm of each one's expected count among the c, float32 [c].
     """
     if how == "uniform":
         items = tf.random.stateless_uniform([number], seed, 1, num_items + 1, tf.int32)
         return items, tf.fill([number], math.log(number / num_items))
-    # The place in the distribution is the inverse of its cumulative share, log(i + 1) / log(n + 1).
+    # Inverts the cumulative distribution, log(i + 1) / log(n + 1).
     places = tf.random.stateless_uniform([number], seed, dtype=tf.float64) * math.log(num_items + 1)
     items = tf.minimum(tf.cast(tf.exp(places), tf.int32), num_items)
     shares = tf.math.log1p(1.0 / tf.cast(items, tf.float64)) / math.log(num_items + 1)
@@ -29,15 +29,15 @@ def draw(seed: Tensor, number: int, num_items: int, how: str) -> tuple[tf.Tensor
 
 
 def sampled_softmax(positives: Tensor, negatives: Tensor, hits: Tensor, log_counts: Tensor) -> tf.Tensor:
-    """-log of e^s / (e^s + the sum over the sample of e^(s_j) / how often j is expected in it).
+    """-log of e^s / (e^s + the sum over sampled items j of e^(s_j) / the expected count of j in the sample).
 
-    The sum's mean over samples is that of the whole catalogue without the target, so its expectation does not
-    depend on how the sample is drawn (the logQ correction). A sample with every item once gives the whole softmax.
+    The expectation of that sum is the sum over all other items, however the sample is drawn (the logQ correction). A
+    sample with every item once gives the whole softmax.
 
     Args:
         positives: [t], the scores s of the targets.
         negatives: [t, c], the scores of the sample.
-        hits: bool [t, c], True where the sample has the target itself, which does not count.
+        hits: bool [t, c], True where a sampled item is the target itself; these do not count.
         log_counts: [c], from `draw`.
     """
     corrected = tf.where(hits, tf.cast(NEVER, negatives.dtype), negatives - tf.cast(log_counts, negatives.dtype))
@@ -47,8 +47,8 @@ def sampled_softmax(positives: Tensor, negatives: Tensor, hits: Tensor, log_coun
 def gbce(positives: Tensor, negatives: Tensor, hits: Tensor, num_items: int, calibration: float) -> tf.Tensor:
     """gBCE (Petrov & Macdonald, RecSys 2023): binary cross-entropy with the target's probability to the power beta.
 
-    beta = alpha (t (1 - 1 / alpha) + 1 / alpha), where alpha is the share of the other items that a sample of c has.
-    It makes up for the overconfidence that comes from seeing few negatives. The sum is divided by c + 1.
+    beta = alpha (t (1 - 1 / alpha) + 1 / alpha), where alpha is c negatives' share of all other items. It makes up for
+    the overconfidence that comes from seeing few negatives. The sum is divided by c + 1.
 
     Args:
         positives, negatives, hits: as for `sampled_softmax`; drawn uniformly.

@@ -1,4 +1,4 @@
-"""What the last bits of a result depend on, beside the run: versions, threads and devices."""
+"""What a result's last bits depend on besides the run: versions, threads and devices."""
 
 import importlib
 import os
@@ -13,16 +13,13 @@ PACKAGES = ("tensorflow", "keras", "numpy")
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of the packages.
-
-    Asks the packages themselves, because TensorFlow is installed under several names (`tensorflow-cpu`).
-    """
+    """Returns package -> version, as the package tells it: TensorFlow is installed under several names."""
     installed = {name: importlib.import_module(name).__version__ for name in PACKAGES}
     return {"bert4rec_tf": bert4rec_tf.__version__, **installed}
 
 
 def environment() -> dict[str, Any]:
-    """Returns the versions, the number of threads and the kinds of device."""
+    """Returns the `versions`, the number of `threads` and the kinds of `devices`."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "versions": versions(),

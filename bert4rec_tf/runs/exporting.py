@@ -34,19 +34,20 @@ def check_export(folder: Path) -> None:
 def export(
     workdir: WorkDirectory, folder: Path | None = None, options: ExportOptions = DEFAULT, form: str = SAVED_MODEL
 ) -> Path:
-    """Exports the model of a finished work directory. Needs no data but what the options name.
+    """Exports the model of a finished work directory. Needs no data besides what the options hold.
 
     Args:
         workdir: of a run that has been trained.
         folder: where to write; None for a folder in the work directory, named after the format.
-        options: of a SavedModel. The counts of its popularity correction are those of the training part.
+        options: for a SavedModel only. Its popularity correction counts the actions that the model was trained on.
         form: "saved_model" (raw ids in and out), "onnx" or "litert" (an encoder and a scorer in float32).
 
     Returns:
         The folder.
 
     Raises:
-        UserError: if the training has not finished, the work directory is damaged, or `folder` has other content.
+        UserError: if the training has not finished, the work directory is damaged, `folder` has other content, or the
+            model cannot have the format or the options.
     """
     config = workdir.read_config()
     run = Run.from_dict(config["run"])
@@ -83,7 +84,7 @@ def _alpha_of_export(workdir: WorkDirectory, correction: float | str) -> float:
 def model_card(workdir: WorkDirectory, vocabulary: Vocabulary, training_counts: np.ndarray) -> dict[str, Any]:
     """Returns the model card: settings, data, versions, and metrics (None before the evaluation).
 
-    `training_counts` are int64 [n].
+    `training_counts`: int64 [n], how often each item occurs in what the model was trained on.
     """
     config, measured = workdir.read_config(), workdir.read_metrics()
     parts = ("measured", COLD, "validation", "test", *COUNTED, "random", "ceiling", "paper")

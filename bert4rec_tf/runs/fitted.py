@@ -1,4 +1,4 @@
-"""A trained model in a notebook: recommendations, similar items and metrics, with the data's own ids."""
+"""A trained model in a notebook: recommendations, similar items and metrics, by the data's own ids."""
 
 import shutil
 import tempfile
@@ -43,12 +43,12 @@ TITLES = "titles.csv"
 """The items' titles in a work directory."""
 
 NOT_KEPT = ("prepared", ".lock")
-"""What `save` leaves out of a work directory."""
+"""What `save` does not copy from a work directory."""
 
 
 @dataclass(eq=False, repr=False)
 class FittedModel:
-    """What `fit` and `open` return. Items and users go in and out by the ids of the data, as texts.
+    """A trained model, as `fit` and `open` return it. Items and users are named by the ids of the data, as texts.
 
     Attributes:
         saved: the SavedModel that computes everything.
@@ -74,8 +74,7 @@ class FittedModel:
         """Recommends to one user of the data, or after any history.
 
         Args:
-            user: whose history in the data is continued; not needed with a `history`, except by models that have
-                learnt users.
+            user: the user to recommend to. With a `history`, only models that have learnt users need it.
             history: items, oldest first, in place of the user's own. Unknown ones are skipped with a warning.
             k: number of items.
             exclude: items to leave out.
@@ -87,7 +86,7 @@ class FittedModel:
             Columns `rank` (from 1), `item`, `score`, and `title` if titles are known.
 
         Raises:
-            UserError: if neither is given, or the user is unknown.
+            UserError: if neither a user nor a history is given, or the user is unknown.
         """
         if user is None and history is None:
             raise UserError("`recommend` needs a `user` or a `history`. Received: neither")
@@ -106,7 +105,7 @@ class FittedModel:
         """Recommends to many users of the data at once.
 
         Args:
-            users: None for all.
+            users: whom to recommend to; None for all users.
             k: number of items for each.
             silent: whether to hide the progress.
             **choices: `exclude`, `candidates`, `exclude_seen` and `popularity_correction`, as for `recommend`.
@@ -125,10 +124,12 @@ class FittedModel:
         return found if self.titles else found.drop(columns="title")
 
     def similar(self, item: Any, k: int = 10) -> pd.DataFrame:
-        """Returns the items with the nearest vectors by cosine, in the columns of `recommend`.
+        """Returns the most similar items, in the columns of `recommend`.
+
+        Similarity is the cosine of the items' vectors; for item_cooccurrence, the strength of the pair.
 
         Raises:
-            UserError: if the item is unknown, or the model has nothing to compare items by (POP).
+            UserError: if the item is unknown, or the model cannot compare items (POP).
         """
         answer = self.saved.similar([str(item)], k)
         if answer.unknown[0]:
@@ -137,12 +138,12 @@ class FittedModel:
 
     @property
     def items(self) -> list[str]:
-        """The items, the most popular first: row i of `item_vectors` is of `items[i]`."""
+        """The items, the most popular first. Row i of `item_vectors` belongs to `items[i]`."""
         return list(self.saved.items)
 
     @property
     def users(self) -> list[str]:
-        """The users whose histories are known."""
+        """The users whose histories the model holds. Raises UserError if it holds none."""
         return self.saved.known_histories().users
 
     @cached_property
@@ -151,7 +152,7 @@ class FittedModel:
         return self.saved.item_vectors(self.items)
 
     def user_vectors(self, histories: Sequence[Iterable[Any]], users: Iterable[Any] | None = None) -> np.ndarray:
-        """Returns the vectors after these histories, float32 [b, d]. `users` are for models that have learnt users."""
+        """Returns the vectors of users with these histories, float32 [b, d]. `users`: if the model has learnt users."""
         rows = [texts("histories", history) for history in histories]
         return self.saved.encode(rows, [""] * len(rows) if users is None else texts("users", users))
 
@@ -166,8 +167,8 @@ class FittedModel:
     ) -> pd.DataFrame:
         """Measures the model on actions that it has not learnt.
 
-        Every row of the test data is one case: its item is ranked after the user's whole history. The items of the
-        user's other rows are left out of the ranking. Rows of unknown users or items are left out with a warning.
+        Each row of the test data is one case: the model ranks its item, given the user's whole history. The items of
+        the user's other rows are no candidates. Rows with an unknown user or item are left out with a warning.
 
         Args:
             test: as the data of `fit`.
@@ -177,6 +178,9 @@ class FittedModel:
 
         Returns:
             A row for each metric, and a column for each protocol (`evaluation.metrics`).
+
+        Raises:
+            UserError: if no row has a known user and item, or the model holds no histories.
         """
         known, rows = self._histories, given.read(test, user, item, time, least=1)[1]
         targets = known.vocabulary.encode(rows.vocabulary.items.tolist())[rows.items - 1]
@@ -193,20 +197,22 @@ class FittedModel:
         return pd.DataFrame(Ranker(self._score, self.saved.card.get("max_history")).measure(task))
 
     def continue_training(self, more: Any, split: TimeSplit | None = None, **options: Any) -> "FittedModel":
-        """Trains on with new actions: starts from these weights, matched by raw ids, and learns old and new data.
+        """Returns a new model, trained on the old and the new actions, starting from the weights of this one.
 
-        It starts from the best weights of `select` where there are some: they have not seen each user's last actions.
-        Held out again are each user's last actions, and the weights may have learnt those of users without new ones.
-        With `split`, the new actions from that time on are held out, which the weights cannot have learnt. They may
-        know the validation item, the action before them. A model that only counts is counted again.
+        Rows of items and users are matched by raw ids. Each user's last actions are held out again. The best weights of
+        `select` have not seen them, so training starts from these. Without `select`, it starts from weights that may
+        have learnt the last actions of users without new ones. With `split`, the new actions from that time on are held
+        out. The weights cannot know these, but may know the validation item, the action before them. A model that only
+        counts is counted again.
 
         Args:
             more: as the data of `fit`; a user's new actions follow the known ones.
-            split: None, or the `TimeSplit` of the new actions. It is not taken over from `fit`.
-            **options: as for `fit`, without what decides the model; the settings are those of this model unless named.
+            split: None, or the `TimeSplit` of the new actions. That of `fit` does not apply.
+            **options: as for `fit`, except `data`, `model`, `preset`, `holdout`, `validation`, `titles` and
+                `init_from`. Settings that are not named are those of this model.
 
         Raises:
-            UserError: for a model without a work directory, whose weights a SavedModel does not give back.
+            UserError: if the model has no work directory: a SavedModel's weights cannot be trained on.
         """
         if self.workdir is None:
             raise UserError("`continue_training` needs the work directory of the training: open that")
@@ -239,7 +245,7 @@ class FittedModel:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """What the training measured (`metrics.json`), as far as the model keeps it."""
+        """What the training measured: `metrics.json`, or what the model card keeps of it; empty if neither is there."""
         measured = WorkDirectory(self.workdir).read_metrics() if self.workdir else None
         return measured or self.saved.card.get("metrics") or {}
 
@@ -287,7 +293,10 @@ def trained(
     callbacks: Sequence[Callable[[dict[str, float]], None]] = (),
     silent: bool = False,
 ) -> FittedModel:
-    """Trains, measures and exports a run with its histories. The arguments are those of `fitting.fit`."""
+    """Trains and measures a run, exports it with all histories, and returns the model.
+
+    `interactions`: the user's own files, if the data came from some. The other arguments are as for `fitting.fit`.
+    """
     known, scratch = titles_of(titles), None
     if workdir is None:
         scratch = tempfile.TemporaryDirectory(prefix="bert4rec-")
@@ -311,7 +320,7 @@ def trained(
 
 
 def _with_targets(known: Sequences, users: np.ndarray, targets: np.ndarray) -> Sequences:
-    """Returns the histories with these targets behind them, so that no target of a user is another's rival."""
+    """Returns the histories with each user's targets appended, so that they are not ranked against each other."""
     owners = np.concatenate([np.repeat(np.arange(known.num_users), known.lengths), users])
     items = np.concatenate([known.items, targets])[np.argsort(owners, kind="stable")]
     splits = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=known.num_users))])
@@ -320,14 +329,14 @@ def _with_targets(known: Sequences, users: np.ndarray, targets: np.ndarray) -> S
 
 
 def texts(name: str, raw: Iterable[Any]) -> list[str]:
-    """Returns ids as texts. Raises UserError for a single text, which would be taken apart letter by letter."""
+    """Returns ids as texts. Raises UserError if `raw` is a single text, whose letters would become the ids."""
     if isinstance(raw, (str, bytes)):
         raise UserError(f"`{name}` must be a list of ids. Received: {name}={raw!r}")
     return [str(one) for one in raw]
 
 
 def open(path: Path | str, titles: Any = None, trust_model: bool = False) -> FittedModel:
-    """Opens what was trained: a work directory, or an exported SavedModel.
+    """Opens a trained model: a work directory, or an exported SavedModel.
 
     Args:
         path: the folder.
@@ -335,7 +344,7 @@ def open(path: Path | str, titles: Any = None, trust_model: bool = False) -> Fit
         trust_model: whether to load a model whose graph could do more than compute, such as write files.
 
     Raises:
-        UserError: if it is neither, the work directory has no exported model yet, or the model is not to be trusted.
+        UserError: if it is neither, the work directory has no exported model yet, or the model cannot be trusted.
     """
     folder = files.expanded_path(path)
     kept = folder / TITLES
@@ -348,7 +357,7 @@ def open(path: Path | str, titles: Any = None, trust_model: bool = False) -> Fit
 
 
 def titles_of(titles: Any) -> dict[str, str]:
-    """Returns raw id -> title of a dictionary, a file, or a table with a column of ids and one of titles."""
+    """Returns raw id -> title, from a dictionary or a file (`serving.titles`); empty for None."""
     if titles is None:
         return {}
     if isinstance(titles, Mapping):

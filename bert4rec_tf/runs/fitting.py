@@ -16,7 +16,7 @@ from bert4rec_tf.runs.fitted import FittedModel, trained
 
 PRESET = "preset"
 HELD_OUT = {None: ALL, 0: ALL, 1: SELECT_AND_RETRAIN, 2: SELECT}
-"""How many of each user's last actions the final model does not learn -> protocol."""
+"""How many of each user's last actions the final model does not learn, None or 0 for none -> protocol."""
 
 
 def fit(
@@ -47,29 +47,29 @@ def fit(
         >>> model.recommend(user=15)
 
     Args:
-        data: one action per row: a pandas DataFrame, an Arrow table, a path, a pattern; or a data set's name, or
-            `Sequences` (`b4r.interactions` has filters).
+        data: one action per row: a pandas DataFrame, an Arrow table, a path or a pattern. Or the name of a data set, or
+            `Sequences`. To filter actions first, use `b4r.interactions`.
         user, item, time: the columns; None to guess them by their names. `time="none"`: the rows are in order.
         model: a name in `b4r.MODELS`.
-        preset: of the settings. With data of your own, their size decides.
-        seed: of everything random.
-        holdout: how many of each user's last actions the final model does not learn: None for none, which takes one
-            more training after the measured one; 1 or 2. By default none of your own data, and of a data set what its
-            preset says.
-        split: None holds out each user's last actions; or a `TimeSplit`.
-        validation: your own data to choose the steps on, in place of held-out actions: each user's first row. They are
-            the measured items too, so measure with `evaluate` on others.
+        preset: name of the settings to start from. For your own data, they depend on the size of the data.
+        seed: seed of everything random.
+        holdout: how many of each user's last actions the final model does not learn: 1, 2, or None for none, which
+            takes one more training after the measured one. The default is None for your own data, and what the preset
+            says for a data set.
+        split: None to hold out each user's last actions; or a `TimeSplit`.
+        validation: further actions, in place of held-out ones: each user's first row there chooses the number of steps.
+            The model is measured on it too, so use `evaluate` with other actions for a fair measurement.
         titles: the items' titles: a dictionary, or a file (`serving.titles`).
-        item_features, user_features: a file or a table with a column of ids and columns of features, which BERT4Rec and
-            SASRec learn (docs/features.md). By default those that `with_features` gave the data.
+        item_features, user_features: a file or a table with a column of ids and columns of features, for BERT4Rec and
+            SASRec (docs/features.md). The default is what `with_features` gave the data.
         init_from: trained weights to start from, as for `--init_from`.
-        workdir: a folder to keep and to resume from; by default a temporary one, which goes with the model.
+        workdir: a folder to keep, from which training resumes; by default a temporary one, deleted with the model.
         callbacks: each is called with every new row of the training curve. An exception ends the training.
         silent: whether to hide the progress.
         **settings: any setting by its name (`steps=2_000`, `hidden_dim=128`), in place of the preset's.
 
     Raises:
-        UserError: for data that cannot be read or learnt from, and a setting that does not exist or fit.
+        UserError: for data that cannot be read or learnt from, or a setting that is unknown, out of range or unused.
     """
     columns: dict[str, Any] = {"user": user, "item": item, "time": time}
     name, sequences, files = given.read(data, **columns, split=split)

@@ -56,7 +56,7 @@ class Result:
 
 
 def phases(run: Run) -> list[str]:
-    """Returns the trainings of a run: those of its protocol. A model that just counts does not select."""
+    """Returns a run's trainings in order, as its protocol says. A model that only counts has no `select`."""
     trainings = TRAININGS[run.training.protocol]
     if MODELS[run.model].examples is None:
         return [RETRAIN, ALL] if ALL in trainings else [RETRAIN]
@@ -64,12 +64,12 @@ def phases(run: Run) -> list[str]:
 
 
 def measured_phase(run: Run) -> str:
-    """Returns the training whose model is measured on the test items, because it held them out."""
+    """Returns the training whose model is measured: the last one that holds out the test items."""
     return [phase for phase in phases(run) if phase != ALL][-1]
 
 
 def trained_model(run: Run, num_items: int, num_users: int, workdir: WorkDirectory, phase: str) -> Recommender:
-    """Returns the model of a finished training. Raises UserError if it has not finished."""
+    """Returns the model of the finished training `phase`. Raises UserError if it has not finished."""
     model = new_model(run, num_items, num_users, features=workdir.read_features())
     trainer.load_weights(model, workdir.phase(phase))
     return model
@@ -83,9 +83,9 @@ class Experiment:
         run, sequences, workdir: the settings, the data and the folder of the run.
         processes: number of processes that prepare examples.
         silent: whether to hide the progress.
-        checkpoint_seconds: seconds between checkpoints, which is what a killed training loses at most.
-        interactions: the user's own data, recorded so that `--mode=evaluate` finds them again.
-        watch: called with each new row of the training curve (`training.trainer.Trainer`); an exception in it ends the
+        checkpoint_seconds: seconds between checkpoints; a killed training loses at most these.
+        interactions: the user's own files, recorded so that `--mode=evaluate` finds them again.
+        watch: called with each new row of the training curve (`training.trainer.Trainer`). An exception ends the
             training.
         source: the weights of a warm start; None for a fresh start, or if the folder already has them.
         team: the machines that train together (`workers.join`).
@@ -154,7 +154,7 @@ class Experiment:
         return np.asarray(sum(self.over_parts(parts.training_counts, phase)))
 
     def over_parts(self, function: Callable, *arguments: Any) -> list[Any]:
-        """Returns `function(part, *arguments)` of every part of the sequences. Here, one part holds them all."""
+        """Returns `function(part, *arguments)` for every part of the data. Here, there is one part."""
         return [function(self.sequences, *arguments)]
 
     def prepare(self) -> None:
@@ -210,19 +210,18 @@ class Experiment:
             ) from error
 
     def trained_model(self) -> Recommender:
-        """Returns the model to measure, of the finished training. Raises UserError if it has not finished."""
+        """Returns the model to measure (`measured_phase`). Raises UserError if its training has not finished."""
         sizes = self.sequences.num_items, self.sequences.num_users
         return trained_model(self.run, *sizes, self.workdir, measured_phase(self.run))
 
     def evaluate(self, model: Recommender, popularity_correction: float | str = 0.0) -> dict[str, Any]:
-        """Evaluates a model on the test items and writes the ranks and `metrics.json`.
+        """Evaluates a model on the test items. Writes the ranks and `metrics.json`, and returns the latter.
 
-        A model with a sharded item table is ranked on all workers at the same time; what follows is done by the chief,
-        and the others return an empty dictionary.
+        With a sharded item table, all workers must call it together. All but the chief return an empty dictionary.
 
         Args:
-            model: of the finished training.
-            popularity_correction: alpha; the model is also measured with it (`evaluation.popularity`). Or CHOOSE, for
+            model: the model to measure.
+            popularity_correction: the model is also measured with this alpha (`evaluation.popularity`). CHOOSE takes
                 the alpha that is best on the validation items.
         """
         alpha = parse(popularity_correction)
@@ -264,11 +263,11 @@ class Experiment:
     def rank(
         self, model: Recommender, correction: tuple[np.ndarray, float] | None = None, title: str | None = None
     ) -> Ranked:
-        """Ranks the test items with a model, corrected as by `popularity.ranker`."""
+        """Ranks the test items. `correction`: as for `popularity.ranker`. `title`: of the progress; None for none."""
         return popularity.ranker(model, correction, self.team.strategy).ranked(self._test_task, title)
 
     def counted(self, name: str) -> Recommender:
-        """Returns a model of `metrics.COUNTED`, from what the measured model has learnt from."""
+        """Returns the model `name` of `metrics.COUNTED`, counted in what the measured model has learnt from."""
         return counted(name, self.training_part(measured_phase(self.run)))
 
     @cached_property
@@ -284,12 +283,12 @@ class Experiment:
         return ranked.metrics(self._history_counts, self.sequences.num_users)
 
     def _cold(self, ranks: np.ndarray) -> dict[str, Any]:
-        """Returns the metrics among all items of the targets that training saw seldom, and of the others."""
+        """Returns the metrics of targets that training saw seldom, and of the others. `ranks`: among all items."""
         counts = self.training_part(measured_phase(self.run)).counts()
         return {"below": COLD_BELOW, **cold_metrics(ranks, counts[self.split.targets("test")])}
 
     def _measure_corrected(self, model: Recommender, alpha: float | str) -> dict[str, Any]:
-        """Returns the entry of `metrics.json` about the corrected ranking; none for an alpha of 0."""
+        """Returns the corrected ranking's entry of `metrics.json`; empty for an alpha of 0."""
         if not alpha:
             return {}
         entry: dict[str, Any] = self._choose_correction(model) if alpha == CHOOSE else {"alpha": alpha}
@@ -298,9 +297,10 @@ class Experiment:
         return {CORRECTION: {**entry, "test": self._metrics(ranked)}}
 
     def _choose_correction(self, model: Recommender) -> dict[str, Any]:
-        """Returns the best alpha on the validation items, by the model of `select` if there is one.
+        """Returns the alpha that is best on the validation items, and NDCG@10 for each alpha.
 
-        Without one the final model is asked, which was trained on these items; `trained_on_validation` says so.
+        The model is that of `select`. Without `select` it is the final model, which was trained on these items; then
+        `trained_on_validation` is True.
         """
         counts_only, has_select = model.examples is None, phases(self.run)[0] == SELECT
         strategy = None if model.sharded is None else self.team.strategy
@@ -323,7 +323,7 @@ class Experiment:
         )
 
     def task(self, part: str, all_items: bool = False) -> RankingTask:
-        """Returns the ranking task of "validation" or "test", with the popular candidates or all protocols."""
+        """Returns the ranking task of "validation" or "test": among popular candidates, or by all protocols."""
         negatives = self.negatives if all_items else {POPULAR: self.negatives[POPULAR]}
         return RankingTask.of(self.split, part, negatives, all_items)
 
@@ -403,7 +403,7 @@ def open_experiment(
     init_from: Path | str | Source | None = None,
     **options: Any,
 ) -> Experiment:
-    """Opens the work directory of a run and loads its data, unless they are given.
+    """Opens a run's work directory and loads its data, unless they are given.
 
     Args:
         run: the settings.
@@ -426,9 +426,9 @@ def open_experiment(
 
 
 def execute(run: Run, popularity_correction: float | str = 0.0, **options: Any) -> Result:
-    """Prepares, trains and evaluates. Skips what is already prepared and trained.
+    """Prepares, trains and evaluates a run. Skips what is already prepared and trained.
 
-    Seeds the global generators of Python, NumPy and TensorFlow with the run's seed.
+    Sets the seeds of Python's, NumPy's and TensorFlow's global generators to the run's seed.
 
     Args:
         run: the settings.
@@ -445,7 +445,7 @@ def execute(run: Run, popularity_correction: float | str = 0.0, **options: Any) 
 
 
 def _candidate_ranker(model: Recommender, strategy: tf.distribute.Strategy | None) -> Ranker:
-    """Returns the ranker of a model among candidates, also after its weights have changed."""
+    """Returns a ranker among candidates, which always uses the model's current weights."""
     table = model.sharded
     score = model.score if table is None else sharded_ranking.sharded_score(model, table, strategy)
     return Ranker(score, model.max_history)

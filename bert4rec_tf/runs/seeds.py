@@ -33,11 +33,11 @@ def repeat(run: Run, seeds: Sequence[int], workdir: Path | str | None = None, **
         run: the settings; its own seed is ignored.
         seeds: at least two different numbers.
         workdir: None for `runs/<dataset>-<model>-<digest>-seeds`.
-        **options: as for `pipeline.open_experiment`.
+        **options: as for `pipeline.execute`.
 
     Returns:
-        The content of `seeds.json`: `seeds`, `digests`, `run` (of the first seed), the baselines that no seed changes,
-        and `test`: protocol -> metric -> `mean`, `deviation` (the standard deviation of the sample) and `values`.
+        The content of `seeds.json`: `seeds`, `digests`, `run` (of the first seed), the baselines that do not depend on
+        the seed, and `test`: protocol -> metric -> `mean`, `deviation` (sample standard deviation) and `values`.
 
     Raises:
         UserError: for fewer than two seeds or a repeated one, and as in `execute`.

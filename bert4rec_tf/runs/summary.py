@@ -21,12 +21,7 @@ COLUMNS = ("validation", "test", "corrected", *COUNTED, "random", "ceiling", "pa
 
 
 def table(content: dict[str, Any]) -> str:
-    """Returns the results of a run as text.
-
-    Args:
-        content: from `pipeline.Experiment.evaluate`: the run's metrics on the validation and test items, and the
-            baselines' metrics on the test items.
-    """
+    """Returns the results of a run as text. `content`: from `pipeline.Experiment.evaluate`."""
     content = {**content, "corrected": content.get(CORRECTION, {}).get("test", {})}
     columns = [key for key in COLUMNS if content.get(key)]
 
@@ -51,7 +46,7 @@ def seeds_table(content: dict[str, Any]) -> str:
 
 
 def seeds_verdict(content: dict[str, Any]) -> str:
-    """Returns `verdict` of the means over seeds. `content`: from `seeds.repeat`."""
+    """Returns the `verdict` on the means over seeds. `content`: from `seeds.repeat`."""
     means = {protocol: {NDCG: metrics[NDCG]["mean"]} for protocol, metrics in content["test"].items()}
     return verdict({**content, "test": means})
 
@@ -133,7 +128,7 @@ def _about_correction(entry: dict[str, Any]) -> str:
 
 
 def start(initial: dict[str, Any]) -> str:
-    """Describes a warm start. `initial`: from `pipeline.Experiment.initial`."""
+    """Returns the description of a warm start. `initial`: from `pipeline.Experiment.initial`."""
     step = "" if initial.get("step") is None else f", step {initial['step']:,}"
     changes = [
         f"{what}: {initial[what]['kept']:,} kept, {initial[what]['new']:,} new, {initial[what]['gone']:,} gone"
@@ -144,10 +139,7 @@ def start(initial: dict[str, Any]) -> str:
 
 
 def verdict(content: dict[str, Any]) -> str:
-    """Says in a line or two how good a model is: its NDCG@10 on the test items beside the baselines'.
-
-    `content`: as for `table`.
-    """
+    """Returns a line or two that compare NDCG@10 on the test items with the baselines. `content`: as for `table`."""
     among = {POPULAR: f"{content['run']['evaluation']['num_negatives']} popular items", FULL: "all unseen items"}
     others = {key: title for key, title in COUNTED.items() if key in content and key != content["run"]["model"]}
     sentences, better = [], []
@@ -168,7 +160,7 @@ def verdict(content: dict[str, Any]) -> str:
 
 
 def next_command(model: Path, history: Sequence[str], user: str | None = None) -> str:
-    """Returns the command that recommends from an exported model to a history, or to this user."""
+    """Returns the command that recommends by an exported model, given a history and, if the model needs one, a user."""
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(history)
     words = ["bert4rec", "recommend", f"--model={model}", f"--history={line.getvalue()}"]
@@ -176,7 +168,7 @@ def next_command(model: Path, history: Sequence[str], user: str | None = None) -
 
 
 def places(workdir: Path) -> str:
-    """Lists the files in a work directory."""
+    """Returns a list of the files in a work directory, with what they hold."""
     has_picture = any((workdir / phase / "curve.png").exists() for phase in (SELECT, RETRAIN, ALL))
     curves = "curve.csv, curve.png" if has_picture else "curve.csv"
     known = {

@@ -25,17 +25,17 @@ from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, USERS
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Trained weights, and the items and users of their rows.
+    """Trained weights, and the items and users that their rows belong to.
 
     Attributes:
         model: the name of their model.
-        settings: the settings of its architecture that are not `changeable`; a run must have the same.
-        items: raw ids, beginning with item 1.
+        settings: the model's settings that are not `changeable`; a run must have the same.
+        items: raw ids of items 1 to n.
         users: raw ids of the users; empty if the model has no user embeddings.
         weights: the values of the model's `weights`, in that order.
         features: ITEM_FEATURES, USER_FEATURES or both, if the model uses them -> the names of the feature values.
-        origin: for information: `path`, `checkpoint`, `step` and `dataset`; also `data_fingerprint` if the weights are
-            known to be trained on these data only.
+        origin: for information: `path`, `checkpoint`, `step` and `dataset`; also `data_fingerprint` if the weights
+            certainly learnt from these data alone.
     """
 
     model: str
@@ -50,7 +50,7 @@ class Source:
     def of_model(
         cls, name: str, model: Recommender, items: Sequence[str], users: Sequence[str], **origin: Any
     ) -> "Source":
-        """Copies the weights of a model. `name`: its key in MODELS."""
+        """Returns a copy of a model's weights. `name`: its key in MODELS."""
         recorded = model.settings.record()
         settings = {name: recorded[name] for name in _fixed(model.settings) if name in recorded}
         weights = [np.asarray(weight).copy() for weight in model.weights]
@@ -71,7 +71,7 @@ class Source:
         return {**content, **{f"weights/{number:03d}": value for number, value in enumerate(self.weights)}}
 
     def check(self, run: Run) -> None:
-        """Raises UserError if a run cannot start from these weights."""
+        """Raises UserError if a run cannot start from these weights, ValueError if its `initial_weights` are others."""
         where = f"init_from={self.origin.get('path')}"
         if run.model != self.model:
             raise UserError(f"`model` must be {self.model}, as of the weights. Received: model={run.model}, {where}")
@@ -112,7 +112,7 @@ class Source:
             weight.assign(value)
 
     def record(self, run: Run, sequences: Sequences) -> dict[str, Any]:
-        """Returns the record of a warm start: the origin, how many rows were matched, and what may leak."""
+        """Returns the record of a warm start: the origin, how many rows match, and whether held-out items may leak."""
         content = {**self.origin, ITEMS: _counts(self.items, sequences.vocabulary.items.tolist())}
         if has_user_embeddings(run):
             content[USERS] = _counts(self.users, sequences.users.tolist())
@@ -160,17 +160,17 @@ def load(path: Path, fingerprint: str | None) -> Source:
 
 
 def names_of(model: Recommender) -> dict[str, list[str]]:
-    """Returns the names of the feature values that a model has vectors of."""
+    """Returns kind of features -> the names of the values that a model has vectors of."""
     return {kind: features.names.tolist() for kind, features in model.features.items()}
 
 
 def _fixed(settings: Settings) -> dict[str, Any]:
-    """Returns the settings that a warm start must not change, with their defaults."""
+    """Returns name -> default of the settings that a warm start must not change."""
     return {field.name: field.default for field in dataclasses.fields(settings) if not field.metadata["changeable"]}
 
 
 def _pairs(theirs: Sequence[str], ours: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the positions of the shared ids in each list, int64 [shared] twice."""
+    """Returns the places of the shared ids in the first and in the second list, int64 [shared] each."""
     known = {raw: number for number, raw in enumerate(theirs)}
     found = [(known[raw], number) for number, raw in enumerate(ours) if raw in known]
     pairs = np.array(found, np.int64).reshape(-1, 2)
@@ -185,13 +185,13 @@ def _counts(theirs: Sequence[str], ours: Sequence[str]) -> dict[str, int]:
 def _id_rows(
     kind: str, lengths: tuple[int, int], shared: tuple[np.ndarray, np.ndarray], numbers: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns which rows of the source go to which rows of the model, for rows that have names.
+    """Returns matching rows of the source's weight and of the model's weight, for rows that have names.
 
     Args:
-        kind: ITEMS, or one whose weights have no other rows.
-        lengths: number of rows of each weight.
+        kind: what the rows stand for. Only those of ITEMS have padding and special tokens too.
+        lengths: the two weights' numbers of rows.
         shared: from `_pairs`.
-        numbers: number of names of each.
+        numbers: the two weights' numbers of names.
     """
     if kind != ITEMS:
         return shared
@@ -201,7 +201,7 @@ def _id_rows(
 
 
 def _position_rows(kind: str, lengths: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """The same for rows of positions, matched from the first (FROM_FIRST) or from the last."""
+    """Returns matching rows of two weights whose rows are positions, counted from the first or from the last."""
     both = np.arange(min(lengths))
     if kind == FROM_FIRST:
         return both, both

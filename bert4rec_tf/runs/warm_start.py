@@ -30,7 +30,7 @@ def kept(workdir: WorkDirectory, run: Run) -> Source:
 
 
 def keep(source: Source, workdir: WorkDirectory) -> None:
-    """Copies a source into the folder of its run, so that the original is not needed any more."""
+    """Copies the weights into the folder of their run, so that the original is no longer needed."""
     if workdir.initial.exists():
         try:
             load(workdir.initial, source.fingerprint)
@@ -46,8 +46,8 @@ def begin(run: Run, init_from: str | Path | Source, workdir: Path | str | None =
     Args:
         run: the settings.
         init_from: the weights, or their path (see `read`).
-        workdir: the folder of the run, if known. If it started from this path and the path no longer exists, the
-            weights are None, because the folder has its own copy.
+        workdir: the folder of the run, if known. If that run started from `init_from` and this path no longer exists,
+            the weights are None: the folder has its own copy.
 
     Raises:
         UserError: as in `read`, or if there are fewer devices than replicas.
@@ -60,7 +60,7 @@ def begin(run: Run, init_from: str | Path | Source, workdir: Path | str | None =
         began = known.read_config() if known.config.exists() else {}
         if began.get("initial", {}).get("path") == str(path.resolve()):
             return dataclasses.replace(run, initial_weights=began["run"]["initial_weights"]), None
-    strategy_for(run.training.replicas)  # virtual devices must be made before reading computes anything
+    strategy_for(run.training.replicas)  # virtual devices must exist before reading computes anything
     source = read(path)
     return dataclasses.replace(run, initial_weights=source.fingerprint), source
 
@@ -109,7 +109,7 @@ def _restore(model: Recommender, workdir: WorkDirectory, checkpoint: Path | None
         if checkpoints.Series(workdir.phase(phase)).paths():
             trainer.load_weights(model, workdir.phase(phase))
             return phase, trainer.read_state(workdir.phase(phase)).step
-    if checkpoint is None:  # of a sharded item table, the best weights have no rows
+    if checkpoint is None:  # with a sharded item table, the best checkpoint has no item rows
         names = (WHOLE, trainer.BEST)
         checkpoint = next((path for name in names if (path := workdir.phase(SELECT) / name).exists()), None)
     if checkpoint is None:

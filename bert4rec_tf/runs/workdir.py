@@ -33,11 +33,12 @@ class WorkDirectory:
         path: the folder.
         prepared: the folder of training examples and candidates; many runs can share it.
         config, metrics, ranks, export: the settings, the results, the ranks of the test items, the exported model.
-        initial: the weights that a warm start started from.
-        vocabulary, users: raw ids, one per line; of the users, if the model has user embeddings.
+        initial: the weights that a warm start began with.
+        vocabulary: the items' raw ids, one per line.
+        users: the users' raw ids, if the model has user embeddings.
         counts: how often each item occurs in the data.
-        training_counts: the same in what the final model was trained on.
-        follows: whether another machine holds the lock and writes, and this one only reads.
+        training_counts: how often each item occurs in what the final model was trained on.
+        follows: whether this machine only reads, because another one holds the lock and writes.
     """
 
     follows: bool = False
@@ -58,11 +59,11 @@ class WorkDirectory:
         return cls(path or Path("runs") / f"{run.dataset}-{run.model}-{run.digest}", prepared)
 
     def features(self, name: str) -> Path:
-        """The features of items or users, in the order of the vocabulary or the users (`data.features`)."""
+        """Returns the file of the features `name`, in the order of the vocabulary or the users (`data.features`)."""
         return self.path / f"{name}.npz"
 
     def phase(self, name: str) -> Path:
-        """The folder of one training, SELECT, RETRAIN or ALL (`config.run`)."""
+        """Returns the folder of one training: SELECT, RETRAIN or ALL (`config.run`)."""
         return self.path / name
 
     @contextlib.contextmanager
@@ -102,12 +103,12 @@ class WorkDirectory:
 
         Args:
             run, sequences: the settings and the data.
-            environment: what else the last bits of a result depend on; warns if it has changed.
-            interactions: the user's own data, recorded so that they can be found again.
+            environment: versions, threads and devices; warns if they have changed.
+            interactions: the user's own files, recorded so that they can be found again.
             initial: the record of a warm start.
 
         Raises:
-            UserError: if it holds another run, other data or something else, or cannot be written.
+            UserError: if the folder holds another run, other data or something else, or cannot be written.
         """
         with self._prepared_made(), self.lock():
             if self.config.exists():
@@ -138,7 +139,7 @@ class WorkDirectory:
 
     @contextlib.contextmanager
     def _prepared_made(self) -> Iterator[None]:
-        """Creates `prepared` if it is outside this folder. Removes new empty folders if the block fails."""
+        """Creates `prepared` if it is outside this folder. If the block fails, removes the folders it created."""
         if self.prepared.resolve() == self.path.resolve():
             raise UserError(
                 f"`prepared_dir` must be another folder than `workdir`. Received: prepared_dir={self.prepared}"
@@ -155,7 +156,7 @@ class WorkDirectory:
             raise
 
     def check_run(self, run: Run) -> dict[str, Any]:
-        """Returns what `initialize` wrote. Raises UserError if it belongs to another run."""
+        """Returns `config.json`. Raises UserError if it belongs to another run."""
         content = self.read_config()
         if content["digest"] != run.digest:
             changed = _first_difference(content["run"], run.to_dict())
@@ -188,7 +189,7 @@ class WorkDirectory:
             raise self._bad_vocabulary("does not fit the data")
 
     def read_config(self) -> dict[str, Any]:
-        """Returns what `initialize` wrote. Raises UserError if it is missing, invalid or of another version."""
+        """Returns `config.json`. Raises UserError if it is missing, invalid or of another version."""
         try:
             content = json.loads(self.config.read_text(encoding="utf-8"))
             version = content["format"]
@@ -215,7 +216,7 @@ class WorkDirectory:
         return content
 
     def read_metrics(self) -> dict[str, Any] | None:
-        """Returns the metrics; None before the evaluation. Raises UserError if they are damaged or of another run."""
+        """Returns `metrics.json`; None before the evaluation. Raises UserError if it is damaged or of another run."""
         try:
             content = json.loads(self.metrics.read_text(encoding="utf-8"))
             digest = content["digest"]
@@ -254,13 +255,13 @@ class WorkDirectory:
         return found
 
     def keep_training_counts(self, counts: np.ndarray) -> None:
-        """Writes `training_counts`, int64 [n], or checks them. Raises UserError if they do not fit the data."""
+        """Writes the training counts, int64 [n], or checks the written ones. Raises UserError if they differ."""
         _keep_lines(self.training_counts, counts)
         if not np.array_equal(self.read_training_counts(), counts):
             raise self._bad_training_counts("does not fit the data")
 
     def read_training_counts(self) -> np.ndarray:
-        """Returns `training_counts`, int64 [n]. Raises UserError if they are missing or damaged."""
+        """Returns the training counts, int64 [n]. Raises UserError if they are missing or damaged."""
         try:
             counts = np.array(self.training_counts.read_text(encoding="utf-8").split(), np.int64)
         except (OSError, ValueError, OverflowError) as error:
@@ -306,7 +307,7 @@ def fingerprints(sequences: Sequences) -> dict[str, str]:
 
 
 def interactions_of(config: dict[str, Any]) -> Interactions | None:
-    """Returns the user's own data of a run; None for a data set."""
+    """Returns the user's own files of a run; None for a data set."""
     return Interactions(**config["interactions"]) if "interactions" in config else None
 
 

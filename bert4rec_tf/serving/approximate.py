@@ -1,4 +1,4 @@
-"""Recommends by an export's index of items: approximate search, in place of scoring all items."""
+"""Approximate search: recommends by an export's index of items, instead of scoring all items."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,9 +16,9 @@ Call = Callable[[str, Arrays], dict[str, np.ndarray]]
 class ApproximateSearch:
     """Answers `recommend` and `serving_default` with the inputs and outputs of these signatures.
 
-    The scores are products with rows in float16, never log-probabilities: their normaliser would take all items. Rows
-    that the index cannot answer are searched exactly, with the scores of exact search: users without a known item,
-    those for whom it finds too few items, and requests with candidates.
+    Scores are products with rows in float16, never log-probabilities, whose normaliser needs all items. Some rows are
+    searched exactly, with the scores of exact search: users without a known item, users for whom the index finds too
+    few items, and requests with candidates.
 
     Args:
         folder: of the SavedModel.
@@ -38,10 +38,10 @@ class ApproximateSearch:
         """Returns `items`, bytes [b, k], `scores`, float32 [b, k], and `unknown`, int32 [b].
 
         Args:
-            inputs: of `recommend`, as arrays; what is left out has the export's default.
+            inputs: name -> array, of `recommend`. Inputs that are left out have the export's defaults.
 
         Raises:
-            ValueError: for another `popularity_correction`, or an index that does not fit the model.
+            ValueError: for another `popularity_correction` than the export's, or if the index does not fit the model.
         """
         known = self._index.popularity_correction
         wanted = inputs.get("popularity_correction", np.float32(known))

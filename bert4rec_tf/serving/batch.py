@@ -1,4 +1,4 @@
-"""Recommends to many users, part by part, so that an interrupted job resumes."""
+"""Recommends to many users, part by part, so that an interrupted job can resume."""
 
 import csv
 import functools
@@ -38,7 +38,7 @@ Line = tuple[str, int, str, np.float32, str]
 
 @dataclass
 class Counts:
-    """What was in the histories: users, ids, ids that the model does not know, and users without a known id."""
+    """Numbers of users, of ids in their histories, of unknown ids among these, and of users without a known id."""
 
     users: int = 0
     ids: int = 0
@@ -46,7 +46,7 @@ class Counts:
     without_known: int = 0
 
     def add(self, rows: Sequence[Row], items: Lines) -> None:
-        """Counts some users of a model with these items."""
+        """Adds users with their histories. `items`: those that the model knows."""
         histories = [[item for item in history if item] for _, history in rows]
         lengths = [len(history) for history in histories]
         known = items.contained(itertools.chain.from_iterable(histories))
@@ -74,24 +74,24 @@ def recommend_file(
 ) -> Counts:
     """Recommends to every user and writes one line per recommended item.
 
-    Finished parts are kept beside the target until the target is written. After an interruption the same call computes
-    only the missing parts; the result is identical.
+    Finished parts are kept beside the target until the target is written. After an interruption, the same call computes
+    only the missing parts, and the result is identical.
 
     Args:
         model: the exported model.
-        users: whom to recommend to (`serving.inputs`).
+        users: the users with their histories (`serving.inputs`).
         target: ends in `.csv` or `.parquet`; written atomically.
         choices: options of `recommend`.
         titles: raw id -> title, for a title column; None for no such column.
-        each: like `map`; computes parts in other processes (`part_elsewhere`). None to compute them in this one.
+        each: like `map`, but calls the function in other processes (`part_elsewhere`). None to use this process.
         at_once: how many parts `each` gets at once.
 
     Returns:
-        What was in the histories.
+        The counts of users and ids, finished parts included.
 
     Raises:
         UserError: if a file cannot be read or written, a line is not CSV, the target has another ending, or the model
-            lacks what is chosen.
+            cannot do what the choices ask.
     """
     check_target(target)
     model.check(choices)
@@ -130,7 +130,7 @@ def _keep_parts_of(job: dict, parts: Path) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What the parts of a job have in common: how the model is loaded, the target's ending, choices and titles."""
+    """What all parts of a job share: how to load the model, the target's ending, the choices and the titles."""
 
     folder: Path
     trusted: bool
@@ -144,7 +144,7 @@ class Part:
         return COLUMNS if self.titles is None else (*COLUMNS, "title")
 
     def write(self, model: SavedRecommender, rows: Sequence[Row], path: Path, progress: Progress) -> None:
-        """Writes the part of some users."""
+        """Recommends to some users and writes their part."""
         lines = list(recommended(model, rows, self.choices, self.titles or {}, progress))
         with files.atomic_write(path) as aside:
             FORMATS[self.suffix][0](lines, aside, self.columns)
@@ -153,7 +153,7 @@ class Part:
 def _make_parts(
     model: SavedRecommender, users: Users, folder: Path, part: Part, each: Callable[..., Iterable] | None, at_once: int
 ) -> tuple[list[Path], Counts]:
-    """Writes the missing parts. Returns the paths of all parts, and what was in the histories."""
+    """Writes the missing parts. Returns the paths of all parts, and the counts of all users."""
     done = PART_BATCHES * len(list(folder.glob("part-*")))
     paths, counts, rows = [], Counts(), users.rows()
     waiting: list[tuple[Sequence[Row], Path]] = []
@@ -182,21 +182,21 @@ def _make_parts(
 
 @functools.cache
 def _model_with_one_thread(folder: Path, trusted: bool, search: str) -> SavedRecommender:
-    """Returns the model of a process of a cluster, which loads it once."""
+    """Returns the model, which each process of a cluster loads once."""
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     return SavedRecommender(folder, trusted, search)
 
 
 def part_elsewhere(part: Part, rows: Sequence[Row], path: Path) -> None:
-    """Writes the part of some users in another process, with one thread."""
+    """Does what `Part.write` does, in a process of a cluster, with one thread."""
     part.write(_model_with_one_thread(part.folder, part.trusted, part.search), rows, path, Progress("", 1, silent=True))
 
 
 def recommended(
     model: SavedRecommender, rows: Sequence[Row], choices: Choices, titles: Mapping[str, str], progress: Progress
 ) -> Iterator[Line]:
-    """Yields the lines of some users. Each batch has histories of similar length."""
+    """Yields the lines of some users, in their order. Histories of similar length share a batch."""
     order = np.argsort([len(history) for _, history in rows], kind="stable")
     results = [None] * len(rows)
     for start in range(0, len(rows), BATCH_USERS):
@@ -265,4 +265,4 @@ def _join_parquet(parts: Sequence[Path], path: Path, columns: Sequence[str]) -> 
 
 
 FORMATS = {".csv": (_write_csv, _join_csv), ".parquet": (_write_parquet, _join_parquet)}
-"""File name ending -> what writes a part, and what joins the parts."""
+"""File name ending -> the functions that write a part and that join the parts."""

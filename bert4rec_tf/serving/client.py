@@ -22,7 +22,7 @@ OUTPUTS = {"items", "scores", "unknown"}
 
 @dataclass(frozen=True)
 class Choices:
-    """Options of `recommend`. None is the default of the export.
+    """Options of `recommend`. None stands for the export's default.
 
     Attributes:
         k: number of items.
@@ -61,9 +61,9 @@ class Choices:
 
 @dataclass(frozen=True)
 class Recommendations:
-    """Best first: [b] lists of at most k raw ids, and float32 arrays of their scores.
+    """Recommendations for b users: lists of at most k raw ids, best first, and float32 arrays of their scores.
 
-    `unknown`, int32 [b], is how many ids of each history are unknown.
+    `unknown`: int32 [b], the number of unknown ids in each history.
     """
 
     items: list[list[str]]
@@ -75,12 +75,13 @@ class SavedRecommender:
     """A SavedModel that `saved_model.export` wrote.
 
     Args:
-        folder: of the SavedModel, or a work directory that has one.
+        folder: the SavedModel's folder, or a work directory that has one.
         trusted: whether it may do more than compute (`serving.trust`).
         search: how the best of all items are found: exactly, or by the export's index (`serving.approximate`).
 
     Attributes:
-        folder: of the SavedModel; `local_folder` is its copy if it is in a store.
+        folder: the SavedModel's folder.
+        local_folder: the same, or its copy on this machine if it is in a store.
         card: the model card.
         has_user_embeddings: whether `recommend` needs the users' ids.
 
@@ -99,7 +100,7 @@ class SavedRecommender:
 
     @property
     def items(self) -> Lines:
-        """The raw ids of all items."""
+        """The raw ids of all items. Raises UserError if the model has no list of them."""
         if self._model.items is None:
             raise UserError(f"{self.folder}: has no list of its items")
         return self._model.items
@@ -116,24 +117,23 @@ class SavedRecommender:
         return self._model.history_of(user)
 
     def check(self, choices: Choices) -> None:
-        """Raises UserError if the model was exported before it could do what is asked."""
+        """Raises UserError if the choices ask for what an older export cannot do."""
         known = self._model.signatures["recommend"].inputs
         if choices.popularity_correction is not None and "popularity_correction" not in known:
             raise UserError(f"{self.folder}: is an older export without `popularity_correction`; export it again")
 
     def recommend(self, histories: Sequence[Sequence[str]], users: Sequence[str], choices: Choices) -> Recommendations:
-        """Recommends to raw histories, oldest item first. `users` is used only if the model has user embeddings.
+        """Recommends to raw histories, oldest item first. `users` only matters if the model has user embeddings.
 
         Raises:
-            UserError: if the model cannot compute the result, for example because memory runs out or it is an older
-                export.
+            UserError: if the model cannot compute the result, because memory runs out or it is an older export.
         """
         self.check(choices)
         inputs = {**self._whom(histories, users), **choices.arrays()}
         return _recommendations(self._call("recommend", inputs))
 
     def similar(self, items: Sequence[str], k: int | None = None) -> Recommendations:
-        """Returns the most similar items to each of some items. `unknown` is 1 for an unknown one, 0 else.
+        """Returns the items most similar to each of `items`. `unknown` is 1 for an unknown item, else 0.
 
         Raises:
             UserError: for a k below 1, or a model that cannot compare items.
@@ -142,15 +142,18 @@ class SavedRecommender:
         return _recommendations(self._call("similar", chosen))
 
     def item_vectors(self, items: Sequence[str]) -> np.ndarray:
-        """Returns the vectors of items, float32 [b, d], zeros for unknown ones. Raises UserError if there are none."""
+        """Returns the vectors of items, float32 [b, d]; zeros for unknown ones. Raises UserError if items have none."""
         return self._call("item_vectors", {"items": rectangle([items])[0]})["vectors"]
 
     def encode(self, histories: Sequence[Sequence[str]], users: Sequence[str]) -> np.ndarray:
-        """Returns the vectors after raw histories, float32 [b, d]. `users`: as for `recommend`."""
+        """Returns the vectors of users with these raw histories, float32 [b, d]. `users`: as for `recommend`."""
         return self._call("encode", self._whom(histories, users))["vectors"]
 
     def scores(self, histories: tf.Tensor, users: tf.Tensor, candidates: tf.Tensor) -> tf.Tensor:
-        """Scores candidates, string [b or 1, c], within a TensorFlow function: float32 [b, c]."""
+        """Scores candidates, string [b or 1, c]: float32 [b, c]. Can be called in a TensorFlow function.
+
+        `histories`: string [b, any]. `users`: string [b], used only if the model has user embeddings.
+        """
         whom = {"histories": histories, **({"users": users} if self.has_user_embeddings else {})}
         return self._model.function("score")(**whom, candidates=candidates)["scores"]
 
@@ -177,7 +180,7 @@ def _recommendations(outputs: dict[str, np.ndarray]) -> Recommendations:
 
 
 def rectangle(rows: Sequence[Sequence[str]]) -> np.ndarray:
-    """Returns raw ids as an array of bytes [rows, longest row], padded with empty strings."""
+    """Returns lists of raw ids as an array of bytes objects [rows, longest row], padded with empty ones."""
     array = np.full([len(rows), max(map(len, rows), default=0)], b"", object)
     for number, row in enumerate(rows):
         array[number, : len(row)] = [encoded(one) for one in row]
@@ -185,10 +188,9 @@ def rectangle(rows: Sequence[Sequence[str]]) -> np.ndarray:
 
 
 def split_ids(line: str) -> list[str]:
-    """Splits a line at its commas. An id that contains a comma must be in double quotes.
+    """Returns the ids of a line, separated by commas. An id that contains a comma must be in double quotes.
 
-    Raises:
-        UserError: if there is more than one line, or an id is longer than 131,072 characters.
+    Raises UserError if there is more than one line, or an id is longer than 131,072 characters.
     """
     try:
         return next(csv.reader([line], skipinitialspace=True), [])

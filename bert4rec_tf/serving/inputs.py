@@ -24,7 +24,7 @@ Row = tuple[str, list[str]]
 
 
 class Users(NamedTuple):
-    """A source of histories: its checksum, the most users it can have, and what yields the same ones each time."""
+    """Users with histories: a checksum, about the most users there can be, and a function that yields them anew."""
 
     checksum: str
     most: int
@@ -32,10 +32,11 @@ class Users(NamedTuple):
 
 
 def of_histories(path: Path, known: Lines) -> Users:
-    """Reads a file of histories: the user, then the items, oldest first. CSV without a header, `.gz` or not.
+    """Reads a file of histories, CSV without a header, `.gz` or not: in a row the user, then the items, oldest first.
 
     Raises:
-        UserError: if the file cannot be read, is not CSV, or has one action per row. The `known` items help to tell.
+        UserError: if the file cannot be read, is not CSV, or seems to have one action per row. `known`: the model's
+            items, which help to tell.
     """
     checksum, lines = _scan(path)
     _refuse_interactions(path, known)
@@ -43,10 +44,9 @@ def of_histories(path: Path, known: Lines) -> Users:
 
 
 def of_interactions(asked: Interactions) -> tuple[Users, conversion.Report]:
-    """Reads one action per row, and returns every user with all actions in order of time.
+    """Reads files with one action per row. Returns every user with all items in order of time, and a report.
 
-    Raises:
-        UserError: as `conversion.convert`.
+    Raises UserError as `conversion.convert` does.
     """
     sequences, report = conversion.convert(asked, least=1)
 
@@ -58,7 +58,7 @@ def of_interactions(asked: Interactions) -> tuple[Users, conversion.Report]:
 
 
 def _refuse_interactions(path: Path, known: Lines) -> None:
-    """Raises UserError if each row is one action: every row would become a history."""
+    """Raises UserError if each row seems to be one action, which would become a history."""
     with files.open_binary(path) as file:
         start = file.read(layouts.SAMPLE)
     try:
@@ -74,9 +74,10 @@ def _refuse_interactions(path: Path, known: Lines) -> None:
 
 
 def _are_actions(rows: Sequence[Row], known: Lines) -> bool:
-    """Returns whether rows without a header look like actions: equally long, with many rows per user or a time.
+    """Returns whether rows without a header look like actions.
 
-    They do not if an item of the model is in the last column. Of two columns, one user twice is enough.
+    Rows of two columns do if a user occurs twice. Longer rows do if all are equally long, none ends with an item of the
+    model, and either users have at least two rows on average or all rows end with a time.
     """
     lengths, last = {len(history) for _, history in rows}, [history[-1] for _, history in rows if history]
     distinct = len({user for user, _ in rows})

@@ -31,7 +31,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class ModelError(Exception):
-    """A call that failed: because its inputs are wrong (`is_client_error`), or the model or the machine failed."""
+    """A call that failed. `is_client_error`: because its inputs are wrong; else the model or the machine failed."""
 
     def __init__(self, message: str, is_client_error: bool) -> None:
         super().__init__(message)
@@ -42,7 +42,7 @@ class ModelError(Exception):
 class TensorInfo:
     """One input or output of a signature.
 
-    In `shape`, None is a dimension of any size; the whole is None for any rank. Without a `default` it is required.
+    In `shape`, None is a dimension of any size; the `shape` None is any rank. An input without a `default` is required.
     """
 
     dtype: tf.DType
@@ -73,9 +73,10 @@ class LoadedModel:
         search: how the best of all items are found, one of SEARCHES.
 
     Attributes:
-        folder: where it lies on this machine; of one in a store, a copy.
-        signatures: by name; `description` has them in the JSON format of TensorFlow Serving.
+        folder: the folder on this machine; a copy if the model is in a store.
+        signatures: name -> signature; `description` has them in the JSON format of TensorFlow Serving.
         card: the model card; empty if there is none.
+        approximate: the approximate search; None if `search` is exact.
 
     Raises:
         UserError: if there is no SavedModel, it cannot be read, or it could do more than compute.
@@ -117,11 +118,7 @@ class LoadedModel:
 
     @cached_property
     def items(self) -> Lines | None:
-        """The raw ids of its items, the most popular first; None if it has no list of them.
-
-        Raises:
-            UserError: if the list cannot be read.
-        """
+        """The items' raw ids, the most popular first; None without a list. Raises UserError if the list is damaged."""
         path = self.folder / ASSETS / VOCABULARY
         try:
             return Lines(path.read_bytes()) if path.is_file() else None
@@ -130,7 +127,7 @@ class LoadedModel:
 
     @cached_property
     def histories(self) -> Histories | None:
-        """The users' histories; None if it holds none. Raises UserError if their file is damaged."""
+        """The users' histories; None if the export holds none. Raises UserError if their file is damaged."""
         path = self.folder / HISTORIES
         return Histories.read(path, len(self.items or ())) if path.exists() else None
 
@@ -139,10 +136,9 @@ class LoadedModel:
         return [self.items[int(number) - 1] for number in self.histories[user]]
 
     def call(self, signature: str, arrays: Arrays) -> dict[str, np.ndarray]:
-        """Returns the outputs of a signature. Inputs that are not given have their default values.
+        """Returns the outputs of a signature, by name. Raises ModelError if the model cannot compute them.
 
-        Raises:
-            ModelError: if the model cannot compute them.
+        Inputs that are not given have their default values.
         """
         if self.approximate is None or signature not in SEARCHING:
             return self._call(signature, arrays)
@@ -163,7 +159,7 @@ class LoadedModel:
             raise ModelError(_reason(error), isinstance(error, _CLIENT_ERRORS)) from error
 
     def function(self, signature: str) -> Any:
-        """Returns a signature as a TensorFlow function of its inputs by name."""
+        """Returns a signature as a TensorFlow function, which takes inputs by name."""
         return self._loaded.signatures[signature]
 
     def warm_up(self) -> None:
@@ -209,9 +205,9 @@ def _card(path: Path) -> dict[str, Any]:
 
 
 def _check_lines(path: Path, expected: Any) -> None:
-    """Raises UserError if a list of ids is shorter than the model card says. TensorFlow would give empty ids for it.
+    """Raises UserError if a list has not as many ids as the model card says. TensorFlow would return empty ids.
 
-    Call it once TensorFlow has read the list: what is cut short in between does no harm.
+    Call it after TensorFlow has read the list, so that a list cut short before that is noticed.
     """
     if not isinstance(expected, int) or not path.is_file():
         return
@@ -240,7 +236,7 @@ def _example(info: TensorInfo) -> np.ndarray:
 
 
 def _reason(error: Exception) -> str:
-    """Returns the line of a TensorFlow error that says what is wrong; it stands before the node's name."""
+    """Returns the line of a TensorFlow error that says what is wrong. It comes before the node's name."""
     message = getattr(error, "message", None) or str(error)
     lines = [line.strip() for line in message.split("[[{{node")[0].splitlines() if line.strip()]
     if not lines:

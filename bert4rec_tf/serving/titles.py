@@ -1,4 +1,4 @@
-"""Reads the titles and tags of items."""
+"""Reads and writes the titles of items, and reads their tags."""
 
 import csv
 import io
@@ -30,10 +30,10 @@ def read_titles_and_tags(path: Path) -> tuple[dict[str, str], dict[str, list[str
     """Returns raw id -> title, and raw id -> tags. If an id occurs twice, its last line counts.
 
     Args:
-        path: CSV in UTF-8, `.gz` or not, between commas, semicolons or tabs, with a header. The columns of ids and
-            titles are found by their names (`IDS`, `TITLES`), and so is one of tags (`TAGS`), if there is one: `|`
-            stands between the tags of a cell. Or MovieLens' `movies.dat`: `::` between the id, the title and the
-            genres, no header, in UTF-8 or Latin-1. Empty lines are skipped.
+        path: a table in UTF-8, `.gz` or not, separated by commas, semicolons or tabs, with a header. The columns of ids
+            and titles are found by their names (`IDS`, `TITLES`), and so is a column of tags (`TAGS`), which are
+            separated by `|`. Or MovieLens' `movies.dat`: id, title and genres, separated by `::`, without a header, in
+            UTF-8 or Latin-1. Empty lines are skipped.
 
     Raises:
         UserError: if the file cannot be read, lacks these columns, or a line has more or fewer fields than the first.
@@ -88,7 +88,7 @@ def _lines(path: Path) -> Any:
 
 
 def csv_of(titles: Mapping[str, str]) -> str:
-    """Returns titles as a file that `read_titles` reads."""
+    """Returns titles as the content of a file that `read_titles` reads."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([("id", "title"), *titles.items()])
     return text.getvalue()

@@ -26,15 +26,14 @@ COMPUTING = frozenset(
     VarIsInitializedOp Where While ZerosLike
     """.split()  # noqa: SIM905
 )
-"""The ops that a model may use. A list of the forbidden ones would miss some of TensorFlow's 1,900: `ReadFile` and
-`PyFunc` are easy to name, but `DebugIdentity` and `PrintV2` write files too, `ImmutableConst` reads one, and a constant
-of `DatasetFromGraph` holds a graph of its own."""
+"""The ops that a model may use. A list of forbidden ones would miss some of TensorFlow's 1,900 ops: `DebugIdentity` and
+`PrintV2` write files too, `ImmutableConst` reads one, and a constant of `DatasetFromGraph` holds a graph of its own."""
 
 SAVING = frozenset({"AssignVariableOp", "MergeV2Checkpoints", "RestoreV2", "SaveV2", "ShardedFilename"})
-"""Every SavedModel holds these in two functions that only TensorFlow 1 calls. Nothing else may call them."""
+"""Ops that every SavedModel has in two functions, which only TensorFlow 1 calls. Nothing else may call these two."""
 
 READING = "InitializeTableFromTextFileV2"
-"""Fills a table from a file. The file must be one of the model's assets."""
+"""The op that fills a table from a file. The file must be one of the model's assets."""
 
 
 def check_only_computes(folder: Path, content: Any) -> None:
@@ -87,7 +86,7 @@ def _forbidden(graph: Any) -> Iterator[str]:
 
 
 def _assets(signature: Any, objects: Any) -> set[str]:
-    """Returns the arguments of a function that TensorFlow fills with paths of the model's assets when it loads it."""
+    """Returns a function's arguments that TensorFlow sets to paths of the model's assets when it loads the model."""
     names, known = [argument.name for argument in signature.input_arg], objects.concrete_functions
     bound = known[signature.name].bound_inputs if signature.name in known else ()
     pairs = zip(reversed(names), reversed(bound))  # the last arguments are the bound ones

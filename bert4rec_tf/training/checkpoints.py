@@ -36,9 +36,7 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def restore(path: Path, groups: Groups) -> dict[str, Any]:
-    """Restores variables from a checkpoint, all or none, and returns its state.
-
-    The checkpoint may hold further groups.
+    """Restores variables from a checkpoint, all or none, and returns its state. Other groups in it are ignored.
 
     Raises:
         CorruptFileError: if the file is damaged.
@@ -65,7 +63,7 @@ class Series:
         self._damaged: set[Path] = set()
 
     def paths(self) -> list[Path]:
-        """The checkpoints, newest first."""
+        """Returns the checkpoints, newest first."""
         return sorted(self.folder.glob("step-*.npz"), reverse=True)
 
     def save(self, groups: Groups, step: int, state: Mapping[str, Any]) -> None:
@@ -81,7 +79,7 @@ class Series:
     def restore(self, groups: Groups, also: Callable[[int], None] | None = None) -> dict[str, Any] | None:
         """Restores the newest undamaged checkpoint and returns its state; None if there are no checkpoints.
 
-        `also` reads what else belongs to a step. If it raises CorruptFileError, an older checkpoint is tried.
+        `also(step)` restores what else belongs to a step. If it raises CorruptFileError, an older one is tried.
 
         Raises:
             CorruptFileError: if there are checkpoints, but none can be read.

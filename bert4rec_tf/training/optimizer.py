@@ -8,7 +8,7 @@ from bert4rec_tf.nn.optimizers import Adagrad, BertAdam, RowwiseAdagrad, WarmUpL
 
 
 def optimizer_of(settings: TrainingSettings, model: Recommender | None = None) -> BertAdam | Adagrad:
-    """Returns the optimizer of a run. `model`: whose tables rowwise_adagrad updates by rows; the others ignore it."""
+    """Returns a run's optimizer. `model`: rowwise_adagrad updates its tables by rows; other optimizers ignore it."""
     # A constant learning rate falls to 0 after infinitely many steps.
     steps = settings.steps if settings.schedule == "linear" else math.inf
     schedule = WarmUpLinearDecay(settings.learning_rate, steps, settings.warmup_steps)

@@ -1,4 +1,4 @@
-"""The files of a sharded item table: each worker's rows beside a checkpoint, and all of them in one file at the end."""
+"""The files of a sharded item table: each worker's rows beside each checkpoint, and all rows in one file at the end."""
 
 import json
 import re
@@ -16,16 +16,16 @@ from bert4rec_tf.training.checkpoints import HEADER
 from bert4rec_tf.training.workers import Team
 
 VALUES, SUMS = ("vectors", "biases"), ("vector_sums", "bias_sums")
-"""Names of the arrays in a file. A table without biases has the first of each."""
+"""Names of the arrays in a worker's file. Without biases, it has only the first of each pair."""
 
 WHOLE = "whole.npz"
-"""The weights of a finished training with the whole item table, as a checkpoint of one machine has them."""
+"""A checkpoint, as of one machine, with the weights of a finished training and the whole item table."""
 
 
 class ShardFiles:
-    """The rows of one worker on disk, one file per step, in the folder of the checkpoints, which all workers see.
+    """One worker's rows on disk, a file for each saved step, in the checkpoints' folder, which all workers see.
 
-    A checkpoint counts once the chief has written its own file.
+    A checkpoint is complete once the chief has written its `step-*.npz`.
     """
 
     def __init__(self, folder: Path, table: ShardedTable, team: Team) -> None:
@@ -61,7 +61,7 @@ class ShardFiles:
                 variable.scatter_update(tf.IndexedSlices(block, tf.range(begin, begin + len(block))))
 
     def keep(self, best_step: int) -> None:
-        """Deletes this worker's rows of steps that have no checkpoint, except the best."""
+        """Deletes this worker's files of steps without a checkpoint, except the best step's."""
         steps = {int(re.findall(r"\d+", path.name)[-1]) for path in self.folder.glob("step-*.npz")} | {best_step}
         kept = {self.path(step) for step in steps}
         for path in self.folder.glob(f"shard-{self.table.index}-of-*.npz"):
@@ -69,7 +69,7 @@ class ShardFiles:
                 path.unlink()
 
     def write_whole(self, model: Recommender, step: int) -> None:
-        """Writes WHOLE from the model's other weights and all workers' rows of a step, block by block.
+        """Writes WHOLE from the model's other weights and the rows that all workers saved at a step, block by block.
 
         Raises CorruptFileError if a file is damaged.
         """

@@ -20,7 +20,7 @@ Step = Callable[..., dict[str, Tensor]]
 Signature = dict[str, tf.TypeSpec]
 
 LARGE = 1 << 20
-"""Elements of a variable from which compiling its update with XLA pays off."""
+"""Updates of variables with at least this many elements are compiled with XLA."""
 
 SEED_STATE = "seed_generator_state"
 """Keras' name for the state of a random generator: its seed and a counter."""
@@ -30,13 +30,13 @@ SEED_STRIDE = 1_000_000_007
 
 
 def strategy_for(replicas: int) -> tf.distribute.Strategy | None:
-    """Returns the strategy that splits each batch over several devices; None for one.
+    """Returns the strategy that splits each batch over `replicas` devices; None for one device.
 
-    The devices are GPUs if there are any, else virtual CPUs; if the process has joined other machines (`workers.join`),
-    those of all machines. Create the model and the optimizer under `strategy.scope()`.
+    The devices are GPUs if there are any, else virtual CPUs. If the process has joined other machines (`workers.join`),
+    they are those of all machines. Create the model and the optimizer under `strategy.scope()`.
 
     Raises:
-        UserError: if there are fewer devices. Virtual CPUs must be created before TensorFlow starts its devices.
+        UserError: if there are fewer devices. Virtual CPUs must be made before TensorFlow starts its devices.
     """
     if workers.team().strategy is not None:
         return workers.team().strategy
@@ -69,9 +69,9 @@ def make_step(
     strategy: tf.distribute.Strategy | None = None,
     signature: Signature | None = None,
 ) -> Step:
-    """Returns the compiled training step: batch -> loss, gradient norm (before clipping) and learning rate.
+    """Returns the compiled training step: batch -> `loss`, `gradient_norm` (before clipping) and `learning_rate`.
 
-    With a strategy the step also takes `stopping`, a number of each machine, and returns its sum.
+    With a strategy, the step also takes `stopping`, one number per machine, and returns the sum over the machines.
 
     Args:
         model: its `static_shapes` becomes `settings.jit_compile`.
@@ -139,10 +139,7 @@ def _shared_step(
     strategy: tf.distribute.Strategy,
     signature: Signature | None,
 ) -> Step:
-    """The step of several replicas.
-
-    Gradients are clipped after they are summed, so that the step does not depend on the number of replicas.
-    """
+    """Returns the step of several replicas. Gradients are summed, then clipped, so that it equals one device's step."""
 
     @graph(jit_compile=settings.jit_compile)
     def part_of_loss(part: Batch, share: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -186,9 +183,9 @@ def _shared_step(
 def _loss_and_gradients(
     model: Recommender, optimizer: optimizers.BertAdam, batch: Batch, share: Tensor | float = 1.0
 ) -> tuple[Tensor, list[Tensor]]:
-    """Returns `share` x the loss, and its gradients: those of tables that change by rows as slices, others dense.
+    """Returns `share` x the loss, and its gradients, slices for tables that change by rows and else dense.
 
-    Last come those of the looked-up rows of a sharded table.
+    The gradients of a sharded table's looked-up rows come last.
     """
     variables, looked_up = [variable.value for variable in model.trainable_variables], batch.get(ROWS, [])
     with tf.GradientTape() as tape:
@@ -210,7 +207,7 @@ def _loss_and_gradients(
 
 
 def _part(batch: Batch, number: Tensor, count: int) -> Batch:
-    """Returns the rows of replica `number` of `count`. The sizes of the parts differ by at most one row."""
+    """Returns the rows that replica `number` of `count` gets. The sizes of the parts differ by at most one row."""
     rows = tf.shape(batch["items"])[0]
     begin, end = number * rows // count, (number + 1) * rows // count
     return {name: values[begin:end] for name, values in batch.items()}
@@ -220,8 +217,8 @@ def _part(batch: Batch, number: Tensor, count: int) -> Batch:
 def _own_noise(model: Recommender, number: Tensor) -> Iterator[None]:
     """Gives replica `number` its own random numbers inside the block. Replica 0 keeps those of a single device.
 
-    Every replica has a copy of the generators' states. The copies are equal again after the block, so a checkpoint
-    needs to hold only one of them.
+    Every replica has a copy of the generators' states. After the block the copies are equal again, so a checkpoint has
+    only one.
     """
     states = [variable.value for variable in model.non_trainable_variables if variable.name == SEED_STATE]
     shift = tf.stack([tf.cast(number, tf.int64) * SEED_STRIDE, 0])

@@ -14,7 +14,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 EVERY = 50
-"""Each point of a training curve is the mean over so many steps."""
+"""Each point of a training curve is the mean over this many steps."""
 
 
 class TensorBoardWriter:
@@ -22,7 +22,7 @@ class TensorBoardWriter:
 
     Args:
         folder: for TensorBoard's files; each start or resume of the training writes a new one. None to write nothing.
-        first_step: steps done before. TensorBoard discards what an earlier file holds after this step.
+        first_step: steps done before. TensorBoard discards points of earlier files after this step.
         clip_norm: the norm at which gradients are clipped; 0 for never.
 
     Raises:

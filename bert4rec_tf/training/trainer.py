@@ -55,7 +55,7 @@ class State:
     loss_count: int = 0
 
     def best(self) -> dict[str, float] | None:
-        """Returns the row of the curve with the best metric."""
+        """Returns the best step's row of the curve; None before a validation."""
         return next((row for row in self.curve if row["step"] == self.best_step), None)
 
 
@@ -64,19 +64,19 @@ class Trainer:
     """Trains one model in one folder. If the folder holds a checkpoint, training resumes from it.
 
     Attributes:
-        batches: first step -> endless training batches, starting with that step.
+        batches: given the number of steps done, returns the endless training batches from there on.
         settings: optimizer, schedule and how often to evaluate.
         folder: for checkpoints, the curve and TensorBoard's files.
         last_step: where to stop; None for `settings.steps`, at which the learning rate is 0.
-        validate: returns the metrics on the validation items; None if they are trained on.
+        validate: returns the metrics on the validation items; None if training includes these items.
         title: shown with the progress.
         silent: whether to show no progress.
-        checkpoint_seconds: time between checkpoints; a killed training loses at most this much.
+        checkpoint_seconds: seconds between checkpoints; a killed training loses at most these.
         strategy: splits each batch over several devices; the model was created under its scope. None for one device.
         watch: called with each new row of the curve; after a resume, first with the earlier rows. If it raises, the
             training ends and can be resumed from the last checkpoint.
         initialise: changes the initial weights of the model. Not called after a resume.
-        later_steps: at most so many steps follow in later trainings; shown with the time that is left.
+        later_steps: the most steps of the run's later trainings, for the time left that is shown.
         team: the machines that train together. All read the checkpoints in `folder`; the chief alone writes there.
     """
 
@@ -107,10 +107,11 @@ class Trainer:
         self._shards = None if table is None else ShardFiles(self.folder, table, self.team)
 
     def run(self) -> State:
-        """Trains, or resumes, to the end. The model then has the best weights; without `validate`, the last ones.
+        """Trains or resumes to the end. The model then has the best weights; without `validate`, the last ones.
 
         Raises:
-            UserError: if the loss or the gradient norm is NaN or infinite.
+            UserError: if the loss or the gradient norm is NaN or infinite, or the checkpoints are damaged.
+            KeyboardInterrupt: after Ctrl-C or SIGTERM, once a checkpoint is written.
         """
         with self.team.chief_first():
             files.make_folder(self.folder)
@@ -132,7 +133,7 @@ class Trainer:
         return self.state
 
     def _finish_sharded(self, shards: ShardFiles) -> None:
-        """Has the chief write the whole table. The model then has the best weights on all workers."""
+        """Restores the best weights, if there are any, on all workers, and has the chief write the whole table."""
         if self.validate is not None:
             restore_best(self.model, self.folder, self.state, shards)
         with self.team.chief_first():
@@ -184,7 +185,7 @@ class Trainer:
             self._shards.keep(self.state.best_step)
 
     def _stops(self, stopped: bool, interrupted: bool) -> bool:
-        """Returns whether to stop. `stopped`: as all machines knew it in this step; after the last step they ask."""
+        """Returns whether to stop. `stopped`: whether any machine asked to in this step. The last step asks anew."""
         if self.team.count == 1:
             return interrupted
         return bool(self.team.sum(np.array([interrupted]))[0]) if self.state.finished else stopped
@@ -249,9 +250,9 @@ def read_state(folder: Path) -> State:
 
 
 def restore_best(model: keras.Model, folder: Path, state: State, shards: ShardFiles | None = None) -> None:
-    """Loads the best weights of a training. Raises UserError if their file is damaged or from another training.
+    """Loads the best weights of a training, and with `shards` this worker's rows of the sharded table.
 
-    `shards`: of the model's sharded table.
+    Raises UserError if their file is damaged or from another training.
     """
     try:
         step = checkpoints.restore(folder / BEST, {"model": model.variables})["step"]
@@ -269,7 +270,7 @@ def restore_best(model: keras.Model, folder: Path, state: State, shards: ShardFi
 def load_weights(model: Recommender, folder: Path, team: Team | None = None) -> None:
     """Loads the weights of a finished training: the best ones if there was validation, else the last.
 
-    `team`: the workers, if they share the item table; then there must have been validation.
+    `team`: the workers, if they share the item table. This needs a training with validation.
 
     Raises:
         UserError: if the training has not finished or belongs to another model.

@@ -1,4 +1,4 @@
-"""Training on several machines: who they are, what they tell one another, and what ends all of them.
+"""Training on several machines: connects them, and lets them wait for one another, add up numbers and agree.
 
 Every machine runs the same command with its own TF_CONFIG and the same folders. Number 0, the chief, writes; the others
 read. TensorFlow's MultiWorkerMirroredStrategy connects them.
@@ -18,7 +18,7 @@ from bert4rec_tf.foundation.graphs import graph
 from bert4rec_tf.models.sharded_table import sum_of_all
 
 LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
-"""What TensorFlow raises on the others if a worker ends (within seconds) or stops answering (within about ten)."""
+"""The errors on the other workers if one ends (within seconds) or stops answering (within about ten seconds)."""
 
 
 class Team:
@@ -63,7 +63,7 @@ class Workers(Team):
     strategy: tf.distribute.Strategy
 
     def sum(self, values: np.ndarray) -> np.ndarray:
-        # Of several devices on a machine, the first one counts.
+        # The first device of a machine has its values; the others have zeros.
         devices = self.strategy.num_replicas_in_sync // self.count
         first = np.asarray(values, np.int64)
         per_device = [first, *[np.zeros_like(first)] * (devices - 1)]

@@ -26,7 +26,7 @@ NAMES = tuple(dict.fromkeys(name for name, _, _ in PRESETS))
 
 
 class Size(Protocol):
-    """How much data there are, as `Sequences` tell it."""
+    """The size of some data; `Sequences` have it."""
 
     @property
     def num_users(self) -> int: ...
@@ -60,9 +60,8 @@ def make_run(
 ) -> Run:
     """Makes the run of a preset, with single settings changed.
 
-    A preset's fixed number of steps is for its own protocol and, except for BERT4Rec, its own architecture. With
-    another one the number is selected (`Preset.search`), unless you ask for `protocol="fixed"`. The protocol of your
-    own data is "all".
+    A preset's fixed number of steps is for its own protocol and, if it has `Preset.search`, its own architecture. With
+    another one the number is selected, unless you ask for `protocol="fixed"`. The protocol of your own data is "all".
 
     Args:
         dataset: a name in `DATASETS`, or your own files (or their `name`).
@@ -86,14 +85,14 @@ def make_run(
 
 
 def shortened_warmup(warmup_steps: int, steps: int, asked: Any) -> int:
-    """Returns the warm-up for `asked` steps in place of `steps`: in proportion or a tenth, but never a longer one."""
+    """Returns the warm-up for `asked` steps instead of `steps`: in proportion or a tenth of them, but never longer."""
     if not isinstance(asked, int):
         return warmup_steps  # such steps are refused later
     return min(warmup_steps, max(asked * warmup_steps // steps, asked // 10))
 
 
 def _base(entry: Preset, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the preset's settings that the given ones leave open."""
+    """Returns the preset's settings that the given ones leave open, adapted to the given protocol and steps."""
     base, protocol = dict(entry.settings), settings.get("protocol")
     if entry.dataset == OWN:
         base["protocol"] = ALL

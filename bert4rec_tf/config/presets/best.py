@@ -1,9 +1,7 @@
 """The preset `best`: the authors' model, trained for quality per minute (docs/quality.md has each lever's curve).
 
-Items begin with vectors of a truncated SVD, and d is 128. For BERT4Rec, short histories are cut into prefixes, so that
-every item is asked for once, after those before it; the layers begin with the identity, and a large epsilon lets rare
-items keep their vectors. For ML-1m's long histories, windows with many masks do better. SASRec learns by a softmax over
-all items.
+For BERT4Rec, short histories are cut into prefixes, so that every item is asked for once, after those before it, and a
+large epsilon lets rare items keep their initial vectors. For ML-1m's long histories, windows with many masks do better.
 """
 
 from bert4rec_tf.config.presets import fast, own

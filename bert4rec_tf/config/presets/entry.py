@@ -19,9 +19,9 @@ class Preset:
         expect: the quality to expect, and how that is known.
         takes: how long it took, and on what; a run shows its own time after a few steps.
         settings: as `Run.make` takes them; the others have their defaults.
-        search: what changes in these when the number of steps must be selected again: for another architecture, or
-            under a protocol other than `fixed`. Empty if the number of steps holds for those too.
-        rule: what gives the settings from the numbers of users and actions (`own`), if their size decides them.
+        search: settings in place of these when a fixed number of steps is selected again: under another protocol and,
+            unless this is empty, for another architecture.
+        rule: (number of users, number of actions) -> settings, if the size of the data decides them (`own`).
     """
 
     name: str
@@ -35,6 +35,5 @@ class Preset:
 
     @property
     def command(self) -> str:
-        """The command that runs it."""
         data = "--interactions=FILE" if self.dataset == OWN else f"--dataset={self.dataset}"
         return f"python -m bert4rec_tf.run {data} --model={self.model} --preset={self.name}"

@@ -89,21 +89,21 @@ def _entry(
     settings: Mapping[str, Any] | None = None,
     search: Mapping[str, Any] | None = None,
 ) -> Preset:
-    """`settings`: beside those of OPTIMIZERS. The rest as for `Preset`."""
+    """Returns a preset `fast`. `settings`: those beside OPTIMIZERS. The rest is as for `Preset`."""
     settings = {**OPTIMIZERS.get(model, {}), **(settings or {})}
     return Preset("fast", dataset, model, expect, takes, settings, search or {})
 
 
 def _measured(dataset: str, model: str, ndcg: str, takes: str, *settings: Mapping[str, Any]) -> Preset:
-    """`settings`: none, those beside OPTIMIZERS, or those and `Preset.search`."""
+    """Returns a measured preset. `settings`: nothing, the settings beside OPTIMIZERS, or these and `Preset.search`."""
     return _entry(dataset, model, f"NDCG@10 {ndcg} on the test item (measured).", takes, *settings)
 
 
 def _others(dataset: str, at_most: Mapping[str, Any], *known: str, **further: Mapping[str, Any]) -> Iterator[Preset]:
-    """Yields presets of all models but BERT4Rec that nobody has measured.
+    """Yields presets that nobody has measured, for all models except BERT4Rec.
 
-    `at_most`: the settings of the number of steps. `known`: what to expect, how long models take that only count, and
-    how long the others take. `further`: model -> further settings.
+    `at_most`: the settings of the number of steps. `known`: nothing, or what to expect, how long counting models take,
+    and how long the others take. `further`: model -> further settings.
     """
     expect, counting, training = known or (NOT_MEASURED,) * 3
     for model in COUNTING:
@@ -115,8 +115,8 @@ def _others(dataset: str, at_most: Mapping[str, Any], *known: str, **further: Ma
 def _synthetic(dataset: str, of_caser: str, of_bert4rec: str) -> Iterator[Preset]:
     """Yields the presets of built-in data, with what to expect of two models.
 
-    The next item depends on the last one only; with three targets, Caser would have to rank the items after the next
-    one high too.
+    Only the last item and the user's community decide the next item. With three targets, Caser would have to rank the
+    items after the next one high too.
     """
     for entry in _others(dataset, _at_most(1_500, 300), caser={"num_targets": 1}):
         is_caser = entry.model == "caser"

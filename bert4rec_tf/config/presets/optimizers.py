@@ -1,4 +1,4 @@
-"""The optimizers of the models that are trained, but for BERT4Rec, for every data set."""
+"""The optimizers of all trained models except BERT4Rec, for every data set."""
 
 from typing import Any
 

@@ -33,7 +33,7 @@ def _sizes(num_users: int, num_actions: int, steps: float) -> dict[str, Any]:
     """Returns the settings that both models share.
 
     - N covers most histories: twice their mean length, from 20 to 200.
-    - From as many actions as Beauty has (350,000) the model is wider.
+    - From MANY_ACTIONS on (Beauty has 350,000) the model is wider.
     """
     steps = int(min(max(steps, 1_000), 20_000))
     return {
@@ -73,7 +73,7 @@ def bert4rec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     like_beauty: dict[str, Any] = LIKE_BEAUTY if is_like_beauty else {}
     batch_size = like_beauty.get("batch_size", 32 if num_actions < FEW_ACTIONS or is_long else 128)
     epochs = EPOCHS_LIKE_BEAUTY if is_like_beauty else EPOCHS
-    prefixes = max(num_actions - 3 * num_users, num_users)  # Of two actions both are trained on.
+    prefixes = max(num_actions - 3 * num_users, num_users)  # a user with two actions is trained on both
     examples = num_users * 11 if is_long else prefixes
     windows = {"mask_proportion": 0.4, "max_predictions": 80, "window_step": 0.5}
     return {

@@ -13,17 +13,17 @@ from bert4rec_tf.foundation.graphs import plain
 from bert4rec_tf.foundation.types import Batch
 
 OF_USERS, OF_BATCHES = 1 << 33, 1 << 34
-"""Added to the run's seed, they keep these draws apart from those of the masks, whose seeds are below 2^32."""
+"""Added to the run's seed, so that these draws differ from those of the masks, whose seeds are below 2^32."""
 
 
 def of_examples(examples: Examples, run: Run, sequences: Sequences, start_step: int) -> tf.data.Dataset:
-    """Returns batches of examples made in memory. `sequences`: the data, for their numbers."""
+    """Returns batches of examples made in memory. `sequences`: the data, for the number of users."""
     batches = in_memory.dataset_of(examples, run.training.batch_size, run.seed, start_step)
     return _with_all_draws(batches, run, sequences, start_step)
 
 
 def of_shards(shards: Shards, run: Run, sequences: Sequences, start_step: int) -> tf.data.Dataset:
-    """Returns batches of masked examples. `sequences`: the data, for their numbers."""
+    """Returns batches of masked examples. `sequences`: the data, for the numbers of items and users."""
     batches = shards.read(run.training.batch_size, run.seed, start_step)
     if run.masking.masking == "dynamic":
         batches = mask_dynamically(batches, run.masking, sequences.num_items, run.seed, start_step)
@@ -37,7 +37,7 @@ def _batch_of_columns(columns: dict[str, tf.Tensor]) -> Batch:
 
 
 def _with_all_draws(batches: tf.data.Dataset, run: Run, sequences: Sequences, start_step: int) -> tf.data.Dataset:
-    """Adds what is drawn anew for every batch: other users, and the seed of its negatives."""
+    """Adds what is drawn for every batch: the users that replace others, and the seed of its negatives."""
     settings = run.architecture
     if getattr(settings, "loss", None) in SAMPLED:
         batches = with_draws(batches, run.seed, start_step)
@@ -47,9 +47,9 @@ def _with_all_draws(batches: tf.data.Dataset, run: Run, sequences: Sequences, st
 
 
 def with_draws(batches: tf.data.Dataset, seed: int, start_step: int = 0) -> tf.data.Dataset:
-    """Adds `draw`, int64 [b, 2]: in every row the same seed, which depends on the run's and the step.
+    """Adds `draw`, int64 [b, 2]: in every row the same seed, which depends on the run's seed and the step.
 
-    Each row has it so that every replica, which gets part of the rows, draws the same.
+    A replica gets only some of the rows. With the seed in every row, all replicas draw the same.
     """
 
     @plain
@@ -65,7 +65,7 @@ def replace_users(
 ) -> tf.data.Dataset:
     """Gives each example the number of a random user, with some probability. The draws depend on seed and step only.
 
-    It is SSE (Wu et al., NeurIPS 2019), as SSE-PT (RecSys 2020) has it for user vectors.
+    This is SSE (Wu et al., NeurIPS 2019) for user vectors, as in SSE-PT (RecSys 2020).
     """
 
     @plain

@@ -15,7 +15,7 @@ class Windows:
 
     Attributes:
         items: [actions] int32, the flat array of all histories.
-        starts, lengths, users: [windows] int64, where each begins in `items`, its items, and whose they are.
+        starts, lengths, users: [windows] int64, where each begins in `items`, how many items it has, and its user.
         num_prefixes: how many of them, at the end, are prefixes (`cut_prefixes`).
     """
 
@@ -30,7 +30,7 @@ class Windows:
 
     @property
     def num_whole(self) -> int:
-        """How many windows stand before the prefixes."""
+        """The number of windows before the prefixes."""
         return len(self) - self.num_prefixes
 
     def rows(self, chosen: np.ndarray, width: int) -> np.ndarray:
@@ -73,8 +73,8 @@ def cut_windows(sequences: Sequences, max_length: int, window_step: float) -> Wi
 def cut_prefixes(sequences: Sequences, max_length: int) -> Windows:
     """Cuts every history after each of its items but the first, and keeps the last N items of each part.
 
-    Masking the last item of such a part gives the question that is asked when the model serves: what comes after
-    these items? A history of m items has m - 1 prefixes.
+    With its last item masked, such a part asks what a served model is asked: what comes after these items? A history of
+    m items has m - 1 prefixes.
     """
     lengths = np.maximum(sequences.lengths - 1, 0)
     users = np.repeat(np.arange(len(lengths)), lengths)
@@ -113,7 +113,7 @@ def mask_rows(
     num_items: int,
     seed: list[int],
 ) -> ClozeExamples:
-    """Masks windows.
+    """Returns the windows, masked.
 
     Args:
         items: int32 [rows, N], right-padded.
@@ -147,7 +147,7 @@ def mask_rows(
 
 @dataclass(frozen=True)
 class Numbering:
-    """Which window each example is of. Examples go through the whole windows, copy by copy, and then the prefixes."""
+    """Says which window each example is of. Examples go copy by copy through the whole windows, then the prefixes."""
 
     settings: MaskingSettings
     num_whole: int
@@ -155,7 +155,7 @@ class Numbering:
 
     @property
     def copies(self) -> int:
-        """Copies of each whole window; without prefixes, the last is the one with its last item masked."""
+        """Copies of each whole window. With static masks and no prefixes, the last has only its last item masked."""
         return 1 if self.settings.masking == "dynamic" else self.settings.mask_copies + (not self.num_prefixes)
 
     @property
@@ -174,7 +174,7 @@ class Numbering:
         return window, examples // max(self.num_whole, 1) == self.settings.mask_copies
 
     def examples_of(self, whole: np.ndarray, prefixes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields, copy by copy, the examples of whole windows and of prefixes, which are counted apart from 0."""
+        """Yields, copy by copy, the examples of whole windows and of prefixes. Each kind is numbered from 0."""
         for copy in range(max(self.copies, self.settings.prefix_copies)):
             yield (
                 whole + copy * self.num_whole if copy < self.copies else whole[:0],
@@ -185,7 +185,7 @@ class Numbering:
 
 
 def num_predictions(lengths: np.ndarray, settings: MaskingSettings) -> np.ndarray:
-    """Returns the number of masked items for windows of these lengths: round(length x rho), with halves rounded up."""
+    """Returns the number of masked items for these lengths: length x rho, rounded half up, in 1 .. max_predictions."""
     exact = lengths * settings.mask_proportion
     rounded = np.floor(exact) + (exact - np.floor(exact) >= 0.5)
     return np.clip(rounded.astype(np.int64), 1, settings.max_predictions)

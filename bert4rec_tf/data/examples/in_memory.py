@@ -45,7 +45,7 @@ class UnseenItems:
     def draw(self, users: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
         """Draws `size` items for each of `users`, int [b], with replacement.
 
-        Returns int32 [b, size]; 0 for users who have met every item.
+        Returns int32 [b, size]; 0 for users who have seen every item.
         """
         drawn = self._any((len(users), size), rng)
         owners = np.broadcast_to(users[:, None], drawn.shape)
@@ -63,7 +63,7 @@ class UnseenItems:
         return drawn
 
     def _any(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-        """Draws from all items, int32 of `shape`. A drawn action gives each item its share of the actions."""
+        """Draws from all items, int32 of `shape`. If `popular`, draws actions, so each item has its share of these."""
         if self.popular:
             return self._sequences.items[rng.integers(len(self._sequences.items), size=shape)]
         return rng.integers(1, self.num_items + 1, shape, np.int32)
@@ -106,14 +106,11 @@ class Examples(abc.ABC):
 
 
 class ContextTargetExamples(Examples):
-    """Examples of consecutive target items, the items before them, and negatives.
+    """Examples of `num_targets` consecutive items as targets, up to `context` items before them, and negatives.
 
-    Each example has `num_targets` consecutive items of a user as targets and up to `context` items before them. The
-    targets start at every position that has `context` items before it. A history that is too short for that gives one
-    example: its last items as targets, with the items before them.
-
-    With a `context` of 0 they are pairs of user and item. `num_negatives` unseen items are drawn per example, uniformly
-    or by popularity (`UnseenItems`).
+    The targets start at every position that has `context` items before it. A history that is too short for that gives
+    one example: its last items as targets, with the items before them. With a `context` of 0, examples are pairs of
+    user and item. Each has `num_negatives` unseen items, drawn uniformly or by popularity (`UnseenItems`).
     """
 
     def __init__(
@@ -132,8 +129,8 @@ class ContextTargetExamples(Examples):
         self.num_examples = len(self.users)
 
     def batch(self, chosen: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Returns `users [b]`, `items [b, context]`, `lengths [b]`, `targets [b, num_targets]` (right-padded with 0)
-        and `negatives [b, num_negatives]`."""
+        """Returns `users [b]`, `items [b, context]`, `lengths [b]`, `targets [b, num_targets]` and
+        `negatives [b, num_negatives]`. Items and targets are right-padded with 0."""
         users, places = self.users[chosen], self.places[chosen]
         begins, lengths = self.sequences.splits[users], np.minimum(places, self.context)
         targets = np.minimum(self.sequences.lengths[users] - places, self.num_targets)
@@ -183,8 +180,8 @@ class NextItemExamples(Examples):
         self.num_examples = len(self.users)
 
     def batch(self, chosen: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Returns `users [b]`, `items` and `targets [b, n]`, right-padded to the longest, `lengths [b]` and, if their
-        numbers are not 0, `negatives [b, n, num_negatives]` and `shared [b, num_shared]`."""
+        """Returns `users [b]`, `items` and `targets [b, n]`, right-padded to the longest, and `lengths [b]`; where
+        asked for, also `negatives [b, n, num_negatives]` and `shared [b, num_shared]`."""
         users, ends = self.users[chosen], self.ends[chosen]
         lengths = np.minimum(ends - 1, self.max_length)
         width, begins = int(lengths.max()), self.sequences.splits[users] + ends - 1 - lengths
@@ -204,7 +201,7 @@ class NextItemExamples(Examples):
 
 
 KINDS: dict[str | None, Callable[..., Examples]] = {"contexts": ContextTargetExamples, "shifted": NextItemExamples}
-"""Values of `Recommender.examples`. The other value is "masked", whose examples are prepared on disk."""
+"""Value of `Recommender.examples` -> its class. Others are "masked", prepared on disk, and None, for no training."""
 
 
 def dataset_of(examples: Examples, batch_size: int, seed: int, start_step: int = 0) -> tf.data.Dataset:

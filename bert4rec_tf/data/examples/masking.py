@@ -11,16 +11,16 @@ def mask_dynamically(
 ) -> tf.data.Dataset:
     """Masks batches of windows in the same way as `cloze.mask_rows`.
 
-    In every `mask_copies` + 1 epochs a window has only its last item masked once, and random masks otherwise. This is
-    the original's proportion. With prefix examples only these have their last item alone masked.
+    In one of `mask_copies` + 1 epochs only the last item of a window is masked; in the others, random items. This is
+    the original's proportion. With prefix examples, only these have just their last item masked.
 
     Args:
-        batches: dictionaries of `user`, `window` (-1 for a prefix), `epoch` [b] and `items` [b, N].
+        batches: dictionaries of `user`, `window` (-1 for a prefix) and `epoch`, [b] each, and `items` [b, N].
         masking, num_items: as for `cloze.mask_rows`.
         seed, start_step: the masks depend on the seed and on the step; `start_step` is that of the first batch.
 
     Returns:
-        Dictionaries with `items` masked, and `mask_positions` and `mask_targets`, int32 [b, P].
+        Dictionaries of `user`, the masked `items`, and `mask_positions` and `mask_targets`, int32 [b, P].
     """
 
     @plain

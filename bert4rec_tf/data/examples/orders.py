@@ -5,16 +5,16 @@ from functools import cached_property
 import numpy as np
 
 MOST_IN_MEMORY = 1 << 27
-"""A permutation of more numbers is computed where it is needed; as an array this one takes 1 GB."""
+"""A permutation of more numbers is computed where it is needed. As an array, one of this size takes 1 GB."""
 
 ROUNDS = 6
-"""Of the Feistel network. Four make it a pseudo-random permutation if their functions are (Luby & Rackoff, 1988)."""
+"""Rounds of the Feistel network. Four pseudo-random ones give a pseudo-random permutation (Luby & Rackoff, 1988)."""
 
 
 def order_of(count: int, seed: int) -> "Drawn | Computed":
     """Returns a permutation of 0 to `count` - 1.
 
-    `at` returns what stands at some places, and `places_of` where some numbers stand, all int64.
+    Its `at` returns the numbers at some places, and its `places_of` the places of some numbers, both as int64 arrays.
     """
     return Drawn(count, seed) if count <= MOST_IN_MEMORY else Computed(count, seed)
 
@@ -39,10 +39,10 @@ class Drawn:
 
 
 class Computed:
-    """An order that needs no memory: a Feistel network over the next power of four, walked until it is below n.
+    """An order that needs no memory: a Feistel network that permutes the numbers below a power of four.
 
-    A round swaps the halves of a number and adds a function of one to the other, by exclusive or. So it can be undone,
-    whatever the function. A number that comes out at n or above goes in again (cycle-walking); on average fewer than
+    A round swaps the halves of a number and combines one half with a function of the other, by exclusive or. So it can
+    be undone, whatever the function. A result of `count` or more goes in again (cycle-walking), on average fewer than
     four times.
     """
 

@@ -37,10 +37,7 @@ SHARD_SIZE = 8_192
 def prepare(
     sequences: Sequences, masking: MaskingSettings, max_length: int, seed: int, folder: Path, processes: int = 1
 ) -> Shards:
-    """Returns the shards of Cloze examples of `sequences`. Writes those that are missing or damaged.
-
-    With static masks the shards hold `mask_copies` + 1 masked examples of each window, shuffled. With dynamic masks
-    they hold the windows, which `masking.mask_dynamically` masks when they are read.
+    """Returns the shards of Cloze examples of `sequences`, shuffled. Writes those that are missing or damaged.
 
     If another process works in the same folder, this one waits.
 
@@ -50,8 +47,7 @@ def prepare(
         folder: the shards get their own folder in it, named by their fingerprint.
         processes: number of processes that write.
 
-    Raises:
-        UserError: if nothing can be masked, the folder cannot be created, or `processes` is below 1.
+    Raises UserError if nothing can be masked, the folder cannot be created, or `processes` is below 1.
     """
     if processes < 1:
         raise UserError(f"`processes` must be at least 1. Received: processes={processes}")
@@ -78,11 +74,10 @@ def written(
         plan: what is in each shard.
         data: fingerprint of the training sequences.
         folder: as for `prepare`.
-        write: writes the shards of these numbers.
-        each: like `map`; takes the checksums of the shards.
+        write: (shards, numbers) -> None; writes the shards with these numbers.
+        each: like `map`; computes the checksums of the shards.
 
-    Raises:
-        UserError: if nothing can be masked, or the folder cannot be made.
+    Raises UserError if nothing can be masked, or the folder cannot be created.
     """
     if not plan.num_examples:
         raise UserError("No user has two training items, so there is no item to mask with a context")
@@ -103,8 +98,8 @@ def written(
 class Plan:
     """Which examples are in which shard. Each shard depends only on its number, so they can be written in any order.
 
-    With static masks the examples are masked (`cloze.mask_rows`). With dynamic ones they are unmasked windows with
-    their numbers, and `prefix_copies` of each prefix with the number -1.
+    With static masks the examples are masked (`cloze.mask_rows`). With dynamic masks they are unmasked windows with
+    their numbers, and `prefix_copies` of each prefix with the number -1 (`masking.mask_dynamically`).
 
     `max_length` is N, and `num_items` n. The seed decides the masks and the order of the examples.
     """
@@ -138,7 +133,7 @@ class Plan:
         ]
 
     def widths(self) -> dict[str, int | None]:
-        """Returns the features and the widths they are padded to."""
+        """Returns feature -> the width it is padded to (`Shards.widths`)."""
         if self.masking.masking == "dynamic":
             return {"user": None, "window": None, "items": self.max_length}
         predictions = min(self.masking.max_predictions, self.max_length)
@@ -146,7 +141,6 @@ class Plan:
 
     @cached_property
     def order(self) -> Drawn | Computed:
-        """The order of the examples on disk."""
         return order_of(self.num_examples, self.seed)
 
     def windows_of(self, number: int) -> tuple[np.ndarray, np.ndarray]:
@@ -156,9 +150,9 @@ class Plan:
         return self.numbering.windows_of(self.order.at(places))
 
     def columns(self, number: int, items: np.ndarray, lengths: np.ndarray, users: np.ndarray) -> dict[str, Column]:
-        """Returns the content of shard `number` from its windows in order.
+        """Returns the content of shard `number` from its windows, in the order of `windows_of`.
 
-        These are `items`, int32 [rows, N], right-padded, and their `lengths` and `users`, int64 [rows].
+        Windows have `items`, int32 [rows, N], right-padded, and `lengths` and `users`, int64 [rows].
         """
         window, special = self.windows_of(number)
         if self.masking.masking == "dynamic":
@@ -239,11 +233,11 @@ def _without_ctrl_c() -> Iterator[None]:
 
 
 _makers: list[ShardMaker] = []
-"""The shard maker of a worker process, sent once and not with every shard."""
+"""The shard maker of a worker process, which is sent only once."""
 
 
 def _start_worker(bare: ShardMaker, windows_file: Path) -> None:
-    """Loads the windows from a file into the maker: if sent, workers would start one after the other."""
+    """Gives the maker its windows, from a file: if they were sent, the workers would start one after the other."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     stored: dict[str, Any] = npz.read(windows_file)

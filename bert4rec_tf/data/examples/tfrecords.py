@@ -2,8 +2,6 @@
 
 A record is a `tf.train.Example` that holds BLOCK rows: a feature `name` with the values of all rows and, if rows differ
 in length, a feature `name_lengths`. One record per row would take ten times as long.
-
-The order of the examples depends only on seed and epoch, so reading can start at any step without saved state.
 """
 
 import hashlib
@@ -32,7 +30,7 @@ BLOCK = 256
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """One feature of all rows of a shard: int [rows], or [rows, width] with the `lengths` of rows without padding."""
+    """A feature of all rows of a shard: int [rows], or int [rows, width] and the rows' `lengths` without padding."""
 
     values: np.ndarray
     lengths: np.ndarray | None = None
@@ -90,7 +88,7 @@ class Shards:
         return list(each(checksum, [self.folder / name for name in self.names]))
 
     def write_manifest(self, fingerprint: str, each: Callable[..., Iterable] = map) -> None:
-        """Writes the manifest. With it, the folder is complete. `each`: like `map`."""
+        """Writes the manifest, which completes the folder. `each`: like `map`."""
         manifest = self._manifest(fingerprint)
         for row, found in zip(manifest["shards"], self._checksums(each), strict=True):
             row["sha256"] = found
@@ -99,7 +97,7 @@ class Shards:
     def missing(self, fingerprint: str, each: Callable[..., Iterable] = map) -> list[int]:
         """Returns the numbers of the shards to write. `each`: like `map`.
 
-        These are all if there is no manifest with this fingerprint; else those whose checksum differs, with a warning.
+        Without a manifest of this fingerprint these are all; else those whose checksum differs, each with a warning.
         """
         everything = list(range(len(self.names)))
         try:
@@ -126,8 +124,8 @@ class Shards:
     def read(self, batch_size: int, seed: int, start_step: int = 0) -> tf.data.Dataset:
         """Reads batches without end, from number `start_step` on. Shards in a store are copied first.
 
-        Each epoch has the shards, and the examples of a shard, in another order, which the seed decides. A batch may
-        span two epochs.
+        Each epoch has the shards, and the examples of a shard, in another order, which depends only on seed and epoch.
+        A batch may span two epochs.
 
         Returns:
             A dataset of dictionaries with each feature, int32 [batch_size] or [batch_size, width] padded with 0, and

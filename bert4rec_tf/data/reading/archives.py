@@ -17,14 +17,14 @@ from bert4rec_tf.foundation.files import unreadable
 
 try:
     from lzma import LZMAError
-except ImportError:  # a Python without it unpacks none of such members
+except ImportError:  # a Python built without lzma unpacks no such members
     LZMAError = zipfile.BadZipFile
 
 LIMIT = 8 << 30
-"""Most bytes that a member of an archive may have unpacked."""
+"""Most bytes that a member of an archive may have when unpacked."""
 
 MOST_PACKED = 200
-"""Most that a member may grow when unpacked. Deflate packs ratings into a quarter, and nothing below 1/1032."""
+"""A member may grow so many times when unpacked. Ratings grow about 4 times; with deflate, 1,032 are possible."""
 
 DAMAGED = (EOFError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error, LZMAError)
 """What reading a damaged file raises."""
@@ -34,15 +34,14 @@ DAMAGED = (EOFError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error, LZMAError
 def opened(
     path: Path, member: str | None = None, watch: Callable[[int], None] = lambda count: None
 ) -> Iterator[IO[bytes]]:
-    """Opens a file and unpacks it while it is read.
+    """Yields a file opened for reading, which is unpacked while it is read.
 
     Args:
         path: a plain file, a `.gz`, or an archive that has `member`, named without its folders.
         watch: called with the number of bytes of each read from the disk.
 
-    Raises:
-        UserError: if the file is missing, cut short or damaged (also while it is read), or the archive has no such
-            member or is not safe to unpack.
+    Raises UserError if the file is missing, cut short or damaged (also while it is read), or the archive has no such
+    member or is not safe to unpack.
     """
     try:
         with contextlib.ExitStack() as stack:

@@ -6,13 +6,13 @@ from typing import IO
 from bert4rec_tf.foundation.errors import UserError
 
 SIZE = 8 << 20
-"""Bytes per read. A larger buffer is newly allocated by the system each time, which costs more than the read."""
+"""Bytes per read. The system allocates a larger buffer anew each time, which costs more than the read."""
 
 PIECE = 2 << 20
 """Bytes that a thread of Arrow takes at a time."""
 
 PART = 1 << 11
-"""Lines that are read again by themselves if their block has a bad row."""
+"""If a block has a bad row, it is read again in parts of so many lines."""
 
 LONGEST_LINE = 64 << 20
 BOM = b"\xef\xbb\xbf"
@@ -45,14 +45,14 @@ def read(stream: IO[bytes], source: str) -> Iterator[Block]:
 
 
 def parts(content: bytes, first: int) -> Iterator[Block]:
-    """Yields the lines of a block in many smaller ones, so that a bad row spoils only one of them."""
+    """Yields a block as smaller blocks of PART lines, so that a bad row spoils only one of them."""
     found = content.splitlines(keepends=True)
     for begin in range(0, len(found), PART):
         yield b"".join(found[begin : begin + PART]), first + begin
 
 
 def lines(block: Block) -> Iterator[tuple[int, str]]:
-    """Yields the lines of a block with their ends, and their numbers. U+FFFD stands for what is not UTF-8."""
+    """Yields the number of each line of a block, and its text with its end. U+FFFD stands for what is not UTF-8."""
     content, first = block
     for number, line in enumerate(content.splitlines(keepends=True), first):
         yield number, line.decode("utf-8", "replace")

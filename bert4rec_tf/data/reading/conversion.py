@@ -62,10 +62,8 @@ class Report:
 def files_of(asked: Interactions) -> list[Path]:
     """Returns the files to read, sorted: single ones, those that match a pattern, and the Parquet files of a folder.
 
-    A file that is named in several ways is read once.
-
-    Raises:
-        UserError: if a folder has no Parquet file, or no file matches a pattern.
+    A file that is named in several ways is read once. Raises UserError if a folder has no Parquet file, or no file
+    matches a pattern.
     """
     found: dict[Path | str, Path] = {}
     for path in asked.files:
@@ -86,16 +84,15 @@ def files_of(asked: Interactions) -> list[Path]:
 
 
 def convert(asked: Interactions, member: str | None = None, least: int = 2) -> tuple[Sequences, Report]:
-    """Reads interactions from files.
+    """Returns the sequences in files of interactions, and a report.
 
     Args:
         asked: the files and how to read them.
-        member: the name of the file in it, if it is an archive.
+        member: if the file is an archive, the name of the member to read.
         least: users with fewer actions are left out.
 
-    Raises:
-        UserError: if a file is missing, damaged or empty, its columns cannot be found or differ from the first file's,
-            a row is bad and not skipped, or nothing can be learnt from what is left.
+    Raises UserError if a file is missing, damaged or empty, its columns cannot be found or differ from the first
+    file's, a row is bad and not skipped, or nothing can be learnt from what is left.
     """
     paths = files_of(asked)
     first = layout_of(paths[0], asked, member)
@@ -119,14 +116,11 @@ def tables_of(
 ) -> Iterator[pa.Table]:
     """Yields the good rows of one file, and counts the others in `bad`.
 
-    The other arguments, and the errors, are as for `convert`.
-
     Args:
-        path: of the file.
-        first: path and layout of the first file, which all must have.
-        times: reads the times.
-        bad: kind of bad row -> how many were skipped, and where the first is.
-        is_one_of_several: whether to name the file there.
+        first: path and layout of the first file. All files must have this layout.
+        bad: as `Rows.found`.
+        is_one_of_several: whether `bad` must name the file.
+        asked, member: as for `convert`, and so are the errors.
     """
     layout = layout_of(path, asked, member)
     if str(layout) != str(first[1]):
@@ -160,15 +154,14 @@ def read_bytes(path: Path, member: str | None = None) -> bytes:
 def parse_pairs(content: bytes, path: Path) -> Sequences:
     """Reads the authors' processed files: lines of `user item`, integers, oldest first within a user.
 
-    Raises:
-        UserError: if a line is not two integers, no user has two actions, or there is only one item.
+    Raises UserError if a line is not two integers, no user has two actions, or there is only one item.
     """
     layout, rows = Layout(TEXT, 0, 1, separator=ANY_BLANKS, width=2), Rows(str(path), Times(), integers=True)
     return to_sequences(list(text.read(io.BytesIO(content), layout, rows)), Interactions(str(path)), {})[0]
 
 
 def converted(asked: Interactions, folder: Path, member: str | None = None) -> tuple[Sequences, Report]:
-    """Returns what `convert` does, read from `folder` if it is kept there. Replaces a damaged file."""
+    """Does what `convert` does, and keeps the result in `folder`, where the next call reads it unless it is damaged."""
     path = path_in(folder, asked, [checksum(path) for path in files_of(asked)], member)
     if path.exists():
         try:
@@ -220,7 +213,10 @@ def save_parts(
     num_left_out: int,
     report: Report,
 ) -> None:
-    """Writes the same from arrays that may come in pieces: the users as lines, `items`, `splits` and `num_later`."""
+    """Does what `save` does, from arrays that may come in pieces.
+
+    `users`: their ids (`npz.of_lines`). `numbers`: `items`, `splits` and, if there is a cut, `num_later`.
+    """
     content = {
         "users": users,
         "names": npz.of_lines(vocabulary.items.tolist()),

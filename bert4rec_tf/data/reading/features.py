@@ -26,10 +26,10 @@ IDS = {ITEM_FEATURES: (*ITEMS, "id"), USER_FEATURES: (*USERS, "id")}
 """Usual names of the column of ids, preferred ones first."""
 
 BINS = 10
-"""A column of more different numbers than this is cut into so many quantiles."""
+"""A column with more different numbers than this is cut into this many quantiles."""
 
 FEWEST = 2
-"""Values of fewer rows are left out: they tell nothing about another row."""
+"""A value that fewer ids have is left out: it tells nothing about other ids."""
 
 
 def with_features(sequences: Sequences, item_features: Any = None, user_features: Any = None) -> Sequences:
@@ -51,16 +51,16 @@ def with_features(sequences: Sequences, item_features: Any = None, user_features
 
 
 def read(source: Any, kind: str = ITEM_FEATURES) -> Features:
-    """Reads features: a column of ids, and every other column as features.
+    """Reads features: one column has the ids, every other column is a feature.
 
     A cell holds one value, or several with `|` between them. A column of more than BINS different numbers is cut at its
-    quantiles into BINS categories. An empty cell is no value. Several rows of one id add up. Values that fewer than
-    FEWEST ids have are left out. The result depends only on the content.
+    quantiles into BINS categories. An empty cell is no value. An id has the values of all its rows. Values that fewer
+    than FEWEST ids have are left out. The result depends only on the content.
 
     Args:
         source: a path to CSV (in UTF-8 with a header; `.gz` or not) or Parquet; a DataFrame; an Arrow table; or
             `Features`, which are returned as they are.
-        kind: ITEM_FEATURES or USER_FEATURES: whose ids.
+        kind: ITEM_FEATURES or USER_FEATURES, whose ids the source has.
 
     Raises:
         UserError: if it cannot be read, has no column of ids, has a bad id, or no value is left.
@@ -135,7 +135,7 @@ def _of_csv(path: Path) -> Mapping[str, Sequence[Any]]:
 
 
 def _entries(column: str, cells: Sequence[Any], rows: np.ndarray) -> tuple[list[str], np.ndarray]:
-    """Returns the names of a column's values, sorted, and pairs of row and place of name, int64 [entries, 2]."""
+    """Returns the names of a column's values, sorted, and pairs of row and place of its name, int64 [entries, 2]."""
     numbers = _numbers(cells)
     texts = _texts(cells) if numbers is None else _binned(numbers)
     pairs = {(int(row), value) for row, values in zip(rows, texts) for value in values}

@@ -26,20 +26,17 @@ def to_sequences(
     """Filters, orders and groups the parts of a table. Empties `tables`, to save memory.
 
     One pass keeps the users and items with enough actions in the table; then users with too few left are dropped. With
-    `asked.k_core` this is repeated until nothing changes.
-    A user's actions are ordered by time, and those of one time by row.
+    `asked.k_core` this is repeated until nothing changes. A user's actions are ordered by time, then by row.
 
     Args:
         tables: columns `user` and `item` (dictionaries of texts) and, if there are times, `time` (int64 or float64).
-        asked, bad: the filter and the source's name, and the rows that were skipped.
-        least: users with fewer actions are left out; below 2, nothing has to be learnt from what is left.
-        read: the reader of the times, which `asked.test_from` goes by.
+        asked: the filter, and the source's name for messages.
+        bad: the rows that were skipped (`Rows.found`), for messages.
+        least: users with fewer actions are left out. Below 2, it does not matter whether anything can be learnt.
+        read: what read the times; needed for `asked.test_from`.
 
-    Returns:
-        The sequences, and `read` and `kept`: the users, items and actions before and after the filter.
-
-    Raises:
-        UserError: if nothing can be learnt from what is left.
+    Returns the sequences, and `read` and `kept`: the numbers of users, items and actions before and after the filter.
+    Raises UserError if nothing can be learnt from what is left.
     """
     user_codes, users = _codes([table["user"] for table in tables])
     item_codes, items = _codes([table["item"] for table in tables])
@@ -81,7 +78,7 @@ def check_left(num_users: int, num_items: int, asked: Interactions, bad: Mapping
 
 
 def first_later(since: str, latest: float | None, read: Times | None) -> int | float:
-    """Returns the time `since` as a number like the times. `latest`: the last of them; None without times."""
+    """Returns `since` as a number like the times. `latest`: the last of these. Raises UserError without times."""
     if latest is None or read is None:
         raise UserError(f"`test_from` needs a column of times. Received: test_from={since}")
     return read.moment(since, latest)
@@ -118,6 +115,6 @@ def filtered(
 
 
 def _renumbered(codes: np.ndarray, names: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Drops the names that no action has any more."""
+    """Returns codes and names without the names that no action has any more."""
     used = np.bincount(codes, minlength=len(names)) > 0
     return (np.cumsum(used, dtype=np.int32) - 1)[codes], names[used]

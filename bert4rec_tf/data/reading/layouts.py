@@ -19,7 +19,7 @@ _PACKED = re.compile(rb"PK\x03\x04|\x1f\x8b|\xfd7zXZ\0|BZh[1-9]1AY&SY|\x28\xb5\x
 def find(path: Path, columns: Columns, start: bytes, name: str | None = None) -> Layout:
     """Returns the layout of a file. Raises UserError if a column is missing or cannot be guessed.
 
-    `columns` are as the user named them; `start` is how the file begins, unpacked; `name` is its own in an archive.
+    `columns`: as the user named them. `start`: the file's first bytes, unpacked. `name`: its name in an archive.
     """
     if _PACKED.match(start):
         raise UserError(f"{path}: is packed; unpack it, or pack only the text with gzip, under a name that ends in .gz")

@@ -17,7 +17,7 @@ _TIMES = frozenset((str, float))
 
 
 def record_of(kind: str, line: str) -> Mapping[str, Any]:
-    """Returns the JSON object or the Python dictionary on a line, of constants only. Raises ValueError for others."""
+    """Returns the JSON object or the Python dictionary of constants on a line. Raises ValueError for anything else."""
     parse: Callable[[str], Any] = json.loads if kind == JSON else ast.literal_eval
     try:
         record = parse(line)
@@ -29,7 +29,7 @@ def record_of(kind: str, line: str) -> Mapping[str, Any]:
 
 
 def read(stream: IO[bytes], layout: Layout, rows: Rows) -> Iterator[pa.Table]:
-    """Yields the good rows of a file. Raises UserError at a bad row not skipped."""
+    """Yields the good rows of a file. Raises UserError at a bad row, unless `rows` skips them."""
     for block in blocks.read(stream, rows.source):
         table = _at_once(block[0], layout, rows) if layout.kind == JSON else None
         if table is not None:

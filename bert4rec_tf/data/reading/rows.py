@@ -1,4 +1,4 @@
-"""Good and bad rows: a table of the good ones; the first bad one is an error, or all are skipped and counted."""
+"""Separates good rows from bad ones. The first bad row is an error, or all are skipped and counted."""
 
 import itertools
 import re
@@ -34,24 +34,25 @@ Record = tuple[int, str, list[Any] | str]
 """A row read by itself: its number, its text, and its user, item and time, or what is wrong with it."""
 
 RECORDS = 1 << 17
-"""So many become a table."""
+"""Rows that are read one by one become tables of so many."""
 
 SHOWN = 60
-"""So many characters of a bad row are shown."""
+"""Characters of a bad row that a message shows."""
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 @dataclass
 class Rows:
-    """Tells the good rows of one source, a file named in messages, from the bad ones.
+    """Separates the good rows of one source from the bad ones.
 
     Attributes:
+        source: the name of the file, for messages.
         skip: whether to skip and count bad rows; else the first is an error.
         plain: whether the source is plain text: then blanks around ids are removed, and MISSING are no ids.
         integers: whether ids must be integers.
         unit: what is counted from 1: `line`, or `row` if the format has no lines.
-        option: for messages, how to ask that bad rows are skipped.
+        option: for messages, the option that skips bad rows.
         among: the file's name if it is one of several, to show before the number.
         found: kind of bad row -> how many there were, and where the first is.
     """
@@ -67,14 +68,13 @@ class Rows:
     option: str = "--bad_rows=skip"
 
     def good(self, columns: Mapping[str, pa.Array], numbers: Sequence[int]) -> tuple[pa.Table, list[BadRow]]:
-        """Returns the good rows of a batch, and the others.
+        """Returns the good rows of a batch, and the bad ones.
+
+        The good ones are a table of `user` and `item` (dictionaries of texts) and `time` (int64 or float64).
 
         Args:
             columns: `user` and `item` as texts, and `time` if there are times.
-            numbers: of the rows in the source.
-
-        Returns:
-            A table of `user` and `item` (dictionaries of texts) and `time` (int64 or float64).
+            numbers: the rows' numbers in the source.
         """
         found, kinds = {}, np.zeros(len(columns["user"]), np.uint8)
         for role, missing in (("user", NO_USER), ("item", NO_ITEM)):
@@ -99,7 +99,7 @@ class Rows:
         return pa.table(found), [(numbers[place], _KINDS[kinds[place]], text) for place, text in bad]
 
     def _ids(self, texts: pa.Array, missing: str) -> tuple[pa.DictionaryArray, np.ndarray | None]:
-        """Returns the cleaned ids, and each row's index in _KINDS; None if all are good."""
+        """Returns the ids, cleaned, and each row's index in _KINDS, uint8 [rows]; None if all are good."""
         ids = texts.dictionary_encode()
         if self.plain:
             names = pc.utf8_trim(ids.dictionary, characters=BLANKS)
@@ -122,7 +122,7 @@ class Rows:
         return ids, wrong[ids.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)]
 
     def tables(self, records: Iterator[Record], roles: Iterable[str]) -> Iterator[pa.Table]:
-        """Yields the good rows of records, whose values are in the order of `roles`, and refuses the others."""
+        """Yields the good rows of records, and refuses the others. A record's values are in the order of `roles`."""
         while some := list(itertools.islice(records, RECORDS)):
             wrong = [(number, values, text) for number, text, values in some if isinstance(values, str)]
             fit = [(number, values) for number, _, values in some if not isinstance(values, str)]
@@ -132,7 +132,7 @@ class Rows:
             yield table
 
     def refuse(self, rows: Iterable[BadRow]) -> None:
-        """Counts bad rows. Raises UserError for the first of them unless they are skipped."""
+        """Counts bad rows if they are skipped. Otherwise raises UserError for the first of them."""
         for number, kind, text in sorted(rows):
             if not self.skip:
                 place = f"{self.source}, {self.unit} {number}"
@@ -144,7 +144,7 @@ class Rows:
 
 
 def _texts(values: Sequence[str | int | float | None]) -> pa.Array:
-    """Makes strings. Lone surrogates, which JSON can write but UTF-8 cannot, become U+FFFD."""
+    """Returns values as strings. Lone surrogates, which JSON can write but UTF-8 cannot, become U+FFFD."""
     texts = [value if value is None else str(value) for value in values]
     try:
         return pa.array(texts, pa.string())

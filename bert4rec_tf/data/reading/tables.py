@@ -32,7 +32,7 @@ def names(path: Path) -> list[str]:
 
 
 def read(path: Path, layout: Layout, rows: Rows) -> Iterator[pa.Table]:
-    """Yields the good rows of a Parquet file. Raises UserError if it is damaged, and at a bad row not skipped."""
+    """Yields the good rows of a Parquet file. Raises UserError if it is damaged, and as `text.read`."""
     try:
         source = path.open("rb") if isinstance(path, Url) else path
         with pyarrow.parquet.ParquetFile(source, coerce_int96_timestamp_unit="us") as file:
@@ -58,7 +58,7 @@ def _good(batches: Iterable[pa.RecordBatch], layout: Layout, rows: Rows) -> Iter
 
 
 def plain(column: pa.Array) -> pa.Array:
-    """Makes strings of all kinds of texts, with U+FFFD for what is not UTF-8."""
+    """Returns a column with texts of every kind as strings. U+FFFD stands for what is not UTF-8."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
@@ -112,7 +112,7 @@ def interactions(
 
 
 def read_frame(frame: Any, asked: Interactions, least: int = 2) -> Sequences:
-    """The same, with the options of `asked`. Users with fewer than `least` actions are left out."""
+    """Does what `interactions` does, with the options of `asked`. Leaves out users with fewer than `least` actions."""
     names = names_of(frame, "`frame`")
     columns = Columns(TITLE, asked.user_column, asked.item_column, asked.time_column, option="{}=")
     layout = columns.of_names(PARQUET, names)
@@ -122,7 +122,7 @@ def read_frame(frame: Any, asked: Interactions, least: int = 2) -> Sequences:
 
 
 def names_of(frame: Any, title: str) -> list[str]:
-    """Returns the names of a table's columns. Raises UserError if it is no table."""
+    """Returns the names of a table's columns. Raises UserError if it is not a table."""
     is_arrow = isinstance(frame, (pa.Table, pa.RecordBatch))
     if not is_arrow and not hasattr(frame, "iloc"):
         raise UserError(f"{title} must be a pandas DataFrame or an Arrow table. Received: {type(frame).__name__}")
@@ -130,7 +130,7 @@ def names_of(frame: Any, title: str) -> list[str]:
 
 
 def to_arrow(frame: Any, names: list[str], wanted: list[str]) -> pa.Table:
-    """Returns the wanted columns."""
+    """Returns the wanted columns. Raises UserError for a column that Arrow cannot take."""
     if isinstance(frame, pa.RecordBatch):
         frame = pa.Table.from_batches([frame])
     if isinstance(frame, pa.Table):

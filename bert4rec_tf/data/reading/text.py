@@ -24,7 +24,7 @@ UNIT_SEPARATOR = b"\x1f"
 
 
 def read(stream: IO[bytes], layout: Layout, rows: Rows) -> Iterator[pa.Table]:
-    """Yields the good rows of a file. Raises UserError at a bad row not skipped."""
+    """Yields the good rows of a file. Raises UserError at a bad row, unless `rows` skips them."""
     found = blocks.read(stream, rows.source)
     for content, first in found:
         if first <= layout.skip:
@@ -72,14 +72,14 @@ def _at_once(content: bytes, layout: Layout, rows: Rows) -> pa.Table | None:
 
 
 def _has_more_blanks(content: bytes) -> bool:
-    """Returns whether two columns may have more between them than one blank, or a row blanks around it."""
+    """Returns whether there may be more than one blank between two columns, or any at an end of a row."""
     content = content.replace(b"\r\n", b"\n")
     blank = np.frombuffer(content, np.uint8) <= ord(" ")
     return bool(content[:1] == b" " or content[-1:] == b" " or (blank[1:] & blank[:-1]).any() or b"\t" in content)
 
 
 def _records(block: Block, further: Iterator[Block], layout: Layout, source: str) -> Iterator[Record]:
-    """Yields the rows of a block, the last of which may end in a further one."""
+    """Yields the rows of a block. The last row may end in a further block."""
     if layout.quoted and b'"' in block[0]:
         found = _quoted(block, further, layout.separator, source)
     else:
@@ -124,7 +124,7 @@ def _quoted(
         begin, text = 0, ""
         try:
             fields = next(reader, None)
-        except csv.Error:  # a longer field
+        except csv.Error:  # a field longer than LONGEST_LINE
             at_end = True
         if begin and at_end:
             raise UserError(f"{source}, line {begin}: a quote is never closed")

@@ -12,7 +12,7 @@ TYPES = {NUMBER: (pa.int64(), pa.float64()), DATE: (pa.timestamp("ns"),), ZONED:
 
 BLANKS = " \t"
 BEYOND = 2.0**63
-"""Numbers from here on are no times: as fractions, they would lose their order."""
+"""Numbers from here on are not taken as times: as float64, they could lose their order."""
 
 _DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _LIKE = {
@@ -32,10 +32,10 @@ class Times:
         self.kind: str | None = None
 
     def read(self, column: pa.Array, source: str) -> tuple[pa.Array, np.ndarray | None]:
-        """Returns the times of texts, numbers, dates or timestamps, and which of them are bad.
+        """Returns times as numbers, int64 or float64 [rows], and which are bad, bool [rows]; None if all are good.
 
-        These are int64 or float64 [rows], 0 at bad rows, and bool [rows]; None if all are good. Raises UserError for a
-        column of another type. `source`: its file, for messages.
+        A bad row has the time 0. The column has texts, numbers, dates or timestamps; for another type, raises
+        UserError. `source`: its file, for messages.
         """
         if pa.types.is_string(column.type):
             values = self._of_texts(column)
@@ -67,8 +67,7 @@ class Times:
                 fraction of a second (ms, us, ns) that makes `latest` a date before the year 5138.
             latest: the last time that was read.
 
-        Raises:
-            UserError: if the text is no time of this kind.
+        Raises UserError if the text is no time of this kind.
         """
         texts = pa.array([text], pa.string())
         kind = _kind_of(texts)

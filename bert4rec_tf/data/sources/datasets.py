@@ -62,7 +62,7 @@ class Source:
 
     @property
     def fetched(self) -> tuple[File, Remote] | None:
-        """The file that can be downloaded; None if there is none."""
+        """The file that can be downloaded, and from where; None if there is none."""
         return next(((file, file.remote) for file in self.files if file.remote), None)
 
 
@@ -81,7 +81,7 @@ class Dataset:
 
 
 def _processed(name: str, blob: str, megabytes: int, terms: str | None = None) -> Source:
-    """Returns a file in the authors' repository, where it has this Git id."""
+    """Returns a file in the authors' repository. `blob`: its id in Git."""
     file = f"{name}.txt"
     return Source((File(file, Remote((AUTHORS + file,), f"git:{blob}", megabytes * MEGABYTE)),), terms=terms)
 
@@ -164,8 +164,7 @@ DATASETS: dict[str, Dataset] = {
 def find(name: str) -> Dataset:
     """Returns the data set `name`, which may end in `-raw`.
 
-    Raises:
-        UserError: for an unknown name, with the nearest one, or a source that the data set does not have.
+    Raises UserError for an unknown name (it suggests the nearest one), or a source that the data set does not have.
     """
     if is_own(name):
         raise UserError(f"{name!r} are data of your own: name their file (--interactions=FILE, or `interactions`)")
@@ -183,10 +182,9 @@ def source_of(name: str) -> Source | None:
 
 
 def default_folder(folder: Path | str | None = None) -> Path:
-    """Returns `folder`, else that in the environment variable BERT4REC_DATA, else one in the user's cache.
+    """Returns `folder`, else the environment variable BERT4REC_DATA, else a folder in the user's cache.
 
-    Raises:
-        UserError: for a URL.
+    Raises UserError for a URL.
     """
     given = folder or os.environ.get("BERT4REC_DATA")
     if not given:
@@ -217,7 +215,7 @@ def _may_be(file: File, path: Path) -> bool:
 
 
 def obtain(name: str, folder: Path | None = None) -> tuple[File, Path] | None:
-    """The same, but downloads a missing file. Raises UserError if that is not possible."""
+    """Does what `present` does, but downloads a missing file. Raises UserError if that is not possible."""
     source, folder = source_of(name), folder or default_folder()
     found = present(name, folder)
     if found or source is None:
@@ -265,7 +263,7 @@ def load(data: str | Interactions, folder: Path | str | None = None, source: str
 def load_with_report(
     data: str | Interactions, folder: Path | str | None = None, source: str = "processed"
 ) -> tuple[Sequences, Report | None]:
-    """The same, with the report of the conversion; None if nothing was converted."""
+    """Does what `load` does, and returns the report of the conversion too; None if nothing was converted."""
     folder = default_folder(folder)
     if isinstance(data, Interactions):
         return conversion.converted(data, folder)
@@ -320,7 +318,7 @@ def in_millions(printed: str) -> tuple[float, int]:
 
 
 def _mismatch(name: str, sequences: Sequences, published: Mapping[str, Any]) -> list[str]:
-    """Says which numbers differ from Table 1, at the precision printed there."""
+    """Returns a line on the numbers that differ from Table 1, at the precision printed there."""
     actions, digits = in_millions(published["actions"])
     same = {
         "users": sequences.num_users == published["users"],

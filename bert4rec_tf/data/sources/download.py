@@ -41,7 +41,7 @@ class Interrupted(Exception):
 
 @dataclass(frozen=True)
 class Remote:
-    """A file to download from the first of `urls` that has it, of at most `size` bytes.
+    """A file of at most `size` bytes, to download from the first of `urls` that has it.
 
     `checksum`: `sha256:`, `md5:` or `git:` (id of a blob), followed by hexadecimal digits.
     """
@@ -70,15 +70,11 @@ def digest_of(file: BinaryIO, checksum: str) -> str:
 
 
 def fetch(remote: Remote, path: Path) -> bool:
-    """Downloads a file to `path`, unless it exists. It is verified and written atomically.
+    """Downloads a file to `path`, unless it exists, and returns whether it did. Verifies it, and writes it atomically.
 
     Interrupted downloads resume if the server allows it. If another process downloads the same file, this one waits.
 
-    Returns:
-        Whether this process downloaded the file.
-
-    Raises:
-        UserError: if no URL provides the file, with a URL and where to put the file; or if its checksum is wrong.
+    Raises UserError if OFFLINE is set, no URL provides the file, or its checksum is wrong.
     """
     if os.environ.get(OFFLINE):
         raise UserError(download_by_hand(remote, path, f"{OFFLINE} is set"))

@@ -10,7 +10,7 @@ from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.foundation.errors import UserError
 
 FRAME = f"{OWN}frame"
-"""The name of data that come from no file."""
+"""The name of data that do not come from a file."""
 
 
 def read(
@@ -21,14 +21,16 @@ def read(
     split: TimeSplit | None = None,
     least: int = 2,
 ) -> tuple[str, Sequences, Interactions | None]:
-    """Returns the name, the sequences, and the user's own files if the data came from some.
+    """Returns the name of the data, the sequences, and the user's own files if the data came from any.
 
     Args:
         data: a pandas DataFrame or an Arrow table; a path, a pattern or several of them; the name of a data set; or
             `Sequences`.
         user, item, time: the columns; None to guess them.
         split: by time; None for none.
-        least: users with fewer actions are left out.
+        least: users with fewer actions are left out of tables and files.
+
+    Raises UserError for a column or a split of data that have their own.
     """
     if split is not None and not isinstance(split, TimeSplit):
         raise UserError(f"`split` must be a TimeSplit. Received: split={split!r}")

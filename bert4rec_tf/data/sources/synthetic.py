@@ -31,7 +31,7 @@ class Catalogue:
 
 @dataclass(frozen=True)
 class MarkovCatalogue(Catalogue):
-    """The chain.
+    """Communities of users, with a Markov chain each.
 
     Attributes:
         successors: number of likely successors of an item in a community; each is half as likely as the one before.

@@ -44,13 +44,12 @@ PAGE_HEADERS = {
 }
 
 THREAD_SIZE = 1 << 14
-"""Bodies of so many bytes, and responses of so many values, are converted in a thread to keep the event loop free."""
+"""Bodies of this many bytes, and responses of this many values, are converted in a thread, to free the event loop."""
 
 MAX_QUERY_LENGTH, MAX_RESULTS = 200, 100
 
 MAX_SEARCHES = 64
-"""At most so many searches run or wait. One runs at a time, because it competes with the event loop for Python's
-lock."""
+"""At most this many searches run or wait. One runs at a time: it competes with the event loop for Python's lock."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ def open_versions(settings: ServerSettings) -> Versions:
 
     def load(folder: Path, number: int) -> Served:
         model = LoadedModel(folder, settings.trust_model, settings.search)
-        # What is damaged, or cannot be sent as JSON, is found now and not by the first request.
+        # Damage, or a card that cannot be sent as JSON, must show now and not at the first request.
         _ = model.histories, orjson.dumps(model.card)
         model.warm_up()
         items = list(titles) if model.items is None else model.items
@@ -78,7 +77,7 @@ def open_versions(settings: ServerSettings) -> Versions:
 
 
 class Service:
-    """The handlers of all routes. Set `is_stopping` to close each connection after its next response."""
+    """Answers all routes. Set `is_stopping` to close each connection after its next response."""
 
     def __init__(self, settings: ServerSettings, versions: Versions) -> None:
         self.is_stopping = False
@@ -163,7 +162,7 @@ class Service:
                 LOG.exception("checking for a new version failed")
 
     def _check_address(self, request: web.Request, versions: Collection[str]) -> None:
-        """Raises RequestError if a request names another model, or a version that is not among these."""
+        """Raises RequestError if a request names another model, or a version that is not among `versions`."""
         name, version = request.match_info["name"], request.match_info.get("version")
         if name != self._settings.name:
             raise RequestError(f"No model {name!r}; this server has {self._settings.name!r}", 404)
@@ -189,7 +188,7 @@ class Service:
             raise RequestError(f"The body did not arrive within {self._settings.timeout:g} seconds", 408) from None
         async with asyncio.timeout_at(end):
             size, histories = len(body), served.model.histories
-            if histories is not None and b'"users"' in body:  # An id of four bytes or more may stand for a history.
+            if histories is not None and b'"users"' in body:  # An id of four bytes may stand for a whole history.
                 size *= max(1, min(histories.facts["longest"], self._settings.max_history) // 4)
             call, by_rows = await self._in_thread_if_large(size, predict.parse, body, served.model, self._settings)
             outputs = await self._batcher.submit(call)
@@ -225,7 +224,7 @@ class Service:
         return web.Response(body=self._files[path], content_type=kind, charset="utf-8", headers=PAGE_HEADERS)
 
     async def about(self, request: web.Request) -> web.Response:
-        """What the page needs to know about the model."""
+        """Answers what the page needs to know about the model."""
         served = self._versions.current
         signatures = {
             name: {key: info.default is None for key, info in one.inputs.items()}
@@ -247,7 +246,7 @@ class Service:
         )
 
     async def items(self, request: web.Request) -> web.Response:
-        """The history of `user`, the items with the given `id`s, or those that match `query`, with titles and tags."""
+        """Answers with items, titles and tags: the history of `user`, the given `id`s, or what matches `query`."""
         served = self._versions.current
         ids = request.query.getall("id", [])
         query = request.query.get("query", "")
@@ -260,7 +259,7 @@ class Service:
         return _json({"items": [served.catalogue.described(item) for item in results]})
 
     async def _search(self, catalogue: Catalogue, query: str) -> list[str]:
-        """Returns the items that match a query. A search whose caller hangs up before its turn is not made."""
+        """Returns the items that match a query. A search is dropped if its caller hangs up before its turn."""
         if self._searches >= MAX_SEARCHES:
             raise Overloaded(f"The queue is full: {self._searches} searches wait; try again")
         self._searches += 1

@@ -13,8 +13,8 @@ import numpy as np
 from bert4rec_tf.serving.signatures import Arrays, LoadedModel, ModelError
 
 PADDED = "histories"
-"""The only input that may be padded so that requests of different widths share a batch. The padding of a history does
-not change the result; the width of other inputs does (`score` returns a column for each candidate)."""
+"""The only input that is padded, so that requests of different widths can share a batch. Padding a history does not
+change the result. The width of other inputs does: `score` returns a column for each candidate."""
 
 Outputs = dict[str, np.ndarray]
 
@@ -27,8 +27,7 @@ class Overloaded(Exception):
 class Call:
     """A call of a model, for one request.
 
-    `rows` is 0 if no input has rows; such a call cannot join others. `shared` are the inputs that are the same for all
-    rows.
+    `rows` is 0 if no input has rows; such a call cannot join others. `shared`: inputs that are the same for all rows.
     """
 
     model: LoadedModel
@@ -39,7 +38,7 @@ class Call:
 
     @cached_property
     def group(self) -> Hashable:
-        """Equal for calls that can share a batch."""
+        """A key that is equal for calls that can share a batch."""
         arrays = sorted(self.arrays.items())
         common = tuple((name, one.shape, *one.ravel().tolist()) for name, one in arrays if name in self.shared)
         shapes = tuple((name, one.shape[1:]) for name, one in arrays if name not in self.shared and name != PADDED)
@@ -75,7 +74,7 @@ def _equally_wide(arrays: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def _with_rows(outputs: Outputs, call: Call, rows: int) -> Outputs:
-    """Returns the outputs that have rows. Raises ModelError if one has not as many as the inputs."""
+    """Returns the outputs that have rows. Raises ModelError if one does not have `rows` rows."""
     infos = call.model.signatures[call.signature].outputs
     found = {name: array for name, array in outputs.items() if infos[name].has_rows}
     if any(array.shape[:1] != (rows,) for array in found.values()):
@@ -85,7 +84,7 @@ def _with_rows(outputs: Outputs, call: Call, rows: int) -> Outputs:
 
 
 def _split(outputs: Outputs, calls: Sequence[Call]) -> list[Outputs]:
-    """Splits the outputs of a joined call: each call gets its rows, and all of the outputs that have no rows."""
+    """Splits the outputs of a joined call. Each call gets its rows, and outputs without rows as they are."""
     if len(calls) == 1:
         return [outputs]
     ends = np.cumsum([call.rows for call in calls]).tolist()
@@ -105,7 +104,7 @@ def _joined(parts: Sequence[Outputs], pieces: Sequence[Call]) -> Outputs:
 
 
 def compute(calls: Sequence[Call]) -> list[Outputs | Exception]:
-    """Computes the calls of one group together; if that fails, each alone, so that only the bad one fails."""
+    """Computes the calls of one group together; after a ModelError each alone, so that only the bad ones fail."""
     model, signature = calls[0].model, calls[0].signature
     try:
         return list(_split(model.call(signature, join(calls)), calls))

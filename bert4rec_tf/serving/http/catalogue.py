@@ -11,7 +11,7 @@ MAX_WORDS = 8
 """A search looks for at most this many different words."""
 
 BLOCK = 1 << 16
-"""A search goes through this many items at a time, and ends once enough begin with the words."""
+"""A search goes through this many items at a time, until enough have words that begin with the query's."""
 
 _NO_WORD = re.compile(r"\W+")
 _ACCENTS = re.compile("[\u0300-\u036f]")
@@ -65,7 +65,7 @@ class Catalogue:
 
 
 def _with_all(table: pa.Table, parts: Sequence[str]) -> pa.Table:
-    """Returns the rows whose text contains all of some parts."""
+    """Returns the rows whose text contains all `parts`."""
     for part in parts:
         table = table.filter(compute.match_substring(table["text"], part))
     return table

@@ -1,4 +1,4 @@
-"""Refuses what a page from elsewhere makes a browser send: foreign origins, and names that are not this server's."""
+"""Refuses requests that a foreign page makes a browser send: with its own origin, or under a name of its own."""
 
 import ipaddress
 from collections.abc import Awaitable, Callable
@@ -21,7 +21,7 @@ def middleware(settings: ServerSettings) -> Callable[[web.Request, Handler], Awa
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         host, origin = request.headers.get("Host"), request.headers.get("Origin")
-        # An address in numbers is safe: to lead a browser here under a foreign name, that name must be looked up.
+        # A numeric address is safe: to lead a browser here, a foreign page needs a name of its own (DNS rebinding).
         _, name = _split(f"//{host}")
         if host is not None and not (takes_any_name or name in known or _address(name)):
             raise RequestError(f"`Host` must be a name of this server or in --allowed_hosts. Received: {host}", 403)
@@ -35,13 +35,13 @@ def middleware(settings: ServerSettings) -> Callable[[web.Request, Handler], Awa
 
 
 def is_loopback(host: str) -> bool:
-    """Tells whether only this machine reaches the address that is listened on."""
+    """Returns whether only this machine can reach the address `host`."""
     address = _address(host)
     return host.lower() == "localhost" or (address is not None and address.is_loopback)
 
 
 def _split(url: str) -> tuple[str, str]:
-    """Returns the host of an address as it stands there, and in lower case without port and brackets; "" for none."""
+    """Returns a URL's host as written, and in lower case without port and brackets; "" for none."""
     try:
         parts = urlsplit(url)
         return parts.netloc, parts.hostname or ""
@@ -50,7 +50,7 @@ def _split(url: str) -> tuple[str, str]:
 
 
 def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Returns an address in numbers; None for a name."""
+    """Returns a numeric address; None for a name."""
     try:
         return ipaddress.ip_address(name.split("%")[0])
     except ValueError:

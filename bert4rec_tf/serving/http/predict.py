@@ -1,6 +1,6 @@
-"""TensorFlow Serving's REST predict protocol: parses a request's JSON into a call, and writes its outputs as JSON.
+"""TensorFlow Serving's REST predict protocol: turns a request's JSON into a call, and the outputs into JSON.
 
-Follows TensorFlow Serving's documentation ("RESTful API"). docs/http.md lists the extensions.
+It follows TensorFlow Serving's documentation ("RESTful API"); docs/http.md lists the extensions.
 """
 
 import base64
@@ -29,7 +29,7 @@ INSTANCES, INPUTS, SIGNATURE, B64 = "instances", "inputs", "signature_name", "b6
 
 
 class RequestError(Exception):
-    """A request that cannot be answered, with one line that says why, and the HTTP status."""
+    """A request that cannot be answered: one line that says why, and the HTTP `status`."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
@@ -37,10 +37,10 @@ class RequestError(Exception):
 
 
 def parse(body: bytes, model: LoadedModel, settings: ServerSettings) -> tuple[Call, bool]:
-    """Returns the call that a body asks for, and whether it, and so its response, is in the row format.
+    """Returns the call that a body asks for, and whether the request, and so the response, is in the row format.
 
     Raises:
-        RequestError: if it is not valid JSON, has another form or exceeds a limit.
+        RequestError: if the body is not valid JSON, has another form or exceeds a limit.
     """
     try:
         content = json.loads(body.decode())
@@ -76,7 +76,7 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings) -> tuple[Ca
 
 
 def _check_answer(rows: int, arrays: Mapping[str, np.ndarray], model: LoadedModel, settings: ServerSettings) -> None:
-    """Refuses what this project's signatures would answer with more values than allowed, before it is computed."""
+    """Raises RequestError, before anything is computed, if the answer would have more values than allowed."""
     k, candidates = arrays.get("k"), arrays.get("candidates")
     width = 0
     if k is not None and k.ndim == 0 and np.issubdtype(k.dtype, np.integer):
@@ -108,9 +108,9 @@ def _is_named(value: Any) -> bool:
 
 
 def _with_histories(given: Any, signature: Signature, model: LoadedModel, settings: ServerSettings) -> Any:
-    """Returns rows or columns, with the histories that the export holds where only `users` are named.
+    """Returns rows or columns, with the export's histories added where only `users` are named.
 
-    What has another form is returned as it is: it is refused later, with its reason.
+    Input of another form is returned as it is, and refused later.
     """
     if isinstance(given, list):
         _check_rows(len(given), settings)
@@ -129,7 +129,7 @@ def _with_histories(given: Any, signature: Signature, model: LoadedModel, settin
 
 
 def history_of(user: Any, model: LoadedModel, settings: ServerSettings) -> list[str]:
-    """Returns a user's last items, oldest first. Raises RequestError for an unknown user, or without histories."""
+    """Returns a user's last items, oldest first. Raises RequestError if the model does not hold this user's history."""
     if model.histories is None:
         raise RequestError("This model holds no users' histories")
     name = _text(USERS, user).decode("utf-8", "surrogateescape")
@@ -283,10 +283,9 @@ _shown = _REPR.repr
 
 
 def answer(call: Call, by_rows: bool, outputs: Outputs) -> dict[str, Any]:
-    """Returns the response in the format of the request, of what JSON holds and NumPy arrays of finite numbers.
+    """Returns the response in the request's format: values of JSON's types, and NumPy arrays of finite numbers.
 
-    Raises:
-        RequestError: in the row format, if an output does not have one row for each row of the request.
+    In the row format, raises RequestError if an output does not have one row for each row of the request.
     """
     columns = {name: _listed(array, name.endswith(BINARY_SUFFIX)) for name, array in outputs.items()}
     single = next(iter(columns)) if len(columns) == 1 else None

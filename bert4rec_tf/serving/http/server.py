@@ -1,4 +1,4 @@
-"""Starts the HTTP server and shuts it down without dropping a request."""
+"""Starts the HTTP server, and stops it without dropping a request."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ DRAIN_SECONDS = 1.0
 """How long clients may send one more request on an open connection. Its response closes the connection."""
 
 FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-"""Errors of a system that has no room for another connection."""
+"""The system's errors when it has no room for another connection."""
 
 TURNED_AWAY = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\nRetry-After: 1\r\n\r\n"
 
@@ -60,9 +60,9 @@ def serve(settings: ServerSettings) -> None:
 async def run(
     service: Service, listener: socket.socket, shutdown_seconds: float, ready: Callable[[], None], stop: asyncio.Event
 ) -> None:
-    """Answers requests until `stop` is set, then takes at most `shutdown_seconds` for those on open connections.
+    """Answers requests until `stop` is set, then open ones for at most `shutdown_seconds`.
 
-    `ready` is called when the bound socket accepts connections.
+    Calls `ready` once `listener`, a bound socket, accepts connections.
     """
     runner = web.AppRunner(
         service.application(), access_log=None, handler_cancellation=True, shutdown_timeout=shutdown_seconds
@@ -87,9 +87,9 @@ async def run(
 
 
 class FullServer:
-    """An exception handler of the event loop that turns new callers away while no connection can be accepted.
+    """An exception handler of the event loop that turns callers away while the system has no room for connections.
 
-    They get 503, or only a closed connection. It warns at most once a minute.
+    The callers get 503, or only a closed connection. It warns at most once a minute.
     """
 
     def __init__(self, listener: socket.socket) -> None:
@@ -98,7 +98,7 @@ class FullServer:
         self._spare = self._open()
 
     def _open(self) -> BinaryIO | None:
-        """Returns a file to close when its descriptor is needed to accept a connection; None if there is none."""
+        """Returns an open file, to close when a connection needs its descriptor; None if none is free."""
         with contextlib.suppress(OSError):
             return open(os.devnull, "rb")
 
@@ -117,7 +117,7 @@ class FullServer:
             self._silent_until = loop.time() + 60
             warn(f"new callers are turned away ({error.strerror}); raise the limit of open files with ulimit -n")
         self.close()
-        with contextlib.suppress(OSError):  # in the end because nobody waits
+        with contextlib.suppress(OSError):  # raised when nobody waits any more
             while True:
                 connection, _ = self._listener.accept()
                 with connection, contextlib.suppress(OSError):

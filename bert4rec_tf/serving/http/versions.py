@@ -1,4 +1,4 @@
-"""Model versions: serves the newest complete one in a folder, and switches to a new one while requests are answered."""
+"""Model versions: finds the newest complete one in a folder, and switches to it while requests are answered."""
 
 import contextlib
 import gc
@@ -21,12 +21,12 @@ Stamp = tuple[Any, ...]
 class Versions:
     """The versions in a folder with TensorFlow Serving's layout: numbered folders with one SavedModel each.
 
-    If the folder itself is a SavedModel, that is version 1, and `refresh` does nothing.
+    A folder that is a SavedModel itself is version 1, and `refresh` does nothing.
 
     Args:
         folder: of the versions, or of one SavedModel.
-        load: takes a folder and its number, and returns an object whose `version` is that number. If it raises, that
-            version is not served, for this reason.
+        load: takes a folder and its number, and returns an object whose `version` is that number. If it raises, the
+            version is not served, and `status` tells why.
 
     Attributes:
         current: the version in use. Copy the reference before you work with it: `refresh` may replace it at any time.
