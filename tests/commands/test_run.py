@@ -109,6 +109,7 @@ def test_evaluating_a_named_work_directory_needs_no_other_flag(copy):
     assert (copy / "work" / "metrics.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_the_parts_of_pop_one_after_the_other_equal_the_whole(pop, tmp_path):
     for mode in ("prepare", "train", "evaluate"):
         finished(*POP, f"--mode={mode}", cwd=tmp_path)

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 from support.models import HISTORIES, NUM_ITEMS, SEQUENCES, batches, make, tensors
 from support.pairwise_oracles import ORACLES, sigmoid
+from support.profiles import slow_but
 from support.shards import mask_windows
 
 from bert4rec_tf.config.run import MaskingSettings
@@ -120,9 +121,10 @@ def test_gru4rec_s_negatives_are_the_other_targets_of_the_step_and_the_shared_on
 LENGTHS = [[3], [4, 4, 4, 4], [1, 7], [1, 1, 1, 2, 3, 3, 5, 9, 9, 2, 1]]
 
 
-@pytest.mark.parametrize(
-    ("name", "lengths"), [*(("gru4rec", lengths) for lengths in LENGTHS), ("gru4rec_plus", LENGTHS[-1])]
-)
+SPANS = [*(("gru4rec", lengths) for lengths in LENGTHS), ("gru4rec_plus", LENGTHS[-1])]
+
+
+@pytest.mark.parametrize(("name", "lengths"), slow_but([SPANS[2], SPANS[-1]], SPANS))
 def test_gru4rec_s_spans_of_steps_change_neither_the_loss_nor_the_gradients(name, lengths):
     model = randomized(name, loss="top1", extra_negatives=2 * name.endswith("plus"))
     rng, width = np.random.default_rng(3), max(lengths) + 1

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.profiles import slow_but
 
 from bert4rec_tf.nn.losses import sum_in_pieces
 
@@ -32,7 +33,7 @@ def with_gradients(total, sources):
 
 
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("piece", [1, 4, 13, 100])
+@pytest.mark.parametrize("piece", slow_but([4, 100], [1, 4, 13, 100]))
 @pytest.mark.parametrize("number", [0, 1, 12, 13])
 def test_value_and_gradients_are_those_of_the_whole(number, piece, compiled):
     chosen, *floats = inputs(number)
