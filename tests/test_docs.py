@@ -10,16 +10,15 @@ import unicodedata
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from support.http_server import Client, Server
+from support.models import SEQUENCES
 from support.paths import ROOT
 
 from bert4rec_tf import run as runner
 from bert4rec_tf.commands import compare, data, recommend, serve, similar
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.paper import paper
-from bert4rec_tf.data.reading.tables import interactions
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.export.options import ExportOptions
@@ -285,10 +284,7 @@ def test_flags_in_sentences_exist(page):
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("docs") / "work"
-    rows = [(f"user{user}", f"item{(user + step) % 20 + 1}", step) for user in range(12) for step in range(5)]
-    sequences = interactions(pd.DataFrame(rows, columns=["user", "item", "time"]))
-    run = presets.make_run("own-docs", model="item_cooccurrence")
-    execute(run, sequences=sequences, workdir=workdir, silent=True)
+    execute(presets.make_run("own-docs", "item_cooccurrence"), sequences=SEQUENCES, workdir=workdir, silent=True)
     kept = Histories(np.array([1, 2, 3]), np.array([0, 2, 3]), ["15", "16"])
     export(WorkDirectory(workdir), options=ExportOptions(histories=kept))
     return workdir / "saved_model"

@@ -6,6 +6,7 @@ import re
 import subprocess
 
 import pytest
+from support.models import SEQUENCES
 from support.paths import ROOT
 
 from bert4rec_tf.config import presets
@@ -27,7 +28,7 @@ def test_it_is_short(text):
 
 def test_the_recommendations_come_from_a_saved_model(text, tmp_path, capsys):
     workdir = tmp_path / "work"
-    execute(presets.make_run("synthetic", model="pop"), workdir=workdir, silent=True)
+    execute(presets.make_run("own-readme", model="pop"), sequences=SEQUENCES, workdir=workdir, silent=True)
     export(WorkDirectory(workdir))
     card = json.loads((workdir / "saved_model" / "assets.extra" / "model_card.json").read_text())
     measured = json.loads((workdir / "metrics.json").read_text())
