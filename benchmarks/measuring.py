@@ -66,10 +66,7 @@ def copy_rate(megabytes: int = 256) -> float:
 
 
 def peak_memory(function: Callable[..., Any], *arguments: Any) -> tuple[Any, int]:
-    """Calls a function in a new process. Returns its result and the process's peak memory in bytes. Only on Linux.
-
-    If the process dies, these are None and 0.
-    """
+    """Calls a function in a new process. Returns its result and the process's peak memory in bytes. Only on Linux."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_report, args=(sender, function, arguments))
@@ -78,7 +75,8 @@ def peak_memory(function: Callable[..., Any], *arguments: Any) -> tuple[Any, int
     try:
         return receiver.recv()
     except EOFError:
-        return None, 0
+        process.join()
+        raise RuntimeError(f"{function.__name__} ended with exit code {process.exitcode}") from None
     finally:
         process.join()
 

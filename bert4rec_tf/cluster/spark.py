@@ -135,14 +135,14 @@ class Spark:
     def load(self, asked: Interactions, folder: Path) -> tuple[Sequences, Report]:
         """Does what `conversion.converted` does, with the same file, whose path becomes `data`.
 
-        The sequences have no users' ids, and their actions stay in the file. A damaged file raises CorruptFileError.
+        The sequences have no users' ids, and their actions stay in the file.
         """
         paths = [path.absolute() for path in conversion.files_of(asked)]
         target = conversion.path_in(folder.absolute(), asked, self.map(conversion.checksum, paths))
         stage = target.with_name(f".{target.name}.parts")
-        if not target.exists():
+        if not tasks.is_whole(target):
             with files.FolderLock(stage).lock():
-                if not target.exists():
+                if not tasks.is_whole(target):
                     Conversion(self, asked, tuple(paths), stage).write(target)
             files.remove_folder(stage)
         self.data = target
@@ -170,17 +170,17 @@ class Conversion:
         before = self._sizes(actions)
         chosen = self._filtered(actions)
         kept = self._sizes(chosen) if chosen is not actions else before
+        left = self._enough(chosen, "user", 2)
+        vocabulary = self._vocabulary(left, first_places["item"])
+        users = left.select("user").distinct().join(first_places["user"], "user")
+        numbers, num_users = self._numbered(users)
+        grouping.check_left(num_users, vocabulary.num_items, asked, tasks.merged(read))
         first_later = None
         if asked.test_from is not None:
             times = Times()
             times.kind = source.kind
             latest = chosen.agg(f.max("time")).collect()[0][0] if "time" in chosen.columns else None
             first_later = grouping.first_later(asked.test_from, latest, times)
-        left = self._enough(chosen, "user", 2)
-        vocabulary = self._vocabulary(left, first_places["item"])
-        users = left.select("user").distinct().join(first_places["user"], "user")
-        numbers, num_users = self._numbered(users)
-        grouping.check_left(num_users, vocabulary.num_items, asked, tasks.merged(read))
         tasks.write_vocabulary(stage, vocabulary)
         codes = pa.table(
             {"item": pa.array(vocabulary.items, pa.string()), "code": np.arange(1, vocabulary.num_items + 1)}

@@ -65,7 +65,7 @@ def table(statistics: dict[str, Any]) -> str:
     rare = ", ".join(f"{count:,} with at most {bound}" for bound, count in statistics["rare"].items())
     lines += ["", f"Gini coefficient of popularity: {statistics['gini']:.3f}. Items by number of actions: {rare}."]
     if not statistics["evaluated"]:
-        return "\n".join([*lines, "No user has three actions, so there is no test item."])
+        return "\n".join([*lines, "No user has enough actions for a test item."])
     shares = statistics["never_trained"]
     lines.append(
         f"{statistics['evaluated']:,} users have a test item. {shares['with_validation']:.2%} of the test items "

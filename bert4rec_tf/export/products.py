@@ -51,10 +51,8 @@ def half_rows(model: Recommender) -> Iterator[list[tf.Variable]]:
             into float16.
     """
     if model.score_products() is None or model.features:
-        raise UserError(
-            f"`dtype` must be float32 for {type(model).__name__}: its scores are not products with rows of items. "
-            f"Received: {HALF}"
-        )
+        why = "it reads features" if model.features else "its scores are not products with rows of items"
+        raise UserError(f"`dtype` must be float32 for {type(model).__name__}: {why}. Received: {HALF}")
     attributes: dict[str, Any] = vars(model)
     tables = {
         name: one

@@ -79,8 +79,8 @@ def fit(
             raise UserError("`validation` must be left out with a `split`. Received: both")
         sequences, files = held_out_later(sequences, given.read(validation, **columns, least=1)[1]), None
     if holdout != PRESET:
-        if holdout not in HELD_OUT:
-            raise UserError(f"`holdout` must be None, 1 or 2. Received: holdout={holdout}")
+        if holdout not in list(HELD_OUT):
+            raise UserError(f"`holdout` must be None, 0, 1 or 2. Received: holdout={holdout}")
         settings["protocol"] = HELD_OUT[holdout]
     asked = {ITEM_FEATURES: item_features, USER_FEATURES: user_features}
     features = {kind: carried.get(kind) if source is None else source for kind, source in asked.items()}

@@ -57,6 +57,8 @@ class ApproximateSearch:
         encoded = self._call("encode", whom)
         seen = [set(row) for row in whom["histories"]] if inputs.get("exclude_seen", True) else [set()] * rows
         excluded = [set(row) for row in inputs.get("exclude", nothing)]
+        if len(excluded) not in (1, rows):
+            raise ValueError(f"`exclude` must have 1 row or {rows}. Received: {len(excluded)}")
         hidden = [one | excluded[row % len(excluded)] for row, one in enumerate(seen)]
         most = min(k + max(map(len, hidden), default=0), len(self._items))
         found, found_scores = self._index.search(encoded["vectors"], most)

@@ -108,12 +108,13 @@ def _rows(path: Path) -> Iterator[Row]:
 
 def _scan(path: Path) -> tuple[str, int]:
     """Returns the SHA-256 of a file's content and its number of lines."""
-    digest, lines = hashlib.sha256(), 0
+    digest, lines, last = hashlib.sha256(), 0, b"\n"
     try:
         with files.open_binary(path) as file:
             while block := file.read(1 << 20):
                 digest.update(block)
                 lines += block.count(b"\n")
+                last = block[-1:]
     except files.UNREADABLE as error:
         raise files.unreadable(path, error) from error
-    return digest.hexdigest(), lines
+    return digest.hexdigest(), lines + (last != b"\n")

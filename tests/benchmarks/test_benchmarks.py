@@ -172,8 +172,9 @@ def test_the_memory_of_a_call_is_that_of_a_process_of_its_own():
 
 
 @pytest.mark.slow
-def test_a_process_that_dies_has_no_figures():
-    assert measuring.peak_memory(sys.exit, 1) == (None, 0)
+def test_a_process_that_dies_is_told_of():
+    with pytest.raises(RuntimeError, match="exit ended with exit code 3"):
+        measuring.peak_memory(sys.exit, 3)
 
 
 @pytest.mark.slow

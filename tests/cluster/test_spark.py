@@ -78,6 +78,19 @@ def test_spark_prepares_the_same_bytes(split, shards, tmp_path, small_blocks):
     assert f"-of-{shards:05}" in names and "candidates" in names and "skipped 1 bad rows" in "".join(said)
 
 
+@pytest.mark.slow
+def test_a_damaged_conversion_is_made_again(tmp_path, small_blocks):
+    write_rows(tmp_path)
+    flags = (*FILTER, "--mask_copies=3", "--engine=spark", "--master=local[2]")
+    content, _ = prepared(tmp_path, "there", *flags)
+    (path,) = (tmp_path / "there" / "data").rglob("*.npz")
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    path.unlink()  # Spark's processes still map the first file
+    path.write_bytes(damaged)
+    assert prepared(tmp_path, "there", *flags)[0] == content
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

@@ -48,7 +48,7 @@ def test_data_without_test_items_have_statistics(tmp_path):
     (tmp_path / "a.csv").write_text("user,item\na,1\na,2\n")
     found = statistics.of(datasets.load(Interactions(tmp_path / "a.csv"), tmp_path))
     assert found["never_trained"]["with_validation"] is None
-    assert "No user has three actions" in statistics.table(found)
+    assert "No user has enough actions" in statistics.table(found)
 
 
 def test_the_program_prints_table_1_and_draws(tmp_path, capsys):

@@ -16,6 +16,7 @@ from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import BprMf
 from bert4rec_tf.serving.client import Choices, SavedRecommender
+from bert4rec_tf.serving.signatures import LoadedModel, ModelError
 
 faiss = pytest.importorskip("faiss")
 HALF_ERROR = 2.0**-11
@@ -71,6 +72,14 @@ def test_an_index_that_reads_all_lists_finds_what_exact_search_finds(approximate
         assert found.items[row] == [NAMES[item] for item in expected]
         np.testing.assert_allclose(found.scores[row], exact[row, expected], atol=0.02)
     assert found.unknown.tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("search", ["exact", "approximate"])
+def test_as_many_rows_of_excluded_items_as_of_histories_are_asked_for(folder, search):
+    model = LoadedModel(folder, search=search)
+    inputs = {"histories": [[b""]] * 3, "users": [b"ann"] * 3, "exclude": [[b""]] * 2}
+    with pytest.raises(ModelError):
+        model.call("recommend", {name: np.array(rows, object) for name, rows in inputs.items()})
 
 
 def test_seen_items_stay_hidden_unless_they_are_wanted(approximate, factors, vectors):

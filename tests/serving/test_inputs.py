@@ -70,6 +70,7 @@ HISTORIES = {
     "of unknown items": "".join(f"u{n},x{n},y{n},z{n}\n" for n in range(1, 40)),
     "of one user, equally long": "u,1,2,3\n" * 9,
     "one": "ann,1\n",
+    "without a line break at the end": "ann,1\nbob,2",
     "of items like times": "u1,1234567890,1\nu2,1234567890,2\n",
     "of items with other separators": '"a;b",1;2,3:4\nc,1|2\n',
     "of users without items": "ann\nbob\n",
@@ -80,7 +81,9 @@ HISTORIES = {
 @pytest.mark.parametrize("name", ["histories.csv", "histories.txt"])
 def test_histories_are_read(tmp_path, name, content):
     (tmp_path / name).write_text(content)
-    found = list(inputs.of_histories(tmp_path / name, KNOWN).rows())
+    users = inputs.of_histories(tmp_path / name, KNOWN)
+    found = list(users.rows())
+    assert users.most == len(found)
     expected = [line.replace('"', "").split(",") for line in content.splitlines()]
     assert found == [(user, history) for user, *history in expected]
 

@@ -53,7 +53,7 @@ def to_sequences(
     kept = {"users": len(users), "items": len(items), "actions": len(user_codes)}
     later = None
     if asked.test_from is not None:
-        latest = None if times is None or not len(times) else times.max()
+        latest = None if times is None else times.max() if len(times) else 0
         is_later = np.asarray(times) >= first_later(asked.test_from, latest, read)
         later = np.bincount(user_codes[is_later], minlength=len(users))
     if times is not None:
