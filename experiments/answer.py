@@ -5,13 +5,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from bert4rec_tf.evaluation.metrics import POPULAR, PROTOCOLS
+from bert4rec_tf.evaluation.metrics import NDCG, POPULAR, PROTOCOLS
 from experiments import significance
 from experiments.findings import Findings
 from experiments.grids import ELSEWHERE, NOT_RUN, PROTOCOL_TITLES, Grid, Text, shown, title_of
 from experiments.tables import NOT_IN_PAPER, TABLES
 
-METRIC = "ndcg@10"
 STANDARD_ERRORS = 2.0
 """A lead of more standard errors than this is beyond chance: fewer than one in twenty comparisons has it by chance."""
 
@@ -22,7 +21,7 @@ def leaders(found: Findings) -> dict[tuple[str, str], list[tuple[str, float]]]:
     """Returns (data set, protocol) -> the best two models with their mean NDCG@10, where two or more have one."""
     places = {}
     for dataset, protocol in itertools.product(found.run_on(), PROTOCOLS):
-        means = {model: found.mean(dataset, model, METRIC, protocol) for model in found.variants(dataset)}
+        means = {model: found.mean(dataset, model, NDCG, protocol) for model in found.variants(dataset)}
         values = [(model, value) for model, value in means.items() if value is not None]
         if len(values) > 1:
             places[dataset, protocol] = sorted(values, key=lambda one: one[1], reverse=True)[:2]
@@ -68,7 +67,7 @@ def _seeds(found: Findings) -> list[str]:
     said = []
     for dataset in found.run_on():
         for model in found.variants(dataset):
-            values = found.values(dataset, model, METRIC, POPULAR)
+            values = found.values(dataset, model, NDCG, POPULAR)
             if len(values) > 1:
                 title = f"{_title(found, dataset, model)} on {title_of(dataset)}"
                 said.append(f"the {len(values)} of {title} have {shown(min(values))} to {shown(max(values))}")
@@ -87,7 +86,7 @@ def _row(
 ) -> list[Text]:
     (first, best), (other, second) = two
     if compared and protocol in compared:
-        lead = compared[protocol][METRIC]
+        lead = compared[protocol][NDCG]
         interval, verdict = f"{lead['low']:+.4f} to {lead['high']:+.4f}", "yes" if lead["low"] > 0 else "no"
     else:
         users = found.runs[dataset, first][0][1]["users"]

@@ -52,7 +52,7 @@ class Findings:
         finished: dict[tuple[str, float], dict[str, list[tuple[Job, Line]]]] = {}
         for budget in {self.plan.budget, *(line["budget"] for line in self.lines.values())}:
             for (dataset, variant), jobs in replace(self.plan, budget=budget, seeds=seeds).jobs(self.name).items():
-                known = [(job, self.lines[job.key]) for job in jobs if self._counts(job.key)]
+                known = [(job, self.lines[job.key]) for job in jobs if self._is_counted(job.key)]
                 finished.setdefault((dataset, budget), {})[variant] = known
         counts = {place: sum(map(len, runs.values())) for place, runs in finished.items()}
         for dataset in dict.fromkeys(dataset for dataset, _ in finished):
@@ -62,7 +62,7 @@ class Findings:
         shown = self.budgets.items()
         self.left_out.update({place: count for place, count in counts.items() if count and place not in shown})
 
-    def _counts(self, key: str) -> bool:
+    def _is_counted(self, key: str) -> bool:
         if TABLES[self.name].keeps_attention and key not in self.attentions:
             return False
         return self.lines.get(key, {}).get("status") == FINISHED

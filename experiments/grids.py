@@ -7,7 +7,7 @@ import numpy as np
 
 from bert4rec_tf.config.paper import paper
 from bert4rec_tf.data.sources import datasets
-from bert4rec_tf.evaluation.metrics import FULL, LIST_METRICS, METRICS, POPULAR, UNIFORM
+from bert4rec_tf.evaluation.metrics import FULL, LIST_METRICS, METRICS, NDCG, POPULAR, UNIFORM
 from experiments.findings import SAMPLES, Findings
 from experiments.tables import MODELS, TABLES
 
@@ -18,9 +18,6 @@ ELSEWHERE = "†"
 PAPER, DIFFERENCE = "- paper", "- difference"
 LARGE_DROP = 0.9
 """Table 5 marks results below this share of the default."""
-
-CORRECTED = "ndcg@10"
-"""The metric that is also shown with a correction for popularity."""
 
 PROTOCOL_TITLES = {POPULAR: "100 popular", UNIFORM: "100 uniform", FULL: "all unseen items"}
 
@@ -241,8 +238,8 @@ def _corrected(found: Findings, dataset: str) -> Grid | None:
         return None
     rows = [[Text("alpha"), *(Text(NOT_RUN if alpha is None else f"{alpha:.2g}") for alpha in alphas)]]
     for protocol, title in PROTOCOL_TITLES.items():
-        plain = [found.mean(dataset, model, CORRECTED, protocol) for model in columns]
-        others = [found.corrected(dataset, model, CORRECTED, protocol) for model in columns]
+        plain = [found.mean(dataset, model, NDCG, protocol) for model in columns]
+        others = [found.corrected(dataset, model, NDCG, protocol) for model in columns]
         for label, values in ((f"{title}, alpha 0", plain), (f"{title}, alpha as above", others)):
             rows.append([Text(label), *ranked(values, [shown(value) for value in values])])
     return Grid(["", *columns.values()], rows, f"{title_of(dataset)}, NDCG@10 with a correction for popularity")

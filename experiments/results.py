@@ -153,14 +153,14 @@ def data_file(dataset: str, folder: Path | None) -> dict[str, Any] | None:
     if present is None:
         return None
     file, path = present
-    fetched = datasets.source_of(dataset).fetched
+    downloadable = datasets.source_of(dataset).downloadable
     with archives.opened(path, file.member) as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()
-    if fetched is None:
+    if downloadable is None:
         return {"name": path.name, "sha256": digest, "as_published": None}
-    expected = fetched[1].checksum
+    expected = downloadable[1].checksum
     is_published = download.digest(path, expected) == expected
-    known = is_published or file == fetched[0]
+    known = is_published or file == downloadable[0]
     return {"name": path.name, "sha256": digest, "as_published": is_published if known else None}
 
 

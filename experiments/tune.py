@@ -15,6 +15,7 @@ from bert4rec_tf.config import presets
 from bert4rec_tf.config.model_settings import MASKED_MODEL
 from bert4rec_tf.config.run import SELECT_AND_RETRAIN, Run
 from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.evaluation.metrics import NDCG
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError, in_one_line, unknown_name
 from bert4rec_tf.foundation.progress import clock
@@ -48,7 +49,6 @@ SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
 program vary. The paper's l2 is `weight_decay` if the optimizer applies it; Adagrad has none. POP and item_cooccurrence
 are missing, because they have no training steps."""
 
-MEASURE = "ndcg@10"
 ERROR, STOPPED, RETRY_OF = "error", "stopped", "retry_of"
 """Attributes of a trial: why it failed by itself; that it was stopped, not killed; the trial that it repeats."""
 MOST_KILLED = 3
@@ -156,7 +156,7 @@ class Search:
 
         def watch(row: dict[str, float]) -> None:
             nonlocal best
-            best = max(best, row[MEASURE])
+            best = max(best, row[NDCG])
             trial.report(best, int(row["step"]))
             if trial.should_prune():
                 raise optuna.TrialPruned

@@ -78,7 +78,7 @@ class Spark:
         self.session.sparkContext.setLogLevel("ERROR")
 
     @property
-    def tasks_at_once(self) -> int:
+    def tasks_in_flight(self) -> int:
         """How many tasks to give to Spark at once: twice as many as it works on at the same time."""
         return 2 * self.session.sparkContext.defaultParallelism
 

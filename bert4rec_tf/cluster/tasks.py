@@ -202,7 +202,7 @@ def count_windows(users: range, path: Path, phase: str, masking: MaskingSettings
 
 
 @functools.cache
-def places_of(plan: Plan) -> Plan:
+def shared_plan(plan: Plan) -> Plan:
     """Returns the same plan for all tasks of a process, so that it finds its order once."""
     return plan
 
@@ -218,7 +218,7 @@ def examples_of(
         before: how many whole windows and prefixes the earlier users have.
         wanted: the shards to write.
     """
-    plan = places_of(plan)
+    plan = shared_plan(plan)
     windows = windows_of(path, users, phase, plan.masking, plan.max_length)
     whole, prefixes = np.arange(windows.num_whole), np.arange(windows.num_prefixes)
     is_wanted = np.zeros(len(plan.sizes()), bool)
@@ -242,7 +242,7 @@ EXAMPLES = "shard int, row int, user long, items array<int>"
 
 def write_shard(table: pa.Table, plan: Plan, folder: Path) -> int:
     """Writes a shard from its `EXAMPLES` in any order, and returns its number."""
-    number, plan = table["shard"][0].as_py(), places_of(plan)
+    number, plan = table["shard"][0].as_py(), shared_plan(plan)
     table = table.sort_by("row")
     items = table["items"].combine_chunks()
     lengths = items.value_lengths().to_numpy().astype(np.int64)

@@ -113,7 +113,7 @@ def main(arguments: list[str]) -> None:
         from bert4rec_tf.cluster.spark import Spark
 
         spark = Spark(options.master)
-        elsewhere = {"each": spark.map, "at_once": spark.tasks_at_once}
+        elsewhere = {"each": spark.map, "at_once": spark.tasks_in_flight}
     counts = batch.recommend_file(model, given, options.output, choices, titles, **elsewhere)
     if counts.unknown or counts.without_known:
         warn(str(counts))

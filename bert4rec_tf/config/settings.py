@@ -64,14 +64,14 @@ class Settings:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             limits = field.metadata.get("limits", {})
-            value = self._converted(field)
+            value = self._checked(field)
             if value is None:
                 continue
             if not all(_LIMITS[kind][0](value, limit) for kind, limit in limits.items()):
                 wanted = " and ".join(_LIMITS[kind][1].format(limit) for kind, limit in limits.items())
                 raise UserError(f"`{field.name}` must be {wanted}. Received: {field.name}={value}")
 
-    def _converted(self, field: dataclasses.Field) -> Any:
+    def _checked(self, field: dataclasses.Field) -> Any:
         value, kind = getattr(self, field.name), field_type(field)
         if value is None and type(None) in typing.get_args(field.type):
             return None

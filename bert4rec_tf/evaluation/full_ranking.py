@@ -222,7 +222,7 @@ class FullRanking:
         targets = self._of_targets(source, candidates[:, 0]).numpy()
         # As an array, because a graph is traced again for every other tuple.
         shape = np.array(candidates.shape, np.int32)
-        for _ in range(2):
+        for _ in range(2):  # again with the target's score as this pass rounds it
             found = self._one_pass(source, targets, places, shape)
             reaching, has_nan, best, _, scores = (one.numpy() for one in self.blocks.complete(*found))
             if np.array_equal(scores[:, 0], targets):

@@ -17,6 +17,9 @@ COUNTED = {"pop": "POP", "item_cooccurrence": "item_cooccurrence"}
 """Model that every run is compared with -> its title in tables. They take seconds, with their default settings."""
 
 METRICS = ("hr@1", "hr@5", "hr@10", "ndcg@5", "ndcg@10", "mrr")
+
+NDCG = "ndcg@10"
+"""The metric by which models and settings are compared."""
 LIST_LENGTH = 10
 LIST_METRICS = tuple(f"{name}@{LIST_LENGTH}" for name in ("coverage", "popularity", "novelty"))
 """Metrics of the first items of all lists: how many different ones there are, and how popular they are."""

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from bert4rec_tf.config.popularity import check
 from bert4rec_tf.evaluation.full_ranking import Products
-from bert4rec_tf.evaluation.metrics import metrics
+from bert4rec_tf.evaluation.metrics import NDCG, metrics
 from bert4rec_tf.evaluation.ranking import Ranker, RankingTask, rank_targets
 from bert4rec_tf.evaluation.sharded_ranking import ShardedProducts, sharded_score
 from bert4rec_tf.foundation.types import Batch, Tensor
@@ -23,8 +23,6 @@ Score = Callable[[Batch, Tensor | None], Tensor]
 
 ALPHAS = tuple(step / 10 for step in range(16))
 """The values of alpha that `compare` tries, 0 to 1.5."""
-
-METRIC = "ndcg@10"
 
 
 def log_counts(counts: np.ndarray) -> np.ndarray:
@@ -77,7 +75,7 @@ def compare(ranker: Ranker, task: RankingTask, log_counts: np.ndarray) -> dict[f
     """
     scores, candidates = ranker.candidate_scores(task)
     return {
-        alpha: metrics(rank_targets(scores - penalties(log_counts, alpha)[candidates], candidates))[METRIC]
+        alpha: metrics(rank_targets(scores - penalties(log_counts, alpha)[candidates], candidates))[NDCG]
         for alpha in ALPHAS
     }
 

@@ -124,7 +124,7 @@ def _histories(model: Recommender, batch: int | None) -> list[Numbers]:
     return [{name: column[[row]] for name, column in whole.items()} for row in range(len(lengths))]
 
 
-def _to_onnx(function: Part, model: Recommender) -> bytes:
+def _to_onnx(function: Part, _: Recommender) -> bytes:
     from tf2onnx import convert
 
     logging.getLogger("tf2onnx").setLevel(logging.ERROR)

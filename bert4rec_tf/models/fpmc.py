@@ -23,9 +23,9 @@ class Fpmc(Recommender):
     def make_variables(self) -> None:
         rows, width, stddev = self.num_items + 1, self.settings.hidden_dim, self.settings.initializer_stddev
         self.users = self.add_table("users", self.num_users, width, stddev, of=USERS)
-        self.of_users = self.add_table("of_users", rows, width, stddev, of=ITEMS)
+        self.items_for_users = self.add_table("of_users", rows, width, stddev, of=ITEMS)
         self.last = self.add_table("last", rows, width, stddev, of=ITEMS)
-        self.of_last = self.add_table("of_last", rows, width, stddev, of=ITEMS)
+        self.items_for_last = self.add_table("of_last", rows, width, stddev, of=ITEMS)
 
     @property
     def example_options(self) -> dict[str, int | bool]:
@@ -36,7 +36,7 @@ class Fpmc(Recommender):
         pair = tf.concat([batch["targets"], batch["negatives"]], axis=1)
         scores = self.score(batch, pair)
         used = [part[:, None] for part in self._context(batch)]
-        used += [tf.gather(table, pair) for table in (self.of_users, self.of_last)]
+        used += [tf.gather(table, pair) for table in (self.items_for_users, self.items_for_last)]
         norms = tf.reduce_sum(tf.square(tf.concat(used, axis=1)), axis=[1, 2])
         return tf.reduce_mean(losses.bpr(scores[:, 0], scores[:, 1:]) + self.settings.l2 * norms)
 
@@ -46,12 +46,12 @@ class Fpmc(Recommender):
 
     def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
         user, last = tf.split(vectors, 2, axis=1)
-        parts = ((user, self.of_users), (last, self.of_last))
+        parts = ((user, self.items_for_users), (last, self.items_for_last))
         return tf.add_n([scores_of(part, table, None, candidates, self.num_items) for part, table in parts])
 
     def item_vectors(self) -> Tensor:
         """Returns [I ; J], [n, 2 d]: the item vectors that meet the user and the last item."""
-        return tf.concat([self.of_users[1:], self.of_last[1:]], axis=1)
+        return tf.concat([self.items_for_users[1:], self.items_for_last[1:]], axis=1)
 
     def _context(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns U_u and L_last, both [b, d]; zeros for the last item of an empty history."""

@@ -72,12 +72,12 @@ def fit(
         UserError: for data that cannot be read or learnt from, or a setting that is unknown, out of range or unused.
     """
     columns: dict[str, Any] = {"user": user, "item": item, "time": time}
-    name, sequences, files = given.read(data, **columns, split=split)
+    name, sequences, interactions = given.read(data, **columns, split=split)
     carried = sequences.features if model in ATTENTION_MODELS else {}
     if validation is not None:
         if split is not None:
             raise UserError("`validation` must be left out with a `split`. Received: both")
-        sequences, files = held_out_later(sequences, given.read(validation, **columns, least=1)[1]), None
+        sequences, interactions = held_out_later(sequences, given.read(validation, **columns, least=1)[1]), None
     if holdout != PRESET:
         if holdout not in list(HELD_OUT):
             raise UserError(f"`holdout` must be None, 0, 1 or 2. Received: holdout={holdout}")
@@ -88,4 +88,4 @@ def fit(
     sequences = with_features(sequences, **features)
     settings = {**features_used(model, given_ones), **settings}
     run = presets.make_run(name, model, preset, seed, size=sequences, **settings)
-    return trained(run, sequences, files, titles, init_from, workdir, callbacks, silent)
+    return trained(run, sequences, interactions, titles, init_from, workdir, callbacks, silent)

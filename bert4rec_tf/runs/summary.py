@@ -11,11 +11,9 @@ from bert4rec_tf.config.data_names import family
 from bert4rec_tf.config.paper import paper
 from bert4rec_tf.config.popularity import CORRECTION
 from bert4rec_tf.config.run import ALL, RETRAIN, SELECT
-from bert4rec_tf.evaluation.metrics import COLD, COUNTED, FULL, LIST_METRICS, METRICS, POPULAR, PROTOCOLS, UNIFORM
+from bert4rec_tf.evaluation.metrics import COLD, COUNTED, FULL, LIST_METRICS, METRICS, NDCG, POPULAR, PROTOCOLS, UNIFORM
 from bert4rec_tf.export.layout import SAVED_MODEL
 from bert4rec_tf.runs.comparison import Comparison
-
-NDCG = "ndcg@10"
 
 COLUMNS = ("validation", "test", "corrected", *COUNTED, "random", "ceiling", "paper")
 
@@ -94,7 +92,7 @@ def _notes(content: dict[str, Any]) -> list[str]:
     if content["run"]["training"]["protocol"] == ALL:
         notes.append("These metrics are of the model that held out the last actions; the exported one learnt them too.")
     dataset = family(content["run"]["dataset"])
-    published = paper()["table5"].get(dataset, {}).get("default", {}).get("ndcg@10")
+    published = paper()["table5"].get(dataset, {}).get("default", {}).get(NDCG)
     if "paper" in content and published and content["run"]["model"] == "bert4rec":
         notes.append(
             f"paper: Table 2, with the best width for this data set. With d = 64, NDCG@10 is {published} (Table 5)."

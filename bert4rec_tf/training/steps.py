@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import keras
 import tensorflow as tf
+from keras.optimizers import Optimizer
 
 from bert4rec_tf.config.run import ROWWISE, TrainingSettings
 from bert4rec_tf.foundation.errors import UserError
@@ -64,7 +65,7 @@ def _make_virtual_cpus(number: int) -> None:
 
 def make_step(
     model: Recommender,
-    optimizer: optimizers.BertAdam,
+    optimizer: Optimizer,
     settings: TrainingSettings,
     strategy: tf.distribute.Strategy | None = None,
     signature: Signature | None = None,
@@ -94,7 +95,7 @@ def make_step(
 
 
 def _single_step(
-    model: Recommender, optimizer: optimizers.BertAdam, settings: TrainingSettings, signature: Signature | None
+    model: Recommender, optimizer: Optimizer, settings: TrainingSettings, signature: Signature | None
 ) -> Step:
     @graph(input_signature=signature and [signature], jit_compile=settings.jit_compile)
     def step(batch: Batch) -> dict[str, Tensor]:
@@ -107,7 +108,7 @@ def _single_step(
     return step
 
 
-def _update_alone(optimizer: optimizers.BertAdam, gradients: list[Tensor], variables: list[keras.Variable]) -> None:
+def _update_alone(optimizer: Optimizer, gradients: list[Tensor], variables: list[keras.Variable]) -> None:
     """Updates the variables of a single device, the large ones with XLA.
 
     XLA reads and writes a large table once; without it, a dozen operations each do.
@@ -134,7 +135,7 @@ def _update_alone(optimizer: optimizers.BertAdam, gradients: list[Tensor], varia
 
 def _shared_step(
     model: Recommender,
-    optimizer: optimizers.BertAdam,
+    optimizer: Optimizer,
     settings: TrainingSettings,
     strategy: tf.distribute.Strategy,
     signature: Signature | None,
@@ -181,7 +182,7 @@ def _shared_step(
 
 
 def _loss_and_gradients(
-    model: Recommender, optimizer: optimizers.BertAdam, batch: Batch, share: Tensor | float = 1.0
+    model: Recommender, optimizer: Optimizer, batch: Batch, share: Tensor | float = 1.0
 ) -> tuple[Tensor, list[Tensor]]:
     """Returns `share` x the loss, and its gradients, slices for tables that change by rows and else dense.
 

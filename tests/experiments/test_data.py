@@ -119,7 +119,7 @@ def published(tmp_path, monkeypatch):
         archive.writestr("ml-20m/ml-20m.txt", CONTENT)
     source = datasets.source_of("ml-20m")
     checksum = download.digest(folder / "ml-20m-processed.zip", "git:")
-    remote = dataclasses.replace(source.fetched[1], checksum=checksum)
+    remote = dataclasses.replace(source.downloadable[1], checksum=checksum)
     changed = [file if file.remote is None else dataclasses.replace(file, remote=remote) for file in source.files]
     dataset = dataclasses.replace(
         datasets.DATASETS["ml-20m"], processed=dataclasses.replace(source, files=tuple(changed))

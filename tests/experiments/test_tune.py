@@ -19,6 +19,7 @@ import optuna
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.presets import Preset
 from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.evaluation.metrics import NDCG
 from bert4rec_tf.evaluation.ranking import RankingTask
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
@@ -86,7 +87,7 @@ def test_ctrl_c_leaves_a_study_that_goes_on(tmp_path, small_grid, monkeypatch):
     one, train = search(tmp_path), tune.Search.train
 
     def interrupted(self, run, watch):
-        watch({"step": 5, tune.MEASURE: 0.1})
+        watch({"step": 5, NDCG: 0.1})
         raise KeyboardInterrupt
 
     monkeypatch.setattr(tune.Search, "train", interrupted)
@@ -133,7 +134,7 @@ def invented(monkeypatch, value_of, steps=(5, 10, 15, 20)):
         trained.append((run, []))
         for step in steps:
             trained[-1][1].append(step)
-            watch({"step": step, tune.MEASURE: value_of(run) * step / steps[-1]})
+            watch({"step": step, NDCG: value_of(run) * step / steps[-1]})
 
     monkeypatch.setattr(tune.Search, "train", train)
     return trained
@@ -153,7 +154,7 @@ def test_the_best_of_the_grid_is_found_and_bad_ones_are_pruned(tmp_path, monkeyp
 def test_a_trial_is_worth_its_best_measurement(tmp_path, monkeypatch, small_grid):
     def train(self, run, watch):
         for step, value in ((5, 0.1), (10, 0.3), (15, 0.2)):
-            watch({"step": step, tune.MEASURE: value})
+            watch({"step": step, NDCG: value})
 
     monkeypatch.setattr(tune.Search, "train", train)
     assert search(tmp_path).resume(1).best_value == 0.3

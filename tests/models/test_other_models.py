@@ -46,7 +46,9 @@ def test_the_pairwise_loss_and_the_norms_of_the_rows_used(name):
         used += (array(model.items)[pairs] ** 2).sum(axis=(1, 2)) + (array(model.bias)[pairs] ** 2).sum(axis=1)
     else:
         used += (array(model.last)[batch["items"][:, 0]] ** 2).sum(axis=1)
-        used += sum((array(table)[pairs] ** 2).sum(axis=(1, 2)) for table in (model.of_users, model.of_last))
+        used += sum(
+            (array(table)[pairs] ** 2).sum(axis=(1, 2)) for table in (model.items_for_users, model.items_for_last)
+        )
     np.testing.assert_allclose(model.training_loss(tensors(batch)), (expected + 0.3 * used).mean(), rtol=1e-5)
 
 
@@ -54,7 +56,7 @@ def test_fpmc_adds_what_the_user_and_the_last_item_say():
     model = randomized("fpmc")
     last = [12, 3, 8, None]
     users, of_users, before, of_last = (
-        array(part) for part in (model.users, model.of_users, model.last, model.of_last)
+        array(part) for part in (model.users, model.items_for_users, model.last, model.items_for_last)
     )
     for row, (user, item) in enumerate(zip(HISTORIES["users"], last)):
         expected = of_users[1:] @ users[user] + (0 if item is None else of_last[1:] @ before[item])

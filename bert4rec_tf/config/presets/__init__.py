@@ -97,7 +97,7 @@ def _base(entry: Preset, settings: Mapping[str, Any]) -> dict[str, Any]:
     if entry.dataset == OWN:
         base["protocol"] = ALL
     is_fixed = base.get("protocol") == FIXED
-    if is_fixed and protocol != FIXED and (protocol or (entry.search and _has_other_sizes(entry, settings))):
+    if is_fixed and protocol != FIXED and (protocol or (entry.search and _changes_architecture(entry, settings))):
         base |= {"protocol": SELECT_AND_RETRAIN, **entry.search}
     if not is_fixed and protocol == FIXED:
         base.pop("patience", None)  # nothing is measured during a fixed training
@@ -107,7 +107,7 @@ def _base(entry: Preset, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in base.items() if name not in settings}
 
 
-def _has_other_sizes(entry: Preset, settings: Mapping[str, Any]) -> bool:
+def _changes_architecture(entry: Preset, settings: Mapping[str, Any]) -> bool:
     """Returns whether settings change the preset's architecture."""
     architecture = Run.make(entry.dataset, entry.model, **entry.settings).architecture
     return any(getattr(architecture, name, value) != value for name, value in settings.items())

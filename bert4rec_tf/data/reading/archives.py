@@ -15,19 +15,19 @@ from tqdm.utils import CallbackIOWrapper
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.files import unreadable
 
-try:
-    from lzma import LZMAError
-except ImportError:  # a Python built without lzma unpacks no such members
-    LZMAError = zipfile.BadZipFile
-
 LIMIT = 8 << 30
 """Most bytes that a member of an archive may have when unpacked."""
 
 MOST_PACKED = 200
 """A member may grow so many times when unpacked. Ratings grow about 4 times; with deflate, 1,032 are possible."""
 
-DAMAGED = (EOFError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error, LZMAError)
+DAMAGED: tuple[type[Exception], ...] = (EOFError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error)
 """What reading a damaged file raises."""
+
+with contextlib.suppress(ImportError):  # some builds of Python lack it
+    from lzma import LZMAError
+
+    DAMAGED += (LZMAError,)
 
 
 @contextlib.contextmanager
@@ -70,11 +70,9 @@ def _opened(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[b
 
 def members(path: Path) -> set[str] | None:
     """Returns the names in an archive, without their folders; None if the file is not a readable archive."""
-    try:
-        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
-            return {_base(info) for info in archive.infolist()}
-    except (OSError, *DAMAGED):
-        return None
+    with contextlib.suppress(OSError, *DAMAGED), path.open("rb") as file, zipfile.ZipFile(file) as archive:
+        return {_base(info) for info in archive.infolist()}
+    return None
 
 
 def _base(info: zipfile.ZipInfo) -> str:

@@ -61,7 +61,7 @@ class Source:
     terms: str | None = None
 
     @property
-    def fetched(self) -> tuple[File, Remote] | None:
+    def downloadable(self) -> tuple[File, Remote] | None:
         """The file that can be downloaded, and from where; None if there is none."""
         return next(((file, file.remote) for file in self.files if file.remote), None)
 
@@ -220,10 +220,10 @@ def obtain(name: str, folder: Path | None = None) -> tuple[File, Path] | None:
     found = present(name, folder)
     if found or source is None:
         return found
-    if source.fetched is None:
+    if source.downloadable is None:
         wanted = source.files[0].name
         raise UserError(f"{name!r} cannot be downloaded. Put {wanted} or {wanted}.gz into {folder}")
-    file, remote = source.fetched
+    file, remote = source.downloadable
     target = folder / file.name
     if target.exists() and not _may_be(file, target):
         raise UserError(

@@ -231,10 +231,10 @@ def test_an_authors_file_that_is_theirs_is_taken_without_a_word(tmp_path, capfd,
 
 
 def test_the_published_sources_are_named_with_their_checksums():
-    assert datasets.source_of("steam-sample").fetched is None
+    assert datasets.source_of("steam-sample").downloadable is None
     for name, dataset in datasets.DATASETS.items():
         for source in filter(None, (dataset.processed, dataset.raw)) if name != "steam-sample" else ():
-            remote = source.fetched[1]
+            remote = source.downloadable[1]
             manner, digits = remote.checksum.split(":")
             assert len(digits) == {"git": 40, "sha256": 64}[manner] and all(
                 url.startswith("https://") for url in remote.urls
@@ -253,7 +253,7 @@ def test_a_data_set_that_nobody_offers_is_read_where_it_lies(tmp_path):
 def test_real_files_have_the_blob_ids_of_git(real_file):
     content = gzip.decompress(real_file("beauty.txt.gz").read_bytes())
     blob = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-    remote = datasets.DATASETS["beauty"].processed.fetched[1]
+    remote = datasets.DATASETS["beauty"].processed.downloadable[1]
     assert remote.checksum == f"git:{blob}" and len(content) < remote.size
 
 
