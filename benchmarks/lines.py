@@ -231,9 +231,7 @@ def other_models() -> Iterator[Row]:
         calls = {}
         for line, (model_name, settings) in OTHERS.items():
             kind = MODELS[model_name]
-            options = (
-                {"num_users": sequences.num_users} if kind.has_user_embeddings else {"max_length": shape.max_length}
-            )
+            options = {"num_users": sequences.num_users} if kind.needs_users else {"max_length": shape.max_length}
             model = kind(sequences.num_items, hidden_dim=WIDTH, **options, **settings)
             examples = in_memory.KINDS[kind.examples](training, **model.example_options)
             batches = iter(in_memory.dataset_of(examples, BATCH_SIZE, 1))

@@ -367,7 +367,7 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: d
         print("\n" + summary.verdict(content))
     if FLAGS.mode == "all":
         place = folder("export_dir") or workdir.path
-        user = sequences.users[0] if model.has_user_embeddings else None
+        user = sequences.users[0] if model.needs_users else None
         print(summary.next_command(place, sequences.vocabulary.items[:2].tolist(), user))
 
 

@@ -37,7 +37,7 @@ from bert4rec_tf.evaluation.ranking import Ranked
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS, ItemCooccurrence, Recommender
-from bert4rec_tf.models.construction import has_user_embeddings
+from bert4rec_tf.models.construction import needs_users
 from bert4rec_tf.runs.pipeline import Experiment, measured_phase, phases
 
 try:
@@ -284,7 +284,7 @@ class SparkExperiment(Experiment):
     data: Path = Path()
 
     def __post_init__(self) -> None:
-        if self.sequences.features or has_user_embeddings(self.run):
+        if self.sequences.features or needs_users(self.run):
             what = "features" if self.sequences.features else "models that know their users"
             raise UserError(f"--engine=spark cannot be used with {what}. Received: model={self.run.model}")
         learnt = sorted({ALL, *phases(self.run)})

@@ -90,7 +90,7 @@ def main(arguments: list[str]) -> None:
     if options.output is None:
         if options.history is not None:
             users, histories = [options.user or ""], [split_ids(options.history)]
-            if model.has_user_embeddings and not options.user:
+            if model.needs_users and not options.user:
                 warn("this model needs --user; without it, you get the most popular items")
         else:
             users = split_ids(options.user)

@@ -28,7 +28,7 @@ CHOICES = [
 
 def inputs_of_users(model: Recommender) -> list[tf.TensorSpec]:
     """Returns the inputs that say whom a request is for: HISTORIES, and USERS if the model has user embeddings."""
-    return [HISTORIES, USERS] if model.has_user_embeddings else [HISTORIES]
+    return [HISTORIES, USERS] if model.needs_users else [HISTORIES]
 
 
 def functions_of(service: Any, model: Recommender, k: int, popularity_correction: float) -> dict[str, Callable]:

@@ -87,7 +87,7 @@ def check_export(folder: Path, form: str) -> None:
 def _parts(model: Recommender, batch: int | None, width: int | None) -> Iterator[tuple[str, Part, list[Numbers]]]:
     """Yields the name, the function and test inputs of the encoder, then of the scorer."""
     specs = [tf.TensorSpec([batch, width], tf.int32, "items"), tf.TensorSpec([batch], tf.int32, "lengths")]
-    if model.has_user_embeddings:
+    if model.needs_users:
         specs.append(tf.TensorSpec([batch], tf.int32, "users"))
     histories = [{spec.name: one[spec.name] for spec in specs} for one in _histories(model, batch)]
 

@@ -73,7 +73,7 @@ def export(
                 np.log1p(vocabulary.counts if counts is None else counts).astype(np.float32),
                 min(options.k, model.num_items),
                 correction,
-                Path(scratch, USERS) if model.has_user_embeddings else None,
+                Path(scratch, USERS) if model.needs_users else None,
                 weights,
             )
             if queries is not None:
@@ -126,7 +126,7 @@ def files_of_ids(model: Recommender, vocabulary: Vocabulary, users: Sequence[str
             f"`vocabulary` must have the {model.num_items} items of the model. Received: {vocabulary.num_items} items"
         )
     content = {VOCABULARY: _lines_of(vocabulary.items)}
-    if model.has_user_embeddings:
+    if model.needs_users:
         received = None if users is None else len(users)
         if received != model.num_users:
             raise ValueError(

@@ -137,7 +137,7 @@ class BERT4Rec(FeatureRecommender):
     ) -> Tensor:
         """Returns h^0, [b, n, d]: the item, user, token type and position vectors, with layer norm and dropout."""
         hidden = gather(self.item_table() if table is None else table, items)
-        if self.has_user_embeddings and users is not None:
+        if self.needs_users and users is not None:
             hidden = hidden + self.vectors_of_users(users)[:, None]
         if self.token_type is not None:
             hidden = hidden + self.token_type

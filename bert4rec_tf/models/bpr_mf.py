@@ -17,7 +17,7 @@ class BprMf(Recommender):
 
     settings_type: ClassVar = BprMfSettings
     examples: ClassVar[str] = "contexts"
-    has_user_embeddings: ClassVar[bool] = True
+    needs_users: ClassVar[bool] = True
 
     def make_variables(self) -> None:
         rows, width, stddev = self.num_items + 1, self.settings.hidden_dim, self.settings.initializer_stddev

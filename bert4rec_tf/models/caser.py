@@ -20,7 +20,7 @@ class Caser(Recommender):
 
     settings_type: ClassVar = CaserSettings
     examples: ClassVar[str] = "contexts"
-    has_user_embeddings: ClassVar[bool] = True
+    needs_users: ClassVar[bool] = True
 
     def make_variables(self) -> None:
         rows, order, width = self.num_items + 1, self.settings.markov_order, self.settings.hidden_dim

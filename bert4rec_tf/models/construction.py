@@ -15,9 +15,9 @@ from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.models.sharded_table import ShardedTable
 
 
-def has_user_embeddings(run: Run) -> bool:
+def needs_users(run: Run) -> bool:
     """Returns whether the model of a run needs the user of a history."""
-    return MODELS[run.model].has_user_embeddings or run.reads_users
+    return MODELS[run.model].needs_users or run.reads_users
 
 
 def check_features(run: Run, features: Mapping[str, Features]) -> None:
@@ -43,7 +43,7 @@ def new_model(
     keras.utils.set_random_seed(run.seed)
     # Without a name, Keras would number the models of the process, and the number would be in the export's bytes.
     kind, options = MODELS[run.model], dict[str, Any](name=run.model)
-    if has_user_embeddings(run):
+    if needs_users(run):
         options["num_users"] = num_users
     if run.training.mixed_precision:
         options["dtype"] = "mixed_bfloat16"

@@ -180,7 +180,7 @@ def folded(model: Recommender) -> Recommender:
     if not model.features:
         return model
     settings = dataclasses.replace(
-        model.settings, use_item_features=NO, user_embedding=model.has_user_embeddings, use_user_features=False
+        model.settings, use_item_features=NO, user_embedding=model.needs_users, use_user_features=False
     )
     options = {name: getattr(model, name) for name in ("num_extra_rows",) if hasattr(model, name)}
     plain = type(model)(

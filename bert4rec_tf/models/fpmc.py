@@ -17,7 +17,7 @@ class Fpmc(Recommender):
 
     settings_type: ClassVar = FpmcSettings
     examples: ClassVar[str] = "contexts"
-    has_user_embeddings: ClassVar[bool] = True
+    needs_users: ClassVar[bool] = True
     max_history = 1
 
     def make_variables(self) -> None:

@@ -20,7 +20,7 @@ class Ncf(Recommender):
 
     settings_type: ClassVar = NcfSettings
     examples: ClassVar[str] = "contexts"
-    has_user_embeddings: ClassVar[bool] = True
+    needs_users: ClassVar[bool] = True
 
     def make_variables(self) -> None:
         rows, hidden_dim, stddev = self.num_items + 1, self.settings.hidden_dim, self.settings.initializer_stddev

@@ -40,7 +40,7 @@ class Recommender(keras.Model):
         num_items: n.
         settings: of type `settings_type`. Or give single fields by name; the others keep their defaults:
             `SASRec(1000, hidden_dim=64)`.
-        num_users: m, if the model `has_user_embeddings`.
+        num_users: m, if the model `needs_users`.
         features: kind -> `Features`, for the kinds that the settings use (ITEM_FEATURES, USER_FEATURES), with rows in
             the order of the items or users; or what `Features.to_dict` returned.
         sharded: as the attribute below.
@@ -55,7 +55,7 @@ class Recommender(keras.Model):
         settings_type: the dataclass of its settings; `MODEL_SETTINGS` maps the model's name to it.
         examples: the kind of example it is trained on; None if it only counts (`adapt`).
         example_options: the options with which these examples are made.
-        has_user_embeddings: whether it needs the user of a history: it has weights or features of each user.
+        needs_users: whether it needs the user of a history: it has weights or features of each user.
         serves_strangers: whether it can score an unknown user, whose number is -1, by the history alone.
         max_history: how many of a history's last items it reads; None for all.
         scores_are_logits: whether `score` gives logits of a softmax over the items.
@@ -69,7 +69,7 @@ class Recommender(keras.Model):
     settings: Any
     examples: ClassVar[str | None] = None
     example_options: dict[str, Any] = {}  # noqa: RUF012
-    has_user_embeddings: bool = False
+    needs_users: bool = False
     serves_strangers: ClassVar[bool] = False
     max_history: int | None = None
     scores_are_logits: bool = False
@@ -93,9 +93,9 @@ class Recommender(keras.Model):
             raise ValueError(f"`sharded` must be None for {type(self).__name__}")
         self.num_items = check_size("num_items", num_items)
         of_users = isinstance(self.settings, AttentionSettings) and self.settings.reads_users
-        self.has_user_embeddings = type(self).has_user_embeddings or of_users
-        if (num_users is not None) != self.has_user_embeddings:
-            wanted = "a number" if self.has_user_embeddings else "left out"
+        self.needs_users = type(self).needs_users or of_users
+        if (num_users is not None) != self.needs_users:
+            wanted = "a number" if self.needs_users else "left out"
             raise ValueError(f"`num_users` must be {wanted} for {type(self).__name__}. Received: num_users={num_users}")
         self.num_users = None if num_users is None else check_size("num_users", num_users)
         self.features = _checked(features or {}, self.settings, num_items, num_users)

@@ -67,7 +67,7 @@ class SASRec(FeatureRecommender):
         lengths = tf.math.count_nonzero(real, axis=1, keepdims=True, dtype=tf.int32)
         places = self.max_history - lengths + tf.range(tf.shape(items)[1])
         hidden = gather(self.item_table() if table is None else table, items) * math.sqrt(self.settings.hidden_dim)
-        if self.has_user_embeddings and users is not None:
+        if self.needs_users and users is not None:
             hidden += self.vectors_of_users(users)[:, None]
         hidden += tf.gather(self.positions, tf.minimum(places, self.max_history - 1))
         shown = tf.cast(real, hidden.dtype)[:, :, None]

@@ -58,7 +58,7 @@ def export(
             run = replace(run, training=replace(run.training, mixed_precision=False))
         model = folded(trained_model(run, vocabulary.num_items, config["num_users"], workdir, phases(run)[-1]))
         folder = folder or workdir.path / form
-        users = workdir.read_users() if model.has_user_embeddings else None
+        users = workdir.read_users() if model.needs_users else None
         counts = workdir.read_training_counts()
         card = model_card(workdir, vocabulary, counts)
         if form == SAVED_MODEL:

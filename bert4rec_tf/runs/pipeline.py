@@ -24,7 +24,7 @@ from bert4rec_tf.evaluation.ranking import Metrics, Ranked, Ranker, RankingTask
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS, Recommender
-from bert4rec_tf.models.construction import check_features, has_user_embeddings, new_model
+from bert4rec_tf.models.construction import check_features, needs_users, new_model
 from bert4rec_tf.runs import warm_start
 from bert4rec_tf.runs.environment import environment
 from bert4rec_tf.runs.transfer import Source
@@ -115,7 +115,7 @@ class Experiment:
             with self.workdir.lock():
                 warm_start.keep(self.source, self.workdir)
         self.workdir.keep_training_counts(self.training_counts(phases(self.run)[-1]))
-        if has_user_embeddings(self.run):
+        if needs_users(self.run):
             self.workdir.keep_users(self.sequences.users)
 
     def _useless(self) -> str | None:

@@ -19,7 +19,7 @@ from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.npz import CorruptFileError
 from bert4rec_tf.models import MODELS, Recommender
-from bert4rec_tf.models.construction import has_user_embeddings
+from bert4rec_tf.models.construction import needs_users
 from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, USERS
 
 
@@ -114,7 +114,7 @@ class Source:
     def record(self, run: Run, sequences: Sequences) -> dict[str, Any]:
         """Returns the record of a warm start: the origin, how many rows match, and whether held-out items may leak."""
         content = {**self.origin, ITEMS: _counts(self.items, sequences.vocabulary.items.tolist())}
-        if has_user_embeddings(run):
+        if needs_users(run):
             content[USERS] = _counts(self.users, sequences.users.tolist())
         return {**content, "leak": self._leak(sequences.fingerprint)}
 

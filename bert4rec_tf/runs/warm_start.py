@@ -95,7 +95,7 @@ def _of_run(workdir: WorkDirectory, checkpoint: Path | None, path: Path) -> Sour
     run = Run.from_dict(config["run"])
     vocabulary = workdir.read_vocabulary()
     model = new_model(run, vocabulary.num_items, config["num_users"], features=workdir.read_features())
-    users = workdir.read_users() if model.has_user_embeddings else []
+    users = workdir.read_users() if model.needs_users else []
     restored, step = _restore(model, workdir, checkpoint)
     origin = {"path": str(path.resolve()), "checkpoint": restored, "step": step, "dataset": run.dataset}
     if run.initial_weights is None:

@@ -83,7 +83,7 @@ class SavedRecommender:
         folder: the SavedModel's folder.
         local_folder: the same, or its copy on this machine if it is in a store.
         card: the model card.
-        has_user_embeddings: whether `recommend` needs the users' ids.
+        needs_users: whether `recommend` needs the users' ids.
 
     Raises:
         UserError: if the folder does not hold such a SavedModel.
@@ -96,7 +96,7 @@ class SavedRecommender:
         signature = self._model.signatures.get("recommend")
         if signature is None or not set(signature.inputs) >= INPUTS or set(signature.outputs) != OUTPUTS:
             raise UserError(f"{folder}: its SavedModel has no signature `recommend` like this project's exports")
-        self.has_user_embeddings = "users" in signature.inputs
+        self.needs_users = "users" in signature.inputs
 
     @property
     def items(self) -> Lines:
@@ -154,12 +154,12 @@ class SavedRecommender:
 
         `histories`: string [b, any]. `users`: string [b], used only if the model has user embeddings.
         """
-        whom = {"histories": histories, **({"users": users} if self.has_user_embeddings else {})}
+        whom = {"histories": histories, **({"users": users} if self.needs_users else {})}
         return self._model.function("score")(**whom, candidates=candidates)["scores"]
 
     def _whom(self, histories: Sequence[Sequence[str]], users: Sequence[str]) -> dict[str, np.ndarray]:
         whom = {"histories": rectangle(histories)}
-        return {**whom, "users": rectangle([users])[0]} if self.has_user_embeddings else whom
+        return {**whom, "users": rectangle([users])[0]} if self.needs_users else whom
 
     def _call(self, signature: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         if signature not in self._model.signatures:

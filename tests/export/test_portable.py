@@ -37,7 +37,7 @@ def test_onnx_files_give_the_model_s_numbers(tmp_path, name):
         onnxruntime.InferenceSession(tmp_path / "onnx" / f"{part}.onnx") for part in ("encoder", "scorer")
     )
     names = [one.name for one in encoder.get_inputs()]
-    assert names == ["items", "lengths", "users"][: 3 if model.has_user_embeddings else 2]
+    assert names == ["items", "lengths", "users"][: 3 if model.needs_users else 2]
     (vectors,) = encoder.run(["vectors"], {name: HISTORIES[name] for name in names})
     (scores,) = scorer.run(["scores"], {"vectors": vectors})
     for found, wanted in zip((vectors, scores), expected(model)):
@@ -60,7 +60,7 @@ def test_litert_files_give_the_model_s_numbers(tmp_path, name):
         last = items[max(length - width, 0) : length]
         inputs = {"items": np.zeros([1, width], np.int32), "lengths": np.array([len(last)], np.int32)}
         inputs["items"][0, : len(last)] = last
-        if model.has_user_embeddings:
+        if model.needs_users:
             inputs["users"] = HISTORIES["users"][[row]]
         vector = encoder(**inputs)["vectors"]
         scores = scorer(vectors=vector)["scores"]

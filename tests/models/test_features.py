@@ -72,7 +72,7 @@ def test_a_model_scores_as_one_without_features_that_has_its_tables(name, way):
     rest = {weight.path: weight for weight in model.weights}
     for weight in plain.weights:
         weight.assign(model.item_table() if weight is plain.own_items else rest[weight.path])
-    if model.has_user_embeddings:
+    if model.needs_users:
         own = np.zeros((NUM_USERS, 16)) if model.own_users is None else np.asarray(model.own_users)
         vectors = own.astype(np.float64)
         if USER_FEATURES in model.features:
@@ -83,7 +83,7 @@ def test_a_model_scores_as_one_without_features_that_has_its_tables(name, way):
     before = np.asarray(target)
     for row, user in enumerate(HISTORIES["users"]):
         one = {key: column[[row]] for key, column in HISTORIES.items()}
-        if model.has_user_embeddings:
+        if model.needs_users:
             target.assign(before + vectors[user])
         np.testing.assert_allclose(plain.score(one)[0], scores[row], rtol=2e-4, atol=1e-5)
 
@@ -147,7 +147,7 @@ def test_the_loss_falls_and_the_same_steps_give_the_same_bits(name, way, jit_com
 def test_a_folded_model_scores_the_same_without_features(name, way):
     model = make(name, **WAYS[way])
     plain = folded(model)
-    assert not plain.features and plain.has_user_embeddings == model.has_user_embeddings
+    assert not plain.features and plain.needs_users == model.needs_users
     np.testing.assert_allclose(plain.score(HISTORIES), model.score(HISTORIES), rtol=1e-5, atol=1e-6)
     strangers = {**HISTORIES, "users": np.full(4, -1, np.int32)}
     np.testing.assert_allclose(plain.score(strangers), model.score(strangers), rtol=1e-5, atol=1e-6)

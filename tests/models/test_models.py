@@ -162,7 +162,7 @@ def test_only_the_last_items_of_a_long_history_are_read(name):
 
 def built(name, *settings, **fields):
     """A model of a constructor's own defaults where no settings are given."""
-    users = {"num_users": NUM_USERS} if MODELS[name].has_user_embeddings else {}
+    users = {"num_users": NUM_USERS} if MODELS[name].needs_users else {}
     return MODELS[name](NUM_ITEMS, *settings, **users, **fields)
 
 
@@ -206,7 +206,7 @@ def test_what_a_constructor_does_not_know_is_named(name):
     with pytest.raises(UserError, match=r"`hidden_dim` must be given in `settings` or by its name\. Received: both"):
         built(name, kind(), hidden_dim=8)
     with pytest.raises(ValueError, match="`num_users` must be"):
-        MODELS[name](NUM_ITEMS, **({} if MODELS[name].has_user_embeddings else {"num_users": 3}))
+        MODELS[name](NUM_ITEMS, **({} if MODELS[name].needs_users else {"num_users": 3}))
 
 
 @every_model
@@ -254,7 +254,7 @@ def test_an_exported_model_recommends_and_scores_as_the_model_does(tmp_path, nam
     service = tf.saved_model.load(tmp_path / "model")
     histories = np.array([[f"item {item - 1}" if item else "" for item in row] for row in HISTORIES["items"]])
     whom = {"histories": tf.constant(histories)}
-    if model.has_user_embeddings:
+    if model.needs_users:
         whom["users"] = tf.constant([users[number] for number in HISTORIES["users"][:3]] + ["a stranger"])
     scores = np.asarray(model.score(HISTORIES), np.float64)
     if model.scores_are_logits:

@@ -26,7 +26,7 @@ def make(name, items, users, seed=1, **changes):
     keras.utils.set_random_seed(seed)
     known = Run.make("beauty", name).to_dict()["architecture"]
     options = {**known, **{key: value for key, value in {**SMALL, **changes}.items() if key in known}}
-    if MODELS[name].has_user_embeddings:
+    if MODELS[name].needs_users:
         options["num_users"] = len(users)
     return MODELS[name](len(items), **options)
 
@@ -40,7 +40,7 @@ def trained(name, items=OLD_ITEMS, users=OLD_USERS, **changes):
 
 
 def source_of(name, model):
-    return Source.of_model(name, model, OLD_ITEMS, OLD_USERS if model.has_user_embeddings else [])
+    return Source.of_model(name, model, OLD_ITEMS, OLD_USERS if model.needs_users else [])
 
 
 def values(model):
@@ -169,7 +169,7 @@ def test_a_file_gives_the_same_weights_and_fingerprint(name, tmp_path):
     source.save(tmp_path / "one.npz")
     again = load(tmp_path / "one.npz", source.fingerprint)
     assert (again.model, dict(again.settings), list(again.items)) == (name, dict(source.settings), OLD_ITEMS)
-    assert list(again.users) == (OLD_USERS if MODELS[name].has_user_embeddings else [])
+    assert list(again.users) == (OLD_USERS if MODELS[name].needs_users else [])
     for one, other in zip(again.weights, source.weights, strict=True):
         np.testing.assert_array_equal(one, other)
 

@@ -38,17 +38,17 @@ class Served:
         folder: where from.
         model: as it was in Python.
         scores: (user, known item numbers) -> float64 [n].
-        has_user_embeddings: whether it asks for them.
+        needs_users: whether it asks for them.
     """
 
     def __init__(self, folder, model, scores, users=None):
         export(model, VOCABULARY, folder, ExportOptions(K), users, TRAINED)
         self.service, self.folder, self.model, self.scores = tf.saved_model.load(str(folder)), folder, model, scores
-        self.has_user_embeddings = users is not None
+        self.needs_users = users is not None
 
     def whom(self, histories, users):
         raw = {"histories": rectangle(histories)}
-        return {**raw, "users": tf.constant(users, tf.string, [len(users)])} if self.has_user_embeddings else raw
+        return {**raw, "users": tf.constant(users, tf.string, [len(users)])} if self.needs_users else raw
 
     def recommend(self, histories, users, **choices):
         found = self.service.recommend(**self.whom(histories, users), **choices)
@@ -115,7 +115,7 @@ OUTPUTS = {
 
 def test_what_the_signatures_take_and_give(served):
     whom = [spec("histories", [None, None], tf.string)]
-    whom += [spec("users", [None], tf.string)] if served.has_user_embeddings else []
+    whom += [spec("users", [None], tf.string)] if served.needs_users else []
     inputs = {**{name: [*whom, *more] for name, more in INPUTS.items()}, **OF_ITEMS}
     assert set(served.service.signatures) == set(inputs)
     for name, signature in served.service.signatures.items():
@@ -307,7 +307,7 @@ def test_encode_gives_the_model_s_vectors_and_zeros_where_it_knows_nothing(serve
     assert vectors.dtype == np.float32
     for history, user, vector in zip(HISTORIES, users, vectors, strict=True):
         known = [NAMES.index(name) + 1 for name in history if name in NAMES]
-        if not (user in USERS if served.has_user_embeddings else known):
+        if not (user in USERS if served.needs_users else known):
             assert not vector.any()
             continue
         scores = np.asarray(served.model.score_vectors(vector[None]), np.float64)[0]

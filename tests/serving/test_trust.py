@@ -161,7 +161,7 @@ def test_an_export_that_was_changed_to_reach_elsewhere_is_refused(own, change, t
 @pytest.mark.parametrize("name", slow_but(["bert4rec", "item_cooccurrence"], MODELS))
 def test_exports_of_every_model_only_compute(name, tmp_path):
     model = models.make(name)
-    users = models.SEQUENCES.users.tolist() if model.has_user_embeddings else None
+    users = models.SEQUENCES.users.tolist() if model.needs_users else None
     export(model, models.SEQUENCES.vocabulary, tmp_path / "model", users=users)
     assert LoadedModel(tmp_path / "model").signatures
 

@@ -49,7 +49,7 @@ def make(name, /, **changes):
     keras.utils.set_random_seed(4)
     known = dataclasses.asdict(Run.make("beauty", name).architecture)
     options = {**known, **{key: value for key, value in SMALL.items() if key in known}, **changes}
-    if MODELS[name].has_user_embeddings:
+    if MODELS[name].needs_users:
         options["num_users"] = NUM_USERS
     options |= needed(
         Run.make("beauty", name, **{key: changes[key] for key in changes if key.startswith("us")}).architecture

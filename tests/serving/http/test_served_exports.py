@@ -48,14 +48,12 @@ def served(request, tmp_path_factory):
     versions = open_versions(ServerSettings(model=str(folder)))
     with Server(versions, max_batch_size=4, max_rows=40, max_history=60, max_body_bytes=60_000) as server:
         loaded = tf.saved_model.load(str(folder))
-        yield SimpleNamespace(
-            server=server, client=server.client(), loaded=loaded, has_user_embeddings=model.has_user_embeddings
-        )
+        yield SimpleNamespace(server=server, client=server.client(), loaded=loaded, needs_users=model.needs_users)
 
 
 def whom(served, rows=slice(None)):
     asked = {"histories": HISTORIES[rows]}
-    return {**asked, "users": WHO[rows]} if served.has_user_embeddings else asked
+    return {**asked, "users": WHO[rows]} if served.needs_users else asked
 
 
 def expected(served, signature, inputs):
@@ -119,7 +117,7 @@ def test_users_are_answered_by_the_histories_of_the_export(served, name):
     users = ["日本", "ann", "日本"]
     asked = {"users": users, **choices}
     found = served.client.predict(signature_name=signature, inputs=asked)["outputs"]
-    named = {"histories": [STORED[user] for user in users], **({"users": users} if served.has_user_embeddings else {})}
+    named = {"histories": [STORED[user] for user in users], **({"users": users} if served.needs_users else {})}
     check(found, expected(served, signature, {**named, **choices}))
 
 
@@ -198,7 +196,7 @@ def test_the_signatures_and_the_card_are_told(served):
     optional = {"k", "exclude_seen", "exclude", "candidates", "popularity_correction"}
     assert set(signatures["recommend"]["defaults"]) == optional
     assert told["model_card"]["items"] == NUM_ITEMS and told["model_card"]["data"] == {"name": "awkward"}
-    assert told["model_card"]["scores"] == ("the model's own" if served.has_user_embeddings else "log-probabilities")
+    assert told["model_card"]["scores"] == ("the model's own" if served.needs_users else "log-probabilities")
 
 
 MISTAKES = {
@@ -226,7 +224,7 @@ def test_a_mistake_is_told_in_one_line(served, name):
 
 def test_users_are_asked_for_where_the_model_knows_them(served):
     answer = served.client.post({"instances": [["0"]]})
-    if not served.has_user_embeddings:
+    if not served.needs_users:
         assert answer.status == 200
         return
     assert answer.status == 400 and "the inputs of serving_default are histories, users" in answer.json["error"]
