@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.profiles import slow_but
 
 from bert4rec_tf.nn import losses
 from bert4rec_tf.nn.losses import table_cross_entropy
@@ -174,7 +175,10 @@ def test_float64_stays_float64():
 
 @pytest.mark.parametrize(
     ("rows", "piece", "num_targets"),
-    [(7, 3, 4), (7, 2, 1), (6, 3, 4), (5, 4, 3), (4, 100, 4), (1, 1, 2), (7, 1, 3)],
+    slow_but(
+        [(7, 2, 1), (6, 3, 4), (4, 100, 4), (1, 1, 2)],
+        [(7, 3, 4), (7, 2, 1), (6, 3, 4), (5, 4, 3), (4, 100, 4), (1, 1, 2), (7, 1, 3)],
+    ),
 )
 def test_gradients_are_those_of_finite_differences(rows, piece, num_targets):
     hidden, table, bias, targets, weights = make_inputs(rows, num_targets, width=3)
