@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,13 +52,15 @@ def sentences(found: Findings) -> list[str]:
     """Returns the paragraphs that explain `grid`. `found`: Table 2."""
     if not found.run_on():
         return [f"Table 2: {NOT_RUN}."]
+    first = Counter(_title(found, dataset, best) for (dataset, _), ((best, _), _) in leaders(found).items())
     return [
-        "The best two models by NDCG@10 on the test items, when each target is ranked among 100 popular items (as in "
-        "the paper), among 100 uniform ones, or among all items that the user has not had. The last is what a "
-        "recommender does; popular candidates reward models that rank popular items low.",
-        "A lead is beyond chance if its interval is above 0. The interval is paired over the users of one seed of each "
-        "model, so a lead between means of several seeds can lie outside it. Where the ranks of both are not known, a "
-        "bound decides: it can say yes, and otherwise leaves it open.",
+        *(f"Best by NDCG@10 in {count} of the {first.total()} rows below: {title}." for title, count in first.items()),
+        "The test item is each user's last one. It is ranked among 100 items drawn by popularity (“100 popular”, as in "
+        "the paper), among 100 drawn uniformly (“100 uniform”), or among all items that the user has not had. The last "
+        "is what a recommender does; popular candidates reward a model that ranks popular items low.",
+        "A lead is beyond chance if its interval is above 0. The interval compares one seed of each model on the same "
+        "users, so a lead of means over seeds can lie outside it. It leaves out chance in training, and is not "
+        "corrected for the number of rows. If it is unknown, a bound decides: it can confirm a lead, or leave it open.",
         *_seeds(found),
     ]
 
@@ -69,16 +72,17 @@ def _seeds(found: Findings) -> list[str]:
         for model in found.variants(dataset):
             values = found.values(dataset, model, NDCG, POPULAR)
             if len(values) > 1:
-                title = f"{_title(found, dataset, model)} on {title_of(dataset)}"
-                said.append(f"the {len(values)} of {title} have {shown(min(values))} to {shown(max(values))}")
-    apart = f"Seeds differ too. Among popular items {', '.join(said)}. Numbers are means over the seeds that were run."
+                seeds = f"over the {len(values)} seeds of “{_title(found, dataset, model)}” on {title_of(dataset)}"
+                said.append(f"from {shown(min(values))} to {shown(max(values))} {seeds}")
+    apart = f"Another seed gives another result. Among popular items NDCG@10 goes {' and '.join(said)}."
     return [apart] if said else []
 
 
 def grid(found: Findings, comparisons: Mapping[str, Any]) -> Grid:
     """Returns a row for each of `leaders`. `found`: Table 2. `comparisons`: the content of `significance.FILE`."""
     known = significance.known(found, comparisons, pairs(found))
-    return Grid(HEADER, [_row(found, *place, two, known.get(place)) for place, two in leaders(found).items()])
+    rows = [_row(found, *place, two, known.get(place)) for place, two in leaders(found).items()]
+    return Grid(HEADER, rows, "The two best models by NDCG@10 of the test items, for each set of candidates")
 
 
 def _row(

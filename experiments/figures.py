@@ -66,7 +66,7 @@ def draw_widths(found: Findings, folder: Path) -> list[Picture]:
         axes.set_xticks(WIDTHS, labels=[str(width) for width in WIDTHS])
         axes.set_xlabel("d")
 
-    return _grid(found, folder / "figure3.png", curves, "HR@10 and NDCG@10 over the width d")
+    return _grid(found, folder / "figure3.png", curves, "HR@10 and NDCG@10 among 100 popular items, by the width d")
 
 
 def draw_proportions(found: Findings, folder: Path) -> list[Picture]:
@@ -78,7 +78,7 @@ def draw_proportions(found: Findings, folder: Path) -> list[Picture]:
         axes.set_xticks(PROPORTIONS)
         axes.set_xlabel("rho")
 
-    shown = "HR@10 and NDCG@10 over the mask proportion; the large symbol is the best of its line"
+    shown = "HR@10 and NDCG@10 among 100 popular items, by the mask proportion rho; the large symbol is the best"
     return _grid(found, folder / "figure4.png", curves, shown)
 
 

@@ -19,6 +19,7 @@ PAPER, DIFFERENCE = "- paper", "- difference"
 LARGE_DROP = 0.9
 """Table 5 marks results below this share of the default."""
 
+AMONG_POPULAR = "results for the test items, each ranked among 100 popular items"
 PROTOCOL_TITLES = {POPULAR: "100 popular", UNIFORM: "100 uniform", FULL: "all unseen items"}
 
 
@@ -188,10 +189,12 @@ def _proportions(found: Findings, dataset: str) -> Layout:
     }
 
 
-def _each(layout: Callable[[Findings, str], Layout], mark: Mark, down: bool = False) -> Callable[..., list[Grid]]:
+def _each(
+    layout: Callable[[Findings, str], Layout], mark: Mark, down: bool = False, items: str = AMONG_POPULAR
+) -> Callable[..., list[Grid]]:
     """Returns a function that makes a grid for every data set with runs."""
     return lambda found: [
-        grid(found, layout(found, dataset), mark, down, title_of(dataset)) for dataset in found.run_on()
+        grid(found, layout(found, dataset), mark, down, f"{title_of(dataset)}: {items}") for dataset in found.run_on()
     ]
 
 
@@ -205,7 +208,8 @@ def _together(mark: Mark) -> Callable[[Findings], list[Grid]]:
         rows = {
             title: [(data, variant, metric) for data, metric in columns] for variant, title in table.variants.items()
         }
-        return [grid(found, (header, rows), mark, down=True)] if columns else []
+        caption = f"{', '.join(map(str.upper, table.metrics))}: {AMONG_POPULAR}"
+        return [grid(found, (header, rows), mark, True, caption)] if columns else []
 
     return made
 
@@ -224,10 +228,9 @@ def _table2(found: Findings) -> list[Grid]:
             else:
                 last = f"{paper()['improvements'][dataset][metric]:+.2%}" if label == PAPER else ""
             row.append(Text(last))
-    others = _each(_protocols, ranked)(found)
+    others = _each(_protocols, ranked, items="results for the test items among 100 uniform or all unseen items")(found)
     more = (made(found, dataset) for dataset in found.run_on() for made in (_corrected, _recommended))
-    named = (other._replace(caption=f"{other.caption}, other protocols") for other in others)
-    return [*grids, *named, *(one for one in more if one)]
+    return [*grids, *others, *(one for one in more if one)]
 
 
 def _corrected(found: Findings, dataset: str) -> Grid | None:
@@ -242,7 +245,7 @@ def _corrected(found: Findings, dataset: str) -> Grid | None:
         others = [found.corrected(dataset, model, NDCG, protocol) for model in columns]
         for label, values in ((f"{title}, alpha 0", plain), (f"{title}, alpha as above", others)):
             rows.append([Text(label), *ranked(values, [shown(value) for value in values])])
-    return Grid(["", *columns.values()], rows, f"{title_of(dataset)}, NDCG@10 with a correction for popularity")
+    return Grid(["", *columns.values()], rows, f"{title_of(dataset)}: NDCG@10 of the test items with and without alpha")
 
 
 def _recommended(found: Findings, dataset: str) -> Grid | None:
@@ -253,7 +256,10 @@ def _recommended(found: Findings, dataset: str) -> Grid | None:
             values = [found.mean(dataset, model, metric, protocol) for model in columns]
             rows.append([Text(f"{metric}, {title}"), *(Text(shown(value)) for value in values)])
     measured = any(found.mean(dataset, model, LIST_METRICS[0]) is not None for model in columns)
-    return Grid(["", *columns.values()], rows, f"{title_of(dataset)}, what is recommended") if measured else None
+    caption = (
+        f"{title_of(dataset)}, what is recommended: share of items, mean actions / users, mean log2(users / actions)"
+    )
+    return Grid(["", *columns.values()], rows, caption) if measured else None
 
 
 GRIDS: dict[str, Callable[[Findings], list[Grid]]] = {

@@ -27,12 +27,17 @@ try:
 except ImportError as error:
     raise UserError("The report needs jinja2: pip install '.[report]'") from error
 
-TITLE = "BERT4Rec: every table and figure, beside the paper"
+TITLE = "BERT4Rec: the paper's tables and figures, measured again"
 STATISTICS = "statistics.json"
 RUNS = (
-    "The budget is the share of the preset's steps. “Steps” are those of each training and the examples of a step; the "
-    "first of two trainings has the validation item held out. “Validation” and “test” are NDCG@10 on these items; the "
-    "former is from the first of two trainings, and there is none without one."
+    "“Cells” says where a run is shown: T is a table, F a figure. “Budget” is the share of its preset's steps. “Steps” "
+    "has the steps of each training and, after “of”, the examples in a step. A run with two trainings holds the "
+    "validation items out of the first, which gives “validation”; with one training, “validation” is none."
+)
+READING = (
+    "Each number is a mean over users, and over the seeds that were run. “Here” tells in how many cases what the paper "
+    "says is true of these means, significant or not. A case is one comparison of two results, or the shape of one "
+    "curve, on one data set by one metric: by NDCG@10 for Tables 4 and 5 and Figure 4, else by each metric shown."
 )
 
 
@@ -68,10 +73,11 @@ class Report:
     def sections(self) -> list[Section]:
         """Returns the sections: the answer, about the results, the tables in the paper's order, and the runs."""
         made = [self._section(found) for name in TABLES if (found := self.findings.get(name))]
-        found = self.findings.get("table2")
-        first = (
-            [Section("The answer", answer.sentences(found), [answer.grid(found, self.comparisons)])] if found else []
-        )
+        first: list[Section] = []
+        if found := self.findings.get("table2"):
+            first = [
+                Section("Which model ranks best?", answer.sentences(found), [answer.grid(found, self.comparisons)])
+            ]
         return [*first, self._about(), *made, self._runs()]
 
     def _section(self, found: Findings) -> Section:
@@ -80,25 +86,26 @@ class Report:
         if name == "table1":
             return Section(title, *of_statistics(self.statistics))
         paragraphs = [table.note] if table.note else []
+        paragraphs += claims.sentences(found)
+        if name == "table2":
+            paragraphs += significance.sentences(found, self.comparisons)
         for more in DETAILS.get(name, ()):
             paragraphs += more(found)
         paragraphs += _remarks(found.lines[job.key] for some in found.runs.values() for job, _ in some)
-        if name == "table2":
-            paragraphs += significance.sentences(found, self.comparisons)
-        paragraphs += [*_budgets(found), *claims.sentences(found)]
+        paragraphs += _budgets(found)
         missing = [title_of(data) for data in found.datasets() if data not in found.run_on()]
         if missing:
             paragraphs.append(f"{', '.join(missing)}: {NOT_RUN}.")
         pictures = self.pictures.get(name, ())
         if name.startswith("figure") and not pictures:
-            paragraphs.append(f"The picture: {self._why_not_drawn(found)}.")
+            paragraphs.append(f"No picture: {self._why_not_drawn(found)}.")
         return Section(title, paragraphs, GRIDS[name](found), pictures)
 
     @staticmethod
     def _why_not_drawn(found: Findings) -> str:
         if not found.run_on():
             return NOT_RUN
-        return "not drawn: no line has two points" if plots.available() else "not drawn: needs the extra [plots]"
+        return "no line has two points" if plots.available() else "it needs the extra [plots]"
 
     def _about(self) -> Section:
         """Returns the section about the results: data files, versions, and the number of runs."""
@@ -109,7 +116,7 @@ class Report:
         counts = {status: statuses.count(status) for status in (FINISHED, FAILED, STOPPED)}
         counts["missing"] = len(part) - sum(counts.values())
         states = ", ".join(f"{status}: {count}" for status, count in counts.items())
-        paragraphs = [f"Runs shown here: {len(shown)}. Runs asked for: {len(part)} ({states})."]
+        paragraphs = [f"Runs shown here: {len(shown)}. Runs asked for: {len(part)} ({states}).", READING]
         untouched = [
             label(found.name) for found in self.findings.values() if TABLES[found.name].cell and not found.run_on()
         ]
@@ -142,8 +149,8 @@ class Report:
                 place = title_of(line["run"]["dataset"]), _named(line["data_file"])
                 keys.setdefault(place, []).append(f"{line['key']} ({line['run']['model']})")
         return [
-            f"{ELSEWHERE} These runs on {title} are of another file than its others, so compare them with care: "
-            f"{', '.join(some)}. It is {file}."
+            f"{ELSEWHERE} These runs on {title} used another data file than the rest, so compare them with care: "
+            f"{', '.join(some)}. The other file is {file}."
             for (title, file), some in sorted(keys.items())
         ]
 
@@ -162,14 +169,14 @@ class Report:
         """Returns the section with a row per finished run: its cells, its budget, and the time and memory it took."""
         shown = self._shown()
         if not shown:
-            return Section("Runs", ["No run is finished."])
+            return Section("All runs", ["No run is finished."])
         last = [line["key"] for _, line in shown if _is_best_at_the_end(line)]
         capped = f"Best at the last step that was allowed, so more steps may do better: {', '.join(last)}."
         rows = [list(map(Text, _run_row(cells, line).values())) for cells, line in shown]
         return Section(
-            "Runs",
+            "All runs",
             [RUNS, *([capped] if last else []), *_remarks(line for _, line in shown)],
-            [Grid(list(_run_row(*shown[0])), rows)],
+            [Grid(list(_run_row(*shown[0])), rows, "Finished runs, with NDCG@10 among 100 popular items")],
         )
 
 
@@ -242,23 +249,20 @@ def _budgets(found: Findings) -> list[str]:
     others = [f"{count} on {title_of(data)} with {_percent(share)}" for (data, share), count in found.left_out.items()]
     return [
         *([f"Budget: these runs had only a part of their presets' steps: {', '.join(parts)}."] if parts else []),
-        *([f"Left out, because they had another share of the steps: {', '.join(others)}."] if others else []),
+        *([f"Runs left out, as they had another share of the steps: {', '.join(others)}."] if others else []),
     ]
 
 
 def _narrow(found: Findings) -> list[str]:
     """Returns a sentence that compares BERT4Rec with Table 5, if it has d = 64 as there."""
     parts = []
-    for dataset in found.run_on():
-        runs, published = found.runs[dataset, "bert4rec"], paper()["table5"].get(dataset)
+    for data in found.run_on():
+        runs, published = found.runs[data, "bert4rec"], paper()["table5"].get(data)
         if runs and published and runs[0][0].run.architecture.hidden_dim == 64:
-            value, default = found.mean(dataset, "bert4rec", "ndcg@10"), published["default"]["ndcg@10"]
-            beside = f"(paper {default:.4f}, difference {difference(value, default)})"
-            parts.append(f"{title_of(dataset)} {value:.4f} {beside}")
-    text = (
-        "BERT4Rec has d = 64 here; in the paper's Table 2 it has its best width. NDCG@10 beside the paper's at d = 64 "
-    )
-    return [f"{text}(Table 5): {'; '.join(parts)}."] if parts else []
+            value, default = found.mean(data, "bert4rec", "ndcg@10"), published["default"]["ndcg@10"]
+            parts.append(f"{title_of(data)} {value:.4f} (paper {default:.4f}, difference {difference(value, default)})")
+    text = "BERT4Rec has d = 64 here, but its best width in the paper's Table 2. NDCG@10 beside Table 5 at d = 64"
+    return [f"{text}: {'; '.join(parts)}."] if parts else []
 
 
 def _mean_gains(found: Findings) -> list[str]:
@@ -266,9 +270,9 @@ def _mean_gains(found: Findings) -> list[str]:
     parts = []
     for metric, published in paper()["gains"].items():
         gains = [one for dataset in found.datasets() if (one := gain(found, dataset, metric)) is not None]
-        mean = f"{np.mean(gains):+.2%} over {len(gains)} complete data sets" if gains else NOT_RUN
-        parts.append(f"{metric.upper()} {mean} (paper: {published:+.2%} over 4)")
-    return ["Mean gain over the strongest other model (section 4.4): " + "; ".join(parts) + "."]
+        mean = f"{np.mean(gains):+.2%} on {len(gains)}" if gains else NOT_RUN
+        parts.append(f"{metric.upper()} {mean} (paper: {published:+.2%} on 4)")
+    return [f"Mean gain over the best other model (section 4.4) on the data sets with all nine: {'; '.join(parts)}."]
 
 
 def _about_correction(found: Findings) -> list[str]:
@@ -276,12 +280,12 @@ def _about_correction(found: Findings) -> list[str]:
     if all(found.alpha(dataset, model) is None for dataset in found.run_on() for model in found.variants(dataset)):
         return []
     return [
-        "Correction for popularity: items are ranked by score - alpha log(count + 1), with the alpha that is best on "
-        "the validation items among popular candidates; nothing is trained again. A run without a number for these "
-        "items in the last section has learnt them, so its alpha may be off.",
-        "Popular candidates reward a model that ranks popular items below their probability. So what alpha gains "
-        "there and loses among all items is due to the protocol. Models trained with popular negatives have some of "
-        "this gain without alpha.",
+        "Correction for popularity: items are ranked by score - alpha log(count + 1) without training again. Alpha is "
+        "the best one for the validation items among popular candidates. A run whose “validation” is none in the last "
+        "section was trained on these items, so its alpha may not be the best for new ones.",
+        "Popular candidates reward a model that ranks popular items below their probability. If alpha gains there but "
+        "loses among all items, the gain is due to the protocol. Models trained with negatives drawn by popularity "
+        "have some of this gain without alpha.",
     ]
 
 

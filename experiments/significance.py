@@ -22,7 +22,7 @@ ROUNDING = 1e-9
 LEVEL = 0.01
 """A difference with a smaller p-value is called significant, as in the paper."""
 
-WORSE, NOT_SIGNIFICANT = "Worse", "Not significant"
+WORSE, NOT_SIGNIFICANT = "Significantly worse than", "Not significantly different from"
 
 
 def pairs(found: Findings) -> dict[tuple[str, str], str]:
@@ -76,7 +76,7 @@ def sentences(found: Findings, comparisons: Mapping[str, Any]) -> list[str]:
         comparisons: the content of FILE: "first second" -> protocol -> metric -> the fields of `metrics.Difference`.
     """
     names = pairs(found)
-    titles = {(dataset, model): f"{datasets.find(dataset).title}, {MODELS[model]}" for dataset, model in names}
+    titles = {(dataset, model): f"{MODELS[model]} on {datasets.find(dataset).title}" for dataset, model in names}
     compared = {place: one[POPULAR] for place, one in known(found, comparisons, names).items()}
     corrected = holm({(place, metric): compared[place][metric]["p_value"] for place in compared for metric in METRICS})
     if not corrected:
@@ -89,16 +89,18 @@ def sentences(found: Findings, comparisons: Mapping[str, Any]) -> list[str]:
             verdicts[verdict].setdefault(place, []).append(metric.upper())
     better, worse = (sum(map(len, verdicts[verdict].values())) for verdict in ("better", WORSE))
     lines = [
-        "Significance: differences are paired over the users, for the first seed that both models have. The two-sided "
-        f"p-values of all {len(corrected)} comparisons here are corrected together by Holm's method. BERT4Rec is "
-        f"better with p < {LEVEL} in {better} of them, worse in {worse}."
+        f"Significance beside the paper's other models: BERT4Rec is better with p < {LEVEL} in {better} comparisons, "
+        f"worse in {worse}. Each is of one metric on the same users, for the first seed that both have. The two-sided "
+        f"p-values of all {len(corrected)} comparisons here are corrected together by Holm's method."
     ]
     for verdict in (WORSE, NOT_SIGNIFICANT):
-        listed = [f"{titles[place]}, {' '.join(metrics)}" for place, metrics in verdicts[verdict].items()]
-        lines += [f"{verdict}: {'; '.join(listed)}."] if listed else []
+        listed = [f"{titles[place]} ({', '.join(metrics)})" for place, metrics in verdicts[verdict].items()]
+        lines += [f"{verdict} {'; '.join(listed)}."] if listed else []
     missing = [titles[place] for place in names if place not in compared]
     if missing:
-        lines.append(f"Not compared, because the ranks of both runs were not here together: {'; '.join(missing)}.")
+        lines.append(
+            f"Not compared or counted, because the ranks of both runs were not here together: {'; '.join(missing)}."
+        )
     return lines
 
 

@@ -188,25 +188,25 @@ def _ablation(dataset: str, key: str, preset: str) -> Cell | None:
 
 
 STEPS_OF_A_WIDTH = (
-    "BERT4Rec trains for its preset's steps at every width, with the validation item. Another model whose sizes are "
-    "not its preset's chooses its steps on the validation item first."
+    "At every width BERT4Rec trains for as many steps as its preset has, on the validation items too. Another model "
+    "whose width is not its preset's first chooses its number of steps on the validation items."
 )
 
 TABLES: dict[str, Table] = {
-    "table1": Table("Statistics of the data sets", DATASETS, {}, None, ()),
+    "table1": Table("Sizes of the data sets", DATASETS, {}, None, ()),
     "table2": Table(
-        "Next-item prediction of all models",
+        "How well each model predicts the next item",
         DATASETS,
         {**MODELS, **EXTRA},
         _model,
         ("hr@1", "hr@5", "hr@10", "ndcg@5", "ndcg@10", "mrr"),
         (*MODELS, *EXTRA),
-        "Each target is ranked among 100 items drawn by popularity. The best of a row is bold, the second best "
-        "underlined. The last column is BERT4Rec's gain over the best other of the paper's models; for the paper, as "
-        "printed there.",
+        "The best of a row is bold, the second best underlined; ± is the standard deviation over seeds. “Gain” is "
+        "BERT4Rec's over the best other of the paper's models; the paper's is as printed there. Not in the paper: a "
+        "count of items that occur together, SASRec's softmax over all items, --preset=best, and one mask per example.",
     ),
     "table3": Table(
-        "Bidirection and Cloze, d = 256",
+        "What bidirection and the Cloze task bring, at d = 256",
         ("beauty", "ml-1m"),
         {"sasrec": "SASRec", "one_mask": "BERT4Rec (1 mask)", "bert4rec": "BERT4Rec"},
         _bidirection,
@@ -215,37 +215,39 @@ TABLES: dict[str, Table] = {
         STEPS_OF_A_WIDTH,
     ),
     "table4": Table(
-        "The maximum length N",
+        "Which maximum length N is best, and how fast it trains",
         ("beauty", "ml-1m"),
         {str(length): f"N = {length}" for length in sorted({n for some in LENGTHS.values() for n in some})},
         _length,
         quick=("10", "20"),
-        note="The paper's samples per second are from a GPU, ours from this machine, over the last training with its "
-        "measurements. The paper's HR@10 and NDCG@10 on ML-1m are missing: the text these numbers come from lost them.",
+        note="The best of a row is bold, the second best underlined. “samples/s” is the speed of training with its "
+        "measurements: the paper's on a GPU, ours on the machine of the run. The paper's HR@10 and NDCG@10 on ML-1m "
+        "are missing, because the text that its numbers come from lost them.",
     ),
     "table5": Table(
-        "Ablation",
+        "What each part of BERT4Rec contributes",
         DATASETS,
         {key: title for key, (title, _) in ABLATIONS.items()},
         _ablation,
         ("ndcg@10",),
         ("default", "no_positions"),
-        "NDCG@10. Bold is better than the default, ↓ is more than 10 % below it.",
+        "Bold is better than the default of L = 2 layers with h = 2 heads; ↓ is more than 10 % below it. PE are the "
+        "position embeddings, PFFN the feed-forward networks, LN is layer norm, RC are the residual connections.",
     ),
     "figure2": Table(
-        "Mean attention of the last 10 positions",
+        "Where the last ten positions attend",
         ("beauty",),
         {"default": "BERT4Rec"},
         _ablation,
         (),
         ("default",),
-        "Each row shows how a position divides its attention among the last ten positions; the last of them is the "
-        "mask token. Attention to earlier positions is left out, and the rest scaled to a sum of 1. The mean is over "
-        "all users whose test input has at least ten positions, the mask token included.",
+        "Each row of a map is a position, and shows how it divides its attention among the last ten; the very last is "
+        "the mask token. Attention to earlier positions is left out, and each row scaled to a sum of 1. The maps are "
+        "means over all users whose test input has at least ten positions, the mask token included.",
         keeps_attention=True,
     ),
     "figure3": Table(
-        "The width d",
+        "How results change with the width d",
         DATASETS,
         {f"{model}@{width}": f"{MODELS[model]}, d = {width}" for model in SEQUENTIAL for width in WIDTHS},
         _width,
@@ -253,12 +255,12 @@ TABLES: dict[str, Table] = {
         note=STEPS_OF_A_WIDTH,
     ),
     "figure4": Table(
-        "The mask proportion rho",
+        "How results change with the mask proportion rho",
         DATASETS,
         {str(rho): f"rho = {rho}" for rho in PROPORTIONS},
         _proportion,
         quick=("0.2", "0.5"),
-        note="The best of each metric is bold.",
+        note="The best of each column is bold.",
     ),
 }
 """Name -> table or figure."""

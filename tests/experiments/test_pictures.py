@@ -126,7 +126,7 @@ def test_figure_2_is_of_a_run_whose_attention_is_kept(tmp_path):
     found, sweep = with_both_budgets(tmp_path)
     report.write({"figure2": found}, sweep)
     text = (tmp_path / "report.md").read_text()
-    assert "](figure2-beauty.png)" in text and "Beauty 25 %" in text and "The picture" not in text
+    assert "](figure2-beauty.png)" in text and "Beauty 25 %" in text and "No picture" not in text
 
 
 def test_without_matplotlib_pictures_are_not_drawn(tmp_path, monkeypatch):
@@ -135,15 +135,15 @@ def test_without_matplotlib_pictures_are_not_drawn(tmp_path, monkeypatch):
     empty = Findings("figure3", Plan(("beauty",)), {})
     report.write({"figure2": found, "figure3": empty}, sweep)
     text = (tmp_path / "report.md").read_text()
-    assert text.count("The picture: not drawn: needs the extra [plots].") == 1
-    assert text.count("The picture: not run.") == 1
+    assert text.count("No picture: it needs the extra [plots].") == 1
+    assert text.count("No picture: not run.") == 1
 
 
 def test_a_single_point_is_no_picture(tmp_path):
     pytest.importorskip("matplotlib", reason="the extra [plots] is not installed")
     sweep = Sweep(Results(tmp_path), tmp_path / "work", data_dir=tmp_path)
     report.write({"figure4": findings("figure4", {"0.6": 0.2})}, sweep)
-    assert "The picture: not drawn: no line has two points." in (tmp_path / "report.md").read_text()
+    assert "No picture: no line has two points." in (tmp_path / "report.md").read_text()
     assert not (tmp_path / "figure4.png").exists()
 
 

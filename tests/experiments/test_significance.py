@@ -85,14 +85,14 @@ def test_significance_comes_from_the_saved_ranks(tmp_path):
     assert all(counts) and sum(counts) < 18, "the example has all three kinds"
     text = (tmp_path / "results" / "report.md").read_text()
     assert "all 18 comparisons here are corrected together by Holm's method" in text
-    assert f"better with p < 0.01 in {counts[0]} of them, worse in {counts[1]}." in text
+    assert f"better with p < 0.01 in {counts[0]} comparisons, worse in {counts[1]}." in text
     open_ones = [
-        f"Beauty, {MODELS[model]}, {' '.join(metric.upper() for metric in METRICS if corrected[model, metric] >= 0.01)}"
+        f"{MODELS[model]} on Beauty ({', '.join(name.upper() for name in METRICS if corrected[model, name] >= 0.01)})"
         for model in ("pop", "ncf", "sasrec")
     ]
-    (said,) = [line for line in text.splitlines() if line.startswith("Not significant: ")]
-    listed = [one for one in open_ones if not one.endswith(", ")]
-    assert said == f"Not significant: {'; '.join(listed)}."
+    (said,) = [line for line in text.splitlines() if line.startswith("Not significantly different from ")]
+    listed = [one for one in open_ones if not one.endswith("()")]
+    assert said == f"Not significantly different from {'; '.join(listed)}."
 
 
 def test_comparisons_outlive_the_work_directories(tmp_path):
@@ -111,8 +111,8 @@ def test_what_was_not_compared_is_named(tmp_path):
     report.write({"table2": found}, sweep)
     text = (tmp_path / "results" / "report.md").read_text()
     assert "all 6 comparisons" in text
-    assert text.count("Not compared, because the ranks of both runs were not here together: ") == 1
-    assert "together: Beauty, NCF; Beauty, SASRec." in text
+    assert text.count("Not compared or counted, because the ranks of both runs were not here together: ") == 1
+    assert "together: NCF on Beauty; SASRec on Beauty." in text
 
 
 def test_comparisons_of_other_data_do_not_count(tmp_path):
