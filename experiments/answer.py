@@ -3,8 +3,11 @@
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
+from scipy import stats
 
 from bert4rec_tf.evaluation.metrics import NDCG, POPULAR, PROTOCOLS
 from experiments import significance
@@ -15,7 +18,11 @@ from experiments.tables import NOT_IN_PAPER, TABLES
 STANDARD_ERRORS = 2.0
 """A lead of more standard errors than this is beyond chance: fewer than one in twenty comparisons has it by chance."""
 
-HEADER = ("", "best", "NDCG@10", "second", "NDCG@10", "lead", "95 % interval of one seed", "beyond chance")
+HEADER = ("", "best", "NDCG@10", "second", "NDCG@10", "lead", "95 % interval", "beyond chance")
+
+
+SURE = ("yes", "yes, by a bound")
+"""The verdicts on a lead beyond chance."""
 
 
 def leaders(found: Findings) -> dict[tuple[str, str], list[tuple[str, float]]]:
@@ -48,19 +55,47 @@ def exceeds_bound(best: float, second: float, users: int) -> bool:
     return best - second > STANDARD_ERRORS * largest
 
 
-def sentences(found: Findings) -> list[str]:
-    """Returns the paragraphs that explain `grid`. `found`: Table 2."""
+def interval(compared: Mapping[str, float], bests: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
+    """Returns the 95 % confidence interval of a lead.
+
+    With one seed of a model it is that of `compared`, one seed of each on the same users. With several of both it is
+    that of the difference of the means. Then chance in training (Welch's t-test) is added to chance in the users, which
+    is taken from `compared`: a mean over seeds has no more of it.
+
+    Args:
+        compared: the `low` and `high` of one seed of each.
+        bests, seconds: the metric of each seed of the two models.
+    """
+    if min(len(bests), len(seconds)) < 2:
+        return compared["low"], compared["high"]
+    of_users = ((compared["high"] - compared["low"]) / (2 * stats.norm.ppf(0.975))) ** 2
+    of_seeds = [float(np.var(values, ddof=1)) / len(values) for values in (bests, seconds)]
+    variance = of_users + sum(of_seeds)
+    spread = sum(part**2 / (len(values) - 1) for part, values in zip(of_seeds, (bests, seconds)))
+    half = stats.t.ppf(0.975, variance**2 / spread if spread else math.inf) * math.sqrt(variance)
+    lead = float(np.mean(bests) - np.mean(seconds))
+    return lead - half, lead + half
+
+
+def sentences(found: Findings, comparisons: Mapping[str, Any]) -> list[str]:
+    """Returns the paragraphs that explain `grid`, with the same arguments."""
     if not found.run_on():
         return [f"Table 2: {NOT_RUN}."]
-    first = Counter(_title(found, dataset, best) for (dataset, _), ((best, _), _) in leaders(found).items())
+    rows = grid(found, comparisons).rows
+    first = Counter(row[1].text for row in rows)
+    surely = Counter(row[1].text for row in rows if row[-1].text in SURE)
     return [
-        *(f"Best by NDCG@10 in {count} of the {first.total()} rows below: {title}." for title, count in first.items()),
+        *(
+            f"Best by NDCG@10 in {count} of the {len(rows)} rows below, and beyond chance in {surely[title]}: {title}."
+            for title, count in first.items()
+        ),
         "The test item is each user's last one. It is ranked among 100 items drawn by popularity (“100 popular”, as in "
         "the paper), among 100 drawn uniformly (“100 uniform”), or among all items that the user has not had. The last "
         "is what a recommender does; popular candidates reward a model that ranks popular items low.",
-        "A lead is beyond chance if its interval is above 0. The interval compares one seed of each model on the same "
-        "users, so a lead of means over seeds can lie outside it. It leaves out chance in training, and is not "
-        "corrected for the number of rows. If it is unknown, a bound decides: it can confirm a lead, or leave it open.",
+        "A lead is beyond chance if its interval is above 0. It covers chance in the users and, where both models have "
+        "several seeds, in training. Where one has a single seed, it compares one seed of each, and leaves chance in "
+        "training out. It is not corrected for the number of rows. If it is unknown, a bound decides: it can confirm a "
+        "lead, or leave it open.",
         *_seeds(found),
     ]
 
@@ -74,7 +109,7 @@ def _seeds(found: Findings) -> list[str]:
             if len(values) > 1:
                 seeds = f"over the {len(values)} seeds of “{_title(found, dataset, model)}” on {title_of(dataset)}"
                 said.append(f"from {shown(min(values))} to {shown(max(values))} {seeds}")
-    apart = f"Another seed gives another result. Among popular items NDCG@10 goes {' and '.join(said)}."
+    apart = f"Another seed gives another result. Among popular items NDCG@10 goes {'; '.join(said)}."
     return [apart] if said else []
 
 
@@ -90,11 +125,13 @@ def _row(
 ) -> list[Text]:
     (first, best), (other, second) = two
     if compared and protocol in compared:
-        lead = compared[protocol][NDCG]
-        interval, verdict = f"{lead['low']:+.4f} to {lead['high']:+.4f}", "yes" if lead["low"] > 0 else "no"
+        bests, seconds = (found.values(dataset, model, NDCG, protocol) for model in (first, other))
+        low, high = interval(compared[protocol][NDCG], bests, seconds)
+        shown_interval, verdict = f"{low:+.4f} to {high:+.4f}", SURE[0] if low > 0 else "no"
+        shown_interval += " (one seed)" * (min(len(bests), len(seconds)) < 2)
     else:
         users = found.runs[dataset, first][0][1]["users"]
-        interval, verdict = "unknown", "yes, by a bound" if exceeds_bound(best, second, users) else "open"
+        shown_interval, verdict = "unknown", SURE[1] if exceeds_bound(best, second, users) else "open"
     cells = [
         f"{title_of(dataset)}, {PROTOCOL_TITLES[protocol]}",
         _title(found, dataset, first),
@@ -102,7 +139,7 @@ def _row(
         _title(found, dataset, other),
         shown(second),
         f"{best / second - 1:+.1%}" if second else "",
-        interval,
+        shown_interval,
         verdict,
     ]
     return [Text(cell, bold=column == 1) for column, cell in enumerate(cells)]

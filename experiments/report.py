@@ -75,9 +75,8 @@ class Report:
         made = [self._section(found) for name in TABLES if (found := self.findings.get(name))]
         first: list[Section] = []
         if found := self.findings.get("table2"):
-            first = [
-                Section("Which model ranks best?", answer.sentences(found), [answer.grid(found, self.comparisons)])
-            ]
+            known = found, self.comparisons
+            first = [Section("Which model ranks best?", answer.sentences(*known), [answer.grid(*known)])]
         return [*first, self._about(), *made, self._runs()]
 
     def _section(self, found: Findings) -> Section:

@@ -11,7 +11,7 @@ from support.invented_results import line_of
 from bert4rec_tf.evaluation.metrics import METRICS, PROTOCOLS, difference, metrics, per_user
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.runs.workdir import FORMAT, WorkDirectory
-from experiments import report, significance
+from experiments import answer, report, significance
 from experiments.findings import Findings
 from experiments.plan import Plan
 from experiments.results import Results
@@ -138,7 +138,7 @@ def test_a_lead_has_the_interval_of_the_same_users(tmp_path):
     text = (tmp_path / "results" / "report.md").read_text()
     (row,) = [line for line in text.splitlines() if line.startswith("| Beauty, 100 popular | **")]
     assert row.split(" | ")[1:3] == [f"**{MODELS[best]}**", f"{values[best].mean():.4f}"]
-    assert row.endswith(f" | {low:+.4f} to {high:+.4f} | {'yes' if low > 0 else 'no'} |")
+    assert row.endswith(f" | {low:+.4f} to {high:+.4f} (one seed) | {'yes' if low > 0 else 'no'} |")
     for model in ("sasrec", "bert4rec"):
         WorkDirectory(sweep.folder(found.plan.jobs("table2")["beauty", model][0])).ranks.unlink()
     (tmp_path / "results" / significance.FILE).unlink()
@@ -146,6 +146,24 @@ def test_a_lead_has_the_interval_of_the_same_users(tmp_path):
     text = (tmp_path / "results" / "report.md").read_text()
     (row,) = [line for line in text.splitlines() if line.startswith("| Beauty, 100 popular | **")]
     assert " | unknown | " in row
+
+
+@pytest.mark.parametrize(("of_users", "of_seeds"), [(1.0, 0.0), (0.3, 1.0), (0.0, 1.0)])
+def test_the_interval_of_a_lead_over_seeds_covers_the_truth(of_users, of_seeds):
+    """Two models with a true lead of .01, drawn 2,000 times: the users' chance is one for all seeds of a lead."""
+    draw, covered = np.random.default_rng(4), 0
+    for _ in range(2_000):
+        lead = 0.01 + draw.normal(0, 0.002 * of_users)
+        bests, seconds = (draw.normal(mean, 0.002 * of_seeds, 3) for mean in (0.2 + lead, 0.2))
+        one_seed = bests[0] - seconds[0]
+        known = {"low": one_seed - 1.96 * 0.002 * of_users, "high": one_seed + 1.96 * 0.002 * of_users}
+        low, high = answer.interval(known, bests, seconds)
+        covered += low <= 0.01 <= high
+    assert 0.94 < covered / 2_000 < 0.985
+
+
+def test_the_interval_with_a_single_seed_is_that_of_the_seed():
+    assert answer.interval({"low": 0.1, "high": 0.3}, [0.5], [0.2, 0.3]) == (0.1, 0.3)
 
 
 def test_older_comparisons_of_popular_candidates_count_where_they_suffice(tmp_path):
