@@ -82,8 +82,8 @@ def sentences(found: Findings, comparisons: Mapping[str, Any]) -> list[str]:
     if not found.run_on():
         return [f"Table 2: {NOT_RUN}."]
     rows = grid(found, comparisons).rows
-    first = Counter(row[1].text for row in rows)
-    surely = Counter(row[1].text for row in rows if row[-1].text in SURE)
+    first = Counter(row[1].text.removesuffix(ELSEWHERE) for row in rows)
+    surely = Counter(row[1].text.removesuffix(ELSEWHERE) for row in rows if row[-1].text in SURE)
     return [
         *(
             f"Best by NDCG@10 in {count} of the {len(rows)} rows below, and beyond chance in {surely[title]}: {title}."
@@ -93,9 +93,9 @@ def sentences(found: Findings, comparisons: Mapping[str, Any]) -> list[str]:
         "the paper), among 100 drawn uniformly (“100 uniform”), or among all items that the user has not had. The last "
         "is what a recommender does; popular candidates reward a model that ranks popular items low.",
         "A lead is beyond chance if its interval is above 0. It covers chance in the users and, where both models have "
-        "several seeds, in training. Where one has a single seed, it compares one seed of each, and leaves chance in "
-        "training out. It is not corrected for the number of rows. If it is unknown, a bound decides: it can confirm a "
-        "lead, or leave it open.",
+        "several seeds, in training. Where one has a single seed, it compares one seed of each, whose lead differs "
+        "from that of the means, and leaves chance in training out. It is not corrected for the number of rows. If it "
+        "is unknown, a bound decides: it can confirm a lead, or leave it open.",
         *_seeds(found),
     ]
 

@@ -35,9 +35,9 @@ RUNS = (
     "validation items out of the first, which gives “validation”; with one training, “validation” is none."
 )
 READING = (
-    "Each number is a mean over users, and over the seeds that were run. “Here” tells in how many cases what the paper "
-    "says is true of these means, significant or not. A case is one comparison of two results, or the shape of one "
-    "curve, on one data set by one metric: by NDCG@10 for Tables 4 and 5 and Figure 4, else by each metric shown."
+    "Each metric is a mean over users, and over the seeds that were run. “Here” tells in how many cases what the paper "
+    "says is true of these means, significant or not. A case is a comparison of results, or the shape of a curve, "
+    "among popular items: by NDCG@10 for Tables 4 and 5 and Figure 4 (speed: by samples/s), else by each metric."
 )
 
 
@@ -280,8 +280,9 @@ def _about_correction(found: Findings) -> list[str]:
         return []
     return [
         "Correction for popularity: items are ranked by score - alpha log(count + 1) without training again. Alpha is "
-        "the best one for the validation items among popular candidates. A run whose “validation” is none in the last "
-        "section was trained on these items, so its alpha may not be the best for new ones.",
+        "the best one for the validation items among popular candidates. A model whose “validation” is none in the "
+        "last section was trained on these items, so its alpha may not be the best for new ones. Models that only "
+        "count were counted again without them.",
         "Popular candidates reward a model that ranks popular items below their probability. If alpha gains there but "
         "loses among all items, the gain is due to the protocol. Models trained with negatives drawn by popularity "
         "have some of this gain without alpha.",

@@ -135,7 +135,7 @@ class Spark:
     def load(self, asked: Interactions, folder: Path) -> tuple[Sequences, Report]:
         """Does what `conversion.converted` does, with the same file, whose path becomes `data`.
 
-        The sequences have no users' ids, and their actions stay in the file.
+        The sequences have no users' ids, and their actions stay in the file, which is read once to verify it.
         """
         paths = [path.absolute() for path in conversion.files_of(asked)]
         target = conversion.path_in(folder.absolute(), asked, self.map(conversion.checksum, paths))
@@ -166,6 +166,8 @@ class Conversion:
     def write(self, target: Path) -> None:
         asked, spark, stage = self.asked, self.spark, self.stage
         actions, read, source = self._read()
+        if asked.test_from is not None and "time" not in actions.columns:
+            grouping.first_later(asked.test_from, None, None)  # raises
         first_places = {role: actions.groupBy(role).agg(f.min("place").alias("first")) for role in ("user", "item")}
         before = self._sizes(actions)
         chosen = self._filtered(actions)
@@ -179,7 +181,7 @@ class Conversion:
         if asked.test_from is not None:
             times = Times()
             times.kind = source.kind
-            latest = chosen.agg(f.max("time")).collect()[0][0] if "time" in chosen.columns else None
+            latest = chosen.agg(f.max("time")).collect()[0][0]
             first_later = grouping.first_later(asked.test_from, latest, times)
         tasks.write_vocabulary(stage, vocabulary)
         codes = pa.table(

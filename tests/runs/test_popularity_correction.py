@@ -49,7 +49,7 @@ def test_a_huge_correction_puts_the_popular_items_last(tmp_path):
     ("model", "settings", "trained_on"),
     [
         ("pop", {}, False),
-        pytest.param("bpr_mf", {"steps": 6, "evaluate_every": 3, "protocol": "select"}, False, marks=pytest.mark.slow),
+        ("bpr_mf", {"steps": 6, "evaluate_every": 3, "protocol": "select"}, False),
         ("bpr_mf", {"steps": 6, "protocol": "fixed"}, True),
     ],
 )

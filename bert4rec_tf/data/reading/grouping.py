@@ -51,9 +51,11 @@ def to_sequences(
         item_codes, items = _renumbered(item_codes[chosen], items)
         times = None if times is None else times[chosen]
     kept = {"users": len(users), "items": len(items), "actions": len(user_codes)}
+    if least >= 2 and not len(user_codes):
+        check_left(0, 0, asked, bad)
     later = None
     if asked.test_from is not None:
-        latest = None if times is None else times.max() if len(times) else 0
+        latest = None if times is None or not len(times) else times.max()
         is_later = np.asarray(times) >= first_later(asked.test_from, latest, read)
         later = np.bincount(user_codes[is_later], minlength=len(users))
     if times is not None:
