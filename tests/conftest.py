@@ -58,7 +58,11 @@ def pytest_configure_node(node):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Has `-m slow` run the property tests again, with all of their examples."""
+    """Has `-m slow` run the property tests again, with all of their examples, and the longest test begin first.
+
+    So no worker is left with that one while the others have nothing to do.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("longest") is None)
     if profiles.is_full(config.option.markexpr):
         for item in items:
             if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):

@@ -26,6 +26,7 @@ CHECKPOINTS_AT_MEASUREMENTS = [
 ]
 
 
+@pytest.mark.longest
 def test_a_run_that_is_killed_and_started_again_equals_one_that_is_not(tmp_path, uninterrupted):
     """The kill comes while a checkpoint is being written."""
     runs.killed(tmp_path, *FLAGS["one training"], moment=MOMENT)
