@@ -126,7 +126,7 @@ def test_a_mistake_ends_in_one_line(copy, kind):
 @pytest.mark.slow
 def test_the_same_from_python(finished, tmp_path):
     own = b4r.Interactions(finished / "ratings.csv", min_user_actions=2)
-    flags = dict(flag.removeprefix("--").split("=") for flag in TINY.split())
+    flags = dict(flag.removeprefix("--").split("=") for flag in PREFIXES.split())
     settings = {name: float(value) if "." in value else int(value) for name, value in flags.items()}
     run = b4r.make_run(own, **settings)
     options = {"interactions": own, "data_dir": tmp_path, "silent": True}
