@@ -20,7 +20,6 @@ STANDARD_ERRORS = 2.0
 
 HEADER = ("", "best", "NDCG@10", "second", "NDCG@10", "lead", "95 % interval", "beyond chance")
 
-
 SURE = ("yes", "yes, by a bound")
 """The verdicts on a lead beyond chance."""
 
@@ -77,11 +76,10 @@ def interval(compared: Mapping[str, float], bests: Sequence[float], seconds: Seq
     return lead - half, lead + half
 
 
-def sentences(found: Findings, comparisons: Mapping[str, Any]) -> list[str]:
-    """Returns the paragraphs that explain `grid`, with the same arguments."""
+def sentences(found: Findings, rows: Sequence[Sequence[Text]]) -> list[str]:
+    """Returns the paragraphs that explain the rows of `grid`."""
     if not found.run_on():
         return [f"Table 2: {NOT_RUN}."]
-    rows = grid(found, comparisons).rows
     first = Counter(row[1].text.removesuffix(ELSEWHERE) for row in rows)
     surely = Counter(row[1].text.removesuffix(ELSEWHERE) for row in rows if row[-1].text in SURE)
     return [

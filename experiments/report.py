@@ -75,8 +75,8 @@ class Report:
         made = [self._section(found) for name in TABLES if (found := self.findings.get(name))]
         first: list[Section] = []
         if found := self.findings.get("table2"):
-            known = found, self.comparisons
-            first = [Section("Which model ranks best?", answer.sentences(*known), [answer.grid(*known)])]
+            grid = answer.grid(found, self.comparisons)
+            first = [Section("Which model ranks best?", answer.sentences(found, grid.rows), [grid])]
         return [*first, self._about(), *made, self._runs()]
 
     def _section(self, found: Findings) -> Section:

@@ -1,6 +1,7 @@
 """Options, profiles, and fixtures of several test files."""
 
 import functools
+import gc
 import os
 import random
 import signal
@@ -72,6 +73,12 @@ def pytest_collection_modifyitems(config, items):
         seed = getattr(config, "workerinput", {}).get("order_seed", config.option.order_seed)
         random.Random(seed).shuffle(files)
         items.sort(key=lambda item: files.index(item.path))
+
+
+def pytest_collection_finish():
+    """Keeps the garbage collector from going through TensorFlow's modules and the tests again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

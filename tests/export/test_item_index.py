@@ -214,6 +214,7 @@ def test_ties_in_half_precision_go_to_the_lower_number(tmp_path):
     assert found.items == [[name for name in NAMES if name != NAMES[2]]]
 
 
+@pytest.mark.slow
 def test_a_transformer_reads_and_ranks_halves_in_all_signatures(tmp_path):
     model = transformer()
     for dtype in ("float32", HALF):
