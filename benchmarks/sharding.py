@@ -60,7 +60,7 @@ def take_steps(num_items: int, sharded: bool) -> dict[str, float]:
     import numpy as np
     import tensorflow as tf
 
-    from bert4rec_tf.config.cluster import Cluster
+    from bert4rec_tf.config.machines import Machines
     from bert4rec_tf.config.run import Run
     from bert4rec_tf.models.construction import new_model
     from bert4rec_tf.runs.environment import set_threads
@@ -70,7 +70,7 @@ def take_steps(num_items: int, sharded: bool) -> dict[str, float]:
 
     set_threads(1)
     if sharded:
-        workers.join(Cluster.read(), 2)
+        workers.join(Machines.read(), 2)
     team, replicas = workers.team(), 2 if sharded else 1
     run = Run.make(
         "beauty",

@@ -19,8 +19,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from absl import app, flags, logging
 
 from bert4rec_tf.config import data_names, popularity, presets
-from bert4rec_tf.config.cluster import VARIABLE, Cluster
 from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.config.machines import VARIABLE, Machines
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, MODEL_SETTINGS, USER_FEATURES, features_used
 from bert4rec_tf.config.run import Run, all_settings, help_texts
 from bert4rec_tf.config.settings import described, field_type, given_flags
@@ -149,15 +149,15 @@ def given_interactions() -> Interactions | None:
     return None
 
 
-def make_run(cluster: Cluster | None) -> tuple[Run, Interactions | None, Sequences | None]:
+def make_run(machines: Machines | None) -> tuple[Run, Interactions | None, Sequences | None]:
     """Returns the run that the flags name, the user's own files, if any, and their content, if it was read.
 
     It is read for --interactions, because the size of own data decides settings. Without --dataset and --interactions,
     the run is the one in --workdir. On a cluster, each machine is a replica unless --replicas says otherwise.
     """
     settings, interactions = given_settings(), given_interactions()
-    if cluster is not None and FLAGS.mode in TRAINS:
-        settings.setdefault("replicas", cluster.count)
+    if machines is not None and FLAGS.mode in TRAINS:
+        settings.setdefault("replicas", machines.count)
     named = (FLAGS.model, FLAGS.preset, FLAGS.seed, FLAGS.source)
     if FLAGS.dataset is not None:
         return presets.make_run(FLAGS.dataset, *named, **settings), None, None
@@ -228,19 +228,19 @@ def check_export_flags() -> None:
 def main(argv: list[str]) -> None:
     logging.set_verbosity(logging.ERROR)  # else AutoGraph warns of a full disk for each function, and stores of keys
     check_flags(argv)
-    cluster = Cluster.read()
-    if cluster is not None and cluster.index and FLAGS.mode not in TRAINS:
-        print(f"Worker 0 does --mode={FLAGS.mode}; this is worker {cluster.index}")
+    machines = Machines.read()
+    if machines is not None and machines.index and FLAGS.mode not in TRAINS:
+        print(f"Worker 0 does --mode={FLAGS.mode}; this is worker {machines.index}")
         return
-    run, interactions, sequences = make_run(cluster)
-    if cluster is not None and FLAGS.mode in TRAINS:
-        join(cluster, run)
+    run, interactions, sequences = make_run(machines)
+    if machines is not None and FLAGS.mode in TRAINS:
+        join(machines, run)
     if FLAGS.seeds is not None:
         repeat_with_seeds(run, sequences or load(run.dataset, interactions, given_features()), interactions)
         return
-    run, source = begin(run, folder("workdir"))
+    run, start = begin(run, folder("workdir"))
     workdir = WorkDirectory.of(run, folder("workdir"), folder("prepared_dir"))
-    workdir.follows = cluster is not None and cluster.index > 0
+    workdir.follows = machines is not None and machines.index > 0
     named = FLAGS.dataset is not None or FLAGS.interactions is not None
     if FLAGS.mode in ("evaluate", "export") and named:
         workdir.check_run(run)
@@ -256,10 +256,10 @@ def main(argv: list[str]) -> None:
         print(f"Preset {FLAGS.preset}. Expect: {preset.expect}", flush=True)
     if "steps" in given_settings() and FLAGS.warmup_steps is None:
         print(f"Of {run.training.steps:,} steps, {run.training.warmup_steps:,} are warm-up", flush=True)
-    carry_out(run, sequences, workdir, {**run_options(interactions), "source": source})
+    carry_out(run, sequences, workdir, {**run_options(interactions), "start": start})
 
 
-def join(cluster: Cluster, run: Run) -> None:
+def join(machines: Machines, run: Run) -> None:
     """Waits for the other machines, and checks that they do the same."""
     if FLAGS.seeds is not None:
         raise UserError(f"--seeds cannot be used with several machines ({VARIABLE})")
@@ -267,13 +267,13 @@ def join(cluster: Cluster, run: Run) -> None:
     from bert4rec_tf.runs.environment import versions
     from bert4rec_tf.training import workers
 
-    print(f"Worker {cluster.index} of {cluster.count}: waiting for the others", flush=True)
-    workers.join(cluster, run.training.replicas)
+    print(f"Worker {machines.index} of {machines.count}: waiting for the others", flush=True)
+    workers.join(machines, run.training.replicas)
     workers.team().agree({"run": str(run.to_dict()), "versions": str(versions()), "mode": FLAGS.mode})
 
 
 def begin(run: Run, workdir: Path | None) -> tuple[Run, Any]:
-    """Returns the run, which starts from --init_from if given, and the source of these weights, else None."""
+    """Returns the run, which starts from --init_from if given, and these weights, else None."""
     if FLAGS.init_from is None:
         return run, None
     start_tensorflow()
@@ -411,9 +411,9 @@ def repeat_with_seeds(run: Run, sequences: Sequences, interactions: Interactions
     start_tensorflow()
     from bert4rec_tf.runs.seeds import folder_of, repeat
 
-    run, source = begin(run, None)
+    run, start = begin(run, None)
     parent = folder_of(run, folder("workdir"))
-    options = {**run_options(interactions), "init_from": source, "prepared_dir": folder("prepared_dir")}
+    options = {**run_options(interactions), "init_from": start, "prepared_dir": folder("prepared_dir")}
     content = repeat(run, seeds, parent, sequences=sequences, **options)
     print("\n" + summary.seeds_table(content))
     print("\n" + summary.places(parent))
@@ -430,7 +430,7 @@ def parse(argv: list[str]) -> list[str]:
         end(str(error))
 
 
-def exit_on_error(argv: list[str]) -> None:
+def run_or_end(argv: list[str]) -> None:
     try:
         startup.exit_on_error(lambda: main(argv))
     except Exception as error:
@@ -440,4 +440,4 @@ def exit_on_error(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(exit_on_error, flags_parser=parse)
+    app.run(run_or_end, flags_parser=parse)

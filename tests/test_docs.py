@@ -50,6 +50,24 @@ def anchors(text: str) -> set[str]:
     return {title.replace(" ", "-") for title in kept}
 
 
+def names_in(path: Path) -> set[str]:
+    """The classes, functions and constants that a module defines."""
+    defined = (ast.ClassDef, ast.FunctionDef)
+    return {
+        node.name if isinstance(node, defined) else node.id
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, (*defined, ast.Name))
+    }
+
+
+def test_what_architecture_looks_up_is_there():
+    rows = re.findall(r"^\| (?:.*?) \| (.*) \|$", TEXTS[ROOT / "docs/architecture.md"], re.MULTILINE)
+    found = [re.findall(r"`([\w/]+\.py)`(?:: ((?:`\w+`(?:, )?)+))?", row) for row in rows]
+    assert sum(map(len, found)) > 30
+    for path, names in (one for some in found for one in some):
+        assert set(re.findall(r"\w+", names)) <= names_in(ROOT / "bert4rec_tf" / path), (path, names)
+
+
 @each_page
 def test_links_lead_to_files_and_headings(page):
     for target in re.findall(r"\]\((?!http)(.*?)\)", TEXTS[page]):

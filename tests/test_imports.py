@@ -29,9 +29,6 @@ MAY_IMPORT = {
 WITHIN_DATA = {"": (), "reading": ("",), "sources": ("", "reading"), "examples": ("",)}
 """The same inside `data`, where "" stands for the modules that lie in no folder of it."""
 
-DOORS = {"__main__", "run"}
-"""Modules that only start something. They may import everything, and nobody imports them."""
-
 
 def imported(path):
     """The modules that a file imports anywhere in its text, as tuples of names."""
@@ -50,7 +47,7 @@ def room(path):
     return path.relative_to(PACKAGE).parts[0]
 
 
-IN_ROOMS = [path for path in FILES if path.parent != PACKAGE and path.stem not in DOORS]
+IN_ROOMS = [path for path in FILES if path.parent != PACKAGE]
 
 
 @pytest.mark.parametrize("path", IN_ROOMS, ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -68,7 +65,7 @@ def test_the_folders_of_data_import_one_another_in_one_direction():
         return parts[0] if parts[0] in WITHIN_DATA else ""
 
     for path in FILES:
-        if room(path) == "data" and path.stem not in DOORS:
+        if room(path) == "data":
             own = folder(path.relative_to(PACKAGE / "data").parts)
             found = {folder(name[1:]) for name in of_package(path) if name[0] == "data" and len(name) > 1}
             assert found <= {own, *WITHIN_DATA[own]}, path
@@ -95,9 +92,9 @@ def test_serving_needs_no_model_and_no_keras():
         assert "models" not in {found[0] for found in of_package(path)}, path
 
 
-def test_nobody_imports_a_door():
+def test_nobody_imports_the_runner():
     for path in FILES:
-        assert not {name for name in of_package(path) if name[-1] in DOORS and name[0] not in ("config", "commands")}
+        assert ("run",) not in {name[:1] for name in of_package(path)}, path
 
 
 def test_only_the_runner_has_flags():

@@ -372,7 +372,7 @@ class SparkExperiment(Experiment):
         return self._prepared[phase]
 
     def draw_candidates(self) -> None:
-        self._candidates  # noqa: B018
+        _ = self._candidates
 
     @cached_property
     def _candidates(self) -> Path:

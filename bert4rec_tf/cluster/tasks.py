@@ -270,7 +270,7 @@ def is_whole(path: Path) -> bool:
 
 
 def join_drawn(num_blocks: int, num_users: int, num_negatives: int, folder: Path, target: Path) -> None:
-    """Writes the negatives of all users from those of the blocks: the bytes of `candidates.frozen`."""
+    """Writes the negatives of all users from those of the blocks: the bytes of `candidates.load_or_draw`."""
     found = {name: pieces_of(folder, range(num_blocks), name) for name in candidates.SAMPLERS}
     shape = num_users, num_negatives
     npz.write_pieces(target, {name: npz.Pieces("<i4", shape, pieces) for name, pieces in found.items()})

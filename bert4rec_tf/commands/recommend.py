@@ -77,7 +77,7 @@ def main(arguments: list[str]) -> None:
     check_model(options.model)
     titles = read_titles(options.titles) if options.titles else None
     import_tensorflow()
-    from bert4rec_tf.serving import batch, inputs
+    from bert4rec_tf.serving import batch, batch_inputs
     from bert4rec_tf.serving.client import Choices, SavedRecommender, split_ids
 
     if options.output is not None:
@@ -104,9 +104,11 @@ def main(arguments: list[str]) -> None:
         print(tables(answer, titles, [f"user {user}" for user in users]))
         return
     if options.input is not None:
-        given = inputs.of_histories(options.input, model.items)
+        given = batch_inputs.of_histories(options.input, model.items)
     else:
-        given, report = inputs.of_interactions(Interactions(options.interactions, **given_flags(options, COLUMNS)))
+        given, report = batch_inputs.of_interactions(
+            Interactions(options.interactions, **given_flags(options, COLUMNS))
+        )
         print(report)
     elsewhere = {}
     if options.engine == "spark":

@@ -12,6 +12,12 @@ from bert4rec_tf.foundation.lines import END, Lines
 PAD = 0
 """Not an item: shorter rows are padded on the right with it."""
 
+
+def mask_token(num_items: int) -> int:
+    """Returns the number of the Cloze task's mask token, the first one above the items."""
+    return num_items + 1
+
+
 USERS_OF_A_BLOCK = 1 << 14
 """Users of a block, whose actions one task of a cluster holds. Fingerprints depend on it."""
 
@@ -55,11 +61,6 @@ class Vocabulary:
     @property
     def num_items(self) -> int:
         return len(self.items)
-
-    @property
-    def mask(self) -> int:
-        """The id of the mask token: n + 1."""
-        return self.num_items + 1
 
     @cached_property
     def _ids(self) -> dict[str, int]:

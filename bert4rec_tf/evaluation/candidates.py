@@ -65,7 +65,7 @@ def path_in(folder: Path, fingerprint: str, num_negatives: int, seed: int) -> Pa
     return folder / f"candidates-{FORMAT}-{fingerprint[:16]}-{num_negatives}-{seed}.npz"
 
 
-def frozen(
+def load_or_draw(
     folder: Path, sequences: Sequences, users: np.ndarray, num_negatives: int, seed: int
 ) -> dict[str, np.ndarray]:
     """Returns the negatives of every sampler, drawn once and stored in `folder`. If the file is damaged, draws again.

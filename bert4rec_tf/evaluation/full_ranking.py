@@ -25,10 +25,10 @@ LOWEST = -np.inf
 
 
 class Blocks:
-    """The items of this process in `number` blocks: all items, or every `count`-th from `index` on, in their order."""
+    """The items of this process in blocks: all items, or every `count`-th from `index` on, in their order."""
 
     index, count = 0, 1
-    number: int
+    num_blocks: int
 
     def complete(self, *found: Tensor) -> tuple[Tensor, ...]:
         """Returns for all items what `FullRanking._in_one_pass` found among the items of this process."""
@@ -46,10 +46,10 @@ class Products(Blocks):
     """
 
     def __init__(self, vectors: Callable[[Batch], Tensor], table: Tensor, biases: list[Tensor], num_items: int) -> None:
-        self.number = -(-(num_items + 1) // (BLOCK * self.count))
+        self.num_blocks = -(-(num_items + 1) // (BLOCK * self.count))
         self._vectors = vectors
         self._table = table if isinstance(table, tf.Variable) else tf.convert_to_tensor(table)
-        columns = self.number * BLOCK
+        columns = self.num_blocks * BLOCK
         items = np.arange(columns) * self.count + self.index
         is_item = (items > 0) & (items <= num_items)
         padded = [np.resize(np.asarray(bias), columns) for bias in biases] or [np.zeros(columns, np.float32)]
@@ -90,7 +90,7 @@ class Whole(Blocks):
         score: (batch, None) -> float32 [b, n], like `Recommender.score`.
     """
 
-    number = 1
+    num_blocks = 1
 
     def __init__(self, score: Callable[[Batch, Tensor | None], Tensor]) -> None:
         self._score = score
@@ -115,29 +115,29 @@ class Places(NamedTuple):
     """Where the scores of p candidates are, in the order of the blocks.
 
     Attributes:
-        cells: int32 [p], places in the flattened table of candidates [b, c].
-        columns: int32 [p], places in the flattened scores of a block [b, width].
+        in_table: int32 [p], places in the flattened table of candidates [b, c].
+        in_block: int32 [p], places in the flattened scores of a block [b, width].
         is_seen: bool [p], whether the user has seen the item.
         ends: int32 [blocks + 1]; block i has the entries from ends[i] to ends[i + 1] - 1.
     """
 
-    cells: np.ndarray
-    columns: np.ndarray
+    in_table: np.ndarray
+    in_block: np.ndarray
     is_seen: np.ndarray
     ends: np.ndarray
 
     @classmethod
     def of(cls, candidates: np.ndarray, num_seen: int, width: int, blocks: Blocks) -> "Places":
         """`candidates`: int32 [b, c], 0 for none, the last `num_seen` columns seen. `width`: of a block."""
-        cells = np.flatnonzero((candidates > 0) & (candidates % blocks.count == blocks.index))
-        numbers = (candidates.ravel()[cells] // blocks.count // width).astype(np.min_scalar_type(blocks.number))
+        in_table = np.flatnonzero((candidates > 0) & (candidates % blocks.count == blocks.index))
+        numbers = (candidates.ravel()[in_table] // blocks.count // width).astype(np.min_scalar_type(blocks.num_blocks))
         # A stable sort of short integers is a radix sort, ten times as fast as one of items.
-        cells = cells[np.argsort(numbers, kind="stable")]
-        rows, columns = np.divmod(cells, candidates.shape[1])
-        places = rows * width + candidates.ravel()[cells] // blocks.count % width
-        ends = np.r_[0, np.cumsum(np.bincount(numbers, minlength=blocks.number))]
+        in_table = in_table[np.argsort(numbers, kind="stable")]
+        rows, columns = np.divmod(in_table, candidates.shape[1])
+        in_block = rows * width + candidates.ravel()[in_table] // blocks.count % width
+        ends = np.r_[0, np.cumsum(np.bincount(numbers, minlength=blocks.num_blocks))]
         is_seen = columns >= candidates.shape[1] - num_seen
-        return cls(cells.astype(np.int32), places.astype(np.int32), is_seen, ends.astype(np.int32))
+        return cls(in_table.astype(np.int32), in_block.astype(np.int32), is_seen, ends.astype(np.int32))
 
 
 class Found(NamedTuple):
@@ -146,8 +146,9 @@ class Found(NamedTuple):
     Attributes:
         reaching: int32 [b], how many items reach the target's score, the target included.
         has_nan: bool [], whether a score is NaN.
-        groups: int32 [b, LIST_LENGTH], the groups with the best unseen items; group g is the GROUP rows from g * GROUP.
-        maxima, scores: [b, LIST_LENGTH] and [b, LIST_LENGTH, GROUP], the best score and all scores of these groups.
+        maxima: [b, LIST_LENGTH], the best score of each of the groups with the best unseen items.
+        groups: int32 [b, LIST_LENGTH], these groups; group g is the GROUP rows from g * GROUP.
+        scores: [b, LIST_LENGTH, GROUP], all of their scores.
     """
 
     reaching: Tensor
@@ -157,16 +158,16 @@ class Found(NamedTuple):
     scores: Tensor
 
     @classmethod
-    def nothing(cls, targets: Tensor) -> "Found":
-        """Returns the state before the first block. `targets`: [b], of the scores' type."""
-        rows = tf.size(targets)
-        scores = tf.fill([rows, LIST_LENGTH, GROUP], tf.cast(LOWEST, targets.dtype))
+    def nothing(cls, target_scores: Tensor) -> "Found":
+        """Returns the state before the first block. `target_scores`: [b]."""
+        rows = tf.size(target_scores)
+        scores = tf.fill([rows, LIST_LENGTH, GROUP], tf.cast(LOWEST, target_scores.dtype))
         reaching, groups = tf.zeros([rows], tf.int32), tf.zeros([rows, LIST_LENGTH], tf.int32)
         return cls(reaching, tf.constant(False), scores[:, :, 0], groups, scores)
 
-    def after(self, block: Tensor, first_group: Tensor, targets: Tensor, seen: Tensor) -> "Found":
-        """Returns the state after a block's scores [b, w]. `targets`: their scores [b]. `seen`: places, int32 [s]."""
-        reaching = self.reaching + tf.reduce_sum(tf.cast(block >= targets[:, None], tf.int32), axis=1)
+    def after(self, block: Tensor, first_group: Tensor, target_scores: Tensor, seen: Tensor) -> "Found":
+        """Returns the state after a block's scores [b, w]. `target_scores`: [b]. `seen`: places in it, int32 [s]."""
+        reaching = self.reaching + tf.reduce_sum(tf.cast(block >= target_scores[:, None], tf.int32), axis=1)
         hidden = tf.fill(tf.shape(seen), tf.cast(LOWEST, block.dtype))
         unseen = tf.tensor_scatter_nd_update(tf.reshape(block, [-1]), seen[:, None], hidden)
         grouped = tf.reshape(unseen, [tf.shape(block)[0], -1, GROUP])
@@ -219,18 +220,18 @@ class FullRanking:
         """
         source = self._source(batch)
         places = Places.of(candidates, num_seen, self.blocks.width(source), self.blocks)
-        targets = self._of_targets(source, candidates[:, 0]).numpy()
+        target_scores = self._of_targets(source, candidates[:, 0]).numpy()
         # As an array, because a graph is traced again for every other tuple.
         shape = np.array(candidates.shape, np.int32)
         for _ in range(2):  # again with the target's score as this pass rounds it
-            found = self._one_pass(source, targets, places, shape)
+            found = self._one_pass(source, target_scores, places, shape)
             reaching, has_nan, best, _, scores = (one.numpy() for one in self.blocks.complete(*found))
-            if np.array_equal(scores[:, 0], targets):
+            if np.array_equal(scores[:, 0], target_scores):
                 break
-            targets = scores[:, 0]
+            target_scores = scores[:, 0]
         return reaching, scores, best, bool(has_nan)
 
-    def _in_one_pass(self, source: Tensor, targets: Tensor, places: Places, shape: Tensor) -> tuple[Tensor, ...]:
+    def _in_one_pass(self, source: Tensor, target_scores: Tensor, places: Places, shape: Tensor) -> tuple[Tensor, ...]:
         """Returns what is found among the items of this process, for `Blocks.complete`.
 
         These are `reaching` and `has_nan` of `Found`, the best unseen items and their scores, and the scores of the
@@ -240,17 +241,17 @@ class FullRanking:
         def step(number: Tensor, found: Found, values: tf.TensorArray) -> tuple[Tensor, Found, tf.TensorArray]:
             block = self.blocks.block(source, number)
             here = slice(places.ends[number], places.ends[number + 1])
-            columns = places.columns[here]
-            values = values.write(number, tf.gather(tf.reshape(block, [-1]), columns))
-            seen = tf.boolean_mask(columns, places.is_seen[here])
-            return number + 1, found.after(block, number * tf.shape(block)[1] // GROUP, targets, seen), values
+            in_block = places.in_block[here]
+            values = values.write(number, tf.gather(tf.reshape(block, [-1]), in_block))
+            seen = tf.boolean_mask(in_block, places.is_seen[here])
+            return number + 1, found.after(block, number * tf.shape(block)[1] // GROUP, target_scores, seen), values
 
-        values = tf.TensorArray(targets.dtype, self.blocks.number, infer_shape=False, element_shape=[None])
-        start = (tf.constant(0), Found.nothing(targets), values)
+        values = tf.TensorArray(target_scores.dtype, self.blocks.num_blocks, infer_shape=False, element_shape=[None])
+        start = (tf.constant(0), Found.nothing(target_scores), values)
         _, found, values = tf.while_loop(
-            lambda number, *_: number < self.blocks.number, step, start, parallel_iterations=1
+            lambda number, *_: number < self.blocks.num_blocks, step, start, parallel_iterations=1
         )
-        scores = tf.scatter_nd(places.cells[:, None], values.concat(), tf.reduce_prod(shape)[None])
+        scores = tf.scatter_nd(places.in_table[:, None], values.concat(), tf.reduce_prod(shape)[None])
         rows, best = found.best()
         items = tf.where(best > LOWEST, rows * self.blocks.count + self.blocks.index, PAD)
         return found.reaching, found.has_nan, items, best, tf.reshape(scores, shape)

@@ -230,9 +230,8 @@ class Ranker:
         everything = np.concatenate([candidates, seen], axis=1)
         total, scores, best, has_nan = self._full_ranking.rank(batch, everything, seen.shape[1])
         refuse_nan(has_nan)
-        hidden = rank_targets(
-            *(np.delete(table, np.s_[1 : candidates.shape[1]], axis=1) for table in (scores, everything))
-        )
+        target_and_seen = np.r_[0, candidates.shape[1] : everything.shape[1]]
+        seen_above = rank_targets(scores[:, target_and_seen], everything[:, target_and_seen])
         for protocol, counts in listed.items():
             if protocol != FULL:
                 columns = np.append(task.columns()[protocol], 0)
@@ -243,7 +242,7 @@ class Ranker:
         # A target with the lowest score of all is also reached by the places that are no items.
         total = np.minimum(total, task.histories.num_items)
         sampled = _sampled_ranks(task, reaching(scores[:, : candidates.shape[1]], candidates))
-        return {**sampled, FULL: total - hidden - 1}
+        return {**sampled, FULL: total - seen_above - 1}  # 1: the target itself
 
 
 def _sampled_ranks(task: RankingTask, reached: np.ndarray) -> dict[str, np.ndarray]:

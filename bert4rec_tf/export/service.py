@@ -115,7 +115,7 @@ class Service(tf.Module):
 
     def _encode_request(self, histories: Tensor, users: Tensor | None = None) -> EncodedRequest:
         """Encodes raw histories, string [b, any], and raw users, string [b], if the model has user embeddings."""
-        numbers = self._items_of(histories)
+        numbers = self._numbers_of(histories)
         known = tf.ragged.boolean_mask(numbers, numbers != PAD)
         lengths = tf.cast(known.row_lengths(), tf.int32)
         if users is None:
@@ -134,7 +134,7 @@ class Service(tf.Module):
         unknown = tf.math.count_nonzero((numbers == PAD) & (histories != ""), axis=1, dtype=tf.int32)
         return EncodedRequest(tf.where(cold[:, None], tf.zeros_like(vectors), vectors), cold, items, unknown)
 
-    def _items_of(self, raw: Tensor) -> tf.Tensor:
+    def _numbers_of(self, raw: Tensor) -> tf.Tensor:
         """Returns the item numbers of raw ids, int32 of the same shape; 0 for unknown ids."""
         return tf.cast(self._numbers.lookup(raw), tf.int32) + 1
 
@@ -164,8 +164,8 @@ class Service(tf.Module):
         """
         encoded = self._encode(*whom)
         number = tf.shape(encoded.vectors)[0]
-        exclude, candidates = _rows("exclude", exclude, number), _rows("candidates", candidates, number)
-        excluded, chosen = self._lists(exclude), self._lists(candidates)
+        exclude, candidates = _checked_rows("exclude", exclude, number), _checked_rows("candidates", candidates, number)
+        excluded, chosen = self._numbers_by_row(exclude), self._numbers_by_row(candidates)
         seen = tf.where(exclude_seen, encoded.seen, PAD)
         k, corrected = self._at_most(k), self._correction(popularity_correction)
 
@@ -183,20 +183,20 @@ class Service(tf.Module):
 
         has_candidates = tf.broadcast_to(tf.reduce_any(candidates != "", axis=1), [number])
         parts = [tf.cast(tf.where(which)[:, 0], tf.int32) for which in (~has_candidates, has_candidates)]
-        widths = [self._width, self._width_of(encoded, candidates)]
+        widths = [self._scores_per_row, self._elements_per_row(encoded, candidates)]
         pairs = [
             ranking.in_blocks(function, rows, width, (tf.int32, tf.float32))
             for function, rows, width in zip((among_all, among_candidates), parts, widths)
         ]
         items, scores = (tf.dynamic_stitch(parts, pair) for pair in zip(*pairs))
-        return {"items": self._raw(items), "scores": scores, "unknown": encoded.unknown}
+        return {"items": self._raw_ids(items), "scores": scores, "unknown": encoded.unknown}
 
     def score_for(self, whom: Sequence[Tensor], candidates: Tensor) -> dict[str, Tensor]:
         """Returns the `scores` of raw candidates, string [b or 1, c]: float32 [b, c], HIDDEN for unknown ids."""
         encoded = self._encode(*whom)
         number = tf.shape(encoded.vectors)[0]
-        chosen = self._lists(_rows("candidates", candidates, number))
-        width = self._width_of(encoded, candidates)
+        chosen = self._numbers_by_row(_checked_rows("candidates", candidates, number))
+        width = self._elements_per_row(encoded, candidates)
         (scores,) = ranking.in_blocks(
             lambda rows: (self._scores_of(encoded, rows, chosen(rows)),), tf.range(number), width, (tf.float32,)
         )
@@ -207,7 +207,7 @@ class Service(tf.Module):
 
         An item is not similar to itself. The rows of unknown ids are empty.
         """
-        numbers, k = self._items_of(items), self._at_most(k)
+        numbers, k = self._numbers_of(items), self._at_most(k)
 
         def of_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
             chosen = tf.gather(numbers, rows)[:, None]
@@ -220,12 +220,12 @@ class Service(tf.Module):
             return ranking.best(scores, None, k)
 
         dtypes = (tf.int32, tf.float32)
-        found, scores = ranking.in_blocks(of_rows, tf.range(tf.size(numbers)), self._width, dtypes)
-        return {"items": self._raw(found), "scores": scores, "unknown": tf.cast(numbers == PAD, tf.int32)}
+        found, scores = ranking.in_blocks(of_rows, tf.range(tf.size(numbers)), self._scores_per_row, dtypes)
+        return {"items": self._raw_ids(found), "scores": scores, "unknown": tf.cast(numbers == PAD, tf.int32)}
 
     def vectors_of(self, items: Tensor) -> dict[str, Tensor]:
         """Returns the `vectors` of raw items, string [b]: float32 [b, d], zeros for unknown ids."""
-        numbers = self._items_of(items)
+        numbers = self._numbers_of(items)
         if self._item_rows is not None:
             vectors = self._item_rows.gather(numbers)
         else:
@@ -237,7 +237,7 @@ class Service(tf.Module):
         with tf.control_dependencies([tf.debugging.Assert(k > 0, ["`k` must be at least 1. Received:", k])]):
             return tf.minimum(k, self._num_items)
 
-    def _raw(self, items: Tensor) -> Tensor:
+    def _raw_ids(self, items: Tensor) -> Tensor:
         return self._names.lookup(tf.cast(items, tf.int64) - 1)
 
     def _correction(self, strength: Tensor) -> Callable[..., Tensor]:
@@ -255,23 +255,23 @@ class Service(tf.Module):
 
         return corrected
 
-    def _lists(self, raw: Tensor) -> Callable[[Tensor], Tensor]:
+    def _numbers_by_row(self, raw: Tensor) -> Callable[[Tensor], Tensor]:
         """Returns a function: row numbers, int32 [r] -> the item numbers in these rows of `raw`, int32 [r, any].
 
         `raw`: raw ids, string [b or 1, any]. A single row counts for every row of the request.
         """
-        items = self._items_of(raw)
+        items = self._numbers_of(raw)
         return lambda rows: tf.gather(items, tf.minimum(rows, tf.shape(items)[0] - 1))
 
     @property
-    def _width(self) -> int:
+    def _scores_per_row(self) -> int:
         """How many scores per row are computed at once if all items are ranked."""
         return self._num_items if self._item_rows is None else min(FEWEST_ROWS, self._num_items)
 
-    def _width_of(self, encoded: EncodedRequest, candidates: Tensor) -> Tensor:
+    def _elements_per_row(self, encoded: EncodedRequest, candidates: Tensor) -> Tensor:
         """Returns how many elements per row scoring the candidates needs, int32 []."""
         rows_of_table = tf.shape(candidates)[1] * encoded.vectors.shape[1]
-        return tf.maximum(rows_of_table, self._width) if self._scores_are_logits else rows_of_table
+        return tf.maximum(rows_of_table, self._scores_per_row) if self._scores_are_logits else rows_of_table
 
     def _best(
         self, encoded: EncodedRequest, rows: Tensor, hidden: Tensor, corrected: Callable[..., Tensor], k: Tensor
@@ -311,7 +311,7 @@ class Service(tf.Module):
         return tf.where(items == PAD, HIDDEN, scores)
 
 
-def _rows(name: str, raw: Tensor, number: Tensor) -> tf.Tensor:
+def _checked_rows(name: str, raw: Tensor, number: Tensor) -> tf.Tensor:
     """Returns `raw`, string [any, any], after checking that it has one row or `number` rows."""
     height = tf.shape(raw)[0]
     message = f"`{name}` must have 1 row, or as many as `histories`. Rows received:"

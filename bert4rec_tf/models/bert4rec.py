@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras import ops
 
 from bert4rec_tf.config.model_settings import GBCE, SAMPLED, BERT4RecSettings
-from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.data.sequences import Sequences, mask_token
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.features import FeatureRecommender
 from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, by_length, last_items_in_order
@@ -60,7 +60,7 @@ class BERT4Rec(FeatureRecommender):
         self.scores_are_logits = chosen.loss != GBCE
         self.max_length = chosen.max_length
         self.max_history = self.max_length - 1
-        self.mask_token = self.num_items + 1
+        self.mask_token = mask_token(self.num_items)
         self.num_rows = self.num_items + 2 + self.num_extra_rows
         self._make_embedding(chosen)
         self.blocks = [self._make_block(chosen, number) for number in range(chosen.num_layers)]

@@ -19,7 +19,7 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.models.features import folded
 from bert4rec_tf.runs.environment import versions
-from bert4rec_tf.runs.pipeline import phases, trained_model
+from bert4rec_tf.runs.pipeline import load_trained, phases
 from bert4rec_tf.runs.workdir import WorkDirectory
 
 
@@ -56,7 +56,7 @@ def export(
         vocabulary = workdir.read_vocabulary()
         if form != SAVED_MODEL:
             run = replace(run, training=replace(run.training, mixed_precision=False))
-        model = folded(trained_model(run, vocabulary.num_items, config["num_users"], workdir, phases(run)[-1]))
+        model = folded(load_trained(run, vocabulary.num_items, config["num_users"], workdir, phases(run)[-1]))
         folder = folder or workdir.path / form
         users = workdir.read_users() if model.needs_users else None
         counts = workdir.read_training_counts()

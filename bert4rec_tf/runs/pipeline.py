@@ -27,7 +27,7 @@ from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.models.construction import check_features, needs_users, new_model
 from bert4rec_tf.runs import warm_start
 from bert4rec_tf.runs.environment import environment
-from bert4rec_tf.runs.transfer import Source
+from bert4rec_tf.runs.transfer import StartWeights
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.training import trainer, workers
 from bert4rec_tf.training.steps import strategy_for
@@ -68,7 +68,7 @@ def measured_phase(run: Run) -> str:
     return [phase for phase in phases(run) if phase != ALL][-1]
 
 
-def trained_model(run: Run, num_items: int, num_users: int, workdir: WorkDirectory, phase: str) -> Recommender:
+def load_trained(run: Run, num_items: int, num_users: int, workdir: WorkDirectory, phase: str) -> Recommender:
     """Returns the model of the finished training `phase`. Raises UserError if it has not finished."""
     model = new_model(run, num_items, num_users, features=workdir.read_features())
     trainer.load_weights(model, workdir.phase(phase))
@@ -87,7 +87,7 @@ class Experiment:
         interactions: the user's own files, recorded so that `--mode=evaluate` finds them again.
         watch: called with each new row of the training curve (`training.trainer.Trainer`). An exception ends the
             training.
-        source: the weights of a warm start; None for a fresh start, or if the folder already has them.
+        start: the weights of a warm start; None for a fresh start, or if the folder already has them.
         team: the machines that train together (`workers.join`).
     """
 
@@ -99,7 +99,7 @@ class Experiment:
     checkpoint_seconds: float = trainer.CHECKPOINT_SECONDS
     interactions: Interactions | None = None
     watch: Callable[[dict[str, float]], None] | None = None
-    source: Source | None = None
+    start: StartWeights | None = None
     team: workers.Team = field(default_factory=workers.team)
     split: LeaveOneOut = field(init=False)
     _prepared: dict[str, Shards] = field(init=False, default_factory=dict)
@@ -109,11 +109,11 @@ class Experiment:
         check_features(self.run, self.sequences.features)
         if useless := self._useless():
             raise UserError(f"{useless}. Received: dataset={self.run.dataset}")
-        initial = self._checked_source()
+        initial = self._checked_start()
         self.workdir.initialize(self.run, self.sequences, environment(), self.interactions, initial)
-        if self.source is not None:
+        if self.start is not None:
             with self.workdir.lock():
-                warm_start.keep(self.source, self.workdir)
+                warm_start.keep(self.start, self.workdir)
         self.workdir.keep_training_counts(self.training_counts(phases(self.run)[-1]))
         if needs_users(self.run):
             self.workdir.keep_users(self.sequences.users)
@@ -131,18 +131,18 @@ class Experiment:
             return "No user has two items to train on, so no item can be predicted from another"
         return None
 
-    def _checked_source(self) -> dict[str, Any] | None:
+    def _checked_start(self) -> dict[str, Any] | None:
         """Returns the record of the warm start; None for a fresh start. Raises UserError if the weights do not fit."""
-        if self.source is not None:
-            self.source.check(self.run)
-            return self.source.record(self.run, self.sequences)
+        if self.start is not None:
+            self.start.check(self.run)
+            return self.start.record(self.run, self.sequences)
         if self.run.initial_weights is not None and not self.workdir.config.exists():
             raise UserError(f"{self.workdir.path}: is a new folder; name the weights to start from with --init_from")
         return None
 
     @property
     def initial(self) -> dict[str, Any] | None:
-        """The record of the warm start (`Source.record`); None for a fresh start."""
+        """The record of the warm start (`StartWeights.record`); None for a fresh start."""
         return self.workdir.read_config().get("initial")
 
     def training_part(self, phase: str) -> Sequences:
@@ -167,7 +167,7 @@ class Experiment:
 
     def draw_candidates(self) -> None:
         """Draws and stores the candidates, unless that is done."""
-        self.negatives  # noqa: B018
+        _ = self.negatives
 
     def train(self) -> Recommender:
         """Runs or resumes the trainings and returns the model to measure (`measured_phase`).
@@ -183,7 +183,7 @@ class Experiment:
                     f"Received: machines={self.team.count}, replicas={self.run.training.replicas}"
                 )
             for phase in phases(self.run):
-                model, last_step = self._train(phase, last_step, strategy)
+                model, last_step = self._run_phase(phase, last_step, strategy)
                 if phase == measured_phase(self.run):
                     measured = model
             return measured
@@ -193,7 +193,7 @@ class Experiment:
         shard = (self.team.index, self.team.count) if strategy and self.run.training.shard_tables else None
         return new_model(self.run, *sizes, strategy, self.sequences.features, shard)
 
-    def _train(
+    def _run_phase(
         self, phase: str, last_step: int | None, strategy: tf.distribute.Strategy | None
     ) -> tuple[Recommender, int | None]:
         model = self._new_model(strategy)
@@ -212,7 +212,7 @@ class Experiment:
     def trained_model(self) -> Recommender:
         """Returns the model to measure (`measured_phase`). Raises UserError if its training has not finished."""
         sizes = self.sequences.num_items, self.sequences.num_users
-        return trained_model(self.run, *sizes, self.workdir, measured_phase(self.run))
+        return load_trained(self.run, *sizes, self.workdir, measured_phase(self.run))
 
     def evaluate(self, model: Recommender, popularity_correction: float | str = 0.0) -> dict[str, Any]:
         """Evaluates a model on the test items. Writes the ranks and `metrics.json`, and returns the latter.
@@ -255,7 +255,7 @@ class Experiment:
                     lambda name: self._metrics(self.rank(self.counted(name))),
                     lambda: self._test_task,
                 ),
-                **self._trainings(),
+                **self._phase_results(),
             }
             files.write_json(self.workdir.metrics, content)
             return content
@@ -318,7 +318,7 @@ class Experiment:
     def negatives(self) -> dict[str, np.ndarray]:
         """The frozen candidates of each sampled protocol, int32 [evaluated users, c]."""
         settings = self.run.evaluation
-        return candidates.frozen(
+        return candidates.load_or_draw(
             self.workdir.prepared, self.sequences, self.split.users, settings.num_negatives, settings.candidates_seed
         )
 
@@ -370,8 +370,8 @@ class Experiment:
         if self.run.initial_weights is None:
             model.initialise(self.training_part(phase))
             return
-        source = self.source or warm_start.kept(self.workdir, self.run)
-        source.give(model, self.sequences.vocabulary.items.tolist(), self.sequences.users.tolist())
+        start = self.start or warm_start.kept(self.workdir, self.run)
+        start.give(model, self.sequences.vocabulary.items.tolist(), self.sequences.users.tolist())
 
     def _validation(
         self, model: Recommender, strategy: tf.distribute.Strategy | None
@@ -382,7 +382,7 @@ class Experiment:
         share = team.index, team.count
         return lambda: metrics(team.sum(ranker.ranks(task, share=share)[POPULAR]))
 
-    def _trainings(self) -> dict[str, Any]:
+    def _phase_results(self) -> dict[str, Any]:
         """Returns the steps and seconds of each training, and the best validation metrics."""
         content: dict[str, Any] = {}
         for phase in phases(self.run):
@@ -400,7 +400,7 @@ def open_experiment(
     data_dir: Path | str | None = None,
     workdir: Path | str | None = None,
     prepared_dir: Path | str | None = None,
-    init_from: Path | str | Source | None = None,
+    init_from: Path | str | StartWeights | None = None,
     **options: Any,
 ) -> Experiment:
     """Opens a run's work directory and loads its data, unless they are given.
@@ -418,7 +418,7 @@ def open_experiment(
         UserError: if the data or the weights cannot be read, or the folder holds another run.
     """
     if init_from is not None:
-        run, options["source"] = warm_start.begin(run, init_from, workdir)
+        run, options["start"] = warm_start.begin(run, init_from, workdir)
     if sequences is None:
         sequences = datasets.load(options.get("interactions") or run.dataset, data_dir)
     folders = (files.expanded_path(folder) if folder else None for folder in (workdir, prepared_dir))

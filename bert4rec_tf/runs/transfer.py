@@ -24,7 +24,7 @@ from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, USERS
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class StartWeights:
     """Trained weights, and the items and users that their rows belong to.
 
     Attributes:
@@ -49,7 +49,7 @@ class Source:
     @classmethod
     def of_model(
         cls, name: str, model: Recommender, items: Sequence[str], users: Sequence[str], **origin: Any
-    ) -> "Source":
+    ) -> "StartWeights":
         """Returns a copy of a model's weights. `name`: its key in MODELS."""
         recorded = model.settings.record()
         settings = {name: recorded[name] for name in _fixed(model.settings) if name in recorded}
@@ -141,8 +141,8 @@ class Source:
         npz.write(path, self._arrays())
 
 
-def load(path: Path, fingerprint: str | None) -> Source:
-    """Returns what `Source.save` wrote. Raises CorruptFileError if it is damaged or has another fingerprint."""
+def load(path: Path, fingerprint: str | None) -> StartWeights:
+    """Returns what `StartWeights.save` wrote. Raises CorruptFileError if it is damaged or has another fingerprint."""
     content = npz.read(path)
     try:
         header = json.loads(content["header"].tobytes())
@@ -150,7 +150,7 @@ def load(path: Path, fingerprint: str | None) -> Source:
         weights = [content[name] for name in sorted(content) if name.startswith("weights/")]
         kinds = [kind for kind in (ITEM_FEATURES, USER_FEATURES) if kind in content]
         features = {kind: npz.lines(content[kind]) for kind in kinds}
-        source = Source(header["model"], header["settings"], items, users, weights, features=features)
+        source = StartWeights(header["model"], header["settings"], items, users, weights, features=features)
         found = source.fingerprint
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptFileError(f"{path}: cannot be read ({error!r})") from error

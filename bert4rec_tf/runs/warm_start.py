@@ -11,7 +11,7 @@ from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.models import Recommender, tf1_import
 from bert4rec_tf.models.construction import new_model
-from bert4rec_tf.runs.transfer import Source, load
+from bert4rec_tf.runs.transfer import StartWeights, load
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.training import checkpoints, trainer
 from bert4rec_tf.training.shard_files import WHOLE
@@ -21,7 +21,7 @@ ORIGINAL_CONFIG, ORIGINAL_VOCABULARY = "bert_config.json", "vocabulary.txt"
 """Files that must be in the same folder as a checkpoint of the authors' program."""
 
 
-def kept(workdir: WorkDirectory, run: Run) -> Source:
+def kept(workdir: WorkDirectory, run: Run) -> StartWeights:
     """Returns the weights that a run started from. Raises UserError if they are missing or damaged."""
     try:
         return load(workdir.initial, run.initial_weights)
@@ -29,18 +29,20 @@ def kept(workdir: WorkDirectory, run: Run) -> Source:
         raise UserError(f"{error}; name the weights with --init_from to have them written again") from error
 
 
-def keep(source: Source, workdir: WorkDirectory) -> None:
+def keep(start: StartWeights, workdir: WorkDirectory) -> None:
     """Copies the weights into the folder of their run, so that the original is no longer needed."""
     if workdir.initial.exists():
         try:
-            load(workdir.initial, source.fingerprint)
+            load(workdir.initial, start.fingerprint)
             return
         except CorruptFileError as error:
             warn(f"{error}; written again")
-    source.save(workdir.initial)
+    start.save(workdir.initial)
 
 
-def begin(run: Run, init_from: str | Path | Source, workdir: Path | str | None = None) -> tuple[Run, Source | None]:
+def begin(
+    run: Run, init_from: str | Path | StartWeights, workdir: Path | str | None = None
+) -> tuple[Run, StartWeights | None]:
     """Returns the run that starts from trained weights, and the weights.
 
     Args:
@@ -52,7 +54,7 @@ def begin(run: Run, init_from: str | Path | Source, workdir: Path | str | None =
     Raises:
         UserError: as in `read`, or if there are fewer devices than replicas.
     """
-    if isinstance(init_from, Source):
+    if isinstance(init_from, StartWeights):
         return dataclasses.replace(run, initial_weights=init_from.fingerprint), init_from
     path = expanded_path(init_from)
     if workdir is not None and not path.exists() and not _index(path).exists():
@@ -61,11 +63,11 @@ def begin(run: Run, init_from: str | Path | Source, workdir: Path | str | None =
         if began.get("initial", {}).get("path") == str(path.resolve()):
             return dataclasses.replace(run, initial_weights=began["run"]["initial_weights"]), None
     strategy_for(run.training.replicas)  # virtual devices must exist before reading computes anything
-    source = read(path)
-    return dataclasses.replace(run, initial_weights=source.fingerprint), source
+    start = read(path)
+    return dataclasses.replace(run, initial_weights=start.fingerprint), start
 
 
-def read(path: Path) -> Source:
+def read(path: Path) -> StartWeights:
     """Reads weights to start from.
 
     Args:
@@ -83,14 +85,14 @@ def read(path: Path) -> Source:
     if not isinstance(path, Url) and _index(path).exists():
         model, words = tf1_import.load(path, path.with_name(ORIGINAL_CONFIG), path.with_name(ORIGINAL_VOCABULARY))
         origin = {"path": str(path.resolve()), "checkpoint": path.name}
-        return Source.of_model("bert4rec", model, words.items.tolist(), [], **origin)
+        return StartWeights.of_model("bert4rec", model, words.items.tolist(), [], **origin)
     raise UserError(
         "`init_from` must be a work directory, a checkpoint in one (select/best.npz), or the prefix of a TensorFlow "
         f"checkpoint (model.ckpt-400000). Received: init_from={path}"
     )
 
 
-def _of_run(workdir: WorkDirectory, checkpoint: Path | None, path: Path) -> Source:
+def _of_run(workdir: WorkDirectory, checkpoint: Path | None, path: Path) -> StartWeights:
     config = workdir.read_config()
     run = Run.from_dict(config["run"])
     vocabulary = workdir.read_vocabulary()
@@ -100,7 +102,7 @@ def _of_run(workdir: WorkDirectory, checkpoint: Path | None, path: Path) -> Sour
     origin = {"path": str(path.resolve()), "checkpoint": restored, "step": step, "dataset": run.dataset}
     if run.initial_weights is None:
         origin["data_fingerprint"] = config["data_fingerprint"]
-    return Source.of_model(run.model, model, list(vocabulary.items), users, **origin)
+    return StartWeights.of_model(run.model, model, list(vocabulary.items), users, **origin)
 
 
 def _restore(model: Recommender, workdir: WorkDirectory, checkpoint: Path | None) -> tuple[str, int]:

@@ -20,8 +20,8 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.foundation.progress import Progress, warn
 from bert4rec_tf.foundation.stores import Url
+from bert4rec_tf.serving.batch_inputs import Row, Users
 from bert4rec_tf.serving.client import Choices, SavedRecommender
-from bert4rec_tf.serving.inputs import Row, Users
 
 BATCH_USERS = 256
 """Users per call of the model."""
@@ -79,7 +79,7 @@ def recommend_file(
 
     Args:
         model: the exported model.
-        users: the users with their histories (`serving.inputs`).
+        users: the users with their histories (`serving.batch_inputs`).
         target: ends in `.csv` or `.parquet`; written atomically.
         choices: options of `recommend`.
         titles: raw id -> title, for a title column; None for no such column.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from bert4rec_tf.config.cluster import Cluster
+from bert4rec_tf.config.machines import Machines
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import graph
 from bert4rec_tf.models.sharded_table import sum_of_all
@@ -116,7 +116,7 @@ def team() -> Team:
     return _team
 
 
-def join(cluster: Cluster, replicas: int) -> None:
+def join(machines: Machines, replicas: int) -> None:
     """Connects this process with the other workers and waits for them. Call it before TensorFlow computes anything.
 
     Raises UserError if the devices of all machines (every GPU of each, or one CPU each) are not `replicas`.
@@ -132,4 +132,4 @@ def join(cluster: Cluster, replicas: int) -> None:
             f"`replicas` must be {strategy.num_replicas_in_sync}, the number of devices of all workers. "
             f"Received: replicas={replicas}"
         )
-    _team = Workers(cluster.index, cluster.count, strategy)
+    _team = Workers(machines.index, machines.count, strategy)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.profiles import examples
 
 from bert4rec_tf.data import sequences as module
-from bert4rec_tf.data.sequences import PAD, LeaveOneOut, Sequences, Vocabulary, held_out_later, joined
+from bert4rec_tf.data.sequences import PAD, LeaveOneOut, Sequences, Vocabulary, held_out_later, joined, mask_token
 
 QUICK = settings(max_examples=examples(60))
 PAIRS = st.lists(st.tuples(st.sampled_from("abcde"), st.sampled_from("uvwxyz")), min_size=1, max_size=40)
@@ -67,7 +67,7 @@ def test_vocabulary_is_the_sorted_counter_of_the_kept_actions(pairs):
     vocabulary = group(pairs).vocabulary
     assert vocabulary.items.tolist() == expected
     assert vocabulary.counts.tolist() == [counted[item] for item in expected]
-    assert (vocabulary.num_items, vocabulary.mask) == (len(expected), len(expected) + 1)
+    assert vocabulary.num_items == len(expected)
 
 
 @QUICK
@@ -111,7 +111,7 @@ def test_no_item_has_the_id_of_padding_or_of_the_mask():
     sequences = from_histories([[4, 5, 6], [6, 7]])
     assert PAD == 0
     assert sorted(set(sequences.items.tolist())) == [1, 2, 3, 4]
-    assert sequences.vocabulary.mask == 5
+    assert mask_token(sequences.num_items) == 5
 
 
 def test_a_single_action_counts_for_no_item():

@@ -12,7 +12,7 @@ from support.ranking_oracle import FEW, any_histories, make_sequences
 
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.evaluation import candidates
-from bert4rec_tf.evaluation.candidates import SAMPLERS, draw_popular, draw_uniform, frozen
+from bert4rec_tf.evaluation.candidates import SAMPLERS, draw_popular, draw_uniform, load_or_draw
 from bert4rec_tf.evaluation.metrics import POPULAR, UNIFORM
 from bert4rec_tf.foundation import npz
 
@@ -251,7 +251,7 @@ def assert_equal(found, expected):
 
 @pytest.fixture
 def kept(tmp_path):
-    return frozen(tmp_path, SEQUENCES, USERS, 10, 5)
+    return load_or_draw(tmp_path, SEQUENCES, USERS, 10, 5)
 
 
 def test_candidates_of_all_laws_are_drawn_together(kept):
@@ -259,7 +259,7 @@ def test_candidates_of_all_laws_are_drawn_together(kept):
 
 
 def test_nobody_has_more_candidates_than_there_are_items(tmp_path):
-    found = frozen(tmp_path, SEQUENCES, USERS, 10**9, 5)
+    found = load_or_draw(tmp_path, SEQUENCES, USERS, 10**9, 5)
     assert_equal(found, {law: draw(SEQUENCES, USERS, SEQUENCES.num_items, 5) for law, draw in SAMPLERS.items()})
 
 
@@ -267,13 +267,13 @@ def test_candidates_are_drawn_once(tmp_path, kept, monkeypatch, capsys):
     before = the_file(tmp_path).read_bytes()
     for law in SAMPLERS:
         monkeypatch.setitem(SAMPLERS, law, None)
-    assert_equal(frozen(tmp_path, SEQUENCES, USERS, 10, 5), kept)
+    assert_equal(load_or_draw(tmp_path, SEQUENCES, USERS, 10, 5), kept)
     assert the_file(tmp_path).read_bytes() == before
     assert capsys.readouterr().err == ""
 
 
 def test_the_same_candidates_are_the_same_file(tmp_path, kept):
-    frozen(tmp_path / "elsewhere", SEQUENCES, USERS, 10, 5)
+    load_or_draw(tmp_path / "elsewhere", SEQUENCES, USERS, 10, 5)
     other = the_file(tmp_path / "elsewhere")
     assert other.name == the_file(tmp_path).name and other.read_bytes() == the_file(tmp_path).read_bytes()
 
@@ -281,8 +281,8 @@ def test_the_same_candidates_are_the_same_file(tmp_path, kept):
 def test_other_seeds_sizes_and_data_are_other_files(tmp_path, kept):
     others = make_sequences([*SEQUENCES.items.reshape(-1, 20)[:30, ::-1], np.arange(1, 101)], 100)
     asked = [(SEQUENCES, 10, 5), (SEQUENCES, 10, 6), (SEQUENCES, 9, 5), (SEQUENCES, 1, 0), (others, 10, 5)]
-    first = [frozen(tmp_path, sequences, USERS, size, seed) for sequences, size, seed in asked]
-    again = [frozen(tmp_path, sequences, USERS, size, seed) for sequences, size, seed in asked]
+    first = [load_or_draw(tmp_path, sequences, USERS, size, seed) for sequences, size, seed in asked]
+    again = [load_or_draw(tmp_path, sequences, USERS, size, seed) for sequences, size, seed in asked]
     assert len(list(tmp_path.glob("*.npz"))) == len(asked)
     for one, other in zip(first, again, strict=True):
         assert_equal(other, one)
@@ -311,23 +311,23 @@ def test_damaged_candidates_are_drawn_again(tmp_path, kept, damage, capsys):
     path = the_file(tmp_path)
     whole = path.read_bytes()
     path.write_bytes(damage(whole))
-    assert_equal(frozen(tmp_path, SEQUENCES, USERS, 10, 5), kept)
+    assert_equal(load_or_draw(tmp_path, SEQUENCES, USERS, 10, 5), kept)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"warning: {path}: cannot be read") and line.endswith("; drawn again")
     assert path.read_bytes() == whole
-    assert_equal(frozen(tmp_path, SEQUENCES, USERS, 10, 5), kept)
+    assert_equal(load_or_draw(tmp_path, SEQUENCES, USERS, 10, 5), kept)
     assert capsys.readouterr().err == ""
 
 
 def test_candidates_of_one_law_only_are_drawn_again(tmp_path, kept, capsys):
     npz.write(the_file(tmp_path), {POPULAR: kept[POPULAR]})
-    assert_equal(frozen(tmp_path, SEQUENCES, USERS, 10, 5), kept)
+    assert_equal(load_or_draw(tmp_path, SEQUENCES, USERS, 10, 5), kept)
     assert "drawn again" in capsys.readouterr().err
 
 
 def test_no_flipped_bit_changes_what_is_read(tmp_path):
     small = make_sequences([np.array([1, 2, 3]), np.arange(1, 6)], 5)
-    expected = frozen(tmp_path, small, np.array([0]), 2, 0)
+    expected = load_or_draw(tmp_path, small, np.array([0]), 2, 0)
     path = the_file(tmp_path)
     whole, damaged = path.read_bytes(), 0
     for byte in range(len(whole)):
@@ -359,6 +359,6 @@ def test_no_two_blocks_or_laws_share_a_stream_of_random_numbers(monkeypatch):
 
 
 def test_candidates_of_other_users_are_drawn_again(tmp_path, kept, capsys):
-    fewer = frozen(tmp_path, SEQUENCES, USERS[:2], 10, 5)
+    fewer = load_or_draw(tmp_path, SEQUENCES, USERS[:2], 10, 5)
     assert {found.shape for found in fewer.values()} == {(2, 10)}
     assert "drawn for other users" in capsys.readouterr().err

@@ -8,6 +8,7 @@ import tensorflow as tf
 from support.paths import GOLDEN
 
 from bert4rec_tf.config.run import TrainingSettings
+from bert4rec_tf.data.sequences import mask_token
 from bert4rec_tf.models import tf1_import
 from bert4rec_tf.nn import optimizers
 from bert4rec_tf.training.optimizer import optimizer_of
@@ -116,5 +117,5 @@ def test_vocabulary_of_an_imported_model(tmp_path):
     vocabulary = tmp_path / "vocabulary.txt"
     vocabulary.write_text("\n".join(TOKENS) + "\n")
     model, words = tf1_import.load(GOLDEN / "tf1_checkpoint" / "model.ckpt-0", GOLDEN / "original_tf1.json", vocabulary)
-    assert words.num_items == NUM_ITEMS and words.items[0] == "1" and words.mask == model.mask_token
+    assert words.num_items == NUM_ITEMS and words.items[0] == "1" and mask_token(words.num_items) == model.mask_token
     assert model.num_rows == json.loads((GOLDEN / "original_tf1.json").read_text())["config"]["vocab_size"]

@@ -18,7 +18,7 @@ from bert4rec_tf.data.features import attached
 from bert4rec_tf.evaluation.metrics import per_user
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.runs import pipeline
-from bert4rec_tf.runs.transfer import Source, load
+from bert4rec_tf.runs.transfer import StartWeights, load
 from bert4rec_tf.serving.client import SavedRecommender
 
 ACTIONS = [(f"u{user}", f"i{(3 * user + 2 * place) % 40}", place) for user in range(50) for place in range(6)]
@@ -172,7 +172,7 @@ def test_a_warm_start_matches_feature_values_by_name(tmp_path, name, use):
     old = model_of(["a", "b", "c"], ["u", "v"], 4, 1)
     new = model_of(["c", "x", "a", "y"], ["w", "v", "u"], 6, 2)
     fresh = [np.asarray(table) for table in (new.item_feature_vectors, new.own_users, new.own_items)]
-    source = Source.of_model(name, old, ["a", "b", "c"], ["u", "v"], path="here", checkpoint="select/best.npz")
+    source = StartWeights.of_model(name, old, ["a", "b", "c"], ["u", "v"], path="here", checkpoint="select/best.npz")
     source.save(tmp_path / "initial.npz")
     load(tmp_path / "initial.npz", source.fingerprint).give(new, ["c", "x", "a", "y"], ["w", "v", "u"])
     vectors = np.asarray(new.item_feature_vectors)

@@ -11,7 +11,7 @@ from bert4rec_tf.config.model_settings import PopSettings
 from bert4rec_tf.config.run import Run
 from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.models.recommender import FROM_FIRST, FROM_LAST, ITEMS, USERS
-from bert4rec_tf.runs.transfer import Source, load
+from bert4rec_tf.runs.transfer import StartWeights, load
 
 SMALL = {"hidden_dim": 16, "max_length": 8, "num_heads": 2, "extra_negatives": 2, "markov_order": 3}
 OLD_ITEMS, OLD_USERS = [f"item {number}" for number in range(41)], [f"user {number}" for number in range(67)]
@@ -40,7 +40,7 @@ def trained(name, items=OLD_ITEMS, users=OLD_USERS, **changes):
 
 
 def source_of(name, model):
-    return Source.of_model(name, model, OLD_ITEMS, OLD_USERS if model.needs_users else [])
+    return StartWeights.of_model(name, model, OLD_ITEMS, OLD_USERS if model.needs_users else [])
 
 
 def values(model):
@@ -157,7 +157,7 @@ def test_any_items_users_and_lengths_go_where_they_should(old, new, data):
     new = (items, users, *new[2:])
     one, two = Rows(*old), Rows(*new)
     before, fresh = values(one), values(two)
-    Source("bert4rec", {}, old[0], old[1], before).give(two, items, users)
+    StartWeights("bert4rec", {}, old[0], old[1], before).give(two, items, users)
     for number, (was, now) in enumerate(zip(labels_of(*old), labels_of(*new), strict=True)):
         expected = moved_by_labels(before[number], fresh[number], was, now)
         np.testing.assert_array_equal(values(two)[number], expected.reshape(fresh[number].shape))
@@ -178,6 +178,6 @@ def test_the_fingerprint_is_that_of_the_content():
     model = trained("bpr_mf")
     source = source_of("bpr_mf", model)
     assert source.fingerprint == source_of("bpr_mf", model).fingerprint
-    renamed = Source.of_model("bpr_mf", model, [*OLD_ITEMS[:-1], "other"], OLD_USERS)
+    renamed = StartWeights.of_model("bpr_mf", model, [*OLD_ITEMS[:-1], "other"], OLD_USERS)
     model.users.assign_add(np.eye(*model.users.shape) * 1e-6)
     assert len({source.fingerprint, renamed.fingerprint, source_of("bpr_mf", model).fingerprint}) == 3

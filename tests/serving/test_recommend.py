@@ -30,7 +30,7 @@ from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.models import BprMf, Pop
-from bert4rec_tf.serving import batch, client, inputs
+from bert4rec_tf.serving import batch, batch_inputs, client
 
 NAMES = ["a,b", 'say "x"', "Ünï", "plain", "c", "d", "e", "f"]
 COUNTS = np.arange(len(NAMES), 0, -1)
@@ -162,7 +162,7 @@ def check(found, rows, k):
 
 
 def recommend_file(model, source, target, choices):
-    return batch.recommend_file(model, inputs.of_histories(source, Lines.of(NAMES)), target, choices)
+    return batch.recommend_file(model, batch_inputs.of_histories(source, Lines.of(NAMES)), target, choices)
 
 
 @pytest.fixture
@@ -233,7 +233,7 @@ AWKWARD_USERS = [
 def test_any_reader_of_csv_gets_what_is_in_parquet(popular, tmp_path):
     model = client.SavedRecommender(popular)
     rows = [(user, [NAMES[place % 8]] * (place % 2)) for place, user in enumerate(AWKWARD_USERS)]
-    users = inputs.Users("", len(rows), lambda: iter(rows))
+    users = batch_inputs.Users("", len(rows), lambda: iter(rows))
     titles = dict(zip(NAMES, ["carriage\rreturn", "", "two\nlines", 'a "b", c', " x ", "é", "NA"]))
     for name in ("out.csv", "out.parquet"):
         batch.recommend_file(model, users, tmp_path / name, client.Choices(), titles)
@@ -294,7 +294,7 @@ def test_a_damaged_packed_file_is_told(tmp_path):
     for place in range(10, len(whole)):
         (tmp_path / "in.csv.gz").write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
         with pytest.raises(UserError, match="cannot be read") as told:
-            inputs.of_histories(tmp_path / "in.csv.gz", Lines.of(NAMES))
+            batch_inputs.of_histories(tmp_path / "in.csv.gz", Lines.of(NAMES))
         causes.add(type(told.value.__cause__))
     assert {zlib.error, gzip.BadGzipFile} <= causes
 

@@ -15,7 +15,7 @@ import bert4rec_tf as b4r
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS
-from bert4rec_tf.serving import batch, inputs
+from bert4rec_tf.serving import batch, batch_inputs
 from bert4rec_tf.serving.client import Choices, SavedRecommender
 from bert4rec_tf.serving.http.app import open_versions
 from bert4rec_tf.serving.http.settings import ServerSettings
@@ -192,7 +192,7 @@ def test_a_trusted_model_is_trusted_elsewhere_too(own, tmp_path, monkeypatch):
         monkeypatch.setattr(tf.config.threading, f"set_{number}_op_parallelism_threads", lambda _: None)
     model = SavedRecommender(tmp_path / "model", trusted=True)
     (tmp_path / "in.csv").write_text(f"ann,{model.items[0]}\n")
-    users = inputs.of_histories(tmp_path / "in.csv", model.items)
+    users = batch_inputs.of_histories(tmp_path / "in.csv", model.items)
     batch.recommend_file(model, users, tmp_path / "out.csv", Choices(k=2), each=map)
     assert len((tmp_path / "out.csv").read_text().splitlines()) == 3
 

@@ -7,7 +7,7 @@ import pytest
 from support.whole_runs import assert_same_runs
 from support.workers import SMALL, config, ended, start, start_all, wait_for
 
-from bert4rec_tf.config.cluster import Cluster
+from bert4rec_tf.config.machines import Machines
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.training.workers import Team, team
 
@@ -15,21 +15,21 @@ from bert4rec_tf.training.workers import Team, team
 @pytest.mark.parametrize(
     ("role", "index", "cluster", "expected"),
     [
-        ("worker", 0, {"worker": ["a:1", "b:1"]}, Cluster(0, 2)),
-        ("worker", 1, {"worker": ["a:1", "b:1"]}, Cluster(1, 2)),
-        ("chief", 0, {"chief": ["a:1"], "worker": ["b:1", "c:1"]}, Cluster(0, 3)),
-        ("worker", 1, {"chief": ["a:1"], "worker": ["b:1", "c:1"]}, Cluster(2, 3)),
+        ("worker", 0, {"worker": ["a:1", "b:1"]}, Machines(0, 2)),
+        ("worker", 1, {"worker": ["a:1", "b:1"]}, Machines(1, 2)),
+        ("chief", 0, {"chief": ["a:1"], "worker": ["b:1", "c:1"]}, Machines(0, 3)),
+        ("worker", 1, {"chief": ["a:1"], "worker": ["b:1", "c:1"]}, Machines(2, 3)),
         ("worker", 0, {"worker": ["a:1"]}, None),
     ],
 )
 def test_the_machines_are_those_of_tf_config(monkeypatch, role, index, cluster, expected):
     monkeypatch.setenv("TF_CONFIG", config(role, index, **cluster))
-    assert Cluster.read() == expected
+    assert Machines.read() == expected
 
 
 def test_without_tf_config_there_is_one_machine(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    assert Cluster.read() is None
+    assert Machines.read() is None
     alone = team()
     assert type(alone) is Team and alone.is_chief
     np.testing.assert_array_equal(alone.sum(np.arange(3)), [0, 1, 2])
@@ -52,7 +52,7 @@ def test_without_tf_config_there_is_one_machine(monkeypatch):
 def test_what_tf_config_cannot_be_is_an_error(monkeypatch, text):
     monkeypatch.setenv("TF_CONFIG", text)
     with pytest.raises(UserError, match=r"`TF_CONFIG` must .* Received: "):
-        Cluster.read()
+        Machines.read()
 
 
 def test_a_worker_leaves_what_does_not_train_to_the_chief(tmp_path):

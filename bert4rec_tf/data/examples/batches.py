@@ -5,8 +5,8 @@ import tensorflow as tf
 from bert4rec_tf.config.model_settings import SAMPLED
 from bert4rec_tf.config.run import Run
 from bert4rec_tf.data.examples import in_memory
+from bert4rec_tf.data.examples.dynamic_masks import mask_dynamically
 from bert4rec_tf.data.examples.in_memory import Examples
-from bert4rec_tf.data.examples.masking import mask_dynamically
 from bert4rec_tf.data.examples.tfrecords import Shards
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.graphs import plain

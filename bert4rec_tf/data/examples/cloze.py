@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bert4rec_tf.config.run import MaskingSettings, window_stride
-from bert4rec_tf.data.sequences import Sequences, places_in_groups, take_rows
+from bert4rec_tf.data.sequences import Sequences, mask_token, places_in_groups, take_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +131,7 @@ def mask_rows(
     positions, slots = _smallest(keys, num_masked, min(settings.max_predictions, max_length))
     rows = np.arange(len(items))[:, None]
     targets = np.where(slots, items[rows, positions], 0)
-    replacements = np.full(targets.shape, num_items + 1, np.int32)
+    replacements = np.full(targets.shape, mask_token(num_items), np.int32)
     if settings.mask_prob < 1:
         draw = rng.random(targets.shape)
         is_kept = draw >= settings.mask_prob

@@ -99,7 +99,7 @@ class Plan:
     """Which examples are in which shard. Each shard depends only on its number, so they can be written in any order.
 
     With static masks the examples are masked (`cloze.mask_rows`). With dynamic masks they are unmasked windows with
-    their numbers, and `prefix_copies` of each prefix with the number -1 (`masking.mask_dynamically`).
+    their numbers, and `prefix_copies` of each prefix with the number -1 (`dynamic_masks.mask_dynamically`).
 
     `max_length` is N, and `num_items` n. The seed decides the masks and the order of the examples.
     """

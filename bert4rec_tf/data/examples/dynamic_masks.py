@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from bert4rec_tf.config.run import MaskingSettings
+from bert4rec_tf.data.sequences import mask_token
 from bert4rec_tf.foundation.graphs import plain
 
 
@@ -62,12 +63,12 @@ def _num_predictions(lengths: tf.Tensor, masking: MaskingSettings) -> tf.Tensor:
 def _replacements(
     targets: tf.Tensor, last_only: tf.Tensor, masking: MaskingSettings, num_items: int, seed: tf.Tensor
 ) -> tf.Tensor:
-    mask_token = tf.fill(tf.shape(targets), num_items + 1)
+    masks = tf.fill(tf.shape(targets), mask_token(num_items))
     if masking.mask_prob == 1:
-        return mask_token
+        return masks
     draw = tf.random.stateless_uniform(tf.shape(targets), seed=seed)
     random_items = tf.random.stateless_uniform(
         tf.shape(targets), seed + tf.constant([1, 0], seed.dtype), 1, num_items + 1, tf.int32
     )
     other = tf.where(draw < masking.mask_prob + (1 - masking.mask_prob) / 2, targets, random_items)
-    return tf.where((draw < masking.mask_prob) | last_only[:, None], mask_token, other)
+    return tf.where((draw < masking.mask_prob) | last_only[:, None], masks, other)

@@ -12,14 +12,14 @@ CHIEF, WORKER = "chief", "worker"
 
 
 @dataclass(frozen=True)
-class Cluster:
+class Machines:
     """The machines of a training, `count` in all. This one has number `index`; number 0 is the chief."""
 
     index: int
     count: int
 
     @classmethod
-    def read(cls) -> "Cluster | None":
+    def read(cls) -> "Machines | None":
         """Returns the machines of TF_CONFIG; None if it is not set or names at most one machine.
 
         Raises UserError if it cannot be understood, has several chiefs or other roles than "chief" and "worker", or its

@@ -12,7 +12,7 @@ from scipy import stats
 from support.shards import DYNAMIC, MAX_LENGTH, NUM_ITEMS, SEQUENCES, as_rows
 
 from bert4rec_tf.data.examples.cloze import cut_windows
-from bert4rec_tf.data.examples.masking import mask_dynamically
+from bert4rec_tf.data.examples.dynamic_masks import mask_dynamically
 from bert4rec_tf.data.examples.preparation import prepare
 
 
