@@ -21,9 +21,20 @@ def test_every_size_has_settings_that_make_a_run(users, mean_length, model):
 @pytest.mark.parametrize(
     ("users", "actions", "expected"),
     [
-        (1_429, 10_261, {"prefix_copies": 1, "mask_copies": 0, "max_length": 20, "batch_size": 32, "hidden_dim": 64}),
+        (
+            1_429,
+            10_261,
+            {
+                "prefix_copies": 1,
+                "mask_copies": 0,
+                "max_length": 20,
+                "batch_size": 32,
+                "hidden_dim": 64,
+                "dropout": 0.2,
+            },
+        ),
         (610, 100_836, {"prefix_copies": 0, "mask_copies": 10, "max_length": 200, "batch_size": 32}),
-        (14_000, 126_824, {"prefix_copies": 1, "hidden_dim": 64, "epsilon": 1e-6}),
+        (14_000, 126_824, {"prefix_copies": 1, "hidden_dim": 64, "epsilon": 1e-6, "dropout": 0.5}),
         (40_226, 353_962, {"prefix_copies": 1, "hidden_dim": 128, "epsilon": 1e-4, "dropout": 0.5, "batch_size": 512}),
         (200_000, 2_000_000, {"prefix_copies": 1, "max_length": 20, "batch_size": 512, "hidden_dim": 128}),
         (6_040, 999_611, {"prefix_copies": 0, "hidden_dim": 128, "epsilon": 1e-6, "dropout": 0.2, "batch_size": 32}),
@@ -37,8 +48,8 @@ def test_short_histories_become_prefixes_and_long_ones_are_masked(users, actions
 @pytest.mark.parametrize(
     ("users", "actions", "expected"),
     [
-        (1_429, 10_261, {"steps": 1_000, "max_length": 20, "batch_size": 32, "hidden_dim": 64}),
-        (610, 100_836, {"steps": 1_620, "max_length": 200, "batch_size": 32, "hidden_dim": 64}),
+        (1_429, 10_261, {"steps": 2_500, "max_length": 20, "batch_size": 32, "hidden_dim": 64, "dropout": 0.3}),
+        (610, 100_836, {"steps": 1_620, "max_length": 200, "batch_size": 32, "hidden_dim": 64, "dropout": 0.2}),
         (40_226, 353_962, {"steps": 4_713, "max_length": 20, "batch_size": 128, "hidden_dim": 128}),
         (6_040, 999_611, {"steps": 4_010, "max_length": 200, "batch_size": 128, "hidden_dim": 128}),
     ],

@@ -186,9 +186,9 @@ def test_a_warm_start_matches_feature_values_by_name(tmp_path, name, use):
         np.testing.assert_array_equal(own[:5], [before[0], before[3], fresh[2][2], before[1], fresh[2][4]])
 
 
-def test_a_model_is_fitted_and_trained_on_with_features_from_tables():
-    options = {"model": "sasrec", "silent": True, "holdout": 2, **SHORT}
-    model = b4r.fit(FRAME, item_features=ITEMS, user_features=USERS, **options)
+def test_a_model_is_fitted_and_trained_on_with_features_of_the_data_and_of_a_table():
+    data = b4r.with_features(b4r.interactions(FRAME), item_features=ITEMS)
+    model = b4r.fit(data, user_features=USERS, model="sasrec", silent=True, holdout=2, **SHORT)
     assert "i42" in model.items
     more = pd.DataFrame([("u1", "i42", 9), ("u2", "i42", 9)], columns=FRAME.columns)
     again = model.continue_training(more, silent=True)
@@ -197,6 +197,7 @@ def test_a_model_is_fitted_and_trained_on_with_features_from_tables():
     assert set(again.items) == set(model.items)
 
 
+@pytest.mark.slow
 def test_features_that_the_data_bring_are_learnt():
     data, later = b4r.with_features(b4r.interactions(FRAME), item_features=ITEMS), FRAME[::7]
     model = b4r.fit(data, model="sasrec", silent=True, holdout=2, validation=later, **SHORT)

@@ -1,6 +1,7 @@
 """The settings of BERT4Rec and SASRec for your own data, by their size.
 
-The rules follow what was measured on Beauty and ML-1m (docs/quality.md). Any setting given by name overrides them.
+The rules follow what was measured on Beauty, parts of Beauty, ML-1m and ML-100K (docs/quality.md). Any setting given by
+name overrides them.
 """
 
 from collections.abc import Callable
@@ -15,9 +16,10 @@ LONG_HISTORIES = 50
 
 FEW_ACTIONS, MANY_ACTIONS = 50_000, 300_000
 FEW_USERS = 3_000
-EPOCHS, EPOCHS_LONG, EPOCHS_LIKE_BEAUTY = 15, 85, 5.5
-"""Passes over prefixes or short histories at most, SASRec's over long ones, and BERT4Rec's over many prefixes. Training
-ends before when the validation items show no gain."""
+FEWEST_STEPS, FEWEST_SASREC_STEPS, MOST_STEPS = 1_000, 2_500, 20_000
+EPOCHS, EPOCHS_LONG, EPOCHS_FEW_LONG, EPOCHS_LIKE_BEAUTY = 15, 85, 5, 5.5
+"""Passes at most: usually; SASRec's over long histories; BERT4Rec's over few long histories, and over many prefixes.
+Training ends before when the validation items show no gain."""
 
 PREFIXES = {"prefix_copies": 1, "mask_copies": 0, "max_predictions": 1}
 LIKE_BEAUTY = {"dropout": 0.5, "epsilon": 1e-4, "learning_rate": 2e-3, "batch_size": 512}
@@ -29,17 +31,17 @@ SHOP = (20_000, 180_000)
 """Users and actions of data whose size is not known yet."""
 
 
-def _sizes(num_users: int, num_actions: int, steps: float) -> dict[str, Any]:
+def _sizes(num_users: int, num_actions: int, steps: float, dropout: float) -> dict[str, Any]:
     """Returns the settings that both models share.
 
     - N covers most histories: twice their mean length, from 20 to 200.
     - From MANY_ACTIONS on (Beauty has 350,000) the model is wider.
     """
-    steps = int(min(max(steps, 1_000), 20_000))
+    steps = int(min(max(steps, FEWEST_STEPS), MOST_STEPS))
     return {
         "max_length": int(min(max(2 * num_actions / num_users, 20), 200)),
         "hidden_dim": 128 if num_actions >= MANY_ACTIONS else 64,
-        "dropout": 0.2,
+        "dropout": dropout,
         "initial_vectors": "cooccurrence",
         "learning_rate": 1e-3,
         "steps": steps,
@@ -50,12 +52,17 @@ def _sizes(num_users: int, num_actions: int, steps: float) -> dict[str, Any]:
 
 
 def sasrec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
-    """Returns the settings of SASRec, trained by a softmax over all items; one example is a whole history."""
-    epochs = EPOCHS_LONG if num_actions / num_users >= LONG_HISTORIES else EPOCHS
+    """Returns the settings of SASRec, trained by a softmax over all items; one example is a whole history.
+
+    Short histories have more dropout, and more passes if there are few of them.
+    """
+    is_long = num_actions / num_users >= LONG_HISTORIES
     batch_size = 32 if num_users < FEW_USERS else 128
+    steps = (EPOCHS_LONG if is_long else EPOCHS) * num_users / batch_size
+    fewest = FEWEST_STEPS if is_long else FEWEST_SASREC_STEPS
     return {
         **SOFTMAX_SASREC,
-        **_sizes(num_users, num_actions, epochs * num_users / batch_size),
+        **_sizes(num_users, num_actions, max(steps, fewest), 0.2 if is_long else 0.3),
         "batch_size": batch_size,
     }
 
@@ -65,19 +72,21 @@ def bert4rec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
 
     - Long histories are masked as in the paper; short ones are cut into prefixes.
     - The batch is smaller for fewer actions, so that there are enough steps.
-    - Many short histories are learnt as Beauty's are (`best`): in few passes over large batches, with much dropout and
-      a large epsilon in Adam, which lets rare items keep their first vectors.
+    - Short histories have much dropout, unless they are few. Few long ones have fewer passes.
+    - Many short histories are learnt as Beauty's are (`best`): also in few passes over large batches, and with a large
+      epsilon in Adam, which lets rare items keep their first vectors.
     """
     is_long = num_actions / num_users >= LONG_HISTORIES
     is_like_beauty = num_actions >= MANY_ACTIONS and not is_long
     like_beauty: dict[str, Any] = LIKE_BEAUTY if is_like_beauty else {}
     batch_size = like_beauty.get("batch_size", 32 if num_actions < FEW_ACTIONS or is_long else 128)
-    epochs = EPOCHS_LIKE_BEAUTY if is_like_beauty else EPOCHS
+    epochs = EPOCHS_LIKE_BEAUTY if is_like_beauty else EPOCHS_FEW_LONG if is_long and num_users < FEW_USERS else EPOCHS
     prefixes = max(num_actions - 3 * num_users, num_users)  # a user with two actions is trained on both
     examples = num_users * 11 if is_long else prefixes
+    dropout = 0.2 if is_long or num_actions < FEW_ACTIONS else 0.5
     windows = {"mask_proportion": 0.4, "max_predictions": 80, "window_step": 0.5}
     return {
-        **_sizes(num_users, num_actions, epochs * examples / batch_size),
+        **_sizes(num_users, num_actions, epochs * examples / batch_size, dropout),
         **(windows if is_long else PREFIXES),
         **like_beauty,
         "attention_dropout": 0.2,
