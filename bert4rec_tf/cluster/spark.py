@@ -204,6 +204,7 @@ class Conversion:
     def _read(self) -> tuple[DataFrame, list[tasks.Read], tasks.Source]:
         """Returns the good rows (`user`, `item`, `place` and perhaps `time`), what each file had, and the source."""
         layout = conversion.layout_of(self.paths[0], self.asked)
+        layout.warn_without_times(self.asked.title)
         source = tasks.Source(self.asked, self.paths, layout)
         source = replace(source, kind=self.spark.call(tasks.kind_of_times, source) if layout.time is not None else None)
         folder = emptied((self.stage / "rows").absolute())
@@ -219,6 +220,8 @@ class Conversion:
         bounds = {"user": self.asked.min_user_actions, "item": self.asked.min_item_actions}
         if max(bounds.values()) <= 1:
             return actions
+        if self.asked.k_core:
+            bounds["user"] = max(bounds["user"], 2)  # a user with one action is left out in the end
         before, number = actions.count(), 0
         while True:
             both = actions

@@ -87,6 +87,7 @@ def main(arguments: list[str]) -> None:
         k=options.k, exclude_seen=not options.keep_seen, popularity_correction=options.popularity_correction, **listed
     )
     model = SavedRecommender(options.model, options.trust_model, options.search)
+    model.warn_of_unknown(choices)
     if options.output is None:
         if options.history is not None:
             users, histories = [options.user or ""], [split_ids(options.history)]

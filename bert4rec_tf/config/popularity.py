@@ -3,6 +3,8 @@
 It changes a ranking and not a training, so it is no setting of a `Run`.
 """
 
+import numbers
+
 from bert4rec_tf.foundation.errors import UserError
 
 CORRECTION = "popularity_correction"
@@ -25,7 +27,7 @@ def parse(given: float | str) -> float | str:
 
 
 def check(alpha: float) -> float:
-    """Returns alpha. Raises UserError if it is negative or not finite."""
-    if not 0 <= alpha <= MOST:
-        raise UserError(f"`{CORRECTION}` must be at least 0 and finite. Received: {CORRECTION}={alpha}")
+    """Returns alpha. Raises UserError if it is no number, negative or not finite."""
+    if not isinstance(alpha, numbers.Real) or not 0 <= alpha <= MOST:
+        raise UserError(f"`{CORRECTION}` must be at least 0 and finite. Received: {CORRECTION}={alpha!r}")
     return alpha

@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.export.layout import CONFIG, MODEL
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation import files
-from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.errors import UserError, unknown_name
 from bert4rec_tf.foundation.progress import Progress, warn
 from bert4rec_tf.foundation.stores import LocalCopy, Url
 from bert4rec_tf.foundation.types import Batch, Tensor
@@ -35,12 +35,15 @@ from bert4rec_tf.runs import exporting
 from bert4rec_tf.runs.pipeline import open_experiment
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.serving import batch
-from bert4rec_tf.serving.client import Choices, SavedRecommender
+from bert4rec_tf.serving.client import Choices, SavedRecommender, is_whole
 from bert4rec_tf.serving.titles import csv_of, read_titles
 from bert4rec_tf.training.trainer import BEST
 
 TITLES = "titles.csv"
 """The items' titles in a work directory."""
+
+FIXED = {"data", "model", "preset", "holdout", "validation", "titles", "init_from"}
+"""What `continue_training` does not take, unlike `fit`."""
 
 NOT_KEPT = ("prepared", ".lock")
 """What `save` does not copy from a work directory."""
@@ -90,11 +93,13 @@ class FittedModel:
         """
         if user is None and history is None:
             raise UserError("`recommend` needs a `user` or a `history`. Received: neither")
-        items = self.saved.history_of(str(user)) if history is None else texts("history", history)
+        whom = "" if user is None else text_of("user", user)
+        items = self.saved.history_of(whom) if history is None else texts("history", history)
         chosen = Choices(
             k, exclude_seen, texts("exclude", exclude), texts("candidates", candidates), popularity_correction
         )
-        answer = self.saved.recommend([items], ["" if user is None else str(user)], chosen)
+        self.saved.warn_of_unknown(chosen)
+        answer = self.saved.recommend([items], [whom], chosen)
         if answer.unknown[0]:
             warn(f"{answer.unknown[0]} of the {len(items)} items in the history are unknown and were skipped")
         return self._table(answer.items[0], answer.scores[0])
@@ -114,11 +119,17 @@ class FittedModel:
             Columns `user`, `rank`, `item`, `score`, and `title` if titles are known.
         """
         names = self.users if users is None else texts("users", users)
-        for name in {"exclude", "candidates"} & choices.keys():
-            choices[name] = texts(name, choices[name])
+        known = [field.name for field in fields(Choices) if field.name != "k"]
+        for name, value in choices.items():
+            if name not in known:
+                raise unknown_name("option of `recommend_all`", name, known)
+            if name in ("exclude", "candidates"):
+                choices[name] = texts(name, value)
+        chosen = Choices(k, **choices)
+        self.saved.warn_of_unknown(chosen)
         rows = [(name, self.saved.history_of(name)) for name in names]
         progress = Progress("recommending", -(-len(rows) // batch.BATCH_USERS), 0, batch.BATCH_USERS, silent=silent)
-        lines = list(batch.recommended(self.saved, rows, Choices(k, **choices), self.titles, progress))
+        lines = list(batch.recommended(self.saved, rows, chosen, self.titles, progress))
         progress.close()
         found = pd.DataFrame(lines, columns=[*batch.COLUMNS, "title"]).astype({"rank": int, "score": np.float32})
         return found if self.titles else found.drop(columns="title")
@@ -131,7 +142,7 @@ class FittedModel:
         Raises:
             UserError: if the item is unknown, or the model cannot compare items (POP).
         """
-        answer = self.saved.similar([str(item)], k)
+        answer = self.saved.similar([text_of("item", item)], k)
         if answer.unknown[0]:
             raise UserError(f"`item` must be an item of the data. Received: item={item}")
         return self._table(answer.items[0], answer.scores[0])
@@ -180,8 +191,11 @@ class FittedModel:
             A row for each metric, and a column for each protocol (`evaluation.metrics`).
 
         Raises:
-            UserError: if no row has a known user and item, or the model holds no histories.
+            UserError: if no row has a known user and item, the model holds no histories, or a number is out of range.
         """
+        for name, number, least in (("num_negatives", num_negatives, 1), ("seed", seed, 0)):
+            if not is_whole(number) or number < least:
+                raise UserError(f"`{name}` must be a whole number, at least {least}. Received: {name}={number!r}")
         known, rows = self._histories, given.read(test, user, item, time, least=1)[1]
         targets = known.vocabulary.encode(rows.vocabulary.items.tolist())[rows.items - 1]
         users = np.repeat(pd.Index(known.users).get_indexer(rows.users), rows.lengths)
@@ -191,6 +205,11 @@ class FittedModel:
         if not is_known.all():
             warn(f"{(~is_known).sum():,} of {len(users):,} test rows have an unknown user or item and were left out")
         users, targets = users[is_known], targets[is_known]
+        if had := _num_had(known, users, targets):
+            warn(
+                f"{had:,} of {len(users):,} test rows are items that the user already has in the known histories. If "
+                "they are the same actions, the model has learnt them, and the metrics are too high"
+            )
         whole = _with_targets(known, users, targets)
         negatives = {name: draw(whole, users, num_negatives, seed) for name, draw in SAMPLERS.items()}
         task = RankingTask(known, users, targets, negatives, all_items=True, known=whole)
@@ -206,10 +225,9 @@ class FittedModel:
         counts is counted again.
 
         Args:
-            more: as the data of `fit`; a user's new actions follow the known ones.
+            more: new actions only, as the data of `fit`; a user's follow the known ones.
             split: None, or the `TimeSplit` of the new actions. That of `fit` does not apply.
-            **options: as for `fit`, except `data`, `model`, `preset`, `holdout`, `validation`, `titles` and
-                `init_from`. Settings that are not named are those of this model.
+            **options: as for `fit`, except those in FIXED. Settings that are not named are those of this model.
 
         Raises:
             UserError: if the model has no work directory: a SavedModel's weights cannot be trained on.
@@ -218,7 +236,14 @@ class FittedModel:
             raise UserError("`continue_training` needs the work directory of the training: open that")
         columns = {name: options.pop(name, None) for name in ("user", "item", "time")}
         kept = {name: options.pop(name) for name in ("workdir", "callbacks", "silent") if name in options}
+        if fixed := options.keys() & FIXED:
+            raise UserError(f"`{min(fixed)}` cannot be given to `continue_training`, which keeps that of this model")
         new = given.read(more, **columns, split=split, least=1)[1]
+        if repeated := _num_repeated(self._histories, new):
+            warn(
+                f"the new actions of {repeated:,} users begin with their known ones, which then count twice: give only "
+                "actions that are new"
+            )
         data = joined(self._histories, new)
         features = WorkDirectory(self.workdir).read_features()
         features |= {name: new.features[name] for name in features if name in new.features}
@@ -328,11 +353,45 @@ def _with_targets(known: Sequences, users: np.ndarray, targets: np.ndarray) -> S
     return Sequences(items, splits, known.users, Vocabulary(known.vocabulary.items, counts))
 
 
+def _num_had(known: Sequences, users: np.ndarray, targets: np.ndarray) -> int:
+    """Returns how many targets are in the known history of their user."""
+    width = known.num_items + 1
+    owners = np.repeat(np.arange(known.num_users), known.lengths)
+    return int(np.isin(users * width + targets, owners * width + known.items).sum())
+
+
+def _num_repeated(known: Sequences, new: Sequences) -> int:
+    """Returns how many users' new actions begin with all of their known ones, three or more."""
+    numbers = known.vocabulary.encode(new.vocabulary.items.tolist())[new.items - 1]
+    places, count = pd.Index(known.users).get_indexer(new.users), 0
+    for user, place in enumerate(places.tolist()):
+        length = known.lengths[place]
+        if place >= 0 and 3 <= length <= new.lengths[user]:
+            begin, known_begin = new.splits[user], known.splits[place]
+            same = numbers[begin : begin + length] == known.items[known_begin : known_begin + length]
+            count += bool(same.all())
+    return count
+
+
 def texts(name: str, raw: Iterable[Any]) -> list[str]:
     """Returns ids as texts. Raises UserError if `raw` is a single text, whose letters would become the ids."""
     if isinstance(raw, (str, bytes)):
         raise UserError(f"`{name}` must be a list of ids. Received: {name}={raw!r}")
-    return [str(one) for one in raw]
+    if not isinstance(raw, Iterable):
+        raise UserError(f"`{name}` must be a list of ids. Received: {name}={raw!r}")
+    return [text_of(name, one) for one in raw]
+
+
+def text_of(name: str, raw: Any) -> str:
+    """Returns an id as a text, 54.0 as "54" (pandas makes fractions of numbers with gaps). Raises UserError for none.
+
+    `name`: of the argument.
+    """
+    if pd.api.types.is_scalar(raw) and pd.isna(raw):
+        raise UserError(f"`{name}` must have no missing ids. Received: {raw}")
+    if isinstance(raw, (float, np.floating)) and raw.is_integer():
+        return str(int(raw))
+    return str(raw)
 
 
 def open(path: Path | str, titles: Any = None, trust_model: bool = False) -> FittedModel:

@@ -69,7 +69,8 @@ def fit(
         **settings: any setting by its name (`steps=2_000`, `hidden_dim=128`), in place of the preset's.
 
     Raises:
-        UserError: for data that cannot be read or learnt from, or a setting that is unknown, out of range or unused.
+        UserError: for data that cannot be read or learnt from, or a setting that is unknown, out of range or unused
+            (models that only count take the settings of training, and ignore them).
     """
     columns: dict[str, Any] = {"user": user, "item": item, "time": time}
     name, sequences, interactions = given.read(data, **columns, split=split)
@@ -80,7 +81,7 @@ def fit(
         sequences, interactions = held_out_later(sequences, given.read(validation, **columns, least=1)[1]), None
     if holdout != PRESET:
         if holdout not in list(HELD_OUT):
-            raise UserError(f"`holdout` must be None, 0, 1 or 2. Received: holdout={holdout}")
+            raise UserError(f"`holdout` must be None, 0, 1 or 2. Received: holdout={holdout!r}")
         settings["protocol"] = HELD_OUT[holdout]
     asked = {ITEM_FEATURES: item_features, USER_FEATURES: user_features}
     features = {kind: carried.get(kind) if source is None else source for kind, source in asked.items()}

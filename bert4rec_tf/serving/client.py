@@ -1,9 +1,11 @@
 """A Python client of a SavedModel: lists of raw ids in, lists of raw ids out."""
 
 import csv
+import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -14,6 +16,7 @@ from bert4rec_tf.export.item_index import EXACT
 from bert4rec_tf.export.layout import model_folder
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.lines import Lines, encoded
+from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.serving.signatures import LoadedModel, ModelError
 
 INPUTS = {"histories", "k", "exclude_seen", "exclude", "candidates"}
@@ -32,7 +35,8 @@ class Choices:
         popularity_correction: rank by score - popularity_correction * log(count + 1).
 
     Raises:
-        UserError: for a k below 1, or a popularity correction that is negative or not finite.
+        UserError: for a k below 1 or not whole, another `exclude_seen` than True or False, or a popularity correction
+            that is no number, negative or not finite.
     """
 
     k: int | None = None
@@ -42,8 +46,12 @@ class Choices:
     popularity_correction: float | None = None
 
     def __post_init__(self) -> None:
+        if self.k is not None and not is_whole(self.k):
+            raise UserError(f"`k` must be a whole number. Received: k={self.k!r}")
         if self.k is not None and not 1 <= self.k < 1 << 31:
             raise UserError(f"`k` must be at least 1 and less than 2^31. Received: k={self.k}")
+        if not isinstance(self.exclude_seen, (bool, np.bool_)):
+            raise UserError(f"`exclude_seen` must be True or False. Received: exclude_seen={self.exclude_seen!r}")
         if self.popularity_correction is not None:
             popularity.check(self.popularity_correction)
 
@@ -116,6 +124,14 @@ class SavedRecommender:
         self.known_histories()
         return self._model.history_of(user)
 
+    def warn_of_unknown(self, choices: Choices) -> None:
+        """Warns of ids to leave out or to rank that are no items of the model."""
+        for name in ("exclude", "candidates"):
+            ids = getattr(choices, name)
+            unknown = len(ids) - self.items.contained(ids).sum() if ids and self._model.items is not None else 0
+            if unknown:
+                warn(f"{unknown} of the {len(ids)} items in `{name}` are unknown and were skipped")
+
     def check(self, choices: Choices) -> None:
         """Raises UserError if the choices ask for what an older export cannot do."""
         known = self._model.signatures["recommend"].inputs
@@ -170,6 +186,10 @@ class SavedRecommender:
             return self._model.call(signature, inputs)
         except ModelError as error:
             raise UserError(f"{self.folder}: {error}") from error
+
+
+def is_whole(number: Any) -> bool:
+    return isinstance(number, numbers.Integral) and not isinstance(number, bool)
 
 
 def _recommendations(outputs: dict[str, np.ndarray]) -> Recommendations:

@@ -234,6 +234,22 @@ def test_own_validation_rows_choose_the_steps_and_callbacks_see_the_curve():
         ),
         (lambda model: b4r.fit(FRAME, titles=3), "`titles` must be a file or a dictionary"),
         (lambda model: b4r.fit(FRAME, hiden_dim=3), "Did you mean 'hidden_dim'"),
+        (lambda model: b4r.fit([FRAME, FRAME]), "`data` must be one table, or a list of paths"),
+        (lambda model: b4r.fit(FRAME["user_id"]), "must be a pandas DataFrame or an Arrow table. Received: Series"),
+        (lambda model: b4r.load(FRAME), "`dataset` must be a name"),
+        (lambda model: b4r.make_run(FRAME), "`dataset` must be a name"),
+        (lambda model: b4r.open(None), "A path must be text or a Path. Received: None"),
+        (lambda model: model.save(None), "A path must be text or a Path. Received: None"),
+        (lambda model: model.recommend(user=3, k="3"), "`k` must be a whole number"),
+        (lambda model: model.recommend(user=3, k=1.5), "`k` must be a whole number"),
+        (lambda model: model.recommend(user=3, exclude=None), "`exclude` must be a list of ids"),
+        (lambda model: model.recommend(user=3, candidates=54), "`candidates` must be a list of ids"),
+        (lambda model: model.recommend(user=3, exclude_seen="no"), "`exclude_seen` must be True or False"),
+        (lambda model: model.recommend(user=3, popularity_correction="0.3"), "`popularity_correction` must be"),
+        (lambda model: model.recommend_all([3], titles=3), "option of `recommend_all`"),
+        (lambda model: model.evaluate(LATER, seed=-1), "`seed` must be a whole number, at least 0"),
+        (lambda model: model.evaluate(LATER, num_negatives=10.0), "`num_negatives` must be a whole number"),
+        (lambda model: model.continue_training(LATER, model="pop"), "`model` cannot be given to `continue_training`"),
     ],
 )
 def test_mistakes_are_told(counted, call, message):
@@ -244,6 +260,41 @@ def test_mistakes_are_told(counted, call, message):
 def test_unknown_items_of_a_history_are_told(counted, capsys):
     counted.recommend(history=["i1", "nothing"])
     assert "1 of the 2 items in the history are unknown" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("choices", "told"),
+    [
+        ({"exclude": ["i1", "nothing"]}, "1 of the 2 items in `exclude` are unknown"),
+        ({"candidates": ["i1", "i2", "x", "y"]}, "2 of the 4 items in `candidates` are unknown"),
+        ({"exclude": ["i1"]}, ""),
+    ],
+)
+def test_unknown_items_to_leave_out_or_to_rank_are_told(counted, capsys, choices, told):
+    counted.recommend(user=3, **choices)
+    counted.recommend_all([3], silent=True, **choices)
+    assert capsys.readouterr().err.count(told or "warning") == 2 * bool(told)
+
+
+def test_fractions_that_pandas_makes_of_whole_ids_are_these_ids():
+    model = b4r.fit(FRAME.assign(movieId=FRAME["movieId"].str[1:].astype(int)), **COUNTING)
+    left_out = pd.Series([7.0, 8.0])
+    assert not {"7", "8"} & set(model.recommend(user=3.0, k=40, exclude=left_out)["item"])
+    assert model.recommend(history=[7.0]).equals(model.recommend(history=["7"]))
+    with pytest.raises(b4r.UserError, match="`exclude` must have no missing ids"):
+        model.recommend(user=3, exclude=pd.Series([7.0, None]))
+
+
+def test_actions_that_the_model_has_learnt_are_told(counted, capsys):
+    counted.evaluate(LATER)
+    counted.continue_training(LATER, silent=True)
+    assert "already" not in (quiet := capsys.readouterr().err) and "twice" not in quiet
+    counted.evaluate(FRAME)
+    assert f"{len(FRAME)} of {len(FRAME)} test rows are items that the user already has" in capsys.readouterr().err
+    counted.continue_training(pd.concat([FRAME, LATER]), silent=True)
+    assert (
+        f"the new actions of {FRAME['user_id'].nunique()} users begin with their known ones" in capsys.readouterr().err
+    )
 
 
 def test_the_readme_s_snippet_runs(tmp_path, monkeypatch):

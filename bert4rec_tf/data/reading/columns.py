@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bert4rec_tf.foundation.errors import UserError, unknown_name
+from bert4rec_tf.foundation.progress import warn
 
 USERS = (
     *("user", "userid", "uid", "username", "reviewerid", "customer", "customerid", "visitorid", "visitor", "account"),
@@ -18,7 +19,8 @@ ITEMS = (
 )
 TIMES = (
     *("timestamp", "time", "unixreviewtime", "unixtime", "unixtimestamp", "ts", "datetime", "date", "eventtime"),
-    *("createdat", "ratedat", "reviewdate", "day"),
+    *("createdat", "created", "ratedat", "boughtat", "purchasedat", "orderedat", "ordertime", "ratingtimestamp"),
+    *("reviewdate", "eventdate", "orderdate", "purchasedate", "transactiondate", "invoicedate", "day"),
 )
 """Usual names of the columns, in lowercase letters and digits only, preferred names first."""
 
@@ -41,6 +43,7 @@ class Layout:
         header: the names in the first line of a TEXT; empty if it has no header.
         width: the number of columns of a TEXT.
         skip: the number of lines before the first row of a TEXT.
+        others: the other columns, if there is none of times and nobody said so.
     """
 
     kind: str
@@ -51,6 +54,7 @@ class Layout:
     header: tuple[str, ...] = ()
     width: int = 0
     skip: int = 0
+    others: tuple[str, ...] = ()
 
     @property
     def quoted(self) -> bool:
@@ -61,6 +65,14 @@ class Layout:
     def roles(self) -> dict[str, Any]:
         """`user`, `item` and, if there are times, `time` -> its column."""
         return {role: column for role in ("user", "item", "time") if (column := getattr(self, role)) is not None}
+
+    def warn_without_times(self, source: str, option: str = "--time_column") -> None:
+        """Warns if there are further columns, but none of times was named or found. `option`: names the column."""
+        if self.others:
+            warn(
+                f"{source}: no column has a known name for times, so the rows count as in order. Name one with "
+                f"{option}=, of: {', '.join(self.others)[:300]}; or give {option}={NO_TIME}"
+            )
 
     def __str__(self) -> str:
         def shown(column: Any) -> str:
@@ -99,12 +111,14 @@ class Columns:
         if len({user, item, time}) < 3:
             columns = user, item, time
             raise UserError(f"{self.source}: the columns of users, items and times must differ. Received: {columns}")
-        return Layout(kind, user, item, time)
+        others = tuple(name for name in names if name not in (user, item)) if time is None and self.time is None else ()
+        return Layout(kind, user, item, time, others=others)
 
     def of_header(self, separator: str, header: Sequence[str]) -> Layout:
         """Returns the layout of a text with a header."""
-        found = {role: list(header).index(name) for role, name in self.of_names(TEXT, header).roles.items()}
-        return Layout(TEXT, **found, separator=separator, header=tuple(header), width=len(header))
+        named = self.of_names(TEXT, header)
+        found = {role: list(header).index(name) for role, name in named.roles.items()}
+        return Layout(TEXT, **found, separator=separator, header=tuple(header), width=len(header), others=named.others)
 
     def of_numbers(self, separator: str, width: int) -> Layout:
         """Returns the layout of a text without a header: `user item`, `user item rating time`, or as named."""

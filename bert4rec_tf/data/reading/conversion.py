@@ -96,6 +96,7 @@ def convert(asked: Interactions, member: str | None = None, least: int = 2) -> t
     """
     paths = files_of(asked)
     first = layout_of(paths[0], asked, member)
+    first.warn_without_times(asked.title)
     parts: list[pa.Table] = []
     times, bad = Times(), dict[str, tuple[int, str]]()
     for path in paths:

@@ -26,7 +26,8 @@ def to_sequences(
     """Filters, orders and groups the parts of a table. Empties `tables`, to save memory.
 
     One pass keeps the users and items with enough actions in the table; then users with too few left are dropped. With
-    `asked.k_core` this is repeated until nothing changes. A user's actions are ordered by time, then by row.
+    `asked.k_core` this is repeated until nothing changes, and a user needs `least` actions too. A user's actions are
+    ordered by time, then by row.
 
     Args:
         tables: columns `user` and `item` (dictionaries of texts) and, if there are times, `time` (int64 or float64).
@@ -46,7 +47,8 @@ def to_sequences(
     tables.clear()
     before = {"users": len(users), "items": len(items), "actions": len(user_codes)}
     if max(asked.min_user_actions, asked.min_item_actions) > 1:
-        chosen = filtered(user_codes, item_codes, asked.min_user_actions, asked.min_item_actions, asked.k_core)
+        min_user_actions = max(asked.min_user_actions, least) if asked.k_core else asked.min_user_actions
+        chosen = filtered(user_codes, item_codes, min_user_actions, asked.min_item_actions, asked.k_core)
         user_codes, users = _renumbered(user_codes[chosen], users)
         item_codes, items = _renumbered(item_codes[chosen], items)
         times = None if times is None else times[chosen]

@@ -10,10 +10,11 @@ import pyarrow.parquet
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading.columns import PARQUET, Columns, Layout
 from bert4rec_tf.data.reading.grouping import to_sequences
-from bert4rec_tf.data.reading.rows import Rows
+from bert4rec_tf.data.reading.rows import Rows, summary
 from bert4rec_tf.data.reading.times import Times
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.stores import Url
 
 BATCH = 1 << 20
@@ -102,7 +103,7 @@ def interactions(
             rows are in order.
         min_user_actions: leave out users with fewer actions.
         min_item_actions: leave out items with fewer actions.
-        bad_rows: "refuse" or "skip" rows whose user, item or time is missing or cannot be read.
+        bad_rows: "refuse" or "skip" (with a warning) rows whose user, item or time is missing or cannot be read.
 
     Raises:
         UserError: for an unknown column, a bad row (counted from 1) that is not skipped, and a table from which nothing
@@ -116,15 +117,19 @@ def read_frame(frame: Any, asked: Interactions, least: int = 2) -> Sequences:
     names = names_of(frame, "`frame`")
     columns = Columns(TITLE, asked.user_column, asked.item_column, asked.time_column, option="{}=")
     layout = columns.of_names(PARQUET, names)
+    layout.warn_without_times(TITLE, "time")
     rows = Rows(TITLE, times := Times(), asked.bad_rows == "skip", unit="row", option='bad_rows="skip"')
     batches = to_arrow(frame, names, list(layout.roles.values())).to_batches(BATCH)
-    return to_sequences(list(_good(batches, layout, rows)), asked, rows.found, least, times)[0]
+    tables = list(_good(batches, layout, rows))
+    for line in summary(rows.found):
+        warn(line)
+    return to_sequences(tables, asked, rows.found, least, times)[0]
 
 
 def names_of(frame: Any, title: str) -> list[str]:
     """Returns the names of a table's columns. Raises UserError if it is not a table."""
     is_arrow = isinstance(frame, (pa.Table, pa.RecordBatch))
-    if not is_arrow and not hasattr(frame, "iloc"):
+    if not is_arrow and not (hasattr(frame, "iloc") and hasattr(frame, "columns")):
         raise UserError(f"{title} must be a pandas DataFrame or an Arrow table. Received: {type(frame).__name__}")
     return [str(name) for name in (frame.schema.names if is_arrow else frame.columns)]
 

@@ -8,6 +8,7 @@ from bert4rec_tf.data.reading import conversion, tables
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.stores import Url
 
 FRAME = f"{OWN}frame"
 """The name of data that do not come from a file."""
@@ -47,6 +48,10 @@ def read(
         return FRAME, data, None
     if is_known:
         return data, datasets.load(data), None
+    if isinstance(data, (list, tuple)) and not all(isinstance(one, (str, Path, Url)) for one in data):
+        raise UserError(
+            f"`data` must be one table, or a list of paths. Received: a {type(data).__name__} of other things"
+        )
     if isinstance(data, (str, Path, list, tuple)):
         data = Interactions(**{"path": data, **columns})
     if isinstance(data, Interactions):

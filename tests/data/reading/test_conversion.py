@@ -345,6 +345,16 @@ def test_a_k_core_is_what_is_left_when_no_user_and_no_item_can_be_dropped(action
     assert found == left
 
 
+def test_users_with_a_single_action_keep_no_item_in_a_k_core(tmp_path):
+    rows = [(f"a{user}", "A") for user in range(50)]
+    rows += [(f"b{user}", item) for user in range(12) for item in ("B", "C")] + [("b0", "A"), ("b1", "A")]
+    (tmp_path / "k.csv").write_text("user,item\n" + "".join(f"{user},{item}\n" for user, item in rows))
+    found = conversion.convert(Interactions(str(tmp_path / "k.csv"), min_item_actions=10, k_core=True))
+    words = found[0].vocabulary
+    assert dict(zip(words.items.tolist(), words.counts.tolist())) == {"B": 12, "C": 12}
+    assert "12 users, 2 items, 24 actions" in str(found[1])
+
+
 def test_a_link_to_itself_ends_in_one_line(tmp_path):
     (tmp_path / "loop.csv").symlink_to(tmp_path / "loop.csv")
     with pytest.raises(UserError, match=r"loop\.csv: cannot be read"):

@@ -183,6 +183,7 @@ WRONG = {
     "nothing": (b"", "must be JSON"),
     "deep": (DEEP, "nested too deeply"),
     "a huge number": (b'{"instances": ' + b"9" * 5_000 + b"}", "must be JSON"),
+    "another key": ({"instances": [["a"]], "k": 2}, "`k` is an input of a signature, so it goes into"),
     "neither": ({}, "either `instances` or `inputs`"),
     "both": ({"instances": [["a"]], "inputs": [["a"]]}, "and not both"),
     "null": ({"instances": None}, "list of at least one. Received: null"),
