@@ -196,7 +196,7 @@ class Conversion:
         schema = "number long, users long, actions long, bytes long"
         rows = grouped.groupBy("block").applyInArrow(write, schema).collect()
         blocks = sorted((row.asDict() for row in rows), key=lambda block: block["number"])
-        bounds = asked.min_user_actions, asked.min_item_actions
+        bounds = grouping.least_user_actions(asked), asked.min_item_actions
         report = Report(asked.title, str(source.layout), before, kept, *bounds, tasks.merged(read))
         num_left_out = kept["users"] - num_users
         spark.call(tasks.join_blocks, blocks, stage, target, num_left_out, report, first_later is not None)
@@ -217,11 +217,9 @@ class Conversion:
 
     def _filtered(self, actions: DataFrame) -> DataFrame:
         """Does what `grouping.filtered` does."""
-        bounds = {"user": self.asked.min_user_actions, "item": self.asked.min_item_actions}
+        bounds = {"user": grouping.least_user_actions(self.asked), "item": self.asked.min_item_actions}
         if max(bounds.values()) <= 1:
             return actions
-        if self.asked.k_core:
-            bounds["user"] = max(bounds["user"], 2)  # a user with one action is left out in the end
         before, number = actions.count(), 0
         while True:
             both = actions

@@ -61,7 +61,7 @@ def users_of_a_block(num_items: int) -> int:
 
 
 def path_in(folder: Path, fingerprint: str, num_negatives: int, seed: int) -> Path:
-    """Returns where `frozen` stores negatives. `fingerprint`: of the sequences."""
+    """Returns where `load_or_draw` stores negatives. `fingerprint`: of the sequences."""
     return folder / f"candidates-{FORMAT}-{fingerprint[:16]}-{num_negatives}-{seed}.npz"
 
 

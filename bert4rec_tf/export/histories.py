@@ -47,6 +47,9 @@ class Histories:
     def _places(self) -> dict[str, int]:
         return {user: place for place, user in enumerate(self.users)}
 
+    def __contains__(self, user: object) -> bool:
+        return user in self._places
+
     def __getitem__(self, user: str) -> np.ndarray:
         """Returns a user's item numbers. Raises UserError for an unknown user."""
         place = self._places.get(user)

@@ -17,7 +17,7 @@ from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.config.presets import shortened_warmup
 from bert4rec_tf.config.run import ALL, SELECT, Run
 from bert4rec_tf.data.reading.features import with_features
-from bert4rec_tf.data.sequences import Sequences, Vocabulary, joined
+from bert4rec_tf.data.sequences import Sequences, Vocabulary, joined, places_in_groups
 from bert4rec_tf.data.sources import given
 from bert4rec_tf.evaluation.candidates import SAMPLERS
 from bert4rec_tf.evaluation.metrics import COUNTED, FULL, POPULAR
@@ -93,11 +93,10 @@ class FittedModel:
         """
         if user is None and history is None:
             raise UserError("`recommend` needs a `user` or a `history`. Received: neither")
-        whom = "" if user is None else text_of("user", user)
-        items = self.saved.history_of(whom) if history is None else texts("history", history)
-        chosen = Choices(
-            k, exclude_seen, texts("exclude", exclude), texts("candidates", candidates), popularity_correction
-        )
+        whom = "" if user is None else text_of("user", user, self.saved.knows_user)
+        items = self.saved.history_of(whom) if history is None else self._texts("history", history)
+        lists = self._texts("exclude", exclude), self._texts("candidates", candidates)
+        chosen = Choices(k, exclude_seen, *lists, popularity_correction)
         self.saved.warn_of_unknown(chosen)
         answer = self.saved.recommend([items], [whom], chosen)
         if answer.unknown[0]:
@@ -118,13 +117,13 @@ class FittedModel:
         Returns:
             Columns `user`, `rank`, `item`, `score`, and `title` if titles are known.
         """
-        names = self.users if users is None else texts("users", users)
+        names = self.users if users is None else texts("users", users, self.saved.knows_user)
         known = [field.name for field in fields(Choices) if field.name != "k"]
         for name, value in choices.items():
             if name not in known:
                 raise unknown_name("option of `recommend_all`", name, known)
             if name in ("exclude", "candidates"):
-                choices[name] = texts(name, value)
+                choices[name] = self._texts(name, value)
         chosen = Choices(k, **choices)
         self.saved.warn_of_unknown(chosen)
         rows = [(name, self.saved.history_of(name)) for name in names]
@@ -142,7 +141,7 @@ class FittedModel:
         Raises:
             UserError: if the item is unknown, or the model cannot compare items (POP).
         """
-        answer = self.saved.similar([text_of("item", item)], k)
+        answer = self.saved.similar([text_of("item", item, self.saved.knows_item)], k)
         if answer.unknown[0]:
             raise UserError(f"`item` must be an item of the data. Received: item={item}")
         return self._table(answer.items[0], answer.scores[0])
@@ -164,8 +163,10 @@ class FittedModel:
 
     def user_vectors(self, histories: Sequence[Iterable[Any]], users: Iterable[Any] | None = None) -> np.ndarray:
         """Returns the vectors of users with these histories, float32 [b, d]. `users`: if the model has learnt users."""
-        rows = [texts("histories", history) for history in histories]
-        return self.saved.encode(rows, [""] * len(rows) if users is None else texts("users", users))
+        rows = [self._texts("histories", history) for history in histories]
+        return self.saved.encode(
+            rows, [""] * len(rows) if users is None else texts("users", users, self.saved.knows_user)
+        )
 
     def evaluate(
         self,
@@ -196,7 +197,7 @@ class FittedModel:
         for name, number, least in (("num_negatives", num_negatives, 1), ("seed", seed, 0)):
             if not is_whole(number) or number < least:
                 raise UserError(f"`{name}` must be a whole number, at least {least}. Received: {name}={number!r}")
-        known, rows = self._histories, given.read(test, user, item, time, least=1)[1]
+        known, rows = self._histories, given.read(test, user, item, least=1, ordered=False)[1]
         targets = known.vocabulary.encode(rows.vocabulary.items.tolist())[rows.items - 1]
         users = np.repeat(pd.Index(known.users).get_indexer(rows.users), rows.lengths)
         is_known = (users >= 0) & (targets > 0)
@@ -205,12 +206,13 @@ class FittedModel:
         if not is_known.all():
             warn(f"{(~is_known).sum():,} of {len(users):,} test rows have an unknown user or item and were left out")
         users, targets = users[is_known], targets[is_known]
-        if had := _num_had(known, users, targets):
+        if 2 * (had := _num_had(known, users, targets)) > len(users):
             warn(
                 f"{had:,} of {len(users):,} test rows are items that the user already has in the known histories. If "
                 "they are the same actions, the model has learnt them, and the metrics are too high"
             )
         whole = _with_targets(known, users, targets)
+        num_negatives = min(num_negatives, known.num_items)
         negatives = {name: draw(whole, users, num_negatives, seed) for name, draw in SAMPLERS.items()}
         task = RankingTask(known, users, targets, negatives, all_items=True, known=whole)
         return pd.DataFrame(Ranker(self._score, self.saved.card.get("max_history")).measure(task))
@@ -296,6 +298,9 @@ class FittedModel:
         )
         return Sequences(found.items, found.splits, np.array(found.users, object), vocabulary)
 
+    def _texts(self, name: str, raw: Iterable[Any]) -> list[str]:
+        return texts(name, raw, self.saved.knows_item)
+
     def _table(self, items: list[str], scores: np.ndarray) -> pd.DataFrame:
         table = pd.DataFrame({"rank": range(1, len(items) + 1), "item": items, "score": scores})
         return table.assign(title=[self.titles.get(item, "") for item in items]) if self.titles else table
@@ -363,33 +368,33 @@ def _num_had(known: Sequences, users: np.ndarray, targets: np.ndarray) -> int:
 def _num_repeated(known: Sequences, new: Sequences) -> int:
     """Returns how many users' new actions begin with all of their known ones, three or more."""
     numbers = known.vocabulary.encode(new.vocabulary.items.tolist())[new.items - 1]
-    places, count = pd.Index(known.users).get_indexer(new.users), 0
-    for user, place in enumerate(places.tolist()):
-        length = known.lengths[place]
-        if place >= 0 and 3 <= length <= new.lengths[user]:
-            begin, known_begin = new.splits[user], known.splits[place]
-            same = numbers[begin : begin + length] == known.items[known_begin : known_begin + length]
-            count += bool(same.all())
-    return count
+    places = pd.Index(known.users).get_indexer(new.users)
+    lengths = known.lengths[np.maximum(places, 0)]
+    users = np.flatnonzero((places >= 0) & (lengths >= 3) & (lengths <= new.lengths))
+    lengths = lengths[users]
+    steps, owners = places_in_groups(lengths), np.repeat(np.arange(len(users)), lengths)
+    old = known.items[np.repeat(known.splits[places[users]], lengths) + steps]
+    differs = numbers[np.repeat(new.splits[users], lengths) + steps] != old
+    return len(users) - len(np.unique(owners[differs]))
 
 
-def texts(name: str, raw: Iterable[Any]) -> list[str]:
-    """Returns ids as texts. Raises UserError if `raw` is a single text, whose letters would become the ids."""
-    if isinstance(raw, (str, bytes)):
+def texts(name: str, raw: Iterable[Any], knows: Callable[[str], bool]) -> list[str]:
+    """Returns ids as texts (`text_of`). Raises UserError if `raw` is a single id, such as a text of several letters."""
+    if isinstance(raw, (str, bytes)) or not isinstance(raw, Iterable) or getattr(raw, "ndim", 1) != 1:
         raise UserError(f"`{name}` must be a list of ids. Received: {name}={raw!r}")
-    if not isinstance(raw, Iterable):
-        raise UserError(f"`{name}` must be a list of ids. Received: {name}={raw!r}")
-    return [text_of(name, one) for one in raw]
+    return [text_of(name, one, knows) for one in raw]
 
 
-def text_of(name: str, raw: Any) -> str:
-    """Returns an id as a text, 54.0 as "54" (pandas makes fractions of numbers with gaps). Raises UserError for none.
+def text_of(name: str, raw: Any, knows: Callable[[str], bool] = lambda text: False) -> str:
+    """Returns an id as a text. 54.0 is "54" unless "54.0" is known: pandas makes fractions of numbers with gaps.
 
-    `name`: of the argument.
+    `name`: of the argument. Raises UserError for a missing id, and for a list.
     """
-    if pd.api.types.is_scalar(raw) and pd.isna(raw):
-        raise UserError(f"`{name}` must have no missing ids. Received: {raw}")
-    if isinstance(raw, (float, np.floating)) and raw.is_integer():
+    if isinstance(raw, bytes):
+        return raw.decode("utf-8", "replace")
+    if pd.api.types.is_list_like(raw) or pd.isna(raw):
+        raise UserError(f"`{name}` must have ids alone, and no missing ones. Received: {raw!r}")
+    if isinstance(raw, (float, np.floating)) and raw.is_integer() and not knows(str(raw)):
         return str(int(raw))
     return str(raw)
 
@@ -420,7 +425,7 @@ def titles_of(titles: Any) -> dict[str, str]:
     if titles is None:
         return {}
     if isinstance(titles, Mapping):
-        return {str(item): str(title) for item, title in titles.items()}
+        return {text_of("titles", item): str(title) for item, title in titles.items()}
     if isinstance(titles, (str, Path, Url)):
         return read_titles(files.expanded_path(titles))
     raise UserError(f"`titles` must be a file or a dictionary. Received: {type(titles).__name__}")

@@ -21,6 +21,7 @@ from bert4rec_tf.serving.signatures import LoadedModel, ModelError
 
 INPUTS = {"histories", "k", "exclude_seen", "exclude", "candidates"}
 OUTPUTS = {"items", "scores", "unknown"}
+FEW_IDS = 16
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,12 @@ class SavedRecommender:
             raise UserError(f"{self.folder}: has no list of its items")
         return self._model.items
 
+    def knows_item(self, item: str) -> bool:
+        return self._model.items is not None and item in self._model.items
+
+    def knows_user(self, user: str) -> bool:
+        return self._model.histories is not None and user in self._model.histories
+
     def known_histories(self) -> Histories:
         """Returns the users' histories. Raises UserError if the export has none, or their file is damaged."""
         if self._model.histories is None:
@@ -128,8 +135,11 @@ class SavedRecommender:
         """Warns of ids to leave out or to rank that are no items of the model."""
         for name in ("exclude", "candidates"):
             ids = getattr(choices, name)
-            unknown = len(ids) - self.items.contained(ids).sum() if ids and self._model.items is not None else 0
-            if unknown:
+            if not ids or self._model.items is None:
+                continue
+            # A search for a few ids is faster than a table of all.
+            known = [one in self.items for one in ids] if len(ids) <= FEW_IDS else self.items.contained(ids)
+            if unknown := len(ids) - sum(known):
                 warn(f"{unknown} of the {len(ids)} items in `{name}` are unknown and were skipped")
 
     def check(self, choices: Choices) -> None:

@@ -76,8 +76,8 @@ ENTRIES = [
     own.preset(
         "best",
         "sasrec",
-        "At most fifteen passes or 2,500 steps over short histories, 85 passes over long ones, then a second training for "
-        "the selected number of steps.",
+        "At most fifteen passes or 2,500 steps over short histories, 85 passes over long ones, then a second training "
+        "for the selected number of steps.",
         own.sasrec_settings,
     ),
 ]

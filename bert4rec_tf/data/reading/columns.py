@@ -27,6 +27,9 @@ TIMES = (
 BETWEEN = "|"
 """Separates the values of one cell."""
 
+NUMBERS_ROWS = re.compile(r"$|index$|__index_level_|Unnamed:")
+"""Columns in which pandas keeps the numbers of rows."""
+
 NO_TIME = "none"
 TEXT, JSON, LITERALS, PARQUET = "text", "json", "literals", "parquet"
 
@@ -111,7 +114,8 @@ class Columns:
         if len({user, item, time}) < 3:
             columns = user, item, time
             raise UserError(f"{self.source}: the columns of users, items and times must differ. Received: {columns}")
-        others = tuple(name for name in names if name not in (user, item)) if time is None and self.time is None else ()
+        is_open = time is None and self.time is None
+        others = tuple(name for name in names if is_open and name not in (user, item) and not NUMBERS_ROWS.match(name))
         return Layout(kind, user, item, time, others=others)
 
     def of_header(self, separator: str, header: Sequence[str]) -> Layout:

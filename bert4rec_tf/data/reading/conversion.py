@@ -16,7 +16,7 @@ import pyarrow as pa
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading import archives, layouts, records, tables, text
 from bert4rec_tf.data.reading.columns import PARQUET, TEXT, Columns, Layout
-from bert4rec_tf.data.reading.grouping import to_sequences
+from bert4rec_tf.data.reading.grouping import least_user_actions, to_sequences
 from bert4rec_tf.data.reading.rows import Rows, summary
 from bert4rec_tf.data.reading.text import ANY_BLANKS
 from bert4rec_tf.data.reading.times import Times
@@ -26,7 +26,7 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import Transfer, warn
 from bert4rec_tf.foundation.stores import Url
 
-FORMAT = 4
+FORMAT = 5
 """The version of kept conversions: raise it when conversion changes, so that older ones are not read."""
 
 FOLDER = "converted"
@@ -49,6 +49,10 @@ class Report:
     min_user_actions: int = 1
     min_item_actions: int = 1
     bad: dict[str, tuple[int, str]] = field(default_factory=dict)
+
+    def warn_of_skipped(self) -> None:
+        for line in summary(self.bad):
+            warn(f"{self.path}: {line}")
 
     def __str__(self) -> str:
         read, kept = (
@@ -102,7 +106,7 @@ def convert(asked: Interactions, member: str | None = None, least: int = 2) -> t
     for path in paths:
         parts += tables_of(path, (paths[0], first), asked, times, bad, len(paths) > 1, member)
     sequences, sizes = to_sequences(parts, asked, bad, least, times)
-    bounds = asked.min_user_actions, asked.min_item_actions
+    bounds = least_user_actions(asked, least), asked.min_item_actions
     return sequences, Report(asked.title, str(first), sizes["read"], sizes["kept"], *bounds, bad)
 
 
@@ -167,6 +171,7 @@ def converted(asked: Interactions, folder: Path, member: str | None = None) -> t
     if path.exists():
         try:
             sequences, report = load(path)
+            layout_of(files_of(asked)[0], asked, member).warn_without_times(asked.title)
             return sequences, replace(report, path=asked.title)
         except npz.CorruptFileError as error:
             warn(f"{error}; converted again")

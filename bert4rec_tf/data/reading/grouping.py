@@ -26,8 +26,8 @@ def to_sequences(
     """Filters, orders and groups the parts of a table. Empties `tables`, to save memory.
 
     One pass keeps the users and items with enough actions in the table; then users with too few left are dropped. With
-    `asked.k_core` this is repeated until nothing changes, and a user needs `least` actions too. A user's actions are
-    ordered by time, then by row.
+    `asked.k_core` this is repeated until nothing changes (`least_user_actions`). A user's actions are ordered by time,
+    then by row.
 
     Args:
         tables: columns `user` and `item` (dictionaries of texts) and, if there are times, `time` (int64 or float64).
@@ -47,8 +47,8 @@ def to_sequences(
     tables.clear()
     before = {"users": len(users), "items": len(items), "actions": len(user_codes)}
     if max(asked.min_user_actions, asked.min_item_actions) > 1:
-        min_user_actions = max(asked.min_user_actions, least) if asked.k_core else asked.min_user_actions
-        chosen = filtered(user_codes, item_codes, min_user_actions, asked.min_item_actions, asked.k_core)
+        bounds = least_user_actions(asked, least), asked.min_item_actions
+        chosen = filtered(user_codes, item_codes, *bounds, asked.k_core)
         user_codes, users = _renumbered(user_codes[chosen], users)
         item_codes, items = _renumbered(item_codes[chosen], items)
         times = None if times is None else times[chosen]
@@ -70,6 +70,11 @@ def to_sequences(
     if least >= 2:
         check_left(sequences.num_users, sequences.num_items, asked, bad)
     return sequences, {"read": before, "kept": kept}
+
+
+def least_user_actions(asked: Interactions, least: int = 2) -> int:
+    """Returns how many actions the filter asks of a user: in a k-core at least `least`, which keep it in the data."""
+    return max(asked.min_user_actions, least) if asked.k_core else asked.min_user_actions
 
 
 def check_left(num_users: int, num_items: int, asked: Interactions, bad: Mapping[str, tuple[int, str]]) -> None:

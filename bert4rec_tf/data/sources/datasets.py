@@ -257,7 +257,10 @@ def load(data: str | Interactions, folder: Path | str | None = None, source: str
     Raises:
         UserError: for an unknown name, or a file that cannot be downloaded or read.
     """
-    return load_with_report(data, folder, source)[0]
+    sequences, report = load_with_report(data, folder, source)
+    if isinstance(data, Interactions) and report is not None:
+        report.warn_of_skipped()
+    return sequences
 
 
 def load_with_report(

@@ -5,6 +5,7 @@ from typing import Any
 
 from bert4rec_tf.config.data_names import OWN, Interactions, TimeSplit, family
 from bert4rec_tf.data.reading import conversion, tables
+from bert4rec_tf.data.reading.columns import NO_TIME
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.foundation.errors import UserError
@@ -21,6 +22,7 @@ def read(
     time: str | None = None,
     split: TimeSplit | None = None,
     least: int = 2,
+    ordered: bool = True,
 ) -> tuple[str, Sequences, Interactions | None]:
     """Returns the name of the data, the sequences, and the user's own files if the data came from any.
 
@@ -30,6 +32,7 @@ def read(
         user, item, time: the columns; None to guess them.
         split: by time; None for none.
         least: users with fewer actions are left out of tables and files.
+        ordered: whether the order of the actions matters. If not, no times are read.
 
     Raises UserError for a column or a split of data that have their own.
     """
@@ -42,6 +45,8 @@ def read(
             if value is not None:
                 raise UserError(f"`{name}` must be left out with {what}, which has its own. Received: {name}={value}")
     columns: dict[str, Any] = {"user_column": user, "item_column": item, "time_column": time}
+    if not ordered:
+        columns["time_column"] = NO_TIME
     if split is not None:
         columns["test_from"] = str(split.test_from)
     if isinstance(data, Sequences):
@@ -55,5 +60,9 @@ def read(
     if isinstance(data, (str, Path, list, tuple)):
         data = Interactions(**{"path": data, **columns})
     if isinstance(data, Interactions):
-        return data.name, datasets.load(data) if least == 2 else conversion.convert(data, least=least)[0], data
+        if least == 2:
+            return data.name, datasets.load(data), data
+        sequences, report = conversion.convert(data, least=least)
+        report.warn_of_skipped()
+        return data.name, sequences, data
     return FRAME, tables.read_frame(data, Interactions(tables.TITLE, **columns), least), None

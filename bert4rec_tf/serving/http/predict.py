@@ -52,7 +52,7 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings) -> tuple[Ca
         raise RequestError(f"The body must be a JSON object. Received: {_shown(content)}")
     signature = _signature(content.get(SIGNATURE, DEFAULT_SIGNATURE), model)
     known = {name for one in model.signatures.values() for name in one.inputs}
-    if misplaced := content.keys() & known:
+    if misplaced := (content.keys() - {SIGNATURE, INSTANCES, INPUTS}) & known:
         raise RequestError(
             f"`{min(misplaced)}` is an input of a signature, so it goes into `{INPUTS}` or `{INSTANCES}`"
         )

@@ -101,6 +101,8 @@ def check_against_plain_reading(path, content):
         message = str(error)
         if not content.strip():
             assert "the file is empty" in message
+        elif content.startswith((b"\xfe\xff", b"\xff\xfe")):
+            assert "is UTF-16 text" in message
         elif isinstance(expected, int):
             assert re.search(rf"{path}, line {expected}: (expected 2|an id is not)", message), message
         else:
