@@ -1,7 +1,7 @@
 """The settings of BERT4Rec and SASRec for your own data, by their size.
 
-The rules follow what was measured on Beauty, parts of Beauty, ML-1m and ML-100K (docs/quality.md). Any setting given by
-name overrides them.
+The rules follow what was measured on Beauty, ML-1m, and parts of Beauty (docs/quality.md). Any setting given by name
+overrides them.
 """
 
 from collections.abc import Callable
@@ -17,9 +17,9 @@ LONG_HISTORIES = 50
 FEW_ACTIONS, MANY_ACTIONS = 50_000, 300_000
 FEW_USERS = 3_000
 FEWEST_STEPS, FEWEST_SASREC_STEPS, MOST_STEPS = 1_000, 2_500, 20_000
-EPOCHS, EPOCHS_LONG, EPOCHS_FEW_LONG, EPOCHS_LIKE_BEAUTY = 15, 85, 5, 5.5
-"""Passes at most: usually; SASRec's over long histories; BERT4Rec's over few long histories, and over many prefixes.
-Training ends before when the validation items show no gain."""
+EPOCHS, EPOCHS_LONG, EPOCHS_LIKE_BEAUTY = 15, 85, 5.5
+"""Passes at most: usually; SASRec's over long histories; BERT4Rec's over many prefixes. Training ends before when the
+validation items show no gain."""
 
 PREFIXES = {"prefix_copies": 1, "mask_copies": 0, "max_predictions": 1}
 LIKE_BEAUTY = {"dropout": 0.5, "epsilon": 1e-4, "learning_rate": 2e-3, "batch_size": 512}
@@ -72,7 +72,7 @@ def bert4rec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
 
     - Long histories are masked as in the paper; short ones are cut into prefixes.
     - The batch is smaller for fewer actions, so that there are enough steps.
-    - Short histories have much dropout, unless they are few. Few long ones have fewer passes.
+    - Short histories have much dropout, unless they are few.
     - Many short histories are learnt as Beauty's are (`best`): also in few passes over large batches, and with a large
       epsilon in Adam, which lets rare items keep their first vectors.
     """
@@ -80,7 +80,7 @@ def bert4rec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     is_like_beauty = num_actions >= MANY_ACTIONS and not is_long
     like_beauty: dict[str, Any] = LIKE_BEAUTY if is_like_beauty else {}
     batch_size = like_beauty.get("batch_size", 32 if num_actions < FEW_ACTIONS or is_long else 128)
-    epochs = EPOCHS_LIKE_BEAUTY if is_like_beauty else EPOCHS_FEW_LONG if is_long and num_users < FEW_USERS else EPOCHS
+    epochs = EPOCHS_LIKE_BEAUTY if is_like_beauty else EPOCHS
     prefixes = max(num_actions - 3 * num_users, num_users)  # a user with two actions is trained on both
     examples = num_users * 11 if is_long else prefixes
     dropout = 0.2 if is_long or num_actions < FEW_ACTIONS else 0.5
