@@ -23,7 +23,7 @@ class Findings:
     """A table's finished runs and their results, of all seeds.
 
     The cells of a data set are compared with each other, so all must have the same budget. It is the budget at which
-    the data set's finished runs have the most steps in total.
+    the data set's finished runs have the most steps in total. A run that several cells share counts once.
 
     Attributes:
         name: the table's key in TABLES.
@@ -54,7 +54,9 @@ class Findings:
             for (dataset, variant), jobs in replace(self.plan, budget=budget, seeds=seeds).jobs(self.name).items():
                 known = [(job, self.lines[job.key]) for job in jobs if self._is_counted(job.key)]
                 finished.setdefault((dataset, budget), {})[variant] = known
-        counts = {place: sum(map(len, runs.values())) for place, runs in finished.items()}
+        counts = {
+            place: len({job.key for some in runs.values() for job, _ in some}) for place, runs in finished.items()
+        }
         for dataset in dict.fromkeys(dataset for dataset, _ in finished):
             _, budget = max((count * share, share) for (of, share), count in counts.items() if of == dataset)
             self.budgets[dataset] = budget

@@ -205,6 +205,16 @@ def test_the_cells_of_a_data_set_are_of_one_budget_and_it_is_stated():
     assert Findings("table5", full, fewer).budgets == {"beauty": 1.0}, "of as many steps in all the largest"
 
 
+def test_a_run_that_two_cells_share_counts_once():
+    """On ML-1m the preset has no dropout, so the default is “w/o dropout” too."""
+    short, full = Plan(("ml-1m",), budget=0.25), Plan(("ml-1m",))
+    names = ("default", "no_positions", "layers_1", "layers_3", "heads_4")
+    parts = [line_of(short.jobs("table5")["ml-1m", name][0], 0.1) for name in names]
+    lines = {line["key"]: line for line in (*parts, line_of(full.jobs("table5")["ml-1m", "default"][0], 0.3))}
+    found = Findings("table5", full, lines)
+    assert found.budgets == {"ml-1m": 0.25} and found.left_out == {("ml-1m", 1.0): 1}
+
+
 def test_figures_hold_the_papers_words_against_the_results():
     values = {str(rho): 0.2 - abs(rho - 0.6) / 10 for rho in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)}
     text, _ = text_of("figure4", findings("figure4", values))
