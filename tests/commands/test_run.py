@@ -102,6 +102,7 @@ def test_the_same_command_again_does_nothing_again_and_gives_the_same(copy):
     assert stamps and [path.stat().st_mtime_ns for path in checkpoints] == stamps
 
 
+@pytest.mark.slow
 def test_evaluating_a_named_work_directory_needs_no_other_flag(copy):
     before = (copy / "work" / "metrics.json").read_bytes()
     (copy / "work" / "metrics.json").unlink()
@@ -212,6 +213,7 @@ def test_a_finished_work_directory_is_exported_without_its_data(copy):
     assert [len(set(row)) for row in rows] == [3, 3] and not {b"item3", b"item14"} & set(rows[0])
 
 
+@pytest.mark.slow
 def test_histories_are_kept_in_the_export_of_a_finished_run(copy):
     ended = finished("--mode=export", "--workdir=work", "--export_dir=exported", "--with_histories=3", cwd=copy)
     exported = SavedRecommender(copy / "exported")

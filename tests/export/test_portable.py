@@ -68,6 +68,7 @@ def test_litert_files_give_the_model_s_numbers(tmp_path, name):
             np.testing.assert_allclose(found[0], wanted[row], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_what_lies_beside_the_files(tmp_path):
     pytest.importorskip("ai_edge_litert", reason="the extra [export] is not installed")
     for _ in range(2):

@@ -257,6 +257,7 @@ assert not {"bert4rec_tf", "keras"} & set(sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_a_moved_folder_gives_the_same_bytes_where_only_tensorflow_is(folder, loaded, tmp_path):
     moved = shutil.copytree(folder, tmp_path / "other place" / "moved")
     before = folder.rename(folder.with_name("away"))

@@ -171,6 +171,7 @@ def test_a_run_with_fresh_weights_has_the_record_that_it_always_had():
     assert Run.from_dict(run.to_dict()) == run
 
 
+@pytest.mark.slow
 def test_the_run_depends_on_the_weights_and_not_on_where_they_lie(trained, source):
     run = run_of("bert4rec")
     one, _ = warm_start.begin(run, trained("bert4rec"))
