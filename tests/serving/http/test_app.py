@@ -69,6 +69,18 @@ def test_rows_in_rows_out(client):
     assert named == client.predict(instances=HISTORIES)
 
 
+def test_an_input_may_be_called_inputs(tmp_path):
+    module = tf.Module()
+    signature = tf.TensorSpec([None, 2], tf.float32, name="inputs")
+    module.double = tf.function(lambda inputs: {"outputs": 2 * inputs}, input_signature=[signature])
+    tf.saved_model.save(module, str(tmp_path / "model"), {"serving_default": module.double})
+    with Server(open_versions(ServerSettings(model=str(tmp_path / "model")))) as running:
+        client = running.client()
+        assert client.predict(inputs=[[1.0, 2.0]])["outputs"] == [[2.0, 4.0]]
+        assert client.predict(inputs={"inputs": [[1.0, 2.0]]})["outputs"] == [[2.0, 4.0]]
+        assert client.predict(instances=[[1.0, 2.0]])["predictions"] == [[2.0, 4.0]]
+
+
 def test_columns_in_columns_out(client):
     for inputs in (HISTORIES, {"histories": HISTORIES}):
         outputs = client.predict(inputs=inputs)["outputs"]
