@@ -56,7 +56,7 @@ def names_in(path: Path) -> set[str]:
     return {
         node.name if isinstance(node, defined) else node.id
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, (*defined, ast.Name))
+        if isinstance(node, defined) or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
     }
 
 

@@ -147,7 +147,9 @@ class Spark:
             files.remove_folder(stage)
         self.data = target
         sequences, report = conversion.load(target, mapped=True)
-        return sequences, replace(report, path=asked.title)
+        report = replace(report, path=asked.title)
+        report.warn_without_times()
+        return sequences, report
 
     def experiment(self, *arguments: Any, **options: Any) -> "SparkExperiment":
         """Returns an experiment with the data of `load`. The arguments are those of `Experiment`."""
@@ -197,14 +199,15 @@ class Conversion:
         rows = grouped.groupBy("block").applyInArrow(write, schema).collect()
         blocks = sorted((row.asDict() for row in rows), key=lambda block: block["number"])
         bounds = grouping.least_user_actions(asked), asked.min_item_actions
-        report = Report(asked.title, str(source.layout), before, kept, *bounds, tasks.merged(read))
+        report = Report(
+            asked.title, str(source.layout), before, kept, *bounds, tasks.merged(read), source.layout.others
+        )
         num_left_out = kept["users"] - num_users
         spark.call(tasks.join_blocks, blocks, stage, target, num_left_out, report, first_later is not None)
 
     def _read(self) -> tuple[DataFrame, list[tasks.Read], tasks.Source]:
         """Returns the good rows (`user`, `item`, `place` and perhaps `time`), what each file had, and the source."""
         layout = conversion.layout_of(self.paths[0], self.asked)
-        layout.warn_without_times(self.asked.title)
         source = tasks.Source(self.asked, self.paths, layout)
         source = replace(source, kind=self.spark.call(tasks.kind_of_times, source) if layout.time is not None else None)
         folder = emptied((self.stage / "rows").absolute())

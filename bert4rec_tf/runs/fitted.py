@@ -197,7 +197,7 @@ class FittedModel:
         for name, number, least in (("num_negatives", num_negatives, 1), ("seed", seed, 0)):
             if not is_whole(number) or number < least:
                 raise UserError(f"`{name}` must be a whole number, at least {least}. Received: {name}={number!r}")
-        known, rows = self._histories, given.read(test, user, item, least=1, ordered=False)[1]
+        known, rows = self._histories, given.read(test, user, item, time, least=1, ordered=False)[1]
         targets = known.vocabulary.encode(rows.vocabulary.items.tolist())[rows.items - 1]
         users = np.repeat(pd.Index(known.users).get_indexer(rows.users), rows.lengths)
         is_known = (users >= 0) & (targets > 0)

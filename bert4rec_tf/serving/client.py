@@ -21,7 +21,6 @@ from bert4rec_tf.serving.signatures import LoadedModel, ModelError
 
 INPUTS = {"histories", "k", "exclude_seen", "exclude", "candidates"}
 OUTPUTS = {"items", "scores", "unknown"}
-FEW_IDS = 16
 
 
 @dataclass(frozen=True)
@@ -134,12 +133,8 @@ class SavedRecommender:
     def warn_of_unknown(self, choices: Choices) -> None:
         """Warns of ids to leave out or to rank that are no items of the model."""
         for name in ("exclude", "candidates"):
-            ids = getattr(choices, name)
-            if not ids or self._model.items is None:
-                continue
-            # A search for a few ids is faster than a table of all.
-            known = [one in self.items for one in ids] if len(ids) <= FEW_IDS else self.items.contained(ids)
-            if unknown := len(ids) - sum(known):
+            ids, items = getattr(choices, name), self._model.items
+            if items is not None and (unknown := len(ids) - items.contained(ids).sum()):
                 warn(f"{unknown} of the {len(ids)} items in `{name}` are unknown and were skipped")
 
     def check(self, choices: Choices) -> None:

@@ -5,6 +5,7 @@ from support.ranking_oracle import make_sequences
 
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.data.features import Features, attached
+from bert4rec_tf.data.sequences import mask_token
 
 SEQUENCES = make_sequences([[1, 2, 3], [3, 2, 4, 1]], 4)
 
@@ -23,7 +24,7 @@ def test_items_without_actions_come_after_all_others():
     found = attached(SEQUENCES, {ITEM_FEATURES: OF_ITEMS})
     words = found.vocabulary
     assert words.items.tolist() == ["item1", "item2", "item3", "item4", "new", "other"]
-    assert words.counts.tolist() == [*SEQUENCES.vocabulary.counts.tolist(), 0, 0]
+    assert words.counts.tolist() == [*SEQUENCES.vocabulary.counts.tolist(), 0, 0] and mask_token(words.num_items) == 7
     features = found.features[ITEM_FEATURES]
     rows = np.split(features.names[features.values], features.splits[1:-1])
     assert [row.tolist() for row in rows] == [[], [], ["b"], [], ["a", "b"], ["a"]]

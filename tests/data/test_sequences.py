@@ -67,7 +67,7 @@ def test_vocabulary_is_the_sorted_counter_of_the_kept_actions(pairs):
     vocabulary = group(pairs).vocabulary
     assert vocabulary.items.tolist() == expected
     assert vocabulary.counts.tolist() == [counted[item] for item in expected]
-    assert vocabulary.num_items == len(expected)
+    assert (vocabulary.num_items, mask_token(vocabulary.num_items)) == (len(expected), len(expected) + 1)
 
 
 @QUICK

@@ -248,6 +248,7 @@ def test_own_validation_rows_choose_the_steps_and_callbacks_see_the_curve():
         (lambda model: model.recommend(user=3, exclude_seen="no"), "`exclude_seen` must be True or False"),
         (lambda model: model.recommend(user=3, popularity_correction="0.3"), "`popularity_correction` must be"),
         (lambda model: model.recommend_all([3], titles=3), "option of `recommend_all`"),
+        (lambda model: model.evaluate(LATER, time="when"), "Unknown column of the table: 'when'"),
         (lambda model: model.evaluate(LATER, seed=-1), "`seed` must be a whole number, at least 0"),
         (lambda model: model.evaluate(LATER, num_negatives=10.0), "`num_negatives` must be a whole number"),
         (lambda model: model.continue_training(LATER, model="pop"), "`model` cannot be given to `continue_training`"),

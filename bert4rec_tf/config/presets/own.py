@@ -59,10 +59,11 @@ def sasrec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     is_long = num_actions / num_users >= LONG_HISTORIES
     batch_size = 32 if num_users < FEW_USERS else 128
     steps = (EPOCHS_LONG if is_long else EPOCHS) * num_users / batch_size
-    fewest = FEWEST_STEPS if is_long else FEWEST_SASREC_STEPS
     return {
         **SOFTMAX_SASREC,
-        **_sizes(num_users, num_actions, max(steps, fewest), 0.2 if is_long else 0.3),
+        **_sizes(
+            num_users, num_actions, steps if is_long else max(steps, FEWEST_SASREC_STEPS), 0.2 if is_long else 0.3
+        ),
         "batch_size": batch_size,
     }
 

@@ -69,14 +69,6 @@ class Layout:
         """`user`, `item` and, if there are times, `time` -> its column."""
         return {role: column for role in ("user", "item", "time") if (column := getattr(self, role)) is not None}
 
-    def warn_without_times(self, source: str, option: str = "--time_column") -> None:
-        """Warns if there are further columns, but none of times was named or found. `option`: names the column."""
-        if self.others:
-            warn(
-                f"{source}: no column has a known name for times, so the rows count as in order. Name one with "
-                f"{option}=, of: {', '.join(self.others)[:300]}; or give {option}={NO_TIME}"
-            )
-
     def __str__(self) -> str:
         def shown(column: Any) -> str:
             if self.kind != TEXT:
@@ -153,6 +145,15 @@ class Columns:
         if list(names).count(name) > 1:
             raise UserError(f"{self.source}: has {list(names).count(name)} columns {name!r}; rename one")
         return name
+
+
+def warn_without_times(source: str, others: Sequence[str], option: str = "--time_column") -> None:
+    """Warns if there are `others` (`Layout.others`), one of which may hold times. `option`: names the column."""
+    if others:
+        warn(
+            f"{source}: no column has a known name for times, so the rows count as in order. Name one with "
+            f"{option}=, of: {', '.join(others)[:300]}; or give {option}={NO_TIME}"
+        )
 
 
 def guess(names: Sequence[str], known: Sequence[str]) -> str | None:

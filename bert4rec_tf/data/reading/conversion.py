@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading import archives, layouts, records, tables, text
-from bert4rec_tf.data.reading.columns import PARQUET, TEXT, Columns, Layout
+from bert4rec_tf.data.reading.columns import PARQUET, TEXT, Columns, Layout, warn_without_times
 from bert4rec_tf.data.reading.grouping import least_user_actions, to_sequences
 from bert4rec_tf.data.reading.rows import Rows, summary
 from bert4rec_tf.data.reading.text import ANY_BLANKS
@@ -40,6 +40,7 @@ class Report:
         path, columns: the files as the user named them, and the columns of users, items and times.
         read, kept: users, items and actions before and after the filter.
         bad: kind of bad row -> how many were skipped, and where the first is.
+        others: as in `columns.Layout`.
     """
 
     path: str
@@ -49,6 +50,10 @@ class Report:
     min_user_actions: int = 1
     min_item_actions: int = 1
     bad: dict[str, tuple[int, str]] = field(default_factory=dict)
+    others: tuple[str, ...] = ()
+
+    def warn_without_times(self) -> None:
+        warn_without_times(self.path, self.others)
 
     def warn_of_skipped(self) -> None:
         for line in summary(self.bad):
@@ -100,14 +105,15 @@ def convert(asked: Interactions, member: str | None = None, least: int = 2) -> t
     """
     paths = files_of(asked)
     first = layout_of(paths[0], asked, member)
-    first.warn_without_times(asked.title)
     parts: list[pa.Table] = []
     times, bad = Times(), dict[str, tuple[int, str]]()
     for path in paths:
         parts += tables_of(path, (paths[0], first), asked, times, bad, len(paths) > 1, member)
     sequences, sizes = to_sequences(parts, asked, bad, least, times)
     bounds = least_user_actions(asked, least), asked.min_item_actions
-    return sequences, Report(asked.title, str(first), sizes["read"], sizes["kept"], *bounds, bad)
+    report = Report(asked.title, str(first), sizes["read"], sizes["kept"], *bounds, bad, first.others)
+    report.warn_without_times()
+    return sequences, report
 
 
 def tables_of(
@@ -171,8 +177,9 @@ def converted(asked: Interactions, folder: Path, member: str | None = None) -> t
     if path.exists():
         try:
             sequences, report = load(path)
-            layout_of(files_of(asked)[0], asked, member).warn_without_times(asked.title)
-            return sequences, replace(report, path=asked.title)
+            report = replace(report, path=asked.title)
+            report.warn_without_times()
+            return sequences, report
         except npz.CorruptFileError as error:
             warn(f"{error}; converted again")
     sequences, report = convert(asked, member)
@@ -248,6 +255,7 @@ def load(path: Path, mapped: bool = False) -> tuple[Sequences, Report]:
         sequences = Sequences(found["items"], found["splits"], raw_users, vocabulary, left_out, later)
         content = json.loads(report)
         content["bad"] = {kind: tuple(counts) for kind, counts in content["bad"].items()}
+        content["others"] = tuple(content.get("others", ()))
         return sequences, Report(**content)
     except (KeyError, ValueError, TypeError) as error:
         raise npz.CorruptFileError(f"{path}: not a kept conversion ({error})") from error

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.data.reading.columns import PARQUET, Columns, Layout
+from bert4rec_tf.data.reading.columns import PARQUET, Columns, Layout, warn_without_times
 from bert4rec_tf.data.reading.grouping import to_sequences
 from bert4rec_tf.data.reading.rows import Rows, summary
 from bert4rec_tf.data.reading.times import Times
@@ -117,7 +117,7 @@ def read_frame(frame: Any, asked: Interactions, least: int = 2) -> Sequences:
     names = names_of(frame, "`frame`")
     columns = Columns(TITLE, asked.user_column, asked.item_column, asked.time_column, option="{}=")
     layout = columns.of_names(PARQUET, names)
-    layout.warn_without_times(TITLE, "time")
+    warn_without_times(TITLE, layout.others, "time")
     rows = Rows(TITLE, times := Times(), asked.bad_rows == "skip", unit="row", option='bad_rows="skip"')
     batches = to_arrow(frame, names, list(layout.roles.values())).to_batches(BATCH)
     tables = list(_good(batches, layout, rows))

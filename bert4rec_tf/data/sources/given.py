@@ -32,7 +32,7 @@ def read(
         user, item, time: the columns; None to guess them.
         split: by time; None for none.
         least: users with fewer actions are left out of tables and files.
-        ordered: whether the order of the actions matters. If not, no times are read.
+        ordered: whether the order of the actions matters. If not, times are only read if named.
 
     Raises UserError for a column or a split of data that have their own.
     """
@@ -45,7 +45,7 @@ def read(
             if value is not None:
                 raise UserError(f"`{name}` must be left out with {what}, which has its own. Received: {name}={value}")
     columns: dict[str, Any] = {"user_column": user, "item_column": item, "time_column": time}
-    if not ordered:
+    if time is None and not ordered:
         columns["time_column"] = NO_TIME
     if split is not None:
         columns["test_from"] = str(split.test_from)

@@ -51,11 +51,9 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings) -> tuple[Ca
     if not isinstance(content, dict):
         raise RequestError(f"The body must be a JSON object. Received: {_shown(content)}")
     signature = _signature(content.get(SIGNATURE, DEFAULT_SIGNATURE), model)
-    known = {name for one in model.signatures.values() for name in one.inputs}
-    if misplaced := (content.keys() - {SIGNATURE, INSTANCES, INPUTS}) & known:
-        raise RequestError(
-            f"`{min(misplaced)}` is an input of a signature, so it goes into `{INPUTS}` or `{INSTANCES}`"
-        )
+    for name in sorted(content.keys() - {SIGNATURE, INSTANCES, INPUTS}):
+        if any(name in one.inputs for one in model.signatures.values()):
+            raise RequestError(f"`{name}` is an input of a signature, so it goes into `{INPUTS}` or `{INSTANCES}`")
     by_rows = INSTANCES in content
     if by_rows == (INPUTS in content):
         raise RequestError(f"The body must have either `{INSTANCES}` or `{INPUTS}`, and not both")
