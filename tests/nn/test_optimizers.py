@@ -331,6 +331,23 @@ def test_rows_have_one_step_size_each_and_others_stay():
     assert np.asarray(weight) == np.asarray(twin)
 
 
+@pytest.mark.parametrize("learning_rate", [0.01, 0.4])
+def test_rows_have_a_learning_rate_of_their_own(learning_rate):
+    settings = TrainingSettings(
+        warmup_steps=0,
+        schedule="constant",
+        optimizer="rowwise_adagrad",
+        learning_rate=learning_rate,
+        row_learning_rate=0.03,
+    )
+    model = BERT4Rec(num_items=9, max_length=3, hidden_dim=2, num_heads=1)
+    table, optimizer = model.item_embeddings, optimizer_of(settings, model)
+    optimizer.build(model.trainable_variables)
+    before = table.numpy()
+    optimizer.update_step(slices([4], [[5.0, -5.0]], 11), table, optimizer.learning_rate)
+    np.testing.assert_allclose(before[4] - table.numpy()[4], [0.03, -0.03], rtol=1e-4)
+
+
 def test_slices_are_clipped_with_the_other_gradients():
     clipped, norm = clip([slices([1], [[3.0, 0.0]], 9), tf.constant([4.0])], 1.0)
     assert float(norm) == 5.0
