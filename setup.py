@@ -12,7 +12,6 @@ PLOTS = ["matplotlib>=3.8"]
 REPORT = ["jinja2>=3.1"]
 SPARK = ["pyspark>=4,<5"]
 STORES = ["fsspec>=2024.10"]
-SEARCH = ["faiss-cpu>=1.12"]
 SERVE = ["aiohttp>=3.11", "orjson>=3.10"]
 TEST = [
     "axe-playwright-python>=0.1",
@@ -68,11 +67,10 @@ setup(
         "export": EXPORT,
         "plots": PLOTS,
         "report": REPORT,
-        "search": SEARCH,
         "serve": SERVE,
         "spark": SPARK,
         "stores": STORES,
-        "test": [*TEST, *DOCS, *EXPORT, *PLOTS, *REPORT, *SEARCH, *SERVE, *STORES, *TUNE],
+        "test": [*TEST, *DOCS, *EXPORT, *PLOTS, *REPORT, *SERVE, *STORES, *TUNE],
         "test-stores": TEST_STORES,
         "tune": TUNE,
     },

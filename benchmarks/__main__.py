@@ -7,7 +7,7 @@
     python -m benchmarks --peers --recbole=PYTHON --rectools=PYTHON
                                             a training step beside RecBole's and RecTools', run by interpreters that
                                             have them
-    python -m benchmarks --catalogues       exports of 10^5 and 10^6 items: size, load, memory, latency, recall
+    python -m benchmarks --catalogues       exports of 10^5 and 10^6 items: size, load, memory, latency
     python -m benchmarks --catalogues --largest     and of 10^7, which takes up to 14 GB
     python -m benchmarks --sharding         a step with the item table in one process, and halved over two workers
     python -m benchmarks --sharding --largest       the same with 10^7 items

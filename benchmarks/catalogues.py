@@ -1,4 +1,4 @@
-"""Measures exports of 100,000 to 10,000,000 items: exact search, rows in float16, and approximate search.
+"""Measures exports of 100,000 to 10,000,000 items.
 
 The model is BPR-MF with d = 64. Its vectors are generated, not trained: items and users lie around the same centres,
 one for every 200 items. Histories have 20 items.
@@ -14,8 +14,7 @@ import numpy as np
 from benchmarks import measuring
 
 CATALOGUES, LARGEST = (100_000, 1_000_000), 10_000_000
-WIDTH, USERS, LENGTH, RECALL, ROUNDS = 64, 256, 20, 0.95, 7
-KINDS = {"exact": ("float32", "exact"), "float16": ("float16", "exact"), "approximate": ("float32", "approximate")}
+WIDTH, USERS, LENGTH, ROUNDS = 64, 256, 20, 7
 
 
 def measure(with_largest: bool) -> list[dict[str, Any]]:
@@ -23,17 +22,12 @@ def measure(with_largest: bool) -> list[dict[str, Any]]:
     found = []
     for number in (*CATALOGUES, *[LARGEST] * with_largest):
         with tempfile.TemporaryDirectory() as scratch:
-            for kind, (dtype, search) in KINDS.items():
-                folder = Path(scratch) / kind
-                made, peak = measuring.peak_memory(make, number, folder, dtype, search == "approximate")
-                used, peak_of_use = measuring.peak_memory(use, number, folder, search)
-                row = {"items": number, "kind": kind, **made, "export, peak GB": peak / 1e9}
-                row |= {**used, "use, peak GB": peak_of_use / 1e9}
-                print(
-                    ", ".join(f"{name} {value:,.4g}" if name != "kind" else value for name, value in row.items()),
-                    flush=True,
-                )
-                found.append(row)
+            folder = Path(scratch) / "export"
+            made, peak = measuring.peak_memory(make, number, folder)
+            used, peak_of_use = measuring.peak_memory(use, number, folder)
+            row = {"items": number, **made, "export, peak GB": peak / 1e9, **used, "use, peak GB": peak_of_use / 1e9}
+            print(", ".join(f"{name} {value:,.4g}" for name, value in row.items()), flush=True)
+            found.append(row)
     return found
 
 
@@ -47,10 +41,9 @@ def vectors(number: int) -> tuple[np.ndarray, np.ndarray]:
     return items, near + 0.5 * rng.standard_normal([USERS, WIDTH], np.float32)
 
 
-def make(number: int, folder: Path, dtype: str, with_index: bool) -> dict[str, float]:
-    """Exports a model. Returns the seconds, the size and, with an index, its recall."""
-    from bert4rec_tf.data.sequences import Sequences, Vocabulary
-    from bert4rec_tf.export.options import ExportOptions, IndexRequest
+def make(number: int, folder: Path) -> dict[str, float]:
+    """Exports a model. Returns the seconds and the size."""
+    from bert4rec_tf.data.sequences import Vocabulary
     from bert4rec_tf.export.saved_model import export
     from bert4rec_tf.foundation.lines import Lines
     from bert4rec_tf.models import BprMf
@@ -60,23 +53,19 @@ def make(number: int, folder: Path, dtype: str, with_index: bool) -> dict[str, f
     model.items.assign(items)
     model.users.assign(users)
     vocabulary = Vocabulary(Lines.of(f"item{n}" for n in range(number)), np.arange(number, 0, -1))
-    names = [str(n) for n in range(USERS)]
-    # The model knows its users by their numbers, so any histories will do.
-    histories = Sequences(np.ones(USERS, np.int32), np.arange(USERS + 1), np.array(names, object), vocabulary)
-    index = IndexRequest(RECALL, histories) if with_index else None
     begin = time.perf_counter()
-    recall = export(model, vocabulary, folder, ExportOptions(dtype=dtype, index=index), names)
+    export(model, vocabulary, folder, users=[str(n) for n in range(USERS)])
     seconds = time.perf_counter() - begin
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    return {"export s": seconds, "size GB": size / 1e9, **({} if recall is None else {"recall@10": recall})}
+    return {"export s": seconds, "size GB": size / 1e9}
 
 
-def use(number: int, folder: Path, search: str) -> dict[str, float]:
+def use(number: int, folder: Path) -> dict[str, float]:
     """Returns the seconds to load a model, and the milliseconds to recommend to 1 and to 64 histories."""
     from bert4rec_tf.serving.client import Choices, SavedRecommender
 
     begin = time.perf_counter()
-    model = SavedRecommender(folder, search=search)
+    model = SavedRecommender(folder)
     figures = {"load s": time.perf_counter() - begin}
     rng = np.random.default_rng(1)
     histories = [[f"item{n}" for n in rng.integers(number, size=LENGTH)] for _ in range(64)]

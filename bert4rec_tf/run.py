@@ -27,10 +27,9 @@ from bert4rec_tf.config.settings import described, field_type, given_flags
 from bert4rec_tf.data.reading.features import with_features
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import datasets
-from bert4rec_tf.export import item_index
 from bert4rec_tf.export.histories import HISTORIES, Histories
-from bert4rec_tf.export.layout import DTYPES, FLOAT, FORMATS, SAVED_MODEL
-from bert4rec_tf.export.options import ExportOptions, IndexRequest
+from bert4rec_tf.export.layout import FORMATS, SAVED_MODEL
+from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation import startup
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 from bert4rec_tf.foundation.files import expanded_path
@@ -39,7 +38,7 @@ from bert4rec_tf.runs import summary
 from bert4rec_tf.runs.workdir import WorkDirectory, interactions_of
 
 FLAGS = flags.FLAGS
-SAVED_MODEL_ONLY = ("k", "with_histories", "with_index", "export_dtype")
+SAVED_MODEL_ONLY = ("k", "with_histories")
 """Flags for an export as a SavedModel. Another is --popularity_correction, which is for an evaluation too."""
 
 MODES = ("all", "prepare", "train", "evaluate", "export")
@@ -86,14 +85,6 @@ flags.DEFINE_integer(
     "with_histories",
     None,
     "keep every user's last N items in the exported model, so that a user's id is enough to ask for recommendations",
-)
-flags.DEFINE_string(
-    "export_dtype", FLOAT, f"type of the exported rows of items and users: {', '.join(DTYPES)} (half the memory)"
-)
-flags.DEFINE_float(
-    "with_index",
-    None,
-    "also export an index for --search=approximate that finds this share of the 10 best items, say 0.95 (needs faiss)",
 )
 flags.DEFINE_string("export_dir", None, "folder of the exported model (default: the format's name in the workdir)")
 flags.DEFINE_string("format", SAVED_MODEL, "what --mode=export writes: " + ", ".join(FORMATS))
@@ -178,7 +169,7 @@ def check_flags(argv: list[str]) -> None:
     """Raises UserError for mistakes that need no data to be found."""
     if len(argv) > 1:
         raise UserError(f"Flags start with --. Received: {argv[1]!r}")
-    for name, known in {"mode": MODES, "format": FORMATS, "engine": (LOCAL, SPARK), "export_dtype": DTYPES}.items():
+    for name, known in {"mode": MODES, "format": FORMATS, "engine": (LOCAL, SPARK)}.items():
         if FLAGS[name].value not in known:
             raise unknown_name(name, FLAGS[name].value, known)
     if FLAGS.engine == SPARK:
@@ -215,9 +206,6 @@ def check_export_flags() -> None:
     if FLAGS.format != SAVED_MODEL:
         names = ("popularity_correction", *SAVED_MODEL_ONLY)
         refuse(names, f"needs --format={SAVED_MODEL}. Received: format={FLAGS.format}")
-    if FLAGS.with_index is not None:
-        item_index.check_recall("with_index", FLAGS.with_index)
-        item_index.needed()
     exports = FLAGS.mode in ("all", "export") and FLAGS.seeds is None
     if popularity.parse(FLAGS.popularity_correction) and not (exports or FLAGS.mode == "evaluate"):
         raise UserError("--popularity_correction needs --mode=all, evaluate or export, and cannot be used with --seeds")
@@ -244,7 +232,7 @@ def main(argv: list[str]) -> None:
     named = FLAGS.dataset is not None or FLAGS.interactions is not None
     if FLAGS.mode in ("evaluate", "export") and named:
         workdir.check_run(run)
-    needs_data = FLAGS.mode != "export" or FLAGS.with_histories is not None or FLAGS.with_index is not None
+    needs_data = FLAGS.mode != "export" or FLAGS.with_histories is not None
     if needs_data and sequences is None:
         sequences = load(run.dataset, interactions, given_features() if named else workdir.read_features())
     if FLAGS.mode == "export":
@@ -376,16 +364,12 @@ def run_options(interactions: Interactions | None) -> dict[str, Any]:
 
 
 def export(workdir: WorkDirectory, sequences: Sequences | None) -> None:
-    """Exports as the flags say. `sequences`: for the histories and the index; None if the export has neither."""
-    histories = index = None
-    if FLAGS.with_histories is not None or FLAGS.with_index is not None:
-        workdir.check_data(sequences)
+    """Exports as the flags say. `sequences`: for the histories; None if the export has none."""
+    histories = None
     if FLAGS.with_histories is not None:
+        workdir.check_data(sequences)
         histories = Histories.of(sequences, FLAGS.with_histories)
-    if FLAGS.with_index is not None:
-        index = IndexRequest(FLAGS.with_index, sequences)
-    correction = popularity.parse(FLAGS.popularity_correction)
-    options = ExportOptions(FLAGS.k, correction, histories, FLAGS.export_dtype, index)
+    options = ExportOptions(FLAGS.k, popularity.parse(FLAGS.popularity_correction), histories)
     start_tensorflow()
     from bert4rec_tf.runs import exporting
 

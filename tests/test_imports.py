@@ -77,7 +77,7 @@ def test_sequences_needs_numpy_only():
     assert outside <= {"numpy", "hashlib", "dataclasses", "functools", "collections", "typing"}
 
 
-LIGHT = ("item_index", "layout", "histories")
+LIGHT = ("layout", "histories")
 """What serving may import of `export`: what describes files."""
 
 

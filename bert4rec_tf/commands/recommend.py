@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from bert4rec_tf.config.data_names import Interactions, column_options
 from bert4rec_tf.config.settings import add_flag, given_flags
-from bert4rec_tf.export.item_index import EXACT, SEARCHES
 from bert4rec_tf.export.layout import check_model
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import warn
@@ -42,9 +41,6 @@ def make_parser() -> Parser:
     parser.add_argument("--keep_seen", action="store_true", help="also recommend items of the history")
     parser.add_argument("--exclude", default="", help="raw item ids to leave out, separated by commas")
     parser.add_argument("--candidates", default="", help="rank only these raw item ids, separated by commas")
-    parser.add_argument(
-        "--search", choices=SEARCHES, default=EXACT, help="how the best items are found (default: %(default)s)"
-    )
     parser.add_argument(
         "--popularity_correction",
         type=float,
@@ -86,7 +82,7 @@ def main(arguments: list[str]) -> None:
     choices = Choices(
         k=options.k, exclude_seen=not options.keep_seen, popularity_correction=options.popularity_correction, **listed
     )
-    model = SavedRecommender(options.model, options.trust_model, options.search)
+    model = SavedRecommender(options.model, options.trust_model)
     model.warn_of_unknown(choices)
     if options.output is None:
         if options.history is not None:

@@ -8,10 +8,6 @@ SAVED_MODEL = "saved_model"
 FORMATS = (SAVED_MODEL, "onnx", "litert")
 """What a trained model can be exported as, and the names of these exports' folders in a work directory."""
 
-FLOAT, HALF = DTYPES = ("float32", "float16")
-"""The types of a SavedModel's rows of items and users. float16 is eight times as exact as bfloat16, and trained rows
-are far from its limits."""
-
 MODEL = "saved_model.pb"
 """A folder is a SavedModel if it holds this file."""
 

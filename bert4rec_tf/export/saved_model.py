@@ -1,6 +1,5 @@
 """Exports a SavedModel that takes raw item ids and returns raw item ids and scores, with TensorFlow alone."""
 
-import contextlib
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,12 +10,10 @@ import tensorflow as tf
 
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export.histories import HISTORIES
-from bert4rec_tf.export.item_index import INDEX, K
-from bert4rec_tf.export.layout import CARD_OF_SAVED_MODEL, HALF, MODEL, USERS, VOCABULARY
+from bert4rec_tf.export.layout import CARD_OF_SAVED_MODEL, MODEL, USERS, VOCABULARY
 from bert4rec_tf.export.options import DEFAULT, ExportOptions
-from bert4rec_tf.export.products import half_rows
 from bert4rec_tf.export.service import Service
-from bert4rec_tf.foundation import files, npz
+from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import without_gradients
 from bert4rec_tf.foundation.lines import Lines
@@ -32,7 +29,7 @@ def export(
     users: Sequence[str] | None = None,
     counts: np.ndarray | None = None,
     card: Mapping[str, Any] | None = None,
-) -> float | None:
+) -> None:
     """Writes a SavedModel that recommends items for raw histories and needs nothing but TensorFlow.
 
     Its signatures are `serving_default`, `recommend`, `score` and `encode`; `similar` if the model can compare items;
@@ -49,47 +46,32 @@ def export(
             None for the vocabulary's counts.
         card: further entries of the model card.
 
-    Returns:
-        The recall of the index, compared with exact search; None without an index.
-
     Raises:
         ValueError: if the items or the users are not as many as the model's.
-        UserError: for a dtype or an index that the model cannot have, a raw id that is not valid in UTF-8, or a folder
-            that holds other files or cannot be written.
+        UserError: for a raw id that is not valid in UTF-8, or a folder that holds other files or cannot be written.
     """
     content = files_of_ids(model, vocabulary, users)
     refuse_other_content(folder)
-    queries = None if options.index is None else options.index.vectors(model)
-    correction, arrays, recall = float(options.popularity_correction), None, None
+    correction = float(options.popularity_correction)
     with files.replace_directory(folder, MODEL) as aside, tempfile.TemporaryDirectory() as scratch:
         for name, lines in content.items():
             (Path(scratch) / name).write_bytes(lines)
-        own = contextlib.nullcontext([weight.value for weight in model.weights])
-        with half_rows(model) if options.dtype == HALF else own as weights:
-            service = Service(
-                model,
-                Path(scratch, VOCABULARY),
-                _log_shares(vocabulary.counts),
-                np.log1p(vocabulary.counts if counts is None else counts).astype(np.float32),
-                min(options.k, model.num_items),
-                correction,
-                Path(scratch, USERS) if model.needs_users else None,
-                weights,
-            )
-            if queries is not None:
-                arrays, recall = service.item_index(options.index.recall, queries)
-            _save(service, aside, folder)
+        service = Service(
+            model,
+            Path(scratch, VOCABULARY),
+            _log_shares(vocabulary.counts),
+            np.log1p(vocabulary.counts if counts is None else counts).astype(np.float32),
+            min(options.k, model.num_items),
+            correction,
+            Path(scratch, USERS) if model.needs_users else None,
+        )
+        _save(service, aside, folder)
         (aside / CARD_OF_SAVED_MODEL).parent.mkdir()
-        facts = {"k": service.k, "popularity_correction": correction, "dtype": options.dtype}
-        facts |= {"histories": None, "index": None}
-        if arrays is not None:
-            npz.write(aside / INDEX, arrays)
-            facts["index"] = {f"recall@{K}": recall, "lists": len(arrays["sizes"]), "read": int(arrays["probes"])}
+        facts = {"k": service.k, "popularity_correction": correction, "histories": None}
         if options.histories is not None:
             options.histories.write(aside / HISTORIES)
             facts["histories"] = options.histories.facts
         files.write_json(aside / CARD_OF_SAVED_MODEL, {**model_facts(model), **facts, **(card or {})})
-    return recall
 
 
 def _save(service: Service, aside: Path, folder: Path) -> None:

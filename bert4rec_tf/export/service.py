@@ -8,11 +8,10 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.data.sequences import PAD
-from bert4rec_tf.export import item_index, ranking
+from bert4rec_tf.export import ranking
 from bert4rec_tf.export.functions import NAMES, functions_of, inputs_of_users
 from bert4rec_tf.export.products import FEWEST_ROWS, ItemRows
 from bert4rec_tf.export.ranking import HIDDEN
-from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import graph
 from bert4rec_tf.foundation.types import Tensor
 from bert4rec_tf.models.recommender import Recommender
@@ -55,7 +54,6 @@ class Service(tf.Module):
         k: default number of items to return, at most n.
         popularity_correction: default of this input, at least 0 and finite.
         users: file of raw ids, line u + 1 for user u; None if the model has no user embeddings.
-        weights: the variables that the model reads.
     """
 
     def __init__(
@@ -67,20 +65,19 @@ class Service(tf.Module):
         k: int,
         popularity_correction: float,
         users: Path | None,
-        weights: Sequence[tf.Variable],
     ) -> None:
         super().__init__()
         # Only the variables: a Keras model as an attribute would be exported with all its layers.
         self._user_vectors, self._score_vectors = model.user_vectors, model.score_vectors
         self._item_vectors, self._similarities = model.item_vectors, model.similarities
         self._scores_are_logits, self._serves_strangers = model.scores_are_logits, model.serves_strangers
-        self._weights = list(weights)
+        self._weights = [weight.value for weight in model.weights]
         self._item_rows = None if model.score_products() is None else ItemRows(model)
         # Row 0 is no item.
         self._log_shares = tf.Variable(np.append(HIDDEN, log_shares), dtype=tf.float32, name="log_shares")
         self._log_counts = tf.Variable(np.append(0, log_counts), dtype=tf.float32, name="log_counts")
         self._num_items = len(log_shares)
-        self.k, self._default_correction = k, popularity_correction
+        self.k = k
         asset = tf.saved_model.Asset(str(items))
         self._numbers = _numbers_of_lines(asset)
         names = tf.lookup.TextFileInitializer(asset, tf.int64, _NUMBER, tf.string, _LINE)
@@ -95,23 +92,6 @@ class Service(tf.Module):
     def functions(self) -> dict[str, Callable]:
         """Name -> function, for those of NAMES that the model has."""
         return {name: getattr(self, name) for name in NAMES if hasattr(self, name)}
-
-    def item_index(self, recall: float, vectors: np.ndarray) -> tuple[dict[str, np.ndarray], float]:
-        """Returns what `item_index.make` returns, by users' `vectors`. Raises UserError if scores are not products."""
-        if self._item_rows is None:
-            raise UserError("An index needs a model that scores by products of vectors, and this one does not")
-        item_rows, corrected = self._item_rows, self._correction(tf.constant(self._default_correction))
-        biases = corrected(item_rows.biases(), tf.convert_to_tensor(self._log_counts))
-
-        def rows(items: np.ndarray) -> np.ndarray:
-            return tf.concat([item_rows.gather(items), tf.gather(biases, items)[:, None]], axis=1).numpy()
-
-        def adjust(scores: Tensor, begin: Tensor, end: Tensor) -> Tensor:
-            return corrected(scores, self._log_counts[begin:end])
-
-        k = min(item_index.K, self._num_items)
-        best = item_rows.best(tf.constant(vectors, tf.float32), k, NOTHING, adjust)[0].numpy()
-        return item_index.make(rows, self._num_items, recall, vectors, best, self.k, self._default_correction)
 
     def _encode_request(self, histories: Tensor, users: Tensor | None = None) -> EncodedRequest:
         """Encodes raw histories, string [b, any], and raw users, string [b], if the model has user embeddings."""

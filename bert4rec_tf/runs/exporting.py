@@ -11,7 +11,6 @@ from bert4rec_tf.config.run import Run
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.evaluation.metrics import COLD, COUNTED
 from bert4rec_tf.export import portable, saved_model
-from bert4rec_tf.export.item_index import INDEX, K
 from bert4rec_tf.export.layout import SAVED_MODEL
 from bert4rec_tf.export.options import DEFAULT, ExportOptions
 from bert4rec_tf.foundation import files
@@ -62,9 +61,7 @@ def export(
         counts = workdir.read_training_counts()
         card = model_card(workdir, vocabulary, counts)
         if form == SAVED_MODEL:
-            recall = saved_model.export(model, vocabulary, folder, options, users, counts, card)
-            if recall is not None:
-                print(f"{folder / INDEX}: approximate search finds {recall:.1%} of the best {K} items", flush=True)
+            saved_model.export(model, vocabulary, folder, options, users, counts, card)
         else:
             portable.export(model, vocabulary, folder, form, users, card)
         return folder

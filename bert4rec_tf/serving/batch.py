@@ -98,7 +98,6 @@ def recommend_file(
     job = {
         "source": users.checksum,
         "model": _checksum_of_folder(model.local_folder),
-        "search": model.search,
         "choices": json.loads(json.dumps(asdict(choices))),
         "titles": None if titles is None else hashlib.sha256(json.dumps(titles).encode()).hexdigest(),
         "users_of_a_part": PART_BATCHES * BATCH_USERS,
@@ -106,7 +105,7 @@ def recommend_file(
     parts = target.with_name(f".{target.name}.parts")
     with files.FolderLock(parts, BUSY).lock():
         _keep_parts_of(job, parts)
-        part = Part(model.folder.absolute(), model.trusted, model.search, target.suffix, choices, titles)
+        part = Part(model.folder.absolute(), model.trusted, target.suffix, choices, titles)
         paths, counts = _make_parts(model, users, parts, part, each, at_once)
         with files.atomic_write(target) as aside:
             FORMATS[target.suffix][1](paths, aside, part.columns)
@@ -134,7 +133,6 @@ class Part:
 
     folder: Path
     trusted: bool
-    search: str
     suffix: str
     choices: Choices
     titles: Mapping[str, str] | None
@@ -181,16 +179,16 @@ def _make_parts(
 
 
 @functools.cache
-def _model_with_one_thread(folder: Path, trusted: bool, search: str) -> SavedRecommender:
+def _model_with_one_thread(folder: Path, trusted: bool) -> SavedRecommender:
     """Returns the model, which each process of a cluster loads once."""
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    return SavedRecommender(folder, trusted, search)
+    return SavedRecommender(folder, trusted)
 
 
 def part_elsewhere(part: Part, rows: Sequence[Row], path: Path) -> None:
     """Does what `Part.write` does, in a process of a cluster, with one thread."""
-    part.write(_model_with_one_thread(part.folder, part.trusted, part.search), rows, path, Progress("", 1, silent=True))
+    part.write(_model_with_one_thread(part.folder, part.trusted), rows, path, Progress("", 1, silent=True))
 
 
 def recommended(

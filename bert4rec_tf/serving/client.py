@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from bert4rec_tf.config import popularity
 from bert4rec_tf.export.histories import Histories
-from bert4rec_tf.export.item_index import EXACT
 from bert4rec_tf.export.layout import model_folder
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.lines import Lines, encoded
@@ -85,7 +84,6 @@ class SavedRecommender:
     Args:
         folder: the SavedModel's folder, or a work directory that has one.
         trusted: whether it may do more than compute (`serving.trust`).
-        search: how the best of all items are found: exactly, or by the export's index (`serving.approximate`).
 
     Attributes:
         folder: the SavedModel's folder.
@@ -97,9 +95,9 @@ class SavedRecommender:
         UserError: if the folder does not hold such a SavedModel.
     """
 
-    def __init__(self, folder: Path, trusted: bool = False, search: str = EXACT) -> None:
-        self.folder, self.trusted, self.search = (folder := model_folder(folder)), trusted, search
-        self._model = LoadedModel(folder, trusted, search)
+    def __init__(self, folder: Path, trusted: bool = False) -> None:
+        self.folder, self.trusted = (folder := model_folder(folder)), trusted
+        self._model = LoadedModel(folder, trusted)
         self.local_folder, self.card = self._model.folder, self._model.card
         signature = self._model.signatures.get("recommend")
         if signature is None or not set(signature.inputs) >= INPUTS or set(signature.outputs) != OUTPUTS:

@@ -15,17 +15,13 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bert4rec_tf.export.histories import HISTORIES, Histories
-from bert4rec_tf.export.item_index import APPROXIMATE, EXACT, SEARCHES
 from bert4rec_tf.export.layout import ASSETS, CARD_OF_SAVED_MODEL, MODEL, USERS, VOCABULARY
-from bert4rec_tf.foundation.errors import UserError, unknown_name
+from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.foundation.stores import LocalCopy
-from bert4rec_tf.serving.approximate import ApproximateSearch
 from bert4rec_tf.serving.trust import check_only_computes
 
 SERVING = tf.saved_model.SERVING
-SEARCHING = ("serving_default", "recommend")
-"""The signatures that find the best of all items for users."""
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -70,28 +66,21 @@ class LoadedModel:
     Args:
         folder: of the SavedModel.
         trusted: whether it may do more than compute (`serving.trust`).
-        search: how the best of all items are found, one of SEARCHES.
 
     Attributes:
         folder: the folder on this machine; a copy if the model is in a store.
         signatures: name -> signature; `description` has them in the JSON format of TensorFlow Serving.
         card: the model card; empty if there is none.
-        approximate: the approximate search; None if `search` is exact.
 
     Raises:
         UserError: if there is no SavedModel, it cannot be read, or it could do more than compute.
     """
 
-    def __init__(self, folder: Path, trusted: bool = False, search: str = EXACT) -> None:
-        if search not in SEARCHES:
-            raise unknown_name("search", search, SEARCHES)
+    def __init__(self, folder: Path, trusted: bool = False) -> None:
         self._copy = LocalCopy(folder)
         self.folder = self._copy.folder
-        self.approximate: ApproximateSearch | None = None
         try:
             self._load(self.folder, trusted)
-            if search == APPROXIMATE:
-                self.approximate = ApproximateSearch(self.folder, self.items or Lines(b""), self._call)
         except UserError as error:
             raise UserError(str(error).replace(str(self.folder), str(folder))) from error
 
@@ -140,14 +129,6 @@ class LoadedModel:
 
         Inputs that are not given have their default values.
         """
-        if self.approximate is None or signature not in SEARCHING:
-            return self._call(signature, arrays)
-        try:
-            return self.approximate.recommend(arrays)
-        except ValueError as error:
-            raise ModelError(str(error), is_client_error=True) from error
-
-    def _call(self, signature: str, arrays: Arrays) -> dict[str, np.ndarray]:
         infos = self.signatures[signature].inputs
         defaults = {name: info.default for name, info in infos.items() if info.default is not None}
         inputs = {**defaults, **arrays}

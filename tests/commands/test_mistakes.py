@@ -70,10 +70,9 @@ def test_settings_beyond_the_memory_end_in_one_line(copy):
     assert "There is not enough memory for these settings; reduce the largest" in commands.refused(ended)
 
 
-def test_an_index_is_not_measured_on_other_data(copy):
-    pytest.importorskip("faiss")
+def test_histories_of_other_data_are_not_exported(copy):
     other_data(copy / "work")
-    ended = commands.run(*EXPORT.split(), "--data_dir=.", "--with_index=0.5", cwd=copy)
+    ended = commands.run(*EXPORT.split(), "--data_dir=.", "--with_histories=5", cwd=copy)
     assert "work: was made from other data than 'beauty'" in commands.refused(ended)
 
 

@@ -300,7 +300,7 @@ def test_a_damaged_packed_file_is_told(tmp_path):
 
 
 def test_what_the_system_refuses_is_told_in_one_line(command, popular, monkeypatch):
-    def refused(folder, trusted, search):
+    def refused(folder, trusted):
         raise PermissionError(errno.EACCES, "Permission denied", "model/saved_model.pb")
 
     monkeypatch.setattr(client, "SavedRecommender", refused)

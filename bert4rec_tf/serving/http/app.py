@@ -66,7 +66,7 @@ def open_versions(settings: ServerSettings) -> Versions:
     titles, tags = read_titles_and_tags(expanded_path(settings.titles)) if settings.titles else ({}, {})
 
     def load(folder: Path, number: int) -> Served:
-        model = LoadedModel(folder, settings.trust_model, settings.search)
+        model = LoadedModel(folder, settings.trust_model)
         # Damage, or a card that cannot be sent as JSON, must show now and not at the first request.
         _ = model.histories, orjson.dumps(model.card)
         model.warm_up()
@@ -237,7 +237,6 @@ class Service:
                 "items": len(served.catalogue.items),
                 "titles": bool(served.catalogue.titles),
                 "inputs": signatures,
-                "exact": served.model.approximate is None,
                 "card": served.model.card,
                 "users": len(served.model.histories.users) if served.model.histories else 0,
                 "max_history": self._settings.max_history,

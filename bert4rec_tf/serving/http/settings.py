@@ -4,7 +4,6 @@ import dataclasses
 from dataclasses import dataclass
 
 from bert4rec_tf.config.settings import Settings, setting
-from bert4rec_tf.export.item_index import EXACT, SEARCHES
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.serving.trust import TRUST
 
@@ -17,7 +16,6 @@ class ServerSettings(Settings):
         metadata={"help": "folder of a SavedModel, a work directory that has one, or numbered folders of versions"}
     )
     trust_model: bool = setting(False, TRUST)
-    search: str = setting(EXACT, "how the best items are found", choices=SEARCHES)
     name: str = setting("bert4rec", "name of the model in the URLs")
     host: str = setting("127.0.0.1", "address to listen on; 0.0.0.0 for all addresses of this machine")
     allowed_hosts: str = setting(

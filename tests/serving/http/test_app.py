@@ -293,7 +293,7 @@ def test_the_page_finds_items_by_id_and_title_and_shows_their_tags(client):
         {"id": "x", "title": "", "tags": []},
     ]
     about = client.get("/page/model").json
-    assert about["items"] == len(ITEMS) and about["inputs"]["recommend"]["k"] is False and about["exact"]
+    assert about["items"] == len(ITEMS) and about["inputs"]["recommend"]["k"] is False
     assert about["card"] == MODEL_CARD and about["users"] == 0 and about["max_rows"] == 20
 
 

@@ -315,17 +315,6 @@ def test_titles_of_many_long_ids_are_shown(browser, tmp_path):
         sync_api.expect(page.locator("#recommendations .name")).to_have_text(expected)
 
 
-def test_an_approximate_search_has_no_slider(browser, corrected):
-    with opened(browser, corrected) as page:
-        about = page.request.get(page.url.replace("#empty", "page/model")).json()
-        page.route("**/page/model", lambda route: route.fulfill(json={**about, "exact": False}))
-        page.reload()
-        sync_api.expect(page.locator("#popularity-field")).to_be_hidden()
-        with page.expect_request("**:predict") as asked:
-            visit(page, "q")
-        assert "popularity_correction" not in asked.value.post_data_json["inputs"]
-
-
 def test_a_model_without_such_an_input_has_no_slider(page):
     sync_api.expect(page.locator("#popularity-field")).to_be_hidden()
 

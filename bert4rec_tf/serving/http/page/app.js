@@ -288,9 +288,8 @@ async function readAddress() {
 
 // Recommendations
 
-/** An index ranks by the export's own correction alone. */
 function hasSlider() {
-  return model.exact && offers("k") && offers(POPULARITY);
+  return offers("k") && offers(POPULARITY);
 }
 
 /** Whether popular items are lowered, so that the scores are no longer probabilities. */
