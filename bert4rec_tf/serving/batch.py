@@ -90,11 +90,9 @@ def recommend_file(
         The counts of users and ids, finished parts included.
 
     Raises:
-        UserError: if a file cannot be read or written, a line is not CSV, the target has another ending, or the model
-            cannot do what the choices ask.
+        UserError: if a file cannot be read or written, a line is not CSV, or the target has another ending.
     """
     check_target(target)
-    model.check(choices)
     job = {
         "source": users.checksum,
         "model": _checksum_of_folder(model.local_folder),

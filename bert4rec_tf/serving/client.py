@@ -18,9 +18,6 @@ from bert4rec_tf.foundation.lines import Lines, encoded
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.serving.signatures import LoadedModel, ModelError
 
-INPUTS = {"histories", "k", "exclude_seen", "exclude", "candidates"}
-OUTPUTS = {"items", "scores", "unknown"}
-
 
 @dataclass(frozen=True)
 class Choices:
@@ -99,20 +96,15 @@ class SavedRecommender:
         self.folder, self.trusted = (folder := model_folder(folder)), trusted
         self._model = LoadedModel(folder, trusted)
         self.local_folder, self.card = self._model.folder, self._model.card
-        signature = self._model.signatures.get("recommend")
-        if signature is None or not set(signature.inputs) >= INPUTS or set(signature.outputs) != OUTPUTS:
-            raise UserError(f"{folder}: its SavedModel has no signature `recommend` like this project's exports")
-        self.needs_users = "users" in signature.inputs
+        self.needs_users = self._model.needs_users
 
     @property
     def items(self) -> Lines:
-        """The raw ids of all items. Raises UserError if the model has no list of them."""
-        if self._model.items is None:
-            raise UserError(f"{self.folder}: has no list of its items")
+        """The raw ids of all items."""
         return self._model.items
 
     def knows_item(self, item: str) -> bool:
-        return self._model.items is not None and item in self._model.items
+        return item in self._model.items
 
     def knows_user(self, user: str) -> bool:
         return self._model.histories is not None and user in self._model.histories
@@ -131,23 +123,15 @@ class SavedRecommender:
     def warn_of_unknown(self, choices: Choices) -> None:
         """Warns of ids to leave out or to rank that are no items of the model."""
         for name in ("exclude", "candidates"):
-            ids, items = getattr(choices, name), self._model.items
-            if items is not None and (unknown := len(ids) - items.contained(ids).sum()):
+            ids = getattr(choices, name)
+            if unknown := len(ids) - self._model.items.contained(ids).sum():
                 warn(f"{unknown} of the {len(ids)} items in `{name}` are unknown and were skipped")
-
-    def check(self, choices: Choices) -> None:
-        """Raises UserError if the choices ask for what an older export cannot do."""
-        known = self._model.signatures["recommend"].inputs
-        if choices.popularity_correction is not None and "popularity_correction" not in known:
-            raise UserError(f"{self.folder}: is an older export without `popularity_correction`; export it again")
 
     def recommend(self, histories: Sequence[Sequence[str]], users: Sequence[str], choices: Choices) -> Recommendations:
         """Recommends to raw histories, oldest item first. `users` only matters if the model has user embeddings.
 
-        Raises:
-            UserError: if the model cannot compute the result, because memory runs out or it is an older export.
+        Raises UserError if the model cannot compute the result, because memory runs out.
         """
-        self.check(choices)
         inputs = {**self._whom(histories, users), **choices.arrays()}
         return _recommendations(self._call("recommend", inputs))
 
@@ -182,9 +166,7 @@ class SavedRecommender:
 
     def _call(self, signature: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         if signature not in self._model.signatures:
-            raise UserError(
-                f"{self.folder}: has no signature `{signature}`: its model cannot do that, or it is an older export"
-            )
+            raise UserError(f"{self.folder}: has no signature `{signature}`: its model cannot do that")
         try:
             return self._model.call(signature, inputs)
         except ModelError as error:

@@ -1,4 +1,4 @@
-"""Loads a SavedModel, reads its signatures and calls them."""
+"""Loads an exported SavedModel, reads its signatures and calls them."""
 
 import json
 import re
@@ -23,6 +23,30 @@ from bert4rec_tf.serving.trust import check_only_computes
 
 SERVING = tf.saved_model.SERVING
 
+INPUT_TYPES = {
+    "histories": (tf.string, 2),
+    "users": (tf.string, 1),
+    "candidates": (tf.string, 2),
+    "exclude": (tf.string, 2),
+    "items": (tf.string, 1),
+    "k": (tf.int32, 0),
+    "exclude_seen": (tf.bool, 0),
+    "popularity_correction": (tf.float32, 0),
+}
+"""The type and the number of dimensions of each input of an export (`export.functions`)."""
+
+LISTS, SCORES, VECTORS = {"items", "scores", "unknown"}, {"scores", "unknown"}, {"vectors", "unknown"}
+OF_HISTORIES = {
+    "serving_default": ({"histories"}, LISTS),
+    "recommend": ({"histories", "k", "exclude_seen", "exclude", "candidates", "popularity_correction"}, LISTS),
+    "score": ({"histories", "candidates"}, SCORES),
+    "encode": ({"histories"}, VECTORS),
+}
+"""Inputs and outputs of the signatures that every export has. If users have embeddings, all four take `users` too."""
+
+OF_ITEMS = {"similar": ({"items", "k"}, LISTS), "item_vectors": ({"items"}, VECTORS)}
+"""The same of the signatures that some exports lack."""
+
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -35,33 +59,15 @@ class ModelError(Exception):
 
 
 @dataclass(frozen=True)
-class TensorInfo:
-    """One input or output of a signature.
-
-    In `shape`, None is a dimension of any size; the `shape` None is any rank. An input without a `default` is required.
-    """
-
-    dtype: tf.DType
-    shape: tuple[int | None, ...] | None
-    default: np.ndarray | None = None
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether the first dimension may have any size."""
-        return self.shape is None or (len(self.shape) > 0 and self.shape[0] is None)
-
-
-@dataclass(frozen=True)
 class Signature:
-    """A function of the model with its inputs and outputs, sorted by name."""
+    """A function of the model. `inputs`: name -> default value, sorted by name; None for an input that is required."""
 
     name: str
-    inputs: Mapping[str, TensorInfo]
-    outputs: Mapping[str, TensorInfo]
+    inputs: Mapping[str, np.ndarray | None]
 
 
 class LoadedModel:
-    """A SavedModel in memory.
+    """An exported SavedModel in memory.
 
     Args:
         folder: of the SavedModel.
@@ -70,10 +76,12 @@ class LoadedModel:
     Attributes:
         folder: the folder on this machine; a copy if the model is in a store.
         signatures: name -> signature; `description` has them in the JSON format of TensorFlow Serving.
-        card: the model card; empty if there is none.
+        card: the model card.
+        needs_users: whether histories need the users' ids beside them.
 
     Raises:
-        UserError: if there is no SavedModel, it cannot be read, or it could do more than compute.
+        UserError: if there is no SavedModel, it cannot be read, it is not one of `saved_model.export`, or it could do
+            more than compute.
     """
 
     def __init__(self, folder: Path, trusted: bool = False) -> None:
@@ -86,15 +94,16 @@ class LoadedModel:
 
     def _load(self, folder: Path, trusted: bool) -> None:
         content = _content(folder)
+        definitions = _definitions(content)
+        if not _are_of_an_export(definitions):
+            raise UserError(
+                f"{folder}: was not exported by this version of bert4rec_tf; export it again, or serve it with "
+                "TensorFlow Serving"
+            )
         if not trusted:
             check_only_computes(folder, content)
-        graphs = [graph for graph in content.meta_graphs if SERVING in graph.meta_info_def.tags]
-        if not graphs:
-            raise UserError(f"{folder / MODEL}: has no graph with the tag {SERVING!r}")
-        definitions = graphs[0].signature_def
-        self.signatures = {
-            name: _signature(name, one) for name, one in sorted(definitions.items()) if not name.startswith("__")
-        }
+        self.signatures = {name: _signature(name, one) for name, one in sorted(definitions.items())}
+        self.needs_users = "users" in self.signatures["encode"].inputs
         options = {"preserving_proto_field_name": True, "always_print_fields_with_no_presence": True}
         self.description = {name: json_format.MessageToDict(one, **options) for name, one in definitions.items()}
         self.card = _card(folder / CARD_OF_SAVED_MODEL)
@@ -106,11 +115,11 @@ class LoadedModel:
             _check_lines(folder / ASSETS / name, self.card.get(expected))
 
     @cached_property
-    def items(self) -> Lines | None:
-        """The items' raw ids, the most popular first; None without a list. Raises UserError if the list is damaged."""
+    def items(self) -> Lines:
+        """The items' raw ids, the most popular first. Raises UserError if the list is damaged."""
         path = self.folder / ASSETS / VOCABULARY
         try:
-            return Lines(path.read_bytes()) if path.is_file() else None
+            return Lines(path.read_bytes())
         except (OSError, ValueError) as error:
             raise UserError(f"{path}: cannot be read ({error})") from error
 
@@ -118,7 +127,7 @@ class LoadedModel:
     def histories(self) -> Histories | None:
         """The users' histories; None if the export holds none. Raises UserError if their file is damaged."""
         path = self.folder / HISTORIES
-        return Histories.read(path, len(self.items or ())) if path.exists() else None
+        return Histories.read(path, len(self.items)) if path.exists() else None
 
     def history_of(self, user: str) -> list[str]:
         """Returns the raw ids of a user's last items, oldest first. Raises UserError for an unknown user."""
@@ -129,15 +138,14 @@ class LoadedModel:
 
         Inputs that are not given have their default values.
         """
-        infos = self.signatures[signature].inputs
-        defaults = {name: info.default for name, info in infos.items() if info.default is not None}
-        inputs = {**defaults, **arrays}
+        known = self.signatures[signature].inputs
+        inputs = {**{name: default for name, default in known.items() if default is not None}, **arrays}
         try:
-            tensors = {name: tf.constant(array, infos[name].dtype, array.shape) for name, array in inputs.items()}
+            tensors = {name: tf.constant(array, INPUT_TYPES[name][0], array.shape) for name, array in inputs.items()}
             outputs = self._loaded.signatures[signature](**tensors)
             return {name: outputs[name].numpy() for name in sorted(outputs)}
         except tf.errors.OpError as error:
-            raise ModelError(_reason(error), isinstance(error, _CLIENT_ERRORS)) from error
+            raise ModelError(_reason(error), isinstance(error, tf.errors.InvalidArgumentError)) from error
 
     def function(self, signature: str) -> Any:
         """Returns a signature as a TensorFlow function, which takes inputs by name."""
@@ -146,20 +154,8 @@ class LoadedModel:
     def warm_up(self) -> None:
         """Calls every signature once, because TensorFlow's first call is slow."""
         for name, signature in self.signatures.items():
-            arrays = {key: _example(info) for key, info in signature.inputs.items()}
-            try:
-                self.call(name, arrays)
-            except ModelError:
-                continue  # The inputs are made up, and the model may reject them.
-
-
-_CLIENT_ERRORS = (
-    tf.errors.InvalidArgumentError,
-    tf.errors.OutOfRangeError,
-    tf.errors.NotFoundError,
-    tf.errors.FailedPreconditionError,
-    tf.errors.UnimplementedError,
-)
+            required = [one for one, default in signature.inputs.items() if default is None]
+            self.call(name, {one: np.full([1] * INPUT_TYPES[one][1], b"", object) for one in required})
 
 
 def _content(folder: Path) -> saved_model_pb2.SavedModel:
@@ -173,16 +169,37 @@ def _content(folder: Path) -> saved_model_pb2.SavedModel:
     return content
 
 
+def _definitions(content: saved_model_pb2.SavedModel) -> dict[str, Any]:
+    """Returns the signatures that can be served, by name."""
+    graphs = [graph for graph in content.meta_graphs if SERVING in graph.meta_info_def.tags]
+    return {name: one for graph in graphs[:1] for name, one in graph.signature_def.items() if not name.startswith("__")}
+
+
+def _are_of_an_export(definitions: Mapping[str, Any]) -> bool:
+    """Returns whether a model has the signatures of an export, with the same inputs and outputs."""
+    known = {**OF_HISTORIES, **OF_ITEMS}
+    if not OF_HISTORIES.keys() <= definitions.keys() <= known.keys():
+        return False
+    users = {"users"} & set(definitions["encode"].inputs)
+    for name, definition in definitions.items():
+        inputs, outputs = known[name]
+        expected = {one: INPUT_TYPES[one] for one in inputs | (users if name in OF_HISTORIES else set())}
+        found = {one: (info.dtype, tf.TensorShape(info.tensor_shape).rank) for one, info in definition.inputs.items()}
+        if found != expected or set(definition.outputs) != outputs:
+            return False
+    return True
+
+
 def _card(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
         # The server sends it as JSON in UTF-8, which can hold neither NaN nor half a letter.
         json.dumps(content, allow_nan=False, ensure_ascii=False).encode()
-    except FileNotFoundError:
-        return {}
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: must be a JSON file ({error})") from error
-    return content if isinstance(content, dict) else {}
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: must hold a JSON object")
+    return content
 
 
 def _check_lines(path: Path, expected: Any) -> None:
@@ -190,7 +207,7 @@ def _check_lines(path: Path, expected: Any) -> None:
 
     Call it after TensorFlow has read the list, so that a list cut short before that is noticed.
     """
-    if not isinstance(expected, int) or not path.is_file():
+    if not isinstance(expected, int):
         return
     content = path.read_bytes()
     lines = content.count(b"\n")
@@ -199,21 +216,8 @@ def _check_lines(path: Path, expected: Any) -> None:
 
 
 def _signature(name: str, definition: Any) -> Signature:
-    inputs = {key: _tensor_info(one, definition.defaults.get(key)) for key, one in sorted(definition.inputs.items())}
-    return Signature(name, inputs, {key: _tensor_info(one) for key, one in sorted(definition.outputs.items())})
-
-
-def _tensor_info(definition: Any, default: Any = None) -> TensorInfo:
-    shape = tf.TensorShape(definition.tensor_shape)
-    array = None if default is None else tf.make_ndarray(default)
-    return TensorInfo(tf.as_dtype(definition.dtype), None if shape.rank is None else tuple(shape.as_list()), array)
-
-
-def _example(info: TensorInfo) -> np.ndarray:
-    if info.default is not None:
-        return info.default
-    shape = [size or 1 for size in info.shape or ()]
-    return np.full(shape, b"" if info.dtype == tf.string else 1, info.dtype.as_numpy_dtype)
+    defaults = {key: tf.make_ndarray(default) for key, default in definition.defaults.items()}
+    return Signature(name, {key: defaults.get(key) for key in sorted(definition.inputs)})
 
 
 def _reason(error: Exception) -> str:

@@ -16,13 +16,11 @@ import pandas
 import pyarrow as pa
 import pyarrow.csv
 import pytest
-import tensorflow as tf
 from pyarrow import parquet
 from support.exports import AWKWARD
 
 from bert4rec_tf.commands import main
 from bert4rec_tf.data.sequences import Vocabulary
-from bert4rec_tf.export.functions import CHOICES, HISTORIES
 from bert4rec_tf.export.histories import HISTORIES as HISTORIES_FILE
 from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.export.options import ExportOptions
@@ -360,38 +358,6 @@ def test_parts_with_another_correction_are_not_taken(popular, small_parts, tmp_p
     assert list((tmp_path / ".out.csv.parts").glob("part-*"))
     recommend_file(model, source, target, client.Choices(popularity_correction=3.0))
     assert "starting again" in capsys.readouterr().err and target.read_bytes() == wanted.read_bytes()
-
-
-class Older(tf.Module):
-    """An export from before there was such an input."""
-
-    def __init__(self, newer):
-        super().__init__()
-        self.newer = newer
-
-    @tf.function(input_signature=[HISTORIES, *CHOICES[:4]])
-    def recommend(self, histories, k, exclude_seen, exclude, candidates):
-        return self.newer.recommend(histories, k, exclude_seen, exclude, candidates)
-
-
-def test_an_older_export_works_and_says_that_it_cannot_correct(command, popular, tmp_path):
-    older = Older(tf.saved_model.load(str(popular)))
-    tf.saved_model.save(older, str(tmp_path / "older"), signatures={"recommend": older.recommend})
-    source, target = write(tmp_path / "in.csv", ROWS[:3]), tmp_path / "out.csv"
-    asked = (["--history=c"], [f"--input={source}", f"--output={target}"])
-    for arguments in asked:
-        wanted = command(f"--model={popular}", *arguments, "-k", "3")
-        written = target.read_bytes() if target.exists() else None
-        # A loaded model that is saved again can restore variables wherever it is called.
-        found = command(f"--model={tmp_path / 'older'}", "--trust_model", *arguments, "-k", "3")
-        assert found == wanted and wanted[0] == 0
-        assert written is None or target.read_bytes() == written
-    for arguments in asked:
-        asked_for = ("--trust_model", *arguments, "--popularity_correction=0.3")
-        code, out, err = command(f"--model={tmp_path / 'older'}", *asked_for)
-        assert (code, out) == (2, "") and err.count("\n") == 1
-        assert "is an older export without `popularity_correction`" in err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.csv", "older", "out.csv"]
 
 
 class Killed(BaseException):

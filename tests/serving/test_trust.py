@@ -1,13 +1,11 @@
-"""Models of strangers: what could touch files or processes is not loaded unless the user says so."""
+"""Models of strangers: others than exports are not loaded, nor what could touch files unless the user says so."""
 
 import shutil
 
-import numpy as np
 import pytest
 import tensorflow as tf
 from support import models
 from support.commands import console, refused
-from support.http_server import export as export_neighbours
 from support.profiles import slow_but
 from tensorflow.core.protobuf import saved_model_pb2
 
@@ -20,6 +18,7 @@ from bert4rec_tf.serving.client import Choices, SavedRecommender
 from bert4rec_tf.serving.http.app import open_versions
 from bert4rec_tf.serving.http.settings import ServerSettings
 from bert4rec_tf.serving.signatures import LoadedModel
+from bert4rec_tf.serving.trust import check_only_computes
 
 TEXT = tf.TensorSpec([], tf.string)
 
@@ -77,20 +76,23 @@ ACTS = {
 @pytest.mark.parametrize("op", ACTS)
 def test_an_op_that_does_more_than_compute_is_named(op, tmp_path):
     folder = stranger(tmp_path / "model", ACTS[op])
+    content = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
     with pytest.raises(UserError, match=f"model: could do more than compute: it has the op {op}. If .* --trust_model"):
-        LoadedModel(folder)
-
-
-def test_a_trusted_model_acts(tmp_path):
-    model = LoadedModel(stranger(tmp_path / "model", wrote), trusted=True)
-    model.call("serving_default", {"path": np.array(str(tmp_path / "written"), object)})
-    assert (tmp_path / "written").read_text() == "content"
+        check_only_computes(folder, content)
 
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory):
     folder = tmp_path_factory.mktemp("own") / "model"
     export(models.make("pop"), models.SEQUENCES.vocabulary, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def similar(tmp_path_factory):
+    """An export that also compares items."""
+    folder = tmp_path_factory.mktemp("similar") / "model"
+    export(models.make("item_cooccurrence"), models.SEQUENCES.vocabulary, folder)
     return folder
 
 
@@ -166,26 +168,71 @@ def test_exports_of_every_model_only_compute(name, tmp_path):
     assert LoadedModel(tmp_path / "model").signatures
 
 
-def test_the_commands_and_python_refuse_it_in_one_line(tmp_path):
-    folder = stranger(tmp_path / "model", wrote)
+def add_writing(folder):
+    """Adds a function that writes a file. No signature calls it."""
+    function = tf.function(wrote, input_signature=[TEXT]).get_concrete_function().function_def
+    changed(folder, lambda content: content.meta_graphs[0].graph_def.library.function.append(function))
+
+
+def test_the_commands_and_python_refuse_it_in_one_line(own, tmp_path):
+    folder = shutil.copytree(own, tmp_path / "model")
+    add_writing(folder)
     for command, *arguments in (["recommend", "--history=a"], ["similar", "--item=a"], ["serve", "--port=0"]):
         told = refused(console(command, f"--model={folder}", *arguments, cwd=tmp_path))
         assert "it has the op WriteFile" in told
-    for command, *arguments in (["recommend", "--history=a"], ["similar", "--item=a"]):
-        told = refused(console(command, f"--model={folder}", "--trust_model", *arguments, cwd=tmp_path))
-        assert "has no signature `recommend`" in told
     with pytest.raises(UserError, match="it has the op WriteFile"):
         b4r.open(folder)
-    with pytest.raises(UserError, match="has no signature `recommend`"):
+
+
+FOREIGN = "model: was not exported by this version of bert4rec_tf; export it again, or serve it with TensorFlow Serving"
+
+
+def test_the_commands_and_python_refuse_a_model_that_is_no_export_in_one_line(tmp_path):
+    folder = stranger(tmp_path / "model", lambda path: {"x": path})
+    for command, *arguments in (["recommend", "--history=a"], ["similar", "--item=a"], ["serve", "--port=0"]):
+        for trust in ([], ["--trust_model"]):
+            assert FOREIGN in refused(console(command, f"--model={folder}", *trust, *arguments, cwd=tmp_path))
+    with pytest.raises(UserError, match=FOREIGN):
         b4r.open(folder, trust_model=True)
+
+
+def signature_of(content, name):
+    return content.meta_graphs[0].signature_def[name]
+
+
+NOT_OURS = {
+    "a signature more": lambda content: signature_of(content, "classify").CopyFrom(signature_of(content, "encode")),
+    "a signature less": lambda content: content.meta_graphs[0].signature_def.pop("score"),
+    "an input more": lambda content: (
+        signature_of(content, "encode").inputs["k"].CopyFrom(signature_of(content, "recommend").inputs["k"])
+    ),
+    "an input less": lambda content: signature_of(content, "recommend").inputs.pop("popularity_correction"),
+    "users for one signature": lambda content: (
+        signature_of(content, "encode").inputs["users"].CopyFrom(signature_of(content, "similar").inputs["items"])
+    ),
+    "another type": lambda content: setattr(signature_of(content, "recommend").inputs["k"], "dtype", 9),
+    "another rank": lambda content: signature_of(content, "encode").inputs["histories"].tensor_shape.dim.pop(),
+    "any rank": lambda content: (
+        signature_of(content, "encode").inputs["histories"].tensor_shape.CopyFrom(tf.TensorShape(None).as_proto())
+    ),
+    "no type": lambda content: setattr(signature_of(content, "recommend").inputs["k"], "dtype", 0),
+    "another output": lambda content: signature_of(content, "score").outputs.pop("unknown"),
+    "no graph to serve": lambda content: content.meta_graphs[0].meta_info_def.tags.remove("serve"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_OURS)
+def test_a_model_with_other_signatures_than_an_export_is_refused(similar, name, tmp_path):
+    folder = shutil.copytree(similar, tmp_path / "model")
+    changed(folder, NOT_OURS[name])
+    with pytest.raises(UserError, match=FOREIGN):
+        LoadedModel(folder)
 
 
 def test_a_trusted_model_is_trusted_elsewhere_too(own, tmp_path, monkeypatch):
     """A process of a cluster loads the model by itself."""
-
-    never_called = tf.function(wrote, input_signature=[TEXT]).get_concrete_function().function_def
     shutil.copytree(own, tmp_path / "model")
-    changed(tmp_path / "model", lambda content: content.meta_graphs[0].graph_def.library.function.append(never_called))
+    add_writing(tmp_path / "model")
     with pytest.raises(UserError, match="it has the op WriteFile"):
         SavedRecommender(tmp_path / "model")
     for number in ("intra", "inter"):  # this process computes already
@@ -197,9 +244,10 @@ def test_a_trusted_model_is_trusted_elsewhere_too(own, tmp_path, monkeypatch):
     assert len((tmp_path / "out.csv").read_text().splitlines()) == 3
 
 
-def test_a_served_version_of_a_stranger_is_passed_over(tmp_path, capsys):
-    export_neighbours(tmp_path / "models" / "1")
-    stranger(tmp_path / "models" / "2", wrote)
+def test_a_served_version_of_a_stranger_is_passed_over(own, tmp_path, capsys):
+    for version in "12":
+        shutil.copytree(own, tmp_path / "models" / version)
+    add_writing(tmp_path / "models" / "2")
     assert open_versions(ServerSettings(model=str(tmp_path / "models"))).current.version == 1
     told = capsys.readouterr().err
     assert told.count("warning:") == 1 and "version 2 cannot be served" in told and "WriteFile" in told

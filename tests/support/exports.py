@@ -48,7 +48,7 @@ class Fixed(Recommender):
 
     def score_vectors(self, vectors, candidates=None):
         scores = self.table.value[None, :] + tf.cast(vectors, self.table.dtype)
-        return scores if candidates is None else tf.gather(scores, candidates - 1, batch_dims=1)
+        return scores if candidates is None else tf.gather(scores, tf.maximum(candidates - 1, 0), batch_dims=1)
 
 
 def transformer(**changes):

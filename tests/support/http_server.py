@@ -1,4 +1,4 @@
-"""A small model with every kind of signature, its plain-Python oracle, and a server in a thread of the test process."""
+"""A small exported model, its plain-Python oracle, and a server in a thread of the test process."""
 
 import asyncio
 import contextlib
@@ -12,112 +12,72 @@ from types import SimpleNamespace
 import numpy as np
 import tensorflow as tf
 
+from bert4rec_tf.config.model_settings import PopSettings
+from bert4rec_tf.data.sequences import Vocabulary
+from bert4rec_tf.export import saved_model
 from bert4rec_tf.export.layout import CARD_OF_SAVED_MODEL
+from bert4rec_tf.export.options import ExportOptions
+from bert4rec_tf.models.recommender import Recommender, last_items
 from bert4rec_tf.serving.http.app import Served, Service
 from bert4rec_tf.serving.http.catalogue import Catalogue
 from bert4rec_tf.serving.http.server import listening, run
 from bert4rec_tf.serving.http.settings import ServerSettings
-from bert4rec_tf.serving.signatures import Signature, TensorInfo
+from bert4rec_tf.serving.signatures import Signature
 
 ITEMS = ["a", "two words", "Ünïcödé", "日本語", "🎬", '<b onclick="alert(1)">', "'; --", *(f"i{n}" for n in range(23))]
 NUMBER = {item: row for row, item in enumerate(ITEMS)}
+COUNTS = np.arange(len(ITEMS), 0, -1)
 K = 5
-MODEL_CARD = {"items": len(ITEMS), "scores": "log-probabilities", "model": "Neighbours", "data": {"name": "letters"}}
-NONE = np.array([[b""]], object)
+CARD = {"data": {"name": "letters"}}
 
 
 def log_probabilities(history, shift):
-    """What the model below gives for a history: the item `shift` after the last known one is likeliest."""
+    """What the model below gives for a history: the item `shift` after the last known one is likeliest.
+
+    Without a known item these are the items' shares of all actions.
+    """
     known = [NUMBER[item] for item in history if item in NUMBER]
-    wanted = (known[-1] if known else 0) + shift
-    logits = [-abs(row - wanted) / 3 for row in range(len(ITEMS))]
+    if not known:
+        return np.log(COUNTS / COUNTS.sum()).tolist()
+    logits = [-abs(row - known[-1] - shift) / 3 for row in range(len(ITEMS))]
     total = math.log(sum(math.exp(logit) for logit in logits))
     return [logit - total for logit in logits]
 
 
-def best(history, shift=1, k=K, hidden=(), only=ITEMS):
+def best(history, shift=1, k=K, exclude=(), keep_seen=False):
     """The k best items with their scores, and how many ids are unknown."""
     scores = log_probabilities(history, shift)
-    left = [item for item in only if item in NUMBER and item not in hidden]
+    left = [item for item in ITEMS if item not in exclude and (keep_seen or item not in history)]
     ordered = sorted(left, key=lambda item: (-scores[NUMBER[item]], NUMBER[item]))[:k]
     unknown = sum(item != "" and item not in NUMBER for item in history)
     return ordered, [scores[NUMBER[item]] for item in ordered], unknown
 
 
-TEXTS = tf.TensorSpec([None, None], tf.string)
+class Neighbours(Recommender):
+    settings_type = PopSettings
+    scores_are_logits = True
 
+    def __init__(self, shift):
+        super().__init__(len(ITEMS))
+        self.shift = self.add_weight(shape=(), autocast=False)
+        self.shift.assign(shift)
 
-class Neighbours(tf.Module):
-    """Signatures of every kind: with scalars, defaults, inputs of one row for all, a single output, a binary one."""
+    def user_vectors(self, batch):
+        return tf.cast(last_items(batch, 1) - 1, tf.float32) + self.shift
 
-    def __init__(self, vocabulary, shift):
-        super().__init__()
-        asset = tf.saved_model.Asset(str(vocabulary))
-        whole, number = tf.lookup.TextFileIndex.WHOLE_LINE, tf.lookup.TextFileIndex.LINE_NUMBER
-        to_number = tf.lookup.TextFileInitializer(asset, tf.string, whole, tf.int64, number)
-        to_name = tf.lookup.TextFileInitializer(asset, tf.int64, number, tf.string, whole)
-        self.numbers = tf.lookup.StaticHashTable(to_number, -1)
-        self.names = tf.lookup.StaticHashTable(to_name, "")
-        self.shift = tf.Variable(float(shift), trainable=False)
-
-    def _scores(self, histories):
-        numbers = self.numbers.lookup(histories)
-        columns = tf.range(tf.shape(histories)[1])[None, :]
-        last = tf.reduce_max(tf.where(numbers >= 0, columns, -1), axis=1)
-        padded = tf.pad(numbers, [[0, 0], [0, 1]])
-        newest = tf.where(last >= 0, tf.gather(padded, tf.maximum(last, 0), batch_dims=1), 0)
-        wanted = tf.cast(newest, tf.float32) + self.shift
-        rows = tf.range(len(ITEMS), dtype=tf.float32)
-        unknown = tf.reduce_sum(tf.cast((numbers < 0) & (histories != ""), tf.int32), axis=1)
-        return tf.nn.log_softmax(-tf.abs(rows[None, :] - wanted[:, None]) / 3), unknown
-
-    def _best(self, scores, k):
-        found, columns = tf.math.top_k(scores, k)
-        names = self.names.lookup(tf.where(found > -np.inf, tf.cast(columns, tf.int64), -1))
-        return {"items": names, "scores": found}
-
-    @tf.function(input_signature=[TEXTS])
-    def serving_default(self, histories):
-        scores, unknown = self._scores(histories)
-        return {**self._best(scores, K), "unknown": unknown}
-
-    @tf.function(input_signature=[TEXTS, tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.bool), TEXTS])
-    def recommend(self, histories, k=tf.constant(K), exclude_seen=tf.constant(True), exclude=tf.constant(NONE)):  # noqa: B008
-        with tf.control_dependencies([tf.debugging.assert_positive(k, message="`k` must be at least 1")]):
-            k = tf.minimum(k, len(ITEMS))
-        scores, unknown = self._scores(histories)
-        batch = tf.shape(histories)[0]
-        exclude = tf.broadcast_to(exclude, [batch, tf.shape(exclude)[1]])
-        hidden = tf.concat([exclude, tf.where(exclude_seen, histories, "")], axis=1)
-        is_hidden = tf.reduce_any(
-            self.numbers.lookup(hidden)[:, :, None] == tf.range(len(ITEMS), dtype=tf.int64), axis=1
-        )
-        scores = tf.where(is_hidden, -np.inf, scores)
-        return {**self._best(scores, k), "unknown": unknown}
-
-    @tf.function(input_signature=[TEXTS, TEXTS])
-    def score(self, histories, candidates):
-        numbers = self.numbers.lookup(candidates)
-        scores = tf.gather(self._scores(histories)[0], tf.maximum(numbers, 0), batch_dims=1)
-        return {"scores": tf.where(numbers >= 0, scores, np.nan)}
-
-    @tf.function(input_signature=[TEXTS, tf.TensorSpec([None], tf.float32), tf.TensorSpec([None, 2], tf.int64)])
-    def mixed(self, histories, weights, pairs):
-        texts = tf.strings.reduce_join(histories, 1)
-        return {"text_bytes": texts, "doubled": 2 * weights, "sums": tf.reduce_sum(pairs, 1), "one": tf.constant(7)}
+    def score_vectors(self, vectors, candidates=None):
+        rows = tf.range(len(ITEMS))[None, :] if candidates is None else candidates - 1
+        return -tf.abs(tf.cast(rows, tf.float32) - vectors) / 3
 
 
 def export(folder, shift=1):
     """Writes the SavedModel to a folder."""
-    vocabulary = folder.parent / "vocabulary.txt"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    vocabulary.write_text("".join(f"{item}\n" for item in ITEMS), encoding="utf-8", newline="\n")
-    model = Neighbours(vocabulary, shift)
-    names = ("serving_default", "recommend", "score", "mixed")
-    tf.saved_model.save(model, str(folder), signatures={name: getattr(model, name) for name in names})
-    card = folder / CARD_OF_SAVED_MODEL
-    card.parent.mkdir()
-    card.write_text(json.dumps(MODEL_CARD))
+    vocabulary = Vocabulary(np.array(ITEMS, object), COUNTS)
+    saved_model.export(Neighbours(shift), vocabulary, folder, ExportOptions(K), card=CARD)
+
+
+def card_of(folder):
+    return json.loads((folder / CARD_OF_SAVED_MODEL).read_text())
 
 
 def export_two(folder):
@@ -137,14 +97,11 @@ class Fake:
     """A model that a test decides itself: `function` gets the arrays and returns the outputs."""
 
     description: dict = {}  # noqa: RUF012
-    items = histories = None
+    items, histories = ITEMS, None
     card: dict = {}  # noqa: RUF012
 
     def __init__(self, function):
-        text = TensorInfo(tf.string, (None, None))
-        outputs = {name: TensorInfo(tf.string, None) for name in ("items", "texts", "wide", "x")}
-        outputs["one"] = TensorInfo(tf.int32, (3,))
-        self.signatures = {"serving_default": Signature("serving_default", {"histories": text}, outputs)}
+        self.signatures = {"serving_default": Signature("serving_default", {"histories": None})}
         self._function = function
 
     def call(self, signature, arrays):

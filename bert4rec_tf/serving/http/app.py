@@ -70,8 +70,7 @@ def open_versions(settings: ServerSettings) -> Versions:
         # Damage, or a card that cannot be sent as JSON, must show now and not at the first request.
         _ = model.histories, orjson.dumps(model.card)
         model.warm_up()
-        items = list(titles) if model.items is None else model.items
-        return Served(number, model, Catalogue(items, titles, tags))
+        return Served(number, model, Catalogue(model.items, titles, tags))
 
     return Versions(model_folder(expanded_path(settings.model)), load)
 
@@ -193,7 +192,7 @@ class Service:
             call, by_rows = await self._in_thread_if_large(size, predict.parse, body, served.model, self._settings)
             outputs = await self._batcher.submit(call)
             size = sum(array.size for array in outputs.values())
-            return await self._in_thread_if_large(size, lambda: _json(predict.answer(call, by_rows, outputs)))
+            return await self._in_thread_if_large(size, lambda: _json(predict.answer(by_rows, outputs)))
 
     async def _in_thread_if_large(self, size: int, function: Callable[..., Any], *arguments: Any) -> Any:
         if size < THREAD_SIZE:
@@ -226,17 +225,14 @@ class Service:
     async def about(self, request: web.Request) -> web.Response:
         """Answers what the page needs to know about the model."""
         served = self._versions.current
-        signatures = {
-            name: {key: info.default is None for key, info in one.inputs.items()}
-            for name, one in served.model.signatures.items()
-        }
         return _json(
             {
                 "name": self._settings.name,
                 "version": str(served.version),
                 "items": len(served.catalogue.items),
                 "titles": bool(served.catalogue.titles),
-                "inputs": signatures,
+                "signatures": list(served.model.signatures),
+                "needs_users": served.model.needs_users,
                 "card": served.model.card,
                 "users": len(served.model.histories.users) if served.model.histories else 0,
                 "max_history": self._settings.max_history,

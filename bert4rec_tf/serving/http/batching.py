@@ -25,10 +25,7 @@ class Overloaded(Exception):
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a model, for one request.
-
-    `rows` is 0 if no input has rows; such a call cannot join others. `shared`: inputs that are the same for all rows.
-    """
+    """A call of a model, for one request. `shared`: inputs that are the same for all rows."""
 
     model: LoadedModel
     signature: str
@@ -42,7 +39,7 @@ class Call:
         arrays = sorted(self.arrays.items())
         common = tuple((name, one.shape, *one.ravel().tolist()) for name, one in arrays if name in self.shared)
         shapes = tuple((name, one.shape[1:]) for name, one in arrays if name not in self.shared and name != PADDED)
-        return (id(self.model), self.signature, common, shapes, *([] if self.rows else [id(self)]))
+        return (id(self.model), self.signature, common, shapes)
 
     def pieces(self, max_rows: int) -> list["Call"]:
         """Splits the call into calls of at most `max_rows` rows, in order."""
@@ -73,34 +70,10 @@ def _equally_wide(arrays: list[np.ndarray]) -> list[np.ndarray]:
     return [np.pad(array, [(0, 0), (0, width - array.shape[1])], constant_values=nothing) for array in arrays]
 
 
-def _with_rows(outputs: Outputs, call: Call, rows: int) -> Outputs:
-    """Returns the outputs that have rows. Raises ModelError if one does not have `rows` rows."""
-    infos = call.model.signatures[call.signature].outputs
-    found = {name: array for name, array in outputs.items() if infos[name].has_rows}
-    if any(array.shape[:1] != (rows,) for array in found.values()):
-        message = "it does not return one row for each row of its inputs: send fewer rows per request"
-        raise ModelError(message, is_client_error=True)
-    return found
-
-
 def _split(outputs: Outputs, calls: Sequence[Call]) -> list[Outputs]:
-    """Splits the outputs of a joined call. Each call gets its rows, and outputs without rows as they are."""
-    if len(calls) == 1:
-        return [outputs]
+    """Splits the outputs of a joined call. Each call gets its rows."""
     ends = np.cumsum([call.rows for call in calls]).tolist()
-    found = _with_rows(outputs, calls[0], ends[-1])
-    return [
-        {**outputs, **{name: array[end - call.rows : end] for name, array in found.items()}}
-        for call, end in zip(calls, ends)
-    ]
-
-
-def _joined(parts: Sequence[Outputs], pieces: Sequence[Call]) -> Outputs:
-    """Joins the outputs of a call's pieces."""
-    if len(parts) == 1:
-        return parts[0]
-    found = [_with_rows(part, piece, piece.rows) for part, piece in zip(parts, pieces)]
-    return {**parts[0], **{name: np.concatenate([one[name] for one in found]) for name in found[0]}}
+    return [{name: array[end - call.rows : end] for name, array in outputs.items()} for call, end in zip(calls, ends)]
 
 
 def compute(calls: Sequence[Call]) -> list[Outputs | Exception]:
@@ -163,7 +136,8 @@ class Batcher:
             self._rows += piece.rows
         self._arrived.set()
         try:
-            return _joined(await asyncio.gather(*answers), pieces)
+            parts = await asyncio.gather(*answers)
+            return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         finally:
             for answer in answers:
                 answer.cancel()

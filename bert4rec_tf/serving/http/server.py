@@ -4,11 +4,10 @@ import asyncio
 import contextlib
 import errno
 import logging
-import os
 import signal
 import socket
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import Any
 
 from aiohttp import web
 
@@ -23,8 +22,6 @@ DRAIN_SECONDS = 1.0
 
 FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 """The system's errors when it has no room for another connection."""
-
-TURNED_AWAY = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\nRetry-After: 1\r\n\r\n"
 
 
 def serve(settings: ServerSettings) -> None:
@@ -68,8 +65,7 @@ async def run(
         service.application(), access_log=None, handler_cancellation=True, shutdown_timeout=shutdown_seconds
     )
     await runner.setup()
-    full = FullServer(listener)
-    asyncio.get_running_loop().set_exception_handler(full)
+    asyncio.get_running_loop().set_exception_handler(make_exception_handler(listener))
     try:
         site = web.SockSite(runner, listener, backlog=1_024)
         await site.start()
@@ -82,48 +78,28 @@ async def run(
                 while runner.server.connections:
                     await asyncio.sleep(0.01)
     finally:
-        full.close()
         await runner.cleanup()
 
 
-class FullServer:
-    """An exception handler of the event loop that turns callers away while the system has no room for connections.
+def make_exception_handler(listener: socket.socket) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
+    """Returns an exception handler that reports a lack of room for connections in one line, once a minute.
 
-    The callers get 503, or only a closed connection. It warns at most once a minute.
+    New callers then wait, and asyncio accepts them as soon as there is room; it looks once a second.
     """
+    silent_until = 0.0
 
-    def __init__(self, listener: socket.socket) -> None:
-        self._listener = listener
-        self._silent_until = 0.0
-        self._spare = self._open()
-
-    def _open(self) -> BinaryIO | None:
-        """Returns an open file, to close when a connection needs its descriptor; None if none is free."""
-        with contextlib.suppress(OSError):
-            return open(os.devnull, "rb")
-
-    def close(self) -> None:
-        if self._spare is not None:
-            self._spare.close()
-
-    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        nonlocal silent_until
         error = context.get("exception")
-        if isinstance(error, ValueError) and self._listener.fileno() < 0:
+        if isinstance(error, ValueError) and listener.fileno() < 0:
             return  # The loop wanted to accept again after the server had stopped.
         if not (isinstance(error, OSError) and error.errno in FULL):
             loop.default_exception_handler(context)
-            return
-        if loop.time() >= self._silent_until:
-            self._silent_until = loop.time() + 60
-            warn(f"new callers are turned away ({error.strerror}); raise the limit of open files with ulimit -n")
-        self.close()
-        with contextlib.suppress(OSError):  # raised when nobody waits any more
-            while True:
-                connection, _ = self._listener.accept()
-                with connection, contextlib.suppress(OSError):
-                    connection.setblocking(False)
-                    connection.send(TURNED_AWAY)
-        self._spare = self._open()
+        elif loop.time() >= silent_until:
+            silent_until = loop.time() + 60
+            warn(f"new callers have to wait ({error.strerror}); raise the limit of open files with ulimit -n")
+
+    return handle
 
 
 def listening(settings: ServerSettings) -> socket.socket:

@@ -21,7 +21,7 @@ def joined_texts(arrays):
     if (arrays["histories"] == b"BAD").any():
         raise ModelError("bad", is_client_error=True)
     rows = np.array([b"|".join(one for one in row if one) for row in arrays["histories"]], object)
-    return {"texts": rows, "wide": np.tile(rows[:, None], [1, int(arrays.get("k", 2))]), "one": np.array([3, 4, 5])}
+    return {"texts": rows, "wide": np.tile(rows[:, None], [1, int(arrays.get("k", 2))])}
 
 
 def array(rows):
@@ -44,7 +44,6 @@ def check(outputs, rows, k=2):
     expected = ["|".join(row).encode() for row in rows]
     assert outputs["texts"].tolist() == expected
     assert outputs["wide"].tolist() == [[text] * k for text in expected]
-    assert outputs["one"].tolist() == [3, 4, 5]
 
 
 class Counting(Batcher):
@@ -123,21 +122,6 @@ def test_a_defect_reaches_everybody_in_the_batch_and_the_next_one_is_computed():
     outcomes, _ = together([call_of([["a"]], model=model), call_of([["a"]])])
     assert isinstance(outcomes[0], KeyError)
     check(outcomes[1], [["a"]])
-
-
-def test_outputs_that_are_not_by_rows_are_never_shared_out():
-    model = Fake(lambda arrays: {"x": np.arange(5)})
-    outcomes, batches = together([call_of([["a"]] * rows, model=model) for rows in (2, 3, 1)])
-    assert batches == 1 and [outputs["x"].tolist() for outputs in outcomes] == [[0, 1, 2, 3, 4]] * 3
-    (outcome,), _ = together([call_of([["a"]] * 20, model=model)])
-    assert isinstance(outcome, ModelError) and "send fewer rows" in str(outcome)
-
-
-def test_a_call_without_rows_is_computed_alone():
-    model = Fake(lambda arrays: {"x": arrays["x"] + 1})
-    calls = [Call(model, "f", {"x": np.array([1, 2])}, 0, frozenset({"x"})) for _ in range(3)]
-    outcomes, batches = together(calls)
-    assert batches == 3 and [outputs["x"].tolist() for outputs in outcomes] == [[2, 3]] * 3
 
 
 class Gate:

@@ -86,7 +86,7 @@ def visit(page, *history):
 
 def wait_for_recommendations(page, history, k=10, keep_seen=False):
     """Waits until what the oracle gives is shown, and checks the probabilities."""
-    items, scores, _ = best(history, k=k, hidden=() if keep_seen else history)
+    items, scores, _ = best(history, k=k, keep_seen=keep_seen)
     names = page.locator("#recommendations .name")
     sync_api.expect(names).to_have_count(len(items))
     for place, item in enumerate(items):
@@ -206,17 +206,19 @@ def test_a_history_that_is_full_and_a_list_without_anything_are_told(page):
     sync_api.expect(page.locator("#state")).to_have_text("A history has at most 5 items.")
     assert page.locator("#history li").count() == 5
     page.route(
-        "**/*:predict", lambda route: route.fulfill(status=200, json={"outputs": {"items": [[]], "scores": [[]]}})
+        "**/*:predict",
+        lambda route: route.fulfill(status=200, json={"outputs": {"items": [[]], "scores": [[]], "unknown": [0]}}),
     )
     page.get_by_role("button", name="Clear").click()
     sync_api.expect(page.locator("#measure")).to_have_text("No items left to recommend.")
 
 
 def test_a_model_that_knows_users_is_asked_for_one(page, server):
-    inputs = {"serving_default": {"histories": True, "users": True}}
-    about = {"name": "bert4rec", "version": "2", "items": 0, "titles": False, "inputs": inputs}
-    about["card"] = {"scores": "the model's own"}
-    page.route("**/page/model", lambda route: route.fulfill(json={**about, "max_history": 9}))
+    about = {"name": "bert4rec", "version": "2", "items": 1, "titles": False, "max_history": 9, "needs_users": True}
+    about |= {"signatures": ["recommend", "score"], "card": {"model": "BprMf", "scores": "the model's own"}}
+    page.route("**/page/model", lambda route: route.fulfill(json=about))
+    items = [{"id": "anything", "title": "", "tags": []}]
+    page.route("**/page/items?*", lambda route: route.fulfill(json={"items": items}))
     found = {"outputs": {"items": [["x", "y", ""]], "scores": [[2.5, -1, "-Infinity"]], "unknown": [1]}}
     asked = []
     page.route("**/*:predict", lambda route: (asked.append(route.request.post_data_json), route.fulfill(json=found)))
@@ -228,10 +230,10 @@ def test_a_model_that_knows_users_is_asked_for_one(page, server):
     page.keyboard.press("Enter")
     sync_api.expect(page.locator("#history li")).to_have_count(1)
     sync_api.expect(page.locator("#state")).to_have_text(re.compile("does not know 1 of the items"))
-    assert asked[-1] == {
-        "signature_name": "serving_default",
-        "inputs": {"histories": [["anything"]], "users": ["u7"]},
-    }
+    choices = {"k": 10, "exclude_seen": True, "popularity_correction": 0}
+    expected = {"histories": [["anything"]], "users": ["u7"], **choices}
+    assert asked[-1] == {"signature_name": "recommend", "inputs": expected}
+    assert {one["signature_name"] for one in asked} == {"recommend"}
     assert "higher is better" in page.locator("#measure").text_content()
 
 
@@ -313,10 +315,6 @@ def test_titles_of_many_long_ids_are_shown(browser, tmp_path):
         page.select_option("#number", "50")
         expected = [f"Title {place}" for place in range(199, 149, -1)]
         sync_api.expect(page.locator("#recommendations .name")).to_have_text(expected)
-
-
-def test_a_model_without_such_an_input_has_no_slider(page):
-    sync_api.expect(page.locator("#popularity-field")).to_be_hidden()
 
 
 FILMS = {

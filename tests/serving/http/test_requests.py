@@ -13,8 +13,8 @@ from support.profiles import examples
 from bert4rec_tf.serving.http.app import open_versions
 from bert4rec_tf.serving.http.settings import ServerSettings
 
-SIGNATURES = ["serving_default", "recommend", "score", "mixed"]
-NAMES = ["histories", "candidates", "exclude", "k", "exclude_seen", "weights", "pairs", "other"]
+SIGNATURES = ["serving_default", "recommend", "score", "encode"]
+NAMES = ["histories", "candidates", "exclude", "k", "exclude_seen", "popularity_correction", "other"]
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +62,7 @@ nearly = st.fixed_dictionaries(
                     "exclude": rows | junk,
                     "k": st.integers(-3, 40) | junk,
                     "exclude_seen": st.booleans() | junk,
-                    "weights": st.lists(st.floats() | st.integers()) | junk,
-                    "pairs": st.lists(st.lists(st.integers(), min_size=2, max_size=2)) | junk,
+                    "popularity_correction": st.floats() | st.integers() | junk,
                 },
             ),
         ),
@@ -89,10 +88,8 @@ def test_any_bytes(client, body):
 @example({"signature_name": "score", "inputs": {"histories": [["a"]], "candidates": [[]]}})
 @example({"signature_name": "recommend", "inputs": {"histories": [["a"], ["i1"]], "exclude": []}})
 @example({"signature_name": "recommend", "inputs": {"histories": [["a"]], "k": 2**31 - 1}})
-@example({"signature_name": "mixed", "inputs": {"histories": [], "weights": [], "pairs": []}})
-@example(
-    {"signature_name": "mixed", "inputs": {"histories": [[]], "weights": [float("nan")], "pairs": [[0, -(2**63)]]}}
-)
+@example({"signature_name": "recommend", "inputs": {"histories": [["a"]], "popularity_correction": float("nan")}})
+@example({"signature_name": "encode", "inputs": {"histories": []}})
 def test_any_json(client, content):
     check(client.post(content))
 
@@ -122,7 +119,7 @@ HUGE = {
         "signature_name": "recommend",
     },
     "one beside many": {"instances": [["a"] * 5_000] + [[]] * 40},
-    "numbers": {"inputs": {"histories": [["a"]], "weights": [1e308] * 5_000}, "signature_name": "mixed"},
+    "numbers": {"inputs": {"histories": [["a"]], "k": [1] * 5_000}, "signature_name": "recommend"},
     "keys": {"inputs": {f"key{number}": number for number in range(2_000)}},
 }
 
@@ -134,7 +131,7 @@ def test_huge_lists_are_refused_or_computed(server, client, name):
 
 
 def test_the_largest_question_that_is_allowed_is_answered(client):
-    histories = [ITEMS * 2 for _ in range(50)]
+    histories = [ITEMS[10:] * 3 for _ in range(50)]
     found = client.predict(instances=histories)["predictions"]
     assert [row["items"] for row in found] == [best(history)[0] for history in histories]
 

@@ -5,7 +5,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from support.http_server import MODEL_CARD, Server, best, export_two
+from support.http_server import Server, best, card_of, export_two
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bert4rec_tf.foundation.errors import UserError
@@ -223,7 +223,7 @@ def test_an_op_that_this_tensorflow_lacks_is_the_version_s_failure(exported, tmp
     content = saved_model_pb2.SavedModel.FromString((newer / "saved_model.pb").read_bytes())
     for function in content.meta_graphs[0].graph_def.library.function:
         for node in function.node_def:
-            node.op = "OfTomorrow" if node.op == "LogSoftmax" else node.op
+            node.op = "OfTomorrow" if node.op == "TopKV2" else node.op
     (newer / "saved_model.pb").write_bytes(content.SerializeToString())
     versions = open_versions(ServerSettings(model=str(tmp_path / "models")))
     assert versions.current.version == 1 and states(versions) == {2: "END", 1: "AVAILABLE"}
@@ -246,14 +246,18 @@ def test_the_items_of_a_model_are_read_line_by_line(exported, tmp_path):
 def test_the_card_of_a_model_is_read(exported, tmp_path):
     folder = tmp_path / "copy"
     shutil.copytree(exported / "1", folder)
-    assert LoadedModel(folder).card == MODEL_CARD
+    assert LoadedModel(folder).card == card_of(folder)
     card = folder / "assets.extra" / "model_card.json"
     for content in ("{", '{"loss": NaN}', '{"loss": 1e999}', '{"name": "\\ud800"}', "[" * 5_000 + "]" * 5_000):
         card.write_text(content)
         with pytest.raises(UserError, match="must be a JSON file"):
             LoadedModel(folder)
+    card.write_text("[]")
+    with pytest.raises(UserError, match="must hold a JSON object"):
+        LoadedModel(folder)
     card.unlink()
-    assert LoadedModel(folder).card == {}
+    with pytest.raises(UserError, match="must be a JSON file"):
+        LoadedModel(folder)
 
 
 @pytest.mark.parametrize("content", [f'{{"seed": {2**64}}}', f'{{"deep": {"[" * 300 + "]" * 300}}}'])

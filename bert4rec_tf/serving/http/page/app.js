@@ -2,7 +2,6 @@ import { showCard } from "./card.js";
 import { byId, grouped, make } from "./dom.js";
 
 const MAX_SHOWN = 20;
-const DEFAULT = "serving_default";
 const RECOMMEND = "recommend";
 const SIMILAR = "similar";
 const SCORE = "score";
@@ -24,7 +23,7 @@ const PERCENT = new Intl.NumberFormat("en", { style: "percent", minimumSignifica
 const TIMES = new Intl.NumberFormat("en", { maximumSignificantDigits: 2 });
 const known = new Map();
 
-let model = { inputs: {}, items: 0, titles: false, users: 0, max_history: Infinity, max_rows: Infinity, card: {} };
+let model = { signatures: [], needs_users: false, items: 0, titles: false, users: 0, max_history: Infinity, max_rows: Infinity, card: {} };
 let history = [];
 let isExample = false;
 let found = [];
@@ -66,17 +65,6 @@ async function predict(signature, inputs, signal) {
   return outputs;
 }
 
-/** Whether `recommend` has this optional input. */
-function offers(name) {
-  return model.inputs[RECOMMEND]?.[name] === false;
-}
-
-/** Whether a signature has these inputs, and needs no others. */
-function takes(signature, ...names) {
-  const inputs = model.inputs[signature] ?? {};
-  return names.every((name) => name in inputs) && Object.keys(inputs).every((name) => !inputs[name] || names.includes(name));
-}
-
 function showMessage(message, bad = false) {
   byId("state").textContent = message;
   byId("state").classList.toggle("bad", bad);
@@ -110,7 +98,7 @@ function smallButton(kind, sign, words, id, onclick, disabled = false) {
 
 /** Returns the part of a row that names the item. A click on it shows similar items, if the model knows them. */
 function itemElement(id, ...children) {
-  if (!takes(SIMILAR, "items")) return make("span", { className: "item" }, ...children);
+  if (!model.signatures.includes(SIMILAR)) return make("span", { className: "item" }, ...children);
   const toggle = ({ currentTarget }) => attempt(() => toggleSimilar(id, currentTarget));
   return make("button", { type: "button", className: "item", title: "Similar items", "aria-expanded": "false", onclick: toggle }, ...children);
 }
@@ -121,8 +109,8 @@ async function toggleSimilar(id, button) {
   button.setAttribute("aria-expanded", `${opens}`);
   row.querySelector(".similar")?.remove();
   if (!opens) return;
-  const outputs = await predict(SIMILAR, { items: [id], ...("k" in model.inputs[SIMILAR] ? { k: MAX_SIMILAR } : {}) });
-  const ids = outputs.items[0].slice(0, MAX_SIMILAR).filter((one) => one !== "");
+  const outputs = await predict(SIMILAR, { items: [id], k: MAX_SIMILAR });
+  const ids = outputs.items[0].filter((one) => one !== "");
   await fetchTitles(ids);
   if (button.getAttribute("aria-expanded") === "true" && !row.querySelector(".similar")) row.append(similarElement(id, ids));
 }
@@ -170,8 +158,7 @@ async function search() {
   searching = new AbortController();
   const query = byId("query").value;
   const ids = await fetchItems({ query }, searching.signal);
-  const acceptsAnyId = model.items === 0 && query.trim() !== "";
-  found = acceptsAnyId ? [query.trim()] : ids.slice(0, MAX_SHOWN);
+  found = ids.slice(0, MAX_SHOWN);
   showFound(query);
 }
 
@@ -247,7 +234,7 @@ function showHistory() {
   list.scrollTop = list.scrollHeight;
   byId("count").textContent = isExample ? "(example)" : history.length ? `(${history.length})` : "";
   byId("clear").hidden = !history.length;
-  byId("example").hidden = history.length > 0 || !model.items;
+  byId("example").hidden = history.length > 0;
   byId("history-hint").textContent = isExample
     ? "An example. Change it, or clear it and add your own."
     : history.length ? "Oldest first." : "Without a history you see the most popular items.";
@@ -257,7 +244,7 @@ function showHistory() {
 async function showExample() {
   const popular = (await fetchItems({ query: "" })).slice(0, EXAMPLE_FROM);
   let ids = popular;
-  if (popular.length && offers("candidates") && takes(RECOMMEND, "histories")) {
+  if (!model.needs_users) {
     const inputs = { histories: [popular.slice(0, 1)], k: EXAMPLE_LENGTH - 1, candidates: [popular] };
     const { items } = await predict(RECOMMEND, inputs);
     ids = [popular[0], ...items[0].filter((id) => id !== "")];
@@ -288,29 +275,23 @@ async function readAddress() {
 
 // Recommendations
 
-function hasSlider() {
-  return offers("k") && offers(POPULARITY);
-}
-
 /** Whether popular items are lowered, so that the scores are no longer probabilities. */
 function isCorrected() {
-  return (hasSlider() ? byId("popularity").valueAsNumber : model.card[POPULARITY]) > 0;
+  return byId("popularity").valueAsNumber > 0;
 }
 
 function givesProbabilities() {
   return model.card.scores === "log-probabilities";
 }
 
-function comparesHistories() {
-  return takes(SCORE, "histories", "candidates");
-}
-
-function inputsOfRecommend(signature) {
-  const inputs = { histories: [history] };
-  if ("users" in model.inputs[signature]) inputs.users = [byId("user").value];
-  if (offers("k")) inputs.k = Number(byId("number").value);
-  if (offers("k") && offers("exclude_seen")) inputs.exclude_seen = !byId("seen").checked;
-  if (hasSlider()) inputs[POPULARITY] = byId("popularity").valueAsNumber;
+function inputsOfRecommend() {
+  const inputs = {
+    histories: [history],
+    k: Number(byId("number").value),
+    exclude_seen: !byId("seen").checked,
+    [POPULARITY]: byId("popularity").valueAsNumber,
+  };
+  if (model.needs_users) inputs.users = [byId("user").value];
   return inputs;
 }
 
@@ -318,18 +299,17 @@ async function recommend() {
   predicting.abort();
   predicting = new AbortController();
   const { signal } = predicting;
-  const signature = offers("k") ? RECOMMEND : DEFAULT;
-  const outputs = await predict(signature, inputsOfRecommend(signature), signal);
+  const outputs = await predict(RECOMMEND, inputsOfRecommend(), signal);
   const rows = outputs.items[0]
     .map((id, place) => ({ id, score: Number(outputs.scores[0][place]) }))
     .filter((row) => row.id !== "");
   await fetchTitles(rows.map((row) => row.id));
   signal.throwIfAborted();
   showRecommendations(rows);
-  const unknown = outputs.unknown?.[0] ?? 0;
+  const unknown = outputs.unknown[0];
   if (unknown) showMessage(`The model does not know ${unknown} of the items in the history and skipped them.`);
   /* It comes later, and the list can be used without it. */
-  if (rows.length && comparesHistories()) await compareHistories(rows.map((row) => row.id), signal);
+  if (rows.length && !model.needs_users) await compareHistories(rows.map((row) => row.id), signal);
 }
 
 function showRecommendations(rows) {
@@ -346,7 +326,7 @@ function showRecommendations(rows) {
     ),
   );
   const scores = rows.map((row) => row.score);
-  if (!givesProbabilities() || (isCorrected() && !comparesHistories())) showScores(scores);
+  if (!givesProbabilities() || (isCorrected() && model.needs_users)) showScores(scores);
   else if (!isCorrected()) showProbabilities(scores);
   if (!rows.length) byId("measure").textContent = "No items left to recommend.";
 }
@@ -373,7 +353,7 @@ function showProbabilities(scores) {
   });
   const sum = PERCENT.format(probabilities.reduce((total, one) => total + one, 0));
   const order = isCorrected() ? "Ranked with popular items lowered. " : "";
-  const lift = history.length && comparesHistories() ? " × and bar: times likelier than without the history." : "";
+  const lift = history.length && !model.needs_users ? " × and bar: times likelier than without the history." : "";
   byId("measure").textContent = `${order}Probability of being next, together ${sum}.${lift}`;
 }
 
@@ -384,7 +364,7 @@ async function compareHistories(candidates, signal) {
   const left = asked.length < 2 || most < 1 ? [] : [...new Set(asked)].slice(-most);
   const histories = [asked, [], ...left.map((one) => asked.filter((id) => id !== one))];
   const outputs = await predict(SCORE, { histories, candidates: histories.map(() => candidates) }, signal);
-  const [whole, bare, ...without] = (outputs.scores ?? outputs).map((row) => row.map(Number));
+  const [whole, bare, ...without] = outputs.scores.map((row) => row.map(Number));
   if (givesProbabilities()) {
     showProbabilities(whole);
     if (asked.length) showLifts(whole.map((score, place) => score - bare[place]));
@@ -435,24 +415,16 @@ function showTheme(theme) {
 // Start
 
 function showModel() {
-  const items = model.items ? `, ${grouped(model.items)} items` : "";
-  byId("model").textContent = `${model.name}, version ${model.version}${items}`;
+  byId("model").textContent = `${model.name}, version ${model.version}, ${grouped(model.items)} items`;
   byId("query-label").textContent = model.titles ? "Title or id" : "Id";
-  byId("choices").hidden = !offers("k");
-  byId("seen-label").hidden = !offers("exclude_seen");
   const strength = model.card[POPULARITY] ?? 0;
-  byId("popularity-field").hidden = !hasSlider();
   byId("popularity").max = Math.max(1, strength);
   byId("popularity").value = strength;
   byId("strength").value = byId("popularity").value;
   byId("choose-user").hidden = !model.users;
   byId("load").hidden = !model.users;
-  showUserField(takesUsers());
+  showUserField(model.needs_users);
   showCard(model, `${addressOfModel()}/metadata`);
-}
-
-function takesUsers() {
-  return "users" in (model.inputs[DEFAULT] ?? {});
 }
 
 function showUserField(opens) {
@@ -463,6 +435,7 @@ function showUserField(opens) {
 async function start() {
   model = await fetchJson("page/model");
   showModel();
+  addEventListener("hashchange", () => attempt(readAddress));
   attempt(search);
   await readAddress();
 }
@@ -505,7 +478,7 @@ on("user-field", "submit", (event) => {
   event.preventDefault();
   if (model.users) attempt(loadUser);
 });
-on("user", "input", () => takesUsers() && recommendSoon.run());
+on("user", "input", () => model.needs_users && recommendSoon.run());
 on("example", "click", () => attempt(showExample));
 on("clear", "click", () => {
   change([], "History cleared");
@@ -517,5 +490,4 @@ on("popularity", "input", () => {
   byId("strength").value = byId("popularity").value;
   recommendSoon.run();
 });
-addEventListener("hashchange", () => attempt(readAddress));
 attempt(start);

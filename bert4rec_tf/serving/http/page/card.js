@@ -95,7 +95,7 @@ function metrics({ metrics, run }) {
 function limits(card, model) {
   const { histories, max_history: read, popularity_correction: strength, scores } = card;
   const sentences = whichHold(
-    [model.items, `It knows ${grouped(model.items)} items, and skips others.`],
+    [true, `It knows ${grouped(model.items)} items, and skips others.`],
     [read > 0, `It reads the last ${grouped(read)} items of a history. What stands before them is only left out of the recommendations.`],
     [!card.users, "Without a known item in the history it shows the most popular items."],
     [card.users, `It knows ${grouped(card.users)} users by their ids.`],
@@ -126,7 +126,6 @@ function making({ card, name, version }, address) {
 /** Shows the model card as a page to read, behind the button that names the model. */
 export function showCard(model, address) {
   const { card } = model;
-  if (!card.model) return;
   byId("card").textContent = card.data?.name ? `${card.model}, trained on ${card.data.name}` : card.model;
   byId("card").hidden = false;
   byId("card-content").replaceChildren(
