@@ -9,8 +9,6 @@
                                             have them
     python -m benchmarks --catalogues       exports of 10^5 and 10^6 items: size, load, memory, latency
     python -m benchmarks --catalogues --largest     and of 10^7, which takes up to 14 GB
-    python -m benchmarks --sharding         a step with the item table in one process, and halved over two workers
-    python -m benchmarks --sharding --largest       the same with 10^7 items
     python -m benchmarks --output DIR       also write lines.json (or growth, serving, ...), and plots
 
 Both sides of a ratio are timed in the same run, so other work on the machine slows both.
@@ -44,8 +42,7 @@ def main() -> None:
     parser.add_argument("--recbole", metavar="PYTHON", help="an interpreter that has RecBole, for --peers")
     parser.add_argument("--rectools", metavar="PYTHON", help="the same for RecTools")
     parser.add_argument("--catalogues", action="store_true", help="measure exports of large catalogues instead")
-    parser.add_argument("--sharding", action="store_true", help="measure tables sharded over two workers instead")
-    parser.add_argument("--largest", action="store_true", help="with these two: also 10,000,000 items")
+    parser.add_argument("--largest", action="store_true", help="with --catalogues: also 10,000,000 items")
     parser.add_argument("--output", type=Path, help="folder for the results as JSON, and plots")
     named = parser.parse_args()
     rates = {"float32": measuring.matrix_rate(), "bfloat16": measuring.matrix_rate("bfloat16")}
@@ -53,7 +50,7 @@ def main() -> None:
     print(f"matrix product {rates['float32'] / 1e9:.0f} GFLOP/s in float32, {rates['bfloat16'] / 1e9:.0f} in bfloat16;")
     print(f"copy {copy / 1e9:.1f} GB/s; {environment()}\n", flush=True)
     content = {"machine": {"product": rates, "copy": copy, **environment()}}
-    kinds = ("serving", "growth", "peers", "catalogues", "sharding")
+    kinds = ("serving", "growth", "peers", "catalogues")
     kind = next((name for name in kinds if getattr(named, name)), "lines")
     if named.peers:
         from benchmarks import peers
@@ -64,10 +61,6 @@ def main() -> None:
         from benchmarks import catalogues
 
         content["catalogues"] = catalogues.measure(named.largest)
-    elif named.sharding:
-        from benchmarks import sharding
-
-        content["sharding"] = sharding.measure(named.largest)
     elif named.serving:
         from benchmarks import serving
 

@@ -338,8 +338,6 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: d
         if FLAGS.mode in TRAINS:
             model = experiment.train()
         if not team.is_chief:
-            if FLAGS.mode == "all" and run.training.shard_tables:
-                experiment.evaluate(model, correction)
             print(f"Worker {team.index} has done its part; worker 0 measures and exports")
             return
         if FLAGS.mode == "evaluate":

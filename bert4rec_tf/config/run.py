@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from bert4rec_tf.config.model_settings import ATTENTION_MODELS, MASKED_MODEL, MODEL_SETTINGS, SAMPLED, AttentionSettings
+from bert4rec_tf.config.model_settings import ATTENTION_MODELS, MASKED_MODEL, MODEL_SETTINGS, AttentionSettings
 from bert4rec_tf.config.settings import Settings, described, setting
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 
@@ -118,12 +118,6 @@ class TrainingSettings(Settings):
     )
     jit_compile: bool = setting(False, "compile the training step with XLA")
     replicas: int = setting(1, "devices that share each batch", at_least=1)
-    shard_tables: bool = setting(
-        False,
-        "each of several machines holds only its rows of the item table (docs/cluster.md)",
-        only_with=(ROWWISE,),
-        newer=True,
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -180,19 +174,6 @@ class Run:
             raise UserError(f"`seed` must be a whole number from 0 to 2^32 - 1. Received: seed={self.seed}")
         if self.model == MASKED_MODEL:
             window_stride(self.masking.window_step, self.architecture.max_length)
-        if self.training.shard_tables and not self._can_shard_tables():
-            raise UserError(
-                f"`shard_tables` needs model={' or '.join(ATTENTION_MODELS)}, loss={' or '.join(SAMPLED)}, "
-                f"optimizer={ROWWISE}, random initial vectors, and no features, users or --init_from. "
-                "Received: shard_tables=True"
-            )
-
-    def _can_shard_tables(self) -> bool:
-        settings, training = self.architecture, self.training
-        if self.model not in ATTENTION_MODELS or training.optimizer != ROWWISE or self.initial_weights is not None:
-            return False
-        reads_more = self.features_used or self.reads_users or settings.initial_vectors != "random"
-        return settings.loss in SAMPLED and not reads_more
 
     @property
     def reads_users(self) -> bool:

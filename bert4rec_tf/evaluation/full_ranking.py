@@ -24,33 +24,22 @@ GROUP = 16
 LOWEST = -np.inf
 
 
-class Blocks:
-    """The items of this process in blocks: all items, or every `count`-th from `index` on, in their order."""
-
-    index, count = 0, 1
-    num_blocks: int
-
-    def complete(self, *found: Tensor) -> tuple[Tensor, ...]:
-        """Returns for all items what `FullRanking._in_one_pass` found among the items of this process."""
-        return found
-
-
-class Products(Blocks):
+class Products:
     """Scores that are products of a user's vector and the items' rows.
 
     Args:
         vectors: batch -> float32 [b, d], the users' vectors.
-        table: float32 [n + 1 or more, d], row i for item i; if `count` is above 1, only the rows of this process.
+        table: float32 [n + 1 or more, d], row i for item i.
         biases: float32, one entry for each row of the table; they are added one after the other.
         num_items: n.
     """
 
     def __init__(self, vectors: Callable[[Batch], Tensor], table: Tensor, biases: list[Tensor], num_items: int) -> None:
-        self.num_blocks = -(-(num_items + 1) // (BLOCK * self.count))
+        self.num_blocks = -(-(num_items + 1) // BLOCK)
         self._vectors = vectors
-        self._table = table if isinstance(table, tf.Variable) else tf.convert_to_tensor(table)
+        self._table = tf.convert_to_tensor(table)
         columns = self.num_blocks * BLOCK
-        items = np.arange(columns) * self.count + self.index
+        items = np.arange(columns)
         is_item = (items > 0) & (items <= num_items)
         padded = [np.resize(np.asarray(bias), columns) for bias in biases] or [np.zeros(columns, np.float32)]
         self._biases = [tf.constant(np.where(is_item, padded[0], LOWEST), tf.float32), *map(tf.constant, padded[1:])]
@@ -65,7 +54,7 @@ class Products(Blocks):
     def block(self, vectors: Tensor, number: Tensor) -> Tensor:
         """Returns the scores of a block, float32 [b, width]: column j for row number * width + j; LOWEST if no item."""
         begin = number * BLOCK
-        rows = self._rows(begin, begin + BLOCK)
+        rows = self._table[begin : begin + BLOCK]
         rows = tf.pad(rows, [[0, BLOCK - tf.shape(rows)[0]], [0, 0]])
         return self._with_biases(tf.matmul(vectors, rows, transpose_b=True), lambda bias: bias[begin : begin + BLOCK])
 
@@ -74,16 +63,13 @@ class Products(Blocks):
         products = tf.matmul(vectors, tf.gather(self._table, targets), transpose_b=True)
         return self._with_biases(tf.linalg.diag_part(products), lambda bias: tf.gather(bias, targets))
 
-    def _rows(self, begin: Tensor, end: Tensor) -> Tensor:
-        return self._table[begin:end]
-
     def _with_biases(self, scores: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
         for bias in self._biases:
             scores += part(bias)
         return scores
 
 
-class Whole(Blocks):
+class Whole:
     """Any other scores: a single block has all items.
 
     Args:
@@ -127,15 +113,15 @@ class Places(NamedTuple):
     ends: np.ndarray
 
     @classmethod
-    def of(cls, candidates: np.ndarray, num_seen: int, width: int, blocks: Blocks) -> "Places":
+    def of(cls, candidates: np.ndarray, num_seen: int, width: int, num_blocks: int) -> "Places":
         """`candidates`: int32 [b, c], 0 for none, the last `num_seen` columns seen. `width`: of a block."""
-        in_table = np.flatnonzero((candidates > 0) & (candidates % blocks.count == blocks.index))
-        numbers = (candidates.ravel()[in_table] // blocks.count // width).astype(np.min_scalar_type(blocks.num_blocks))
+        in_table = np.flatnonzero(candidates > 0)
+        numbers = (candidates.ravel()[in_table] // width).astype(np.min_scalar_type(num_blocks))
         # A stable sort of short integers is a radix sort, ten times as fast as one of items.
         in_table = in_table[np.argsort(numbers, kind="stable")]
         rows, columns = np.divmod(in_table, candidates.shape[1])
-        in_block = rows * width + candidates.ravel()[in_table] // blocks.count % width
-        ends = np.r_[0, np.cumsum(np.bincount(numbers, minlength=blocks.num_blocks))]
+        in_block = rows * width + candidates.ravel()[in_table] % width
+        ends = np.r_[0, np.cumsum(np.bincount(numbers, minlength=num_blocks))]
         is_seen = columns >= candidates.shape[1] - num_seen
         return cls(in_table.astype(np.int32), in_block.astype(np.int32), is_seen, ends.astype(np.int32))
 
@@ -183,15 +169,13 @@ class Found(NamedTuple):
         )
         return Found(reaching, has_nan, maxima, groups, scores)
 
-    def best(self) -> tuple[Tensor, Tensor]:
-        """Returns the rows of the best unseen items, int32 [b, LIST_LENGTH], and their scores, LOWEST for none.
-
-        In a tie the earlier item wins.
-        """
+    def best(self) -> Tensor:
+        """Returns the best unseen items, int32 [b, LIST_LENGTH], 0 for none. In a tie the earlier item wins."""
         order = tf.argsort(self.groups, axis=1, stable=True)
         groups, scores = (tf.gather(part, order, batch_dims=1) for part in (self.groups, self.scores))
         values, columns = tf.math.top_k(tf.reshape(scores, [tf.shape(groups)[0], -1]), LIST_LENGTH)
-        return tf.gather(groups, columns // GROUP, batch_dims=1) * GROUP + columns % GROUP, values
+        items = tf.gather(groups, columns // GROUP, batch_dims=1) * GROUP + columns % GROUP
+        return tf.where(values > LOWEST, items, PAD)
 
 
 class FullRanking:
@@ -219,24 +203,20 @@ class FullRanking:
             items, int32 [b, LIST_LENGTH]; whether a score is NaN.
         """
         source = self._source(batch)
-        places = Places.of(candidates, num_seen, self.blocks.width(source), self.blocks)
+        places = Places.of(candidates, num_seen, self.blocks.width(source), self.blocks.num_blocks)
         target_scores = self._of_targets(source, candidates[:, 0]).numpy()
         # As an array, because a graph is traced again for every other tuple.
         shape = np.array(candidates.shape, np.int32)
         for _ in range(2):  # again with the target's score as this pass rounds it
             found = self._one_pass(source, target_scores, places, shape)
-            reaching, has_nan, best, _, scores = (one.numpy() for one in self.blocks.complete(*found))
+            reaching, has_nan, best, scores = (one.numpy() for one in found)
             if np.array_equal(scores[:, 0], target_scores):
                 break
             target_scores = scores[:, 0]
         return reaching, scores, best, bool(has_nan)
 
     def _in_one_pass(self, source: Tensor, target_scores: Tensor, places: Places, shape: Tensor) -> tuple[Tensor, ...]:
-        """Returns what is found among the items of this process, for `Blocks.complete`.
-
-        These are `reaching` and `has_nan` of `Found`, the best unseen items and their scores, and the scores of the
-        candidates, 0 for those of other processes.
-        """
+        """Returns `reaching` and `has_nan` of `Found`, the best unseen items, and the scores of the candidates."""
 
         def step(number: Tensor, found: Found, values: tf.TensorArray) -> tuple[Tensor, Found, tf.TensorArray]:
             block = self.blocks.block(source, number)
@@ -252,6 +232,4 @@ class FullRanking:
             lambda number, *_: number < self.blocks.num_blocks, step, start, parallel_iterations=1
         )
         scores = tf.scatter_nd(places.in_table[:, None], values.concat(), tf.reduce_prod(shape)[None])
-        rows, best = found.best()
-        items = tf.where(best > LOWEST, rows * self.blocks.count + self.blocks.index, PAD)
-        return found.reaching, found.has_nan, items, best, tf.reshape(scores, shape)
+        return found.reaching, found.has_nan, found.best(), tf.reshape(scores, shape)

@@ -14,7 +14,6 @@ from bert4rec_tf.config.popularity import check
 from bert4rec_tf.evaluation.full_ranking import Products
 from bert4rec_tf.evaluation.metrics import NDCG, metrics
 from bert4rec_tf.evaluation.ranking import Ranker, RankingTask, rank_targets
-from bert4rec_tf.evaluation.sharded_ranking import ShardedProducts, sharded_score
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models import Recommender
 
@@ -46,24 +45,17 @@ def corrected(score: Score, log_counts: np.ndarray, alpha: float) -> Score:
     return corrected_score
 
 
-def ranker(
-    model: Recommender,
-    correction: tuple[np.ndarray, float] | None = None,
-    strategy: tf.distribute.Strategy | None = None,
-) -> Ranker:
+def ranker(model: Recommender, correction: tuple[np.ndarray, float] | None = None) -> Ranker:
     """Returns the ranker of a model as it is now; later changes of its weights do not count.
 
-    `correction`: `log_counts` and `alpha` of `corrected`. `strategy`: the workers', if they share the item table.
+    `correction`: `log_counts` and `alpha` of `corrected`.
     """
-    added = None if correction is None else -penalties(*correction)
-    if model.sharded is not None:
-        shared = ShardedProducts(model, model.sharded, strategy, added)
-        return Ranker(sharded_score(model, model.sharded, strategy), model.max_history, products=shared)
     score = model.score if correction is None else corrected(model.score, *correction)
     found = model.score_products()
     if found is None:
         return Ranker(score, model.max_history)
     table, bias = found
+    added = None if correction is None else -penalties(*correction)
     biases = [one for one in (bias, added) if one is not None]
     return Ranker(score, model.max_history, products=Products(model.user_vectors, table, biases, model.num_items))
 

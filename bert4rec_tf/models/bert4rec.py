@@ -11,7 +11,6 @@ from bert4rec_tf.data.sequences import Sequences, mask_token
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.features import FeatureRecommender
 from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, by_length, last_items_in_order
-from bert4rec_tf.models.sharded_table import NUMBERS, ROWS, Rows, gather
 from bert4rec_tf.nn import layers, losses
 
 LENGTH_GROUPS = (1 / 4, 1 / 2, 3 / 4, 7 / 8)
@@ -67,16 +66,10 @@ class BERT4Rec(FeatureRecommender):
         for block in self.blocks:
             block.build((None, None, chosen.hidden_dim))
         self.head = layers.MaskedItemHead(
-            self.num_rows,
-            chosen.use_layer_norm,
-            chosen.initializer_stddev,
-            use_bias=self.sharded is None,
-            dtype=self.dtype_policy,
-            name="head",
+            self.num_rows, chosen.use_layer_norm, chosen.initializer_stddev, dtype=self.dtype_policy, name="head"
         )
         self.head.build((None, chosen.hidden_dim))
-        if self.sharded is None:
-            self.mark_rows(self.head.bias, ITEMS)
+        self.mark_rows(self.head.bias, ITEMS)
         self.add_feature_vectors(
             chosen.hidden_dim, *(layers.truncated_normal(chosen.initializer_stddev) for _ in range(3))
         )
@@ -99,9 +92,8 @@ class BERT4Rec(FeatureRecommender):
 
     def _make_embedding(self, settings: BERT4RecSettings) -> None:
         width, stddev = settings.hidden_dim, settings.initializer_stddev
-        if self.sharded is None:
-            initializer = layers.truncated_normal(stddev)
-            self.item_embeddings = self.add_items("item_embeddings", self.num_rows, width, initializer)
+        initializer = layers.truncated_normal(stddev)
+        self.item_embeddings = self.add_items("item_embeddings", self.num_rows, width, initializer)
         self.token_type = self.positions = self.embedding_norm = None
         if settings.use_token_type:
             self.token_type = self.add_weight(
@@ -136,7 +128,7 @@ class BERT4Rec(FeatureRecommender):
         self, items: Tensor, training: bool = False, users: Tensor | None = None, table: Tensor | None = None
     ) -> Tensor:
         """Returns h^0, [b, n, d]: the item, user, token type and position vectors, with layer norm and dropout."""
-        hidden = gather(self.item_table() if table is None else table, items)
+        hidden = tf.gather(self.item_table() if table is None else table, items)
         if self.needs_users and users is not None:
             hidden = hidden + self.vectors_of_users(users)[:, None]
         if self.token_type is not None:
@@ -183,12 +175,12 @@ class BERT4Rec(FeatureRecommender):
             batch: masked `items [b, n]`, and `mask_positions` and `mask_targets` [b, p], whose unused slots have
                 target 0; `users [b]` if the model reads users; `draw [b, 2]` for a SAMPLED loss.
         """
-        table = self.training_table(batch)
+        table = self.training_table()
         groups = [batch] if self.static_shapes else by_length(batch, LENGTH_GROUPS)
         columns = [self._masked_states(group, table) for group in groups]
         masked, targets = (tf.concat(parts, axis=0) for parts in zip(*columns))
         weights = tf.cast(targets > 0, self.variable_dtype) / tf.cast(self.loss_weight(batch), self.variable_dtype)
-        bias = self.head.bias.value if self.sharded is None else Rows(batch[NUMBERS], batch[ROWS][1])
+        bias = self.head.bias.value
         if len(self._unseen):
             bias = bias + self.without_unseen(self.num_rows)
         if self.settings.loss in SAMPLED:
@@ -219,14 +211,10 @@ class BERT4Rec(FeatureRecommender):
         history = tf.pad(history, [[0, 0], [0, 1]])
         return tf.where(tf.range(tf.shape(history)[1])[None, :] == kept[:, None], self.mask_token, history), kept
 
-    def rows_read(self, batch: Batch) -> Tensor:
-        return tf.concat([[self.mask_token], super().rows_read(batch)], axis=0)
-
     def user_vectors(self, batch: Batch) -> Tensor:
         """Returns float32 [b, d]: the transformed hidden state of the mask token after each history."""
         items, position = self.masked_history(batch)
-        table = None if self.sharded is None else self.training_table(batch)
-        hidden = self.encode(items, users=batch.get("users"), table=table)
+        hidden = self.encode(items, users=batch.get("users"))
         state = self.head.transform(tf.gather(hidden, position, batch_dims=1))
         return tf.cast(state, self.variable_dtype)
 

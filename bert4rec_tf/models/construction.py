@@ -7,12 +7,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from bert4rec_tf.config.model_settings import MASKED_MODEL
 from bert4rec_tf.config.run import Run
 from bert4rec_tf.data.features import Features
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS, Recommender
-from bert4rec_tf.models.sharded_table import ShardedTable
 
 
 def needs_users(run: Run) -> bool:
@@ -33,12 +31,10 @@ def new_model(
     num_users: int,
     strategy: tf.distribute.Strategy | None = None,
     features: Mapping[str, Features] | None = None,
-    shard: tuple[int, int] | None = None,
 ) -> Recommender:
-    """Returns a run's model with new weights, drawn with its seed. Raises UserError if the run uses missing features.
+    """Returns a run's model with new weights, drawn with its seed.
 
-    `shard`: this worker's number and the number of workers, if each holds its rows of the item table; None if the model
-    holds them all.
+    Raises UserError if the run uses missing features.
     """
     keras.utils.set_random_seed(run.seed)
     # Without a name, Keras would number the models of the process, and the number would be in the export's bytes.
@@ -50,10 +46,5 @@ def new_model(
     features = features or {}
     check_features(run, features)
     options["features"] = {name: features[name] for name in run.features_used}
-    if shard is not None:  # Before the scope, which gives all workers the values of the first.
-        width, stddev = run.architecture.hidden_dim, getattr(run.architecture, "initializer_stddev", None)
-        seed = keras.initializers.GlorotUniform().seed  # the first one drawn, as for a whole table
-        is_masked = run.model == MASKED_MODEL  # only this model has a mask token and biases
-        options["sharded"] = ShardedTable(num_items + 1 + is_masked, width, stddev, seed, *shard, has_bias=is_masked)
     with strategy.scope() if strategy else contextlib.nullcontext():
         return kind(num_items, run.architecture, **options)

@@ -10,10 +10,9 @@ import tensorflow as tf
 from bert4rec_tf.config.model_settings import ADD, ALONE, ITEM_FEATURES, NO, SAMPLED, SAMPLED_SOFTMAX, USER_FEATURES
 from bert4rec_tf.data.features import Features
 from bert4rec_tf.data.sequences import Sequences
-from bert4rec_tf.foundation.types import Batch, Tensor
+from bert4rec_tf.foundation.types import Tensor
 from bert4rec_tf.models.initial_vectors import cooccurrence_vectors
 from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender
-from bert4rec_tf.models.sharded_table import NUMBERS, ROWS, Rows, gather
 from bert4rec_tf.nn import sampling
 
 NEVER = -1e9
@@ -93,27 +92,8 @@ class FeatureRecommender(Recommender):
         added[self._unseen] = NEVER
         return added
 
-    def sample(self, seeds: Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Draws a batch's sample of items for a SAMPLED loss. Returns what `sampling.draw` returns."""
-        settings = self.settings
-        how = settings.negative_sampling if settings.loss == SAMPLED_SOFTMAX else "uniform"
-        return sampling.draw(seeds[0], settings.shared_negatives, self.num_items, how)
-
-    def rows_read(self, batch: Batch) -> Tensor:
-        """Returns the rows of the histories and, for a training batch, of its targets and sample."""
-        read = [batch[name] for name in ("items", "targets", "mask_targets") if name in batch]
-        if "draw" in batch:
-            read.append(self.sample(batch["draw"])[0])
-        return tf.concat([tf.reshape(tf.cast(rows, tf.int32), [-1]) for rows in read], axis=0)
-
     def sampled_loss(
-        self,
-        states: Tensor,
-        table: Tensor | Rows,
-        bias: Tensor | Rows | None,
-        targets: Tensor,
-        weights: Tensor,
-        seeds: Tensor,
+        self, states: Tensor, table: Tensor, bias: Tensor | None, targets: Tensor, weights: Tensor, seeds: Tensor
     ) -> tf.Tensor:
         """Returns the weighted sum of a SAMPLED loss over targets, float []. The targets share one sample of the items.
 
@@ -126,12 +106,13 @@ class FeatureRecommender(Recommender):
             seeds: int64 [b, 2], the same in each row (`data.examples.batches.with_draws`).
         """
         settings = self.settings
-        sample, log_counts = self.sample(seeds)
+        how = settings.negative_sampling if settings.loss == SAMPLED_SOFTMAX else "uniform"
+        sample, log_counts = sampling.draw(seeds[0], settings.shared_negatives, self.num_items, how)
         states = tf.cast(states, table.dtype)
-        positives = tf.reduce_sum(states * gather(table, targets), axis=-1)
-        negatives = tf.matmul(states, gather(table, sample), transpose_b=True)
+        positives = tf.reduce_sum(states * tf.gather(table, targets), axis=-1)
+        negatives = tf.matmul(states, tf.gather(table, sample), transpose_b=True)
         if bias is not None:
-            positives, negatives = positives + gather(bias, targets), negatives + gather(bias, sample)
+            positives, negatives = positives + tf.gather(bias, targets), negatives + tf.gather(bias, sample)
         hits = targets[:, None] == sample
         if settings.loss == SAMPLED_SOFTMAX:
             return tf.reduce_sum(weights * sampling.sampled_softmax(positives, negatives, hits, log_counts))
@@ -151,13 +132,11 @@ class FeatureRecommender(Recommender):
         special = [own[1:]] if own.shape[0] > 1 else []  # XLA has no gradient of a table without rows
         return tf.concat([own[:1], feature_means(self.item_feature_vectors, features), *special], axis=0)
 
-    def training_table(self, batch: Batch) -> Tensor | Rows:
-        """Returns the item table that a batch's loss reads: `item_table()`, or the looked-up rows of a sharded table.
+    def training_table(self) -> Tensor:
+        """Returns the item table that the loss reads: `item_table()`.
 
         If the loss reads few rows, this is the variable itself, of which TensorFlow reads only those rows.
         """
-        if self.sharded is not None:
-            return Rows(batch[NUMBERS], batch[ROWS][0])
         reads_few = self.settings.loss in SAMPLED and self.settings.use_item_features == NO
         return self.own_items.value if reads_few else self.item_table()
 

@@ -14,7 +14,6 @@ from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 from bert4rec_tf.foundation.graphs import graph
 from bert4rec_tf.foundation.types import Batch, Shape, Tensor
-from bert4rec_tf.models.sharded_table import ShardedTable
 from bert4rec_tf.nn.layers import check_size
 
 ITEMS, USERS = "items", "users"
@@ -43,7 +42,6 @@ class Recommender(keras.Model):
         num_users: m, if the model `needs_users`.
         features: kind -> `Features`, for the kinds that the settings use (ITEM_FEATURES, USER_FEATURES), with rows in
             the order of the items or users; or what `Features.to_dict` returned.
-        sharded: as the attribute below.
         **options: fields of the settings, and Keras' `name`, `dtype` and `trainable`.
 
     Raises:
@@ -61,8 +59,6 @@ class Recommender(keras.Model):
         scores_are_logits: whether `score` gives logits of a softmax over the items.
         static_shapes: set if XLA compiles the step. Then no shape in `training_loss` may depend on the batch's values,
             so slots without a target are computed too, with weight 0.
-        sharded: the item table and its biases, if each of several workers holds some of the rows; None if this model
-            holds them all. With a sharded table, a batch needs the rows it reads: `sharded.look_up(rows_read(batch))`.
     """
 
     settings_type: ClassVar[type[Settings]]
@@ -74,7 +70,6 @@ class Recommender(keras.Model):
     max_history: int | None = None
     scores_are_logits: bool = False
     static_shapes: bool = False
-    sharded: ShardedTable | None = None
 
     def __init__(
         self,
@@ -83,14 +78,11 @@ class Recommender(keras.Model):
         *,
         num_users: int | None = None,
         features: Mapping[str, Any] | None = None,
-        sharded: ShardedTable | None = None,
         **options: Any,
     ) -> None:
         of_keras = {name: options.pop(name) for name in KERAS_OPTIONS if name in options}
         super().__init__(**of_keras)
         self.settings = settings_of(type(self).settings_type, settings, options)
-        if sharded is not None and not isinstance(self.settings, AttentionSettings):
-            raise ValueError(f"`sharded` must be None for {type(self).__name__}")
         self.num_items = check_size("num_items", num_items)
         of_users = isinstance(self.settings, AttentionSettings) and self.settings.reads_users
         self.needs_users = type(self).needs_users or of_users
@@ -99,7 +91,6 @@ class Recommender(keras.Model):
             raise ValueError(f"`num_users` must be {wanted} for {type(self).__name__}. Received: num_users={num_users}")
         self.num_users = None if num_users is None else check_size("num_users", num_users)
         self.features = _checked(features or {}, self.settings, num_items, num_users)
-        self.sharded = sharded
         self._row_kinds: dict[str, str | None] = {}
         self.make_variables()
         self.built = True
@@ -130,10 +121,6 @@ class Recommender(keras.Model):
         If replicas split a batch, the loss of each part is multiplied by its share of this weight.
         """
         return tf.cast(tf.shape(batch["users"])[0], tf.float32)
-
-    def rows_read(self, batch: Batch) -> Tensor:
-        """Returns the rows of the item table that `training_loss` or `user_vectors` reads for a batch, int32 [any]."""
-        raise TypeError(f"{type(self).__name__} has no sharded item table")
 
     def score(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
         """Scores what may come next; higher is better.

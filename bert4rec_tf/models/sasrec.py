@@ -10,7 +10,6 @@ from bert4rec_tf.config.model_settings import CROSS_ENTROPY, SAMPLED, SAMPLED_SO
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.features import NEVER, FeatureRecommender
 from bert4rec_tf.models.recommender import FROM_LAST, by_length, last_items_in_order
-from bert4rec_tf.models.sharded_table import gather
 from bert4rec_tf.nn import kernels, losses
 from bert4rec_tf.nn.configured import Configured
 from bert4rec_tf.nn.dropout import dropout_layer
@@ -37,8 +36,7 @@ class SASRec(FeatureRecommender):
         hidden_dim, dropout = self.settings.hidden_dim, self.settings.dropout
         self.max_history = self.settings.max_length
         self.scores_are_logits = self.settings.loss in (CROSS_ENTROPY, SAMPLED_SOFTMAX)
-        if self.sharded is None:
-            self.items = self.add_items("items", self.num_items + 1, hidden_dim, "glorot_uniform")
+        self.items = self.add_items("items", self.num_items + 1, hidden_dim, "glorot_uniform")
         self.positions = self.add_table("positions", self.max_history, hidden_dim, "glorot_uniform", of=FROM_LAST)
         self.embedding_dropout = dropout_layer("embedding_dropout", dropout, self.dtype_policy)
         self.blocks = [
@@ -66,7 +64,7 @@ class SASRec(FeatureRecommender):
         real = items > 0
         lengths = tf.math.count_nonzero(real, axis=1, keepdims=True, dtype=tf.int32)
         places = self.max_history - lengths + tf.range(tf.shape(items)[1])
-        hidden = gather(self.item_table() if table is None else table, items) * math.sqrt(self.settings.hidden_dim)
+        hidden = tf.gather(self.item_table() if table is None else table, items) * math.sqrt(self.settings.hidden_dim)
         if self.needs_users and users is not None:
             hidden += self.vectors_of_users(users)[:, None]
         hidden += tf.gather(self.positions, tf.minimum(places, self.max_history - 1))
@@ -79,7 +77,7 @@ class SASRec(FeatureRecommender):
     def training_loss(self, batch: Batch) -> Tensor:
         """Returns the mean loss over all positions (equation 6, or a softmax). `batch`: `items` and `targets` [b, n];
         for the binary loss `negatives [b, n, 1]`; for a SAMPLED loss `draw [b, 2]`; `users [b]` if it reads users."""
-        table, weight = self.training_table(batch), self.loss_weight(batch)
+        table, weight = self.training_table(), self.loss_weight(batch)
         groups = [batch] if self.static_shapes else by_length(batch, LENGTH_GROUPS)
         if self.settings.loss == "binary":
             return tf.add_n([self._binary_loss(group, table) for group in groups]) / weight
@@ -114,8 +112,7 @@ class SASRec(FeatureRecommender):
 
     def user_vectors(self, batch: Batch) -> Tensor:
         items, lengths = last_items_in_order(batch, self.max_history)
-        table = None if self.sharded is None else self.training_table(batch)
-        states = self.states(items, users=batch.get("users"), table=table)
+        states = self.states(items, users=batch.get("users"))
         return tf.gather(states, tf.maximum(lengths - 1, 0), batch_dims=1)
 
     def score_products(self) -> tuple[Tensor, Tensor | None]:

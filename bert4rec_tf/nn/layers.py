@@ -258,20 +258,14 @@ class MaskedItemHead(Configured):
     The layer norm is in the original program; equation 7 has none. The table is that of the inputs (tied weights), so a
     call takes it too: `hidden [..., d]`, the states at masked positions, and `table [v, d]` give logits [..., v].
 
-    `num_rows` is v. With `use_bias` the layer has a bias for each row.
+    `num_rows` is v.
     """
 
     def __init__(
-        self,
-        num_rows: int,
-        use_layer_norm: bool = True,
-        initializer_stddev: float = 0.02,
-        use_bias: bool = True,
-        **kwargs: Any,
+        self, num_rows: int, use_layer_norm: bool = True, initializer_stddev: float = 0.02, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self.num_rows = check_size("num_rows", num_rows)
-        self.use_bias = use_bias
         self.use_layer_norm = use_layer_norm
         self.initializer_stddev = initializer_stddev
         self.norm = layer_norm("norm", self.dtype_policy) if use_layer_norm else None
@@ -281,8 +275,7 @@ class MaskedItemHead(Configured):
         self.dense.build(hidden_shape)
         if self.norm is not None:
             self.norm.build(hidden_shape)
-        if self.use_bias:
-            self.bias = self.add_weight(name="bias", shape=(self.num_rows,), initializer="zeros", autocast=False)
+        self.bias = self.add_weight(name="bias", shape=(self.num_rows,), initializer="zeros", autocast=False)
 
     def transform(self, hidden: Tensor) -> Tensor:
         """Returns the vectors that are multiplied with the table, [..., d]."""
@@ -291,8 +284,7 @@ class MaskedItemHead(Configured):
 
     def call(self, hidden: Tensor, table: Tensor) -> Tensor:
         logits = ops.matmul(self.transform(hidden), ops.transpose(table))
-        logits = ops.cast(logits, self.variable_dtype)
-        return logits + self.bias if self.use_bias else logits
+        return ops.cast(logits, self.variable_dtype) + self.bias
 
     def compute_output_shape(self, hidden_shape: Shape, table_shape: Shape | None = None) -> Shape:
         return (*hidden_shape[:-1], self.num_rows)

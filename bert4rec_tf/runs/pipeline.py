@@ -17,7 +17,7 @@ from bert4rec_tf.data.examples import batches, in_memory, preparation
 from bert4rec_tf.data.examples.tfrecords import Shards
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.data.sources import datasets
-from bert4rec_tf.evaluation import candidates, popularity, sharded_ranking
+from bert4rec_tf.evaluation import candidates, popularity
 from bert4rec_tf.evaluation.baselines import counted, measure_baselines
 from bert4rec_tf.evaluation.metrics import COLD, COLD_BELOW, FULL, METRICS, POPULAR, cold_metrics, metrics
 from bert4rec_tf.evaluation.ranking import Metrics, Ranked, Ranker, RankingTask
@@ -177,11 +177,6 @@ class Experiment:
         """
         with self.workdir.lock():
             last_step, strategy = None, strategy_for(self.run.training.replicas)
-            if self.run.training.shard_tables and not self.team.count == self.run.training.replicas > 1:
-                raise UserError(
-                    "`shard_tables` needs several machines with one device each, as TF_CONFIG names them. "
-                    f"Received: machines={self.team.count}, replicas={self.run.training.replicas}"
-                )
             for phase in phases(self.run):
                 model, last_step = self._run_phase(phase, last_step, strategy)
                 if phase == measured_phase(self.run):
@@ -190,8 +185,7 @@ class Experiment:
 
     def _new_model(self, strategy: tf.distribute.Strategy | None = None) -> Recommender:
         sizes = self.sequences.num_items, self.sequences.num_users
-        shard = (self.team.index, self.team.count) if strategy and self.run.training.shard_tables else None
-        return new_model(self.run, *sizes, strategy, self.sequences.features, shard)
+        return new_model(self.run, *sizes, strategy, self.sequences.features)
 
     def _run_phase(
         self, phase: str, last_step: int | None, strategy: tf.distribute.Strategy | None
@@ -217,8 +211,6 @@ class Experiment:
     def evaluate(self, model: Recommender, popularity_correction: float | str = 0.0) -> dict[str, Any]:
         """Evaluates a model on the test items. Writes the ranks and `metrics.json`, and returns the latter.
 
-        With a sharded item table, all workers must call it together. All but the chief return an empty dictionary.
-
         Args:
             model: the model to measure.
             popularity_correction: the model is also measured with this alpha (`evaluation.popularity`). CHOOSE takes
@@ -226,11 +218,8 @@ class Experiment:
         """
         alpha = parse(popularity_correction)
         with self.workdir.lock():
-            with self.team.watched():
-                ranked = self.rank(model, title=None if self.silent else "measuring on test")
-                correction = self._measure_corrected(model, alpha)
-            if not self.team.is_chief:
-                return {}
+            ranked = self.rank(model, title=None if self.silent else "measuring on test")
+            correction = self._measure_corrected(model, alpha)
             kept = {f"{protocol}_candidates": found for protocol, found in ranked.num_candidates.items()}
             npz.write(self.workdir.ranks, {"users": self.split.users, **ranked.ranks, **kept})
             fewer = ranked.num_candidates[POPULAR] < self.run.evaluation.num_negatives
@@ -264,7 +253,7 @@ class Experiment:
         self, model: Recommender, correction: tuple[np.ndarray, float] | None = None, title: str | None = None
     ) -> Ranked:
         """Ranks the test items. `correction`: as for `popularity.ranker`. `title`: of the progress; None for none."""
-        return popularity.ranker(model, correction, self.team.strategy).ranked(self._test_task, title)
+        return popularity.ranker(model, correction).ranked(self._test_task, title)
 
     def counted(self, name: str) -> Recommender:
         """Returns the model `name` of `metrics.COUNTED`, counted in what the measured model has learnt from."""
@@ -303,15 +292,14 @@ class Experiment:
         `trained_on_validation` is True.
         """
         counts_only, has_select = model.examples is None, phases(self.run)[0] == SELECT
-        strategy = None if model.sharded is None else self.team.strategy
         if counts_only or has_select:
-            model = self._new_model(strategy)
+            model = self._new_model()
             model.adapt(self.split.training(with_validation=False))
             if has_select:
-                trainer.load_weights(model, self.workdir.phase(SELECT), self.team)
+                trainer.load_weights(model, self.workdir.phase(SELECT))
         is_trained_on = not (counts_only or has_select)
         counts = popularity.log_counts(self.split.training(with_validation=is_trained_on).counts()[1:])
-        curve = popularity.compare(_candidate_ranker(model, strategy), self.task("validation"), counts)
+        curve = popularity.compare(Ranker(model.score, model.max_history), self.task("validation"), counts)
         return {"alpha": popularity.best(curve), "trained_on_validation": is_trained_on, "validation": curve}
 
     @cached_property
@@ -355,7 +343,7 @@ class Experiment:
             self.run.training,
             self.workdir.phase(phase),
             last_step=last_step,
-            validate=self._validation(model, strategy) if phase == SELECT else None,
+            validate=self._validation(model) if phase == SELECT else None,
             title=TITLES[phase],
             silent=self.silent,
             checkpoint_seconds=self.checkpoint_seconds,
@@ -373,12 +361,8 @@ class Experiment:
         start = self.start or warm_start.kept(self.workdir, self.run)
         start.give(model, self.sequences.vocabulary.items.tolist(), self.sequences.users.tolist())
 
-    def _validation(
-        self, model: Recommender, strategy: tf.distribute.Strategy | None
-    ) -> Callable[[], dict[str, float]]:
-        task, team, ranker = self.task("validation"), self.team, _candidate_ranker(model, strategy)
-        if model.sharded is not None:
-            return lambda: metrics(ranker.ranks(task)[POPULAR])
+    def _validation(self, model: Recommender) -> Callable[[], dict[str, float]]:
+        task, team, ranker = self.task("validation"), self.team, Ranker(model.score, model.max_history)
         share = team.index, team.count
         return lambda: metrics(team.sum(ranker.ranks(task, share=share)[POPULAR]))
 
@@ -442,10 +426,3 @@ def execute(run: Run, popularity_correction: float | str = 0.0, **options: Any) 
         model = experiment.train()
         content = experiment.evaluate(model, alpha)
     return Result(content, model, experiment.sequences, experiment.workdir.path)
-
-
-def _candidate_ranker(model: Recommender, strategy: tf.distribute.Strategy | None) -> Ranker:
-    """Returns a ranker among candidates, which always uses the model's current weights."""
-    table = model.sharded
-    score = model.score if table is None else sharded_ranking.sharded_score(model, table, strategy)
-    return Ranker(score, model.max_history)

@@ -14,7 +14,6 @@ from bert4rec_tf.models.construction import new_model
 from bert4rec_tf.runs.transfer import StartWeights, load
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.training import checkpoints, trainer
-from bert4rec_tf.training.shard_files import WHOLE
 from bert4rec_tf.training.steps import strategy_for
 
 ORIGINAL_CONFIG, ORIGINAL_VOCABULARY = "bert_config.json", "vocabulary.txt"
@@ -111,10 +110,8 @@ def _restore(model: Recommender, workdir: WorkDirectory, checkpoint: Path | None
         if checkpoints.Series(workdir.phase(phase)).paths():
             trainer.load_weights(model, workdir.phase(phase))
             return phase, trainer.read_state(workdir.phase(phase)).step
-    if checkpoint is None:  # with a sharded item table, the best checkpoint has no item rows
-        names = (WHOLE, trainer.BEST)
-        checkpoint = next((path for name in names if (path := workdir.phase(SELECT) / name).exists()), None)
-    if checkpoint is None:
+    checkpoint = checkpoint or workdir.phase(SELECT) / trainer.BEST
+    if not checkpoint.exists():
         raise UserError(f"{workdir.path}: holds no trained weights yet; run it with --mode=train first")
     state = checkpoints.restore(checkpoint, {"model": model.variables})
     return f"{checkpoint.resolve().parent.name}/{checkpoint.name}", state["step"]

@@ -76,23 +76,14 @@ class Series:
             path.unlink(missing_ok=True)
         self._damaged.clear()
 
-    def restore(self, groups: Groups, also: Callable[[int], None] | None = None) -> dict[str, Any] | None:
+    def restore(self, groups: Groups) -> dict[str, Any] | None:
         """Restores the newest undamaged checkpoint and returns its state; None if there are no checkpoints.
-
-        `also(step)` restores what else belongs to a step. If it raises CorruptFileError, an older one is tried.
 
         Raises:
             CorruptFileError: if there are checkpoints, but none can be read.
             UserError: if they belong to another model.
         """
-
-        def read(path: Path) -> dict[str, Any]:
-            state = restore(path, groups)
-            if also is not None:
-                also(state["step"])
-            return state
-
-        return self._newest(read)
+        return self._newest(lambda path: restore(path, groups))
 
     def read_state(self) -> dict[str, Any] | None:
         """Returns the state of the newest undamaged checkpoint; None if there are no checkpoints."""

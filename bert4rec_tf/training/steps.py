@@ -13,7 +13,6 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import graph
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.recommender import Recommender
-from bert4rec_tf.models.sharded_table import NUMBERS, ROWS, sum_of_all
 from bert4rec_tf.nn import optimizers
 from bert4rec_tf.training import workers
 
@@ -150,15 +149,11 @@ def _shared_step(
         context = tf.distribute.get_replica_context()
         part = _part(batch, context.replica_id_in_sync_group, context.num_replicas_in_sync)
         share = model.loss_weight(part) / model.loss_weight(batch)
-        looked_up = {} if model.sharded is None else model.sharded.look_up(model.rows_read(batch))
         with _own_noise(model, context.replica_id_in_sync_group):
-            loss, gradients = part_of_loss({**part, **looked_up}, share)
-        loss, stopping, *gradients = sum_of_all([loss, stopping, *gradients])
+            loss, gradients = part_of_loss(part, share)
+        loss, stopping, *gradients = workers.sum_of_all([loss, stopping, *gradients])
         gradients = [optimizers.combined(gradient) for gradient in gradients]
         gradients, norm = optimizers.clip(gradients, settings.clip_norm)
-        if model.sharded is not None:
-            of_rows = [gradients.pop() for _ in looked_up[ROWS]][::-1]
-            model.sharded.update(looked_up[NUMBERS], of_rows, optimizer.row_scale * optimizer.learning_rate)
         return loss, norm, stopping, gradients
 
     @graph(input_signature=signature and [signature, tf.TensorSpec([], tf.float32)])
@@ -184,15 +179,10 @@ def _shared_step(
 def _loss_and_gradients(
     model: Recommender, optimizer: Optimizer, batch: Batch, share: Tensor | float = 1.0
 ) -> tuple[Tensor, list[Tensor]]:
-    """Returns `share` x the loss, and its gradients, slices for tables that change by rows and else dense.
-
-    The gradients of a sharded table's looked-up rows come last.
-    """
-    variables, looked_up = [variable.value for variable in model.trainable_variables], batch.get(ROWS, [])
+    """Returns `share` x the loss, and its gradients, slices for tables that change by rows and else dense."""
     with tf.GradientTape() as tape:
-        tape.watch(looked_up)
         loss = share * model.training_loss(batch)
-    *gradients, of_rows = tape.gradient(loss, [*variables, looked_up])
+    gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
     tables = getattr(optimizer, "tables", ())
     for index, (variable, gradient) in enumerate(zip(model.trainable_variables, gradients, strict=True)):
         if variable.path not in tables:
@@ -204,7 +194,7 @@ def _loss_and_gradients(
                 f"`optimizer` must be adam or adagrad where a step reads a whole table, here {variable.name}; a loss "
                 f"that samples the items reads few rows. Received: optimizer={ROWWISE}"
             )
-    return loss, gradients + [tf.convert_to_tensor(gradient) for gradient in of_rows]
+    return loss, gradients
 
 
 def _part(batch: Batch, number: Tensor, count: int) -> Batch:

@@ -21,7 +21,6 @@ from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.models.recommender import Recommender
 from bert4rec_tf.training import checkpoints
 from bert4rec_tf.training.optimizer import optimizer_of
-from bert4rec_tf.training.shard_files import WHOLE, ShardFiles
 from bert4rec_tf.training.steps import make_step
 from bert4rec_tf.training.tensorboard import TensorBoardWriter
 from bert4rec_tf.training.workers import Team
@@ -103,8 +102,6 @@ class Trainer:
         self._end = self.last_step or self.settings.steps
         self._variables = {"model": self.model.variables, "optimizer": self.optimizer.variables}
         self._checkpoints = checkpoints.Series(self.folder)
-        table = self.model.sharded
-        self._shards = None if table is None else ShardFiles(self.folder, table, self.team)
 
     def run(self) -> State:
         """Trains or resumes to the end. The model then has the best weights; without `validate`, the last ones.
@@ -115,7 +112,7 @@ class Trainer:
         """
         with self.team.chief_first():
             files.make_folder(self.folder)
-        saved = self._checkpoints.restore(self._variables, None if self._shards is None else self._shards.restore)
+        saved = self._checkpoints.restore(self._variables)
         self.state = State(**saved) if saved else State()
         self.team.agree({"checkpoint": f"of step {self.state.step}"})
         if not saved and self.initialise is not None:
@@ -126,19 +123,9 @@ class Trainer:
             with self.team.watched():
                 self._loop()
             self.team.agree({"number of steps": str(self.state.step)})
-        if self._shards is not None:
-            self._finish_sharded(self._shards)
-        elif self.validate is not None:
+        if self.validate is not None:
             restore_best(self.model, self.folder, self.state)
         return self.state
-
-    def _finish_sharded(self, shards: ShardFiles) -> None:
-        """Restores the best weights, if there are any, on all workers, and has the chief write the whole table."""
-        if self.validate is not None:
-            restore_best(self.model, self.folder, self.state, shards)
-        with self.team.chief_first():
-            if self.team.is_chief and not (self.folder / WHOLE).exists():
-                shards.write_whole(self.model, self.state.best_step or self.state.step)
 
     def _loop(self) -> None:
         batches = self.batches(self.state.step)
@@ -167,22 +154,14 @@ class Trainer:
                     self.state.seconds = time.monotonic() - begin
                 stop = self._stops(stopped, interrupted())
                 if is_due or time.monotonic() - saved >= self.checkpoint_seconds or stop:
-                    self._save()
+                    if self.team.is_chief:
+                        self._checkpoints.save(self._variables, self.state.step, asdict(self.state))
                     tensorboard.flush()
                     saved = time.monotonic()
                 if stop:
                     raise KeyboardInterrupt
                 if self.state.finished:
                     return
-
-    def _save(self) -> None:
-        if self._shards is not None and self.state.best_step != self.state.step:
-            self._shards.save(self.state.step)  # `_evaluate` has saved those of the best step.
-        if self.team.is_chief:
-            self._checkpoints.save(self._variables, self.state.step, asdict(self.state))
-        if self._shards is not None:
-            self.team.sum(np.zeros(1, np.int64))
-            self._shards.keep(self.state.best_step)
 
     def _stops(self, stopped: bool, interrupted: bool) -> bool:
         """Returns whether to stop. `stopped`: whether any machine asked to in this step. The last step asks anew."""
@@ -212,8 +191,6 @@ class Trainer:
         best = state.best()
         if self.validate is not None and (best is None or row[SELECTION_METRIC] > best[SELECTION_METRIC]):
             state.best_step = state.step
-            if self._shards is not None:
-                self._shards.save(state.step)
             if self.team.is_chief:
                 checkpoints.save(self.folder / BEST, self._variables, asdict(state))
         since_best = sum(row["step"] > state.best_step for row in state.curve)
@@ -249,15 +226,10 @@ def read_state(folder: Path) -> State:
     return State(**saved)
 
 
-def restore_best(model: keras.Model, folder: Path, state: State, shards: ShardFiles | None = None) -> None:
-    """Loads the best weights of a training, and with `shards` this worker's rows of the sharded table.
-
-    Raises UserError if their file is damaged or from another training.
-    """
+def restore_best(model: keras.Model, folder: Path, state: State) -> None:
+    """Loads the best weights of a training. Raises UserError if their file is damaged or from another training."""
     try:
         step = checkpoints.restore(folder / BEST, {"model": model.variables})["step"]
-        if shards is not None:
-            shards.restore(state.best_step)
     except CorruptFileError as error:
         raise UserError(f"{error}; delete {folder} to train again") from error
     if step != state.best_step:
@@ -267,20 +239,14 @@ def restore_best(model: keras.Model, folder: Path, state: State, shards: ShardFi
         )
 
 
-def load_weights(model: Recommender, folder: Path, team: Team | None = None) -> None:
+def load_weights(model: Recommender, folder: Path) -> None:
     """Loads the weights of a finished training: the best ones if there was validation, else the last.
-
-    `team`: the workers, if they share the item table. This needs a training with validation.
 
     Raises:
         UserError: if the training has not finished or belongs to another model.
     """
     state = read_state(folder)
-    if model.sharded is not None and team is not None:
-        restore_best(model, folder, state, ShardFiles(folder, model.sharded, team))
-    elif (folder / WHOLE).exists():
-        checkpoints.restore(folder / WHOLE, {"model": model.variables})
-    elif state.best_step:
+    if state.best_step:
         restore_best(model, folder, state)
     else:
         checkpoints.Series(folder).restore({"model": model.variables})

@@ -15,7 +15,7 @@ import tensorflow as tf
 from bert4rec_tf.config.machines import Machines
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import graph
-from bert4rec_tf.models.sharded_table import sum_of_all
+from bert4rec_tf.foundation.types import Tensor
 
 LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
 """The errors on the other workers if one ends (within seconds) or stops answering (within about ten seconds)."""
@@ -102,6 +102,12 @@ class Workers(Team):
             raise UserError(
                 "Another worker has ended or does not answer. Run the same command on all workers again to resume"
             ) from error
+
+
+def sum_of_all(values: list[Tensor]) -> list[Tensor]:
+    """Returns the sum over all replicas of each tensor. Call it in a replica."""
+    values = [tf.identity(value) for value in values]  # puts the replica's arguments on its device
+    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
 
 
 def _digest(fact: str) -> int:

@@ -13,7 +13,7 @@ from support.profiles import examples, slow_but
 from support.ranking_oracle import make_sequences
 
 from benchmarks import __main__ as program
-from benchmarks import growth, lines, measuring, original, serving, shapes, sharding
+from benchmarks import growth, lines, measuring, original, serving, shapes
 from bert4rec_tf.config.run import MaskingSettings
 from bert4rec_tf.data.examples.cloze import cut_windows
 from bert4rec_tf.data.sequences import LeaveOneOut, Vocabulary, mask_token
@@ -135,16 +135,6 @@ def test_the_growth_of_each_figure_can_be_measured_and_drawn(tiny, monkeypatch, 
     assert all(len(values) == 1 and values[0] > 0 for found in curves.values() for values in found.values())
     growth.plot(curves, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["catalogue.png", "length.png", "users.png"]
-
-
-@pytest.mark.slow
-def test_a_step_with_a_sharded_table_can_be_measured(monkeypatch):
-    monkeypatch.setattr(sharding, "CATALOGUES", (500,))
-    alone, *workers = sharding.measure(with_largest=False)
-    assert alone["kind"] == "one process" and alone["counted"] == 0
-    assert [one["loss"] for one in workers] == pytest.approx([alone["loss"]] * 2, rel=0.01)  # other dropout masks
-    # The collectives send what was counted, beside a little of their own.
-    assert all(one["counted"] <= one["interface"] < 2 * one["counted"] for one in workers)
 
 
 @pytest.mark.slow

@@ -16,14 +16,11 @@ from support.trainings import RUN, small_and_quick
 import bert4rec_tf as b4r
 from bert4rec_tf.config.run import Run
 from bert4rec_tf.data.sequences import Sequences
-from bert4rec_tf.foundation import npz
 from bert4rec_tf.models import tf1_import
 from bert4rec_tf.models.construction import new_model
 from bert4rec_tf.runs import seeds, warm_start
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.training import checkpoints, trainer
-from bert4rec_tf.training.checkpoints import HEADER
-from bert4rec_tf.training.shard_files import WHOLE
 from bert4rec_tf.training.trainer import Trainer
 
 
@@ -203,19 +200,6 @@ def test_weights_that_began_warm_learnt_from_more_than_their_own_data(trained, t
     again = b4r.open_experiment(run, sequences=NEW, workdir=tmp_path / "two", init_from=tmp_path / "one")
     assert again.initial["checkpoint"] == "select/best.npz"
     assert "or from several" in again.initial["leak"]
-
-
-def test_a_sharded_item_table_is_read_from_the_file_that_has_all_its_rows(source):
-    folder = source("bert4rec")
-    shutil.rmtree(folder / "retrain")
-    expected, best = warm_start.read(folder), folder / "select" / "best.npz"
-    shutil.copy(best, folder / "select" / WHOLE)
-    content = npz.read(best)
-    header = json.loads(content[HEADER].tobytes())
-    del header["shapes"]["model/000"], content["model/000"]
-    npz.write(best, {**content, HEADER: np.frombuffer(json.dumps(header).encode(), np.uint8)})
-    found = warm_start.read(folder)
-    assert found.fingerprint == expected.fingerprint and found.origin["checkpoint"] == "select/whole.npz"
 
 
 def test_the_folder_alone_is_enough_to_go_on_and_says_so_where_it_is_not(trained, tmp_path, quick):
