@@ -89,9 +89,7 @@ flags.DEFINE_integer(
 flags.DEFINE_string("export_dir", None, "folder of the exported model (default: the format's name in the workdir)")
 flags.DEFINE_string("format", SAVED_MODEL, "what --mode=export writes: " + ", ".join(FORMATS))
 flags.DEFINE_string("mode", "all", "what to do: all, prepare, train, evaluate or export")
-flags.DEFINE_string(
-    "engine", LOCAL, "what --mode=prepare and evaluate run on: local, or spark with --interactions (docs/cluster.md)"
-)
+flags.DEFINE_string("engine", LOCAL, "what --mode=prepare reads --interactions with: local or spark (docs/cluster.md)")
 flags.DEFINE_string(
     "master", None, "with --engine=spark: spark://HOST:7077, local[2], ... (default: Spark's own setting)"
 )
@@ -172,9 +170,9 @@ def check_flags(argv: list[str]) -> None:
     for name, known in {"mode": MODES, "format": FORMATS, "engine": (LOCAL, SPARK)}.items():
         if FLAGS[name].value not in known:
             raise unknown_name(name, FLAGS[name].value, known)
-    if FLAGS.engine == SPARK:
-        check_spark()
-    else:
+    if FLAGS.engine == SPARK and FLAGS.mode != "prepare":
+        raise UserError(f"--engine={SPARK} needs --mode=prepare. Received: mode={FLAGS.mode}")
+    if FLAGS.engine != SPARK:
         refuse(["master"], f"needs --engine={SPARK}. Received: engine={FLAGS.engine}")
     for name in ("processes", "threads", "k", "with_histories"):
         if FLAGS[name].value is not None and not 1 <= FLAGS[name].value <= MOST:
@@ -186,17 +184,6 @@ def check_flags(argv: list[str]) -> None:
         received = f"mode={FLAGS.mode}" if FLAGS.mode != "all" else f"seed={FLAGS.seed}"
         raise UserError(f"--seeds needs --mode=all and cannot be used with --seed. Received: {received}")
     check_export_flags()
-
-
-def check_spark() -> None:
-    """Raises UserError for flags that cannot be used with Spark."""
-    if FLAGS.mode not in ("prepare", "evaluate"):
-        raise UserError(f"--engine={SPARK} needs --mode=prepare or evaluate. Received: mode={FLAGS.mode}")
-    if popularity.parse(FLAGS.popularity_correction) == popularity.CHOOSE:
-        raise UserError(
-            f"--popularity_correction must be a number with --engine={SPARK}. Received: {popularity.CHOOSE}"
-        )
-    refuse((ITEM_FEATURES, USER_FEATURES, "processes", "init_from"), f"cannot be used with --engine={SPARK}")
 
 
 def check_export_flags() -> None:
@@ -275,7 +262,10 @@ def load(dataset: str, interactions: Interactions | None, features: Mapping[str,
     if FLAGS.engine == SPARK and interactions is None:
         raise UserError(f"--engine={SPARK} needs --interactions=FILE. Received: dataset={dataset}")
     if FLAGS.engine == SPARK:
-        sequences, report = spark().load(interactions, datasets.default_folder(FLAGS.data_dir))
+        start_tensorflow()
+        from bert4rec_tf.cluster.spark import Spark
+
+        sequences, report = Spark(FLAGS.master).load(interactions, datasets.default_folder(FLAGS.data_dir))
     else:
         sequences, report = datasets.load_with_report(interactions or dataset, FLAGS.data_dir)
     print(datasets.describe(dataset, sequences, report), flush=True)
@@ -297,23 +287,13 @@ def start_tensorflow() -> None:
         set_threads(FLAGS.threads)
 
 
-@functools.cache
-def spark() -> Any:
-    start_tensorflow()
-    from bert4rec_tf.cluster.spark import Spark
-
-    return Spark(FLAGS.master)
-
-
 def opened(team: Any, run: Run, sequences: Sequences, workdir: WorkDirectory, options: dict[str, Any]) -> Any:
     """Returns the experiment. If the `workers.Team` has several machines, the chief opens and prepares it first."""
     from bert4rec_tf.runs.pipeline import Experiment
 
-    if team.count > 1:  # With Spark, `sequences` hold no rows here, and their fingerprint is found by a task.
-        team.agree({"data": sequences.fingerprint})
+    team.agree({"data": sequences.fingerprint})
     with team.chief_first():
-        kind = Experiment if FLAGS.engine == LOCAL else spark().experiment
-        experiment = kind(run, sequences, workdir, **options)
+        experiment = Experiment(run, sequences, workdir, **options)
         if team.count > 1:
             experiment.prepare()
     return experiment

@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "export": ("config", "data", "foundation", "models"),
     "serving": ("config", "data", "export", "foundation"),
     "runs": ("config", "data", "evaluation", "export", "foundation", "models", "serving", "training"),
-    "cluster": ("config", "data", "evaluation", "export", "foundation", "models", "runs", "serving", "training"),
+    "cluster": ("config", "data", "foundation"),
     "commands": ("cluster", "config", "data", "evaluation", "export", "foundation", "runs", "serving"),
 }
 WITHIN_DATA = {"": (), "reading": ("",), "sources": ("", "reading"), "examples": ("",)}

@@ -1,4 +1,4 @@
-"""The same work on a cluster. Only `spark` knows an engine; its tasks run what is in `tasks` and `measuring`."""
+"""The same work on a cluster. Only `spark` knows an engine; its tasks run what is in `tasks`."""
 
 from bert4rec_tf.foundation.startup import import_tensorflow
 

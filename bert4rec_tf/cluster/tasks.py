@@ -4,9 +4,8 @@ Any machine may do a task, and may do it again: a file gets its name only when i
 the same bytes.
 """
 
-import functools
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,23 +13,14 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.config.run import MaskingSettings
-from bert4rec_tf.data.examples import tfrecords
-from bert4rec_tf.data.examples.cloze import Windows, cut
-from bert4rec_tf.data.examples.preparation import Plan
-from bert4rec_tf.data.parts import training_part
 from bert4rec_tf.data.reading import conversion
 from bert4rec_tf.data.reading.columns import Layout
-from bert4rec_tf.data.reading.conversion import Report
 from bert4rec_tf.data.reading.times import Times
-from bert4rec_tf.data.sequences import Sequences, Vocabulary, take_rows
-from bert4rec_tf.evaluation import candidates
+from bert4rec_tf.data.sequences import Sequences, Vocabulary
 from bert4rec_tf.foundation import files, npz
 
 ROW_BITS = 40
 """A row's place among those of all files is the number of its file x 2^40 + its number in the file."""
-
-VOCABULARY = "vocabulary.npz"
 
 
 @dataclass(frozen=True)
@@ -104,16 +94,8 @@ def block_path(folder: Path, number: int) -> Path:
     return folder / f"block-{number:06d}.npz"
 
 
-def pieces_of(folder: Path, numbers: Iterable[int], name: str) -> Iterator[np.ndarray]:
-    """Yields the array of this name from the file of each block."""
-    for number in numbers:
-        yield npz.read(block_path(folder, number), [name])[name]
-
-
-def write_block(table: pa.Table, folder: Path, first_later: float | None) -> dict[str, int]:
-    """Orders the actions of a block's users by user, time and row, and writes them.
-
-    Returns the block's `number`, how many `users` and `actions` it has, and the `bytes` of the users' ids as lines.
+def write_block(table: pa.Table, folder: Path, first_later: float | None) -> int:
+    """Orders the actions of a block's users by user, time and row, and writes them. Returns the block's number.
 
     Args:
         table: `block`, `number` (of the user), `user` (its id), `item` (its number), `place` and perhaps `time`.
@@ -133,144 +115,13 @@ def write_block(table: pa.Table, folder: Path, first_later: float | None) -> dic
         content["later"] = np.bincount(users[np.asarray(times) >= first_later], minlength=len(lengths))
     number = int(columns["block"][0])
     npz.write(block_path(folder, number), content)
-    return {"number": number, "users": len(lengths), "actions": len(rows), "bytes": len(ids)}
-
-
-def join_blocks(
-    blocks: Sequence[dict[str, int]], folder: Path, target: Path, num_left_out: int, report: Report, has_later: bool
-) -> None:
-    """Writes the conversion from its blocks, piece by piece: the bytes of `conversion.save`."""
-    pieces = functools.partial(pieces_of, folder, [block["number"] for block in blocks])
-
-    def users() -> Iterator[np.ndarray]:
-        for number, text in enumerate(pieces("users")):
-            yield text if number == 0 else np.concatenate([np.frombuffer(b"\n", np.uint8), text])
-
-    num_users = sum(block["users"] for block in blocks)
-    numbers = {
-        "items": npz.Pieces("<i4", (sum(block["actions"] for block in blocks),), pieces("items")),
-        "splits": npz.Pieces("<i8", (num_users + 1,), splits_of(pieces("lengths"))),
-    }
-    if has_later:
-        numbers["num_later"] = npz.Pieces("<i8", (num_users,), pieces("later"))
-    num_bytes = sum(block["bytes"] for block in blocks) + len(blocks) - 1
-    vocabulary = read_vocabulary(folder)
-    lines = npz.Pieces("|u1", (num_bytes,), users())
-    conversion.save_parts(target, lines, numbers, vocabulary, num_left_out, report)
-
-
-def write_vocabulary(folder: Path, vocabulary: Vocabulary) -> None:
-    content = {"names": npz.of_lines(vocabulary.items.tolist()), "counts": vocabulary.counts}
-    npz.write(folder / VOCABULARY, content)
-
-
-def read_vocabulary(folder: Path) -> Vocabulary:
-    found = npz.read(folder / VOCABULARY)
-    return Vocabulary(np.array(npz.lines(found["names"]), object), found["counts"])
-
-
-@functools.cache
-def opened(path: Path) -> Sequences:
-    """Returns the sequences of a conversion, whose actions stay on the disk."""
-    return conversion.load(path, mapped=True)[0]
-
-
-def part_of(path: Path, users: range) -> Sequences:
-    """Returns some users of a conversion in memory."""
-    return opened(path).part(users.start, users.stop)
-
-
-def splits_of(lengths: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """Yields the splits of users whose lengths come in parts."""
-    end = np.zeros(1, np.int64)
-    yield end
-    for part in lengths:
-        end = end[-1] + np.cumsum(part)
-        yield end
-
-
-def windows_of(path: Path, users: range, phase: str, masking: MaskingSettings, max_length: int) -> Windows:
-    """Returns the windows of some users. Their `users` are numbers among all users."""
-    windows = cut(training_part(part_of(path, users), phase), max_length, masking)
-    return replace(windows, users=windows.users + users.start)
-
-
-def count_windows(users: range, path: Path, phase: str, masking: MaskingSettings, max_length: int) -> tuple[int, int]:
-    """Returns how many whole windows and prefixes some users have."""
-    windows = windows_of(path, users, phase, masking, max_length)
-    return windows.num_whole, windows.num_prefixes
-
-
-@functools.cache
-def shared_plan(plan: Plan) -> Plan:
-    """Returns the same plan for all tasks of a process, so that it finds its order once."""
-    return plan
-
-
-def examples_of(
-    path: Path, users: range, phase: str, plan: Plan, before: tuple[int, int], wanted: Sequence[int]
-) -> Iterator[pa.RecordBatch]:
-    """Yields the examples of some users with their places in the shards (`EXAMPLES`), copy by copy.
-
-    Args:
-        path, users, phase: as for `windows_of`.
-        plan: the plan of the shards.
-        before: how many whole windows and prefixes the earlier users have.
-        wanted: the shards to write.
-    """
-    plan = shared_plan(plan)
-    windows = windows_of(path, users, phase, plan.masking, plan.max_length)
-    whole, prefixes = np.arange(windows.num_whole), np.arange(windows.num_prefixes)
-    is_wanted = np.zeros(len(plan.sizes()), bool)
-    is_wanted[list(wanted)] = True
-    for numbers in plan.numbering.examples_of(whole + before[0], prefixes + before[1]):
-        for own, examples in zip((whole, prefixes + len(whole)), numbers):
-            shards, rows = np.divmod(plan.order.places_of(examples), plan.shard_size)
-            chosen = is_wanted[shards]
-            window = own[: len(examples)][chosen]
-            lengths = windows.lengths[window]
-            items = windows.rows(window, plan.max_length)[np.arange(plan.max_length) < lengths[:, None]]
-            offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
-            columns = [shards[chosen].astype(np.int32), rows[chosen].astype(np.int32), windows.users[window]]
-            arrays = [*map(pa.array, columns), pa.ListArray.from_arrays(offsets, pa.array(items))]
-            yield pa.RecordBatch.from_arrays(arrays, ["shard", "row", "user", "items"])
-
-
-EXAMPLES = "shard int, row int, user long, items array<int>"
-"""Columns of `examples_of`: the shard, the place in it, the user's number and the window."""
-
-
-def write_shard(table: pa.Table, plan: Plan, folder: Path) -> int:
-    """Writes a shard from its `EXAMPLES` in any order, and returns its number."""
-    number, plan = table["shard"][0].as_py(), shared_plan(plan)
-    table = table.sort_by("row")
-    items = table["items"].combine_chunks()
-    lengths = items.value_lengths().to_numpy().astype(np.int64)
-    rows = take_rows(items.flatten().to_numpy(), np.cumsum(lengths) - lengths, lengths, plan.max_length)
-    content = plan.columns(number, rows, lengths, table["user"].to_numpy())
-    tfrecords.write_shard(folder / plan.names()[number], content)
     return number
 
 
-def draw(number: int, users: np.ndarray, path: Path, num_negatives: int, seed: int, folder: Path) -> None:
-    """Draws the negatives of one block of users (`candidates.users_of_a_block`) and writes them."""
-    drawn = {
-        name: sampler(opened(path), users, num_negatives, seed, number) for name, sampler in candidates.SAMPLERS.items()
-    }
-    npz.write(block_path(folder, number), drawn)
-
-
-def is_whole(path: Path) -> bool:
-    """Returns whether a file of arrays is there and undamaged, without loading the arrays."""
-    try:
-        npz.checked(path)
-    except npz.CorruptFileError:
-        return False
-    return True
-
-
-def join_drawn(num_blocks: int, num_users: int, num_negatives: int, folder: Path, target: Path) -> None:
-    """Writes the negatives of all users from those of the blocks: the bytes of `candidates.load_or_draw`."""
-    found = {name: pieces_of(folder, range(num_blocks), name) for name in candidates.SAMPLERS}
-    shape = num_users, num_negatives
-    npz.write_pieces(target, {name: npz.Pieces("<i4", shape, pieces) for name, pieces in found.items()})
+def join_blocks(numbers: Sequence[int], folder: Path, vocabulary: Vocabulary, num_left_out: int) -> Sequences:
+    """Returns the sequences of all blocks, in this order."""
+    blocks = [npz.read(block_path(folder, number)) for number in numbers]
+    columns = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0] if name != "users"}
+    users = np.array([user for block in blocks for user in npz.lines(block["users"])], object)
+    splits = np.concatenate([[0], np.cumsum(columns["lengths"])])
+    return Sequences(columns["items"], splits, users, vocabulary, num_left_out, columns.get("later"))

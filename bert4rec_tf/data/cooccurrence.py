@@ -2,7 +2,7 @@
 
 Two places a < b of a history h with b - a <= window count twice: h_b follows h_a, and h_a follows h_b backwards. The
 step says how: 2 (b - a - 1) forwards, and one more backwards, so there are 2 x window steps. Pairs are counted per
-step, in whole numbers, so the counts of parts of the users add up to those of all.
+step, in whole numbers.
 """
 
 from collections.abc import Iterator
@@ -27,11 +27,6 @@ class Neighbors(NamedTuple):
     strengths: np.ndarray
 
 
-def block_ends(counts: np.ndarray) -> np.ndarray:
-    """Returns the last item of each block, int64 [blocks]. `counts`: how often each item occurs, int64 [n + 1]."""
-    return np.flatnonzero(np.diff(np.cumsum(counts) // BLOCK_ACTIONS, append=-1))
-
-
 def pair_counts(sequences: Sequences, window: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields keys and counts for each block of first items, int64 [pairs] each.
 
@@ -41,8 +36,8 @@ def pair_counts(sequences: Sequences, window: int) -> Iterator[tuple[np.ndarray,
     lengths = sequences.lengths
     begins, ends = (np.repeat(sequences.splits[edge], lengths) for edge in (slice(None, -1), slice(1, None)))
     by_item = np.argsort(items, kind="stable")
-    counts = sequences.counts()
-    bounds = np.concatenate([[0], np.cumsum(counts)[block_ends(counts)]])
+    up_to_item = np.cumsum(sequences.counts())
+    bounds = np.concatenate([[0], up_to_item[np.flatnonzero(np.diff(up_to_item // BLOCK_ACTIONS, append=-1))]])
     for start, end in pairwise(bounds):
         actions = by_item[start:end]
         keys = []
@@ -75,7 +70,7 @@ def strongest(
     """Returns the `most` strongest neighbours of each first item, the strongest first; in a tie the smaller number.
 
     Args:
-        keys, counts: of `pair_counts`, with all users' counts of these items.
+        keys, counts: of `pair_counts`.
         item_counts: how often each item occurs, int64 [n + 1].
     """
     pairs, totals = strengths_of(keys, counts, settings.window, settings.decay, settings.backward)

@@ -19,7 +19,7 @@ def mask_token(num_items: int) -> int:
 
 
 USERS_OF_A_BLOCK = 1 << 14
-"""Users of a block, whose actions one task of a cluster holds. Fingerprints depend on it."""
+"""Users of a block. Fingerprints depend on it, and a task of a cluster groups the actions of one block."""
 
 SHOWN_USERS, SHOWN_ITEMS = 3, 8
 """How many users and items per user `print` shows."""
@@ -187,8 +187,7 @@ class Sequences:
         splits = np.concatenate([[0], np.cumsum(lengths)])
         items = self.items[np.repeat(self.splits[users], lengths) + places_in_groups(lengths)]
         later = None if self.num_later is None else self.num_later[users]
-        names = self.users[users] if len(self.users) else self.users  # a mapped conversion has none
-        return replace(self, items=items, splits=splits, users=names, num_later=later, features={})
+        return replace(self, items=items, splits=splits, users=self.users[users], num_later=later, features={})
 
     def counts(self) -> np.ndarray:
         """Returns how often each item occurs in these sequences, int64 [n + 1]; entry 0 is 0."""
@@ -306,10 +305,6 @@ class LeaveOneOut:
     def histories(self, split: str) -> Sequences:
         """Returns the items before the held-out item of `split` ("validation" or "test")."""
         return self.sequences.without_last(self._drop(split))
-
-    def history_lengths(self, split: str) -> np.ndarray:
-        """Returns the number of items before the held-out ones, int64 [evaluated], in the order of `users`."""
-        return (self.sequences.lengths - self._drop(split))[self.users]
 
     def targets(self, split: str) -> np.ndarray:
         """Returns the held-out items of `split`, int32 [evaluated], in the order of `users`."""

@@ -1,6 +1,6 @@
 """Baselines to compare a model with: counting models, random scores, the built-in data's ceiling, and the paper."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -11,6 +11,7 @@ from bert4rec_tf.config.run import Run
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.data.sources.synthetic import MarkovCatalogue
+from bert4rec_tf.evaluation import popularity
 from bert4rec_tf.evaluation.metrics import COUNTED, POPULAR, random_metrics
 from bert4rec_tf.evaluation.ranking import Metrics, Ranker, RankingTask
 from bert4rec_tf.models import MODELS, Recommender
@@ -19,9 +20,9 @@ from bert4rec_tf.models import MODELS, Recommender
 def measure_baselines(
     run: Run,
     split: LeaveOneOut,
+    task: RankingTask,
     num_candidates: Mapping[str, np.ndarray],
-    measure: Callable[[str], Metrics],
-    task: Callable[[], RankingTask],
+    training: Sequences,
 ) -> dict[str, Metrics]:
     """Returns name -> metrics for COUNTED and `random`, and for `ceiling` or `paper` if there is one for these data.
 
@@ -30,17 +31,17 @@ def measure_baselines(
     Args:
         run: the run to compare with them.
         split: the split of its data.
+        task: the test items to rank.
         num_candidates: protocol -> int [k], how many candidates each target has.
-        measure: returns the metrics of one of COUNTED.
-        task: returns the task to rank; called only for built-in data.
+        training: what the measured model has learnt from.
     """
-    baselines = {name: measure(name) for name in COUNTED}
+    baselines = {name: popularity.ranker(counted(name, training)).measure(task) for name in COUNTED}
     baselines["random"] = {protocol: random_metrics(found) for protocol, found in num_candidates.items()}
     generator = datasets.DATASETS[run.dataset].generator if run.dataset in datasets.DATASETS else None
     if isinstance(generator, MarkovCatalogue) and generator.sequences().fingerprint == split.sequences.fingerprint:
-        true_scores = tf.constant(generator.scores(split.sequences, task().histories))
+        true_scores = tf.constant(generator.scores(split.sequences, task.histories))
         ranker = Ranker(lambda batch, candidates: tf.gather(true_scores, batch["users"]))
-        baselines["ceiling"] = ranker.measure(task())
+        baselines["ceiling"] = ranker.measure(task)
     published = _paper(run, split)
     return {**baselines, "paper": published} if published else baselines
 

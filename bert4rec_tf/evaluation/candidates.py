@@ -18,9 +18,7 @@ ROUNDS = 20
 """Rounds of rejection sampling. Users who still lack negatives after them get a slower draw that cannot fail."""
 
 
-def draw_popular(
-    sequences: Sequences, users: np.ndarray, num_negatives: int, seed: int, first_block: int = 0
-) -> np.ndarray:
+def draw_popular(sequences: Sequences, users: np.ndarray, num_negatives: int, seed: int) -> np.ndarray:
     """Draws negatives by popularity, without replacement, among the items that each user has not seen.
 
     As in the original, items are drawn one after the other, each with probability proportional to its count in the data
@@ -29,7 +27,6 @@ def draw_popular(
     Args:
         sequences: full histories, held-out items included.
         users: [k] int64, the users to draw for.
-        first_block: the number of the first user's block; a block has `users_of_a_block` users.
 
     Returns:
         int32 [k, num_negatives], filled with 0 on the right if there are fewer; the same for the same seed.
@@ -38,31 +35,19 @@ def draw_popular(
     def draw(rng: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
         return sequences.items[rng.integers(sequences.num_actions, size=size)]
 
-    return _draw(sequences, users, num_negatives, (seed, 0, first_block), draw, sequences.vocabulary.counts)
+    return _draw(sequences, users, num_negatives, (seed, 0), draw, sequences.vocabulary.counts)
 
 
-def draw_uniform(
-    sequences: Sequences, users: np.ndarray, num_negatives: int, seed: int, first_block: int = 0
-) -> np.ndarray:
+def draw_uniform(sequences: Sequences, users: np.ndarray, num_negatives: int, seed: int) -> np.ndarray:
     """Draws negatives like `draw_popular`, but every item with the same probability."""
 
     def draw(rng: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
         return rng.integers(1, sequences.num_items + 1, size, np.int32)
 
-    return _draw(sequences, users, num_negatives, (seed, 1, first_block), draw, np.ones(sequences.num_items))
+    return _draw(sequences, users, num_negatives, (seed, 1), draw, np.ones(sequences.num_items))
 
 
 SAMPLERS = {POPULAR: draw_popular, UNIFORM: draw_uniform}
-
-
-def users_of_a_block(num_items: int) -> int:
-    """Returns the number of users in a block. Negatives are drawn block by block, each with its own random stream."""
-    return max(1, BLOCK_ELEMENTS // (num_items + 1))
-
-
-def path_in(folder: Path, fingerprint: str, num_negatives: int, seed: int) -> Path:
-    """Returns where `load_or_draw` stores negatives. `fingerprint`: of the sequences."""
-    return folder / f"candidates-{FORMAT}-{fingerprint[:16]}-{num_negatives}-{seed}.npz"
 
 
 def load_or_draw(
@@ -77,7 +62,7 @@ def load_or_draw(
         Sampler -> int32 [k, c], where c is `num_negatives` or the number of items, whichever is smaller.
     """
     num_negatives = min(num_negatives, sequences.num_items)
-    path = path_in(folder, sequences.fingerprint, num_negatives, seed)
+    path = folder / f"candidates-{FORMAT}-{sequences.fingerprint[:16]}-{num_negatives}-{seed}.npz"
     with files.FolderLock(folder).lock():
         if path.exists():
             try:
@@ -99,19 +84,18 @@ def _draw(
     sequences: Sequences,
     users: np.ndarray,
     num_negatives: int,
-    seeds: tuple[int, int, int],
+    seeds: tuple[int, int],
     draw: Draw,
     weights: np.ndarray,
 ) -> np.ndarray:
     """Draws block by block, each with its own random stream.
 
-    `seeds`: the caller's seed, the sampler's number and the number of the first block. `weights`: [n], proportional to
-    the probabilities of `draw`.
+    `seeds`: the caller's seed and the sampler's number. `weights`: [n], proportional to the probabilities of `draw`.
     """
-    seed, of_sampler, first_block = seeds
+    seed, of_sampler = seeds
     drawn = np.zeros((len(users), num_negatives), np.int32)
-    block = users_of_a_block(sequences.num_items)
-    for number, start in enumerate(range(0, len(users), block), start=first_block):
+    block = max(1, BLOCK_ELEMENTS // (sequences.num_items + 1))
+    for number, start in enumerate(range(0, len(users), block)):
         part, rng = slice(start, start + block), np.random.default_rng([seed, number, of_sampler])
         _draw_block(_seen(sequences, users[part]), drawn[part], rng, draw, weights)
     return drawn

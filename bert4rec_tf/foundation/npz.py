@@ -5,7 +5,6 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -27,30 +26,6 @@ def write(path: Path, arrays: Mapping[str, np.ndarray], compressed: bool = False
     save = np.savez_compressed if compressed else np.savez
     with files.atomic_write(path) as aside, open(aside, "wb") as file:
         save(file, allow_pickle=False, **arrays)
-
-
-@dataclass(frozen=True)
-class Pieces:
-    """An array of this dtype and shape, given as pieces of consecutive rows."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    pieces: Iterable[np.ndarray]
-
-
-def write_pieces(path: Path, arrays: Mapping[str, np.ndarray | Pieces]) -> None:
-    """Writes the same bytes as `write`, without ever holding a whole array."""
-    with files.atomic_write(path) as aside, zipfile.ZipFile(aside, "w") as archive:
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                if isinstance(array, np.ndarray):
-                    np.lib.format.write_array(file, array, allow_pickle=False)
-                    continue
-                descr = np.lib.format.dtype_to_descr(np.dtype(array.dtype))
-                header = {"descr": descr, "fortran_order": False, "shape": array.shape}
-                np.lib.format.write_array_header_1_0(file, header)
-                for piece in array.pieces:
-                    file.write(np.ascontiguousarray(piece, array.dtype).tobytes())
 
 
 def mapped(path: Path) -> dict[str, np.ndarray]:

@@ -1,6 +1,5 @@
 """Item co-occurrence: recommends what stood near the last items in other histories. Only counts; not in the paper."""
 
-from collections.abc import Iterable
 from typing import ClassVar
 
 import keras
@@ -8,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.config.model_settings import ItemCooccurrenceSettings
-from bert4rec_tf.data.cooccurrence import Neighbors, pair_counts, strongest
+from bert4rec_tf.data.cooccurrence import pair_counts, strongest
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.recommender import ITEMS, Recommender, last_items
@@ -41,13 +40,9 @@ class ItemCooccurrence(Recommender):
 
     def adapt(self, sequences: Sequences) -> None:
         counts, most = sequences.counts(), self.neighbors.shape[1]
-        blocks = pair_counts(sequences, self.settings.window)
-        self.assign(counts, (strongest(*block, counts, self.settings, most) for block in blocks))
-
-    def assign(self, counts: np.ndarray, blocks: Iterable[Neighbors]) -> None:
-        """Sets the counts: how often each item occurs, int64 [n + 1], and the neighbours of all items."""
         neighbors, strengths = np.zeros(self.neighbors.shape, np.int32), np.zeros(self.strengths.shape, np.float32)
-        for found in blocks:
+        for block in pair_counts(sequences, self.settings.window):
+            found = strongest(*block, counts, self.settings, most)
             neighbors[found.items, found.places] = found.others
             strengths[found.items, found.places] = found.strengths
         self.neighbors.assign(neighbors)

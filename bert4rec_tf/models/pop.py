@@ -25,11 +25,7 @@ class Pop(Recommender):
         self.mark_rows(self.counts, ITEMS)
 
     def adapt(self, sequences: Sequences) -> None:
-        self.assign(sequences.counts())
-
-    def assign(self, counts: np.ndarray) -> None:
-        """Sets how often each item occurs, int64 [n + 1]."""
-        self.counts.assign(counts.astype(np.float32))
+        self.counts.assign(sequences.counts().astype(np.float32))
 
     def user_vectors(self, batch: Batch) -> Tensor:
         """Returns ones, [b, 1]: every user is the same."""

@@ -12,13 +12,12 @@ import tensorflow as tf
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.popularity import CHOOSE, CORRECTION, parse
 from bert4rec_tf.config.run import ALL, RETRAIN, SELECT, TRAININGS, Run
-from bert4rec_tf.data import parts
 from bert4rec_tf.data.examples import batches, in_memory, preparation
 from bert4rec_tf.data.examples.tfrecords import Shards
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation import candidates, popularity
-from bert4rec_tf.evaluation.baselines import counted, measure_baselines
+from bert4rec_tf.evaluation.baselines import measure_baselines
 from bert4rec_tf.evaluation.metrics import COLD, COLD_BELOW, FULL, METRICS, POPULAR, cold_metrics, metrics
 from bert4rec_tf.evaluation.ranking import Metrics, Ranked, Ranker, RankingTask
 from bert4rec_tf.foundation import files, npz
@@ -124,9 +123,9 @@ class Experiment:
             by_time = self.sequences.num_later is not None
             wanted = "an action after the split and two before it" if by_time else "three actions"
             return f"No user has {wanted}, so there is nothing to measure on"
-        if all(self.over_parts(parts.has_seen_everything)):
+        if all(len(np.unique(self.sequences[user])) == self.sequences.num_items for user in self.split.users):
             return "Every user has seen every item, so there are no candidates to rank"
-        longest = max(self.over_parts(parts.longest_training, phases(self.run)[0]))
+        longest = self.training_part(phases(self.run)[0]).lengths.max(initial=0)
         if MODELS[self.run.model].examples is not None and longest < 2:
             return "No user has two items to train on, so no item can be predicted from another"
         return None
@@ -147,15 +146,11 @@ class Experiment:
 
     def training_part(self, phase: str) -> Sequences:
         """Returns what a training learns from."""
-        return parts.training_part(self.sequences, phase)
+        return self.sequences if phase == ALL else self.split.training(with_validation=phase == RETRAIN)
 
     def training_counts(self, phase: str) -> np.ndarray:
         """Returns how often each item occurs in what a training learns from, int64 [n]."""
-        return np.asarray(sum(self.over_parts(parts.training_counts, phase)))
-
-    def over_parts(self, function: Callable, *arguments: Any) -> list[Any]:
-        """Returns `function(part, *arguments)` for every part of the data. Here, there is one part."""
-        return [function(self.sequences, *arguments)]
+        return self.training_part(phase).counts()[1:]
 
     def prepare(self) -> None:
         """Writes the training examples of all phases and draws the candidates, unless that is done."""
@@ -163,11 +158,7 @@ class Experiment:
             if MODELS[self.run.model].examples == MASKED:
                 for phase in phases(self.run):
                     self._shards(phase)
-            self.draw_candidates()
-
-    def draw_candidates(self) -> None:
-        """Draws and stores the candidates, unless that is done."""
-        _ = self.negatives
+            _ = self.negatives
 
     def train(self) -> Recommender:
         """Runs or resumes the trainings and returns the model to measure (`measured_phase`).
@@ -218,7 +209,7 @@ class Experiment:
         """
         alpha = parse(popularity_correction)
         with self.workdir.lock():
-            ranked = self.rank(model, title=None if self.silent else "measuring on test")
+            ranked = self._rank(model, title=None if self.silent else "measuring on test")
             correction = self._measure_corrected(model, alpha)
             kept = {f"{protocol}_candidates": found for protocol, found in ranked.num_candidates.items()}
             npz.write(self.workdir.ranks, {"users": self.split.users, **ranked.ranks, **kept})
@@ -240,36 +231,27 @@ class Experiment:
                 **measure_baselines(
                     self.run,
                     self.split,
+                    self._test_task,
                     ranked.num_candidates,
-                    lambda name: self._metrics(self.rank(self.counted(name))),
-                    lambda: self._test_task,
+                    self.training_part(measured_phase(self.run)),
                 ),
                 **self._phase_results(),
             }
             files.write_json(self.workdir.metrics, content)
             return content
 
-    def rank(
+    def _rank(
         self, model: Recommender, correction: tuple[np.ndarray, float] | None = None, title: str | None = None
     ) -> Ranked:
         """Ranks the test items. `correction`: as for `popularity.ranker`. `title`: of the progress; None for none."""
         return popularity.ranker(model, correction).ranked(self._test_task, title)
 
-    def counted(self, name: str) -> Recommender:
-        """Returns the model `name` of `metrics.COUNTED`, counted in what the measured model has learnt from."""
-        return counted(name, self.training_part(measured_phase(self.run)))
-
     @cached_property
     def _test_task(self) -> RankingTask:
         return self.task("test", all_items=True)
 
-    @cached_property
-    def _history_counts(self) -> np.ndarray:
-        """How often each item occurs before the test items, int64 [n]."""
-        return self.training_counts(RETRAIN)
-
     def _metrics(self, ranked: Ranked) -> Metrics:
-        return ranked.metrics(self._history_counts, self.sequences.num_users)
+        return ranked.metrics(self._test_task.histories.counts()[1:], self.sequences.num_users)
 
     def _cold(self, ranks: np.ndarray) -> dict[str, Any]:
         """Returns the metrics of targets that training saw seldom, and of the others. `ranks`: among all items."""
@@ -282,7 +264,7 @@ class Experiment:
             return {}
         entry: dict[str, Any] = self._choose_correction(model) if alpha == CHOOSE else {"alpha": alpha}
         counts = popularity.log_counts(self.training_counts(measured_phase(self.run)))
-        ranked = self.rank(model, (counts, entry["alpha"]))
+        ranked = self._rank(model, (counts, entry["alpha"]))
         return {CORRECTION: {**entry, "test": self._metrics(ranked)}}
 
     def _choose_correction(self, model: Recommender) -> dict[str, Any]:

@@ -2,10 +2,8 @@
 
 import contextlib
 import fnmatch
-import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,12 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from support import commands, exports, mistakes, spark
+from support import commands, exports, spark
 
-from bert4rec_tf import run as runner
 from bert4rec_tf.data import sequences
-from bert4rec_tf.data.examples import preparation
-from bert4rec_tf.evaluation import candidates
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.serving import batch
@@ -41,14 +36,9 @@ def write_rows(folder, users=90, rows=1_200):
         (folder / "rows" / f"{number}.csv").write_text("\n".join(lines) + "\n")
 
 
-@pytest.fixture(autouse=True)
-def new_connection():
-    runner.spark.cache_clear()
-
-
 @pytest.fixture
 def small_blocks(monkeypatch, tmp_path):
-    """Several blocks of users and of candidates, and several shards, in little data."""
+    """Several blocks of users in little data."""
     spark.needed()
     for name, value in spark.environment(tmp_path).items():
         monkeypatch.setenv(name, value)
@@ -56,8 +46,6 @@ def small_blocks(monkeypatch, tmp_path):
 
     for module in (engine, sequences):
         monkeypatch.setattr(module, "USERS_OF_A_BLOCK", 32)
-    monkeypatch.setattr(preparation, "SHARD_SIZE", 500)
-    monkeypatch.setattr(candidates, "BLOCK_ELEMENTS", 2_000)
 
 
 def prepared(folder, name, *flags):
@@ -68,15 +56,15 @@ def prepared(folder, name, *flags):
     return content, ended.stdout.split("Model")[0].splitlines()
 
 
-@pytest.mark.parametrize(("split", "shards"), [((), 6), pytest.param(("--test_from=200",), 4, marks=pytest.mark.slow)])
-def test_spark_prepares_the_same_bytes(split, shards, tmp_path, small_blocks):
+@pytest.mark.parametrize("split", [(), pytest.param(("--test_from=200",), marks=pytest.mark.slow)])
+def test_spark_prepares_the_same_bytes(split, tmp_path, small_blocks):
     write_rows(tmp_path)
-    flags = (*FILTER, "--mask_copies=3", "--prefix_copies=2", *split)
-    content, said = prepared(tmp_path, "here", *flags)
-    again, said_again = prepared(tmp_path, "there", *flags, "--engine=spark", "--master=local[2]")
+    content, said = prepared(tmp_path, "here", *FILTER, *split)
+    again, said_again = prepared(tmp_path, "there", *FILTER, *split, "--engine=spark", "--master=local[2]")
     assert again == content and said_again == said
     names = " ".join(content)
-    assert f"-of-{shards:05}" in names and "candidates" in names and "skipped 1 bad rows" in "".join(said)
+    assert "data/converted/rows-" in names and "candidates" in names and "skipped 1 bad rows" in "".join(said)
+    assert not list((tmp_path / "there").rglob("*.parts"))
 
 
 OF_ALL_DATA = ("data/*", "work/config.json", "work/prepared/candidates*")
@@ -108,12 +96,11 @@ def test_spark_prepares_the_same_training_whatever_the_test_items_are(tmp_path, 
 @pytest.mark.slow
 def test_a_damaged_conversion_is_made_again(tmp_path, small_blocks):
     write_rows(tmp_path)
-    flags = (*FILTER, "--mask_copies=3", "--engine=spark", "--master=local[2]")
+    flags = (*FILTER, "--engine=spark", "--master=local[2]")
     content, _ = prepared(tmp_path, "there", *flags)
     (path,) = (tmp_path / "there" / "data").rglob("*.npz")
     damaged = bytearray(path.read_bytes())
     damaged[len(damaged) // 2] ^= 1
-    path.unlink()  # Spark's processes still map the first file
     path.write_bytes(damaged)
     assert prepared(tmp_path, "there", *flags)[0] == content
 
@@ -123,13 +110,7 @@ def test_a_damaged_conversion_is_made_again(tmp_path, small_blocks):
     [
         (("--master=local[2]",), "--master needs --engine=spark. Received: engine=local"),
         (("--engine=flink",), "engine"),
-        (("--engine=spark", "--mode=train"), "--engine=spark needs --mode=prepare or evaluate. Received: mode=train"),
-        (
-            ("--engine=spark", "--mode=evaluate", "--popularity_correction=validation"),
-            "--popularity_correction must be a number with --engine=spark",
-        ),
-        (("--engine=spark", "--processes=2"), "--processes cannot be used with --engine=spark"),
-        (("--engine=spark", "--item_features=x.csv"), "--item_features cannot be used with --engine=spark"),
+        (("--engine=spark", "--mode=train"), "--engine=spark needs --mode=prepare. Received: mode=train"),
         (("--k_core",), "`k_core` needs `min_user_actions` or `min_item_actions` above 1"),
     ],
 )
@@ -172,50 +153,6 @@ def test_spark_recommends_the_same_bytes(tmp_path, small_blocks, monkeypatch):
     assert (tmp_path / "there.csv").read_bytes() == lists and lists.count(b"\n") == 600 * exports.K + 1
 
 
-TINY = ("--max_length=8", "--hidden_dim=8", "--num_heads=2", "--num_layers=1", "--steps=3", "--protocol=fixed")
-
-
-HERE = ("--workdir=here", "--data_dir=data")
-
-
-def trained(folder, flags=TINY):
-    """Trains in a folder's `here` and copies it to `there`, so that both can be measured."""
-    commands.finished("--mode=prepare", FLAGS[0], *FILTER, *flags, *HERE, cwd=folder)
-    commands.finished("--mode=train", *HERE, cwd=folder)
-    shutil.copytree(folder / "here", folder / "there")
-
-
-def measured(folder, name):
-    """Returns the metrics and the bytes of the ranks, and checks that nothing else was left behind."""
-    content = json.loads((folder / name / "metrics.json").read_text())
-    assert not list((folder / name).glob(".*.parts"))
-    del content["evaluated_with"]
-    return content, (folder / name / "ranks-test.npz").read_bytes()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("flags", [TINY, ("--model=item_cooccurrence", "--window=2")], ids=["trained", "counted"])
-def test_spark_measures_the_same(flags, tmp_path, small_blocks):
-    """Every model is compared with an item_cooccurrence of the default window, so the second has two of one name."""
-    write_rows(tmp_path, users=1_300, rows=9_000)  # two batches, each a block
-    trained(tmp_path, flags)
-    asked = ("--mode=evaluate", "--data_dir=data", "--popularity_correction=0.5")
-    commands.finished(*asked, "--workdir=here", cwd=tmp_path)
-    (negatives,) = (tmp_path / "there").glob("prepared/candidates*.npz")
-    negatives.write_bytes(mistakes.flipped(negatives.read_bytes(), 5_000))
-    commands.finished(*asked, "--workdir=there", "--engine=spark", "--master=local[2]", cwd=tmp_path)
-    assert measured(tmp_path, "there") == measured(tmp_path, "here")
-
-
-def test_a_run_with_features_is_not_measured_on_spark(tmp_path, small_blocks):
-    write_rows(tmp_path)
-    (tmp_path / "kinds.csv").write_text("item_id,kind\ni1,a\ni2,a\n")
-    flags = ("--mode=prepare", FLAGS[0], *FILTER, *TINY, "--item_features=kinds.csv")
-    commands.finished(*flags, *HERE, cwd=tmp_path)
-    ended = commands.run("--mode=evaluate", *HERE, "--engine=spark", "--master=local[2]", cwd=tmp_path)
-    assert "--engine=spark cannot be used with features. Received: model=bert4rec" in commands.refused(ended)
-
-
 def descendants(process):
     """The ids and commands of the processes that a process has started, directly or not."""
     parents, found = {}, {process}
@@ -244,31 +181,16 @@ def killed(folder, moment, *program):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "moment", ["there/data/converted/.*.parts/rows/*.parquet", "there/work/prepared/*/train-00000*"]
-)
-def test_an_executor_killed_while_preparing_changes_nothing(tmp_path, moment):
+def test_an_executor_killed_while_converting_changes_nothing(tmp_path):
     spark.needed()
     write_rows(tmp_path)
-    flags = ("--mode=prepare", *FLAGS, *FILTER, "--mask_copies=40")
+    flags, moment = ("--mode=prepare", *FLAGS, *FILTER), "there/data/converted/.*.parts/rows/*.parquet"
     commands.finished(*flags, "--workdir=here/work", "--data_dir=here/data", cwd=tmp_path)
     killed(tmp_path, moment, "-m", "bert4rec_tf.run", *flags, "--workdir=there/work", "--data_dir=there/data")
     digests = [
         {path: hash(found) for path, found in commands.contents(tmp_path / name).items()} for name in ("here", "there")
     ]
     assert digests[0] == digests[1]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("moment", ["there/.ranks.parts/block-000000.npz", "there/.item_cooccurrence.parts/block-*"])
-def test_an_executor_killed_while_measuring_changes_nothing(tmp_path, moment):
-    spark.needed()
-    write_rows(tmp_path, users=1_300, rows=9_000)
-    trained(tmp_path)
-    flags = ("--mode=evaluate", "--data_dir=data")
-    commands.finished(*flags, "--workdir=here", cwd=tmp_path)
-    killed(tmp_path, moment, "-m", "bert4rec_tf.run", *flags, "--workdir=there")
-    assert measured(tmp_path, "there") == measured(tmp_path, "here")
 
 
 @pytest.mark.slow

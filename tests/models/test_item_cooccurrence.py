@@ -74,22 +74,6 @@ def test_the_tables_hold_the_strongest_neighbours(sequences, settings, block):
 
 
 @FEW
-@given(any_histories(), st.integers(1, 12), st.integers(1, 100), st.integers(0, 99))
-def test_the_counts_of_parts_of_the_users_add_up(sequences, window, block, place):
-    users = sequences.num_users
-    parts = sequences.part(0, place % (users + 1)), sequences.part(place % (users + 1), users)
-
-    def keys(some):
-        with mock.patch.object(cooccurrence, "BLOCK_ACTIONS", block):
-            found = list(cooccurrence.pair_counts(some, window))
-        joined = [(int(key), int(count)) for keys, counts in found for key, count in zip(keys, counts, strict=True)]
-        assert joined == sorted(joined)
-        return Counter(dict(joined))
-
-    assert keys(parts[0]) + keys(parts[1]) == keys(sequences)
-
-
-@FEW
 @given(any_histories(), settings_of(), st.integers(0, 99))
 def test_scores_are_sums_over_the_last_items(sequences, settings, seed):
     model, rng = counted(sequences, **settings), np.random.default_rng(seed)

@@ -9,8 +9,10 @@ import tensorflow as tf
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.evaluation import baselines
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.models.construction import new_model
 from bert4rec_tf.runs.exporting import export
 from bert4rec_tf.runs.pipeline import Experiment
 from bert4rec_tf.runs.workdir import WorkDirectory
@@ -53,10 +55,19 @@ def test_the_counts_are_of_what_the_last_training_trains_on(tmp_path, model, set
 
 
 @pytest.mark.parametrize(("protocol", "held_out"), [("fixed", 1), ("select", 2), ("all", 2)])
-def test_the_baselines_count_what_the_measured_model_has_learnt(tmp_path, protocol, held_out):
+def test_the_baselines_count_what_the_measured_model_has_learnt(tmp_path, monkeypatch, protocol, held_out):
+    made, count = {}, baselines.counted
+
+    def record(name, training):
+        return made.setdefault(name, count(name, training))
+
+    monkeypatch.setattr(baselines, "counted", record)
     experiment = opened(tmp_path / "work", "bert4rec", protocol=protocol)
+    model = new_model(experiment.run, experiment.sequences.num_items, experiment.sequences.num_users)
+    with pytest.raises(UserError, match="no finished training"):  # after the baselines
+        experiment.evaluate(model)
     batch = {"users": np.zeros(1, int), "items": np.zeros((1, 1), int), "lengths": np.zeros(1, int)}
-    scores = experiment.counted("pop").score(batch).numpy()[0]
+    scores = made["pop"].score(batch).numpy()[0]
     expected = counted(held_out)
     assert scores.tolist() == [expected[item] for item in experiment.sequences.vocabulary.items.tolist()]
 

@@ -1,6 +1,5 @@
 """Cuts sequences into windows and masks them for the Cloze task. Vectorised and seeded."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -172,16 +171,6 @@ class Numbering:
         if self.num_prefixes or self.settings.masking == "dynamic":
             return window, beyond >= 0
         return window, examples // max(self.num_whole, 1) == self.settings.mask_copies
-
-    def examples_of(self, whole: np.ndarray, prefixes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields, copy by copy, the examples of whole windows and of prefixes. Each kind is numbered from 0."""
-        for copy in range(max(self.copies, self.settings.prefix_copies)):
-            yield (
-                whole + copy * self.num_whole if copy < self.copies else whole[:0],
-                self.num_whole * self.copies + prefixes + copy * self.num_prefixes
-                if copy < self.settings.prefix_copies
-                else prefixes[:0],
-            )
 
 
 def num_predictions(lengths: np.ndarray, settings: MaskingSettings) -> np.ndarray:

@@ -10,7 +10,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +22,6 @@ import numpy as np
 from bert4rec_tf.config.run import MaskingSettings
 from bert4rec_tf.data.examples import tfrecords
 from bert4rec_tf.data.examples.cloze import Numbering, Windows, cut, mask_rows
-from bert4rec_tf.data.examples.orders import Computed, Drawn, order_of
 from bert4rec_tf.data.examples.tfrecords import Column, Shards
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation import files, npz
@@ -54,43 +53,18 @@ def prepare(
     windows = cut(sequences, max_length, masking)
     numbering = Numbering(masking, windows.num_whole, windows.num_prefixes)
     plan = Plan(numbering, max_length, sequences.num_items, seed, SHARD_SIZE)
-
-    def write(shards: Shards, numbers: Sequence[int]) -> None:
-        _write(ShardMaker(plan, windows, shards.folder), numbers, processes)
-
-    return written(plan, sequences.fingerprint, folder, write)
-
-
-def written(
-    plan: "Plan",
-    data: str,
-    folder: Path,
-    write: Callable[[Shards, Sequence[int]], None],
-    each: Callable[..., Iterable] = map,
-) -> Shards:
-    """Returns the shards of a plan. Writes those that are missing or damaged.
-
-    Args:
-        plan: what is in each shard.
-        data: fingerprint of the training sequences.
-        folder: as for `prepare`.
-        write: (shards, numbers) -> None; writes the shards with these numbers.
-        each: like `map`; computes the checksums of the shards.
-
-    Raises UserError if nothing can be masked, or the folder cannot be created.
-    """
     if not plan.num_examples:
         raise UserError("No user has two training items, so there is no item to mask with a context")
-    fingerprint = plan.fingerprint(data)
+    fingerprint = plan.fingerprint(sequences.fingerprint)
     lock, folder = files.FolderLock(folder), folder / fingerprint[:16]
     shards = Shards(folder, tuple(plan.names()), tuple(plan.sizes()), plan.widths())
     with lock.lock():
         files.make_folder(folder)
         files.remove_partials(folder)
-        missing = shards.missing(fingerprint, each)
+        missing = shards.missing(fingerprint)
         if missing:
-            write(shards, missing)
-            shards.write_manifest(fingerprint, each)
+            _write(ShardMaker(plan, windows, folder), missing, processes)
+            shards.write_manifest(fingerprint)
     return shards
 
 
@@ -140,35 +114,13 @@ class Plan:
         return {"user": None, "items": self.max_length, "mask_positions": predictions, "mask_targets": predictions}
 
     @cached_property
-    def order(self) -> Drawn | Computed:
-        return order_of(self.num_examples, self.seed)
+    def order(self) -> np.ndarray:
+        """The order of the examples on disk, int64 [num_examples]."""
+        return np.random.default_rng([self.seed, 0]).permutation(self.num_examples)
 
     def windows_of(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the windows of shard `number` and their kind (`Numbering.windows_of`), in order."""
-        begin = number * self.shard_size
-        places = np.arange(begin, min(begin + self.shard_size, self.num_examples))
-        return self.numbering.windows_of(self.order.at(places))
-
-    def columns(self, number: int, items: np.ndarray, lengths: np.ndarray, users: np.ndarray) -> dict[str, Column]:
-        """Returns the content of shard `number` from its windows, in the order of `windows_of`.
-
-        Windows have `items`, int32 [rows, N], right-padded, and `lengths` and `users`, int64 [rows].
-        """
-        window, special = self.windows_of(number)
-        if self.masking.masking == "dynamic":
-            return {
-                "user": Column(users),
-                "window": Column(np.where(special, -1, window)),
-                "items": Column(items, lengths),
-            }
-        seed = [self.seed, 1, number]
-        examples = mask_rows(items, lengths, users, special, self.masking, self.num_items, seed)
-        return {
-            "user": Column(examples.users),
-            "items": Column(examples.items, examples.lengths),
-            "mask_positions": Column(examples.mask_positions, examples.num_masked),
-            "mask_targets": Column(examples.mask_targets, examples.num_masked),
-        }
+        return self.numbering.windows_of(self.order[number * self.shard_size : (number + 1) * self.shard_size])
 
 
 @dataclass
@@ -180,9 +132,28 @@ class ShardMaker:
     folder: Path
 
     def write(self, number: int) -> None:
-        chosen, windows = self.plan.windows_of(number)[0], self.windows
-        rows = windows.rows(chosen, self.plan.max_length), windows.lengths[chosen], windows.users[chosen]
-        tfrecords.write_shard(self.folder / self.plan.names()[number], self.plan.columns(number, *rows))
+        tfrecords.write_shard(self.folder / self.plan.names()[number], self.columns(number))
+
+    def columns(self, number: int) -> dict[str, Column]:
+        """Returns the content of shard `number`."""
+        plan, windows = self.plan, self.windows
+        chosen, special = plan.windows_of(number)
+        items = windows.rows(chosen, plan.max_length)
+        lengths, users = windows.lengths[chosen], windows.users[chosen]
+        if plan.masking.masking == "dynamic":
+            return {
+                "user": Column(users),
+                "window": Column(np.where(special, -1, chosen)),
+                "items": Column(items, lengths),
+            }
+        seed = [plan.seed, 1, number]
+        examples = mask_rows(items, lengths, users, special, plan.masking, plan.num_items, seed)
+        return {
+            "user": Column(examples.users),
+            "items": Column(examples.items, examples.lengths),
+            "mask_positions": Column(examples.mask_positions, examples.num_masked),
+            "mask_targets": Column(examples.mask_targets, examples.num_masked),
+        }
 
 
 def _write(maker: ShardMaker, numbers: Sequence[int], processes: int) -> None:

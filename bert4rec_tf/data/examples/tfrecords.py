@@ -6,7 +6,7 @@ in length, a feature `name_lengths`. One record per row would take ten times as 
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -84,18 +84,18 @@ class Shards:
     def _copy(self) -> LocalCopy:
         return LocalCopy(self.folder, self.names)
 
-    def _checksums(self, each: Callable[..., Iterable]) -> list[str | None]:
-        return list(each(checksum, [self.folder / name for name in self.names]))
+    def _checksums(self) -> list[str | None]:
+        return [checksum(self.folder / name) for name in self.names]
 
-    def write_manifest(self, fingerprint: str, each: Callable[..., Iterable] = map) -> None:
-        """Writes the manifest, which completes the folder. `each`: like `map`."""
+    def write_manifest(self, fingerprint: str) -> None:
+        """Writes the manifest, which completes the folder."""
         manifest = self._manifest(fingerprint)
-        for row, found in zip(manifest["shards"], self._checksums(each), strict=True):
+        for row, found in zip(manifest["shards"], self._checksums(), strict=True):
             row["sha256"] = found
         files.write_json(self.folder / MANIFEST, manifest)
 
-    def missing(self, fingerprint: str, each: Callable[..., Iterable] = map) -> list[int]:
-        """Returns the numbers of the shards to write. `each`: like `map`.
+    def missing(self, fingerprint: str) -> list[int]:
+        """Returns the numbers of the shards to write.
 
         Without a manifest of this fingerprint these are all; else those whose checksum differs, each with a warning.
         """
@@ -107,7 +107,7 @@ class Shards:
             return everything
         if manifest != self._manifest(fingerprint):
             return everything
-        found = self._checksums(each)
+        found = self._checksums()
         damaged = [n for n in everything if found[n] != checksums[n]]
         for number in damaged:
             warn(f"{self.folder / self.names[number]}: damaged; written again")

@@ -5,10 +5,9 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -174,6 +173,13 @@ def parse_pairs(content: bytes, path: Path) -> Sequences:
 def converted(asked: Interactions, folder: Path, member: str | None = None) -> tuple[Sequences, Report]:
     """Does what `convert` does, and keeps the result in `folder`, where the next call reads it unless it is damaged."""
     path = path_in(folder, asked, [checksum(path) for path in files_of(asked)], member)
+    return load_or_convert(path, asked, lambda: convert(asked, member))
+
+
+def load_or_convert(
+    path: Path, asked: Interactions, convert: Callable[[], tuple[Sequences, Report]]
+) -> tuple[Sequences, Report]:
+    """Returns the conversion that is kept at `path`. Calls `convert`, and keeps what it returns, if none is."""
     if path.exists():
         try:
             sequences, report = load(path)
@@ -182,7 +188,7 @@ def converted(asked: Interactions, folder: Path, member: str | None = None) -> t
             return sequences, report
         except npz.CorruptFileError as error:
             warn(f"{error}; converted again")
-    sequences, report = convert(asked, member)
+    sequences, report = convert()
     try:
         files.make_folder(path.parent)
         save(path, sequences, report)
@@ -211,46 +217,26 @@ def checksum(path: Path) -> str:
 
 def save(path: Path, sequences: Sequences, report: Report) -> None:
     """Writes sequences and their report to one `.npz` file."""
-    numbers: dict[str, Any] = {"items": sequences.items, "splits": sequences.splits}
-    if sequences.num_later is not None:
-        numbers["num_later"] = sequences.num_later
-    users = npz.of_lines(sequences.users.tolist())
-    save_parts(path, users, numbers, sequences.vocabulary, sequences.num_left_out, report)
-
-
-def save_parts(
-    path: Path,
-    users: np.ndarray | npz.Pieces,
-    numbers: Mapping[str, np.ndarray | npz.Pieces],
-    vocabulary: Vocabulary,
-    num_left_out: int,
-    report: Report,
-) -> None:
-    """Does what `save` does, from arrays that may come in pieces.
-
-    `users`: their ids (`npz.of_lines`). `numbers`: `items`, `splits` and, if there is a cut, `num_later`.
-    """
     content = {
-        "users": users,
-        "names": npz.of_lines(vocabulary.items.tolist()),
+        "users": npz.of_lines(sequences.users.tolist()),
+        "names": npz.of_lines(sequences.vocabulary.items.tolist()),
         "report": npz.of_lines([json.dumps(asdict(report))]),
-        **numbers,
-        "counts": vocabulary.counts,
-        "left_out": np.array(num_left_out),
+        "items": sequences.items,
+        "splits": sequences.splits,
     }
-    npz.write_pieces(path, content)
+    if sequences.num_later is not None:
+        content["num_later"] = sequences.num_later
+    content |= {"counts": sequences.vocabulary.counts, "left_out": np.array(sequences.num_left_out)}
+    npz.write(path, content)
 
 
-def load(path: Path, mapped: bool = False) -> tuple[Sequences, Report]:
-    """Reads what `save` wrote. Raises `npz.CorruptFileError` if it cannot be read.
-
-    `mapped`: leave the actions on the disk until they are used (`npz.mapped`), and read no users' ids.
-    """
-    found = npz.mapped(path) if mapped else npz.read(path)
+def load(path: Path) -> tuple[Sequences, Report]:
+    """Reads what `save` wrote. Raises `npz.CorruptFileError` if it cannot be read."""
+    found = npz.read(path)
     try:
         names, report = (found[name].tobytes().decode() for name in ("names", "report"))
-        vocabulary = Vocabulary(np.array(names.split("\n"), object), np.array(found["counts"]))
-        raw_users = np.array([] if mapped else npz.lines(found["users"]), object)
+        vocabulary = Vocabulary(np.array(names.split("\n"), object), found["counts"])
+        raw_users = np.array(npz.lines(found["users"]), object)
         left_out, later = int(found["left_out"]), found.get("num_later")
         sequences = Sequences(found["items"], found["splits"], raw_users, vocabulary, left_out, later)
         content = json.loads(report)
