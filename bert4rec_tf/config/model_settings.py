@@ -48,15 +48,9 @@ class AttentionSettings(Settings):
         choices=(NO, ADD, ALONE),
         newer=True,
     )
-    user_embedding: bool = setting(False, "add a vector of the user at every position", newer=True)
     use_user_features: bool = setting(
         False,
         "add the mean vector of the user's features at every position (default with --user_features: true)",
-        newer=True,
-    )
-    user_replacement: float = _rate(
-        0.1,
-        "probability that a training example has another user's vector (with user_embedding or use_user_features)",
         newer=True,
     )
     initial_vectors: str = setting(
@@ -84,11 +78,6 @@ class AttentionSettings(Settings):
         changeable=True,
         newer=True,
     )
-
-    @property
-    def reads_users(self) -> bool:
-        """Whether the model needs to know whose history it reads."""
-        return self.user_embedding or self.use_user_features
 
     @property
     def features_used(self) -> tuple[str, ...]:

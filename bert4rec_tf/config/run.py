@@ -178,7 +178,7 @@ class Run:
     @property
     def reads_users(self) -> bool:
         """Whether the settings ask a model with `AttentionSettings` to know its users."""
-        return isinstance(self.architecture, AttentionSettings) and self.architecture.reads_users
+        return isinstance(self.architecture, AttentionSettings) and self.architecture.use_user_features
 
     @property
     def features_used(self) -> tuple[str, ...]:
@@ -210,8 +210,6 @@ class Run:
                 f"`mixed_precision` goes with {' and '.join(ATTENTION_MODELS)}. "
                 f"Received: mixed_precision=True, model={self.model}"
             )
-        if "user_replacement" in names and not self.reads_users:
-            raise UserError("`user_replacement` goes with user_embedding=True or use_user_features=True")
         for name in self._masks_never_read():
             if name in names:
                 raise UserError(

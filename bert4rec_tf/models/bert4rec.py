@@ -70,9 +70,9 @@ class BERT4Rec(FeatureRecommender):
         )
         self.head.build((None, chosen.hidden_dim))
         self.mark_rows(self.head.bias, ITEMS)
-        self.add_feature_vectors(
-            chosen.hidden_dim, *(layers.truncated_normal(chosen.initializer_stddev) for _ in range(3))
-        )
+        # The first initializer is left over, so that the others draw the same weights as in older versions.
+        _, *initializers = (layers.truncated_normal(chosen.initializer_stddev) for _ in range(3))
+        self.add_feature_vectors(chosen.hidden_dim, *initializers)
 
     def initialise(self, sequences: Sequences) -> None:
         """Sets the initial item vectors; with `initial_layers=identity`, also lets them pass through the layers.

@@ -1,4 +1,5 @@
-"""Models that read features: an item's or user's vector includes the mean of the vectors of its feature values."""
+"""Models that read features: the mean of the vectors of an item's feature values is added to its own vector, and that
+of a user's feature values to every position."""
 
 import dataclasses
 from typing import ClassVar
@@ -36,16 +37,18 @@ def feature_means(vectors: Tensor, features: Features, before: int = 0, after: i
 
 
 class FeatureRecommender(Recommender):
-    """A model that can read features of items and users, and the users themselves (`AttentionSettings`).
+    """A model that can read features of items and users (`AttentionSettings`).
 
     Attributes:
         own_items: the items' own vectors, including padding and special tokens; with `use_item_features=alone`, only
             those of padding and special tokens.
+        own_users: the finished vectors of the users of a `folded` model; None for any other.
     """
 
     serves_strangers: ClassVar[bool] = True
     _unseen: np.ndarray = np.empty(0, np.int64)
     own_items: keras.Variable
+    own_users: keras.Variable | None = None
 
     def add_items(self, name: str, rows: int, width: int, initializer: str | keras.Initializer) -> keras.Variable:
         """Makes and returns `own_items`. `rows`: of the whole item table, special tokens included."""
@@ -56,17 +59,21 @@ class FeatureRecommender(Recommender):
         return self.own_items
 
     def add_feature_vectors(self, width: int, *initializers: str | keras.Initializer) -> None:
-        """Makes the vectors of users and features. Call it last: then all other weights are drawn as without them.
+        """Makes the vectors of feature values. Call it last: then all other weights are drawn as without them.
 
-        `initializers`: of the users, the items' features and the users' features, in this order.
+        `initializers`: of the items' features and of the users' features, in this order.
         """
         rows = {name: len(features.names) for name, features in self.features.items()}
-        if self.settings.user_embedding:
-            rows[USERS] = self.num_users
-        self.own_users, self.item_feature_vectors, self.user_feature_vectors = (
+        self.item_feature_vectors, self.user_feature_vectors = (
             self.add_table(name, rows[name], width, initializer, of=name) if name in rows else None
-            for name, initializer in zip((USERS, ITEM_FEATURES, USER_FEATURES), initializers, strict=True)
+            for name, initializer in zip((ITEM_FEATURES, USER_FEATURES), initializers, strict=True)
         )
+
+    def add_users(self, vectors: Tensor) -> None:
+        """Makes `own_users` of `vectors`, float [m, d]. The model then needs users, but no features of them."""
+        self.needs_users, self.num_users = True, vectors.shape[0]
+        self.own_users = self.add_table(USERS, *vectors.shape, "zeros", of=USERS)
+        self.own_users.assign(vectors)
 
     def adapt(self, sequences: Sequences) -> None:
         """With item features, notes the items that training never sees. As negatives, they would be pushed down."""
@@ -141,11 +148,10 @@ class FeatureRecommender(Recommender):
         return self.own_items.value if reads_few else self.item_table()
 
     def user_table(self) -> Tensor:
-        """Returns the users' own vectors, the means of their features' vectors, or the sum of both, float [m, d]."""
-        if self.user_feature_vectors is None:
+        """Returns the means of the vectors of the users' features, float [m, d]."""
+        if self.own_users is not None:
             return self.own_users
-        means = feature_means(self.user_feature_vectors, self.features[USER_FEATURES])
-        return means if self.own_users is None else self.own_users + means
+        return feature_means(self.user_feature_vectors, self.features[USER_FEATURES])
 
     def vectors_of_users(self, users: Tensor) -> tf.Tensor:
         """Returns the vectors of users, int32 [b]: float [b, d]. A negative number is a stranger, whose vector is 0."""
@@ -158,19 +164,12 @@ def folded(model: Recommender) -> Recommender:
     """Returns a model with the same scores that needs no features: their means are already part of its tables."""
     if not model.features:
         return model
-    settings = dataclasses.replace(
-        model.settings, use_item_features=NO, user_embedding=model.needs_users, use_user_features=False
-    )
+    settings = dataclasses.replace(model.settings, use_item_features=NO, use_user_features=False)
     options = {name: getattr(model, name) for name in ("num_extra_rows",) if hasattr(model, name)}
-    plain = type(model)(
-        model.num_items, settings, num_users=model.num_users, name=model.name, dtype=model.dtype_policy, **options
-    )
+    plain = type(model)(model.num_items, settings, name=model.name, dtype=model.dtype_policy, **options)
     values = {weight.path: weight for weight in model.weights}
     for weight in plain.weights:
-        if weight is plain.own_items:
-            weight.assign(model.item_table())
-        elif weight is plain.own_users:
-            weight.assign(model.user_table())
-        else:
-            weight.assign(values[weight.path])
+        weight.assign(model.item_table() if weight is plain.own_items else values[weight.path])
+    if model.needs_users:
+        plain.add_users(model.user_table())
     return plain

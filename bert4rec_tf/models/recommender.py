@@ -84,7 +84,7 @@ class Recommender(keras.Model):
         super().__init__(**of_keras)
         self.settings = settings_of(type(self).settings_type, settings, options)
         self.num_items = check_size("num_items", num_items)
-        of_users = isinstance(self.settings, AttentionSettings) and self.settings.reads_users
+        of_users = isinstance(self.settings, AttentionSettings) and self.settings.use_user_features
         self.needs_users = type(self).needs_users or of_users
         if (num_users is not None) != self.needs_users:
             wanted = "a number" if self.needs_users else "left out"

@@ -47,7 +47,7 @@ class SASRec(FeatureRecommender):
             block.build((None, None, hidden_dim))
         self.norm = keras.layers.LayerNormalization(epsilon=EPSILON, dtype=self.dtype_policy, name="norm")
         self.norm.build((None, None, hidden_dim))
-        self.add_feature_vectors(hidden_dim, *["glorot_uniform"] * 3)
+        self.add_feature_vectors(hidden_dim, *["glorot_uniform"] * 2)
 
     @property
     def example_options(self) -> dict[str, int]:

@@ -300,9 +300,9 @@ class Experiment:
     def batches(self, phase: str, model: Recommender, start_step: int = 0) -> tf.data.Dataset:
         """Returns the endless training batches of a phase, from `start_step` on."""
         if model.examples == MASKED:
-            return batches.of_shards(self._shards(phase), self.run, self.sequences, start_step)
+            return batches.of_shards(self._shards(phase), self.run, self.sequences.num_items, start_step)
         examples = in_memory.KINDS[model.examples](self.training_part(phase), **model.example_options)
-        return batches.of_examples(examples, self.run, self.sequences, start_step)
+        return batches.of_examples(examples, self.run, start_step)
 
     def _shards(self, phase: str) -> Shards:
         if phase not in self._prepared:

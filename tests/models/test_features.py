@@ -13,7 +13,6 @@ from support.ranking_oracle import make_sequences
 
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.config.run import TrainingSettings
-from bert4rec_tf.data.examples.batches import replace_users
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export import saved_model
 from bert4rec_tf.export.options import ExportOptions
@@ -27,9 +26,8 @@ NAMES = ("bert4rec", "sasrec")
 WAYS = {
     "add": {"use_item_features": "add"},
     "alone": {"use_item_features": "alone"},
-    "users": {"user_embedding": True},
-    "user features": {"use_user_features": True},
-    "all": {"use_item_features": "add", "user_embedding": True, "use_user_features": True},
+    "users": {"use_user_features": True},
+    "all": {"use_item_features": "add", "use_user_features": True},
 }
 EVERY = [(name, way) for name in NAMES for way in WAYS]
 every_way = pytest.mark.parametrize(("name", "way"), EVERY)
@@ -73,10 +71,7 @@ def test_a_model_scores_as_one_without_features_that_has_its_tables(name, way):
     for weight in plain.weights:
         weight.assign(model.item_table() if weight is plain.own_items else rest[weight.path])
     if model.needs_users:
-        own = np.zeros((NUM_USERS, 16)) if model.own_users is None else np.asarray(model.own_users)
-        vectors = own.astype(np.float64)
-        if USER_FEATURES in model.features:
-            vectors += means_by_hand(np.asarray(model.user_feature_vectors), FEATURES[USER_FEATURES])
+        vectors = means_by_hand(np.asarray(model.user_feature_vectors), FEATURES[USER_FEATURES])
         np.testing.assert_allclose(model.vectors_of_users([3, -1]), [vectors[3], np.zeros(16)], rtol=1e-5, atol=1e-7)
     scores = model.score(HISTORIES)
     target = plain.positions if name == "sasrec" else plain.positions.embeddings
@@ -95,7 +90,7 @@ def test_other_weights_are_drawn_as_without_features(name, way):
     for weight in plain.weights:
         np.testing.assert_array_equal(weight, drawn[weight.path])
     more = {path.split("/")[-1] for path in drawn} - {weight.path.split("/")[-1] for weight in plain.weights}
-    assert more == {"users", "item_features", "user_features"} and not plain.features
+    assert more == {"item_features", "user_features"} and not plain.features
 
 
 @pytest.mark.parametrize(("name", "way"), slow_but([("bert4rec", "all"), ("sasrec", "alone")], EVERY))
@@ -105,7 +100,7 @@ def test_gradients_are_those_of_finite_differences(name, way):
         batch = tensors(next(batches(model, 8)))
         watched = [
             weight
-            for weight in (model.own_items, model.own_users, model.item_feature_vectors, model.user_feature_vectors)
+            for weight in (model.own_items, model.item_feature_vectors, model.user_feature_vectors)
             if weight is not None
         ]
         with tf.GradientTape() as tape:
@@ -209,22 +204,3 @@ def test_features_must_be_those_that_the_settings_use():
         MODELS["sasrec"](NUM_ITEMS + 1, use_item_features="add", features={ITEM_FEATURES: FEATURES[ITEM_FEATURES]})
     with pytest.raises(UserError, match="`initial_vectors` must be random with use_item_features=alone"):
         make("bert4rec", use_item_features="alone", initial_vectors="cooccurrence")
-
-
-def test_users_are_replaced_as_often_as_asked_by_seed_and_step_alone():
-    users = np.arange(1_000, dtype=np.int32)
-    plain = tf.data.Dataset.from_tensors({"users": users, "items": users}).repeat()
-
-    def drawn(start, seed=5, probability=0.3):
-        found = replace_users(plain, probability, 50_000, seed, start).take(6 - start)
-        return [batch["users"].numpy() for batch in found]
-
-    whole = drawn(0)
-    assert all(np.array_equal(one, other) for one, other in zip(whole[4:], drawn(4), strict=True))
-    assert not np.array_equal(whole[0], whole[1]) and not np.array_equal(whole[0], drawn(0, seed=6)[0])
-    shares = [np.mean(batch != users) for batch in whole]
-    assert np.mean(shares) == pytest.approx(0.3, abs=0.03)
-    others = np.concatenate([batch[batch != users] for batch in whole])
-    assert others.min() >= 0 and others.max() < 50_000 and np.mean(others) == pytest.approx(25_000, rel=0.1)
-    first = next(iter(replace_users(plain, 0.3, 50_000, 5)))
-    assert np.array_equal(first["items"], users)

@@ -49,7 +49,7 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("features")
     for name, table in {"actions": FRAME, "items": ITEMS, "users": USERS}.items():
         table.to_csv(folder / f"{name}.csv", index=False)
-    flags = (*FLAGS, "--model=sasrec", "--item_features=items.csv", "--user_features=users.csv", "--user_embedding")
+    flags = (*FLAGS, "--model=sasrec", "--item_features=items.csv", "--user_features=users.csv")
     return folder, flags, commands.finished(*flags, cwd=folder).stdout
 
 
@@ -122,7 +122,6 @@ def test_a_run_goes_on_without_its_files_and_with_no_others(finished):
         (("--model=bpr_mf", "--item_features=items.csv"), "`item_features` goes with bert4rec and sasrec. Received: m"),
         (("--use_item_features=add",), "`use_item_features` needs the features: name their file with --item_features"),
         (("--use_user_features",), "`use_user_features` needs the features: name their file with --user_features"),
-        (("--user_replacement=0.5",), "`user_replacement` goes with user_embedding=True or use_user_features=True"),
         (("--item_features=nowhere.csv",), "nowhere.csv: cannot be read (No such file or directory)"),
     ],
 )
@@ -154,7 +153,7 @@ def test_a_run_that_is_killed_and_started_again_equals_one_that_is_not(tmp_path,
         name,
         **{key: value for key, value in SMALL.items() if key in known},
         **{"steps": 6, "warmup_steps": 1, "evaluate_every": 3, "batch_size": 16, "num_negatives": 10},
-        **{"use_item_features": "add", "user_embedding": True, "use_user_features": True, "user_replacement": 0.4},
+        **{"use_item_features": "add", "use_user_features": True},
     )
 
     assert_a_kill_changes_nothing(tmp_path, run, data)
@@ -166,24 +165,24 @@ def test_a_warm_start_matches_feature_values_by_name(tmp_path, name, use):
     def model_of(items, users, num_values, seed):
         keras.utils.set_random_seed(seed)
         features = {ITEM_FEATURES: made(items, seed, num_values), USER_FEATURES: made(users, seed, num_values)}
-        options = {"use_item_features": use, "user_embedding": True, "use_user_features": True, "hidden_dim": 8}
+        options = {"use_item_features": use, "use_user_features": True, "hidden_dim": 8}
         return MODELS[name](len(items), num_users=len(users), features=features, num_heads=1, **options)
 
     old = model_of(["a", "b", "c"], ["u", "v"], 4, 1)
     new = model_of(["c", "x", "a", "y"], ["w", "v", "u"], 6, 2)
-    fresh = [np.asarray(table) for table in (new.item_feature_vectors, new.own_users, new.own_items)]
+    fresh = [np.asarray(table) for table in (new.item_feature_vectors, new.own_items)]
     source = StartWeights.of_model(name, old, ["a", "b", "c"], ["u", "v"], path="here", checkpoint="select/best.npz")
     source.save(tmp_path / "initial.npz")
     load(tmp_path / "initial.npz", source.fingerprint).give(new, ["c", "x", "a", "y"], ["w", "v", "u"])
     vectors = np.asarray(new.item_feature_vectors)
     np.testing.assert_array_equal(vectors[:4], old.item_feature_vectors)
     np.testing.assert_array_equal(vectors[4:], fresh[0][4:])
-    np.testing.assert_array_equal(new.own_users, [fresh[1][0], old.own_users[1], old.own_users[0]])
+    np.testing.assert_array_equal(np.asarray(new.user_feature_vectors)[:4], old.user_feature_vectors)
     own, before = np.asarray(new.own_items), np.asarray(old.own_items)
     if use == "alone":
         np.testing.assert_array_equal(own, before)
     else:
-        np.testing.assert_array_equal(own[:5], [before[0], before[3], fresh[2][2], before[1], fresh[2][4]])
+        np.testing.assert_array_equal(own[:5], [before[0], before[3], fresh[1][2], before[1], fresh[1][4]])
 
 
 def test_a_model_is_fitted_and_trained_on_with_features_of_the_data_and_of_a_table():

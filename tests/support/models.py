@@ -41,7 +41,7 @@ def needed(settings):
     features = {name: FEATURES[name] for name in settings.features_used}
     return {
         **({"features": features} if features else {}),
-        **({"num_users": NUM_USERS} if settings.reads_users else {}),
+        **({"num_users": NUM_USERS} if settings.use_user_features else {}),
     }
 
 
