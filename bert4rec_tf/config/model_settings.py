@@ -32,14 +32,14 @@ NO, ADD, ALONE = "no", "add", "alone"
 
 ITEM_FEATURES, USER_FEATURES = "item_features", "user_features"
 
-CROSS_ENTROPY, SAMPLED_SOFTMAX, GBCE = "cross_entropy", "sampled_softmax", "gbce"
-SAMPLED = (SAMPLED_SOFTMAX, GBCE)
-"""The losses over a sample of the items. All targets of a batch share the sample."""
+CROSS_ENTROPY = "cross_entropy"
+SAMPLED_SOFTMAX = "sampled_softmax"
+"""The loss over a sample of the items, which all targets of a batch share."""
 
 
 @dataclass(frozen=True)
 class AttentionSettings(Settings):
-    """Settings of both BERT4Rec and SASRec: features (docs/features.md), initial item vectors, losses over a sample."""
+    """Settings of both BERT4Rec and SASRec: features (docs/features.md), initial item vectors, sampled negatives."""
 
     use_item_features: str = setting(
         NO,
@@ -60,21 +60,11 @@ class AttentionSettings(Settings):
         changeable=True,
         newer=True,
     )
-    shared_negatives: int = _size(
-        4096, "items that a batch draws for sampled_softmax and gbce", changeable=True, newer=True
-    )
+    shared_negatives: int = _size(4096, "items that a batch draws for sampled_softmax", changeable=True, newer=True)
     negative_sampling: str = setting(
         "uniform",
         "how shared_negatives are drawn: uniform; or log_uniform, an item of rank r in proportion to log((r + 1) / r)",
         choices=("uniform", "log_uniform"),
-        changeable=True,
-        newer=True,
-    )
-    calibration: float = setting(
-        0.75,
-        "t of gbce: 0 for binary cross-entropy, 1 for calibrated scores",
-        at_least=0,
-        at_most=1,
         changeable=True,
         newer=True,
     )
@@ -111,7 +101,7 @@ class BERT4RecSettings(AttentionSettings):
     loss: str = setting(
         CROSS_ENTROPY,
         "the training loss; cross_entropy is over all items, as in the paper",
-        choices=(CROSS_ENTROPY, *SAMPLED),
+        choices=(CROSS_ENTROPY, SAMPLED_SOFTMAX),
         changeable=True,
         newer=True,
     )
@@ -231,7 +221,9 @@ class SASRecSettings(AttentionSettings):
     num_layers: int = _size(2, "number of blocks")
     num_heads: int = _size(1, "attention heads")
     dropout: float = _rate(0.5, "dropout of embeddings, attention and networks")
-    loss: str = setting("binary", "the training loss", choices=("binary", CROSS_ENTROPY, *SAMPLED), changeable=True)
+    loss: str = setting(
+        "binary", "the training loss", choices=("binary", CROSS_ENTROPY, SAMPLED_SOFTMAX), changeable=True
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from bert4rec_tf.config.model_settings import GBCE, SAMPLED, BERT4RecSettings
+from bert4rec_tf.config.model_settings import SAMPLED_SOFTMAX, BERT4RecSettings
 from bert4rec_tf.data.sequences import Sequences, mask_token
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.features import FeatureRecommender
@@ -47,6 +47,7 @@ class BERT4Rec(FeatureRecommender):
 
     settings_type: ClassVar = BERT4RecSettings
     examples = "masked"
+    scores_are_logits = True
 
     def __init__(
         self, num_items: int, settings: BERT4RecSettings | None = None, *, num_extra_rows: int = 0, **options: Any
@@ -56,7 +57,6 @@ class BERT4Rec(FeatureRecommender):
 
     def make_variables(self) -> None:
         chosen: BERT4RecSettings = self.settings
-        self.scores_are_logits = chosen.loss != GBCE
         self.max_length = chosen.max_length
         self.max_history = self.max_length - 1
         self.mask_token = mask_token(self.num_items)
@@ -173,7 +173,7 @@ class BERT4Rec(FeatureRecommender):
 
         Args:
             batch: masked `items [b, n]`, and `mask_positions` and `mask_targets` [b, p], whose unused slots have
-                target 0; `users [b]` if the model reads users; `draw [b, 2]` for a SAMPLED loss.
+                target 0; `users [b]` if the model reads users; `draw [b, 2]` for a SAMPLED_SOFTMAX.
         """
         table = self.training_table()
         groups = [batch] if self.static_shapes else by_length(batch, LENGTH_GROUPS)
@@ -183,7 +183,7 @@ class BERT4Rec(FeatureRecommender):
         bias = self.head.bias.value
         if len(self._unseen):
             bias = bias + self.without_unseen(self.num_rows)
-        if self.settings.loss in SAMPLED:
+        if self.settings.loss == SAMPLED_SOFTMAX:
             return self.sampled_loss(self.head.transform(masked), table, bias, targets, weights, batch["draw"])
         return losses.table_cross_entropy(self.head.transform(masked), table, bias, targets, weights)
 

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert4rec_tf.config.model_settings import ADD, ALONE, ITEM_FEATURES, NO, SAMPLED, SAMPLED_SOFTMAX, USER_FEATURES
+from bert4rec_tf.config.model_settings import ADD, ALONE, ITEM_FEATURES, NO, SAMPLED_SOFTMAX, USER_FEATURES
 from bert4rec_tf.data.features import Features
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.types import Tensor
@@ -102,7 +102,7 @@ class FeatureRecommender(Recommender):
     def sampled_loss(
         self, states: Tensor, table: Tensor, bias: Tensor | None, targets: Tensor, weights: Tensor, seeds: Tensor
     ) -> tf.Tensor:
-        """Returns the weighted sum of a SAMPLED loss over targets, float []. The targets share one sample of the items.
+        """Returns the weighted sum of SAMPLED_SOFTMAX over targets, float []. They share one sample of the items.
 
         Only the rows of the targets and the sample are read, so the cost does not grow with the number of items.
 
@@ -113,7 +113,7 @@ class FeatureRecommender(Recommender):
             seeds: int64 [b, 2], the same in each row (`data.examples.batches.with_draws`).
         """
         settings = self.settings
-        how = settings.negative_sampling if settings.loss == SAMPLED_SOFTMAX else "uniform"
+        how = settings.negative_sampling
         sample, log_counts = sampling.draw(seeds[0], settings.shared_negatives, self.num_items, how)
         states = tf.cast(states, table.dtype)
         positives = tf.reduce_sum(states * tf.gather(table, targets), axis=-1)
@@ -121,9 +121,7 @@ class FeatureRecommender(Recommender):
         if bias is not None:
             positives, negatives = positives + tf.gather(bias, targets), negatives + tf.gather(bias, sample)
         hits = targets[:, None] == sample
-        if settings.loss == SAMPLED_SOFTMAX:
-            return tf.reduce_sum(weights * sampling.sampled_softmax(positives, negatives, hits, log_counts))
-        return tf.reduce_sum(weights * sampling.gbce(positives, negatives, hits, self.num_items, settings.calibration))
+        return tf.reduce_sum(weights * sampling.sampled_softmax(positives, negatives, hits, log_counts))
 
     def item_table(self) -> Tensor:
         """Returns E = T + S F, float [rows, d]: the items' own vectors T plus the means of their features' vectors F.
@@ -144,7 +142,7 @@ class FeatureRecommender(Recommender):
 
         If the loss reads few rows, this is the variable itself, of which TensorFlow reads only those rows.
         """
-        reads_few = self.settings.loss in SAMPLED and self.settings.use_item_features == NO
+        reads_few = self.settings.loss == SAMPLED_SOFTMAX and self.settings.use_item_features == NO
         return self.own_items.value if reads_few else self.item_table()
 
     def user_table(self) -> Tensor:

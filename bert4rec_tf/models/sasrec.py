@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from bert4rec_tf.config.model_settings import CROSS_ENTROPY, SAMPLED, SAMPLED_SOFTMAX, SASRecSettings
+from bert4rec_tf.config.model_settings import SAMPLED_SOFTMAX, SASRecSettings
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.features import NEVER, FeatureRecommender
 from bert4rec_tf.models.recommender import FROM_LAST, by_length, last_items_in_order
@@ -35,7 +35,7 @@ class SASRec(FeatureRecommender):
     def make_variables(self) -> None:
         hidden_dim, dropout = self.settings.hidden_dim, self.settings.dropout
         self.max_history = self.settings.max_length
-        self.scores_are_logits = self.settings.loss in (CROSS_ENTROPY, SAMPLED_SOFTMAX)
+        self.scores_are_logits = self.settings.loss != "binary"
         self.items = self.add_items("items", self.num_items + 1, hidden_dim, "glorot_uniform")
         self.positions = self.add_table("positions", self.max_history, hidden_dim, "glorot_uniform", of=FROM_LAST)
         self.embedding_dropout = dropout_layer("embedding_dropout", dropout, self.dtype_policy)
@@ -76,7 +76,7 @@ class SASRec(FeatureRecommender):
 
     def training_loss(self, batch: Batch) -> Tensor:
         """Returns the mean loss over all positions (equation 6, or a softmax). `batch`: `items` and `targets` [b, n];
-        for the binary loss `negatives [b, n, 1]`; for a SAMPLED loss `draw [b, 2]`; `users [b]` if it reads users."""
+        for the binary loss `negatives [b, n, 1]`; for SAMPLED_SOFTMAX `draw [b, 2]`; `users [b]` if it reads users."""
         table, weight = self.training_table(), self.loss_weight(batch)
         groups = [batch] if self.static_shapes else by_length(batch, LENGTH_GROUPS)
         if self.settings.loss == "binary":
@@ -84,7 +84,7 @@ class SASRec(FeatureRecommender):
         columns = [self.of_targets(group["targets"], self._training_states(group, table)) for group in groups]
         targets, states = (tf.concat(parts, axis=0) for parts in zip(*columns))
         weights = tf.cast(targets > 0, states.dtype) / weight
-        if self.settings.loss in SAMPLED:
+        if self.settings.loss == SAMPLED_SOFTMAX:
             bias = self._no_item() if len(self._unseen) else None
             return self.sampled_loss(states, table, bias, targets, weights, batch["draw"])
         return losses.table_cross_entropy(states, table, self._no_item(), targets, weights)

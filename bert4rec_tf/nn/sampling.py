@@ -1,4 +1,4 @@
-"""Losses over a sample of the items, [t] for t targets, for catalogues whose whole softmax costs too much."""
+"""The softmax over a sample of the items, for catalogues whose whole softmax costs too much."""
 
 import math
 
@@ -42,21 +42,3 @@ def sampled_softmax(positives: Tensor, negatives: Tensor, hits: Tensor, log_coun
     """
     corrected = tf.where(hits, tf.cast(NEVER, negatives.dtype), negatives - tf.cast(log_counts, negatives.dtype))
     return tf.reduce_logsumexp(tf.concat([positives[:, None], corrected], axis=1), axis=1) - positives
-
-
-def gbce(positives: Tensor, negatives: Tensor, hits: Tensor, num_items: int, calibration: float) -> tf.Tensor:
-    """gBCE (Petrov & Macdonald, RecSys 2023): binary cross-entropy with the target's probability to the power beta.
-
-    beta = alpha (t (1 - 1 / alpha) + 1 / alpha), where alpha is c negatives' share of all other items. It makes up for
-    the overconfidence that comes from seeing few negatives. The sum is divided by c + 1.
-
-    Args:
-        positives, negatives, hits: as for `sampled_softmax`; drawn uniformly.
-        num_items: n.
-        calibration: t, from 0 (binary cross-entropy) to 1.
-    """
-    count = negatives.shape[1]
-    alpha = min(1.0, count / max(1, num_items - 1))
-    beta = alpha * (calibration * (1.0 - 1.0 / alpha) + 1.0 / alpha)
-    others = tf.where(hits, tf.zeros([], negatives.dtype), tf.nn.softplus(negatives))
-    return (beta * tf.nn.softplus(-positives) + tf.reduce_sum(others, axis=1)) / (count + 1.0)

@@ -101,9 +101,8 @@ def test_every_setting_and_the_seed_change_the_digest():
         "beta_1": 0.5,
         "beta_2": 0.5,
         "use_item_features": "add",
-        "loss": "gbce",
+        "loss": "sampled_softmax",
         "negative_sampling": "log_uniform",
-        "calibration": 0.5,
     }
     digests = {base.digest, Run.make("ml-1m").digest, Run.make("beauty", seed=2).digest}
     for name, value in base.flat().items():
@@ -130,7 +129,7 @@ def test_settings_of_masks_are_of_no_use_to_other_models():
     [
         ("ncf", {"hidden_dim": 60}, "`hidden_dim` must be a multiple of 8"),
         ("sasrec", {"num_heads": 3}, "`num_heads` must divide `hidden_dim`"),
-        ("sasrec", {"loss": "bpr_max"}, "`loss` must be one of ('binary', 'cross_entropy', 'sampled_softmax', 'gbce')"),
+        ("sasrec", {"loss": "bpr_max"}, "`loss` must be one of ('binary', 'cross_entropy', 'sampled_softmax')"),
         ("gru4rec", {"loss": "binary"}, "`loss` must be one of"),
         ("gru4rec_plus", {"final_activation": "relu"}, "`final_activation` must be one of"),
         ("bpr_mf", {"l2": -1.0}, "`l2` must be at least 0"),
@@ -212,7 +211,7 @@ def test_the_help_says_what_a_setting_is_in_each_model():
     )
     assert texts["optimizer"].endswith(" all other weights by Adam: adam, adagrad, rowwise_adagrad")
     assert (
-        "binary, cross_entropy, sampled_softmax, gbce (sasrec)" in texts["loss"]
+        "binary, cross_entropy, sampled_softmax (sasrec)" in texts["loss"]
         and "bpr_max (gru4rec, gru4rec_plus)" in texts["loss"]
     )
     assert texts["window_step"].endswith("(bert4rec)"), "others are not trained on masked histories"

@@ -1,4 +1,4 @@
-"""Losses over a sample of the items, against plain Python and the whole softmax."""
+"""The softmax over a sample of the items, against plain Python and the whole softmax."""
 
 import math
 
@@ -74,17 +74,3 @@ def test_the_sampled_softmax_is_its_formula(scores):
             if item != target
         )
         assert float(found[row]) == pytest.approx(math.log(math.exp(own) + rest) - own, rel=1e-4)
-
-
-@pytest.mark.parametrize("calibration", [0.0, 0.75, 1.0])
-def test_gbce_is_its_authors_formula(scores, calibration):
-    sample, _ = drawn("uniform", 8, 12)
-    found = sampling.gbce(*of_sample(*scores, sample), NUM_ITEMS, calibration)
-    rate = 12 / (NUM_ITEMS - 1)
-    power = rate * (calibration * (1 - 1 / rate) + 1 / rate)
-    assert calibration or power == 1
-    for row, target in enumerate(scores[1]):
-        probability = 1 / (1 + math.exp(-float(scores[0][row, target - 1])))
-        others = [float(scores[0][row, item - 1]) for item in sample if item != target]
-        expected = -math.log(probability**power) - sum(math.log(1 - 1 / (1 + math.exp(-other))) for other in others)
-        assert float(found[row]) == pytest.approx(expected / 13, rel=1e-4)
