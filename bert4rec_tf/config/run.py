@@ -116,7 +116,6 @@ class TrainingSettings(Settings):
     mixed_precision: bool = setting(
         False, f"compute {' and '.join(ATTENTION_MODELS)} in bfloat16 and keep the weights in float32"
     )
-    jit_compile: bool = setting(False, "compile the training step with XLA")
     replicas: int = setting(1, "devices that share each batch", at_least=1)
 
     def __post_init__(self) -> None:
@@ -126,8 +125,6 @@ class TrainingSettings(Settings):
                 "`patience` must be 0 with protocol=fixed: early stopping would look at items it trains on. "
                 f"Received: patience={self.patience}"
             )
-        if self.jit_compile and self.optimizer == ROWWISE:
-            raise UserError(f"`jit_compile` must be False with optimizer={ROWWISE}. Received: jit_compile=True")
         if self.warmup_steps >= self.steps:
             raise UserError(
                 f"`warmup_steps` must be below `steps`. Received: warmup_steps={self.warmup_steps}, steps={self.steps}"
@@ -145,6 +142,11 @@ class EvaluationSettings(Settings):
 
     num_negatives: int = setting(100, "candidates beside the target", at_least=1)
     candidates_seed: int = setting(0, "seed of the candidates, separate from the run's seed", at_least=0)
+
+
+RETIRED = {"training": {"jit_compile": False}}
+"""Group -> settings of older versions, each with the only value that a run can have now. They stay in the record of a
+run, so older runs keep their digests."""
 
 
 def digest_of(record: dict[str, Any]) -> str:
@@ -195,7 +197,12 @@ class Run:
         record = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         if self.initial_weights is None:
             del record["initial_weights"]
-        return {name: value.record() if isinstance(value, Settings) else value for name, value in record.items()}
+        groups = {
+            name: {**value.record(), **RETIRED.get(name, {})}
+            for name, value in record.items()
+            if isinstance(value, Settings)
+        }
+        return {**record, **groups}
 
     def flat(self) -> dict[str, Any]:
         """Returns every setting that the model uses by name, without its group."""
@@ -235,13 +242,15 @@ class Run:
         try:
             if content["model"] not in MODEL_SETTINGS:
                 raise unknown_name("model", str(content["model"]), MODEL_SETTINGS)
-            groups = _group_types(content["model"])
-            for group, settings in groups.items():
+            parts = {}
+            for group, settings in _group_types(content["model"]).items():
+                retired = RETIRED.get(group, {}).items()
+                values = {name: value for name, value in {**content[group]}.items() if (name, value) not in retired}
                 known = [field.name for field in dataclasses.fields(settings)]
-                for name in content[group]:
+                for name in values:
                     if name not in known:
                         raise unknown_name(f"setting of {group}", name, known)
-            parts = {name: settings(**content[name]) for name, settings in groups.items()}
+                parts[group] = settings(**values)
             return cls(**{**content, **parts})
         except (KeyError, TypeError) as error:
             raise UserError(f"Not the record of a run of this version: {error}") from error

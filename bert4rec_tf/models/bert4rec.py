@@ -169,17 +169,16 @@ class BERT4Rec(FeatureRecommender):
     def training_loss(self, batch: Batch) -> Tensor:
         """Returns the Cloze loss: equation 8, averaged over the batch's masked positions as in the original.
 
-        Only the real masked positions reach the output layer; with `static_shapes`, all slots do.
+        Only the real masked positions reach the output layer.
 
         Args:
             batch: masked `items [b, n]`, and `mask_positions` and `mask_targets` [b, p], whose unused slots have
                 target 0; `users [b]` if the model reads users; `draw [b, 2]` for a SAMPLED_SOFTMAX.
         """
         table = self.training_table()
-        groups = [batch] if self.static_shapes else by_length(batch, LENGTH_GROUPS)
-        columns = [self._masked_states(group, table) for group in groups]
+        columns = [self._masked_states(group, table) for group in by_length(batch, LENGTH_GROUPS)]
         masked, targets = (tf.concat(parts, axis=0) for parts in zip(*columns))
-        weights = tf.cast(targets > 0, self.variable_dtype) / tf.cast(self.loss_weight(batch), self.variable_dtype)
+        weights = tf.ones_like(targets, self.variable_dtype) / tf.cast(self.loss_weight(batch), self.variable_dtype)
         bias = self.head.bias.value
         if len(self._unseen):
             bias = bias + self.without_unseen(self.num_rows)
@@ -190,9 +189,6 @@ class BERT4Rec(FeatureRecommender):
     def _masked_states(self, batch: Batch, table: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the hidden states [m, d] at a batch's masked positions (`training_loss`), and their targets [m]."""
         hidden = self.encode(batch["items"], training=True, users=batch.get("users"), table=table)
-        if self.static_shapes:
-            masked = tf.gather(hidden, batch["mask_positions"], batch_dims=1)
-            return tf.reshape(masked, [-1, hidden.shape[-1]]), tf.reshape(batch["mask_targets"], [-1])
         slots = tf.where(batch["mask_targets"] > 0)
         positions = tf.cast(tf.gather_nd(batch["mask_positions"], slots), tf.int64)
         masked = tf.gather_nd(hidden, tf.stack([slots[:, 0], positions], axis=1))

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from bert4rec_tf.config.model_settings import GRU4RecSettings
 from bert4rec_tf.foundation.types import Batch, Tensor
-from bert4rec_tf.models.recommender import ITEMS, Recommender, last_items_in_order
+from bert4rec_tf.models.recommender import ITEMS, Recommender, last_items_in_order, of_targets
 from bert4rec_tf.nn import losses
 from bert4rec_tf.nn.dropout import dropout_layer
 
@@ -94,13 +94,9 @@ class GRU4Rec(Recommender):
     def _spans(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
         """Cuts the steps into a few spans. Yields the states [b, n, d] and targets [b, n] of the rows that reach each.
 
-        Most histories are far shorter than the longest, so this saves work on padding. With `static_shapes`, one span
-        has all steps.
+        Most histories are far shorter than the longest, so this saves work on padding.
         """
         items, targets = batch["items"], batch["targets"]
-        if self.static_shapes:
-            yield self.states(items, training=True), targets
-            return
         lengths = tf.math.count_nonzero(items, axis=1, dtype=tf.int32)
         order = tf.argsort(lengths, stable=True)
         items, targets, lengths = (tf.gather(column, order) for column in (items, targets, lengths))
@@ -123,7 +119,7 @@ class GRU4Rec(Recommender):
         outputs, biases = tf.gather(self.output_rows, targets), tf.gather(self.bias, targets)
         scores = tf.matmul(states, outputs, transpose_b=True) + biases[:, None, :]
         others = (targets > 0)[:, None, :] & ~tf.eye(tf.shape(targets)[1], dtype=tf.bool)
-        targets, states, positives, scores, others = self.of_targets(
+        targets, states, positives, scores, others = of_targets(
             targets, states, tf.linalg.diag_part(scores), scores, others
         )
         missing = [[0, 0], [0, width - tf.shape(scores)[1]]]

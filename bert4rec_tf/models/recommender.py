@@ -57,8 +57,6 @@ class Recommender(keras.Model):
         serves_strangers: whether it can score an unknown user, whose number is -1, by the history alone.
         max_history: how many of a history's last items it reads; None for all.
         scores_are_logits: whether `score` gives logits of a softmax over the items.
-        static_shapes: set if XLA compiles the step. Then no shape in `training_loss` may depend on the batch's values,
-            so slots without a target are computed too, with weight 0.
     """
 
     settings_type: ClassVar[type[Settings]]
@@ -69,7 +67,6 @@ class Recommender(keras.Model):
     serves_strangers: ClassVar[bool] = False
     max_history: int | None = None
     scores_are_logits: bool = False
-    static_shapes: bool = False
 
     def __init__(
         self,
@@ -104,16 +101,6 @@ class Recommender(keras.Model):
     def training_loss(self, batch: Batch) -> Tensor:
         """Returns the loss of a training batch, float32 []. What the batch holds depends on `examples`."""
         raise TypeError(f"{type(self).__name__} is not trained by steps")
-
-    def of_targets(self, targets: Tensor, *columns: Tensor) -> list[Tensor]:
-        """Flattens `targets [b, n]` to [t] and `columns [b, n, ...]` to [t, ...], and drops the padding.
-
-        With `static_shapes`, the padding stays.
-        """
-        rows = (targets, *columns)
-        if self.static_shapes:
-            return [tf.reshape(row, tf.concat([[-1], tf.shape(row)[2:]], axis=0)) for row in rows]
-        return [tf.boolean_mask(row, targets > 0) for row in rows]
 
     def loss_weight(self, batch: Batch) -> Tensor:
         """Returns the weight of a batch in the loss, float32 []: here the number of rows.
@@ -262,6 +249,11 @@ def scores_of(
         return (scores if bias is None else scores + bias)[:, 1 : num_items + 1]
     scores = tf.einsum("bd,bcd->bc", vectors, tf.gather(table, candidates))
     return scores if bias is None else scores + tf.gather(bias, candidates)
+
+
+def of_targets(targets: Tensor, *columns: Tensor) -> list[Tensor]:
+    """Flattens `targets [b, n]` to [t] and `columns [b, n, ...]` to [t, ...], and drops the padding."""
+    return [tf.boolean_mask(column, targets > 0) for column in (targets, *columns)]
 
 
 def by_length(batch: Batch, cuts: Sequence[float]) -> list[Batch]:

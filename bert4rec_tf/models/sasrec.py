@@ -9,7 +9,7 @@ import tensorflow as tf
 from bert4rec_tf.config.model_settings import SAMPLED_SOFTMAX, SASRecSettings
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.features import NEVER, FeatureRecommender
-from bert4rec_tf.models.recommender import FROM_LAST, by_length, last_items_in_order
+from bert4rec_tf.models.recommender import FROM_LAST, by_length, last_items_in_order, of_targets
 from bert4rec_tf.nn import kernels, losses
 from bert4rec_tf.nn.configured import Configured
 from bert4rec_tf.nn.dropout import dropout_layer
@@ -78,12 +78,12 @@ class SASRec(FeatureRecommender):
         """Returns the mean loss over all positions (equation 6, or a softmax). `batch`: `items` and `targets` [b, n];
         for the binary loss `negatives [b, n, 1]`; for SAMPLED_SOFTMAX `draw [b, 2]`; `users [b]` if it reads users."""
         table, weight = self.training_table(), self.loss_weight(batch)
-        groups = [batch] if self.static_shapes else by_length(batch, LENGTH_GROUPS)
+        groups = by_length(batch, LENGTH_GROUPS)
         if self.settings.loss == "binary":
             return tf.add_n([self._binary_loss(group, table) for group in groups]) / weight
-        columns = [self.of_targets(group["targets"], self._training_states(group, table)) for group in groups]
+        columns = [of_targets(group["targets"], self._training_states(group, table)) for group in groups]
         targets, states = (tf.concat(parts, axis=0) for parts in zip(*columns))
-        weights = tf.cast(targets > 0, states.dtype) / weight
+        weights = tf.ones_like(targets, states.dtype) / weight
         if self.settings.loss == SAMPLED_SOFTMAX:
             bias = self._no_item() if len(self._unseen) else None
             return self.sampled_loss(states, table, bias, targets, weights, batch["draw"])

@@ -68,7 +68,7 @@ def _with_gradients(
     faster. The gradient's part from the targets themselves, one row each, is subtracted at the end.
     """
     narrow, (rows, width) = hidden.dtype, table.shape
-    count, size = _pieces(hidden.shape[0] or tf.shape(hidden)[0], piece)
+    count, size = _pieces(tf.shape(hidden)[0], piece)
     columns = [_cut(part, count, size) for part in (hidden, targets, weights)]
     narrow_table, transposed = tf.cast(table, narrow), tf.transpose(table)
 
@@ -87,7 +87,7 @@ def _with_gradients(
         return index + 1, value, d_hidden.write(index, tf.cast(d_part, narrow)), d_table, d_bias
 
     zero = tf.zeros([], table.dtype)
-    pieces = tf.TensorArray(narrow, size=count, element_shape=[size if isinstance(size, int) else None, width])
+    pieces = tf.TensorArray(narrow, size=count, element_shape=[None, width])
     _, value, d_hidden, d_table, d_bias = tf.while_loop(
         lambda index, *_: index < count,
         add_piece,
@@ -100,14 +100,13 @@ def _with_gradients(
     return value, _joined(d_hidden.stack(), hidden), d_table, d_bias
 
 
-def _pieces(number: int | tf.Tensor, piece: int) -> tuple[int | tf.Tensor, int | tf.Tensor]:
-    """Returns the number of pieces and their common size (XLA needs equal shapes). Both are ints if `number` is one."""
-    largest = max if isinstance(number, int) else tf.maximum
-    count = largest(1, -(-number // piece))
+def _pieces(number: tf.Tensor, piece: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns how many pieces of at most `piece` rows there are for `number` rows, and their common size."""
+    count = tf.maximum(1, -(-number // piece))
     return count, -(-number // count)
 
 
-def _cut(column: tf.Tensor, count: int | tf.Tensor, size: int | tf.Tensor) -> tf.Tensor:
+def _cut(column: tf.Tensor, count: tf.Tensor, size: int | tf.Tensor) -> tf.Tensor:
     """Cuts a column into [count, size, ...]. The last piece is filled with zeros, whose weight is 0."""
     missing = count * size - tf.shape(column)[0]
     filled = tf.pad(column, [[0, missing], *([0, 0] for _ in column.shape[1:])])

@@ -74,9 +74,9 @@ def make_step(
     With a strategy, the step also takes `stopping`, one number per machine, and returns the sum over the machines.
 
     Args:
-        model: its `static_shapes` becomes `settings.jit_compile`.
+        model: its `training_loss` is minimised.
         optimizer: already built on the model's variables.
-        settings: with `jit_compile`, XLA draws different random numbers from the same seeds.
+        settings: with `clip_norm`.
         strategy: from `strategy_for`, with model and optimizer created under its scope; None for one device. Each
             replica gets part of each batch; the result is the step of one device with the whole batch.
         signature: `element_spec` of the batches, to trace one graph for all widths; None to trace one per shape.
@@ -84,7 +84,6 @@ def make_step(
     Raises:
         ValueError: for a model or an optimizer created outside the strategy's scope.
     """
-    model.static_shapes = settings.jit_compile
     if strategy is None:
         return _single_step(model, optimizer, settings, signature)
     for name, variables in (("model", model.variables), ("optimizer", optimizer.variables)):
@@ -96,7 +95,7 @@ def make_step(
 def _single_step(
     model: Recommender, optimizer: Optimizer, settings: TrainingSettings, signature: Signature | None
 ) -> Step:
-    @graph(input_signature=signature and [signature], jit_compile=settings.jit_compile)
+    @graph(input_signature=signature and [signature])
     def step(batch: Batch) -> dict[str, Tensor]:
         rate = tf.convert_to_tensor(optimizer.learning_rate)
         loss, gradients = _loss_and_gradients(model, optimizer, batch)
@@ -141,16 +140,12 @@ def _shared_step(
 ) -> Step:
     """Returns the step of several replicas. Gradients are summed, then clipped, so that it equals one device's step."""
 
-    @graph(jit_compile=settings.jit_compile)
-    def part_of_loss(part: Batch, share: Tensor) -> tuple[Tensor, list[Tensor]]:
-        return _loss_and_gradients(model, optimizer, part, share)
-
     def replica(batch: Batch, stopping: Tensor) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
         context = tf.distribute.get_replica_context()
         part = _part(batch, context.replica_id_in_sync_group, context.num_replicas_in_sync)
         share = model.loss_weight(part) / model.loss_weight(batch)
         with _own_noise(model, context.replica_id_in_sync_group):
-            loss, gradients = part_of_loss(part, share)
+            loss, gradients = _loss_and_gradients(model, optimizer, part, share)
         loss, stopping, *gradients = workers.sum_of_all([loss, stopping, *gradients])
         gradients = [optimizers.combined(gradient) for gradient in gradients]
         gradients, norm = optimizers.clip(gradients, settings.clip_norm)

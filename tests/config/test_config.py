@@ -1,8 +1,10 @@
 """Settings, runs and presets."""
 
 import dataclasses
+import json
 
 import pytest
+from support.paths import ROOT
 
 from bert4rec_tf.config import data_names, model_settings, presets
 from bert4rec_tf.config.data_names import Interactions
@@ -116,6 +118,23 @@ def test_a_setting_that_came_later_leaves_older_digests_as_they_are():
     assert "prefix_copies" not in base.to_dict()["masking"]
     assert other.to_dict()["masking"]["prefix_copies"] == 1
     assert Run.from_dict(base.to_dict()) == base and Run.from_dict(other.to_dict()) == other
+
+
+def test_the_kept_results_keep_their_digests():
+    """Among them are runs from before a setting was retired."""
+    lines = (ROOT / "experiments" / "results" / "results.jsonl").read_text(encoding="utf-8").splitlines()
+    kept = [json.loads(line) for line in lines]
+    assert len(kept) > 70 and any("jit_compile" in one["run"]["training"] for one in kept)
+    for one in kept:
+        run = Run.from_dict(one["run"])
+        assert run.digest == one["key"] and run.to_dict() == one["run"]
+
+
+def test_a_retired_setting_has_one_value():
+    record = Run.make("beauty").to_dict()
+    record["training"]["jit_compile"] = True
+    with pytest.raises(UserError, match="Unknown setting of training: 'jit_compile'"):
+        Run.from_dict(record)
 
 
 def test_settings_of_masks_are_of_no_use_to_other_models():

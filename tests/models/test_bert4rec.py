@@ -260,27 +260,6 @@ def test_scores_in_bfloat16_are_not_rounded_into_ties():
     assert len(np.unique(scores)) > 1_980
 
 
-@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_static_shapes_change_neither_the_loss_nor_the_gradients(jit_compile):
-    model, batch = make(dropout=0.0, attention_dropout=0.0), training_batch()
-
-    @tf.function(jit_compile=jit_compile)
-    def loss_and_gradients():
-        with tf.GradientTape() as tape:
-            loss = model.training_loss(batch)
-        gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
-        return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
-
-    model.static_shapes = True
-    loss, gradients = loss_and_gradients()
-    model.static_shapes = False
-    expected, expected_gradients = loss_and_gradients.python_function()
-    np.testing.assert_allclose(loss, expected, rtol=1e-5)
-    for variable, one, other in zip(model.trainable_variables, gradients, expected_gradients, strict=True):
-        size = np.abs(np.asarray(other)).max()
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5 * size + 1e-7, err_msg=variable.path)
-
-
 def random_batch(rows, masked):
     rng = np.random.default_rng(rows)
     lengths = rng.integers(1, LENGTH + 1, rows)
@@ -317,15 +296,6 @@ def test_groups_of_rows_change_neither_the_loss_nor_the_gradients(rows, masked):
         results.append([value, *(tf.convert_to_tensor(gradient) for gradient in found)])
     for found, expected in zip(*results, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max() + 1e-7)
-
-
-def test_with_static_shapes_no_shape_depends_on_the_masks():
-    model = make()
-    model.static_shapes = True
-    model.head.transform = lambda hidden, transform=model.head.transform: seen.append(hidden.shape) or transform(hidden)
-    seen = []
-    tf.function(model.training_loss).get_concrete_function(training_batch())
-    assert seen == [(9, 8)]
 
 
 def test_the_loss_s_weight_is_the_number_of_real_masked_positions():

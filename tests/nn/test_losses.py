@@ -71,14 +71,6 @@ def test_value_and_gradients_are_the_plain_ones(rows, piece, num_targets):
     assert_same(ours(*inputs, piece), plain(*inputs))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("rows", "piece", "num_targets"), SIZES.values(), ids=SIZES)
-def test_xla_compiles_value_and_gradients(rows, piece, num_targets):
-    inputs = make_inputs(rows, num_targets)
-    compiled = tf.function(lambda: ours(*inputs, piece), jit_compile=True)
-    assert_same(compiled(), plain(*inputs))
-
-
 def test_a_table_of_one_row_leaves_nothing_to_learn():
     for part in ours(*make_inputs(1, 3), 4):
         np.testing.assert_allclose(part, np.zeros(part.shape), atol=1e-5)
