@@ -20,7 +20,7 @@ from absl import app, flags, logging
 
 from bert4rec_tf.config import data_names, popularity, presets
 from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.config.machines import VARIABLE, Machines
+from bert4rec_tf.config.machines import Machines
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, MODEL_SETTINGS, USER_FEATURES, features_used
 from bert4rec_tf.config.run import Run, all_settings, help_texts
 from bert4rec_tf.config.settings import described, field_type, given_flags
@@ -76,7 +76,6 @@ flags.DEFINE_string("prepared_dir", None, "folder of training examples and candi
 flags.DEFINE_integer("processes", 1, "processes that prepare examples; the result does not depend on it")
 flags.DEFINE_integer("threads", None, "threads to compute with (default: all); rounding depends on it")
 flags.DEFINE_float("checkpoint_seconds", 120.0, "seconds between checkpoints: what a killed training loses at most")
-flags.DEFINE_list("seeds", None, "repeat the run with these seeds (--seeds=1,2,3); reports mean and standard deviation")
 flags.DEFINE_string(
     "init_from", None, "trained weights to start from: a workdir, a checkpoint in one, or the authors' checkpoint"
 )
@@ -180,9 +179,6 @@ def check_flags(argv: list[str]) -> None:
     if not FLAGS.checkpoint_seconds >= 0:
         seconds = FLAGS.checkpoint_seconds
         raise UserError(f"`checkpoint_seconds` must be at least 0. Received: checkpoint_seconds={seconds}")
-    if FLAGS.seeds is not None and (FLAGS.mode != "all" or FLAGS["seed"].present):
-        received = f"mode={FLAGS.mode}" if FLAGS.mode != "all" else f"seed={FLAGS.seed}"
-        raise UserError(f"--seeds needs --mode=all and cannot be used with --seed. Received: {received}")
     check_export_flags()
 
 
@@ -193,11 +189,11 @@ def check_export_flags() -> None:
     if FLAGS.format != SAVED_MODEL:
         names = ("popularity_correction", *SAVED_MODEL_ONLY)
         refuse(names, f"needs --format={SAVED_MODEL}. Received: format={FLAGS.format}")
-    exports = FLAGS.mode in ("all", "export") and FLAGS.seeds is None
+    exports = FLAGS.mode in ("all", "export")
     if popularity.parse(FLAGS.popularity_correction) and not (exports or FLAGS.mode == "evaluate"):
-        raise UserError("--popularity_correction needs --mode=all, evaluate or export, and cannot be used with --seeds")
+        raise UserError(f"--popularity_correction needs --mode=all, evaluate or export. Received: mode={FLAGS.mode}")
     if not exports:
-        refuse(("export_dir", *SAVED_MODEL_ONLY), "needs --mode=all or export and cannot be used with --seeds")
+        refuse(("export_dir", *SAVED_MODEL_ONLY), f"needs --mode=all or export. Received: mode={FLAGS.mode}")
 
 
 def main(argv: list[str]) -> None:
@@ -210,9 +206,6 @@ def main(argv: list[str]) -> None:
     run, interactions, sequences = make_run(machines)
     if machines is not None and FLAGS.mode in TRAINS:
         join(machines, run)
-    if FLAGS.seeds is not None:
-        repeat_with_seeds(run, sequences or load(run.dataset, interactions, given_features()), interactions)
-        return
     run, start = begin(run, folder("workdir"))
     workdir = WorkDirectory.of(run, folder("workdir"), folder("prepared_dir"))
     workdir.follows = machines is not None and machines.index > 0
@@ -231,13 +224,12 @@ def main(argv: list[str]) -> None:
         print(f"Preset {FLAGS.preset}. Expect: {preset.expect}", flush=True)
     if "steps" in given_settings() and FLAGS.warmup_steps is None:
         print(f"Of {run.training.steps:,} steps, {run.training.warmup_steps:,} are warm-up", flush=True)
-    carry_out(run, sequences, workdir, {**run_options(interactions), "start": start})
+    options = {"processes": FLAGS.processes, "checkpoint_seconds": FLAGS.checkpoint_seconds}
+    carry_out(run, sequences, workdir, {**options, "interactions": interactions, "start": start})
 
 
 def join(machines: Machines, run: Run) -> None:
     """Waits for the other machines, and checks that they do the same."""
-    if FLAGS.seeds is not None:
-        raise UserError(f"--seeds cannot be used with several machines ({VARIABLE})")
     start_tensorflow()
     from bert4rec_tf.runs.environment import versions
     from bert4rec_tf.training import workers
@@ -337,10 +329,6 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: d
         print(summary.next_command(place, sequences.vocabulary.items[:2].tolist(), user))
 
 
-def run_options(interactions: Interactions | None) -> dict[str, Any]:
-    return {"processes": FLAGS.processes, "checkpoint_seconds": FLAGS.checkpoint_seconds, "interactions": interactions}
-
-
 def export(workdir: WorkDirectory, sequences: Sequences | None) -> None:
     """Exports as the flags say. `sequences`: for the histories; None if the export has none."""
     histories = None
@@ -363,23 +351,6 @@ def export(workdir: WorkDirectory, sequences: Sequences | None) -> None:
     if histories is not None:
         size = max(1, round((path / HISTORIES).stat().st_size / 1e3))
         print(f"{path / HISTORIES}: the last {FLAGS.with_histories} items of every user, {size:,} kB")
-
-
-def repeat_with_seeds(run: Run, sequences: Sequences, interactions: Interactions | None) -> None:
-    try:
-        seeds = [int(seed) for seed in FLAGS.seeds]
-    except ValueError:
-        raise UserError(f"`seeds` must be whole numbers. Received: seeds={','.join(FLAGS.seeds)}") from None
-    start_tensorflow()
-    from bert4rec_tf.runs.seeds import folder_of, repeat
-
-    run, start = begin(run, None)
-    parent = folder_of(run, folder("workdir"))
-    options = {**run_options(interactions), "init_from": start, "prepared_dir": folder("prepared_dir")}
-    content = repeat(run, seeds, parent, sequences=sequences, **options)
-    print("\n" + summary.seeds_table(content))
-    print("\n" + summary.places(parent))
-    print("\n" + summary.seeds_verdict(content))
 
 
 def parse(argv: list[str]) -> list[str]:

@@ -1,1 +1,1 @@
-"""Runs: prepare, train, evaluate and export; work directories, warm starts, seeds and comparison."""
+"""Runs: prepare, train, evaluate and export; work directories, warm starts and comparison."""

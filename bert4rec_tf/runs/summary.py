@@ -1,4 +1,4 @@
-"""The tables that a run, several seeds and a comparison print at the end."""
+"""The tables that a run and a comparison print at the end."""
 
 import csv
 import io
@@ -30,23 +30,6 @@ def table(content: dict[str, Any]) -> str:
     titles, number = [COUNTED.get(key, key) for key in columns], content["run"]["evaluation"]["num_negatives"]
     lines = _blocks(titles, number, cells, (*METRICS, *LIST_METRICS))
     return "\n".join([*lines, "", *_notes(content)])
-
-
-def seeds_table(content: dict[str, Any]) -> str:
-    """Returns the mean and the standard deviation over seeds. `content`: from `seeds.repeat`."""
-
-    def cells(protocol: str, name: str) -> list[str]:
-        metric = content["test"][protocol][name]
-        return [f"{value:.4f}" for value in (metric["mean"], metric["deviation"], *metric["values"])]
-
-    titles = ["mean", "std", *(f"seed {seed}" for seed in content["seeds"])]
-    return "\n".join(_blocks(titles, content["run"]["evaluation"]["num_negatives"], cells))
-
-
-def seeds_verdict(content: dict[str, Any]) -> str:
-    """Returns the `verdict` on the means over seeds. `content`: from `seeds.repeat`."""
-    means = {protocol: {NDCG: metrics[NDCG]["mean"]} for protocol, metrics in content["test"].items()}
-    return verdict({**content, "test": means})
 
 
 def comparison_table(comparison: Comparison, num_negatives: int) -> str:
@@ -182,7 +165,6 @@ def places(workdir: Path) -> str:
         ALL: "training on all actions: the same files",
         "prepared": "training examples and candidates",
         SAVED_MODEL: "the exported TensorFlow model, with its card in assets.extra",
-        "seeds.json": "the metrics of every seed",
     }
     lines = [f"  {name:<17} {what}" for name, what in known.items() if (workdir / name).exists()]
     return "\n".join([f"In {workdir}:", *lines])

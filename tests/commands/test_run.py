@@ -251,24 +251,6 @@ def test_another_number_of_items_is_exported_from_a_finished_run(pop, tmp_path):
 
 
 @pytest.mark.slow
-def test_seeds_are_repeated_and_summed_up(tmp_path):
-    tiny = [*TINY, "--protocol=select", "--evaluate_every=30"]
-    process = finished("--dataset=synthetic", "--workdir=many", "--seeds=1,2", *tiny, cwd=tmp_path)
-    summed = json.loads((tmp_path / "many" / "seeds.json").read_text())
-    each = [json.loads((tmp_path / "many" / f"seed-{seed}" / "metrics.json").read_text()) for seed in (1, 2)]
-    values = [metrics["test"]["full"]["mrr"] for metrics in each]
-    found = summed["test"]["full"]["mrr"]
-    assert found["values"] == values and values[0] != values[1]
-    assert found["mean"] == pytest.approx(sum(values) / 2)
-    assert found["deviation"] == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
-    assert " std " in process.stdout and "seed 2" in process.stdout
-    ratio = summed["test"]["full"]["ndcg@10"]["mean"] / each[0]["pop"]["full"]["ndcg@10"]
-    assert f"{ratio:.2f} x POP" in process.stdout or f"{ratio:.1f} x POP" in process.stdout
-    same = tmp_path / "many" / "prepared"
-    assert len(list(same.glob("candidates-*.npz"))) == 1
-
-
-@pytest.mark.slow
 def test_mixed_precision_goes_the_whole_way(tmp_path):
     finished(*WHOLE, "--mixed_precision", cwd=tmp_path)
     metrics = json.loads((tmp_path / "work" / "metrics.json").read_text())

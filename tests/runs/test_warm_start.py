@@ -18,7 +18,7 @@ from bert4rec_tf.config.run import Run
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.models import tf1_import
 from bert4rec_tf.models.construction import new_model
-from bert4rec_tf.runs import seeds, warm_start
+from bert4rec_tf.runs import warm_start
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.training import checkpoints, trainer
 from bert4rec_tf.training.trainer import Trainer
@@ -218,15 +218,6 @@ def test_the_folder_alone_is_enough_to_go_on_and_says_so_where_it_is_not(trained
     assert same[0] == same[1]
 
 
-def test_repetitions_start_from_the_same_weights(trained, tmp_path, quick):
-    options = {"sequences": NEW, "silent": True, "init_from": trained("bpr_mf")}
-    run = run_of("bpr_mf", protocol="select", steps=2, evaluate_every=2)
-    seeds.repeat(run, [1, 2], tmp_path / "many", **options)
-    kept = [(tmp_path / "many" / f"seed-{seed}" / "initial.npz").read_bytes() for seed in (1, 2)]
-    assert kept[0] == kept[1]
-    assert seeds.folder_of(run) != seeds.folder_of(warm_start.begin(run, options["init_from"])[0])
-
-
 # The authors' checkpoints
 
 ITEMS = [str(number) for number in range(57, 5, -2)] + [f"new {number}" for number in range(9)] + ["1", "2"]
@@ -411,7 +402,6 @@ def test_models_that_cannot_start_so_are_named(finished, tmp_path):
             "`model` must be bert4rec, as of the weights. Received: model=sasrec",
         ),
         (f"{other} --model=pop --init_from=pop", "`init_from` must be left out for pop"),
-        (f"{WARM} --init_from=old --seeds=1,1", "`seeds` must be at least two"),
         ("--workdir=work --init_from=old", "--dataset is required with --init_from"),
     ):
         assert words in commands.refused(commands.run(*flags.split(), cwd=tmp_path))

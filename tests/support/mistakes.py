@@ -85,18 +85,6 @@ OF_FLAGS = [
     of_flags("a setting but no data", "--workdir=work --dropout=0.1", "--dataset is required with --dropout"),
     of_flags("a model but no data", "--workdir=work --model=pop", "--dataset is required with --model"),
     of_flags("a seed but no data", "--workdir=work --seed=1", "--dataset is required with --seed"),
-    of_flags("seeds and a seed", f"{SYNTHETIC} --seeds=1,2 --seed=3", "cannot be used with --seed", "seed=3"),
-    of_flags("seeds and a mode", f"{SYNTHETIC} --seeds=1,2 --mode=train", "--seeds needs --mode=all", "mode=train"),
-    of_flags("seeds in words", f"{SYNTHETIC} --seeds=1,two", "`seeds` must be whole numbers. Received: seeds=1,two"),
-    of_flags("seeds by a semicolon", f"{SYNTHETIC} --seeds=1;2", "must be whole numbers. Received: seeds=1;2"),
-    of_flags("one seed", f"{SYNTHETIC} --seeds=1", "at least two different numbers. Received: seeds=[1]"),
-    of_flags("the same seed twice", f"{SYNTHETIC} --seeds=2,2", "two different numbers. Received: seeds=[2, 2]"),
-    of_flags(
-        "seeds and an export",
-        f"{SYNTHETIC} --seeds=1,2 --export_dir=new",
-        "--export_dir needs",
-        "cannot be used with --seeds",
-    ),
     of_flags("items of no export", f"{SYNTHETIC} --mode=train --k=3", "--k needs --mode=all or export"),
     of_flags(
         "histories of no export", f"{SYNTHETIC} --mode=train --with_histories=3", "--with_histories needs --mode=all"
@@ -121,8 +109,6 @@ OF_FLAGS = [
     of_flags("too many threads", f"{SYNTHETIC} --threads=10000000000", "`threads` must be", "threads=10000000000"),
     of_setting("--batch_size=10000000000000", "at least 1 and at most 1000000"),
     of_setting("--mask_copies=1000000000000", "at least 0 and at most 10000"),
-    of_flags("no seeds", f"{SYNTHETIC} --seeds=", "at least two different numbers. Received: seeds=[]"),
-    of_flags("seeds out of range", f"{SYNTHETIC} --seeds=1,-2", "`seed` must be a whole number from 0", "seed=-2"),
     of_setting("--seed=-1", "a whole number from 0 to 2^32 - 1"),
     of_setting("--seed=4294967296", "a whole number from 0 to 2^32 - 1"),
     of_setting("--processes=0", "at least 1"),
@@ -296,10 +282,8 @@ OF_FOLDERS = [
     of_folder(
         "one folder for two things", f"{BEAUTY} --workdir=new --prepared_dir=./new", "`prepared_dir` must", "new"
     ),
-    of_folder("seeds where none can be", f"{BEAUTY} --seeds=1,2 --workdir=full/file", "full/file", "cannot be created"),
     of_folder("nothing to go on with", "--workdir=absent", "absent: no work directory"),
     of_folder("nothing to evaluate", f"{BEAUTY} --mode=evaluate --workdir=absent", "absent: no work directory"),
-    of_folder("seeds among other files", f"{SYNTHETIC} --seeds=1,2 --workdir=full", "already holds other files (file)"),
     of_folder("nothing to export", "--mode=export --workdir=full", "full: no work directory"),
     of_folder("nothing to export by default", f"{BEAUTY} --mode=export", "runs/beauty-bert4rec-", "no work directory"),
 ]
