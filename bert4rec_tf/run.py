@@ -140,15 +140,19 @@ def given_interactions() -> Interactions | None:
 def make_run(machines: Machines | None) -> tuple[Run, Interactions | None, Sequences | None]:
     """Returns the run that the flags name, the user's own files, if any, and their content, if it was read.
 
-    It is read for --interactions, because the size of own data decides settings. Without --dataset and --interactions,
-    the run is the one in --workdir. On a cluster, each machine is a replica unless --replicas says otherwise.
+    It is read for --interactions, and for a data set without the preset, because its size decides settings. Without
+    --dataset and --interactions, the run is the one in --workdir. On a cluster, each machine is a replica unless
+    --replicas says otherwise.
     """
     settings, interactions = given_settings(), given_interactions()
     if machines is not None and FLAGS.mode in TRAINS:
         settings.setdefault("replicas", machines.count)
     named = (FLAGS.model, FLAGS.preset, FLAGS.seed, FLAGS.source)
     if FLAGS.dataset is not None:
-        return presets.make_run(FLAGS.dataset, *named, **settings), None, None
+        dataset, sequences = data_names.named(FLAGS.dataset, FLAGS.source), None
+        if presets.falls_back(FLAGS.preset, dataset, FLAGS.model):
+            sequences = load(dataset, None, given_features())
+        return presets.make_run(dataset, *named, sequences, **settings), None, sequences
     if interactions is not None:
         presets.make_run(interactions, *named, **settings)  # reports mistakes before a long file is read
         sequences = load(interactions.name, interactions, features=given_features())

@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 from support.commands import Ended, console, finished, refused, run
 
+from bert4rec_tf.config.presets import own
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.export.histories import HISTORIES
 from bert4rec_tf.foundation.errors import UserError
@@ -248,6 +249,17 @@ def test_another_number_of_items_is_exported_from_a_finished_run(pop, tmp_path):
     for flags in (("--k=3",), ()):
         finished(*POP, *flags, cwd=copy)
         assert exported() == 3
+
+
+def test_a_data_set_without_the_preset_takes_the_one_for_own_data(tmp_path):
+    flags = ("--dataset=synthetic", "--model=sasrec", "--preset=best", "--mode=prepare", "--workdir=work")
+    process = run(*flags, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert "warning: sasrec has no preset 'best' for 'synthetic'" in process.stderr
+    kept = json.loads((tmp_path / "work" / "config.json").read_text())["run"]
+    expected = own.sasrec_settings(4_000, 71_796)
+    assert {name: kept["architecture"][name] for name in ("max_length", "hidden_dim")}.items() <= expected.items()
+    assert kept["training"]["steps"] == expected["steps"] and kept["training"]["protocol"] == "select_and_retrain"
 
 
 @pytest.mark.slow

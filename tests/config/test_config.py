@@ -10,7 +10,7 @@ from bert4rec_tf.config import data_names, model_settings, presets
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.model_settings import MODEL_SETTINGS
 from bert4rec_tf.config.paper import paper
-from bert4rec_tf.config.presets import authors, best, fast
+from bert4rec_tf.config.presets import authors, best, fast, own
 from bert4rec_tf.config.run import EvaluationSettings, MaskingSettings, Run, TrainingSettings, all_settings, help_texts
 from bert4rec_tf.config.settings import field_type
 from bert4rec_tf.data.sources.datasets import DATASETS
@@ -170,6 +170,33 @@ def test_every_model_has_a_preset_for_every_data_set(model, dataset):
     if model != "bert4rec":
         with pytest.raises(UserError, match=f"Model '{model}' has no preset 'released' for '{dataset}'. It has: fast"):
             presets.make_run(dataset, model, "released")
+
+
+@dataclasses.dataclass
+class Size:
+    num_users: int
+    num_actions: int
+
+
+@pytest.mark.parametrize("dataset", ["steam", "steam-sample", "new"])
+def test_a_data_set_without_a_preset_takes_the_one_for_own_data_of_its_size(capsys, dataset):
+    for size in (Size(1_000, 9_000), Size(90_000, 900_000)):
+        run = presets.make_run(dataset, "sasrec", "best", size=size)
+        assert capsys.readouterr().err.startswith(f"warning: sasrec has no preset 'best' for '{dataset}'; its settings")
+        expected = own.sasrec_settings(size.num_users, size.num_actions)
+        assert run.flat().items() >= expected.items() and run.dataset == dataset
+        assert run.training.protocol == "select_and_retrain", "the protocol of a data set"
+    assert presets.falls_back("best", dataset, "sasrec") and presets.falls_back("fast", "new", "caser")
+
+
+def test_only_a_data_set_without_a_preset_falls_back(capsys):
+    assert presets.make_run("beauty", "sasrec", "best", size=Size(9, 99)) == presets.make_run(
+        "beauty", "sasrec", "best"
+    )
+    assert not any(presets.falls_back("best", name, "sasrec") for name in ("beauty", "beauty-raw", "own-shop"))
+    assert not capsys.readouterr().err
+    with pytest.raises(UserError, match="Model 'sasrec' has no preset 'best' for 'steam'"):
+        presets.make_run("steam", "sasrec", "best")  # without its size
 
 
 def test_a_model_without_a_preset_does_not_get_another_one_s(monkeypatch):

@@ -11,8 +11,9 @@ from bert4rec_tf.config.presets.authors import dropout_of
 from bert4rec_tf.config.presets.entry import Preset
 from bert4rec_tf.config.run import ALL, FIXED, SELECT_AND_RETRAIN, Run, TrainingSettings
 from bert4rec_tf.foundation.errors import UserError, unknown_name
+from bert4rec_tf.foundation.progress import warn
 
-__all__ = ["NAMES", "PRESETS", "Preset", "dropout_of", "find", "make_run"]
+__all__ = ["NAMES", "PRESETS", "Preset", "dropout_of", "falls_back", "find", "make_run"]
 
 PRESETS: dict[tuple[str, str, str], Preset] = {
     (entry.name, entry.dataset, entry.model): entry for entry in (*fast.ENTRIES, *best.ENTRIES, *authors.ENTRIES)
@@ -36,17 +37,34 @@ class Size(Protocol):
 
 
 def find(name: str, dataset: str, model: str = "bert4rec") -> Preset:
-    """Returns the preset `name` for `dataset` and `model`. Raises UserError if there is none."""
-    data = OWN if is_own(dataset) else SAME_AS.get(family(dataset), family(dataset))
-    if (name, data, model) in PRESETS:
-        return PRESETS[name, data, model]
-    datasets = dict.fromkeys(known for _, known, _ in PRESETS)
+    """Returns the preset `name` for `dataset` and `model`. A data set without one takes that of your own data.
+
+    Raises UserError if there is neither.
+    """
+    for data in (_data_of(dataset), OWN):
+        if (name, data, model) in PRESETS:
+            return PRESETS[name, data, model]
+    raise _no_preset(name, dataset, model)
+
+
+def falls_back(name: str, dataset: str, model: str = "bert4rec") -> bool:
+    """Returns whether `find` returns the preset of your own data for a data set."""
+    return find(name, dataset, model).dataset == OWN and not is_own(dataset)
+
+
+def _data_of(dataset: str) -> str:
+    return OWN if is_own(dataset) else SAME_AS.get(family(dataset), family(dataset))
+
+
+def _no_preset(name: str, dataset: str, model: str) -> UserError:
+    """Returns the error for a preset that does not exist. It names what is unknown, or the presets that exist."""
+    data, datasets = _data_of(dataset), dict.fromkeys(known for _, known, _ in PRESETS)
     for what, asked, known in (("preset", name, NAMES), ("model", model, MODEL_SETTINGS), ("dataset", data, datasets)):
         if asked not in known:
-            raise unknown_name(what, asked, [choice for choice in known if choice != OWN])
+            return unknown_name(what, asked, [choice for choice in known if choice != OWN])
     others = [other for other, *of in PRESETS if of == [data, model]]
     there = f"It has: {', '.join(others)}" if others else "Add an entry for it to bert4rec_tf/config/presets/fast.py"
-    raise UserError(f"Model {model!r} has no preset {name!r} for {dataset!r}. {there}")
+    return UserError(f"Model {model!r} has no preset {name!r} for {dataset!r}. {there}")
 
 
 def make_run(
@@ -69,7 +87,8 @@ def make_run(
         preset: `fast`, `best`, `released` or `table2`.
         seed: seed of the masks, the initial weights, dropout and the order of examples.
         source: `processed` or `raw`, where a data set comes from.
-        size: your own data as `Sequences`; their size decides the settings of a preset with a `rule`.
+        size: the data as `Sequences`; their size decides the settings of a preset with a `rule`. A data set without the
+            preset needs it: it takes the preset of your own data, and a warning says so.
         **settings: fields of the settings in `config`, in place of the preset's.
 
     Raises:
@@ -77,8 +96,14 @@ def make_run(
     """
     dataset = dataset.name if isinstance(dataset, Interactions) else named(dataset, source)
     entry = find(preset, dataset, model)
+    if falls_back(preset, dataset, model):
+        if size is None:
+            raise _no_preset(preset, dataset, model)
+        warn(f"{model} has no preset {preset!r} for {dataset!r}; its settings are those for your own data of this size")
     if size is not None and entry.rule is not None:
         entry = replace(entry, settings=entry.rule(size.num_users, size.num_actions))
+    if is_own(dataset):
+        entry = replace(entry, settings={**entry.settings, "protocol": ALL})
     run = Run.make(dataset, model, seed, **_base(entry, settings), **settings)
     run.check_named(settings)
     return run
@@ -94,8 +119,6 @@ def shortened_warmup(warmup_steps: int, steps: int, asked: Any) -> int:
 def _base(entry: Preset, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the preset's settings that the given ones leave open, adapted to the given protocol and steps."""
     base, protocol = dict(entry.settings), settings.get("protocol")
-    if entry.dataset == OWN:
-        base["protocol"] = ALL
     is_fixed = base.get("protocol") == FIXED
     if is_fixed and protocol != FIXED and (protocol or (entry.search and _changes_architecture(entry, settings))):
         base |= {"protocol": SELECT_AND_RETRAIN, **entry.search}
