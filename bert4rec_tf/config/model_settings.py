@@ -32,9 +32,43 @@ NO, ADD, ALONE = "no", "add", "alone"
 
 ITEM_FEATURES, USER_FEATURES = "item_features", "user_features"
 
-CROSS_ENTROPY = "cross_entropy"
-SAMPLED_SOFTMAX = "sampled_softmax"
-"""The loss over a sample of the items, which all targets of a batch share."""
+ALL_ITEMS, SAMPLE, PER_TARGET, BATCH = "all items", "sample", "per target", "batch"
+"""Which items a loss compares a target with: all; a sample, drawn for each batch, which its targets share; items drawn
+for each target; the other targets of the batch. Those of SAMPLE and PER_TARGET are drawn for the loss."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A training loss.
+
+    Attributes:
+        function: name of its function in `nn.losses`.
+        negatives: ALL_ITEMS, SAMPLE, PER_TARGET or BATCH. Functions with the same ones have the same arguments, and a
+            model offers all losses with the negatives it can make.
+        scores_are_logits: whether it makes a model's scores the logits of a softmax over the items.
+        settings: names of the model's settings that its function takes too.
+    """
+
+    function: str
+    negatives: str
+    scores_are_logits: bool
+    settings: tuple[str, ...] = ()
+
+
+LOSSES = {
+    "binary": Loss("binary_cross_entropy", PER_TARGET, scores_are_logits=False),
+    "cross_entropy": Loss("table_cross_entropy", ALL_ITEMS, scores_are_logits=True),
+    "sampled_softmax": Loss("sampled_softmax", SAMPLE, scores_are_logits=True),
+    "top1": Loss("top1", BATCH, scores_are_logits=False),
+    "top1_max": Loss("top1_max", BATCH, scores_are_logits=False),
+    "bpr_max": Loss("bpr_max", BATCH, scores_are_logits=False, settings=("regularization",)),
+}
+"""Name of a loss -> what it is, for the models with a setting `loss`."""
+
+
+def _loss(default: str, negatives: Collection[str], help: str = "the training loss", **options: Any) -> Any:
+    choices = tuple(name for name, loss in LOSSES.items() if loss.negatives in negatives)
+    return setting(default, help, choices=choices, changeable=True, **options)
 
 
 @dataclass(frozen=True)
@@ -98,11 +132,10 @@ class BERT4RecSettings(AttentionSettings):
     initializer_stddev: float = setting(
         0.02, "standard deviation of the truncated normal initial weights", above=0, changeable=True
     )
-    loss: str = setting(
-        CROSS_ENTROPY,
+    loss: str = _loss(
+        "cross_entropy",
+        (ALL_ITEMS, SAMPLE),
         "the training loss; cross_entropy is over all items, as in the paper",
-        choices=(CROSS_ENTROPY, SAMPLED_SOFTMAX),
-        changeable=True,
         newer=True,
     )
     initial_layers: str = setting(
@@ -183,7 +216,7 @@ class GRU4RecSettings(Settings):
     max_length: int = _size(50, "how many of a history's last items are read", changeable=True)
     hidden_dim: int = _size(100, "width of the GRU and of the item embeddings")
     dropout: float = _rate(0.0, "dropout of the GRU's input and output")
-    loss: str = setting("top1", "the training loss", choices=("top1", "top1_max", "bpr_max"), changeable=True)
+    loss: str = _loss("top1", (BATCH,))
     final_activation: str = setting(
         "tanh", "applied to the scores in the loss", choices=("linear", "tanh", "elu-0.5"), changeable=True
     )
@@ -221,9 +254,7 @@ class SASRecSettings(AttentionSettings):
     num_layers: int = _size(2, "number of blocks")
     num_heads: int = _size(1, "attention heads")
     dropout: float = _rate(0.5, "dropout of embeddings, attention and networks")
-    loss: str = setting(
-        "binary", "the training loss", choices=("binary", CROSS_ENTROPY, SAMPLED_SOFTMAX), changeable=True
-    )
+    loss: str = _loss("binary", (PER_TARGET, ALL_ITEMS, SAMPLE))
 
     def __post_init__(self) -> None:
         super().__post_init__()

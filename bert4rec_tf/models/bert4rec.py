@@ -6,12 +6,12 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from bert4rec_tf.config.model_settings import SAMPLED_SOFTMAX, BERT4RecSettings
+from bert4rec_tf.config.model_settings import BERT4RecSettings
 from bert4rec_tf.data.sequences import Sequences, mask_token
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.features import FeatureRecommender
 from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, by_length, last_items_in_order
-from bert4rec_tf.nn import layers, losses
+from bert4rec_tf.nn import layers
 
 LENGTH_GROUPS = (1 / 4, 1 / 2, 3 / 4, 7 / 8)
 """Where a batch sorted by length is cut into groups (`by_length`)."""
@@ -47,7 +47,6 @@ class BERT4Rec(FeatureRecommender):
 
     settings_type: ClassVar = BERT4RecSettings
     examples = "masked"
-    scores_are_logits = True
 
     def __init__(
         self, num_items: int, settings: BERT4RecSettings | None = None, *, num_extra_rows: int = 0, **options: Any
@@ -57,6 +56,7 @@ class BERT4Rec(FeatureRecommender):
 
     def make_variables(self) -> None:
         chosen: BERT4RecSettings = self.settings
+        self.scores_are_logits = self.loss_entry.scores_are_logits
         self.max_length = chosen.max_length
         self.max_history = self.max_length - 1
         self.mask_token = mask_token(self.num_items)
@@ -173,7 +173,7 @@ class BERT4Rec(FeatureRecommender):
 
         Args:
             batch: masked `items [b, n]`, and `mask_positions` and `mask_targets` [b, p], whose unused slots have
-                target 0; `users [b]` if the model reads users; `draw [b, 2]` for a SAMPLED_SOFTMAX.
+                target 0; `users [b]` if the model reads users; `draw [b, 2]` for a loss over a SAMPLE.
         """
         table = self.training_table()
         columns = [self._masked_states(group, table) for group in by_length(batch, LENGTH_GROUPS)]
@@ -182,9 +182,7 @@ class BERT4Rec(FeatureRecommender):
         bias = self.head.bias.value
         if len(self._unseen):
             bias = bias + self.without_unseen(self.num_rows)
-        if self.settings.loss == SAMPLED_SOFTMAX:
-            return self.sampled_loss(self.head.transform(masked), table, bias, targets, weights, batch["draw"])
-        return losses.table_cross_entropy(self.head.transform(masked), table, bias, targets, weights)
+        return self.loss_of_states(self.head.transform(masked), table, bias, targets, weights, batch.get("draw"))
 
     def _masked_states(self, batch: Batch, table: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the hidden states [m, d] at a batch's masked positions (`training_loss`), and their targets [m]."""

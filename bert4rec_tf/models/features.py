@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert4rec_tf.config.model_settings import ADD, ALONE, ITEM_FEATURES, NO, SAMPLED_SOFTMAX, USER_FEATURES
+from bert4rec_tf.config.model_settings import ADD, ALONE, ITEM_FEATURES, NO, SAMPLE, USER_FEATURES
 from bert4rec_tf.data.features import Features
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.types import Tensor
@@ -99,29 +99,38 @@ class FeatureRecommender(Recommender):
         added[self._unseen] = NEVER
         return added
 
-    def sampled_loss(
-        self, states: Tensor, table: Tensor, bias: Tensor | None, targets: Tensor, weights: Tensor, seeds: Tensor
+    def loss_of_states(
+        self,
+        states: Tensor,
+        table: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        weights: Tensor,
+        seeds: Tensor | None,
     ) -> tf.Tensor:
-        """Returns the weighted sum of SAMPLED_SOFTMAX over targets, float []. They share one sample of the items.
+        """Returns the weighted sum of a loss over targets, float [], against all items or a SAMPLE that they share.
 
-        Only the rows of the targets and the sample are read, so the cost does not grow with the number of items.
+        With a sample, only its rows and the targets' are read, so the cost does not grow with the number of items.
 
         Args:
             states, targets, weights: float [t, d], int32 [t] and float [t].
             table: float [rows, d], from `training_table`.
             bias: float [rows]; None for no bias.
-            seeds: int64 [b, 2], the same in each row (`data.examples.batches.with_draws`).
+            seeds: int64 [b, 2], the same in each row (`data.examples.batches.with_draws`); None without a sample.
         """
+        if self.loss_entry.negatives != SAMPLE:
+            return self.loss_of(states, table, bias, targets, weights)
         settings = self.settings
-        how = settings.negative_sampling
-        sample, log_counts = sampling.draw(seeds[0], settings.shared_negatives, self.num_items, how)
+        sample, log_counts = sampling.draw(
+            seeds[0], settings.shared_negatives, self.num_items, settings.negative_sampling
+        )
         states = tf.cast(states, table.dtype)
         positives = tf.reduce_sum(states * tf.gather(table, targets), axis=-1)
         negatives = tf.matmul(states, tf.gather(table, sample), transpose_b=True)
         if bias is not None:
             positives, negatives = positives + tf.gather(bias, targets), negatives + tf.gather(bias, sample)
         hits = targets[:, None] == sample
-        return tf.reduce_sum(weights * sampling.sampled_softmax(positives, negatives, hits, log_counts))
+        return tf.reduce_sum(weights * self.loss_of(positives, negatives, hits, log_counts))
 
     def item_table(self) -> Tensor:
         """Returns E = T + S F, float [rows, d]: the items' own vectors T plus the means of their features' vectors F.
@@ -141,7 +150,7 @@ class FeatureRecommender(Recommender):
 
         If the loss reads few rows, this is the variable itself, of which TensorFlow reads only those rows.
         """
-        reads_few = self.settings.loss == SAMPLED_SOFTMAX and self.settings.use_item_features == NO
+        reads_few = self.loss_entry.negatives == SAMPLE and self.settings.use_item_features == NO
         return self.own_items.value if reads_few else self.item_table()
 
     def user_table(self) -> Tensor:

@@ -150,11 +150,7 @@ class GRU4Rec(Recommender):
         of_shared = tf.matmul(states, shared, transpose_b=True) + shared_biases
         scores = activate(tf.concat([scores, of_shared], axis=1))
         others = tf.concat([others, tf.ones_like(of_shared, tf.bool)], axis=1)
-        given = activate(positives), scores, others
-        if self.settings.loss == "bpr_max":
-            found = losses.bpr_max(*given, self.settings.regularization)
-        else:
-            found = {"top1": losses.top1, "top1_max": losses.top1_max}[self.settings.loss](*given)
+        found = self.loss_of(activate(positives), scores, others)
         return tf.reduce_sum(tf.cast(targets > 0, states.dtype) * found)
 
     def loss_weight(self, batch: Batch) -> Tensor:

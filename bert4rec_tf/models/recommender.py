@@ -7,13 +7,14 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES, AttentionSettings
+from bert4rec_tf.config.model_settings import ITEM_FEATURES, LOSSES, USER_FEATURES, AttentionSettings, Loss
 from bert4rec_tf.config.settings import Settings
 from bert4rec_tf.data.features import Features
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 from bert4rec_tf.foundation.graphs import graph
 from bert4rec_tf.foundation.types import Batch, Shape, Tensor
+from bert4rec_tf.nn import losses
 from bert4rec_tf.nn.layers import check_size
 
 ITEMS, USERS = "items", "users"
@@ -101,6 +102,16 @@ class Recommender(keras.Model):
     def training_loss(self, batch: Batch) -> Tensor:
         """Returns the loss of a training batch, float32 []. What the batch holds depends on `examples`."""
         raise TypeError(f"{type(self).__name__} is not trained by steps")
+
+    @property
+    def loss_entry(self) -> Loss:
+        """The entry in LOSSES of `settings.loss`."""
+        return LOSSES[self.settings.loss]
+
+    def loss_of(self, *inputs: Tensor) -> Tensor:
+        """Returns what the function of `settings.loss` returns for its inputs, with the settings that it takes."""
+        entry = self.loss_entry
+        return getattr(losses, entry.function)(*inputs, *(getattr(self.settings, name) for name in entry.settings))
 
     def loss_weight(self, batch: Batch) -> Tensor:
         """Returns the weight of a batch in the loss, float32 []: here the number of rows.

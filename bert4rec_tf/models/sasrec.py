@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from bert4rec_tf.config.model_settings import SAMPLED_SOFTMAX, SASRecSettings
+from bert4rec_tf.config.model_settings import PER_TARGET, SAMPLE, SASRecSettings
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.features import NEVER, FeatureRecommender
 from bert4rec_tf.models.recommender import FROM_LAST, by_length, last_items_in_order, of_targets
-from bert4rec_tf.nn import kernels, losses
+from bert4rec_tf.nn import kernels
 from bert4rec_tf.nn.configured import Configured
 from bert4rec_tf.nn.dropout import dropout_layer
 
@@ -35,7 +35,7 @@ class SASRec(FeatureRecommender):
     def make_variables(self) -> None:
         hidden_dim, dropout = self.settings.hidden_dim, self.settings.dropout
         self.max_history = self.settings.max_length
-        self.scores_are_logits = self.settings.loss != "binary"
+        self.scores_are_logits = self.loss_entry.scores_are_logits
         self.items = self.add_items("items", self.num_items + 1, hidden_dim, "glorot_uniform")
         self.positions = self.add_table("positions", self.max_history, hidden_dim, "glorot_uniform", of=FROM_LAST)
         self.embedding_dropout = dropout_layer("embedding_dropout", dropout, self.dtype_policy)
@@ -51,7 +51,7 @@ class SASRec(FeatureRecommender):
 
     @property
     def example_options(self) -> dict[str, int]:
-        negatives = 1 if self.settings.loss == "binary" else 0
+        negatives = 1 if self.loss_entry.negatives == PER_TARGET else 0
         return {"max_length": self.settings.max_length, "num_negatives": negatives}
 
     def states(
@@ -75,24 +75,27 @@ class SASRec(FeatureRecommender):
         return tf.cast(self.norm(hidden), self.variable_dtype)
 
     def training_loss(self, batch: Batch) -> Tensor:
-        """Returns the mean loss over all positions (equation 6, or a softmax). `batch`: `items` and `targets` [b, n];
-        for the binary loss `negatives [b, n, 1]`; for SAMPLED_SOFTMAX `draw [b, 2]`; `users [b]` if it reads users."""
+        """Returns the mean loss over all positions (equation 6, or a softmax).
+
+        Args:
+            batch: `items` and `targets` [b, n]; `negatives [b, n, 1]` for a loss with negatives PER_TARGET;
+                `draw [b, 2]` for one over a SAMPLE; `users [b]` if the model reads users.
+        """
         table, weight = self.training_table(), self.loss_weight(batch)
         groups = by_length(batch, LENGTH_GROUPS)
-        if self.settings.loss == "binary":
-            return tf.add_n([self._binary_loss(group, table) for group in groups]) / weight
+        if self.loss_entry.negatives == PER_TARGET:
+            return tf.add_n([self._loss_of_pairs(group, table) for group in groups]) / weight
         columns = [of_targets(group["targets"], self._training_states(group, table)) for group in groups]
         targets, states = (tf.concat(parts, axis=0) for parts in zip(*columns))
         weights = tf.ones_like(targets, states.dtype) / weight
-        if self.settings.loss == SAMPLED_SOFTMAX:
-            bias = self._no_item() if len(self._unseen) else None
-            return self.sampled_loss(states, table, bias, targets, weights, batch["draw"])
-        return losses.table_cross_entropy(states, table, self._no_item(), targets, weights)
+        is_sampled = self.loss_entry.negatives == SAMPLE  # such a loss never reads the row of padding
+        bias = None if is_sampled and not len(self._unseen) else self._no_item()
+        return self.loss_of_states(states, table, bias, targets, weights, batch.get("draw"))
 
     def _training_states(self, batch: Batch, table: Tensor) -> Tensor:
         return self.states(batch["items"], True, batch.get("users"), table)
 
-    def _binary_loss(self, batch: Batch, table: Tensor) -> Tensor:
+    def _loss_of_pairs(self, batch: Batch, table: Tensor) -> Tensor:
         """Returns the sum of the loss over all positions, []."""
         states = self._training_states(batch, table)
         weights = tf.cast(batch["targets"] > 0, states.dtype)
@@ -100,7 +103,7 @@ class SASRec(FeatureRecommender):
         negatives = tf.einsum("bnd,bncd->bnc", states, tf.gather(table, batch["negatives"]))
         if len(self._unseen):
             negatives += tf.gather(self.without_unseen(self.num_items + 1), batch["negatives"])
-        return tf.reduce_sum(weights * losses.binary_cross_entropy(positives, negatives))
+        return tf.reduce_sum(weights * self.loss_of(positives, negatives))
 
     def loss_weight(self, batch: Batch) -> Tensor:
         return tf.reduce_sum(tf.cast(batch["targets"] > 0, tf.float32))

@@ -1,4 +1,7 @@
-"""Losses: cross-entropy over a large table, and losses of positive scores against negative scores."""
+"""Losses: cross-entropy over a large table, and losses of positive scores against negative scores.
+
+The losses of LOSSES in `config.model_settings` with the same negatives have the same arguments.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -192,6 +195,24 @@ def sum_in_pieces(
         return total(*floating(columns), *constants)
 
     return summed
+
+
+def sampled_softmax(positives: Tensor, negatives: Tensor, hits: Tensor, log_counts: Tensor) -> tf.Tensor:
+    """-log of e^s / (e^s + the sum over sampled items j of e^(s_j) / the expected count of j in the sample).
+
+    The expectation of that sum is the sum over all other items, however the sample is drawn (the logQ correction). A
+    sample with every item once gives the whole softmax.
+
+    Args:
+        positives: [t], the scores s of the targets.
+        negatives: [t, c], the scores of the sample.
+        hits: bool [t, c], True where a sampled item is the target itself; these do not count.
+        log_counts: [c], from `sampling.draw`.
+    """
+    corrected = tf.where(
+        hits, tf.cast(MASKED_LOG_PROBABILITY, negatives.dtype), negatives - tf.cast(log_counts, negatives.dtype)
+    )
+    return tf.reduce_logsumexp(tf.concat([positives[:, None], corrected], axis=1), axis=1) - positives
 
 
 # The losses below work element by element: positives [...], negatives [..., c], result [...]. The caller averages them

@@ -1,12 +1,10 @@
-"""The softmax over a sample of the items, for catalogues whose whole softmax costs too much."""
+"""Samples of the items, for catalogues whose whole softmax costs too much."""
 
 import math
 
 import tensorflow as tf
 
 from bert4rec_tf.foundation.types import Tensor
-
-NEVER = -1e30
 
 
 def draw(seed: Tensor, number: int, num_items: int, how: str) -> tuple[tf.Tensor, tf.Tensor]:
@@ -26,19 +24,3 @@ def draw(seed: Tensor, number: int, num_items: int, how: str) -> tuple[tf.Tensor
     items = tf.minimum(tf.cast(tf.exp(places), tf.int32), num_items)
     shares = tf.math.log1p(1.0 / tf.cast(items, tf.float64)) / math.log(num_items + 1)
     return items, tf.cast(tf.math.log(number * shares), tf.float32)
-
-
-def sampled_softmax(positives: Tensor, negatives: Tensor, hits: Tensor, log_counts: Tensor) -> tf.Tensor:
-    """-log of e^s / (e^s + the sum over sampled items j of e^(s_j) / the expected count of j in the sample).
-
-    The expectation of that sum is the sum over all other items, however the sample is drawn (the logQ correction). A
-    sample with every item once gives the whole softmax.
-
-    Args:
-        positives: [t], the scores s of the targets.
-        negatives: [t, c], the scores of the sample.
-        hits: bool [t, c], True where a sampled item is the target itself; these do not count.
-        log_counts: [c], from `draw`.
-    """
-    corrected = tf.where(hits, tf.cast(NEVER, negatives.dtype), negatives - tf.cast(log_counts, negatives.dtype))
-    return tf.reduce_logsumexp(tf.concat([positives[:, None], corrected], axis=1), axis=1) - positives

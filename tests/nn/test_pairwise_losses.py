@@ -1,10 +1,14 @@
 """BPR, BCE, TOP1, TOP1-max and BPR-max against NumPy in double precision, finite differences, and extreme scores."""
 
+import dataclasses
+import inspect
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from support.pairwise_oracles import ORACLES
 
+from bert4rec_tf.config.model_settings import LOSSES, MODEL_SETTINGS
 from bert4rec_tf.nn import losses
 
 MASKED = ("top1", "top1_max", "bpr_max")
@@ -104,3 +108,21 @@ def test_extreme_scores_stay_finite(name, size, sign):
 def test_bpr_max_has_a_bottom():
     found = losses.bpr_max(tf.constant([-500.0]), tf.constant([[500.0]]), tf.constant([[True]]), regularization=0.0)
     np.testing.assert_allclose(found, -np.log(1e-24), rtol=1e-6)
+
+
+def test_losses_with_the_same_negatives_have_the_same_arguments():
+    arguments = {}
+    for loss in LOSSES.values():
+        parameters = inspect.signature(getattr(losses, loss.function)).parameters.values()
+        names = [one.name for one in parameters if one.default is inspect.Parameter.empty]
+        inputs, settings = names[: len(names) - len(loss.settings)], names[len(names) - len(loss.settings) :]
+        assert settings == list(loss.settings)
+        assert arguments.setdefault(loss.negatives, inputs) == inputs
+
+
+@pytest.mark.parametrize("settings", [kind for kind in MODEL_SETTINGS.values() if hasattr(kind, "loss")])
+def test_a_model_offers_all_losses_with_its_negatives(settings):
+    (field,) = (one for one in dataclasses.fields(settings) if one.name == "loss")
+    choices = field.metadata["limits"]["choices"]
+    kinds = {LOSSES[name].negatives for name in choices}
+    assert settings().loss in choices == tuple(name for name, loss in LOSSES.items() if loss.negatives in kinds)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert4rec_tf.nn import sampling
+from bert4rec_tf.nn import losses, sampling
 
 NUM_ITEMS = 40
 
@@ -50,7 +50,7 @@ def of_sample(scores, targets, sample):
 
 def test_a_sample_of_every_item_once_gives_the_whole_softmax(scores):
     everything = np.arange(1, NUM_ITEMS + 1)
-    found = sampling.sampled_softmax(*of_sample(*scores, everything), np.zeros(NUM_ITEMS, np.float32))
+    found = losses.sampled_softmax(*of_sample(*scores, everything), np.zeros(NUM_ITEMS, np.float32))
     whole = tf.nn.sparse_softmax_cross_entropy_with_logits(scores[1] - 1, scores[0])
     np.testing.assert_allclose(found, whole, rtol=1e-5)
 
@@ -58,14 +58,14 @@ def test_a_sample_of_every_item_once_gives_the_whole_softmax(scores):
 @pytest.mark.parametrize("how", ["uniform", "log_uniform"])
 def test_large_samples_come_near_the_whole_softmax_however_they_are_drawn(scores, how):
     sample, log_counts = drawn(how, 5)
-    found = sampling.sampled_softmax(*of_sample(*scores, sample), log_counts)
+    found = losses.sampled_softmax(*of_sample(*scores, sample), log_counts)
     whole = tf.nn.sparse_softmax_cross_entropy_with_logits(scores[1] - 1, scores[0])
     np.testing.assert_allclose(found, whole, rtol=0.03)
 
 
 def test_the_sampled_softmax_is_its_formula(scores):
     sample, log_counts = drawn("log_uniform", 6, 12)
-    found = sampling.sampled_softmax(*of_sample(*scores, sample), log_counts)
+    found = losses.sampled_softmax(*of_sample(*scores, sample), log_counts)
     for row, target in enumerate(scores[1]):
         own = float(scores[0][row, target - 1])
         rest = sum(

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from bert4rec_tf.config.model_settings import SAMPLED_SOFTMAX
+from bert4rec_tf.config.model_settings import LOSSES, SAMPLE
 from bert4rec_tf.config.run import Run
 from bert4rec_tf.data.examples import in_memory
 from bert4rec_tf.data.examples.dynamic_masks import mask_dynamically
@@ -37,7 +37,8 @@ def _batch_of_columns(columns: dict[str, tf.Tensor]) -> Batch:
 
 def _with_negatives(batches: tf.data.Dataset, run: Run, start_step: int) -> tf.data.Dataset:
     """Adds the seed of every batch's negatives if the loss is one over a sample of the items."""
-    if getattr(run.architecture, "loss", None) == SAMPLED_SOFTMAX:
+    loss = LOSSES.get(getattr(run.architecture, "loss", ""))
+    if loss is not None and loss.negatives == SAMPLE:
         return with_draws(batches, run.seed, start_step)
     return batches
 
