@@ -21,7 +21,7 @@ from absl import app, flags, logging
 from bert4rec_tf.config import data_names, popularity, presets
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.machines import Machines
-from bert4rec_tf.config.model_settings import ITEM_FEATURES, MODEL_SETTINGS, USER_FEATURES, features_used
+from bert4rec_tf.config.model_settings import ITEM_FEATURES, MODEL_SETTINGS, USER_FEATURES, settings_for_features
 from bert4rec_tf.config.run import Run, all_settings, help_texts
 from bert4rec_tf.config.settings import described, field_type, given_flags
 from bert4rec_tf.data.reading.features import with_features
@@ -107,7 +107,7 @@ for name, field in all_settings().items():
 
 def given_settings() -> dict[str, Any]:
     """Returns the settings given as flags, and those with which the model uses the given features."""
-    return {**features_used(FLAGS.model, given_features()), **given_flags(FLAGS, all_settings())}
+    return {**settings_for_features(FLAGS.model, given_features()), **given_flags(FLAGS, all_settings())}
 
 
 def given_features() -> dict[str, str]:

@@ -103,12 +103,6 @@ class AttentionSettings(Settings):
         newer=True,
     )
 
-    @property
-    def features_used(self) -> tuple[str, ...]:
-        """ITEM_FEATURES, USER_FEATURES, both or none."""
-        used = {ITEM_FEATURES: self.use_item_features != NO, USER_FEATURES: self.use_user_features}
-        return tuple(name for name, is_used in used.items() if is_used)
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.use_item_features == ALONE and self.initial_vectors != "random":
@@ -282,7 +276,15 @@ ATTENTION_MODELS = ("bert4rec", "sasrec")
 """The models with `AttentionSettings`. Only they can compute in bfloat16: the others would gain little."""
 
 
-def features_used(model: str, given: Collection[str]) -> dict[str, Any]:
+def features_used(settings: Settings) -> tuple[str, ...]:
+    """Returns which features a model with these settings reads: ITEM_FEATURES, USER_FEATURES, both or none."""
+    if not isinstance(settings, AttentionSettings):
+        return ()
+    used = {ITEM_FEATURES: settings.use_item_features != NO, USER_FEATURES: settings.use_user_features}
+    return tuple(name for name, is_used in used.items() if is_used)
+
+
+def settings_for_features(model: str, given: Collection[str]) -> dict[str, Any]:
     """Returns the settings with which a model uses all given features, as it does by default.
 
     `given`: ITEM_FEATURES, USER_FEATURES, both or none. Raises UserError for features that the model cannot use.

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from bert4rec_tf.config.model_settings import ATTENTION_MODELS, MASKED_MODEL, MODEL_SETTINGS, AttentionSettings
+from bert4rec_tf.config.model_settings import ATTENTION_MODELS, MASKED_MODEL, MODEL_SETTINGS
 from bert4rec_tf.config.settings import Settings, described, setting
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 
@@ -176,16 +176,6 @@ class Run:
             raise UserError(f"`seed` must be a whole number from 0 to 2^32 - 1. Received: seed={self.seed}")
         if self.model == MASKED_MODEL:
             window_stride(self.masking.window_step, self.architecture.max_length)
-
-    @property
-    def reads_users(self) -> bool:
-        """Whether the settings ask a model with `AttentionSettings` to know its users."""
-        return isinstance(self.architecture, AttentionSettings) and self.architecture.use_user_features
-
-    @property
-    def features_used(self) -> tuple[str, ...]:
-        """The kinds of features that the model reads."""
-        return self.architecture.features_used if isinstance(self.architecture, AttentionSettings) else ()
 
     @property
     def digest(self) -> str:

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
+from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES, features_used
+from bert4rec_tf.config.settings import Settings
 from bert4rec_tf.data.sequences import PAD, Sequences, Vocabulary, places_in_groups
 from bert4rec_tf.foundation import npz
+from bert4rec_tf.foundation.errors import UserError
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +81,30 @@ class Features:
 
 FIELDS = ("ids", "names", "splits", "values")
 """The names in `Features.arrays`."""
+
+
+def select_features(
+    settings: Settings, features: Mapping[str, Features], num_items: int, num_users: int | None
+) -> dict[str, Features]:
+    """Returns the features that a model uses: ITEM_FEATURES, USER_FEATURES, both or none. It ignores the others.
+
+    Args:
+        settings: of the model.
+        features: kind -> features, in the order of the items or users.
+        num_items, num_users: how many rows they must have.
+
+    Raises:
+        UserError: if features that the settings use are missing or have another number of rows.
+    """
+    selected, rows = {}, {ITEM_FEATURES: num_items, USER_FEATURES: num_users}
+    for name in features_used(settings):
+        if name not in features:
+            raise UserError(f"`use_{name}` needs the features: name their file with --{name}=FILE")
+        if len(features[name].lengths) != rows[name]:
+            received = len(features[name].lengths)
+            raise UserError(f"`{name}` must have {rows[name]} rows, one for each id. Received: {received} rows")
+        selected[name] = features[name]
+    return selected
 
 
 def attached(sequences: Sequences, features: Mapping[str, Features]) -> Sequences:

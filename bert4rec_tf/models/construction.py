@@ -7,22 +7,15 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from bert4rec_tf.config.model_settings import USER_FEATURES, features_used
 from bert4rec_tf.config.run import Run
 from bert4rec_tf.data.features import Features
-from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS, Recommender
 
 
 def needs_users(run: Run) -> bool:
     """Returns whether the model of a run needs the user of a history."""
-    return MODELS[run.model].needs_users or run.reads_users
-
-
-def check_features(run: Run, features: Mapping[str, Features]) -> None:
-    """Raises UserError if the settings use features that are not there."""
-    for name in run.features_used:
-        if name not in features:
-            raise UserError(f"`use_{name}` needs the features: name their file with --{name}=FILE")
+    return MODELS[run.model].needs_users or USER_FEATURES in features_used(run.architecture)
 
 
 def new_model(
@@ -43,8 +36,6 @@ def new_model(
         options["num_users"] = num_users
     if run.training.mixed_precision:
         options["dtype"] = "mixed_bfloat16"
-    features = features or {}
-    check_features(run, features)
-    options["features"] = {name: features[name] for name in run.features_used}
+    options["features"] = features
     with strategy.scope() if strategy else contextlib.nullcontext():
         return kind(num_items, run.architecture, **options)

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from bert4rec_tf.config.model_settings import ITEM_FEATURES, LOSSES, USER_FEATURES, AttentionSettings, Loss
+from bert4rec_tf.config.model_settings import LOSSES, USER_FEATURES, Loss, features_used
 from bert4rec_tf.config.settings import Settings
-from bert4rec_tf.data.features import Features
+from bert4rec_tf.data.features import Features, select_features
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 from bert4rec_tf.foundation.graphs import graph
@@ -41,13 +41,14 @@ class Recommender(keras.Model):
         settings: of type `settings_type`. Or give single fields by name; the others keep their defaults:
             `SASRec(1000, hidden_dim=64)`.
         num_users: m, if the model `needs_users`.
-        features: kind -> `Features`, for the kinds that the settings use (ITEM_FEATURES, USER_FEATURES), with rows in
-            the order of the items or users; or what `Features.to_dict` returned.
+        features: kind -> `Features` (ITEM_FEATURES, USER_FEATURES), with rows in the order of the items or users; or
+            what `Features.to_dict` returned. The model ignores those that its settings do not use.
         **options: fields of the settings, and Keras' `name`, `dtype` and `trainable`.
 
     Raises:
-        UserError: if both settings and fields are given, or for an unknown name or a value out of its range.
-        ValueError: for no items, or if `num_users` or `features` are missing or not needed.
+        UserError: if both settings and fields are given, for an unknown name or a value out of its range, or if
+            `features` that the settings use are missing or have another number of rows.
+        ValueError: for no items, or if `num_users` is missing or not needed.
 
     Attributes:
         num_items, num_users, settings: as above, with all defaults filled in.
@@ -82,13 +83,16 @@ class Recommender(keras.Model):
         super().__init__(**of_keras)
         self.settings = settings_of(type(self).settings_type, settings, options)
         self.num_items = check_size("num_items", num_items)
-        of_users = isinstance(self.settings, AttentionSettings) and self.settings.use_user_features
-        self.needs_users = type(self).needs_users or of_users
+        self.needs_users = type(self).needs_users or USER_FEATURES in features_used(self.settings)
         if (num_users is not None) != self.needs_users:
             wanted = "a number" if self.needs_users else "left out"
             raise ValueError(f"`num_users` must be {wanted} for {type(self).__name__}. Received: num_users={num_users}")
         self.num_users = None if num_users is None else check_size("num_users", num_users)
-        self.features = _checked(features or {}, self.settings, num_items, num_users)
+        given = {
+            name: one if isinstance(one, Features) else Features.from_dict(one)
+            for name, one in (features or {}).items()
+        }
+        self.features = select_features(self.settings, given, self.num_items, self.num_users)
         self._row_kinds: dict[str, str | None] = {}
         self.make_variables()
         self.built = True
@@ -216,19 +220,6 @@ class Recommender(keras.Model):
         if self.features:
             users["features"] = {name: features.to_dict() for name, features in self.features.items()}
         return {**super().get_config(), "num_items": self.num_items, **users, **dataclasses.asdict(self.settings)}
-
-
-def _checked(
-    given: Mapping[str, Any], settings: Settings, num_items: int, num_users: int | None
-) -> dict[str, Features]:
-    """Returns the features by kind. Raises ValueError if they are not those that the settings use."""
-    features = {name: one if isinstance(one, Features) else Features.from_dict(one) for name, one in given.items()}
-    rows = {ITEM_FEATURES: num_items, USER_FEATURES: num_users}
-    wanted = {name: rows[name] for name in settings.features_used} if isinstance(settings, AttentionSettings) else {}
-    found = {name: len(one.lengths) for name, one in features.items()}
-    if found != wanted:
-        raise ValueError(f"`features` must have so many rows: {wanted}. Received: {found}")
-    return features
 
 
 def settings_of(kind: type[Settings], settings: Settings | None, fields: dict[str, Any]) -> Settings:

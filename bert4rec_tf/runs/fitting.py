@@ -6,7 +6,7 @@ from typing import Any
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.data_names import TimeSplit
-from bert4rec_tf.config.model_settings import ATTENTION_MODELS, ITEM_FEATURES, USER_FEATURES, features_used
+from bert4rec_tf.config.model_settings import ATTENTION_MODELS, ITEM_FEATURES, USER_FEATURES, settings_for_features
 from bert4rec_tf.config.run import ALL, SELECT, SELECT_AND_RETRAIN
 from bert4rec_tf.data.reading.features import with_features
 from bert4rec_tf.data.sequences import held_out_later
@@ -87,6 +87,6 @@ def fit(
     features = {kind: carried.get(kind) if source is None else source for kind, source in asked.items()}
     given_ones = [kind for kind, source in features.items() if source is not None]
     sequences = with_features(sequences, **features)
-    settings = {**features_used(model, given_ones), **settings}
+    settings = {**settings_for_features(model, given_ones), **settings}
     run = presets.make_run(name, model, preset, seed, size=sequences, **settings)
     return trained(run, sequences, interactions, titles, init_from, workdir, callbacks, silent)

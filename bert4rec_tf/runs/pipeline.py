@@ -14,6 +14,7 @@ from bert4rec_tf.config.popularity import CHOOSE, CORRECTION, parse
 from bert4rec_tf.config.run import ALL, RETRAIN, SELECT, TRAININGS, Run
 from bert4rec_tf.data.examples import batches, in_memory, preparation
 from bert4rec_tf.data.examples.tfrecords import Shards
+from bert4rec_tf.data.features import select_features
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation import candidates, popularity
@@ -23,7 +24,7 @@ from bert4rec_tf.evaluation.ranking import Metrics, Ranked, Ranker, RankingTask
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS, Recommender
-from bert4rec_tf.models.construction import check_features, needs_users, new_model
+from bert4rec_tf.models.construction import needs_users, new_model
 from bert4rec_tf.runs import warm_start
 from bert4rec_tf.runs.environment import environment
 from bert4rec_tf.runs.transfer import StartWeights
@@ -105,7 +106,8 @@ class Experiment:
 
     def __post_init__(self) -> None:
         self.split = LeaveOneOut(self.sequences)
-        check_features(self.run, self.sequences.features)
+        sizes = self.sequences.num_items, self.sequences.num_users
+        select_features(self.run.architecture, self.sequences.features, *sizes)  # before the folder is made
         if useless := self._useless():
             raise UserError(f"{useless}. Received: dataset={self.run.dataset}")
         initial = self._checked_start()

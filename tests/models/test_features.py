@@ -196,11 +196,10 @@ def test_items_that_training_never_sees_are_not_pushed_down(name, loss):
 
 
 def test_features_must_be_those_that_the_settings_use():
-    with pytest.raises(ValueError, match="`features` must have so many rows"):
+    with pytest.raises(UserError, match="`use_item_features` needs the features"):
         MODELS["bert4rec"](NUM_ITEMS, use_item_features="add")
-    with pytest.raises(ValueError, match="`features` must have so many rows"):
-        MODELS["sasrec"](NUM_ITEMS, features={ITEM_FEATURES: FEATURES[ITEM_FEATURES]})
-    with pytest.raises(ValueError, match="`features` must have so many rows"):
-        MODELS["sasrec"](NUM_ITEMS + 1, use_item_features="add", features={ITEM_FEATURES: FEATURES[ITEM_FEATURES]})
+    with pytest.raises(UserError, match=r"`item_features` must have 41 rows, one for each id\. Received: 40 rows"):
+        MODELS["sasrec"](NUM_ITEMS + 1, use_item_features="add", features=FEATURES)
+    assert not MODELS["sasrec"](NUM_ITEMS, features=FEATURES).features
     with pytest.raises(UserError, match="`initial_vectors` must be random with use_item_features=alone"):
         make("bert4rec", use_item_features="alone", initial_vectors="cooccurrence")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert4rec_tf.config.model_settings import AttentionSettings
+from bert4rec_tf.config.model_settings import USER_FEATURES, features_used
 from bert4rec_tf.config.run import MaskingSettings, Run
 from bert4rec_tf.data.examples import in_memory
 from bert4rec_tf.data.examples.cloze import cut_windows
@@ -36,12 +36,10 @@ FEATURES = both(SEQUENCES.vocabulary.items.tolist(), SEQUENCES.users.tolist())
 
 def needed(settings):
     """What the constructor of a model needs beside these settings."""
-    if not isinstance(settings, AttentionSettings):
-        return {}
-    features = {name: FEATURES[name] for name in settings.features_used}
+    used = features_used(settings)
     return {
-        **({"features": features} if features else {}),
-        **({"num_users": NUM_USERS} if settings.use_user_features else {}),
+        **({"features": FEATURES} if used else {}),
+        **({"num_users": NUM_USERS} if USER_FEATURES in used else {}),
     }
 
 
