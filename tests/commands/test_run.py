@@ -199,7 +199,7 @@ def test_mistakes_end_in_one_line(tmp_path, flags, message):
 def test_a_bad_file_is_named_with_the_line(tmp_path):
     (tmp_path / "beauty.txt").write_bytes(b"1 2\n1 3\n1 4 5\n")
     line = refused(run("--dataset=beauty", f"--data_dir={tmp_path}", cwd=tmp_path))
-    assert "line 3: expected 2 columns, found 3: '1 4 5'" in line
+    assert "row 3: expected 2 columns, found 3: '1 4 5'" in line
     assert not (tmp_path / "runs").exists()
 
 

@@ -103,7 +103,7 @@ MISTAKES = {
     "a bad row": (
         "bad.csv",
         f"--interactions=bad.csv {PREFIXES} --workdir=new",
-        "bad.csv, line 242: expected 3 columns, found 2",
+        "bad.csv, row 242: expected 3 columns, found 2",
     ),
     "a preset of data sets": (
         None,

@@ -178,7 +178,7 @@ def with_line(bad: str, number: int, total: int = 240) -> bytes:
 
 
 def of_line(name: str, bad: str, *words: str, number: int = 7) -> Mistake:
-    return of_file(name, with_line(bad, number), f"beauty.txt, line {number}: ", *words)
+    return of_file(name, with_line(bad, number), f"beauty.txt, row {number}: ", *words)
 
 
 def packed() -> bytes:
@@ -216,10 +216,10 @@ OF_FILES = [
     of_line("a sign by itself", "3 -", "an id is not an integer"),
     of_line("digits of another script", "3 \u0664\u0665", "an id is not an integer"),
     of_line("a NUL byte", "3 4\0", "an id is not an integer", r"\x00"),
-    of_file("a header", b"user item\n" + text(lines()), "line 1: an id is not an integer: 'user, item'"),
-    of_file("bytes of no text", text(lines()[:4]) + b"1 \xff\xfe\n", "line 5: an id is not UTF-8"),
+    of_file("a header", b"user item\n" + text(lines()), "row 1: an id is not an integer: 'user, item'"),
+    of_file("bytes of no text", text(lines()[:4]) + b"1 \xff\xfe\n", "row 5: an id is not UTF-8"),
     of_file("16 bits for each character", "1 2\n1 3\n".encode("utf-16"), "is UTF-16 text; save it as UTF-8"),
-    of_file("a bad line far down", text(["1 2"] * 1_000 + ["1 two"]), "line 1001: an id is not an integer: '1, two'"),
+    of_file("a bad line far down", text(["1 2"] * 1_000 + ["1 two"]), "row 1001: an id is not an integer: '1, two'"),
     of_file("one item only", b"1 7\n1 7\n1 7\n2 7\n", "only one item"),
     of_file("no user with two actions", b"1 2\n2 3\n3 4\n", "no user has two actions"),
     of_data("no user with three actions", b"1 2\n1 3\n2 3\n2 2\n", "No user has three actions", "dataset=beauty"),

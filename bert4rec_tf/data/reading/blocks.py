@@ -11,9 +11,6 @@ SIZE = 8 << 20
 PIECE = 2 << 20
 """Bytes that a thread of Arrow takes at a time."""
 
-PART = 1 << 11
-"""If a block has a bad row, it is read again in parts of so many lines."""
-
 LONGEST_LINE = 64 << 20
 BOM = b"\xef\xbb\xbf"
 WIDE = (b"\xff\xfe", b"\xfe\xff")
@@ -42,13 +39,6 @@ def read(stream: IO[bytes], source: str) -> Iterator[Block]:
             number += whole.count(b"\n") + (whole.count(b"\r") - whole.count(b"\r\n") if b"\r" in whole else 0)
     if rest:
         yield rest, number
-
-
-def parts(content: bytes, first: int) -> Iterator[Block]:
-    """Yields a block as smaller blocks of PART lines, so that a bad row spoils only one of them."""
-    found = content.splitlines(keepends=True)
-    for begin in range(0, len(found), PART):
-        yield b"".join(found[begin : begin + PART]), first + begin
 
 
 def lines(block: Block) -> Iterator[tuple[int, str]]:

@@ -60,11 +60,6 @@ class Layout:
     others: tuple[str, ...] = ()
 
     @property
-    def quoted(self) -> bool:
-        """Whether the fields of a TEXT may be quoted."""
-        return self.separator in (",", ";")
-
-    @property
     def roles(self) -> dict[str, Any]:
         """`user`, `item` and, if there are times, `time` -> its column."""
         return {role: column for role in ("user", "item", "time") if (column := getattr(self, role)) is not None}

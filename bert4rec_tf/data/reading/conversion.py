@@ -135,7 +135,7 @@ def tables_of(
     layout = layout_of(path, asked, member)
     if str(layout) != str(first[1]):
         raise UserError(f"{path}: its columns are {layout}; those of {first[0]} are {first[1]}")
-    unit, among = "row" if layout.kind == PARQUET else "line", path.name if is_one_of_several else None
+    unit, among = "row" if layout.kind in (PARQUET, TEXT) else "line", path.name if is_one_of_several else None
     rows = Rows(str(path), times, asked.bad_rows == "skip", layout.kind == TEXT, False, unit, among, bad)
     if layout.kind == PARQUET:
         yield from tables.read(path, layout, rows)

@@ -1,7 +1,5 @@
 """Reads features of items or users: a CSV or Parquet file, a pandas DataFrame or an Arrow table."""
 
-import csv
-import io
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +12,7 @@ import pyarrow.parquet
 
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.data.features import Features, attached
-from bert4rec_tf.data.reading import tables
+from bert4rec_tf.data.reading import tables, text
 from bert4rec_tf.data.reading.columns import BETWEEN, ITEMS, USERS, guess
 from bert4rec_tf.data.reading.times import BLANKS
 from bert4rec_tf.data.sequences import Sequences, bad_id
@@ -103,7 +101,7 @@ def _columns(source: Any, kind: str, title: str) -> Mapping[str, Sequence[Any]]:
                 source = pyarrow.parquet.read_table(file)
         except files.UNREADABLE as error:
             raise files.unreadable(path, error) from error
-        except (pa.ArrowException, csv.Error, UnicodeError) as error:
+        except (pa.ArrowException, UnicodeError) as error:
             raise UserError(f"{path}: cannot be read ({' '.join(str(error).split())[:200]})") from error
     names = tables.names_of(source, title)
     if len(set(names)) < len(names):
@@ -117,21 +115,15 @@ def _columns(source: Any, kind: str, title: str) -> Mapping[str, Sequence[Any]]:
 
 
 def _of_csv(path: Path) -> Mapping[str, Sequence[Any]]:
-    with io.TextIOWrapper(files.open_binary(path), "utf-8-sig", newline="") as file:
-        first = file.readline()
-        separator = max(",", "\t", ";", key=first.count)
-        names = next(csv.reader([first], delimiter=separator, strict=True), [])
-        if len(set(names)) < max(len(names), 2):
-            raise UserError(f"{path}: the first line must name at least two columns, each once. Received: {first!r}")
-        lines, rows = csv.reader(file, delimiter=separator, strict=True), []
-        for cells in filter(None, lines):
-            if len(cells) != len(names):
-                raise UserError(
-                    f"{path}:{lines.line_num + 1}: must have as many fields as the first line, {len(names)}. "
-                    f"Received: {len(cells)}"
-                )
-            rows.append([cell.strip(BLANKS) for cell in cells])
-    return dict(zip(names, zip(*rows) if rows else [()] * len(names)))
+    with files.open_binary(path) as file:
+        content = file.read()
+    first = content.decode().split("\n", 1)[0]
+    separator = max(",", "\t", ";", key=first.count)
+    columns = text.read_table(content, separator, str(path))
+    names = [column[0] for column in columns]
+    if len(set(names)) < max(len(names), 2):
+        raise UserError(f"{path}: the first line must name at least two columns, each once. Received: {first!r}")
+    return {name: [cell.strip(BLANKS) for cell in cells] for name, (_, *cells) in zip(names, columns)}
 
 
 def _entries(column: str, cells: Sequence[Any], rows: np.ndarray) -> tuple[list[str], np.ndarray]:

@@ -1,6 +1,5 @@
 """Finds the layout of a file of interactions from its name and its first bytes."""
 
-import csv
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -40,9 +39,7 @@ def find(path: Path, columns: Columns, start: bytes, name: str | None = None) ->
     if line.lstrip().startswith("{"):
         return _of_records(path, columns, line, place + 1)
     separator = _separator(path, name or path.name, line, place + 1)
-    is_quoted = separator in (",", ";")
-    fields = next(csv.reader([line], delimiter=separator)) if is_quoted else split(line, separator)
-    first = [field.strip() for field in fields]
+    first = [field.strip() for field in split(line, separator)]
     if any(not name.isdigit() for name in columns.named) or (guess(first, USERS) and guess(first, ITEMS)):
         return replace(columns.of_header(separator, first), skip=place + 1)
     return replace(columns.of_numbers(separator, len(first)), skip=place)

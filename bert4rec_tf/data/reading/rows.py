@@ -51,7 +51,7 @@ class Rows:
         skip: whether to skip and count bad rows; else the first is an error.
         plain: whether the source is plain text: then blanks around ids are removed, and MISSING are no ids.
         integers: whether ids must be integers.
-        unit: what is counted from 1: `line`, or `row` if the format has no lines.
+        unit: what is counted from 1: `row`, or `line` if each row is one.
         option: for messages, the option that skips bad rows.
         among: the file's name if it is one of several, to show before the number.
         found: kind of bad row -> how many there were, and where the first is.
@@ -62,12 +62,14 @@ class Rows:
     skip: bool = False
     plain: bool = False
     integers: bool = False
-    unit: str = "line"
+    unit: str = "row"
     among: str | None = None
     found: dict[str, tuple[int, str]] = field(default_factory=dict)
     option: str = "--bad_rows=skip"
 
-    def good(self, columns: Mapping[str, pa.Array], numbers: Sequence[int]) -> tuple[pa.Table, list[BadRow]]:
+    def good(
+        self, columns: Mapping[str, pa.Array], numbers: Sequence[int] | np.ndarray
+    ) -> tuple[pa.Table, list[BadRow]]:
         """Returns the good rows of a batch, and the bad ones.
 
         The good ones are a table of `user` and `item` (dictionaries of texts) and `time` (int64 or float64).

@@ -118,7 +118,7 @@ def read_frame(frame: Any, asked: Interactions, least: int = 2) -> Sequences:
     columns = Columns(TITLE, asked.user_column, asked.item_column, asked.time_column, option="{}=")
     layout = columns.of_names(PARQUET, names)
     warn_without_times(TITLE, layout.others, "time")
-    rows = Rows(TITLE, times := Times(), asked.bad_rows == "skip", unit="row", option='bad_rows="skip"')
+    rows = Rows(TITLE, times := Times(), asked.bad_rows == "skip", option='bad_rows="skip"')
     batches = to_arrow(frame, names, list(layout.roles.values())).to_batches(BATCH)
     tables = list(_good(batches, layout, rows))
     for line in summary(rows.found):

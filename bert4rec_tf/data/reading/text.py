@@ -1,9 +1,8 @@
-"""Reads text in separated columns: with Arrow, and where a row is bad or quoted, line by line."""
+"""Reads text in separated columns with Arrow's CSV parser, block by block."""
 
 import csv
-import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import IO
 
 import numpy as np
@@ -11,124 +10,133 @@ import pyarrow as pa
 import pyarrow.csv
 
 from bert4rec_tf.data.reading import blocks
-from bert4rec_tf.data.reading.blocks import Block
 from bert4rec_tf.data.reading.columns import Layout
-from bert4rec_tf.data.reading.rows import COLUMNS, SHOWN, Record, Rows
+from bert4rec_tf.data.reading.rows import COLUMNS, Rows, printable
 from bert4rec_tf.foundation.errors import UserError
 
 ANY_BLANKS = " "
 """The separator that stands for any number of blanks and tabs."""
 
-UNIT_SEPARATOR = b"\x1f"
+QUOTED = (",", ";")
+"""The separators whose fields may be quoted."""
+
+UNIT_SEPARATOR = "\x1f"
 """Replaces `::`, because Arrow takes one character."""
 
 
 def read(stream: IO[bytes], layout: Layout, rows: Rows) -> Iterator[pa.Table]:
-    """Yields the good rows of a file. Raises UserError at a bad row, unless `rows` skips them."""
-    found = blocks.read(stream, rows.source)
-    for content, first in found:
-        if first <= layout.skip:
-            content = b"".join(content.splitlines(keepends=True)[layout.skip + 1 - first :])
-            first = layout.skip + 1
-        table = _at_once(content, layout, rows)
-        if table is not None:
-            yield table
-            continue
-        parts = blocks.parts(content, first)
-        for part in parts:
-            table = _at_once(part[0], layout, rows)
-            if table is not None:
-                yield table
-            else:
-                records = _records(part, itertools.chain(parts, found), layout, rows.source)
-                yield from rows.tables(records, layout.roles)
+    """Yields the good rows of a file. Raises UserError at a bad row, unless `rows` skips them.
+
+    Rows are counted from 1, the header too, but no blank lines.
+    """
+    number, unfinished, wanted = int(bool(layout.header)), b"", list(layout.roles.values())
+    for content in _contents(stream, layout, rows.source):
+        columns, misfits, unfinished = _parse(unfinished + content, layout.separator, layout.width, wanted)
+        count = columns.num_rows + len(misfits)
+        numbers = np.delete(np.arange(number + 1, number + count + 1), [misfit.number - 1 for misfit in misfits])
+        found = dict(zip(layout.roles, (column.combine_chunks() for column in columns.columns)))
+        table, wrong = rows.good(found, numbers)
+        for misfit in misfits:
+            wrong.append((number + misfit.number, *_explain(misfit)))
+        rows.refuse(wrong)
+        yield table
+        number += count
+        if len(unfinished) > blocks.LONGEST_LINE:
+            break
+    if unfinished:
+        raise UserError(f"{rows.source}, row {number + 1}: a quote is never closed")
 
 
-def _at_once(content: bytes, layout: Layout, rows: Rows) -> pa.Table | None:
-    """Returns the rows of a block; None if one of them is bad, or Arrow cannot read it as `_records` does."""
-    separator = layout.separator
-    if layout.quoted and b'"' in content:
-        return None
-    if separator == ANY_BLANKS and _has_more_blanks(content):
-        return None
-    if separator == "::":
-        if UNIT_SEPARATOR in content:
-            return None
-        content, separator = content.replace(b"::", UNIT_SEPARATOR), UNIT_SEPARATOR.decode()
-    names = [str(number) for number in range(layout.width)]
-    wanted = [names[number] for number in layout.roles.values()]
-    try:
-        columns = pyarrow.csv.read_csv(
-            pa.BufferReader(content),
-            pyarrow.csv.ReadOptions(column_names=names, block_size=blocks.PIECE),
-            pyarrow.csv.ParseOptions(delimiter=separator, quote_char=False),
-            pyarrow.csv.ConvertOptions(include_columns=wanted, column_types=dict.fromkeys(wanted, pa.string())),
-        )
-    except pa.ArrowInvalid:
-        return None
-    found = dict(zip(layout.roles, (column.combine_chunks() for column in columns.columns)))
-    table, wrong = rows.good(found, range(columns.num_rows))
-    return None if wrong else table
+def read_table(content: bytes, separator: str, source: str) -> list[list[str]]:
+    """Returns the columns of a small text in UTF-8, each with its first row. Blank lines are skipped.
 
-
-def _has_more_blanks(content: bytes) -> bool:
-    """Returns whether there may be more than one blank between two columns, or any at an end of a row."""
-    content = content.replace(b"\r\n", b"\n")
-    blank = np.frombuffer(content, np.uint8) <= ord(" ")
-    return bool(content[:1] == b" " or content[-1:] == b" " or (blank[1:] & blank[:-1]).any() or b"\t" in content)
-
-
-def _records(block: Block, further: Iterator[Block], layout: Layout, source: str) -> Iterator[Record]:
-    """Yields the rows of a block. The last row may end in a further block."""
-    if layout.quoted and b'"' in block[0]:
-        found = _quoted(block, further, layout.separator, source)
-    else:
-        found = _separated(blocks.lines(block), layout.separator)
-    for number, text, fields in found:
-        if len(fields) == layout.width:
-            yield number, text, [fields[column] for column in layout.roles.values()]
-        else:
-            yield number, text, COLUMNS.format(layout.width, len(fields))
-
-
-def _separated(lines: Iterator[tuple[int, str]], separator: str) -> Iterator[tuple[int, str, list[str]]]:
-    for number, line in lines:
-        text = line.rstrip("\r\n")
-        if text and (fields := split(text, separator)):
-            yield number, text, fields
+    Raises UserError if a row has more or fewer fields than the first, or a quote is not closed. `source`: for messages.
+    """
+    content = content.removeprefix(blocks.BOM)
+    first = next((line for line in content.splitlines() if line), b"")
+    width = len(split(first.decode(), separator)) if first else 0
+    if width < 2:
+        return [[first.decode()]] if first else []
+    columns, misfits, unfinished = _parse(_with_unit(content, separator), separator, width, range(width))
+    if misfits:
+        kind, text = _explain(misfits[0])
+        advice = "; put a field that contains the separator in double quotes" if separator in QUOTED else ""
+        raise UserError(f"{source}, row {misfits[0].number}: {kind}: {printable(text)!r}{advice}")
+    if unfinished:
+        raise UserError(f"{source}, row {columns.num_rows + 1}: a quote is never closed")
+    return [column.to_pylist() for column in columns.columns]
 
 
 def split(line: str, separator: str) -> list[str]:
-    """Splits a line without quotes."""
-    return re.findall("[^ \t]+", line) if separator == ANY_BLANKS else line.split(separator)
+    """Splits one line, of which the last field may go on in the next."""
+    if separator == ANY_BLANKS:
+        return re.findall("[^ \t]+", line)
+    return next(csv.reader([line], delimiter=separator)) if separator in QUOTED else line.split(separator)
 
 
-def _quoted(
-    block: Block, further: Iterator[Block], separator: str, source: str
-) -> Iterator[tuple[int, str, list[str]]]:
-    begin, text, at_end = 0, "", False  # the row's first line and its first characters
+def _contents(stream: IO[bytes], layout: Layout, source: str) -> Iterator[bytes]:
+    """Yields whole lines, behind the header, as Arrow can read them: UTF-8 with one character between columns."""
+    for content, first in blocks.read(stream, source):
+        if first <= layout.skip:
+            content = b"".join(content.splitlines(keepends=True)[layout.skip + 1 - first :])
+        if not content.isascii():
+            content = content.decode("utf-8", "replace").encode()
+        yield _squeeze(content) if layout.separator == ANY_BLANKS else _with_unit(content, layout.separator)
 
-    def each() -> Iterator[str]:
-        nonlocal begin, text, at_end
-        for current in itertools.chain([block], further):
-            for number, line in blocks.lines(current):
-                begin = begin or number
-                text += line if len(text) < SHOWN else ""
-                yield line
-            if not begin:  # a row ends with the block
-                return
-        at_end = True
 
-    reader = csv.reader(each(), delimiter=separator)
-    while True:
-        begin, text = 0, ""
-        try:
-            fields = next(reader, None)
-        except csv.Error:  # a field longer than LONGEST_LINE
-            at_end = True
-        if begin and at_end:
-            raise UserError(f"{source}, line {begin}: a quote is never closed")
-        if fields is None:
-            return
-        if fields:
-            yield begin, text.rstrip("\r\n"), fields
+def _with_unit(content: bytes, separator: str) -> bytes:
+    """Returns the content with one character between columns."""
+    if separator != "::":
+        return content
+    unit = UNIT_SEPARATOR.encode()
+    return content.replace(unit, "\ufffd".encode()).replace(b"::", unit)
+
+
+def _squeeze(content: bytes) -> bytes:
+    """Returns lines with one blank between columns, and none at their ends."""
+    content = content.replace(b"\t", b" ")
+    while b"  " in content:
+        content = content.replace(b"  ", b" ")
+    for end in (b"\n", b"\r"):
+        content = content.replace(b" " + end, end).replace(end + b" ", end)
+    return content.strip(b" ")
+
+
+def _explain(misfit: pyarrow.csv.InvalidRow) -> tuple[str, str]:
+    """Returns what is wrong with a row that has another number of columns, and its text."""
+    kind = COLUMNS.format(misfit.expected_columns, misfit.actual_columns)
+    return kind, misfit.text.replace(UNIT_SEPARATOR, "::")
+
+
+def _parse(
+    content: bytes, separator: str, width: int, wanted: Sequence[int]
+) -> tuple[pa.Table, list[pyarrow.csv.InvalidRow], bytes]:
+    """Parses some rows, of which the last may be unfinished, because its quote is not closed.
+
+    Returns the wanted columns as texts, the rows with another number of columns, and the unfinished row.
+    """
+    is_quoted, separator = separator in QUOTED, UNIT_SEPARATOR if separator == "::" else separator
+    names = [str(number) for number in range(width)]
+    types = {names[number]: pa.string() for number in wanted}
+    misfits = list[pyarrow.csv.InvalidRow]()
+
+    def skip(row: pyarrow.csv.InvalidRow) -> str:
+        misfits.append(row)
+        return "skip"
+
+    # These columns are too many in an unfinished row, and else one field in a row of their own. So Arrow says where
+    # the last row begins.
+    end = '"' + separator * width
+    content += (b"" if content.endswith((b"\n", b"\r")) else b"\n") + end.encode()
+    columns = pyarrow.csv.read_csv(
+        pa.BufferReader(content),
+        pyarrow.csv.ReadOptions(column_names=names, block_size=len(content), use_threads=False),
+        pyarrow.csv.ParseOptions(
+            delimiter=separator,
+            quote_char='"' if is_quoted else False,
+            newlines_in_values=is_quoted,
+            invalid_row_handler=skip,
+        ),
+        pyarrow.csv.ConvertOptions(include_columns=list(types), column_types=types, check_utf8=False),
+    )
+    return columns, misfits, misfits.pop().text.removesuffix(end).encode()

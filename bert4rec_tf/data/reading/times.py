@@ -108,13 +108,8 @@ def _cast_some(texts: pa.Array, kind: str) -> pa.Array:
     coded = pc.utf8_trim(texts, characters=BLANKS).dictionary_encode()
     names = coded.dictionary
     good = np.flatnonzero(_looks_like(names, kind))
-    pending, failed = [good], [-1]  # tried as a whole, then by halves, because few are bad
-    while pending:
-        part = pending.pop()
-        if _cast(names.take(pa.array(part)), kind) is None:
-            pending += np.array_split(part, 2) if len(part) > 1 else []
-            failed += part.tolist() if len(part) == 1 else []
-    good = np.setdiff1d(good, failed)
+    if _cast(names.take(pa.array(good)), kind) is None:
+        good = np.array([place for place in good if _cast(names.take(pa.array([place])), kind) is not None], np.int64)
     values = _cast(names.take(pa.array(good)), kind) or pa.nulls(0, pa.int64())
     places = np.full(len(names), -1)
     places[good] = np.arange(len(good))

@@ -1,6 +1,9 @@
 """Bad rows of every kind whatever stands beside them, what is no mistake, and files that cannot be understood."""
 
+import csv
 import gzip
+import io
+from collections import Counter
 
 import numpy as np
 import pyarrow as pa
@@ -108,7 +111,8 @@ def check(folder, name, lines, end, size):
     """Reads a file of some lines, of which a table says what each is."""
     good, bad = lines_of(name)
     rows = [good[line] for line in lines if good.get(line)]
-    kinds = [(number, bad[line]) for number, line in enumerate(lines, start=1) if line in bad]
+    unit, counted = ("line", lines) if name == "a.json" else ("row", [line for line in lines if line])
+    kinds = [(number, bad[line]) for number, line in enumerate(counted, start=1) if line in bad]
     path = write(folder, name, end.join(lines))
     options = {} if name == "a.json" else {"user_column": "1", "item_column": "2", "time_column": "3"}
     with pytest.MonkeyPatch.context() as patch:
@@ -117,11 +121,11 @@ def check(folder, name, lines, end, size):
         assert histories(sequences) == plainly(rows)
         first = {kind: number for number, kind in reversed(kinds)}
         counts = {kind: sum(kind == other for _, other in kinds) for kind in first}
-        assert report.bad == {kind: (counts[kind], f"line {first[kind]}") for kind in first}
+        assert report.bad == {kind: (counts[kind], f"{unit} {first[kind]}") for kind in first}
         if kinds:
             number, kind = kinds[0]
-            assert f"{path}, line {number}: {kind}" in refusal(path, **options)
-            assert f"skipped {counts[kind]} bad rows: {kind} (the first: line {number})" in str(report)
+            assert f"{path}, {unit} {number}: {kind}" in refusal(path, **options)
+            assert f"skipped {counts[kind]} bad rows: {kind} (the first: {unit} {number})" in str(report)
 
 
 @settings(deadline=None)
@@ -142,20 +146,20 @@ def test_all_kinds_of_bad_rows_in_one_file(tmp_path, name):
 TITLED = b'user,item,time,title\na,1,5,lamp\na,2,4,"two, three"\nb,1,1,x\nb,3,2,y\n'
 
 
-def test_a_quoted_end_of_line_in_an_id_is_bad_and_lines_stay_right_behind_it(tmp_path):
+def test_a_quoted_end_of_line_in_an_id_is_bad_and_begins_no_row(tmp_path):
     path = write(tmp_path, "a.csv", TITLED + b'a,"3\n4",1,x\n\na,3,1,"x\r\ny"\na,3\n')
-    assert "line 6: an id contains a line break" in refusal(path)
+    assert "row 6: an id contains a line break" in refusal(path)
     _, report = read(path, bad_rows="skip")
-    assert report.bad == {bad_rows.MANY_LINES: (1, "line 6"), bad_rows.COLUMNS.format(4, 2): (1, "line 11")}
+    assert report.bad == {bad_rows.MANY_LINES: (1, "row 6"), bad_rows.COLUMNS.format(4, 2): (1, "row 8")}
 
 
 @pytest.mark.parametrize("policy", ["refuse", "skip"])
 @pytest.mark.parametrize("end", [b'a,3,1,"x\nb,2,3,z\n', b'a,3,1,"x', b'a,"zzz,1', b'a,"3', b'"'])
 def test_a_quote_that_is_never_closed_refuses_the_file(tmp_path, monkeypatch, end, policy):
     path = write(tmp_path, "ratings.csv", TITLED + end)
-    assert f"{path}, line 6: a quote is never closed" in refusal(path, bad_rows=policy)
+    assert f"{path}, row 6: a quote is never closed" in refusal(path, bad_rows=policy)
     monkeypatch.setattr(blocks, "SIZE", 10)
-    assert f"{path}, line 6: a quote is never closed" in refusal(path, bad_rows=policy)
+    assert f"{path}, row 6: a quote is never closed" in refusal(path, bad_rows=policy)
 
 
 PARTS = st.sampled_from(['"', '""', ",", "\n", "\r\n", "\r", "a", "1", "x,1,2\n", '"\n', "\xff"])
@@ -164,7 +168,7 @@ PARTS = st.sampled_from(['"', '""', ",", "\n", "\r\n", "\r", "a", "1", "x,1,2\n"
 @settings(deadline=None)
 @given(st.lists(PARTS, max_size=40).map("".join))
 @example('1","aaa, \n,aa\n')
-def test_the_size_of_blocks_makes_no_difference_whatever_the_quotes(folder, text):
+def test_quotes_are_read_as_the_csv_module_does_whatever_the_size_of_blocks(folder, text):
     path = write(folder, "quotes.csv", b"user,item,time\na,1,1\na,2,2\n" + text.encode("latin-1"))
     outcomes = []
     for size in (9, 8 << 20):
@@ -176,14 +180,21 @@ def test_the_size_of_blocks_makes_no_difference_whatever_the_quotes(folder, text
             except UserError as error:
                 outcomes.append(str(error))
     assert outcomes[0] == outcomes[1]
+    counts = Counter(len(fields) for fields in csv.reader(io.StringIO(text, newline="")) if fields)
+    if isinstance(outcomes[0], str):
+        assert "a quote is never closed" in outcomes[0]
+    else:
+        expected = {bad_rows.COLUMNS.format(3, width): count for width, count in counts.items() if width != 3}
+        found = {kind: count for kind, (count, _) in outcomes[0][1].items() if kind.startswith("expected")}
+        assert found == expected
 
 
 @pytest.mark.parametrize("size", [7, blocks.SIZE])
-def test_lines_are_counted_across_quotes_of_every_kind(tmp_path, monkeypatch, size):
+def test_rows_are_counted_across_quotes_of_every_kind(tmp_path, monkeypatch, size):
     monkeypatch.setattr(blocks, "SIZE", size)
     odd = b'a,3,1,5" lamp\na,"3",1,"of\n5"" or\r\n\n3"""\nb,"2" x,3,"4"5\n'
     path = write(tmp_path, "a.csv", TITLED + odd + b"a,3\n")
-    assert f"{path}, line 12: {bad_rows.COLUMNS.format(4, 2)}" in refusal(path)
+    assert f"{path}, row 9: {bad_rows.COLUMNS.format(4, 2)}" in refusal(path)
     assert histories(read(path, bad_rows="skip")[0]) == {"a": ["3", "3", "2", "1"], "b": ["1", "3", "2 x"]}
 
 
@@ -263,7 +274,7 @@ NOT_UNDERSTOOD = {
         "a.csv",
         b"user,item,date\na,1,01/02/2020\na,2,01/03/2020\n",
         {"bad_rows": "skip"},
-        f"nothing to learn from; skipped 2 bad rows: {bad_rows.NO_TIME} (the first: line 2)",
+        f"nothing to learn from; skipped 2 bad rows: {bad_rows.NO_TIME} (the first: row 2)",
     ),
     "no parquet": ("a.parquet", b"PAR1 and more", {}, "damaged"),
 }
@@ -300,7 +311,7 @@ NOT_TIMES = {
 @pytest.mark.parametrize("kind", NOT_TIMES)
 def test_what_is_no_time_is_bad_and_the_others_keep_their_order(tmp_path, kind):
     path = write(tmp_path, "a.csv", TIMED.format(*NOT_TIMES[kind]).encode())
-    assert f"line 3: {bad_rows.NO_TIME}" in refusal(path)
+    assert f"row 3: {bad_rows.NO_TIME}" in refusal(path)
     assert histories(read(path, bad_rows="skip")[0]) == {"a": ["3", "1"]}
 
 

@@ -136,10 +136,10 @@ def test_users_are_found_by_their_own_names_of_columns(tmp_path):
         ("id\n1\n", "the first line must name at least two columns, each once"),
         ("id,x,x\n1,2,3\n", "the first line must name at least two columns, each once"),
         ("", "the first line must name at least two columns"),
-        ("id,x\n1,2\n3\n", ":3: must have as many fields as the first line, 2. Received: 1"),
+        ("id,x\n1,2\n3\n", ", row 3: expected 2 columns, found 1: '3'"),
         ("id,x\n1,2\n,2\n", "an id must not be empty"),
         ("id,x\n1,2\n2,3\n", "no column has a value that 2 rows share"),
-        ('id,x\n1,"2\n', "cannot be read"),
+        ('id,x\n1,"2\n', ", row 2: a quote is never closed"),
     ],
 )
 def test_mistakes_are_named(tmp_path, text, message):

@@ -298,8 +298,8 @@ def test_files_of_several_kinds_may_hold_the_same_columns(logs):
     [
         ("c.csv", b"user_id,movie_id,timestamp\na,1,2\n", "c.csv: its columns are user 'user_id', item 'movie_id'"),
         ("c.csv", b"user_id,item_id\na,1\n", "c.csv: its columns are user 'user_id', item 'item_id', the order"),
-        ("c.csv", b"user_id,item_id,timestamp\na,1\n", "c.csv, line 2: expected 3 columns, found 2"),
-        ("c.csv", b"user_id,item_id,timestamp\na,1,2020-01-01\n", "c.csv, line 2: the time is"),
+        ("c.csv", b"user_id,item_id,timestamp\na,1\n", "c.csv, row 2: expected 3 columns, found 2"),
+        ("c.csv", b"user_id,item_id,timestamp\na,1,2020-01-01\n", "c.csv, row 2: the time is"),
         ("c.csv", b"", "c.csv: the file is empty"),
     ],
 )
@@ -312,7 +312,7 @@ def test_skipped_rows_of_several_files_are_counted_together(logs):
     for name in ("c.csv", "d.csv"):
         write(logs, name, as_csv([*ROWS, ("", "lamp", 1)]))
     _, report = read(logs / "*.csv", bad_rows="skip")
-    assert report.bad == {"the user's id is missing": (2, "c.csv, line 8")}
+    assert report.bad == {"the user's id is missing": (2, "c.csv, row 8")}
 
 
 def test_a_pattern_and_a_folder_without_files_are_refused(logs):

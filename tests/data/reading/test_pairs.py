@@ -82,13 +82,14 @@ LINE_ENDS = r"\r\n|\r|\n"
 
 
 def plainly_read(content):
-    """The pairs of a file, read line by line; the number of the first bad line where there is one."""
+    """The pairs of a file, read row by row; the number of the first bad row where there is one."""
+    rows = filter(None, (line.strip(" \t") for line in re.split(LINE_ENDS, content.decode("latin-1"))))
     pairs = []
-    for number, row in enumerate(re.split(LINE_ENDS, content.decode("latin-1")), start=1):
-        found = re.fullmatch(r"[ \t]*(-?[0-9]+)[ \t]+(-?[0-9]+)[ \t]*", row)
-        if not found and row.strip(" \t"):
+    for number, row in enumerate(rows, start=1):
+        found = re.fullmatch(r"(-?[0-9]+)[ \t]+(-?[0-9]+)", row)
+        if not found:
             return number
-        pairs += [found.groups()] if found else []
+        pairs.append(found.groups())
     return pairs
 
 
@@ -104,7 +105,7 @@ def check_against_plain_reading(path, content):
         elif content.startswith((b"\xfe\xff", b"\xff\xfe")):
             assert "is UTF-16 text" in message
         elif isinstance(expected, int):
-            assert re.search(rf"{path}, line {expected}: (expected 2|an id is not)", message), message
+            assert re.search(rf"{path}, row {expected}: (expected 2|an id is not)", message), message
         else:
             assert re.search("no user has two actions|there is only one item", message), message
         return
@@ -189,13 +190,13 @@ def test_a_bad_line_is_named(tmp_path, kind, place):
     lines = [f"{user} {item}" for user, item in GOOD]
     lines.insert(place, text)
     message = refusal(write(tmp_path, "\n".join(lines).encode() + b"\n"))
-    assert f"line {place + 1}:" in message
+    assert f"row {place + 1}:" in message
     assert wanted in message
 
 
 def test_a_bad_line_far_down_is_named_with_windows_line_ends(tmp_path):
     lines = ["1 2"] * 5_000 + ["1 2 3"]
-    assert "line 5001:" in refusal(write(tmp_path, "\r\n".join(lines).encode()))
+    assert "row 5001:" in refusal(write(tmp_path, "\r\n".join(lines).encode()))
 
 
 @pytest.mark.parametrize("name", ["absent.txt", "absent.txt.gz"])
