@@ -72,18 +72,15 @@ class Progress:
 
 
 class Transfer:
-    """Shows how much of a file has been downloaded or read. A context manager.
+    """Shows how much of a file of `total` bytes has been read. A context manager."""
 
-    `initial` bytes were there before; `total` is the file's size, or None if unknown.
-    """
-
-    def __init__(self, title: str, initial: int, total: int | None) -> None:
+    def __init__(self, title: str, total: int) -> None:
         self._title = title
-        self._done = initial
+        self._done = 0
         self._total = total
         self._last_line = time.monotonic()
         units = {"unit": "B", "unit_scale": True, "unit_divisor": 1024}
-        self._bar = tqdm(total=total, initial=initial, desc=title, **units) if sys.stderr.isatty() else None
+        self._bar = tqdm(total=total, desc=title, **units) if sys.stderr.isatty() else None
 
     def __enter__(self) -> "Transfer":
         return self
@@ -94,14 +91,13 @@ class Transfer:
 
     def advance(self, received: int) -> None:
         """Counts bytes, up to the total: parts of an archive are read twice."""
-        received = received if self._total is None else min(received, self._total - self._done)
+        received = min(received, self._total - self._done)
         self._done += received
         if self._bar is not None:
             self._bar.update(received)
         elif time.monotonic() - self._last_line >= TRANSFER_LINES:
             self._last_line = time.monotonic()
-            whole = f" of {self._total / 1e6:,.0f}" if self._total else ""
-            print(f"{self._title}: {self._done / 1e6:,.0f}{whole} MB", file=sys.stderr, flush=True)
+            print(f"{self._title}: {self._done / 1e6:,.0f} of {self._total / 1e6:,.0f} MB", file=sys.stderr, flush=True)
 
 
 def clock(seconds: float) -> str:

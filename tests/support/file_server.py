@@ -1,7 +1,6 @@
 """A server of one file on this machine that behaves as it is told to."""
 
 import contextlib
-import hashlib
 import http.server
 import threading
 from dataclasses import dataclass, field
@@ -14,27 +13,20 @@ class Behaviour:
     Attributes:
         content: what it serves at `/file`.
         cut_after: bytes after which each of the first connections is cut; one entry per connection.
-        ranges: whether it knows range requests.
         status: answers with this instead, at most `times` times.
         delay: to be waited for before the first byte.
-        asked: the range header of every request, None without.
+        asked: the path of every request.
         location: where it sends those who ask for `/moved`.
     """
 
     content: bytes
     cut_after: list[int] = field(default_factory=list)
-    ranges: bool = True
-    tagged: bool = True
     status: int = 200
     times: int = 1_000
     delay: threading.Event | None = None
-    asked: list[str | None] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
     url: str = ""
     location: str = "/file"
-
-    @property
-    def tag(self) -> str:
-        return f'"{hashlib.sha256(self.content).hexdigest()[:8]}"'
 
 
 @contextlib.contextmanager
@@ -54,7 +46,7 @@ def served(content, **behaviour):
                 self.send_header("Location", known.location)
                 self.end_headers()
                 return
-            known.asked.append(self.headers.get("Range"))
+            known.asked.append(self.path)
             if known.delay is not None:
                 known.delay.wait(20)
             if known.status != 200 and len(known.asked) <= known.times:
@@ -63,21 +55,12 @@ def served(content, **behaviour):
             self.send_file()
 
         def send_file(self):
-            start, whole = 0, known.content
-            asked = self.headers.get("Range")
-            if asked and known.ranges and self.headers.get("If-Range") in (None, known.tag):
-                start = int(asked.removeprefix("bytes=").removesuffix("-"))
-                self.send_response(206)
-                self.send_header("Content-Range", f"bytes {start}-{len(whole) - 1}/{len(whole)}")
-            else:
-                self.send_response(200)
-            self.send_header("Content-Length", str(len(whole) - start))
-            if known.tagged:
-                self.send_header("ETag", known.tag)
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(known.content)))
             self.end_headers()
-            most = known.cut_after.pop(0) if known.cut_after else len(whole)
+            most = known.cut_after.pop(0) if known.cut_after else None
             with contextlib.suppress(ConnectionError):
-                self.wfile.write(whole[start : start + most])
+                self.wfile.write(known.content[:most])
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     known.url = f"http://127.0.0.1:{server.server_port}"

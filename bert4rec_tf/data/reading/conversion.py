@@ -140,7 +140,7 @@ def tables_of(
     if layout.kind == PARQUET:
         yield from tables.read(path, layout, rows)
         return
-    shown = Transfer(f"reading {path.name}", 0, path.stat().st_size)
+    shown = Transfer(f"reading {path.name}", path.stat().st_size)
     with shown, archives.opened(path, member, watch=shown.advance) as stream:
         yield from (text if layout.kind == TEXT else records).read(stream, layout, rows)
 

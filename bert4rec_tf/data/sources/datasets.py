@@ -23,7 +23,6 @@ from bert4rec_tf.foundation.stores import Url
 AUTHORS = "https://raw.githubusercontent.com/FeiSun/BERT4Rec/615eaf2004abecda487a38d5b0c72f3dcfcae5b3/data/"
 GROUPLENS = "https://files.grouplens.org/datasets/movielens/"
 SNAP = "https://snap.stanford.edu/data/amazon/productGraph/categoryFiles/"
-MEGABYTE = 1 << 20
 
 MOVIELENS_TERMS = (
     "MovieLens data are GroupLens': for research, to be acknowledged; not to be passed on, nor used commercially, "
@@ -80,15 +79,15 @@ class Dataset:
     remark: str | None = None
 
 
-def _processed(name: str, blob: str, megabytes: int, terms: str | None = None) -> Source:
+def _processed(name: str, blob: str, terms: str | None = None) -> Source:
     """Returns a file in the authors' repository. `blob`: its id in Git."""
     file = f"{name}.txt"
-    return Source((File(file, Remote((AUTHORS + file,), f"git:{blob}", megabytes * MEGABYTE)),), terms=terms)
+    return Source((File(file, Remote((AUTHORS + file,), f"git:{blob}")),), terms=terms)
 
 
-def _movielens(name: str, sha256: str, megabytes: int, member: str, columns: tuple[str, str, str]) -> tuple[File, File]:
+def _movielens(name: str, sha256: str, member: str, columns: tuple[str, str, str]) -> tuple[File, File]:
     """Returns GroupLens' archive, and the unpacked file."""
-    archive = Remote((f"{GROUPLENS}{name}.zip",), f"sha256:{sha256}", megabytes * MEGABYTE)
+    archive = Remote((f"{GROUPLENS}{name}.zip",), f"sha256:{sha256}")
     return File(f"{name}.zip", archive, member, columns), File(f"{name}/{member}", columns=columns)
 
 
@@ -101,7 +100,6 @@ _MOVIES = ("userId", "movieId", "timestamp")
 _RATINGS_BEAUTY = Remote(
     (SNAP + "ratings_Beauty.csv",),
     "sha256:17d5232b90444beecfe758ce1446e5300230491f3a88ac802992ca95fc4c150f",
-    256 * MEGABYTE,
 )
 _STEAM_REVIEWS = Remote(
     (
@@ -111,12 +109,12 @@ _STEAM_REVIEWS = Remote(
     "sha256:40c6343deedf488689987749c5f8435233da48c163fbaa2a7766c215d584bc61",
 )
 _ML_1M = _movielens(
-    "ml-1m", "a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20", 32, "ratings.dat", _RATINGS
+    "ml-1m", "a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20", "ratings.dat", _RATINGS
 )
 _ML_20M = _movielens(
-    "ml-20m", "96f243c338a8665f6bcc89c53edf6ee39162a846940de6b7c8c48aeada765ff3", 512, "ratings.csv", _MOVIES
+    "ml-20m", "96f243c338a8665f6bcc89c53edf6ee39162a846940de6b7c8c48aeada765ff3", "ratings.csv", _MOVIES
 )
-_ML_20M_PACKED = Remote((AUTHORS + "ml-20m.zip",), "git:94df4e7735d9776c21561168b6ee437bf969335a", 512 * MEGABYTE)
+_ML_20M_PACKED = Remote((AUTHORS + "ml-20m.zip",), "git:94df4e7735d9776c21561168b6ee437bf969335a")
 _ML_20M_PROCESSED = (
     File("ml-20m.txt"),
     File("ml-20m.zip", member="ml-20m.txt"),
@@ -126,7 +124,7 @@ _ML_20M_PROCESSED = (
 DATASETS: dict[str, Dataset] = {
     "beauty": Dataset(
         "Beauty",
-        _processed("beauty", "16718a33ebdb33504f257421b18ae8bf3ddfe327", 16),
+        _processed("beauty", "16718a33ebdb33504f257421b18ae8bf3ddfe327"),
         Source(
             (
                 File("ratings_Beauty.csv", _RATINGS_BEAUTY, columns=_RATINGS),
@@ -137,7 +135,7 @@ DATASETS: dict[str, Dataset] = {
     ),
     "steam": Dataset(
         "Steam",
-        _processed("steam", "d277c3a119f12764dc2822eca9684949a516b244", 128),
+        _processed("steam", "d277c3a119f12764dc2822eca9684949a516b244"),
         Source(
             (
                 File("steam_reviews.json.gz", _STEAM_REVIEWS, columns=_STEAM),
@@ -149,7 +147,7 @@ DATASETS: dict[str, Dataset] = {
     "steam-sample": Dataset("Steam, sample", Source((File("steam-sample.csv", columns=_SAMPLE),))),
     "ml-1m": Dataset(
         "ML-1m",
-        _processed("ml-1m", "9ab8e3edb8742f8d8cc4911e3dee25e82a6fcc24", 32, MOVIELENS_TERMS),
+        _processed("ml-1m", "9ab8e3edb8742f8d8cc4911e3dee25e82a6fcc24", MOVIELENS_TERMS),
         Source(_ML_1M, 5, MOVIELENS_TERMS),
         remark="Table 1's mean length and density of ML-1m are those without the two held-out actions of every user.",
     ),
