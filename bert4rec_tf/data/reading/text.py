@@ -124,8 +124,8 @@ def _parse(
         misfits.append(row)
         return "skip"
 
-    # These columns are too many in an unfinished row, and else one field in a row of their own. So Arrow says where
-    # the last row begins.
+    # With this behind it, an unfinished row has too many columns. Otherwise this is the last row, and has too few columns,
+    # or too many where there are no quotes. Either way Arrow hands it over with the text before it.
     end = '"' + separator * width
     content += (b"" if content.endswith((b"\n", b"\r")) else b"\n") + end.encode()
     columns = pyarrow.csv.read_csv(
