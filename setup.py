@@ -25,7 +25,6 @@ TEST = [
     "pytest>=8",
     "pytest-xdist>=3.6",
     "ruff>=0.9",
-    "scipy>=1.13",
     "twine>=6",
 ]
 TEST_STORES = ["flask>=3", "flask-cors>=5", "moto[s3]>=5", "s3fs>=2024.10"]
@@ -59,6 +58,7 @@ setup(
         "pooch>=1.8",
         "pyarrow>=18",
         "requests>=2.32",
+        "scipy>=1.13",
         "tensorboard>=2.19",
         "tensorflow>=2.21,<2.22",
         "tqdm>=4.66",

@@ -27,7 +27,7 @@ MODELS = {
 
 NOT_IN_PAPER = " (not in the paper)"
 EXTRA = {
-    "item_cooccurrence": f"item_cooccurrence{NOT_IN_PAPER}",
+    "item_transitions": f"item_transitions{NOT_IN_PAPER}",
     "sasrec_softmax": f"SASRec, softmax{NOT_IN_PAPER}",
     "sasrec_best": f"SASRec, preset best{NOT_IN_PAPER}",
     "bert4rec_one_mask": f"BERT4Rec, 1 mask{NOT_IN_PAPER}",
@@ -75,7 +75,7 @@ SOFTMAX_OF_DATA: dict[str, dict[str, Any]] = {
 EXTRA_CELLS = {
     (cell.dataset, cell.variant): cell
     for cell in (
-        *(Cell(name, "item_cooccurrence", "item_cooccurrence") for name in ("beauty", "ml-1m", *QUICK_DATASETS)),
+        *(Cell(name, "item_transitions", "item_transitions") for name in ("beauty", "ml-1m", *QUICK_DATASETS)),
         *(Cell(name, "sasrec", "sasrec_softmax", settings) for name, settings in SOFTMAX_OF_DATA.items()),
         *(Cell(name, "sasrec", "sasrec_best", preset="best") for name in ("beauty", "ml-1m")),
         *(Cell(name, "bert4rec", "bert4rec_one_mask", ONE_MASK) for name in ("beauty", "ml-1m")),

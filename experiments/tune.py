@@ -46,7 +46,7 @@ SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
     "bert4rec": {"hidden_dim": WIDTHS, **DROPOUT, **CLOZE},
 }
 """Model -> setting -> its values: the paper's grid (section 4.3), and the settings that the model's own paper and
-program vary. The paper's l2 is `weight_decay` if the optimizer applies it; Adagrad has none. POP and item_cooccurrence
+program vary. The paper's l2 is `weight_decay` if the optimizer applies it; Adagrad has none. POP and item_transitions
 are missing, because they have no training steps."""
 
 ERROR, STOPPED, RETRY_OF = "error", "stopped", "retry_of"

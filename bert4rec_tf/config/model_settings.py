@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bert4rec_tf.config.settings import Settings, another_default, setting
+from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.foundation.errors import UserError
 
 
@@ -26,6 +27,9 @@ def _rate(default: float, help: str, **options: Any) -> Any:
 def _train_negatives(default: int) -> Any:
     return _size(default, "unseen items per example, drawn again in every epoch", changeable=True)
 
+
+TRANSITIONS = "transitions"
+"""The value of `evidence` with which counts join the network."""
 
 NO, ADD, ALONE = "no", "add", "alone"
 """Values of `use_item_features`."""
@@ -94,6 +98,28 @@ class AttentionSettings(Settings):
         changeable=True,
         newer=True,
     )
+    evidence: str = setting(
+        "none",
+        "what is added to the network's scores: none; or transitions, how often an item came after those of the "
+        "history, as item_transitions counts it (not in the paper)",
+        choices=("none", TRANSITIONS),
+        changeable=True,
+        newer=True,
+    )
+    evidence_gain: float | None = setting(
+        None,
+        "factor of the evidence beside the network's scores (default: chosen on the validation items)",
+        at_least=0,
+        changeable=True,
+        newer=True,
+    )
+    evidence_popularity: float | None = setting(
+        None,
+        "weight of the logarithm of an item's popularity beside the network's scores (default: chosen on the "
+        "validation items)",
+        changeable=True,
+        newer=True,
+    )
     shared_negatives: int = _size(4096, "items that a batch draws for sampled_softmax", changeable=True, newer=True)
     negative_sampling: str = setting(
         "uniform",
@@ -158,19 +184,6 @@ class BERT4RecSettings(AttentionSettings):
 @dataclass(frozen=True)
 class PopSettings(Settings):
     """POP has no settings."""
-
-
-@dataclass(frozen=True)
-class ItemCooccurrenceSettings(Settings):
-    window: int = _size(10, "how far apart two items may stand to be counted, and how many last items are read")
-    decay: float = setting(
-        0.7, "factor for each further step between two items, and for each step back in a history", above=0, at_most=1
-    )
-    backward: float = setting(0.3, "weight of an item that came before; one that came after has 1", at_least=0)
-    count_power: float = setting(
-        0.5, "strengths are divided by count^count_power of the item in the history", at_least=0
-    )
-    num_neighbors: int = _size(200, "how many of an item's strongest neighbours are kept")
 
 
 @dataclass(frozen=True)
@@ -265,7 +278,7 @@ MODEL_SETTINGS: dict[str, type[Settings]] = {
     "caser": CaserSettings,
     "sasrec": SASRecSettings,
     "bert4rec": BERT4RecSettings,
-    "item_cooccurrence": ItemCooccurrenceSettings,
+    "item_transitions": ItemTransitionsSettings,
 }
 """Name of a model -> its settings: the models of Table 2 in its order, then one that is not in the paper."""
 

@@ -7,7 +7,13 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from bert4rec_tf.config.model_settings import ATTENTION_MODELS, MASKED_MODEL, MODEL_SETTINGS
+from bert4rec_tf.config.model_settings import (
+    ATTENTION_MODELS,
+    MASKED_MODEL,
+    MODEL_SETTINGS,
+    TRANSITIONS,
+    AttentionSettings,
+)
 from bert4rec_tf.config.settings import Settings, described, setting
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 
@@ -112,6 +118,13 @@ class TrainingSettings(Settings):
         choices=tuple(TRAININGS),
     )
     evaluate_every: int = setting(1_000, "steps between two measurements on the validation item", at_least=1)
+    selection_metric: str = setting(
+        "popular",
+        "what the best step is chosen by, NDCG@10 on the validation items among: popular, 100 items drawn by "
+        "popularity, as in the paper; or full, all unseen items, as a recommender ranks (of at most 10,000 users)",
+        choices=("popular", "full"),
+        newer=True,
+    )
     patience: int = setting(0, "stop after this many measurements without a better one (0: never)", at_least=0)
     mixed_precision: bool = setting(
         False, f"compute {' and '.join(ATTENTION_MODELS)} in bfloat16 and keep the weights in float32"
@@ -176,6 +189,11 @@ class Run:
             raise UserError(f"`seed` must be a whole number from 0 to 2^32 - 1. Received: seed={self.seed}")
         if self.model == MASKED_MODEL:
             window_stride(self.masking.window_step, self.architecture.max_length)
+
+    @property
+    def uses_evidence(self) -> bool:
+        """Whether counts of transitions are added to the network's scores."""
+        return isinstance(self.architecture, AttentionSettings) and self.architecture.evidence == TRANSITIONS
 
     @property
     def digest(self) -> str:

@@ -8,13 +8,14 @@ import tensorflow as tf
 from bert4rec_tf.config.data_names import family
 from bert4rec_tf.config.paper import paper
 from bert4rec_tf.config.run import Run
+from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.data.sources.synthetic import MarkovCatalogue
 from bert4rec_tf.evaluation import popularity
-from bert4rec_tf.evaluation.metrics import COUNTED, POPULAR, random_metrics
-from bert4rec_tf.evaluation.ranking import Metrics, Ranker, RankingTask
-from bert4rec_tf.models import MODELS, Recommender
+from bert4rec_tf.evaluation.metrics import COUNT_BASELINES, POPULAR, random_metrics
+from bert4rec_tf.evaluation.ranking import Metrics, Ranked, Ranker, RankingTask
+from bert4rec_tf.models import MODELS
 
 
 def measure_baselines(
@@ -23,10 +24,12 @@ def measure_baselines(
     task: RankingTask,
     num_candidates: Mapping[str, np.ndarray],
     training: Sequences,
-) -> dict[str, Metrics]:
-    """Returns name -> metrics for COUNTED and `random`, and for `ceiling` or `paper` if there is one for these data.
+    transitions: ItemTransitionsSettings,
+) -> tuple[dict[str, Metrics], dict[str, np.ndarray]]:
+    """Returns name -> metrics of COUNT_BASELINES, `random`, and `ceiling` and `paper` if these data have them.
 
-    The ceiling is the ranking by the true transition probabilities of built-in data.
+    Also returns the ranks of `item_transitions`, by protocol. The ceiling is the ranking by the true transition
+    probabilities of built-in data.
 
     Args:
         run: the run to compare with them.
@@ -34,8 +37,11 @@ def measure_baselines(
         task: the test items to rank.
         num_candidates: protocol -> int [k], how many candidates each target has.
         training: what the measured model has learnt from.
+        transitions: how `item_transitions` counts.
     """
-    baselines = {name: popularity.ranker(counted(name, training)).measure(task) for name in COUNTED}
+    counts = task.histories.counts()[1:]
+    ranked = {name: rank_counted(name, training, transitions, task) for name in COUNT_BASELINES}
+    baselines = {name: one.metrics(counts, task.histories.num_users) for name, one in ranked.items()}
     baselines["random"] = {protocol: random_metrics(found) for protocol, found in num_candidates.items()}
     generator = datasets.DATASETS[run.dataset].generator if run.dataset in datasets.DATASETS else None
     if isinstance(generator, MarkovCatalogue) and generator.sequences().fingerprint == split.sequences.fingerprint:
@@ -43,14 +49,15 @@ def measure_baselines(
         ranker = Ranker(lambda batch, candidates: tf.gather(true_scores, batch["users"]))
         baselines["ceiling"] = ranker.measure(task)
     published = _paper(run, split)
-    return {**baselines, "paper": published} if published else baselines
+    baselines |= {"paper": published} if published else {}
+    return baselines, ranked["item_transitions"].ranks
 
 
-def counted(name: str, training: Sequences) -> Recommender:
-    """Returns one of COUNTED, adapted to the training sequences."""
+def rank_counted(name: str, training: Sequences, transitions: ItemTransitionsSettings, task: RankingTask) -> Ranked:
+    """Ranks with one of COUNT_BASELINES, which has counted the training sequences."""
     model = MODELS[name](training.num_items)
-    model.adapt(training)
-    return model
+    model.adapt(training, transitions)
+    return popularity.ranker(model).ranked(task)
 
 
 def _paper(run: Run, split: LeaveOneOut) -> Metrics | None:

@@ -13,8 +13,8 @@ PROTOCOLS = (POPULAR, UNIFORM, FULL)
 """What a target is ranked among: 100 items drawn by popularity (as in the paper), 100 drawn uniformly, or all items
 that are not in the user's history."""
 
-COUNTED = {"pop": "POP", "item_cooccurrence": "item_cooccurrence"}
-"""Model that every run is compared with -> its title in tables. They take seconds, with their default settings."""
+COUNT_BASELINES = {"pop": "POP", "item_transitions": "item_transitions"}
+"""Model that every run is compared with -> its title in tables. They take seconds."""
 
 METRICS = ("hr@1", "hr@5", "hr@10", "ndcg@5", "ndcg@10", "mrr")
 

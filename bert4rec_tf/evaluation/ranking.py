@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import tensorflow as tf
@@ -52,6 +52,14 @@ class RankingTask:
     ) -> "RankingTask":
         """Returns the task of `part`, "validation" or "test"."""
         return cls(split.histories(part), split.users, split.targets(part), negatives, all_items)
+
+    def sample(self, most: int) -> "RankingTask":
+        """Returns the task of `most` users, the same ones each time; this task if it has no more."""
+        if len(self.users) <= most:
+            return self
+        rows = np.sort(np.random.default_rng(0).choice(len(self.users), most, replace=False))
+        negatives = {protocol: one[rows] for protocol, one in self.negatives.items()}
+        return replace(self, users=self.users[rows], targets=self.targets[rows], negatives=negatives)
 
     @property
     def protocols(self) -> tuple[str, ...]:
@@ -177,7 +185,9 @@ class Ranker:
             size = min(size, max(1, BLOCK_ELEMENTS // task.histories.num_items))
         progress = Progress(title or "", -(-len(task.users) // size), examples_per_step=size, silent=title is None)
         with contextlib.closing(progress):
-            for rows, batch in itertools.islice(self._batches(task, size), share[0], None, share[1]):
+            for rows, batch in itertools.islice(
+                batches_by_length(task, self.max_history, size), share[0], None, share[1]
+            ):
                 if task.all_items:
                     found = self._rank_among_all(task, rows, batch, listed or {})
                 else:
@@ -209,19 +219,9 @@ class Ranker:
         """
         candidates = task.candidates(slice(None))
         scores = np.empty(candidates.shape, np.float32)
-        for rows, batch in self._batches(task, self.batch_size):
+        for rows, batch in batches_by_length(task, self.max_history, self.batch_size):
             scores[rows] = self._score_candidates(batch, candidates[rows]).numpy()
         return scores, candidates
-
-    def _batches(self, task: RankingTask, size: int) -> Iterator[tuple[np.ndarray, Batch]]:
-        """Yields batches of users with histories of similar length."""
-        lengths = task.histories.lengths[task.users]
-        by_length = np.argsort(lengths, kind="stable")
-        for start in range(0, len(by_length), size):
-            rows = by_length[start : start + size]
-            width = int(min(lengths[rows].max(), self.max_history or lengths[rows].max()))
-            items, kept = task.histories.last(task.users[rows], width)
-            yield rows, {"users": task.users[rows].astype(np.int32), "items": items, "lengths": kept}
 
     def _rank_among_all(
         self, task: RankingTask, rows: np.ndarray, batch: Batch, listed: Mapping[str, np.ndarray]
@@ -243,6 +243,20 @@ class Ranker:
         total = np.minimum(total, task.histories.num_items)
         sampled = _sampled_ranks(task, reaching(scores[:, : candidates.shape[1]], candidates))
         return {**sampled, FULL: total - seen_above - 1}  # 1: the target itself
+
+
+def batches_by_length(task: RankingTask, max_history: int | None, size: int) -> Iterator[tuple[np.ndarray, Batch]]:
+    """Yields the rows and the batches of up to `size` users with histories of similar length.
+
+    `max_history`: how many of the last items a batch has; None for all.
+    """
+    lengths = task.histories.lengths[task.users]
+    by_length = np.argsort(lengths, kind="stable")
+    for start in range(0, len(by_length), size):
+        rows = by_length[start : start + size]
+        width = int(min(lengths[rows].max(), max_history or lengths[rows].max()))
+        items, kept = task.histories.last(task.users[rows], width)
+        yield rows, {"users": task.users[rows].astype(np.int32), "items": items, "lengths": kept}
 
 
 def _sampled_ranks(task: RankingTask, reached: np.ndarray) -> dict[str, np.ndarray]:

@@ -98,7 +98,8 @@ def _parts(model: Recommender, batch: int | None, width: int | None) -> Iterator
 
     yield "encoder", encoder, histories
     vectors = [{"vectors": encoder(**one)["vectors"].numpy()} for one in histories]
-    depth = vectors[0]["vectors"].shape[1]
+    # What evidence needs to know of a history is as wide as the history.
+    depth = vectors[0]["vectors"].shape[1] if model.evidence is None or batch else None
 
     @graph(input_signature=[tf.TensorSpec([batch, depth], tf.float32, "vectors")])
     def scorer(vectors):

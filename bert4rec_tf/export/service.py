@@ -250,7 +250,7 @@ class Service(tf.Module):
 
     def _elements_per_row(self, encoded: EncodedRequest, candidates: Tensor) -> Tensor:
         """Returns how many elements per row scoring the candidates needs, int32 []."""
-        rows_of_table = tf.shape(candidates)[1] * encoded.vectors.shape[1]
+        rows_of_table = tf.shape(candidates)[1] * tf.shape(encoded.vectors)[1]
         return tf.maximum(rows_of_table, self._scores_per_row) if self._scores_are_logits else rows_of_table
 
     def _best(

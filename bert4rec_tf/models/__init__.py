@@ -7,7 +7,7 @@ from bert4rec_tf.models.caser import Caser
 from bert4rec_tf.models.fpmc import Fpmc
 from bert4rec_tf.models.gru4rec import GRU4Rec
 from bert4rec_tf.models.gru4rec_plus import GRU4RecPlus
-from bert4rec_tf.models.item_cooccurrence import ItemCooccurrence
+from bert4rec_tf.models.item_transitions import ItemTransitions
 from bert4rec_tf.models.ncf import Ncf
 from bert4rec_tf.models.pop import Pop
 from bert4rec_tf.models.recommender import Recommender
@@ -15,6 +15,6 @@ from bert4rec_tf.models.sasrec import SASRec
 
 _BY_SETTINGS = {
     kind.settings_type: kind
-    for kind in (Pop, BprMf, Ncf, Fpmc, GRU4Rec, GRU4RecPlus, Caser, SASRec, BERT4Rec, ItemCooccurrence)
+    for kind in (Pop, BprMf, Ncf, Fpmc, GRU4Rec, GRU4RecPlus, Caser, SASRec, BERT4Rec, ItemTransitions)
 }
 MODELS: dict[str, type[Recommender]] = {name: _BY_SETTINGS[settings] for name, settings in MODEL_SETTINGS.items()}

@@ -73,6 +73,7 @@ class BERT4Rec(FeatureRecommender):
         # The first initializer is left over, so that the others draw the same weights as in older versions.
         _, *initializers = (layers.truncated_normal(chosen.initializer_stddev) for _ in range(3))
         self.add_feature_vectors(chosen.hidden_dim, *initializers)
+        self.add_evidence()
 
     def initialise(self, sequences: Sequences) -> None:
         """Sets the initial item vectors; with `initial_layers=identity`, also lets them pass through the layers.
@@ -205,14 +206,14 @@ class BERT4Rec(FeatureRecommender):
         history = tf.pad(history, [[0, 0], [0, 1]])
         return tf.where(tf.range(tf.shape(history)[1])[None, :] == kept[:, None], self.mask_token, history), kept
 
-    def user_vectors(self, batch: Batch) -> Tensor:
+    def network_vectors(self, batch: Batch) -> Tensor:
         """Returns float32 [b, d]: the transformed hidden state of the mask token after each history."""
         items, position = self.masked_history(batch)
         hidden = self.encode(items, users=batch.get("users"))
         state = self.head.transform(tf.gather(hidden, position, batch_dims=1))
         return tf.cast(state, self.variable_dtype)
 
-    def score_products(self) -> tuple[Tensor, Tensor | None]:
+    def network_products(self) -> tuple[Tensor, Tensor | None]:
         return self.item_table(), self.head.bias
 
     def get_config(self) -> dict[str, Any]:

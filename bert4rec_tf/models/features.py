@@ -8,13 +8,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert4rec_tf.config.model_settings import ADD, ALONE, ITEM_FEATURES, NO, SAMPLE, USER_FEATURES
+from bert4rec_tf.config.model_settings import ADD, ALONE, ITEM_FEATURES, NO, SAMPLE, TRANSITIONS, USER_FEATURES
+from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.features import Features
 from bert4rec_tf.data.sequences import Sequences
-from bert4rec_tf.foundation.types import Tensor
+from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.initial_vectors import cooccurrence_vectors
-from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender
+from bert4rec_tf.models.item_transitions import fit_evidence
+from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender, last_items_in_order, scores_of
 from bert4rec_tf.nn import sampling
+from bert4rec_tf.nn.evidence import TransitionEvidence
 
 NEVER = -1e9
 """Added to scores that must not count: of keys that attention must not see, and of rows that are no items."""
@@ -75,8 +78,18 @@ class FeatureRecommender(Recommender):
         self.own_users = self.add_table(USERS, *vectors.shape, "zeros", of=USERS)
         self.own_users.assign(vectors)
 
-    def adapt(self, sequences: Sequences) -> None:
-        """With item features, notes the items that training never sees. As negatives, they would be pushed down."""
+    def add_evidence(self) -> None:
+        """Makes the evidence, if the settings ask for it. Its weights are made when it is counted."""
+        if self.settings.evidence == TRANSITIONS:
+            self.evidence = TransitionEvidence(self.num_items, dtype="float32", name="evidence")
+
+    def adapt(self, sequences: Sequences, transitions: ItemTransitionsSettings | None = None) -> None:
+        """Counts the evidence. With item features, notes the items that training never sees.
+
+        As negatives, these items would be pushed down.
+        """
+        if self.evidence is not None:
+            fit_evidence(self.evidence, sequences, (transitions or ItemTransitionsSettings()).resolve())
         if self.settings.use_item_features != NO:
             self._unseen = np.flatnonzero(sequences.counts()[1:] == 0) + 1
 
@@ -92,6 +105,39 @@ class FeatureRecommender(Recommender):
         if len(known):
             rows[known] = vectors[known] / vectors[known].std() * rows[1:].std()
             self.own_items.assign(rows)
+
+    def user_vectors(self, batch: Batch) -> Tensor:
+        """Returns float32 [b, d] of the network; with evidence [b, d + 2 w], what the evidence needs after that."""
+        vectors = self.network_vectors(batch)
+        if self.evidence is None:
+            return vectors
+        return tf.concat([vectors, self.evidence.encode(*last_items_in_order(batch, self.max_history))], axis=1)
+
+    def network_vectors(self, batch: Batch) -> Tensor:
+        """Returns the network's vectors of users, float32 [b, d]. `batch`: as for `score`."""
+        raise TypeError(f"{type(self).__name__} must define `network_vectors`")
+
+    def network_products(self) -> tuple[Tensor, Tensor | None]:
+        """Returns what `score_products` would return without evidence."""
+        raise TypeError(f"{type(self).__name__} must define `network_products`")
+
+    def network_scores(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
+        """Returns the scores of the network alone, as `score_vectors` does, from its `network_vectors`."""
+        return scores_of(vectors, *self.network_products(), candidates, self.num_items)
+
+    def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
+        if self.evidence is None:
+            return self.network_scores(vectors, candidates)
+        width = self.settings.hidden_dim
+        scores = self.network_scores(vectors[:, :width], candidates)
+        evidence = self.evidence.score(vectors[:, width:])
+        return scores + (evidence[:, 1:] if candidates is None else tf.gather(evidence, candidates, batch_dims=1))
+
+    def score_products(self) -> tuple[Tensor, Tensor | None] | None:
+        return self.network_products() if self.evidence is None else None
+
+    def item_vectors(self) -> Tensor:
+        return self.network_products()[0][1 : self.num_items + 1]
 
     def without_unseen(self, rows: int) -> np.ndarray:
         """Returns what to add to training scores, float32 [rows]: NEVER for items that training never sees, else 0."""
@@ -173,6 +219,8 @@ def folded(model: Recommender) -> Recommender:
     settings = dataclasses.replace(model.settings, use_item_features=NO, use_user_features=False)
     options = {name: getattr(model, name) for name in ("num_extra_rows",) if hasattr(model, name)}
     plain = type(model)(model.num_items, settings, name=model.name, dtype=model.dtype_policy, **options)
+    if model.evidence is not None and model.evidence.built:
+        plain.evidence.build((model.evidence.num_pairs,))
     values = {weight.path: weight for weight in model.weights}
     for weight in plain.weights:
         weight.assign(model.item_table() if weight is plain.own_items else values[weight.path])

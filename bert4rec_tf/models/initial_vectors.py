@@ -6,9 +6,10 @@ This takes seconds. From random vectors, training takes many epochs to get there
 
 import numpy as np
 import tensorflow as tf
+from scipy import sparse
 
-from bert4rec_tf.data.cooccurrence import pair_counts, strengths_of
 from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.data.transitions import count_transitions, weigh_distances
 
 WINDOW, DECAY = 10, 0.7
 """Items up to WINDOW places apart count as near; each further place counts DECAY times as much."""
@@ -41,10 +42,10 @@ def cooccurrence_vectors(sequences: Sequences, width: int) -> np.ndarray:
 
 def _mutual_information(sequences: Sequences) -> tf.SparseTensor:
     """Returns the positive pointwise mutual information of every pair of items, symmetric, float32 [n + 1, n + 1]."""
-    size = sequences.num_items + 1
-    blocks = [strengths_of(*block, WINDOW, DECAY, backward=1.0) for block in pair_counts(sequences, WINDOW)]
-    pairs, strengths = (np.concatenate(parts) for parts in zip(*blocks))
-    first, second = np.divmod(pairs, size)
+    size, weights = sequences.num_items + 1, weigh_distances(WINDOW, 0.0, DECAY)
+    blocks = [block.combine(weights, backward=1.0) for block in count_transitions(sequences, WINDOW)]
+    counts = sparse.vstack(blocks).tocoo()
+    first, second, strengths = counts.row.astype(np.int64), counts.col.astype(np.int64), counts.data
     sums = np.bincount(first, strengths, size)
     smoothed = sums**SMOOTHING
     with np.errstate(divide="ignore"):

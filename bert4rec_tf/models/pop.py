@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from bert4rec_tf.config.model_settings import PopSettings
+from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.recommender import ITEMS, Recommender
@@ -24,7 +25,7 @@ class Pop(Recommender):
         )
         self.mark_rows(self.counts, ITEMS)
 
-    def adapt(self, sequences: Sequences) -> None:
+    def adapt(self, sequences: Sequences, transitions: ItemTransitionsSettings | None = None) -> None:
         self.counts.assign(sequences.counts().astype(np.float32))
 
     def user_vectors(self, batch: Batch) -> Tensor:

@@ -9,12 +9,14 @@ import tensorflow as tf
 
 from bert4rec_tf.config.model_settings import LOSSES, USER_FEATURES, Loss, features_used
 from bert4rec_tf.config.settings import Settings
+from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.features import Features, select_features
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 from bert4rec_tf.foundation.graphs import graph
 from bert4rec_tf.foundation.types import Batch, Shape, Tensor
 from bert4rec_tf.nn import losses
+from bert4rec_tf.nn.evidence import TransitionEvidence
 from bert4rec_tf.nn.layers import check_size
 
 ITEMS, USERS = "items", "users"
@@ -58,6 +60,7 @@ class Recommender(keras.Model):
         needs_users: whether it needs the user of a history: it has weights or features of each user.
         serves_strangers: whether it can score an unknown user, whose number is -1, by the history alone.
         max_history: how many of a history's last items it reads; None for all.
+        evidence: counts of transitions that scores read, and whose weights are made when they are counted; or None.
         scores_are_logits: whether `score` gives logits of a softmax over the items.
     """
 
@@ -69,6 +72,7 @@ class Recommender(keras.Model):
     serves_strangers: ClassVar[bool] = False
     max_history: int | None = None
     scores_are_logits: bool = False
+    evidence: TransitionEvidence | None = None
 
     def __init__(
         self,
@@ -171,8 +175,11 @@ class Recommender(keras.Model):
         vectors = tf.math.l2_normalize(tf.cast(vectors, tf.float32), axis=1)
         return tf.matmul(tf.gather(vectors, tf.convert_to_tensor(items) - 1), vectors, transpose_b=True)
 
-    def adapt(self, sequences: Sequences) -> None:
-        """Counts, before training, what the model needs to know of the training sequences."""
+    def adapt(self, sequences: Sequences, transitions: ItemTransitionsSettings | None = None) -> None:
+        """Counts, before training, what the model needs to know of the training sequences.
+
+        `transitions`: how a model with evidence counts transitions; None for its own settings.
+        """
 
     def initialise(self, sequences: Sequences) -> None:
         """Sets initial weights from the training sequences, before the first step. By default, sets none."""

@@ -48,6 +48,7 @@ class SASRec(FeatureRecommender):
         self.norm = keras.layers.LayerNormalization(epsilon=EPSILON, dtype=self.dtype_policy, name="norm")
         self.norm.build((None, None, hidden_dim))
         self.add_feature_vectors(hidden_dim, *["glorot_uniform"] * 2)
+        self.add_evidence()
 
     @property
     def example_options(self) -> dict[str, int]:
@@ -113,12 +114,12 @@ class SASRec(FeatureRecommender):
         no_item = tf.one_hot(0, self.num_items + 1, on_value=NEVER, off_value=0.0)
         return no_item + self.without_unseen(self.num_items + 1) if len(self._unseen) else no_item
 
-    def user_vectors(self, batch: Batch) -> Tensor:
+    def network_vectors(self, batch: Batch) -> Tensor:
         items, lengths = last_items_in_order(batch, self.max_history)
         states = self.states(items, users=batch.get("users"))
         return tf.gather(states, tf.maximum(lengths - 1, 0), batch_dims=1)
 
-    def score_products(self) -> tuple[Tensor, Tensor | None]:
+    def network_products(self) -> tuple[Tensor, Tensor | None]:
         return self.item_table(), None
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from bert4rec_tf.config.popularity import CHOOSE, CORRECTION
 from bert4rec_tf.config.run import Run
 from bert4rec_tf.data.sequences import Vocabulary
-from bert4rec_tf.evaluation.metrics import COLD, COUNTED
+from bert4rec_tf.evaluation.metrics import COLD, COUNT_BASELINES
 from bert4rec_tf.export import portable, saved_model
 from bert4rec_tf.export.layout import SAVED_MODEL
 from bert4rec_tf.export.options import DEFAULT, ExportOptions
@@ -84,7 +84,7 @@ def model_card(workdir: WorkDirectory, vocabulary: Vocabulary, training_counts: 
     `training_counts`: int64 [n], how often each item occurs in what the model was trained on.
     """
     config, measured = workdir.read_config(), workdir.read_metrics()
-    parts = ("measured", COLD, "validation", "test", *COUNTED, "random", "ceiling", "paper")
+    parts = ("measured", COLD, "validation", "test", *COUNT_BASELINES, "random", "ceiling", "paper")
     return {
         "run": config["run"],
         "digest": config["digest"],

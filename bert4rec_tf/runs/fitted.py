@@ -20,7 +20,7 @@ from bert4rec_tf.data.reading.features import with_features
 from bert4rec_tf.data.sequences import Sequences, Vocabulary, joined, places_in_groups
 from bert4rec_tf.data.sources import given
 from bert4rec_tf.evaluation.candidates import SAMPLERS
-from bert4rec_tf.evaluation.metrics import COUNTED, FULL, POPULAR
+from bert4rec_tf.evaluation.metrics import COUNT_BASELINES, FULL, POPULAR
 from bert4rec_tf.evaluation.ranking import Ranker, RankingTask
 from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.export.layout import CONFIG, MODEL
@@ -136,7 +136,7 @@ class FittedModel:
     def similar(self, item: Any, k: int = 10) -> pd.DataFrame:
         """Returns the most similar items, in the columns of `recommend`.
 
-        Similarity is the cosine of the items' vectors; for item_cooccurrence, the strength of the pair.
+        Similarity is the cosine of the items' vectors; for item_transitions, the strength of the pair.
 
         Raises:
             UserError: if the item is unknown, or the model cannot compare items (POP).
@@ -281,7 +281,7 @@ class FittedModel:
         data = card.get("data", {})
         sizes = ", ".join(f"{data[name]:,} {name}" for name in ("users", "items", "actions") if name in data)
         lines = [f"{card.get('model')} of {data.get('name')}: {sizes}"]
-        shown = {"test": "", **{name: f"{title} " for name, title in COUNTED.items()}}
+        shown = {"test": "", **{name: f"{title} " for name, title in COUNT_BASELINES.items()}}
         for protocol, among in ((POPULAR, "popular items"), (FULL, "all unseen items")):
             cells = [f"{title}{found[key][protocol]['ndcg@10']:.3f}" for key, title in shown.items() if key in found]
             lines += [f"  NDCG@10 among {among}: {', '.join(cells)}"] * bool(cells)

@@ -1,7 +1,7 @@
 """One run: prepare, train, evaluate. Used by the command line, notebooks and sweeps."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import tensorflow as tf
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.popularity import CHOOSE, CORRECTION, parse
 from bert4rec_tf.config.run import ALL, RETRAIN, SELECT, TRAININGS, Run
+from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.examples import batches, in_memory, preparation
 from bert4rec_tf.data.examples.tfrecords import Shards
 from bert4rec_tf.data.features import select_features
@@ -19,7 +20,19 @@ from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation import candidates, popularity
 from bert4rec_tf.evaluation.baselines import measure_baselines
-from bert4rec_tf.evaluation.metrics import COLD, COLD_BELOW, FULL, METRICS, POPULAR, cold_metrics, metrics
+from bert4rec_tf.evaluation.evidence_search import MixSearch, search_settings
+from bert4rec_tf.evaluation.metrics import (
+    COLD,
+    COLD_BELOW,
+    FULL,
+    MIN_USERS,
+    NDCG,
+    POPULAR,
+    cold_metrics,
+    difference,
+    metrics,
+    per_user,
+)
 from bert4rec_tf.evaluation.ranking import Metrics, Ranked, Ranker, RankingTask
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError
@@ -34,6 +47,9 @@ from bert4rec_tf.training.steps import strategy_for
 
 MASKED = "masked"
 """The kind of examples that are prepared on disk. All others are made in memory (`data.examples.in_memory`)."""
+
+VALIDATION_USERS = 10_000
+"""If targets are ranked among all items during training, so many users are measured at most, always the same ones."""
 
 TITLES = {SELECT: "selecting steps on validation", RETRAIN: "training", ALL: "training on all actions"}
 
@@ -56,10 +72,13 @@ class Result:
 
 
 def phases(run: Run) -> list[str]:
-    """Returns a run's trainings in order, as its protocol says. A model that only counts has no `select`."""
+    """Returns a run's trainings in order, as its protocol says.
+
+    A model that only counts has nothing to select before a `retrain`.
+    """
     trainings = TRAININGS[run.training.protocol]
-    if MODELS[run.model].examples is None:
-        return [RETRAIN, ALL] if ALL in trainings else [RETRAIN]
+    if MODELS[run.model].examples is None and RETRAIN in trainings:
+        return [RETRAIN]
     return list(trainings)
 
 
@@ -71,6 +90,8 @@ def measured_phase(run: Run) -> str:
 def load_trained(run: Run, num_items: int, num_users: int, workdir: WorkDirectory, phase: str) -> Recommender:
     """Returns the model of the finished training `phase`. Raises UserError if it has not finished."""
     model = new_model(run, num_items, num_users, features=workdir.read_features())
+    if model.evidence is not None:
+        model.evidence.build((workdir.read_transitions()["pairs"][phase],))
     trainer.load_weights(model, workdir.phase(phase))
     return model
 
@@ -161,6 +182,26 @@ class Experiment:
                 for phase in phases(self.run):
                     self._shards(phase)
             _ = self.negatives
+            _ = self.transitions
+
+    @cached_property
+    def transitions(self) -> ItemTransitionsSettings:
+        """How transitions are counted: by the run's own settings, and else as is best on the validation items."""
+        with self.workdir.lock():
+            record = self.workdir.read_transitions()
+            if record is None:
+                own = self.run.architecture
+                settings = own if isinstance(own, ItemTransitionsSettings) else ItemTransitionsSettings()
+                found, ndcg = search_settings(self.split, settings)
+                record = {"settings": found.record(), NDCG: ndcg, "pairs": {}}
+                self.workdir.keep_transitions(record)
+            if not self.silent:
+                print(
+                    f"Counting transitions (item_transitions): NDCG@10 {record[NDCG]:.4f} among all unseen items, "
+                    "on the validation items",
+                    flush=True,
+                )
+            return ItemTransitionsSettings(**record["settings"])
 
     def train(self) -> Recommender:
         """Runs or resumes the trainings and returns the model to measure (`measured_phase`).
@@ -169,9 +210,11 @@ class Experiment:
             UserError: if the loss or the gradient norm is NaN or infinite, or a file of the training is damaged.
         """
         with self.workdir.lock():
-            last_step, strategy = None, strategy_for(self.run.training.replicas)
+            last_step, mix, strategy = None, self._given_mix(), strategy_for(self.run.training.replicas)
             for phase in phases(self.run):
-                model, last_step = self._run_phase(phase, last_step, strategy)
+                model, last_step = self._run_phase(phase, last_step, mix, strategy)
+                if self.run.uses_evidence:
+                    mix = model.evidence.mix.numpy().tolist()
                 if phase == measured_phase(self.run):
                     measured = model
             return measured
@@ -181,10 +224,20 @@ class Experiment:
         return new_model(self.run, *sizes, strategy, self.sequences.features)
 
     def _run_phase(
-        self, phase: str, last_step: int | None, strategy: tf.distribute.Strategy | None
+        self,
+        phase: str,
+        last_step: int | None,
+        mix: Sequence[float] | None,
+        strategy: tf.distribute.Strategy | None,
     ) -> tuple[Recommender, int | None]:
         model = self._new_model(strategy)
-        model.adapt(self.training_part(phase))
+        model.adapt(self.training_part(phase), self.transitions)
+        if model.evidence is not None:
+            record = self.workdir.read_transitions()
+            pairs = {**record["pairs"], phase: model.evidence.num_pairs}
+            self.workdir.keep_transitions({**record, "pairs": pairs})
+        if self.run.uses_evidence and mix is not None:
+            model.evidence.mix.assign(mix)
         if model.examples is None:
             trainer.keep_counted(model, self.workdir.phase(phase))
             return model, None
@@ -216,6 +269,14 @@ class Experiment:
             kept = {f"{protocol}_candidates": found for protocol, found in ranked.num_candidates.items()}
             npz.write(self.workdir.ranks, {"users": self.split.users, **ranked.ranks, **kept})
             fewer = ranked.num_candidates[POPULAR] < self.run.evaluation.num_negatives
+            baselines, counted_ranks = measure_baselines(
+                self.run,
+                self.split,
+                self._test_task,
+                ranked.num_candidates,
+                self.training_part(measured_phase(self.run)),
+                self.transitions,
+            )
             content = {
                 "run": self.run.to_dict(),
                 "digest": self.run.digest,
@@ -230,17 +291,20 @@ class Experiment:
                 **({COLD: self._cold(ranked.ranks[FULL])} if self.sequences.features else {}),
                 **({} if self.initial is None else {"initial": self.initial}),
                 **correction,
-                **measure_baselines(
-                    self.run,
-                    self.split,
-                    self._test_task,
-                    ranked.num_candidates,
-                    self.training_part(measured_phase(self.run)),
-                ),
+                **baselines,
+                "transitions": self.workdir.read_transitions(),
+                "beyond_counting": self._compare_with_counting(ranked.ranks[FULL], counted_ranks[FULL]),
+                **self._measure_validation(model),
                 **self._phase_results(),
             }
             files.write_json(self.workdir.metrics, content)
             return content
+
+    def _compare_with_counting(self, ranks: np.ndarray, counted_ranks: np.ndarray) -> dict[str, float] | None:
+        """Returns by how much NDCG@10 among all items exceeds that of counting; None for too few users."""
+        if len(ranks) < MIN_USERS:
+            return None
+        return asdict(difference(per_user(NDCG, counted_ranks), per_user(NDCG, ranks)))
 
     def _rank(
         self, model: Recommender, correction: tuple[np.ndarray, float] | None = None, title: str | None = None
@@ -278,7 +342,7 @@ class Experiment:
         counts_only, has_select = model.examples is None, phases(self.run)[0] == SELECT
         if counts_only or has_select:
             model = self._new_model()
-            model.adapt(self.split.training(with_validation=False))
+            model.adapt(self.split.training(with_validation=False), self.transitions)
             if has_select:
                 trainer.load_weights(model, self.workdir.phase(SELECT))
         is_trained_on = not (counts_only or has_select)
@@ -338,6 +402,23 @@ class Experiment:
             team=self.team,
         )
 
+    def _given_mix(self) -> tuple[float, float] | None:
+        """Returns the given factors of the evidence and of popularity; None if they are chosen in `select`.
+
+        Raises UserError if they are not given and there is no `select`.
+        """
+        if not self.run.uses_evidence:
+            return None
+        mix = self.run.architecture.evidence_gain, self.run.architecture.evidence_popularity
+        if None not in mix:
+            return mix
+        if SELECT not in phases(self.run):
+            raise UserError(
+                "`evidence_gain` and `evidence_popularity` must be given with protocol=fixed, which has no validation "
+                f"items to choose them. Received: evidence_gain={mix[0]}, evidence_popularity={mix[1]}"
+            )
+        return None
+
     def _initialise(self, model: Recommender, phase: str) -> None:
         if self.run.initial_weights is None:
             model.initialise(self.training_part(phase))
@@ -346,20 +427,44 @@ class Experiment:
         start.give(model, self.sequences.vocabulary.items.tolist(), self.sequences.users.tolist())
 
     def _validation(self, model: Recommender) -> Callable[[], dict[str, float]]:
-        task, team, ranker = self.task("validation"), self.team, Ranker(model.score, model.max_history)
-        share = team.index, team.count
-        return lambda: metrics(team.sum(ranker.ranks(task, share=share)[POPULAR]))
+        """Returns what measures the model on the validation items, and first chooses how evidence joins its scores."""
+        protocol, team, share = self.run.training.selection_metric, self.team, (self.team.index, self.team.count)
+        among_all = RankingTask.of(self.split, "validation", {}, all_items=True).sample(VALIDATION_USERS)
+        task = among_all if protocol == FULL else self.task("validation")
+        ranker = Ranker(model.score, model.max_history)
+        is_chosen = self.run.uses_evidence and self._given_mix() is None
+        search = MixSearch(model, among_all, self.transitions) if is_chosen else None
+
+        def measure() -> dict[str, float]:
+            ranks = None if search is None else search.choose()
+            if ranks is None or protocol != FULL:
+                ranks = team.sum(ranker.ranks(task, share=share)[protocol])
+            return metrics(ranks)
+
+        return measure
 
     def _phase_results(self) -> dict[str, Any]:
-        """Returns the steps and seconds of each training, and the best validation metrics."""
+        """Returns the steps and seconds of each training."""
         content: dict[str, Any] = {}
         for phase in phases(self.run):
             state = trainer.read_state(self.workdir.phase(phase))
             content[phase] = {"steps": state.step, "seconds": state.seconds, "best_step": state.best_step}
-            best = state.best()
-            if best is not None:
-                content["validation"] = {POPULAR: {name: best[name] for name in METRICS}}
         return content
+
+    def _measure_validation(self, measured: Recommender) -> dict[str, Any]:
+        """Returns the metrics of `select`'s model on the validation items, by every protocol; empty without `select`.
+
+        `measured`: the model of `measured_phase`.
+        """
+        if SELECT not in phases(self.run):
+            return {}
+        model = measured
+        if measured_phase(self.run) != SELECT:
+            sizes = self.sequences.num_items, self.sequences.num_users
+            model = load_trained(self.run, *sizes, self.workdir, SELECT)
+        task = self.task("validation", all_items=True)
+        ranked = popularity.ranker(model).ranked(task)
+        return {"validation": ranked.metrics(task.histories.counts()[1:], self.sequences.num_users)}
 
 
 def open_experiment(

@@ -11,11 +11,22 @@ from bert4rec_tf.config.data_names import family
 from bert4rec_tf.config.paper import paper
 from bert4rec_tf.config.popularity import CORRECTION
 from bert4rec_tf.config.run import ALL, RETRAIN, SELECT
-from bert4rec_tf.evaluation.metrics import COLD, COUNTED, FULL, LIST_METRICS, METRICS, NDCG, POPULAR, PROTOCOLS, UNIFORM
+from bert4rec_tf.evaluation.metrics import (
+    COLD,
+    COUNT_BASELINES,
+    FULL,
+    LIST_METRICS,
+    METRICS,
+    NDCG,
+    POPULAR,
+    PROTOCOLS,
+    UNIFORM,
+)
 from bert4rec_tf.export.layout import SAVED_MODEL
 from bert4rec_tf.runs.comparison import Comparison
 
-COLUMNS = ("validation", "test", "corrected", *COUNTED, "random", "ceiling", "paper")
+TRANSITIONS_MODEL = "item_transitions"
+COLUMNS = ("validation", "test", "corrected", *COUNT_BASELINES, "random", "ceiling", "paper")
 
 
 def table(content: dict[str, Any]) -> str:
@@ -27,7 +38,7 @@ def table(content: dict[str, Any]) -> str:
         values = [content[key].get(protocol, {}).get(name) for key in columns]
         return ["-" if value is None else f"{value:.4f}" for value in values]
 
-    titles, number = [COUNTED.get(key, key) for key in columns], content["run"]["evaluation"]["num_negatives"]
+    titles, number = [COUNT_BASELINES.get(key, key) for key in columns], content["run"]["evaluation"]["num_negatives"]
     lines = _blocks(titles, number, cells, (*METRICS, *LIST_METRICS))
     return "\n".join([*lines, "", *_notes(content)])
 
@@ -122,7 +133,7 @@ def start(initial: dict[str, Any]) -> str:
 def verdict(content: dict[str, Any]) -> str:
     """Returns a line or two that compare NDCG@10 on the test items with the baselines. `content`: as for `table`."""
     among = {POPULAR: f"{content['run']['evaluation']['num_negatives']} popular items", FULL: "all unseen items"}
-    others = {key: title for key, title in COUNTED.items() if key in content and key != content["run"]["model"]}
+    others = {key: title for key, title in COUNT_BASELINES.items() if key in content and key != content["run"]["model"]}
     sentences, better = [], []
     for protocol, where in among.items():
         own = content["test"][protocol][NDCG]
@@ -136,8 +147,21 @@ def verdict(content: dict[str, Any]) -> str:
         better += [f"{' and '.join(counted)} among {where}"] * bool(counted)
     lines = [f"NDCG@10 {'; '.join(sentences)}."] * bool(sentences)
     if better:
-        lines.append(f"Counting is as good or better: {', '.join(better)}. More steps or data may help.")
+        lines.append(f"Counting is as good or better: {', '.join(better)}.")
+    if content.get("beyond_counting") and content["run"]["model"] != TRANSITIONS_MODEL:
+        lines.append(_beyond_counting(content["beyond_counting"]))
     return "\n".join(lines)
+
+
+def _beyond_counting(found: dict[str, float]) -> str:
+    """Returns what the network adds to counting. `found`: a `metrics.Difference` of NDCG@10 among all items."""
+    interval = f"{found['mean']:+.4f} (95 % interval {found['low']:+.4f} to {found['high']:+.4f})"
+    if found["low"] > 0:
+        return f"Beyond counting transitions, the network adds {interval} of NDCG@10 among all unseen items."
+    return (
+        f"The network adds nothing certain to counting transitions: {interval} of NDCG@10 among all unseen items. "
+        f"--model={TRANSITIONS_MODEL} takes seconds."
+    )
 
 
 def next_command(model: Path, history: Sequence[str], user: str | None = None) -> str:

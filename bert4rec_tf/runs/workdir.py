@@ -10,6 +10,7 @@ import numpy as np
 
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.run import Run, digest_of
+from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.features import FIELDS, Features
 from bert4rec_tf.data.sequences import Sequences, Vocabulary, fingerprint_of
 from bert4rec_tf.export.layout import CONFIG, SAVED_MODEL
@@ -50,6 +51,7 @@ class WorkDirectory:
         self.ranks = path / "ranks-test.npz"
         self.vocabulary, self.users = path / "vocabulary.txt", path / "users.txt"
         self.counts, self.training_counts = path / "counts.txt", path / "training_counts.txt"
+        self.transitions = path / "transitions.json"
         self.export = path / SAVED_MODEL
         self._lock = files.FolderLock(path, busy=BUSY)
 
@@ -270,6 +272,23 @@ class WorkDirectory:
         if len(counts) != len(in_all) or (counts < 0).any() or (counts > in_all).any():
             raise self._bad_training_counts(f"does not fit {self.counts.name}")
         return counts
+
+    def keep_transitions(self, record: dict[str, Any]) -> None:
+        """Writes how transitions are counted, and how many pairs of items each training has counted."""
+        if not self.follows:
+            files.write_json(self.transitions, record)
+
+    def read_transitions(self) -> dict[str, Any] | None:
+        """Returns what `keep_transitions` wrote; None before that. Raises UserError if it is damaged."""
+        try:
+            record = json.loads(self.transitions.read_text(encoding="utf-8"))
+            return {**record, "settings": ItemTransitionsSettings(**record["settings"]).record()}
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{self.transitions}: cannot be read ({error}); delete {self.path} to train again"
+            ) from error
 
     def keep_users(self, users: np.ndarray) -> None:
         """Writes the raw user ids, unless they are there."""

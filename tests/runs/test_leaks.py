@@ -34,7 +34,7 @@ from bert4rec_tf.config.model_settings import MODEL_SETTINGS
 from bert4rec_tf.config.popularity import CORRECTION
 from bert4rec_tf.config.run import ALL, FIXED, SELECT, SELECT_AND_RETRAIN
 from bert4rec_tf.data.sources import given
-from bert4rec_tf.evaluation.metrics import COUNTED, FULL, METRICS, POPULAR, PROTOCOLS, UNIFORM
+from bert4rec_tf.evaluation.metrics import COUNT_BASELINES, FULL, METRICS, POPULAR, PROTOCOLS, UNIFORM
 from bert4rec_tf.evaluation.popularity import ALPHAS
 from bert4rec_tf.evaluation.ranking import RankingTask
 from bert4rec_tf.models import MODELS
@@ -306,7 +306,7 @@ def choose(folder, case, sequences, protocol):
 
 def drop_test_results(content):
     """Returns metrics without what was measured on the test items, in all parts, and without the data and the time."""
-    left_out = {"test", *COUNTED, "data_fingerprint", "seconds"}
+    left_out = {"test", *COUNT_BASELINES, "data_fingerprint", "seconds"}
     if not isinstance(content, dict):
         return content
     return {name: drop_test_results(value) for name, value in content.items() if name not in left_out}
@@ -465,7 +465,7 @@ def test_the_measured_model_knows_no_test_item(finished_run):
 
 
 def test_baselines_know_what_the_measured_model_knows(finished_run):
-    for name in COUNTED:
+    for name in COUNT_BASELINES:
         assert_measured(finished_run.metrics[name], score(count(name, finished_run.part), "test"))
 
 

@@ -30,7 +30,6 @@ ENTRIES = [
             "max_length": 50,
             **own.PREFIXES,
             **own.LIKE_BEAUTY,
-            "hidden_dim": 128,
             "initial_vectors": "cooccurrence",
             "initial_layers": "identity",
             "attention_dropout": 0.2,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bert4rec_tf.config.data_names import OWN
+from bert4rec_tf.config.model_settings import TRANSITIONS
 from bert4rec_tf.config.presets.entry import NO_ESTIMATE, Preset
 from bert4rec_tf.config.presets.optimizers import OPTIMIZERS
 
@@ -17,13 +18,13 @@ LONG_HISTORIES = 50
 FEW_ACTIONS, MANY_ACTIONS = 50_000, 300_000
 FEW_USERS = 3_000
 FEWEST_STEPS, FEWEST_SASREC_STEPS, MOST_STEPS = 1_000, 2_500, 20_000
-EPOCHS, EPOCHS_LONG, EPOCHS_LIKE_BEAUTY = 15, 85, 5.5
-"""Passes at most: usually; SASRec's over long histories; BERT4Rec's over many prefixes. Training ends before when the
-validation items show no gain."""
+EPOCHS, EPOCHS_LONG, EPOCHS_LIKE_BEAUTY, EPOCHS_MANY = 15, 85, 8, 5.5
+"""Passes at most: usually; SASRec's over long histories; BERT4Rec's over prefixes that are learnt as Beauty's; the same
+from MANY_ACTIONS on. Training ends before when the validation items show no gain."""
 
 PREFIXES = {"prefix_copies": 1, "mask_copies": 0, "max_predictions": 1}
-LIKE_BEAUTY = {"dropout": 0.5, "epsilon": 1e-4, "learning_rate": 2e-3, "batch_size": 512}
-"""What Beauty's preset `best` and the rule for many short histories share."""
+LIKE_BEAUTY = {"hidden_dim": 128, "dropout": 0.5, "epsilon": 1e-4, "learning_rate": 2e-3, "batch_size": 512}
+"""What Beauty's preset `best` and the rule for short histories share, unless they are few."""
 
 SOFTMAX_SASREC = {**OPTIMIZERS["sasrec"], "loss": "cross_entropy", "schedule": "linear"}
 
@@ -43,6 +44,8 @@ def _sizes(num_users: int, num_actions: int, steps: float, dropout: float) -> di
         "hidden_dim": 128 if num_actions >= MANY_ACTIONS else 64,
         "dropout": dropout,
         "initial_vectors": "cooccurrence",
+        "evidence": TRANSITIONS,
+        "selection_metric": "full",
         "learning_rate": 1e-3,
         "steps": steps,
         "warmup_steps": min(200, steps // 10),
@@ -72,22 +75,20 @@ def bert4rec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     """Returns the settings of BERT4Rec.
 
     - Long histories are masked as in the paper; short ones are cut into prefixes.
-    - The batch is smaller for fewer actions, so that there are enough steps.
-    - Short histories have much dropout, unless they are few.
-    - Many short histories are learnt as Beauty's are (`best`): also in few passes over large batches, and with a large
-      epsilon in Adam, which lets rare items keep their first vectors.
+    - Short histories are learnt as Beauty's are (`best`): with much dropout, in few passes over large batches, and with
+      a large epsilon in Adam, which lets rare items keep their first vectors.
+    - With fewer than FEW_ACTIONS, the batch is small, so that there are enough steps, and there is little dropout.
     """
     is_long = num_actions / num_users >= LONG_HISTORIES
-    is_like_beauty = num_actions >= MANY_ACTIONS and not is_long
+    is_like_beauty = num_actions >= FEW_ACTIONS and not is_long
     like_beauty: dict[str, Any] = LIKE_BEAUTY if is_like_beauty else {}
-    batch_size = like_beauty.get("batch_size", 32 if num_actions < FEW_ACTIONS or is_long else 128)
-    epochs = EPOCHS_LIKE_BEAUTY if is_like_beauty else EPOCHS
+    batch_size = like_beauty.get("batch_size", 32)
+    epochs = (EPOCHS_MANY if num_actions >= MANY_ACTIONS else EPOCHS_LIKE_BEAUTY) if is_like_beauty else EPOCHS
     prefixes = max(num_actions - 3 * num_users, num_users)  # a user with two actions is trained on both
     examples = num_users * 11 if is_long else prefixes
-    dropout = 0.2 if is_long or num_actions < FEW_ACTIONS else 0.5
     windows = {"mask_proportion": 0.4, "max_predictions": 80, "window_step": 0.5}
     return {
-        **_sizes(num_users, num_actions, epochs * examples / batch_size, dropout),
+        **_sizes(num_users, num_actions, epochs * examples / batch_size, 0.2),
         **(windows if is_long else PREFIXES),
         **like_beauty,
         "attention_dropout": 0.2,

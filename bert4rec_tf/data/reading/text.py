@@ -124,7 +124,7 @@ def _parse(
         misfits.append(row)
         return "skip"
 
-    # With this behind it, an unfinished row has too many columns. Otherwise this is the last row, and has too few columns,
+    # With this behind it, an unfinished row has too many columns. Else this is the last row, and has too few columns,
     # or too many where there are no quotes. Either way Arrow hands it over with the text before it.
     end = '"' + separator * width
     content += (b"" if content.endswith((b"\n", b"\r")) else b"\n") + end.encode()

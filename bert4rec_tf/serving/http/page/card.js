@@ -8,7 +8,7 @@ const PROTOCOLS = [
 const METRICS = { "hr@10": "HR@10", "ndcg@10": "NDCG@10", mrr: "MRR" };
 const RANKERS = {
   test: "this model",
-  item_cooccurrence: "counting what stands together",
+  item_transitions: "counting what stands together",
   pop: "the most popular items",
   random: "chance",
   ceiling: "the best possible",

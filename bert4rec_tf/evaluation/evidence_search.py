@@ -1,0 +1,279 @@
+"""Chooses, on the validation items, how transitions are counted and how they join a network's scores."""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from scipy import sparse
+
+from bert4rec_tf.config.transition_settings import (
+    GRID,
+    LONG_HISTORIES,
+    LONG_START,
+    SHORT_START,
+    ItemTransitionsSettings,
+)
+from bert4rec_tf.data import transitions
+from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
+from bert4rec_tf.evaluation.metrics import NDCG, metrics
+from bert4rec_tf.evaluation.ranking import RankingTask, batches_by_length
+from bert4rec_tf.foundation.graphs import graph as tf_function
+from bert4rec_tf.models.features import FeatureRecommender
+
+SEARCH_USERS, SEARCH_SCORES = 10_000, 1 << 23
+"""The search measures at most so many users, with about so many scores above 0: the same users for the same data."""
+
+SEARCH_ACTIONS = 1 << 21
+"""About how many actions the search counts at most. Of more, it counts those of every k-th user."""
+
+AXES = ("smoothing", "ages", "popularity", "distances", "backward", "window", "popularity", "smoothing")
+"""The order in which the axes of GRID are searched, one at a time."""
+
+ORDERED = ("smoothing", "popularity", "backward", "window")
+"""The axes whose values are in an order: they are climbed from the best value so far. Of the others, all are tried."""
+
+ROUNDS = 2
+DENSE_EVIDENCE, DENSE_WEIGHTS = 0.1, 0.02
+"""From these shares of numbers other than 0 on, a product is faster with a dense matrix in place of a sparse one."""
+
+BLOCK_USERS = 1_000
+
+HIDDEN = -1e30
+"""Added to the scores of items that must not count."""
+
+
+def search_settings(split: LeaveOneOut, given: ItemTransitionsSettings) -> tuple[ItemTransitionsSettings, float]:
+    """Returns the settings with the best NDCG@10 among all items on the validation items, and that NDCG@10.
+
+    Transitions are counted in the histories before the validation items. Settings that `given` names stay. The others
+    are searched along AXES, one after the other, until a round brings nothing. Of equal settings the first stays.
+    """
+    search = _Search(split, given)
+    is_long = split.sequences.num_actions >= LONG_HISTORIES * split.sequences.num_users
+    best = search.search(LONG_START if is_long else SHORT_START)
+    return given.fill(best.values), best.ndcg
+
+
+class _Measured(NamedTuple):
+    """The values of settings, and NDCG@10 with them."""
+
+    values: dict[str, Any]
+    ndcg: float
+
+
+class _Search:
+    """Measures settings. What several settings share is computed once."""
+
+    def __init__(self, split: LeaveOneOut, given: ItemTransitionsSettings) -> None:
+        self._given, self._histories = given, split.histories("validation")
+        self._num_items = self._histories.num_items
+        self._log_shares = transitions.log_shares(self._histories.counts())
+        counted = _every_kth_user(self._histories)
+        self._share = counted.num_actions / max(self._histories.num_actions, 1)
+        window = given.window or max(change["window"] for change in GRID["window"])
+        (self._counts,) = transitions.count_transitions(counted, window, block_actions=counted.num_actions + 1)
+        neighbors = 10 * self._counts.pairs.nnz // self._num_items + 1  # of all items of a history
+        rows = _sample(len(split.users), min(SEARCH_USERS, SEARCH_SCORES // min(neighbors, self._num_items) + 1))
+        self._users, self._targets = split.users[rows], split.targets("validation")[rows]
+        self._seen = _mark_seen(self._histories, self._users, self._targets)
+        self._measured: dict[ItemTransitionsSettings, float] = {}
+        self._combined: tuple[Any, sparse.csr_matrix] | None = None
+        self._sums: tuple[Any, list[np.ndarray | sparse.csr_matrix]] | None = None
+
+    def measure(self, values: dict[str, Any]) -> _Measured:
+        settings = self._given.fill(values)
+        if settings not in self._measured:
+            added = np.float32(settings.popularity_weight) * self._log_shares
+            sums, targets = self._sum_evidence(replace(settings, popularity_weight=0.0)), self._targets
+            starts = range(0, len(targets), BLOCK_USERS)
+            ranks = [
+                (rank_sparse if sparse.issparse(part) else rank_dense)(part, added, targets[at : at + BLOCK_USERS])
+                for at, part in zip(starts, sums)
+            ]
+            self._measured[settings] = metrics(np.concatenate(ranks))[NDCG]
+        return _Measured(values, self._measured[settings])
+
+    def search(self, start: dict[str, Any]) -> _Measured:
+        """Returns the best that is reached from a start."""
+        best = self.measure(start)
+        for _ in range(ROUNDS):
+            before = best
+            for axis in AXES:
+                best = self.climb(axis, best) if axis in ORDERED else self.try_all(axis, best)
+            if best.ndcg == before.ndcg:
+                break
+        return best
+
+    def try_all(self, axis: str, best: _Measured) -> _Measured:
+        """Returns the best of `best` and of what the values of an axis make of it."""
+        for change in GRID[axis]:
+            trial = self.measure({**best.values, **change})
+            best = trial if trial.ndcg > best.ndcg else best
+        return best
+
+    def climb(self, axis: str, best: _Measured) -> _Measured:
+        """Returns the best value on the way up, or else down, an ordered axis from the value of `best`."""
+        changes = GRID[axis]
+        begin = changes.index({name: best.values[name] for name in changes[0]})
+        for way in (changes[begin + 1 :], changes[:begin][::-1]):
+            climbed = False
+            for change in way:
+                trial = self.measure({**best.values, **change})
+                if trial.ndcg < best.ndcg:
+                    break
+                climbed, best = True, trial if trial.ndcg > best.ndcg else best
+            if climbed:
+                break
+        return best
+
+    def _sum_evidence(self, settings: ItemTransitionsSettings) -> list[np.ndarray | sparse.csr_matrix]:
+        """Returns the evidence of the users' histories for unseen items, blocks of users [b, n + 1]."""
+        if self._sums is None or self._sums[0] != settings:
+            counts = self._combine(settings)
+            evidence = transitions.weigh_evidence(counts, settings.smoothing * self._share, self._num_items)
+            weights = weigh_histories(self._histories, self._users, settings)
+            is_dense = evidence.nnz > DENSE_EVIDENCE * self._num_items**2
+            table = evidence.toarray() if is_dense else evidence
+            if is_dense and weights.nnz > DENSE_WEIGHTS * weights.shape[0] * self._num_items:
+                weights = weights.toarray()
+
+            def sum_block(rows: slice) -> np.ndarray | sparse.csr_matrix:
+                if is_dense:
+                    return weights[rows] @ table + self._seen[rows].toarray()
+                return (weights[rows] @ table + self._seen[rows]).tocsr()
+
+            blocks = range(0, len(self._users), BLOCK_USERS)
+            self._sums = settings, [sum_block(slice(begin, begin + BLOCK_USERS)) for begin in blocks]
+        return self._sums[1]
+
+    def _combine(self, settings: ItemTransitionsSettings) -> sparse.csr_matrix:
+        weights = transitions.weigh_distances(settings.window, settings.distance_power, settings.distance_decay)
+        key = (weights.tobytes(), settings.backward)
+        if self._combined is None or self._combined[0] != key:
+            self._combined = key, self._counts.combine(weights, settings.backward)
+        return self._combined[1]
+
+
+def rank_sparse(sums: sparse.csr_matrix, added: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Returns how many items but the target reach its score, int64 [b], where a score is a sum plus what is added.
+
+    `sums`: float32 [b, n + 1], where no entry is 0. `added`: float32 [n + 1], to each item. `targets`: int32 [b].
+    """
+    rows = np.repeat(np.arange(len(targets)), np.diff(sums.indptr))
+    scores = np.asarray(sums[np.arange(len(targets)), targets]).ravel() + added[targets]
+    ordered = np.sort(added[1:])
+    reaching = len(ordered) - np.searchsorted(ordered, scores)  # by what is added alone
+    by_sum = sums.data + added[sums.indices] >= scores[rows]
+    by_nothing = added[sums.indices] >= scores[rows]
+    changes = np.bincount(rows, by_sum.astype(np.int64) - by_nothing, len(targets))
+    return reaching + changes.astype(np.int64) - 1
+
+
+def rank_dense(sums: np.ndarray, added: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Returns what `rank_sparse` does. `sums`: float32 [b, n + 1]."""
+    scores = sums + added
+    scores[:, 0] = HIDDEN
+    return np.count_nonzero(scores >= scores[np.arange(len(targets)), targets, None], axis=1) - 1
+
+
+def _sample(number: int, most: int) -> np.ndarray:
+    """Returns `most` of the numbers 0 to `number` - 1, ascending, the same ones each time; all if there are no more."""
+    if number <= most:
+        return np.arange(number)
+    return np.sort(np.random.default_rng(0).choice(number, most, replace=False))
+
+
+def _every_kth_user(histories: Sequences) -> Sequences:
+    step = -(-histories.num_actions // SEARCH_ACTIONS)
+    return histories if step <= 1 else histories.only(np.arange(0, histories.num_users, step))
+
+
+def weigh_histories(histories: Sequences, users: np.ndarray, settings: ItemTransitionsSettings) -> sparse.csr_matrix:
+    """Returns the weights of the items of users' histories, float32 [users, n + 1] (`transitions.weigh_ages`)."""
+    items, lengths = histories.last(users, settings.max_history)
+    kernel = (settings.history_power, settings.history_decay, settings.recent_items, settings.recent_share)
+    by_length = {length: transitions.weigh_ages(length, *kernel)[::-1] for length in np.unique(lengths).tolist()}
+    weights = np.concatenate([by_length[length] for length in lengths.tolist()])
+    rows = np.repeat(np.arange(len(users)), lengths)
+    shape = (len(users), histories.num_items + 1)
+    return sparse.csr_matrix((weights.astype(np.float32), (rows, items[items > 0])), shape)
+
+
+def _mark_seen(histories: Sequences, users: np.ndarray, targets: np.ndarray) -> sparse.csr_matrix:
+    """Returns HIDDEN for the items of each user's history, but never for the target, float32 [users, n + 1]."""
+    part = histories.only(users)
+    rows = np.repeat(np.arange(len(users)), part.lengths)
+    pairs = np.unique(rows * (histories.num_items + 1) + part.items)
+    rows, items = np.divmod(pairs, histories.num_items + 1)
+    rows, items = rows[items != targets[rows]], items[items != targets[rows]]
+    return sparse.csr_matrix(
+        (np.full(len(rows), HIDDEN, np.float32), (rows, items)), (len(users), histories.num_items + 1)
+    )
+
+
+GAINS = tuple(2.0 ** (power / 2) for power in range(-6, 13))
+"""The factors of the evidence that are tried, .125 to 64."""
+
+SHARES = tuple(step / 10 for step in range(-8, 5))
+"""The weights of popularity that are tried, as multiples of the factor of the evidence."""
+
+
+class MixSearch:
+    """Chooses how evidence joins a network's scores, by NDCG@10 among all items on validation items.
+
+    The choice is kept in `model.evidence.mix`. The first call tries all GAINS; a later one, the neighbours of the last
+    choice.
+
+    Args:
+        model: a model with evidence that has counted the training sequences.
+        task: the validation items.
+        settings: how the evidence was counted.
+    """
+
+    def __init__(self, model: FeatureRecommender, task: RankingTask, settings: ItemTransitionsSettings) -> None:
+        self._model, self._task = model, task
+        evidence, size = model.evidence, model.num_items + 1
+        pairs = [np.asarray(one) for one in (evidence.strengths, evidence.neighbors, evidence.splits)]
+        table = sparse.csr_matrix(tuple(pairs), (size, size))
+        weights = weigh_histories(task.histories, task.users, replace(settings, max_history=model.max_history))
+        self._sums = (weights @ table).tocsr()
+        self._log_shares = np.asarray(evidence.log_shares)
+        self._start = float(min(SHARES, key=lambda share: abs(share - settings.popularity_weight / 2)))
+        singles, rows = tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, None], tf.int32)
+        self._score = tf_function(
+            lambda batch: model.network_scores(model.network_vectors(batch)),
+            input_signature=[{"users": singles, "items": rows, "lengths": singles}],
+        )
+
+    def choose(self) -> np.ndarray:
+        """Chooses the mix, sets it in the model, and returns the ranks with it, int64 [k]."""
+        mixes = self._mixes()
+        ranks = [[] for _ in mixes]
+        places = []
+        for rows, batch in batches_by_length(self._task, self._model.max_history, BLOCK_USERS):
+            places.append(rows)
+            scores = np.pad(self._score(batch).numpy(), [[0, 0], [1, 0]])
+            scores[:, 0] = HIDDEN
+            seen, targets = self._task.seen(rows), self._task.targets[rows]
+            scores[np.arange(len(rows)).repeat(seen.shape[1]), seen.ravel()] = HIDDEN
+            sums = self._sums[rows].toarray()
+            for mix, found in zip(mixes, ranks):
+                found.append(rank_dense(scores + mix[0] * sums, mix[0] * mix[1] * self._log_shares, targets))
+        order = np.argsort(np.concatenate(places))
+        of_mixes = [np.concatenate(found)[order] for found in ranks]
+        best = max(range(len(mixes)), key=lambda place: metrics(of_mixes[place])[NDCG])
+        gain, share = mixes[best]
+        self._model.evidence.mix.assign([gain, gain * share])
+        return of_mixes[best]
+
+    def _mixes(self) -> list[tuple[np.float32, np.float32]]:
+        gain, popularity = np.asarray(self._model.evidence.mix).tolist()
+        if not gain:
+            mixes = [(gain, self._start) for gain in GAINS]
+        else:
+            row = int(np.argmin(np.abs(np.log(np.array(GAINS) / gain))))
+            column = int(np.argmin(np.abs(np.array(SHARES) - popularity / gain)))
+            near = [(row, column), (row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1)]
+            mixes = [(GAINS[i], SHARES[j]) for i, j in near if 0 <= i < len(GAINS) and 0 <= j < len(SHARES)]
+        return [(np.float32(gain), np.float32(share)) for gain, share in mixes]

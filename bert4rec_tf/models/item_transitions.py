@@ -1,0 +1,74 @@
+"""Item transitions: recommends what came after the last items in other histories. Only counts; not in the paper."""
+
+from typing import ClassVar
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bert4rec_tf.config.model_settings import ItemTransitionsSettings
+from bert4rec_tf.data import transitions
+from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.foundation.types import Batch, Tensor
+from bert4rec_tf.models.recommender import Recommender, last_items_in_order
+from bert4rec_tf.nn.evidence import TransitionEvidence
+
+MOST_PAIRS = 1 << 26
+"""The most pairs of items that a model keeps: 512 MB. Of more, each item keeps only its strongest ones."""
+
+
+@keras.saving.register_keras_serializable(package="bert4rec_tf")
+class ItemTransitions(Recommender):
+    """Scores an item by the logarithms of how often it came after the items of the history, in all training histories.
+
+    S(a | h) = sum over h of w_j log(1 + C(h_j, a) n / tau) + lambda log p(a), with n items and popularity p. The count
+    C(b, a) weighs each time that a comes d places after b by the distance d, and each time that it comes d places
+    before b by `backward` times that. w_j weighs the items of the history by their age, and sums to 1. An item without
+    evidence has lambda log p alone (Petrov et al., RecSys 2026).
+
+    A setting that is None is chosen on the validation items (`evaluation.evidence_search`); without a search it has its
+    value of `ItemTransitionsSettings.resolve`.
+    """
+
+    settings_type: ClassVar = ItemTransitionsSettings
+
+    def make_variables(self) -> None:
+        self.max_history = self.settings.max_history
+        self.evidence = TransitionEvidence(self.num_items, name="evidence")
+
+    def adapt(self, sequences: Sequences, transitions: ItemTransitionsSettings | None = None) -> None:
+        chosen = (transitions or self.settings).resolve()
+        fit_evidence(self.evidence, sequences, chosen)
+        self.evidence.mix.assign([1.0, chosen.popularity_weight])
+
+    def user_vectors(self, batch: Batch) -> Tensor:
+        """Returns `TransitionEvidence.encode` of the last `max_history` items."""
+        return self.evidence.encode(*last_items_in_order(batch, self.max_history))
+
+    def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
+        scores = self.evidence.score(vectors)
+        return scores[:, 1:] if candidates is None else tf.gather(scores, candidates, batch_dims=1)
+
+    def similarities(self, items: Tensor) -> Tensor:
+        """Returns the evidence of one item for all others, float32 [b, n]; -inf for items without any."""
+        rows = tf.convert_to_tensor(items, tf.int32)[:, None]
+        sums = self.evidence.sum_pairs(rows, tf.ones_like(rows, tf.float32))[:, 1:]
+        return tf.where(sums > 0, sums, -float("inf"))
+
+
+def fit_evidence(evidence: TransitionEvidence, sequences: Sequences, settings: ItemTransitionsSettings) -> None:
+    """Counts the transitions of training histories and sets the evidence, by settings without a None."""
+    weights = transitions.weigh_distances(settings.window, settings.distance_power, settings.distance_decay)
+    size = sequences.num_items + 1
+    most = min(settings.num_neighbors or size, max(MOST_PAIRS // size, 1))
+    parts = []
+    for block in transitions.count_transitions(sequences, settings.window):
+        counts = block.combine(weights, settings.backward)
+        rows, _, columns, values = transitions.strongest_pairs(
+            transitions.weigh_evidence(counts, settings.smoothing, sequences.num_items), most
+        )
+        parts.append((block.first_item + rows, columns, values))
+    rows, columns, values = (np.concatenate(part) for part in zip(*parts))
+    splits = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=size))])
+    kernel = (settings.history_power, settings.history_decay, settings.recent_items, settings.recent_share)
+    evidence.assign(splits, columns, values, transitions.log_shares(sequences.counts()), kernel)
