@@ -302,7 +302,7 @@ def test_flags_in_sentences_exist(page):
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("docs") / "work"
-    execute(presets.make_run("own-docs", "item_cooccurrence"), sequences=SEQUENCES, workdir=workdir, silent=True)
+    execute(presets.make_run("own-docs", "item_transitions"), sequences=SEQUENCES, workdir=workdir, silent=True)
     kept = Histories(np.array([1, 2, 3]), np.array([0, 2, 3]), ["15", "16"])
     export(WorkDirectory(workdir), options=ExportOptions(histories=kept))
     return workdir / "saved_model"

@@ -56,7 +56,7 @@ def test_a_run_leaves_everything_and_says_where(whole):
 def test_the_last_table_has_this_run_pop_random_and_the_ceiling(whole):
     _, process = whole
     header = next(line for line in process.stdout.splitlines() if line.startswith("metric"))
-    assert header.split() == ["metric", "validation", "test", "POP", "item_cooccurrence", "random", "ceiling"]
+    assert header.split() == ["metric", "validation", "test", "POP", "item_transitions", "random", "ceiling"]
     lines = [line for line in process.stdout.splitlines() if line.startswith(("among", "hr@", "ndcg@", "mrr"))]
     assert [line for line in lines if line.startswith("among")] == [
         "among 100 popular items",

@@ -77,8 +77,8 @@ def test_pop_counts_what_the_phase_may_learn_from(tmp_path, phase):
 
 
 @pytest.mark.parametrize("phase", [SELECT, RETRAIN])
-def test_item_cooccurrence_counts_what_the_phase_may_learn_from(tmp_path, phase):
-    experiment, _ = opened(tmp_path, "item_cooccurrence", phase)
+def test_item_transitions_counts_what_the_phase_may_learn_from(tmp_path, phase):
+    experiment, _ = opened(tmp_path, "item_transitions", phase)
     with small_and_quick():
         model, _ = experiment._run_phase(phase, None, None)
     learnt = set(np.asarray(model.neighbors).flat) - {0}

@@ -55,7 +55,7 @@ def test_every_table_and_figure_from_one_command(tmp_path):
     assert made.returncode == 0, made.stdout + made.stderr
     folder = tmp_path / "made"
     lines = lines_of(folder)
-    assert len(lines) == 16 and {line["run"]["model"] for line in lines} == {*MODELS, "item_cooccurrence"}
+    assert len(lines) == 16 and {line["run"]["model"] for line in lines} == {*MODELS, "item_transitions"}
     for line in lines:
         assert line["status"] == "finished" and line["peak_memory"] > 1e8
         assert set(line["test"]) == set(PROTOCOLS) and line["users"] > 1000

@@ -35,15 +35,15 @@ def test_table_2_beside_the_paper():
 
 
 def test_table_2_has_a_model_that_the_paper_does_not_have():
-    text, html = text_of("table2", findings("table2", {**TABLE2, "item_cooccurrence": 0.18}))
-    assert "item_cooccurrence (not in the paper)" in text and "item_cooccurrence (not in the paper)" in html
+    text, html = text_of("table2", findings("table2", {**TABLE2, "item_transitions": 0.18}))
+    assert "item_transitions (not in the paper)" in text and "item_transitions (not in the paper)" in html
     ours, paper, difference_ = rows_after(text, "HR@10")
     assert ours[8:10] == ["**0.2000**", "<u>0.1800</u>"] and ours[-1] == "+25.00%", (
         "the gain is over the paper's models"
     )
     assert paper[9] == difference_[9] == ""
     elsewhere, _ = text_of("table2", findings("table2", TABLE2, Plan(("steam",))))
-    assert "item_cooccurrence" not in elsewhere and rows_after(elsewhere, "HR@10")[0][-1] == "+25.00%"
+    assert "item_transitions" not in elsewhere and rows_after(elsewhere, "HR@10")[0][-1] == "+25.00%"
 
 
 def test_the_correction_for_popularity_stands_beside_the_plain_ranking():
@@ -321,10 +321,10 @@ def test_the_answer_is_the_first_thing_in_the_report():
     assert rows["Beauty, 100 popular"][2] in ("GRU4Rec+", "SASRec"), "these are equal"
     assert rows["Beauty, 100 popular"][:2] == ["**BERT4Rec**", "0.2000"]
     assert rows["Beauty, 100 popular"][3:] == ["0.1600", "+25.0%", "unknown", "yes, by a bound"]
-    near = {**TABLE2, "item_cooccurrence": 0.201}
+    near = {**TABLE2, "item_transitions": 0.201}
     rows = {row[0]: row[1:] for row in rows_of(text_of("table2", findings("table2", near))[0])}
     assert rows["Beauty, all unseen items"] == [
-        *("**item_cooccurrence**", "0.2010", "BERT4Rec", "0.2000", "+0.5%", "unknown", "open"),
+        *("**item_transitions**", "0.2010", "BERT4Rec", "0.2000", "+0.5%", "unknown", "open"),
     ]
     alone, _ = text_of("table2", findings("table2", {"pop": 0.1}))
     assert "Beauty, 100 popular" not in alone, "one model is not compared"

@@ -241,7 +241,7 @@ def test_quick_runs_are_small_and_reach_every_table():
     jobs = {name: plan.all_jobs([name]) for name in TABLES}
     assert [name for name in TABLES if not jobs[name]] == ["table1"]
     every = plan.all_jobs(TABLES)
-    assert len(every) <= 16 and {job.run.model for job in every} == {*MODELS, "item_cooccurrence"}
+    assert len(every) <= 16 and {job.run.model for job in every} == {*MODELS, "item_transitions"}
     assert all(job.run.training.steps <= 20 and job.run.flat().get("hidden_dim", 0) <= 32 for job in every)
     assert {job.run.architecture.num_layers for job in every if job.run.model == "bert4rec"} == {1}
     assert sum(job.attention for job in every) == 1

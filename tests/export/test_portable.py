@@ -24,7 +24,7 @@ def expected(model):
     return vectors, np.asarray(tf.nn.log_softmax(scores) if model.scores_are_logits else scores)
 
 
-some_models = pytest.mark.parametrize("name", slow_but(["bert4rec", "bpr_mf", "gru4rec", "item_cooccurrence"], MODELS))
+some_models = pytest.mark.parametrize("name", slow_but(["bert4rec", "bpr_mf", "gru4rec", "item_transitions"], MODELS))
 
 
 @some_models

@@ -82,7 +82,7 @@ def test_all_items_and_candidates_are_scored_alike(name):
 LIKE_OTHERS = ("ncf", "gru4rec_plus")
 """Exported as fpmc and gru4rec are."""
 
-COUNTING, WITH_A_NETWORK = ("pop", "item_cooccurrence"), ("ncf",)
+COUNTING, WITH_A_NETWORK = ("pop", "item_transitions"), ("ncf",)
 
 
 @every_model
@@ -110,7 +110,7 @@ def test_items_are_compared_by_the_cosine_of_their_vectors(name):
         return
     found = np.asarray(found)
     assert found.shape == (len(asked), NUM_ITEMS)
-    if name == "item_cooccurrence":
+    if name == "item_transitions":
         strengths = np.full((NUM_ITEMS + 1, NUM_ITEMS + 1), -np.inf)
         for item, (near, values) in enumerate(zip(model.neighbors.numpy(), model.strengths.numpy())):
             strengths[item, near[values > 0]] = values[values > 0]

@@ -17,7 +17,7 @@ from bert4rec_tf.foundation.errors import UserError
 ROWS = [(user, f"i{(3 * user + 2 * place) % 40}", place) for user in range(60) for place in range(8)]
 FRAME = pd.DataFrame(ROWS, columns=["user_id", "movieId", "timestamp"])
 LATER = pd.DataFrame([(user, f"i{(3 * user + 16) % 40}", 9) for user in range(60)], columns=FRAME.columns)
-COUNTING = {"model": "item_cooccurrence", "silent": True}
+COUNTING = {"model": "item_transitions", "silent": True}
 SMALL = {"model": "bpr_mf", "steps": 12, "evaluate_every": 6, "batch_size": 16, "silent": True}
 
 
@@ -145,8 +145,8 @@ def test_a_model_is_saved_and_opened(counted, tmp_path):
 
 def test_it_prints_a_few_lines(counted):
     lines = repr(counted).splitlines()
-    assert lines[0] == "ItemCooccurrence of own-frame: 60 users, 40 items, 480 actions" and len(lines) == 5
-    assert re.fullmatch(r"  NDCG@10 among popular items: \S+, POP \S+, item_cooccurrence \S+", lines[1])
+    assert lines[0] == "ItemTransitions of own-frame: 60 users, 40 items, 480 actions" and len(lines) == 5
+    assert re.fullmatch(r"  NDCG@10 among popular items: \S+, POP \S+, item_transitions \S+", lines[1])
 
 
 def test_data_come_in_many_forms(tmp_path, counted, monkeypatch):

@@ -33,24 +33,24 @@ def content(model="bert4rec", **measured):
 
 def test_the_verdict_compares_with_what_only_counts_and_with_the_ceiling():
     found = summary.verdict(
-        content(test=(0.632, 0.3), pop=(0.0876, 0.02), item_cooccurrence=(0.4327, 0.2), ceiling=(0.7568, 0.5))
+        content(test=(0.632, 0.3), pop=(0.0876, 0.02), item_transitions=(0.4327, 0.2), ceiling=(0.7568, 0.5))
     )
     assert found == (
-        "NDCG@10 among 100 popular items: 7.2 x POP, 1.46 x item_cooccurrence, 84 % of the ceiling; "
-        "among all unseen items: 15.0 x POP, 1.50 x item_cooccurrence, 60 % of the ceiling."
+        "NDCG@10 among 100 popular items: 7.2 x POP, 1.46 x item_transitions, 84 % of the ceiling; "
+        "among all unseen items: 15.0 x POP, 1.50 x item_transitions, 60 % of the ceiling."
     )
 
 
 def test_a_model_that_counting_beats_is_told():
-    found = summary.verdict(content(test=(0.18, 0.02), pop=(0.03, 0.02), item_cooccurrence=(0.17, 0.04)))
-    assert "0.50 x item_cooccurrence" in found
-    told = "Counting is as good or better: POP and item_cooccurrence among all unseen items. More"
+    found = summary.verdict(content(test=(0.18, 0.02), pop=(0.03, 0.02), item_transitions=(0.17, 0.04)))
+    assert "0.50 x item_transitions" in found
+    told = "Counting is as good or better: POP and item_transitions among all unseen items. More"
     assert found.splitlines()[1].startswith(told)
 
 
 def test_a_model_is_not_compared_with_itself_nor_with_nothing():
-    found = summary.verdict(content("pop", test=(0.03, 0.02), pop=(0.03, 0.02), item_cooccurrence=(0.0, 0.01)))
-    assert "POP" not in found and "among all unseen items: 2.0 x item_cooccurrence." in found
+    found = summary.verdict(content("pop", test=(0.03, 0.02), pop=(0.03, 0.02), item_transitions=(0.0, 0.01)))
+    assert "POP" not in found and "among all unseen items: 2.0 x item_transitions." in found
 
 
 def test_cold_targets_are_told_also_where_there_are_none():

@@ -92,7 +92,7 @@ def own(tmp_path_factory):
 def similar(tmp_path_factory):
     """An export that also compares items."""
     folder = tmp_path_factory.mktemp("similar") / "model"
-    export(models.make("item_cooccurrence"), models.SEQUENCES.vocabulary, folder)
+    export(models.make("item_transitions"), models.SEQUENCES.vocabulary, folder)
     return folder
 
 
@@ -160,7 +160,7 @@ def test_an_export_that_was_changed_to_reach_elsewhere_is_refused(own, change, t
         LoadedModel(folder)
 
 
-@pytest.mark.parametrize("name", slow_but(["bert4rec", "item_cooccurrence"], MODELS))
+@pytest.mark.parametrize("name", slow_but(["bert4rec", "item_transitions"], MODELS))
 def test_exports_of_every_model_only_compute(name, tmp_path):
     model = models.make(name)
     users = models.SEQUENCES.users.tolist() if model.needs_users else None

@@ -1,0 +1,235 @@
+"""The search for how transitions are counted and how they join a network's scores, beside plain Python."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse
+from support import models
+from support.evidence_oracle import histories_of, plain_evidence, plain_log_shares, plain_sums
+from support.ranking_oracle import FEW, make_sequences, plain_metrics
+
+from bert4rec_tf.config.transition_settings import START, ItemTransitionsSettings
+from bert4rec_tf.data.sequences import LeaveOneOut
+from bert4rec_tf.evaluation import evidence_search
+from bert4rec_tf.evaluation.evidence_search import GAINS, HIDDEN, SHARES, MixSearch, rank_sparse, search_settings
+from bert4rec_tf.evaluation.metrics import NDCG, metrics
+from bert4rec_tf.evaluation.ranking import RankingTask
+
+TOLERANCE = 1e-6
+"""Scores that differ by less are a tie."""
+
+
+def rank_by_hand(scores, target, seen):
+    """How many items but the target reach its score. `scores`: item -> score. Seen items are no rivals."""
+    rivals = [item for item in scores if item != target and item not in seen]
+    return sum(scores[item] >= scores[target] - TOLERANCE for item in rivals)
+
+
+# The ranks of sparse scores.
+
+
+@FEW
+@given(st.integers(0, 10**6), st.integers(3, 12), st.sampled_from([-0.5, 0.0, 0.25]))
+def test_sparse_scores_are_ranked_as_plain_loops_do(seed, num_items, weight):
+    """Few different values, so many tie; some targets have no evidence."""
+    rng = np.random.default_rng(seed)
+    size, users = num_items + 1, 5
+    sums = rng.integers(0, 4, (users, size)).astype(np.float32)
+    sums[:, 0] = 0
+    targets = rng.integers(1, size, users).astype(np.int32)
+    sums[0, targets[0]] = 0
+    hidden = rng.random((users, size)) < 0.2
+    hidden[:, 0], hidden[np.arange(users), targets] = False, False
+    added = np.float32(weight) * rng.integers(-4, 0, size).astype(np.float32)
+    added[0] = 0
+    found = rank_sparse(sparse.csr_matrix(sums + np.float32(HIDDEN) * hidden), added, targets)
+    scores = (sums + added).tolist()
+    expected = [
+        rank_by_hand(dict(enumerate(row[1:], start=1)), target, set(np.flatnonzero(unseen).tolist()))
+        for row, target, unseen in zip(scores, targets.tolist(), hidden)
+    ]
+    assert found.tolist() == expected
+
+
+# The settings of the counts.
+
+
+def make_walks(seed, num_users=40, num_items=30):
+    """Histories of steps to either side on a circle, with some jumps, so an item before says as much as one after."""
+    rng = np.random.default_rng(seed)
+    histories = []
+    for _ in range(num_users):
+        history = [int(rng.integers(num_items))]
+        for _ in range(rng.integers(3, 8)):
+            step = rng.choice([-1, 1]) if rng.random() < 0.8 else rng.integers(num_items)
+            history.append(int((history[-1] + step) % num_items))
+        histories.append([item + 1 for item in history])
+    return make_sequences([*histories, [1, 2]], num_items)
+
+
+SMALL_GRID = {
+    "smoothing": [{"smoothing": 5.0}, {"smoothing": 500.0}],
+    "ages": [
+        {"history_power": 0.0, "history_decay": decay, "recent_items": items, "recent_share": 1.0}
+        for decay, items in ((0.3, 1_000_000), (0.6, 7))
+    ],
+    "distances": [{"distance_power": power, "distance_decay": 1.0} for power in (1.0, 2.0)],
+    "backward": [{"backward": 0.0}, {"backward": 1.0}],
+    "window": [{"window": 2}, {"window": 20}],
+    "popularity": [{"popularity_weight": weight} for weight in (-0.2, 0.0, 0.2)],
+}
+
+
+@pytest.fixture
+def small_grid(monkeypatch):
+    monkeypatch.setattr(evidence_search, "GRID", SMALL_GRID)
+
+
+def measure(split, settings):
+    """NDCG@10 of the validation items among all that the user has not seen, by plain loops."""
+    histories = split.histories("validation")
+    known, num_items = histories_of(histories), histories.num_items
+    evidence, shares = plain_evidence(known, num_items, settings), plain_log_shares(known, num_items)
+    ranks = []
+    for user, target in zip(split.users.tolist(), split.targets("validation").tolist()):
+        sums = plain_sums(evidence, known[user], settings)
+        scores = {item: sums[item] + settings.popularity_weight * shares[item] for item in shares}
+        ranks.append(rank_by_hand(scores, target, set(known[user])))
+    return plain_metrics(ranks)[NDCG]
+
+
+def test_the_best_settings_of_a_grid_are_found(small_grid):
+    split = LeaveOneOut(make_walks(1))
+    found, ndcg = search_settings(split, ItemTransitionsSettings())
+    changes = [dict(itertools.chain(*map(dict.items, some))) for some in itertools.product(*SMALL_GRID.values())]
+    every = [measure(split, ItemTransitionsSettings(**one)) for one in changes]
+    assert ndcg == pytest.approx(max(every)) == pytest.approx(measure(split, found))
+    assert found.backward == 1.0, "steps to both sides are as likely"
+    assert ndcg > measure(split, ItemTransitionsSettings().resolve())
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_a_search_never_ends_below_its_start_and_is_the_same_each_time(seed):
+    split = LeaveOneOut(make_walks(seed))
+    found, ndcg = search_settings(split, ItemTransitionsSettings())
+    assert None not in {getattr(found, name) for name in START}
+    assert ndcg == pytest.approx(measure(split, found))
+    assert ndcg >= measure(split, ItemTransitionsSettings().resolve())
+    assert search_settings(LeaveOneOut(make_walks(seed)), ItemTransitionsSettings()) == (found, ndcg)
+
+
+def test_given_settings_stay(small_grid):
+    split = LeaveOneOut(make_walks(4))
+    given = ItemTransitionsSettings(window=3, backward=0.7, popularity_weight=-1.0, max_history=2)
+    found, ndcg = search_settings(split, given)
+    assert replace(found, **{name: getattr(given, name) for name in START}) == given
+    assert (found.window, found.backward, found.popularity_weight, found.max_history) == (3, 0.7, -1.0, 2)
+    assert ndcg == pytest.approx(measure(split, found))
+    assert search_settings(split, found) == (found, ndcg)
+
+
+def test_large_data_are_searched_by_the_same_part_each_time(small_grid, monkeypatch):
+    """Of the users some are measured; of the actions those of every k-th user are counted."""
+    split = LeaveOneOut(make_walks(5, num_users=300))
+    monkeypatch.setattr(evidence_search, "SEARCH_USERS", 60)
+    monkeypatch.setattr(evidence_search, "SEARCH_ACTIONS", split.histories("validation").num_actions // 3 + 1)
+    histories = split.histories("validation")
+    counted = evidence_search._every_kth_user(histories)
+    assert histories_of(counted) == histories_of(histories)[::3]
+    results = [search_settings(split, ItemTransitionsSettings()) for _ in range(2)]
+    assert results[0] == results[1] and 0 < results[0][1] < 1
+
+
+@given(st.integers(1, 300), st.integers(1, 300))
+def test_a_sample_of_users_is_the_same_each_time(number, most):
+    rows = evidence_search._sample(number, most)
+    assert rows.tolist() == sorted(set(rows.tolist())) == evidence_search._sample(number, most).tolist()
+    assert len(rows) == min(number, most) and rows[-1] < number
+
+
+def test_a_sample_of_a_task_has_the_targets_and_candidates_of_its_users():
+    split = LeaveOneOut(make_walks(6))
+    negatives = {"popular": np.arange(2 * len(split.users)).reshape(-1, 2)}
+    task = RankingTask.of(split, "validation", negatives, all_items=True)
+    some, again = task.sample(7), task.sample(7)
+    rows = [task.users.tolist().index(user) for user in some.users.tolist()]
+    assert len(rows) == 7 and some.users.tolist() == again.users.tolist() and rows == sorted(rows)
+    assert some.targets.tolist() == task.targets[rows].tolist() and some.all_items
+    assert some.negatives["popular"].tolist() == negatives["popular"][rows].tolist()
+    assert task.sample(len(task.users)) is task
+
+
+# How the evidence joins a network.
+
+
+class PlainMix:
+    """The ranks with a mix, by plain loops over users and items."""
+
+    def __init__(self, model, task, settings):
+        self._task = task
+        known, size = histories_of(task.histories), model.num_items
+        self._histories = [known[user] for user in task.users.tolist()]
+        evidence = plain_evidence(known, size, settings)
+        kernel = replace(settings, max_history=model.max_history)
+        self._sums = [plain_sums(evidence, history, kernel) for history in self._histories]
+        self._shares = plain_log_shares(known, size)
+        width = max(map(len, self._histories))
+        items = np.array([[*row, *[0] * (width - len(row))] for row in self._histories], np.int32)
+        lengths = np.array(list(map(len, self._histories)), np.int32)
+        batch = {"users": task.users.astype(np.int32), "items": items, "lengths": lengths}
+        self._network = model.network_scores(model.network_vectors(batch)).numpy().tolist()
+
+    def ranks(self, gain, share):
+        return [
+            rank_by_hand(
+                {
+                    item: own + gain * sums[item] + gain * share * self._shares[item]
+                    for item, own in enumerate(scores, start=1)
+                },
+                int(target),
+                set(history),
+            )
+            for scores, sums, history, target in zip(self._network, self._sums, self._histories, self._task.targets)
+        ]
+
+    def best(self, mixes):
+        """The first mix with the best NDCG@10, and its ranks."""
+        found = [(self.ranks(*mix), mix) for mix in mixes]
+        return max(found, key=lambda one: metrics(np.array(one[0]))[NDCG])
+
+
+def list_neighbors(gain, share):
+    row, column = GAINS.index(gain), SHARES.index(share)
+    near = [(row, column), (row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1)]
+    return [(GAINS[i], SHARES[j]) for i, j in near if 0 <= i < len(GAINS) and 0 <= j < len(SHARES)]
+
+
+def assert_chooses_as_by_hand(search, model, plain, mixes):
+    ranks, (gain, share) = plain.best(mixes)
+    assert search.choose().tolist() == ranks
+    assert model.evidence.mix.numpy().tolist() == pytest.approx([gain, gain * share])
+    return gain, share
+
+
+@pytest.mark.parametrize("has_network", [True, False], ids=["network", "ties"])
+def test_the_mix_with_the_best_ranks_is_chosen(has_network):
+    """Without a network, items without evidence have the score of their popularity, and many tie."""
+    split = LeaveOneOut(make_sequences(histories_of(make_walks(7, num_items=models.NUM_ITEMS)), models.NUM_ITEMS))
+    task = RankingTask.of(split, "validation", {}, all_items=True)
+    settings = ItemTransitionsSettings(popularity_weight=-0.41).resolve()
+    model = models.make("sasrec", evidence="transitions", dropout=0.0)
+    model.adapt(split.training(with_validation=False), settings)
+    scale = 8.0 if has_network else 0.0
+    model.own_items.assign(scale * model.own_items.numpy())
+    search = MixSearch(model, task, settings)
+    first = [(gain, -0.2) for gain in GAINS]  # half of the popularity weight, in steps of a tenth
+    mix = assert_chooses_as_by_hand(search, model, PlainMix(model, task, settings), first)
+    for _ in range(2):
+        model.own_items.assign(1.5 * model.own_items.numpy())
+        mix = assert_chooses_as_by_hand(search, model, PlainMix(model, task, settings), list_neighbors(*mix))
+    assert math.isfinite(mix[0])

@@ -1,0 +1,262 @@
+"""Item transitions beside their definition in plain Python."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+from support.evidence_oracle import histories_of, plain_evidence, plain_log_shares, plain_scores, plain_weights
+from support.ranking_oracle import FEW, any_histories, make_sequences
+
+from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
+from bert4rec_tf.data import transitions
+from bert4rec_tf.data.sequences import LeaveOneOut
+from bert4rec_tf.data.sources import given as given_data
+from bert4rec_tf.evaluation import popularity
+from bert4rec_tf.evaluation.metrics import FULL, NDCG, metrics
+from bert4rec_tf.evaluation.ranking import RankingTask
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.models.item_transitions import ItemTransitions
+from bert4rec_tf.nn.evidence import TransitionEvidence
+
+EXACT = {"distance_power": 0.0, "distance_decay": 0.5}
+"""Sums of powers of two have no rounding, so ties are ties."""
+
+
+@st.composite
+def settings_of(draw):
+    return ItemTransitionsSettings(
+        window=draw(st.integers(1, 12)),
+        distance_power=draw(st.sampled_from([0.0, 0.5, 1.0, 2.0])),
+        distance_decay=draw(st.sampled_from([0.5, 0.9, 1.0])),
+        backward=draw(st.sampled_from([0.0, 0.3, 1.0])),
+        smoothing=draw(st.sampled_from([0.5, 20.0, 3_000.0])),
+        history_power=draw(st.sampled_from([0.0, 0.7, 2.0])),
+        history_decay=draw(st.sampled_from([0.4, 0.9, 1.0])),
+        recent_items=draw(st.sampled_from([1, 3, 7, 1_000_000])),
+        recent_share=draw(st.sampled_from([0.0, 0.8, 1.0])),
+        popularity_weight=draw(st.sampled_from([-0.4, 0.0, 0.5])),
+        max_history=draw(st.integers(1, 20)),
+    )
+
+
+def counted(sequences, settings=None, **fields):
+    model = ItemTransitions(sequences.num_items, settings, **fields)
+    model.adapt(sequences)
+    return model
+
+
+def make_batch(histories, width=None):
+    """Returns a batch of histories, padded to `width` columns; None for the longest history."""
+    width = max(map(len, histories)) if width is None else width
+    rows = [[*history, *[0] * (width - len(history))] for history in histories]
+    items = np.array(rows, np.int32).reshape(len(histories), width)
+    return {"items": items, "lengths": np.array(list(map(len, histories)), np.int32)}
+
+
+def draw_histories(num_items, seed):
+    """Returns an empty history, and three of up to 30 items with repeats."""
+    rng = np.random.default_rng(seed)
+    return [[], *(rng.integers(1, num_items + 1, rng.integers(1, 31)).tolist() for _ in range(3))]
+
+
+@FEW
+@given(any_histories(), settings_of(), st.integers(0, 99))
+def test_scores_are_those_of_the_formula(sequences, settings, seed):
+    model, some = counted(sequences, settings), draw_histories(sequences.num_items, seed)
+    candidates = np.random.default_rng(seed).integers(1, sequences.num_items + 1, (4, 6)).astype(np.int32)
+    every, chosen = model.score(make_batch(some)).numpy(), model.score(make_batch(some), candidates).numpy()
+    known = histories_of(sequences)
+    for row, history in enumerate(some):
+        expected = plain_scores(known, sequences.num_items, history, settings)
+        np.testing.assert_allclose(every[row], expected, rtol=2e-5, atol=1e-6)
+        np.testing.assert_array_equal(chosen[row], every[row, candidates[row] - 1])
+
+
+@FEW
+@given(any_histories(), st.integers(1, 6), st.sampled_from([0.0, 0.25, 1.0]), st.integers(1, 30))
+def test_the_strongest_neighbors_are_kept(sequences, window, backward, num_neighbors):
+    """The first of equal ones."""
+    model = counted(sequences, window=window, backward=backward, num_neighbors=num_neighbors, **EXACT)
+    splits, neighbors = model.evidence.splits.numpy(), model.evidence.neighbors.numpy()
+    evidence = plain_evidence(histories_of(sequences), sequences.num_items, model.settings.resolve())
+    for item in range(sequences.num_items + 1):
+        begin, end = splits[item : item + 2]
+        expected = evidence.get(item, {})
+        assert neighbors[begin:end].tolist() == list(expected)
+        strengths = model.evidence.strengths.numpy()[begin:end]
+        np.testing.assert_allclose(strengths, list(expected.values()), rtol=1e-6)
+
+
+@FEW
+@given(any_histories(), st.integers(1, 5), st.integers(1, 100))
+def test_blocks_of_any_size_count_the_same_bits(sequences, window, block_actions):
+    weights = transitions.weigh_distances(window, 0.7, 0.8)
+
+    def combine(**options):
+        blocks = list(transitions.count_transitions(sequences, window, **options))
+        rows = [block.combine(weights, 0.3).toarray() for block in blocks]
+        sizes = [len(part) for part in rows]
+        assert [block.first_item for block in blocks] == [0, *np.cumsum(sizes)[:-1]]
+        return np.concatenate(rows), len(blocks)
+
+    (whole, one), (parts, several) = combine(), combine(block_actions=block_actions)
+    np.testing.assert_array_equal(whole, parts)
+    assert len(whole) == sequences.num_items + 1 and one == 1
+    assert several > 1 or block_actions > sequences.num_actions / 2
+
+
+@FEW
+@given(any_histories(), settings_of(), st.randoms(use_true_random=False))
+def test_the_order_of_the_users_does_not_change_a_bit(sequences, settings, random):
+    histories = histories_of(sequences)
+    random.shuffle(histories)
+    first, second = (counted(one, settings) for one in (sequences, make_sequences(histories, sequences.num_items)))
+    for one, other in zip(first.weights, second.weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@FEW
+@given(any_histories(), settings_of(), st.integers(0, 99))
+def test_items_with_the_same_past_tie(sequences, settings, seed):
+    """Each history is there twice, the second time with the last two items swapped."""
+    last = sequences.num_items
+    swap = {last: last - 1, last - 1: last}
+    known = histories_of(sequences)
+    both = make_sequences([*known, *([swap.get(item, item) for item in history] for history in known)], last)
+    histories = [[1 + item % (last - 2) for item in history] for history in draw_histories(last, seed)]
+    scores = counted(both, settings).score(make_batch(histories)).numpy()
+    np.testing.assert_array_equal(scores[:, last - 1], scores[:, last - 2])
+
+
+@FEW
+@given(any_histories(), settings_of(), st.integers(0, 99))
+def test_scores_do_not_depend_on_the_rest_of_the_batch(sequences, settings, seed):
+    model, some = counted(sequences, settings), draw_histories(sequences.num_items, seed)
+    expected = model.score(make_batch(some)).numpy()
+    for row, history in enumerate(some):
+        for width in (len(history), len(history) + 1, 77):
+            np.testing.assert_array_equal(model.score(make_batch([history], width)).numpy()[0], expected[row])
+
+
+@FEW
+@given(settings_of(), st.integers(0, 40), st.integers(0, 9))
+def test_the_layer_weighs_the_ages_as_numpy_does(settings, length, padding):
+    kernel = (settings.history_power, settings.history_decay, settings.recent_items, settings.recent_share)
+    layer = TransitionEvidence(3)
+    layer.assign(np.zeros(5), [], [], np.zeros(4), kernel)
+    found = layer.weigh(tf.constant([length]), tf.constant(length + padding)).numpy()[0]
+    expected = plain_weights(length, settings)
+    if length:
+        np.testing.assert_allclose(transitions.weigh_ages(length, *kernel), expected, rtol=1e-12)
+        assert sum(expected) == pytest.approx(1)
+    np.testing.assert_allclose(found[:length], expected[::-1], rtol=1e-5, atol=1e-9)
+    assert not found[length:].any()
+
+
+@FEW
+@given(any_histories(), settings_of())
+def test_similar_items_are_those_that_the_item_points_to(sequences, settings):
+    model, items = counted(sequences, settings), np.arange(1, sequences.num_items + 1, dtype=np.int32)
+    evidence = plain_evidence(histories_of(sequences), sequences.num_items, settings)
+    pairs = itertools.product(items.tolist(), repeat=2)
+    expected = [evidence.get(first, {}).get(second, -np.inf) for first, second in pairs]
+    np.testing.assert_allclose(model.similarities(items).numpy().ravel(), expected, rtol=1e-6)
+
+
+def test_an_item_without_neighbors_leaves_the_popular_ones():
+    sequences = make_sequences([[1, 2], [1, 3], [1, 2]], 4)
+    model = counted(sequences, popularity_weight=0.5)
+    shares = plain_log_shares(histories_of(sequences), 4)
+    for history in ([4], []):
+        found = model.score(make_batch([history], 1)).numpy()[0]
+        assert found.tolist() == pytest.approx([0.5 * shares[item] for item in (1, 2, 3, 4)])
+
+
+def test_settings_that_are_not_given_are_the_start_of_the_search():
+    sequences = make_sequences([[1, 2, 3, 2], [3, 1]], 4)
+    resolved = ItemTransitionsSettings(window=2).resolve()
+    assert resolved.window == 2 and None not in {resolved.smoothing, resolved.recent_items, resolved.backward}
+    for one, other in zip(counted(sequences, window=2).weights, counted(sequences, resolved).weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_evidence_is_not_replaced_by_another_number_of_pairs():
+    layer = TransitionEvidence(2)
+    layer.assign(np.array([0, 0, 1, 1]), [2], [0.5], np.zeros(3), (0, 1, 1, 1))
+    with pytest.raises(ValueError):
+        layer.assign(np.array([0, 0, 1, 2]), [2, 1], [0.5, 0.5], np.zeros(3), (0, 1, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"window": 0}, "`window` must be at least 1"),
+        ({"smoothing": 0.0}, "`smoothing` must be above 0"),
+        ({"recent_share": 1.5}, "`recent_share` must be"),
+        ({"num_neighbors": 0}, "`num_neighbors` must be at least 1"),
+    ],
+)
+def test_settings_out_of_range_are_refused(fields, message):
+    with pytest.raises(UserError, match=message):
+        ItemTransitions(3, **fields)
+
+
+def test_a_graph_scores_as_the_model_does_whatever_the_shapes():
+    model = counted(make_sequences([np.arange(1, 9), np.arange(8, 0, -1)], 9))
+    ints = tf.TensorSpec([None, None], tf.int32)
+    graph = tf.function(model.score_vectors, input_signature=[tf.TensorSpec([None, None], tf.float32), ints])
+    vectors = model.user_vectors(make_batch([[3, 4], [9]]))
+    assert vectors.shape == (2, 4)
+    for candidates in (np.array([[5, 9, 5], [1, 1, 2]]), np.zeros((2, 0))):
+        candidates = candidates.astype(np.int32)
+        np.testing.assert_array_equal(graph(vectors, candidates), model.score_vectors(vectors, candidates))
+    assert graph(vectors[:0], np.zeros((0, 3), np.int32)).shape == (0, 3)
+
+
+# Figures of a reference program, for the same counts and the same kernels.
+
+
+def measure_test_items(sequences, settings):
+    """Returns NDCG@10 of the test items of all users, among all items that are new to the user."""
+    split = LeaveOneOut(sequences)
+    model = counted(split.training(with_validation=True), settings)
+    task = RankingTask.of(split, "test", {}, all_items=True)
+    return metrics(popularity.ranker(model).ranks(task)[FULL])[NDCG]
+
+
+@pytest.mark.slow
+def test_movielens_agrees_with_the_published_figure(real_data):
+    settings = ItemTransitionsSettings(
+        window=20,
+        distance_power=1.0,
+        distance_decay=1.0,
+        backward=0.0,
+        smoothing=150.0,
+        history_power=0.0,
+        history_decay=0.6,
+        recent_items=7,
+        recent_share=0.8,
+        popularity_weight=-0.4,
+    )
+    assert measure_test_items(real_data("ml-1m"), settings) == pytest.approx(0.1819, abs=0.0005)
+
+
+@pytest.mark.slow
+def test_beauty_agrees_with_the_published_figure(real_file):
+    settings = ItemTransitionsSettings(
+        window=10,
+        distance_power=0.5,
+        distance_decay=1.0,
+        backward=0.0,
+        smoothing=11_250.0,
+        history_power=0.0,
+        history_decay=0.6,
+        recent_items=1_000_000,
+        recent_share=1.0,
+        popularity_weight=-0.04,
+    )
+    sequences = given_data.read(real_file("amazon-5core-beauty.txt.gz"))[1]
+    assert measure_test_items(sequences, settings) == pytest.approx(0.0633, abs=0.0005)

@@ -1,0 +1,68 @@
+"""Transition evidence in plain Python: loops over every history, and math.log."""
+
+import math
+from collections import Counter, defaultdict
+
+import numpy as np
+
+
+def plain_counts(histories, settings):
+    """(b, a) -> the weighted count C_ba, by two loops over every history."""
+    counts = Counter()
+    for history in histories:
+        for place, first in enumerate(history):
+            for distance, second in enumerate(history[place + 1 : place + 1 + settings.window], start=1):
+                weight = settings.distance_decay ** (distance - 1) / distance**settings.distance_power
+                counts[first, second] += weight
+                counts[second, first] += settings.backward * weight
+    return counts
+
+
+def plain_evidence(histories, num_items, settings):
+    """b -> {a: log(1 + C_ba n / tau)}, of which the `num_neighbors` largest stay; of equal ones, the smaller items."""
+    found = defaultdict(dict)
+    for (first, second), count in plain_counts(histories, settings).items():
+        if count:
+            found[first][second] = math.log(1 + count * num_items / settings.smoothing)
+    most = settings.num_neighbors or num_items
+    strongest = lambda row: sorted(row, key=lambda item: (-np.float32(row[item]), item))[:most]  # noqa: E731
+    return {first: {item: row[item] for item in strongest(row)} for first, row in found.items()}
+
+
+def plain_log_shares(histories, num_items):
+    """a -> log p(a)."""
+    counts = Counter(item for history in histories for item in history)
+    total = sum(counts.values()) + num_items
+    return {item: math.log((counts[item] + 1) / total) for item in range(1, num_items + 1)}
+
+
+def plain_weights(length, settings):
+    """The weight of each item of a history, the newest first."""
+    recent = [
+        settings.history_decay**age / (age + 1) ** settings.history_power
+        for age in range(min(length, settings.recent_items))
+    ]
+    num_older = length - len(recent)
+    share = settings.recent_share if num_older else 1.0
+    return [share * one / sum(recent) for one in recent] + [(1 - share) / num_older for _ in range(num_older)]
+
+
+def plain_sums(evidence, history, settings):
+    """a -> the sum of w_j E(h_j, a), of the items that have any. `history`: oldest first, of any length."""
+    newest_first = history[::-1][: settings.max_history]
+    sums = Counter()
+    for item, weight in zip(newest_first, plain_weights(len(newest_first), settings), strict=True):
+        for other, value in evidence.get(item, {}).items():
+            sums[other] += weight * value
+    return sums
+
+
+def plain_scores(histories, num_items, history, settings):
+    """S(a | history) of each item, in the order of their numbers."""
+    sums = plain_sums(plain_evidence(histories, num_items, settings), history, settings)
+    shares = plain_log_shares(histories, num_items)
+    return [sums[item] + settings.popularity_weight * shares[item] for item in range(1, num_items + 1)]
+
+
+def histories_of(sequences):
+    return [sequences[user].tolist() for user in range(sequences.num_users)]
