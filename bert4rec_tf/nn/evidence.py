@@ -139,5 +139,11 @@ class TransitionEvidence(keras.layers.Layer):
     def compute_output_shape(self, items_shape: Shape) -> tuple[int | None, int]:
         return items_shape[0], self.num_items + 1
 
+    def load_own_variables(self, store: Any) -> None:
+        """Makes the weights for as many pairs as a Keras file has, and loads them."""
+        if not self.built and "1" in store.keys():  # noqa: SIM118
+            self.build(tuple(store["1"].shape))  # `neighbors`
+        super().load_own_variables(store)
+
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "num_items": self.num_items}

@@ -91,7 +91,7 @@ def load_trained(run: Run, num_items: int, num_users: int, workdir: WorkDirector
     """Returns the model of the finished training `phase`. Raises UserError if it has not finished."""
     model = new_model(run, num_items, num_users, features=workdir.read_features())
     if model.evidence is not None:
-        model.evidence.build((workdir.read_transitions()["pairs"][phase],))
+        model.evidence.build((workdir.read_num_pairs(phase),))
     trainer.load_weights(model, workdir.phase(phase))
     return model
 
@@ -129,6 +129,7 @@ class Experiment:
         self.split = LeaveOneOut(self.sequences)
         sizes = self.sequences.num_items, self.sequences.num_users
         select_features(self.run.architecture, self.sequences.features, *sizes)  # before the folder is made
+        self._given_mix()
         if useless := self._useless():
             raise UserError(f"{useless}. Received: dataset={self.run.dataset}")
         initial = self._checked_start()
@@ -405,13 +406,18 @@ class Experiment:
     def _given_mix(self) -> tuple[float, float] | None:
         """Returns the given factors of the evidence and of popularity; None if they are chosen in `select`.
 
-        Raises UserError if they are not given and there is no `select`.
+        Raises UserError if only one is given, or none and there is no `select`.
         """
         if not self.run.uses_evidence:
             return None
         mix = self.run.architecture.evidence_gain, self.run.architecture.evidence_popularity
         if None not in mix:
             return mix
+        if mix != (None, None):
+            raise UserError(
+                "`evidence_gain` and `evidence_popularity` must be given together. "
+                f"Received: evidence_gain={mix[0]}, evidence_popularity={mix[1]}"
+            )
         if SELECT not in phases(self.run):
             raise UserError(
                 "`evidence_gain` and `evidence_popularity` must be given with protocol=fixed, which has no validation "

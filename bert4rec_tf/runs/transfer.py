@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
@@ -32,7 +33,7 @@ class StartWeights:
         settings: the model's settings that are not `changeable`; a run must have the same.
         items: raw ids of items 1 to n.
         users: raw ids of the users; empty if the model has no user embeddings.
-        weights: the values of the model's `weights`, in that order.
+        weights: the values of the model's `weights` but those of the evidence, in that order.
         features: ITEM_FEATURES, USER_FEATURES or both, if the model uses them -> the names of the feature values.
         origin: for information: `path`, `checkpoint`, `step` and `dataset`; also `data_fingerprint` if the weights
             certainly learnt from these data alone.
@@ -53,7 +54,7 @@ class StartWeights:
         """Returns a copy of a model's weights. `name`: its key in MODELS."""
         recorded = model.settings.record()
         settings = {name: recorded[name] for name in _fixed(model.settings) if name in recorded}
-        weights = [np.asarray(weight).copy() for weight in model.weights]
+        weights = [np.asarray(weight).copy() for weight in _transferred(model)]
         return cls(name, settings, items, users, weights, origin, names_of(model))
 
     @cached_property
@@ -98,7 +99,7 @@ class StartWeights:
         names |= {kind: (self.features.get(kind, ()), ours) for kind, ours in names_of(model).items()}
         shared = {kind: _pairs(theirs, ours) for kind, (theirs, ours) in names.items()}
         numbers = {kind: (len(theirs), len(ours)) for kind, (theirs, ours) in names.items()}
-        for weight, value in zip(model.weights, self.weights, strict=True):
+        for weight, value in zip(_transferred(model), self.weights, strict=True):
             kind = model.rows_of(weight)
             if kind is not None:
                 moved = np.asarray(weight).copy()
@@ -162,6 +163,12 @@ def load(path: Path, fingerprint: str | None) -> StartWeights:
 def names_of(model: Recommender) -> dict[str, list[str]]:
     """Returns kind of features -> the names of the values that a model has vectors of."""
     return {kind: features.names.tolist() for kind, features in model.features.items()}
+
+
+def _transferred(model: Recommender) -> list[keras.Variable]:
+    """Returns all weights but those of the evidence, which a new training counts again."""
+    counted = set() if model.evidence is None else {weight.path for weight in model.evidence.weights}
+    return [weight for weight in model.weights if weight.path not in counted]
 
 
 def _fixed(settings: Settings) -> dict[str, Any]:

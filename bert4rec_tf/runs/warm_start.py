@@ -108,13 +108,20 @@ def _restore(model: Recommender, workdir: WorkDirectory, checkpoint: Path | None
     """Restores the trained weights of a folder into a model. Returns the name of the checkpoint and its step."""
     for phase in (ALL, RETRAIN) if checkpoint is None else ():
         if checkpoints.Series(workdir.phase(phase)).paths():
+            _build_evidence(model, workdir, phase)
             trainer.load_weights(model, workdir.phase(phase))
             return phase, trainer.read_state(workdir.phase(phase)).step
     checkpoint = checkpoint or workdir.phase(SELECT) / trainer.BEST
     if not checkpoint.exists():
         raise UserError(f"{workdir.path}: holds no trained weights yet; run it with --mode=train first")
+    _build_evidence(model, workdir, checkpoint.resolve().parent.name)
     state = checkpoints.restore(checkpoint, {"model": model.variables})
     return f"{checkpoint.resolve().parent.name}/{checkpoint.name}", state["step"]
+
+
+def _build_evidence(model: Recommender, workdir: WorkDirectory, phase: str) -> None:
+    if model.evidence is not None:
+        model.evidence.build((workdir.read_num_pairs(phase),))
 
 
 def _index(path: Path) -> Path:

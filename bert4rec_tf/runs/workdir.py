@@ -13,6 +13,7 @@ from bert4rec_tf.config.run import Run, digest_of
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.features import FIELDS, Features
 from bert4rec_tf.data.sequences import Sequences, Vocabulary, fingerprint_of
+from bert4rec_tf.evaluation.metrics import NDCG
 from bert4rec_tf.export.layout import CONFIG, SAVED_MODEL
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError
@@ -282,13 +283,21 @@ class WorkDirectory:
         """Returns what `keep_transitions` wrote; None before that. Raises UserError if it is damaged."""
         try:
             record = json.loads(self.transitions.read_text(encoding="utf-8"))
-            return {**record, "settings": ItemTransitionsSettings(**record["settings"]).record()}
+            settings = ItemTransitionsSettings(**record["settings"]).record()
+            return {**record, "settings": settings, NDCG: float(record[NDCG]), "pairs": dict(record["pairs"])}
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(
                 f"{self.transitions}: cannot be read ({error}); delete {self.path} to train again"
             ) from error
+
+    def read_num_pairs(self, phase: str) -> int:
+        """Returns how many pairs of items a training has counted. Raises UserError if it has not begun."""
+        record = self.read_transitions()
+        if record is None or phase not in record["pairs"]:
+            raise UserError(f"{self.phase(phase)}: no finished training; run with --mode=train first")
+        return record["pairs"][phase]
 
     def keep_users(self, users: np.ndarray) -> None:
         """Writes the raw user ids, unless they are there."""

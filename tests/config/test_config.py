@@ -105,6 +105,10 @@ def test_every_setting_and_the_seed_change_the_digest():
         "use_item_features": "add",
         "loss": "sampled_softmax",
         "negative_sampling": "log_uniform",
+        "evidence": "transitions",
+        "evidence_gain": 2.0,
+        "evidence_popularity": -0.1,
+        "selection_metric": "full",
     }
     digests = {base.digest, Run.make("ml-1m").digest, Run.make("beauty", seed=2).digest}
     for name, value in base.flat().items():

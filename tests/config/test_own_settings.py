@@ -13,7 +13,8 @@ from bert4rec_tf.config import presets
 def test_every_size_has_settings_that_make_a_run(users, mean_length, model):
     size = SimpleNamespace(num_users=users, num_actions=int(users * mean_length))
     run = presets.make_run("own-shop", model, "best", size=size)
-    assert run.architecture.initial_vectors == "cooccurrence"
+    assert (run.architecture.initial_vectors, run.architecture.evidence) == ("cooccurrence", "transitions")
+    assert run.uses_evidence and run.training.selection_metric == "full"
     assert 1_000 <= run.training.steps <= 20_000 and run.training.warmup_steps < run.training.steps
     assert 20 <= run.architecture.max_length <= 200
 

@@ -70,7 +70,7 @@ def test_a_user_s_negatives_are_none_of_the_items_learnt_from(tmp_path, name, ph
 def test_pop_counts_what_the_phase_may_learn_from(tmp_path, phase):
     experiment, _ = opened(tmp_path, "pop", phase)
     with small_and_quick():
-        model, _ = experiment._run_phase(phase, None, None)
+        model, _ = experiment._run_phase(phase, None, None, None)
     counts = np.asarray(model.counts)
     assert not counts[sorted(TEST)].any()
     assert (counts[sorted(VALIDATION)] == (phase == RETRAIN)).all()
@@ -80,8 +80,8 @@ def test_pop_counts_what_the_phase_may_learn_from(tmp_path, phase):
 def test_item_transitions_counts_what_the_phase_may_learn_from(tmp_path, phase):
     experiment, _ = opened(tmp_path, "item_transitions", phase)
     with small_and_quick():
-        model, _ = experiment._run_phase(phase, None, None)
-    learnt = set(np.asarray(model.neighbors).flat) - {0}
+        model, _ = experiment._run_phase(phase, None, None, None)
+    learnt = set(np.asarray(model.evidence.neighbors).tolist())
     assert not learnt & TEST
     assert learnt & VALIDATION == (VALIDATION if phase == RETRAIN else set())
     assert learnt >= set(range(1, COMMON + 1))

@@ -13,14 +13,27 @@ from support import models
 from support.evidence_oracle import histories_of, plain_evidence, plain_log_shares, plain_sums
 from support.ranking_oracle import FEW, make_sequences, plain_metrics
 
-from bert4rec_tf.config.transition_settings import START, ItemTransitionsSettings
+from bert4rec_tf.config.transition_settings import (
+    LONG_START,
+    SHORT_START,
+    TIES_BROKEN,
+    ItemTransitionsSettings,
+)
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.evaluation import evidence_search
-from bert4rec_tf.evaluation.evidence_search import GAINS, HIDDEN, SHARES, MixSearch, rank_sparse, search_settings
+from bert4rec_tf.evaluation.evidence_search import (
+    GAINS,
+    HIDDEN,
+    SHARES,
+    MixSearch,
+    rank_dense,
+    rank_sparse,
+    search_settings,
+)
 from bert4rec_tf.evaluation.metrics import NDCG, metrics
 from bert4rec_tf.evaluation.ranking import RankingTask
 
-TOLERANCE = 1e-6
+TOLERANCE = 3e-6
 """Scores that differ by less are a tie."""
 
 
@@ -47,13 +60,14 @@ def test_sparse_scores_are_ranked_as_plain_loops_do(seed, num_items, weight):
     hidden[:, 0], hidden[np.arange(users), targets] = False, False
     added = np.float32(weight) * rng.integers(-4, 0, size).astype(np.float32)
     added[0] = 0
-    found = rank_sparse(sparse.csr_matrix(sums + np.float32(HIDDEN) * hidden), added, targets)
+    sums += np.float32(HIDDEN) * hidden
+    found = rank_sparse(sparse.csr_matrix(sums), added, targets)
     scores = (sums + added).tolist()
     expected = [
         rank_by_hand(dict(enumerate(row[1:], start=1)), target, set(np.flatnonzero(unseen).tolist()))
         for row, target, unseen in zip(scores, targets.tolist(), hidden)
     ]
-    assert found.tolist() == expected
+    assert found.tolist() == rank_dense(sums, added, targets).tolist() == expected
 
 
 # The settings of the counts.
@@ -73,15 +87,15 @@ def make_walks(seed, num_users=40, num_items=30):
 
 
 SMALL_GRID = {
-    "smoothing": [{"smoothing": 5.0}, {"smoothing": 500.0}],
+    "smoothing": [{"smoothing": 5.0}, {"smoothing": 5_000.0}],
     "ages": [
-        {"history_power": 0.0, "history_decay": decay, "recent_items": items, "recent_share": 1.0}
-        for decay, items in ((0.3, 1_000_000), (0.6, 7))
+        {"history_power": power, "history_decay": decay, "recent_items": 1_000_000, "recent_share": 1.0}
+        for power, decay in ((1.0, 1.0), (0.0, 0.3))
     ],
     "distances": [{"distance_power": power, "distance_decay": 1.0} for power in (1.0, 2.0)],
-    "backward": [{"backward": 0.0}, {"backward": 1.0}],
+    "backward": [{"backward": 0.25}, {"backward": 1.0}],
     "window": [{"window": 2}, {"window": 20}],
-    "popularity": [{"popularity_weight": weight} for weight in (-0.2, 0.0, 0.2)],
+    "popularity": [{"popularity_weight": weight} for weight in (-0.2, TIES_BROKEN, 0.2)],
 }
 
 
@@ -117,17 +131,28 @@ def test_the_best_settings_of_a_grid_are_found(small_grid):
 def test_a_search_never_ends_below_its_start_and_is_the_same_each_time(seed):
     split = LeaveOneOut(make_walks(seed))
     found, ndcg = search_settings(split, ItemTransitionsSettings())
-    assert None not in {getattr(found, name) for name in START}
+    assert None not in {getattr(found, name) for name in SHORT_START}
     assert ndcg == pytest.approx(measure(split, found))
     assert ndcg >= measure(split, ItemTransitionsSettings().resolve())
     assert search_settings(LeaveOneOut(make_walks(seed)), ItemTransitionsSettings()) == (found, ndcg)
+
+
+def test_the_search_begins_where_the_length_of_the_histories_says(monkeypatch):
+    starts = []
+    monkeypatch.setattr(
+        evidence_search._Search, "search", lambda search, start: starts.append(start) or search.measure(start)
+    )
+    for length in (49, 50):
+        histories = [[1 + (user + 3 * place) % 20 for place in range(length)] for user in range(4)]
+        search_settings(LeaveOneOut(make_sequences([*histories, range(1, 1 + length)], 60)), ItemTransitionsSettings())
+    assert starts == [SHORT_START, LONG_START]
 
 
 def test_given_settings_stay(small_grid):
     split = LeaveOneOut(make_walks(4))
     given = ItemTransitionsSettings(window=3, backward=0.7, popularity_weight=-1.0, max_history=2)
     found, ndcg = search_settings(split, given)
-    assert replace(found, **{name: getattr(given, name) for name in START}) == given
+    assert replace(found, **{name: getattr(given, name) for name in SHORT_START}) == given
     assert (found.window, found.backward, found.popularity_weight, found.max_history) == (3, 0.7, -1.0, 2)
     assert ndcg == pytest.approx(measure(split, found))
     assert search_settings(split, found) == (found, ndcg)

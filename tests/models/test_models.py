@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import trainings
+from support.evidence_oracle import histories_of, plain_evidence
 from support.models import (
     HISTORIES,
     NUM_ITEMS,
@@ -111,10 +112,9 @@ def test_items_are_compared_by_the_cosine_of_their_vectors(name):
     found = np.asarray(found)
     assert found.shape == (len(asked), NUM_ITEMS)
     if name == "item_transitions":
-        strengths = np.full((NUM_ITEMS + 1, NUM_ITEMS + 1), -np.inf)
-        for item, (near, values) in enumerate(zip(model.neighbors.numpy(), model.strengths.numpy())):
-            strengths[item, near[values > 0]] = values[values > 0]
-        np.testing.assert_allclose(found, strengths[asked, 1:])
+        evidence = plain_evidence(histories_of(SEQUENCES), NUM_ITEMS, model.settings.resolve())
+        expected = [[evidence[item].get(other, -np.inf) for other in range(1, NUM_ITEMS + 1)] for item in asked]
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
         return
     vectors = np.asarray(model.item_vectors(), np.float64)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -174,7 +174,7 @@ def another(number, field):
     if field_type(field) is bool:
         return not field.default
     if field_type(field) is float:
-        return field.default / 3 + 0.25
+        return (field.default or 0.0) / 3 + 0.25
     return (2 if field.default == 1 else 1) if field.name in ("num_heads", "num_layers") else 8 + 2 * number
 
 

@@ -33,7 +33,9 @@ from bert4rec_tf.config.data_names import OWN, TimeSplit
 from bert4rec_tf.config.model_settings import MODEL_SETTINGS
 from bert4rec_tf.config.popularity import CORRECTION
 from bert4rec_tf.config.run import ALL, FIXED, SELECT, SELECT_AND_RETRAIN
+from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.sources import given
+from bert4rec_tf.evaluation import evidence_search
 from bert4rec_tf.evaluation.metrics import COUNT_BASELINES, FULL, METRICS, POPULAR, PROTOCOLS, UNIFORM
 from bert4rec_tf.evaluation.popularity import ALPHAS
 from bert4rec_tf.evaluation.ranking import RankingTask
@@ -181,6 +183,7 @@ def train(folder, case, sequences, **settings):
 
 OWN_DATA = f"{OWN}shop"
 SAMPLED = (("loss", "sampled_softmax"), ("negative_sampling", "log_uniform"))
+EVIDENCE = Case("sasrec", settings=(("evidence", "transitions"), ("selection_metric", "full")))
 CASES = [
     *(Case(model) for model in MODELS),
     Case("bert4rec", "best", OWN_DATA),
@@ -188,6 +191,7 @@ CASES = [
     Case("bpr_mf", settings=(("negatives", "popular"),)),
     Case("bert4rec", settings=SAMPLED),
     Case("bert4rec", settings=(("masking", "dynamic"), ("use_item_features", "add"))),
+    EVIDENCE,
 ]
 
 
@@ -219,7 +223,7 @@ SLOW_CASES = [case for case in dict.fromkeys(list_slow_cases()) if case not in C
 OF_ALL_DATA = ("config.json", "counts.txt", "prepared/candidates-*")
 """Files that know the held-out items: the fingerprint of the data, their counts, and the candidates."""
 
-OF_VALIDATION = ("select/curve.csv", "select/*: header")
+OF_VALIDATION = ("select/curve.csv", "select/*: header", "transitions.json")
 """What holds the metrics on the validation items."""
 
 
@@ -252,10 +256,21 @@ def make_versions(phase):
     }
 
 
+@pytest.fixture
+def no_search(monkeypatch):
+    """Has transitions counted by the settings that the search begins with, whatever the validation items are."""
+    monkeypatch.setattr(evidence_search, "AXES", ())
+
+
+def give_mix(case):
+    """Returns settings with which nothing is chosen on the validation items for the evidence beside a network."""
+    return {"evidence_gain": 2.0, "evidence_popularity": -0.2} if make_run(case).uses_evidence else {}
+
+
 def assert_training_ignores(folder, case, names, **settings):
     """Checks that weights, optimizer, counts, examples and losses are the same in the versions with these names."""
     for phase, protocol in find_protocols(case).items():
-        options = {"protocol": protocol, **settings}
+        options = {"protocol": protocol, **give_mix(case), **settings}
         expected = train(folder / phase, case, hold_out_last(VALIDATION, SEEN), **options)
         for name, sequences in make_versions(phase).items():
             if name in names:
@@ -265,24 +280,24 @@ def assert_training_ignores(folder, case, names, **settings):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_training_ignores_held_out_actions(tmp_path, case):
+def test_training_ignores_held_out_actions(no_search, tmp_path, case):
     assert_training_ignores(tmp_path, case, ["last"])
 
 
 @pytest.mark.parametrize("model", QUICK)
-def test_training_ignores_what_comes_after_a_cut(tmp_path, model):
+def test_training_ignores_what_comes_after_a_cut(no_search, tmp_path, model):
     assert_training_ignores(tmp_path, Case(model), ["time", "given"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_no_model_sees_what_comes_after_a_cut(tmp_path, case):
+def test_no_model_sees_what_comes_after_a_cut(no_search, tmp_path, case):
     assert_training_ignores(tmp_path, case, ["time", "given"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", SLOW_CASES, ids=str)
-def test_no_setting_makes_a_training_see_held_out_actions(tmp_path, case):
+def test_no_setting_makes_a_training_see_held_out_actions(no_search, tmp_path, case):
     assert_training_ignores(tmp_path, case, ["last"], steps=3, evaluate_every=3)
 
 
@@ -306,7 +321,7 @@ def choose(folder, case, sequences, protocol):
 
 def drop_test_results(content):
     """Returns metrics without what was measured on the test items, in all parts, and without the data and the time."""
-    left_out = {"test", *COUNT_BASELINES, "data_fingerprint", "seconds"}
+    left_out = {"test", *COUNT_BASELINES, "beyond_counting", "data_fingerprint", "seconds"}
     if not isinstance(content, dict):
         return content
     return {name: drop_test_results(value) for name, value in content.items() if name not in left_out}
@@ -340,7 +355,7 @@ SPLITS = {"last": hold_out_last, "time": hold_out_by_time}
     ids=str,
 )
 def test_nothing_is_chosen_by_the_test_items(tmp_path, case, protocol, split):
-    """The steps, alpha, and all else in `metrics.json` that is not of the test items."""
+    """The steps, alpha, how transitions are counted and weighed, and all else that is not of the test items."""
     assert_same_choices(tmp_path, case, protocol, SPLITS[split])
 
 
@@ -358,10 +373,11 @@ COUNTS = {
 LOG_COUNTS = {part: np.log1p([counts[item] for item in range(1, ITEMS + 1)]) for part, counts in COUNTS.items()}
 
 
-def count(name, part):
-    """Returns a model that has counted what comes before the held-out items of `part`."""
+def count(name, part, metrics):
+    """Returns a model that has counted what comes before the held-out items of `part`, as a run did."""
     model = MODELS[name](ITEMS)
-    model.adapt(make_sequences([*BEFORE[part], *SHORT], ITEMS))
+    chosen = ItemTransitionsSettings(**metrics["transitions"]["settings"])
+    model.adapt(make_sequences([*BEFORE[part], *SHORT], ITEMS), chosen)
     return model
 
 
@@ -418,20 +434,22 @@ class FinishedRun:
 
 def run_and_measure(folder, case, protocol):
     settings = {"protocol": protocol, **(LARGE_STEPS if case.is_trained else {})}
+    settings |= give_mix(case) if protocol == FIXED else {}
     experiment = open_run(folder, case, hold_out_last(VALIDATION, TEST), **settings)
     experiment.prepare()
     model = experiment.train()
     metrics, corrected = (experiment.evaluate(model, alpha) for alpha in ("validation", ALPHA))
     found = metrics, corrected[CORRECTION]["test"]
     if not case.is_trained:
-        return FinishedRun(*found, count(case.model, "test"), "test", count(case.model, "validation"), "validation")
+        tested, validated = (count(case.model, part, metrics) for part in ("test", "validation"))
+        return FinishedRun(*found, tested, "test", validated, "validation")
     if protocol == FIXED:
         return FinishedRun(*found, model, "test", model, "test")
     selected = pipeline.load_trained(experiment.run, ITEMS, USERS + len(SHORT), experiment.workdir, SELECT)
     return FinishedRun(*found, model, "validation" if protocol == SELECT else "test", selected, "validation")
 
 
-MEASURED = [*((Case(model), FIXED) for model in QUICK), (Case("bpr_mf"), SELECT)]
+MEASURED = [*((Case(model), FIXED) for model in QUICK), (Case("bpr_mf"), SELECT), (EVIDENCE, SELECT_AND_RETRAIN)]
 
 
 def list_other_runs():
@@ -455,7 +473,9 @@ def test_alpha_is_chosen_without_the_validation_items(finished_run):
     assert correction["alpha"] == max(ALPHAS, key=lambda alpha: (round(curve[alpha], 9), -alpha))
     assert correction["trained_on_validation"] == (finished_run.choosing_part == "test")
     if SELECT in finished_run.metrics:
-        assert finished_run.metrics["validation"][POPULAR] == pytest.approx(measure(scores, "validation", POPULAR))
+        for protocol in PROTOCOLS:
+            found = {name: finished_run.metrics["validation"][protocol][name] for name in METRICS}
+            assert found == pytest.approx(measure(scores, "validation", protocol)), protocol
 
 
 def test_the_measured_model_knows_no_test_item(finished_run):
@@ -466,7 +486,8 @@ def test_the_measured_model_knows_no_test_item(finished_run):
 
 def test_baselines_know_what_the_measured_model_knows(finished_run):
     for name in COUNT_BASELINES:
-        assert_measured(finished_run.metrics[name], score(count(name, finished_run.part), "test"))
+        counted = count(name, finished_run.part, finished_run.metrics)
+        assert_measured(finished_run.metrics[name], score(counted, "test"))
 
 
 def test_the_popularity_of_lists_is_that_before_the_test_items(finished_run):

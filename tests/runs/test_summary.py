@@ -44,8 +44,25 @@ def test_the_verdict_compares_with_what_only_counts_and_with_the_ceiling():
 def test_a_model_that_counting_beats_is_told():
     found = summary.verdict(content(test=(0.18, 0.02), pop=(0.03, 0.02), item_transitions=(0.17, 0.04)))
     assert "0.50 x item_transitions" in found
-    told = "Counting is as good or better: POP and item_transitions among all unseen items. More"
-    assert found.splitlines()[1].startswith(told)
+    assert found.splitlines()[1] == "Counting is as good or better: POP and item_transitions among all unseen items."
+
+
+def beyond(mean, low, high):
+    return {"first": 0.2, "second": 0.2 + mean, "mean": mean, "low": low, "high": high, "p_value": 0.1}
+
+
+def test_what_the_network_adds_to_counting_is_told():
+    measured = {"test": (0.6, 0.3), "item_transitions": (0.5, 0.2)}
+    surely = summary.verdict({**content(**measured), "beyond_counting": beyond(0.1, 0.0512, 0.1488)})
+    assert surely.splitlines()[-1] == (
+        "Beyond counting transitions, the network adds +0.1000 (95 % interval +0.0512 to +0.1488) of NDCG@10 among all "
+        "unseen items."
+    )
+    perhaps = summary.verdict({**content(**measured), "beyond_counting": beyond(0.1, -0.01, 0.21)})
+    assert "The network adds nothing certain to counting transitions: +0.1000" in perhaps.splitlines()[-1]
+    itself = {**content("item_transitions", **measured), "beyond_counting": beyond(0.0, 0.0, 0.0)}
+    for one in (itself, {**content(**measured), "beyond_counting": None}):
+        assert "to counting" not in summary.verdict(one) and "Beyond" not in summary.verdict(one)
 
 
 def test_a_model_is_not_compared_with_itself_nor_with_nothing():

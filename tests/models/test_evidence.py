@@ -1,0 +1,128 @@
+"""Evidence of transitions beside the scores of a network."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.evidence_oracle import histories_of, plain_evidence, plain_log_shares, plain_sums
+from support.models import HISTORIES, NUM_ITEMS, SEQUENCES, batches, make, tensors
+from support.ranking_oracle import make_sequences
+
+from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
+from bert4rec_tf.models.features import folded
+from bert4rec_tf.runs.transfer import StartWeights
+
+GAIN, POPULARITY = 3.0, -0.25
+both_models = pytest.mark.parametrize("name", ["bert4rec", "sasrec"])
+
+
+def make_with_evidence(name, **changes):
+    model = make(name, evidence="transitions", **changes)
+    model.evidence.mix.assign([GAIN, POPULARITY])
+    return model
+
+
+def own_weights(model):
+    """Path -> value of all weights but those of the evidence."""
+    return {weight.path: weight.numpy() for weight in model.weights if "/evidence/" not in f"/{weight.path}"}
+
+
+@both_models
+def test_the_network_is_the_same_as_without_evidence(name):
+    plain, model = make(name), make_with_evidence(name)
+    assert plain.evidence is None and own_weights(model).keys() == own_weights(plain).keys()
+    for path, value in own_weights(plain).items():
+        np.testing.assert_array_equal(own_weights(model)[path], value, path)
+    np.testing.assert_array_equal(model.network_scores(model.network_vectors(HISTORIES)), plain.score(HISTORIES))
+    np.testing.assert_array_equal(model.item_vectors(), plain.item_vectors())
+    trained = [weight.path for weight in model.trainable_variables]
+    assert trained == [weight.path for weight in plain.trainable_variables]
+
+
+@both_models
+def test_the_loss_does_not_read_the_evidence(name):
+    rates = {"dropout": 0.0, **({"attention_dropout": 0.0} if name == "bert4rec" else {})}
+    plain, model = make(name, **rates), make_with_evidence(name, **rates)
+    batch = tensors(next(batches(model)))
+    assert float(model.training_loss(batch)) == float(plain.training_loss(batch))
+
+
+@both_models
+def test_scores_are_the_network_s_plus_those_of_the_formula(name):
+    model = make_with_evidence(name)
+    candidates = np.array([[1, 40, 7], [2, 2, 3], [5, 6, 8], [9, 10, 11]], np.int32)
+    every, some = model.score(HISTORIES).numpy(), model.score(HISTORIES, candidates).numpy()
+    network = model.network_scores(model.network_vectors(HISTORIES)).numpy()
+    settings = dataclasses.replace(ItemTransitionsSettings().resolve(), max_history=model.max_history)
+    known = histories_of(SEQUENCES)
+    evidence, shares = plain_evidence(known, NUM_ITEMS, settings), plain_log_shares(known, NUM_ITEMS)
+    for row, length in enumerate(HISTORIES["lengths"]):
+        sums = plain_sums(evidence, HISTORIES["items"][row, :length].tolist(), settings)
+        added = [GAIN * sums[item] + POPULARITY * shares[item] for item in range(1, NUM_ITEMS + 1)]
+        np.testing.assert_allclose(every[row], network[row] + added, rtol=1e-4, atol=1e-5)
+    expected = np.take_along_axis(every, candidates - 1, axis=1)
+    np.testing.assert_allclose(some, expected, rtol=1e-5, atol=1e-5)
+
+
+@both_models
+def test_without_a_mix_the_scores_are_the_network_s(name):
+    """Before it is chosen, and with a gain of 0."""
+    model = make(name, evidence="transitions")
+    np.testing.assert_array_equal(model.score(HISTORIES), make(name).score(HISTORIES))
+
+
+@both_models
+def test_only_what_the_network_reads_is_evidence(name):
+    model = make_with_evidence(name)
+    long = np.arange(1, 25, dtype=np.int32)[None, :] % NUM_ITEMS + 1
+    kept = long[:, -model.max_history :]
+    whole, part = (
+        model.score({"users": np.zeros(1, np.int32), "items": one, "lengths": np.array([one.shape[1]], np.int32)})
+        for one in (long, kept)
+    )
+    np.testing.assert_allclose(whole, part, rtol=1e-5, atol=1e-6)
+
+
+@both_models
+def test_a_keras_file_keeps_the_evidence(tmp_path, name):
+    model = make_with_evidence(name)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert again.evidence.num_pairs == model.evidence.num_pairs > 0
+    np.testing.assert_array_equal(again.score(HISTORIES), model.score(HISTORIES))
+
+
+def test_a_model_with_features_that_are_folded_keeps_the_evidence():
+    model = make_with_evidence("sasrec", use_item_features="add")
+    plain = folded(model)
+    assert model.features and not plain.features
+    np.testing.assert_allclose(plain.score(HISTORIES), model.score(HISTORIES), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(plain.evidence.mix, model.evidence.mix)
+
+
+def test_evidence_is_counted_again_where_weights_are_moved():
+    """The rows of items are moved by their ids; pairs are counted in the new actions, and the mix is chosen anew."""
+    source = make_with_evidence("sasrec")
+    names = SEQUENCES.vocabulary.items.tolist()
+    start = StartWeights.of_model("sasrec", source, names, [])
+    for evidence in ("transitions", "none"):
+        model = make("sasrec", evidence=evidence)
+        before = {}
+        if evidence == "transitions":
+            model.adapt(make_sequences([[1, 2, 3], [3, 2]], NUM_ITEMS))
+            before = {weight.path: weight.numpy() for weight in model.evidence.weights}
+            assert model.evidence.num_pairs != source.evidence.num_pairs
+        model.own_items.assign(np.zeros(model.own_items.shape))
+        start.give(model, names[::-1], [])
+        np.testing.assert_array_equal(model.own_items.numpy()[1:], source.own_items.numpy()[:0:-1])
+        for weight in model.evidence.weights if before else ():
+            np.testing.assert_array_equal(weight.numpy(), before[weight.path])
+
+
+@both_models
+def test_a_graph_scores_as_the_model_does(name):
+    model = make_with_evidence(name)
+    graph = tf.function(model.score, reduce_retracing=True)
+    np.testing.assert_allclose(graph(tensors(HISTORIES)), model.score(HISTORIES), rtol=1e-4, atol=1e-5)

@@ -1,0 +1,309 @@
+"""Runs of a network with evidence of transitions: what is chosen, measured, exported, served, resumed and continued."""
+
+import dataclasses
+import itertools
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from support import trainings
+from support.evidence_oracle import histories_of, plain_evidence
+from support.features import both
+from support.http_server import Server
+from support.models import SEQUENCES
+from support.trainings import small_and_quick
+
+import bert4rec_tf as b4r
+from bert4rec_tf.config import presets
+from bert4rec_tf.config.run import ALL, FIXED, RETRAIN, SELECT, SELECT_AND_RETRAIN, Run
+from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
+from bert4rec_tf.evaluation.evidence_search import GAINS, SHARES
+from bert4rec_tf.evaluation.metrics import FULL, LIST_METRICS, METRICS, NDCG, PROTOCOLS
+from bert4rec_tf.export.options import ExportOptions
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.runs import exporting, pipeline
+from bert4rec_tf.runs.pipeline import Experiment
+from bert4rec_tf.runs.workdir import WorkDirectory
+from bert4rec_tf.serving.http.app import open_versions
+from bert4rec_tf.serving.http.settings import ServerSettings
+from bert4rec_tf.training import trainer
+
+SMALL = {
+    "hidden_dim": 8,
+    "num_heads": 1,
+    "num_layers": 1,
+    "max_length": 6,
+    "steps": 6,
+    "warmup_steps": 1,
+    "evaluate_every": 3,
+    "batch_size": 32,
+    "num_negatives": 10,
+}
+RNG = np.random.default_rng(3)
+HISTORIES = [
+    [int(item) % 30 for item in np.cumsum([RNG.integers(30), *RNG.choice([1, 1, 2, 7], RNG.integers(4, 9))])]
+    for _ in range(45)
+]
+"""Each item is mostly followed by the next one."""
+
+ROWS = [(user, f"i{item}", place) for user, history in enumerate(HISTORIES) for place, item in enumerate(history)]
+FRAME = pd.DataFrame(ROWS, columns=["user_id", "item_id", "time"])
+NUM_ITEMS = FRAME["item_id"].nunique()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    with small_and_quick():
+        yield
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    """A model of own data with the settings of own data: evidence, and steps chosen among all items."""
+    return b4r.fit(FRAME, model="sasrec", protocol=SELECT_AND_RETRAIN, silent=True, **SMALL)
+
+
+def open_run(folder, model="sasrec", sequences=SEQUENCES, **settings):
+    run = presets.make_run("beauty", model, **settings)
+    return Experiment(run, sequences, WorkDirectory(folder), silent=True)
+
+
+def execute(experiment):
+    experiment.prepare()
+    return experiment.evaluate(experiment.train())
+
+
+def load(fitted, phase):
+    """Returns the model of a finished training."""
+    workdir = WorkDirectory(fitted.workdir)
+    content = workdir.read_config()
+    run = Run.from_dict(content["run"])
+    return pipeline.load_trained(run, len(fitted.items), content["num_users"], workdir, phase)
+
+
+def score_all(model, items, history):
+    """Returns raw id -> the score of the model, without its export."""
+    numbers = {item: number for number, item in enumerate(items, start=1)}
+    batch = {
+        "users": np.zeros(1, np.int32),
+        "items": np.array([[numbers[item] for item in history]], np.int32),
+        "lengths": np.array([len(history)], np.int32),
+    }
+    scores = model.score(batch).numpy()[0].astype(np.float64)
+    if model.scores_are_logits:
+        scores -= np.log(np.exp(scores).sum())
+    return dict(zip(items, scores.tolist()))
+
+
+def rank_test_items(fitted, scores_after):
+    """The rank of each user's test item, by plain loops. `scores_after`: history -> raw id -> score."""
+    ranks = []
+    for user in fitted.users:
+        history = [f"i{item}" for item in HISTORIES[int(user)]]
+        target, known = history[-1], history[:-1]
+        scores = scores_after(known)
+        rivals = [item for item in scores if item != target and item not in known]
+        ranks.append(sum(scores[item] >= scores[target] for item in rivals))
+    return ranks
+
+
+def test_own_data_have_evidence_and_a_mix_of_the_validation_items(fitted):
+    run = fitted.metrics["run"]
+    assert run["architecture"]["evidence"] == "transitions" and run["training"]["selection_metric"] == "full"
+    gain, popularity = load(fitted, SELECT).evidence.mix.numpy().tolist()
+    assert gain in np.array(GAINS, np.float32)
+    assert min(abs(popularity / gain - share) for share in SHARES) < 1e-6
+    assert load(fitted, RETRAIN).evidence.mix.numpy().tolist() == [gain, popularity]
+
+
+def test_the_counts_of_a_training_are_those_of_what_it_learns_from(fitted):
+    """`retrain` learns the validation items too."""
+    settings = ItemTransitionsSettings(**fitted.metrics["transitions"]["settings"])
+    numbers = {item: number for number, item in enumerate(fitted.items, start=1)}
+    for phase, held_out in ((SELECT, 2), (RETRAIN, 1)):
+        known = [[numbers[f"i{item}"] for item in history[:-held_out]] for history in HISTORIES]
+        assert_counted(load(fitted, phase).evidence, plain_evidence(known, NUM_ITEMS, settings))
+
+
+def assert_counted(evidence, expected):
+    """`expected`: item -> {item: evidence}."""
+    splits, neighbors, strengths = (
+        one.numpy().tolist() for one in (evidence.splits, evidence.neighbors, evidence.strengths)
+    )
+    found = {
+        item: dict(zip(neighbors[begin:end], strengths[begin:end]))
+        for item, (begin, end) in enumerate(itertools.pairwise(splits))
+        if end > begin
+    }
+    assert found.keys() == expected.keys()
+    for item, row in expected.items():
+        assert found[item] == pytest.approx(row, rel=1e-5)
+
+
+def test_the_ranks_are_those_of_the_exported_model(fitted):
+    model = load(fitted, RETRAIN)
+
+    def recommend(history):
+        table = fitted.recommend(history=history, k=NUM_ITEMS, exclude_seen=False)
+        exported = dict(zip(table["item"], table["score"]))
+        assert exported == pytest.approx(score_all(model, fitted.items, history), rel=1e-4, abs=1e-5)
+        return exported
+
+    with np.load(fitted.workdir / "ranks-test.npz") as ranks:
+        assert ranks[FULL].tolist() == rank_test_items(fitted, recommend)
+
+
+def test_a_server_and_the_client_answer_alike(fitted):
+    history = ["i3", "i4", "i6"]
+    expected = fitted.recommend(history=history, k=10)
+    with Server(open_versions(ServerSettings(model=str(fitted.saved.folder)))) as server:
+        (found,) = server.client().predict(instances=[{"histories": history}])["predictions"]
+        (short, _) = server.client().predict(instances=[{"histories": history}, {"histories": ["i1"]}])["predictions"]
+    for answer in (found, short):
+        assert answer["items"][:10] == expected["item"].tolist()
+        np.testing.assert_allclose(answer["scores"][:10], expected["score"], rtol=1e-5, atol=1e-6)
+    batch = fitted.recommend_all(users=[3], k=5, silent=True)
+    alone = fitted.recommend(user=3, k=5)
+    assert batch["item"].tolist() == alone["item"].tolist()
+    np.testing.assert_allclose(batch["score"], alone["score"], rtol=1e-5, atol=1e-6)
+
+
+def test_similar_items_are_those_of_the_network(fitted):
+    vectors = load(fitted, RETRAIN).item_vectors().numpy()
+    np.testing.assert_allclose(fitted.item_vectors, vectors, rtol=1e-6)
+
+
+def test_the_validation_is_measured_by_every_protocol(fitted):
+    validation = fitted.metrics["validation"]
+    assert tuple(validation) == PROTOCOLS
+    assert all(set(validation[protocol]) == {*METRICS, *LIST_METRICS} for protocol in PROTOCOLS)
+    best = trainer.read_state(fitted.workdir / SELECT).best()
+    assert validation[FULL][NDCG] == pytest.approx(best[NDCG]), "among all items, by which the step was chosen"
+
+
+def plain_difference(ranks, counted):
+    """The mean by which NDCG@10 exceeds that of counting, and its 95 % interval."""
+    gains = [
+        sum(sign / math.log2(rank + 2) for sign, rank in ((1, one), (-1, other)) if rank < 10)
+        for one, other in zip(ranks, counted, strict=True)
+    ]
+    mean = sum(gains) / len(gains)
+    deviation = math.sqrt(sum((gain - mean) ** 2 for gain in gains) / (len(gains) - 1) / len(gains))
+    return {"mean": mean, "low": mean - 1.96 * deviation, "high": mean + 1.96 * deviation}
+
+
+@pytest.mark.parametrize("protocol", [SELECT, SELECT_AND_RETRAIN, ALL])
+def test_a_run_is_compared_with_the_run_that_only_counts(tmp_path, protocol):
+    """With the same protocol, so with what has counted the same actions."""
+    settings = {"steps": 2, "evaluate_every": 1, "batch_size": 32, "num_negatives": 10, "protocol": protocol}
+    counting = {name: settings[name] for name in ("num_negatives", "protocol")}
+    found = execute(open_run(tmp_path / "network", "bpr_mf", hidden_dim=8, **settings))
+    counted = execute(open_run(tmp_path / "counting", "item_transitions", **counting))
+    assert found["item_transitions"] == counted["test"] == counted["item_transitions"]
+    assert found["transitions"]["settings"] == counted["transitions"]["settings"]
+    assert found["measured"] == counted["measured"] and found["pop"] == counted["pop"]
+    ranks = [np.load(tmp_path / name / "ranks-test.npz")[FULL].tolist() for name in ("network", "counting")]
+    expected = plain_difference(*ranks)
+    assert {name: found["beyond_counting"][name] for name in expected} == pytest.approx(expected)
+    assert counted["beyond_counting"]["mean"] == 0
+
+
+def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
+    run = presets.make_run("beauty", "sasrec", evidence="transitions", selection_metric="full", **SMALL)
+    trainings.assert_a_kill_changes_nothing(tmp_path, run, SEQUENCES)
+
+
+@pytest.mark.slow
+def test_a_killed_run_of_bert4rec_resumes_to_the_same_bits(tmp_path):
+    settings = {**SMALL, "mask_copies": 2, "window_step": 0.5}
+    run = presets.make_run("beauty", "bert4rec", evidence="transitions", protocol=SELECT_AND_RETRAIN, **settings)
+    trainings.assert_a_kill_changes_nothing(tmp_path, run, SEQUENCES)
+
+
+def test_a_continued_training_counts_the_new_actions_too(fitted):
+    later = pd.DataFrame(
+        [(user, f"i{(history[-1] + 11) % 30}", 99) for user, history in enumerate(HISTORIES)], columns=FRAME.columns
+    )
+    better = fitted.continue_training(later, silent=True)
+    assert better.metrics["initial"]["items"]["kept"] == NUM_ITEMS
+    settings = ItemTransitionsSettings(**better.metrics["transitions"]["settings"])
+    numbers = {item: number for number, item in enumerate(better.items, start=1)}
+    known = [[numbers[f"i{item}"] for item in history] for history in HISTORIES]  # without the new, held-out actions
+    assert_counted(load(better, RETRAIN).evidence, plain_evidence(known, NUM_ITEMS, settings))
+    pairs = (one.metrics["transitions"]["pairs"][RETRAIN] for one in (fitted, better))
+    assert next(pairs) < next(pairs)
+
+
+def test_given_factors_need_no_validation_items(tmp_path):
+    given = {"evidence_gain": 2.0, "evidence_popularity": -0.3}
+    experiment = open_run(tmp_path / "work", evidence="transitions", protocol=FIXED, **SMALL, **given)
+    metrics = execute(experiment)
+    assert "select" not in metrics and "validation" not in metrics and not (tmp_path / "work" / SELECT).exists()
+    mix = experiment.trained_model().evidence.mix.numpy().tolist()
+    assert mix == pytest.approx([2.0, -0.3])
+
+
+@pytest.mark.parametrize(
+    ("protocol", "given", "message"),
+    [
+        (FIXED, {}, "must be given with protocol=fixed"),
+        (FIXED, {"evidence_gain": 2.0}, "must be given together"),
+        (SELECT, {"evidence_popularity": 0.0}, "must be given together"),
+    ],
+)
+def test_factors_that_cannot_be_chosen_are_refused_before_the_folder_is_made(tmp_path, protocol, given, message):
+    with pytest.raises(UserError, match=f"`evidence_gain` and `evidence_popularity` {message}") as error:
+        open_run(tmp_path / "work", evidence="transitions", protocol=protocol, **SMALL, **given)
+    assert len(str(error.value).splitlines()) == 1 and not (tmp_path / "work").exists()
+
+
+@pytest.mark.parametrize("use", ["no", "add"])
+def test_an_export_scores_as_the_model_with_and_without_features(tmp_path, use):
+    features = both(SEQUENCES.vocabulary.items.tolist(), SEQUENCES.users.tolist())
+    options = {"evidence": "transitions", "protocol": SELECT, "use_item_features": use, **SMALL}
+    sequences = dataclasses.replace(SEQUENCES, features={"item_features": features["item_features"]})
+    experiment = open_run(tmp_path / "work", sequences=SEQUENCES if use == "no" else sequences, **options)
+    execute(experiment)
+    folder = exporting.export(experiment.workdir, tmp_path / "export", ExportOptions(40))
+    served, model = b4r.open(folder), experiment.trained_model()
+    history = ["item3", "item4", "item9"]
+    table = served.recommend(history=history, k=40, exclude_seen=False)
+    expected = score_all(model, SEQUENCES.vocabulary.items.tolist(), history)
+    assert dict(zip(table["item"], table["score"])) == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"settings": {"window": 0}, "ndcg@10": 1, "pairs": {}}', "{}"])
+def test_a_damaged_record_of_the_transitions_is_refused_in_one_line(tmp_path, content):
+    workdir = WorkDirectory(tmp_path)
+    workdir.transitions.write_text(content)
+    with pytest.raises(UserError, match=r"transitions\.json: cannot be read") as error:
+        workdir.read_transitions()
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_a_model_with_evidence_is_not_loaded_before_its_training(tmp_path):
+    experiment = open_run(tmp_path, evidence="transitions", protocol=SELECT, **SMALL)
+    for _ in range(2):
+        with pytest.raises(UserError, match="no finished training; run with --mode=train first"):
+            experiment.trained_model()
+        experiment.prepare()
+    record = json.loads(experiment.workdir.transitions.read_text())
+    assert record["pairs"] == {} and histories_of(SEQUENCES)
+
+
+def test_transitions_are_counted_as_an_item_transitions_run_says(tmp_path):
+    """Given settings stay, and the others are chosen."""
+    experiment = open_run(tmp_path, "item_transitions", window=3, smoothing=7.0, num_negatives=10)
+    metrics = execute(experiment)
+    settings = metrics["transitions"]["settings"]
+    assert (settings["window"], settings["smoothing"]) == (3, 7.0) and None not in {
+        settings[name] for name in settings if name != "num_neighbors"
+    }
+    evidence = plain_evidence(
+        histories_of(experiment.training_part(pipeline.measured_phase(experiment.run))),
+        SEQUENCES.num_items,
+        ItemTransitionsSettings(**settings),
+    )
+    assert_counted(experiment.trained_model().evidence, evidence)
