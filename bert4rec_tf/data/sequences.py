@@ -189,6 +189,15 @@ class Sequences:
         later = None if self.num_later is None else self.num_later[users]
         return replace(self, items=items, splits=splits, users=self.users[users], num_later=later, features={})
 
+    def contain(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+        """Returns whether each user has an item, bool [k]. `users`: int64 [k]. `items`: int32 [k], one for each."""
+        found = np.zeros(len(users), bool)
+        for rows in np.array_split(np.arange(len(users)), 64):
+            part = self.only(users[rows])
+            is_same = part.items == np.repeat(items[rows], part.lengths)
+            found[np.repeat(rows, part.lengths)[is_same]] = True
+        return found
+
     def counts(self) -> np.ndarray:
         """Returns how often each item occurs in these sequences, int64 [n + 1]; entry 0 is 0."""
         return np.bincount(self.items, minlength=self.num_items + 1)

@@ -35,14 +35,14 @@ def measure_baselines(
         run: the run to compare with them.
         split: the split of its data.
         task: the test items to rank.
-        num_candidates: protocol -> int [k], how many candidates each target has.
+        num_candidates: protocol -> int [k], how many candidates each target has (`Ranked`).
         training: what the measured model has learnt from.
         transitions: how `item_transitions` counts.
     """
-    counts = task.histories.counts()[1:]
     ranked = {name: rank_counted(name, training, transitions, task) for name in COUNT_BASELINES}
-    baselines = {name: one.metrics(counts, task.histories.num_users) for name, one in ranked.items()}
-    baselines["random"] = {protocol: random_metrics(found) for protocol, found in num_candidates.items()}
+    baselines = {name: one.metrics() for name, one in ranked.items()}
+    numbers = task.add_new(num_candidates)
+    baselines["random"] = {protocol: random_metrics(found) for protocol, found in numbers.items()}
     generator = datasets.DATASETS[run.dataset].generator if run.dataset in datasets.DATASETS else None
     if isinstance(generator, MarkovCatalogue) and generator.sequences().fingerprint == split.sequences.fingerprint:
         true_scores = tf.constant(generator.scores(split.sequences, task.histories))

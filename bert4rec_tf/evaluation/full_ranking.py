@@ -169,13 +169,16 @@ class Found(NamedTuple):
         )
         return Found(reaching, has_nan, maxima, groups, scores)
 
-    def best(self) -> Tensor:
-        """Returns the best unseen items, int32 [b, LIST_LENGTH], 0 for none. In a tie the earlier item wins."""
+    def best(self) -> tuple[Tensor, Tensor]:
+        """Returns the best unseen items, int32 [b, LIST_LENGTH], 0 for none, and their scores.
+
+        In a tie the earlier item wins.
+        """
         order = tf.argsort(self.groups, axis=1, stable=True)
         groups, scores = (tf.gather(part, order, batch_dims=1) for part in (self.groups, self.scores))
         values, columns = tf.math.top_k(tf.reshape(scores, [tf.shape(groups)[0], -1]), LIST_LENGTH)
         items = tf.gather(groups, columns // GROUP, batch_dims=1) * GROUP + columns % GROUP
-        return tf.where(values > LOWEST, items, PAD)
+        return tf.where(values > LOWEST, items, PAD), values
 
 
 class FullRanking:
@@ -189,7 +192,7 @@ class FullRanking:
 
     def rank(
         self, batch: Batch, candidates: np.ndarray, num_seen: int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, bool]:
         """Ranks the targets of a batch.
 
         Args:
@@ -200,7 +203,7 @@ class FullRanking:
         Returns:
             How many items reach the target's score, int32 [b], the target and seen ones included (more than there are
             items if the score is LOWEST); the scores of the candidates, float32 [b, c], 0 for none; the best unseen
-            items, int32 [b, LIST_LENGTH]; whether a score is NaN.
+            items, int32 [b, LIST_LENGTH], and their scores; whether a score is NaN.
         """
         source = self._source(batch)
         places = Places.of(candidates, num_seen, self.blocks.width(source), self.blocks.num_blocks)
@@ -209,14 +212,14 @@ class FullRanking:
         shape = np.array(candidates.shape, np.int32)
         for _ in range(2):  # again with the target's score as this pass rounds it
             found = self._one_pass(source, target_scores, places, shape)
-            reaching, has_nan, best, scores = (one.numpy() for one in found)
+            reaching, has_nan, best, best_scores, scores = (one.numpy() for one in found)
             if np.array_equal(scores[:, 0], target_scores):
                 break
             target_scores = scores[:, 0]
-        return reaching, scores, best, bool(has_nan)
+        return reaching, scores, best, best_scores, bool(has_nan)
 
     def _in_one_pass(self, source: Tensor, target_scores: Tensor, places: Places, shape: Tensor) -> tuple[Tensor, ...]:
-        """Returns `reaching` and `has_nan` of `Found`, the best unseen items, and the scores of the candidates."""
+        """Returns `reaching`, `has_nan` and `best()` of `Found`, and the scores of the candidates."""
 
         def step(number: Tensor, found: Found, values: tf.TensorArray) -> tuple[Tensor, Found, tf.TensorArray]:
             block = self.blocks.block(source, number)
@@ -232,4 +235,4 @@ class FullRanking:
             lambda number, *_: number < self.blocks.num_blocks, step, start, parallel_iterations=1
         )
         scores = tf.scatter_nd(places.in_table[:, None], values.concat(), tf.reduce_prod(shape)[None])
-        return found.reaching, found.has_nan, found.best(), tf.reshape(scores, shape)
+        return found.reaching, found.has_nan, *found.best(), tf.reshape(scores, shape)

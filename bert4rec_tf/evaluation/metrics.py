@@ -1,6 +1,7 @@
 """Metrics of ranks (HR, NDCG, MRR) and of recommended lists, and a paired comparison of two models. Only NumPy."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,15 @@ from bert4rec_tf.foundation.errors import UserError
 POPULAR, UNIFORM, FULL = "popular", "uniform", "full"
 PROTOCOLS = (POPULAR, UNIFORM, FULL)
 """What a target is ranked among: 100 items drawn by popularity (as in the paper), 100 drawn uniformly, or all items
-that are not in the user's history."""
+that are not in the user's history, and the target."""
+
+NEW, ANY = "new", "any"
+"""Two more protocols, for data in which users come back to items. A target that is in the user's history is a repeat:
+FULL ranks it, although what is recommended leaves out the history. NEW is FULL for the other targets alone. ANY ranks
+every target among every item, those of the history included."""
+
+MANY_REPEATS = 0.05
+"""With a larger share of repeats among the validation targets, recommendations should include seen items."""
 
 COUNT_BASELINES = {"pop": "POP", "item_transitions": "item_transitions"}
 """Model that every run is compared with -> its title in tables. They take seconds."""
@@ -26,6 +35,11 @@ LIST_METRICS = tuple(f"{name}@{LIST_LENGTH}" for name in ("coverage", "popularit
 
 MIN_USERS = 30
 """With fewer users the mean difference is not close enough to a normal distribution."""
+
+
+def needs_seen_items(repeats: Mapping[str, float]) -> bool:
+    """Returns whether recommendations should include seen items. `repeats`: part -> the share of repeated targets."""
+    return repeats["validation"] > MANY_REPEATS
 
 
 def per_user(name: str, ranks: np.ndarray) -> np.ndarray:

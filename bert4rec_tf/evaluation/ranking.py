@@ -4,13 +4,14 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.data.sequences import PAD, LeaveOneOut, Sequences, take_rows
 from bert4rec_tf.evaluation.full_ranking import FullRanking, Products, Whole
-from bert4rec_tf.evaluation.metrics import FULL, LIST_LENGTH, list_metrics, metrics
+from bert4rec_tf.evaluation.metrics import ANY, FULL, LIST_LENGTH, NEW, list_metrics, metrics
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import graph
 from bert4rec_tf.foundation.progress import Progress
@@ -37,6 +38,7 @@ class RankingTask:
         negatives: protocol -> int32 [k, c], filled with 0 if there are fewer.
         all_items: whether to also rank the target among all items that are not in its history.
         known: the items that ranking among all items leaves out; None for those of the histories.
+        with_seen: with `all_items`, whether to also rank the target among every item, the seen ones too (ANY).
     """
 
     histories: Sequences
@@ -45,13 +47,20 @@ class RankingTask:
     negatives: Mapping[str, np.ndarray]
     all_items: bool = False
     known: Sequences | None = None
+    with_seen: bool = False
 
     @classmethod
     def of(
-        cls, split: LeaveOneOut, part: str, negatives: Mapping[str, np.ndarray], all_items: bool = False
+        cls,
+        split: LeaveOneOut,
+        part: str,
+        negatives: Mapping[str, np.ndarray],
+        all_items: bool = False,
+        with_seen: bool = False,
     ) -> "RankingTask":
         """Returns the task of `part`, "validation" or "test"."""
-        return cls(split.histories(part), split.users, split.targets(part), negatives, all_items)
+        histories, targets = split.histories(part), split.targets(part)
+        return cls(histories, split.users, targets, negatives, all_items, with_seen=with_seen)
 
     def sample(self, most: int) -> "RankingTask":
         """Returns the task of `most` users, the same ones each time; this task if it has no more."""
@@ -63,10 +72,27 @@ class RankingTask:
 
     @property
     def protocols(self) -> tuple[str, ...]:
-        return (*self.negatives, FULL) if self.all_items else tuple(self.negatives)
+        """The protocols that rank every target. `add_new` has one more, for some of them."""
+        among_all = (FULL, ANY) if self.with_seen else (FULL,)
+        return (*self.negatives, *among_all) if self.all_items else tuple(self.negatives)
+
+    @cached_property
+    def is_repeat(self) -> np.ndarray:
+        """Whether each target is in its user's history, bool [k]."""
+        return self.histories.contain(self.users, self.targets)
+
+    def add_new(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns values of users by protocol, [k], and under NEW those of FULL for the targets that are no repeats.
+
+        NEW is left out if it would be FULL, because no target is a repeat, or if all targets are.
+        """
+        has_both = self.all_items and self.is_repeat.any() and not self.is_repeat.all()
+        return {**values, NEW: values[FULL][~self.is_repeat]} if has_both else dict(values)
 
     def num_candidates(self, protocol: str) -> np.ndarray:
         """Returns the number of items that each target is ranked among, without itself, int64 [k]."""
+        if protocol == ANY:
+            return np.full(len(self.users), self.histories.num_items - 1)
         if protocol != FULL:
             return np.count_nonzero(self.negatives[protocol], axis=1)
         seen = [np.count_nonzero(self.seen(rows), axis=1) for rows in np.array_split(np.arange(len(self.users)), 64)]
@@ -97,27 +123,27 @@ class RankingTask:
 
 @dataclass(frozen=True, eq=False)
 class Ranked:
-    """The result of ranking the targets of some users, by protocol.
+    """The result of ranking the targets of a task, by protocol.
 
     Attributes:
+        task: the task, which has all items.
         ranks: int32 [k], 0 for the best.
         num_candidates: int32 [k], the number of items that each target was ranked among, without itself.
         listed: int64 [n + 1], in how many of the users' lists each item is.
     """
 
+    task: RankingTask
     ranks: dict[str, np.ndarray]
     num_candidates: dict[str, np.ndarray]
     listed: dict[str, np.ndarray]
 
-    def metrics(self, counts: np.ndarray, num_users: int) -> Metrics:
-        """Returns METRICS of the ranks, and LIST_METRICS of the lists.
-
-        Args:
-            counts: int [n], how often each item is in the histories.
-            num_users: the number of users in the data.
-        """
-        listed = {name: list_metrics(found[1:], counts, num_users) for name, found in self.listed.items()}
-        return {name: {**metrics(found), **listed[name]} for name, found in self.ranks.items()}
+    def metrics(self) -> Metrics:
+        """Returns METRICS of the ranks, and LIST_METRICS of the lists, also for NEW (`RankingTask.add_new`)."""
+        counts, num_users = self.task.histories.counts()[1:], self.task.histories.num_users
+        return {
+            name: {**metrics(found), **list_metrics(self.listed[name][1:], counts, num_users)}
+            for name, found in self.task.add_new(self.ranks).items()
+        }
 
 
 def rank_targets(scores: np.ndarray, candidates: np.ndarray) -> np.ndarray:
@@ -204,13 +230,13 @@ class Ranker:
 
         A list is the best LIST_LENGTH of a target's candidates, itself included.
         """
-        listed = {protocol: np.zeros(task.histories.num_items + 1, np.int64) for protocol in task.protocols}
-        ranks = self.ranks(task, title, listed=listed)
-        return Ranked(ranks, {name: task.num_candidates(name).astype(np.int32) for name in task.protocols}, listed)
+        candidates = {name: task.num_candidates(name).astype(np.int32) for name in task.protocols}
+        listed = {name: np.zeros(task.histories.num_items + 1, np.int64) for name in task.add_new(candidates)}
+        return Ranked(task, self.ranks(task, title, listed=listed), candidates, listed)
 
     def measure(self, task: RankingTask) -> Metrics:
         """Returns every metric of every protocol (`Ranked.metrics`)."""
-        return self.ranked(task).metrics(task.histories.counts()[1:], task.histories.num_users)
+        return self.ranked(task).metrics()
 
     def candidate_scores(self, task: RankingTask) -> tuple[np.ndarray, np.ndarray]:
         """Returns the scores of the target (column 0) and of every negative, float32 [k, 1 + c], and these items.
@@ -228,21 +254,40 @@ class Ranker:
     ) -> dict[str, np.ndarray]:
         candidates, seen = task.candidates(rows), task.seen(rows)
         everything = np.concatenate([candidates, seen], axis=1)
-        total, scores, best, has_nan = self._full_ranking.rank(batch, everything, seen.shape[1])
+        total, scores, best, best_scores, has_nan = self._full_ranking.rank(batch, everything, seen.shape[1])
         refuse_nan(has_nan)
         target_and_seen = np.r_[0, candidates.shape[1] : everything.shape[1]]
         seen_above = rank_targets(scores[:, target_and_seen], everything[:, target_and_seen])
         for protocol, counts in listed.items():
-            if protocol != FULL:
+            if protocol == FULL:
+                items = best
+            elif protocol == NEW:
+                items = best[~task.is_repeat[rows]]
+            elif protocol == ANY:
+                seen_scores = scores[:, candidates.shape[1] :]
+                items = self._best_of_both(best, best_scores, seen, seen_scores)
+            else:
                 columns = np.append(task.columns()[protocol], 0)
                 items = self._best_among(scores[:, columns], candidates[:, columns]).numpy()
-            else:
-                items = best
             counts += np.bincount(items.ravel(), minlength=len(counts))
         # A target with the lowest score of all is also reached by the places that are no items.
         total = np.minimum(total, task.histories.num_items)
         sampled = _sampled_ranks(task, reaching(scores[:, : candidates.shape[1]], candidates))
-        return {**sampled, FULL: total - seen_above - 1}  # 1: the target itself
+        found = {**sampled, FULL: total - seen_above - 1}  # 1: the target itself
+        return {**found, ANY: total - 1} if task.with_seen else found
+
+    def _best_of_both(
+        self, unseen: np.ndarray, unseen_scores: np.ndarray, seen: np.ndarray, seen_scores: np.ndarray
+    ) -> np.ndarray:
+        """Returns the best of the best unseen items and of the seen ones, int32 [b, LIST_LENGTH], 0 for none.
+
+        In a tie the earlier item wins, as among the unseen ones.
+        """
+        items = np.concatenate([unseen, seen], axis=1)
+        scores = np.concatenate([unseen_scores, seen_scores], axis=1)
+        order = np.argsort(items, axis=1)
+        ordered = (np.take_along_axis(part, order, axis=1) for part in (scores, items))
+        return self._best_among(*ordered).numpy()
 
 
 def batches_by_length(task: RankingTask, max_history: int | None, size: int) -> Iterator[tuple[np.ndarray, Batch]]:

@@ -31,9 +31,10 @@ from bert4rec_tf.evaluation.metrics import (
     cold_metrics,
     difference,
     metrics,
+    needs_seen_items,
     per_user,
 )
-from bert4rec_tf.evaluation.ranking import Metrics, Ranked, Ranker, RankingTask
+from bert4rec_tf.evaluation.ranking import Ranked, Ranker, RankingTask
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS, Recommender
@@ -133,7 +134,8 @@ class Experiment:
         if useless := self._useless():
             raise UserError(f"{useless}. Received: dataset={self.run.dataset}")
         initial = self._checked_start()
-        self.workdir.initialize(self.run, self.sequences, environment(), self.interactions, initial)
+        repeats = {"validation": self.repeats["validation"]}
+        self.workdir.initialize(self.run, self.sequences, environment(), self.interactions, initial, repeats)
         if self.start is not None:
             with self.workdir.lock():
                 warm_start.keep(self.start, self.workdir)
@@ -167,6 +169,12 @@ class Experiment:
     def initial(self) -> dict[str, Any] | None:
         """The record of the warm start (`StartWeights.record`); None for a fresh start."""
         return self.workdir.read_config().get("initial")
+
+    @cached_property
+    def repeats(self) -> dict[str, float]:
+        """The share of "validation" and "test" targets that are in their user's history."""
+        tasks = {part: RankingTask.of(self.split, part, {}) for part in ("validation", "test")}
+        return {part: float(task.is_repeat.mean()) for part, task in tasks.items()}
 
     def training_part(self, phase: str) -> Sequences:
         """Returns what a training learns from."""
@@ -268,6 +276,8 @@ class Experiment:
             ranked = self._rank(model, title=None if self.silent else "measuring on test")
             correction = self._measure_corrected(model, alpha)
             kept = {f"{protocol}_candidates": found for protocol, found in ranked.num_candidates.items()}
+            if self.repeats["test"]:
+                kept["is_repeat"] = self._test_task.is_repeat
             npz.write(self.workdir.ranks, {"users": self.split.users, **ranked.ranks, **kept})
             fewer = ranked.num_candidates[POPULAR] < self.run.evaluation.num_negatives
             baselines, counted_ranks = measure_baselines(
@@ -287,7 +297,8 @@ class Experiment:
                 "users": len(self.split.users),
                 "users_not_evaluated": self.split.num_not_evaluated,
                 "users_with_fewer_candidates": int(fewer.sum()),
-                "test": self._metrics(ranked),
+                "repeats": self.repeats,
+                "test": ranked.metrics(),
                 "measured": measured_phase(self.run),
                 **({COLD: self._cold(ranked.ranks[FULL])} if self.sequences.features else {}),
                 **({} if self.initial is None else {"initial": self.initial}),
@@ -317,9 +328,6 @@ class Experiment:
     def _test_task(self) -> RankingTask:
         return self.task("test", all_items=True)
 
-    def _metrics(self, ranked: Ranked) -> Metrics:
-        return ranked.metrics(self._test_task.histories.counts()[1:], self.sequences.num_users)
-
     def _cold(self, ranks: np.ndarray) -> dict[str, Any]:
         """Returns the metrics of targets that training saw seldom, and of the others. `ranks`: among all items."""
         counts = self.training_part(measured_phase(self.run)).counts()
@@ -332,7 +340,7 @@ class Experiment:
         entry: dict[str, Any] = self._choose_correction(model) if alpha == CHOOSE else {"alpha": alpha}
         counts = popularity.log_counts(self.training_counts(measured_phase(self.run)))
         ranked = self._rank(model, (counts, entry["alpha"]))
-        return {CORRECTION: {**entry, "test": self._metrics(ranked)}}
+        return {CORRECTION: {**entry, "test": ranked.metrics()}}
 
     def _choose_correction(self, model: Recommender) -> dict[str, Any]:
         """Returns the alpha that is best on the validation items, and NDCG@10 for each alpha.
@@ -362,7 +370,7 @@ class Experiment:
     def task(self, part: str, all_items: bool = False) -> RankingTask:
         """Returns the ranking task of "validation" or "test": among popular candidates, or by all protocols."""
         negatives = self.negatives if all_items else {POPULAR: self.negatives[POPULAR]}
-        return RankingTask.of(self.split, part, negatives, all_items)
+        return RankingTask.of(self.split, part, negatives, all_items, with_seen=needs_seen_items(self.repeats))
 
     def batches(self, phase: str, model: Recommender, start_step: int = 0) -> tf.data.Dataset:
         """Returns the endless training batches of a phase, from `start_step` on."""
@@ -468,9 +476,7 @@ class Experiment:
         if measured_phase(self.run) != SELECT:
             sizes = self.sequences.num_items, self.sequences.num_users
             model = load_trained(self.run, *sizes, self.workdir, SELECT)
-        task = self.task("validation", all_items=True)
-        ranked = popularity.ranker(model).ranked(task)
-        return {"validation": ranked.metrics(task.histories.counts()[1:], self.sequences.num_users)}
+        return {"validation": popularity.ranker(model).measure(self.task("validation", all_items=True))}
 
 
 def open_experiment(

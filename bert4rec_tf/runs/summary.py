@@ -12,12 +12,14 @@ from bert4rec_tf.config.paper import paper
 from bert4rec_tf.config.popularity import CORRECTION
 from bert4rec_tf.config.run import ALL, RETRAIN, SELECT
 from bert4rec_tf.evaluation.metrics import (
+    ANY,
     COLD,
     COUNT_BASELINES,
     FULL,
     LIST_METRICS,
     METRICS,
     NDCG,
+    NEW,
     POPULAR,
     PROTOCOLS,
     UNIFORM,
@@ -26,6 +28,7 @@ from bert4rec_tf.export.layout import SAVED_MODEL
 from bert4rec_tf.runs.comparison import Comparison
 
 TRANSITIONS_MODEL = "item_transitions"
+ANY_AMONG = "all items, seen ones too"
 COLUMNS = ("validation", "test", "corrected", *COUNT_BASELINES, "random", "ceiling", "paper")
 
 
@@ -39,7 +42,8 @@ def table(content: dict[str, Any]) -> str:
         return ["-" if value is None else f"{value:.4f}" for value in values]
 
     titles, number = [COUNT_BASELINES.get(key, key) for key in columns], content["run"]["evaluation"]["num_negatives"]
-    lines = _blocks(titles, number, cells, (*METRICS, *LIST_METRICS))
+    protocols = (*PROTOCOLS, NEW, ANY) if ANY in content.get("test", {}) else PROTOCOLS
+    lines = _blocks(titles, number, cells, (*METRICS, *LIST_METRICS), protocols)
     return "\n".join([*lines, "", *_notes(content)])
 
 
@@ -58,18 +62,28 @@ def comparison_table(comparison: Comparison, num_negatives: int) -> str:
 
 
 def _blocks(
-    titles: Sequence[str], num_negatives: int, cells: Callable[[str, str], list[str]], names: Sequence[str] = METRICS
+    titles: Sequence[str],
+    num_negatives: int,
+    cells: Callable[[str, str], list[str]],
+    names: Sequence[str] = METRICS,
+    protocols: Sequence[str] = PROTOCOLS,
 ) -> list[str]:
     """Returns a header and one block of lines per protocol."""
-    among = {POPULAR: f"{num_negatives} popular", UNIFORM: f"{num_negatives} uniform", FULL: "all unseen"}
+    among = {
+        POPULAR: f"{num_negatives} popular items",
+        UNIFORM: f"{num_negatives} uniform items",
+        FULL: "all unseen items",
+        NEW: "all unseen items, without the targets that are repeats",
+        ANY: ANY_AMONG,
+    }
     widths = [max(12, len(title) + 2) for title in titles]
 
     def line(first: str, texts: Sequence[str]) -> str:
         return f"{first:<14}" + "".join(f"{text:>{width}}" for text, width in zip(texts, widths))
 
     lines = [line("metric", titles)]
-    for protocol in PROTOCOLS:
-        lines.append(f"among {among[protocol]} items")
+    for protocol in protocols:
+        lines.append(f"among {among[protocol]}")
         lines += [line(name, cells(protocol, name)) for name in names]
     return lines
 
@@ -83,6 +97,9 @@ def _notes(content: dict[str, Any]) -> list[str]:
     if content["users_not_evaluated"]:
         few = f"{content['users_not_evaluated']:,} users with too few actions"
         notes.append(f"{few} to hold one out were not evaluated.")
+    if ANY in content.get("test", {}):
+        share = f"{content['repeats']['validation']:.0%}".replace("%", " %")
+        notes.append(f"{share} of the next actions are items the user had before: recommend seen items too.")
     if content["run"]["training"]["protocol"] == ALL:
         notes.append("These metrics are of the model that held out the last actions; the exported one learnt them too.")
     dataset = family(content["run"]["dataset"])
@@ -133,6 +150,8 @@ def start(initial: dict[str, Any]) -> str:
 def verdict(content: dict[str, Any]) -> str:
     """Returns a line or two that compare NDCG@10 on the test items with the baselines. `content`: as for `table`."""
     among = {POPULAR: f"{content['run']['evaluation']['num_negatives']} popular items", FULL: "all unseen items"}
+    if ANY in content["test"]:
+        among[ANY] = ANY_AMONG
     others = {key: title for key, title in COUNT_BASELINES.items() if key in content and key != content["run"]["model"]}
     sentences, better = [], []
     for protocol, where in among.items():

@@ -35,7 +35,7 @@ def tasks(draw):
     histories = draw(st.lists(history, min_size=1, max_size=MOST_USERS - 1))
     split = LeaveOneOut(make_sequences([*map(np.array, histories), np.arange(1, NUM_ITEMS + 1)], NUM_ITEMS))
     negatives = {law: sample(split.sequences, split.users, 13, seed=0) for law, sample in SAMPLERS.items()}
-    return RankingTask.of(split, "test", negatives, all_items=True)
+    return RankingTask.of(split, "test", negatives, all_items=True, with_seen=True)
 
 
 class Vectors:
@@ -80,7 +80,7 @@ def test_ranks_and_lists_are_those_of_plain_loops(ranker, vectors, task, seed):
     found = ranker.ranked(task)
     expected = plain_ranks(task, lambda user, history, item: scores[user, item - 1])
     assert {protocol: ranks.tolist() for protocol, ranks in found.ranks.items()} == expected
-    for protocol in PROTOCOLS:
+    for protocol in found.listed:
         listed = Counter(item for row in plain_lists(task, protocol, scores) for item in row)
         counts = {item: times for item, times in enumerate(found.listed[protocol].tolist()) if times and item}
         assert counts == listed, protocol

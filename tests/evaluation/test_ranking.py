@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import ir_measures
 import numpy as np
@@ -9,13 +10,23 @@ import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
-from support.ranking_oracle import FEW, any_histories, make_sequences, opponents, plain_lists, plain_rank, plain_ranks
+from support.ranking_oracle import (
+    FEW,
+    any_histories,
+    is_repeat,
+    make_sequences,
+    opponents,
+    plain_lists,
+    plain_metrics_of,
+    plain_rank,
+    plain_ranks,
+)
 
 from bert4rec_tf.config.paper import paper
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.evaluation import ranking
 from bert4rec_tf.evaluation.candidates import SAMPLERS, draw_popular
-from bert4rec_tf.evaluation.metrics import FULL, POPULAR, PROTOCOLS, UNIFORM, metrics, random_metrics
+from bert4rec_tf.evaluation.metrics import ANY, FULL, NEW, POPULAR, PROTOCOLS, UNIFORM, metrics, random_metrics
 from bert4rec_tf.evaluation.ranking import Ranker, RankingTask, rank_targets
 from bert4rec_tf.models.pop import Pop
 
@@ -156,12 +167,15 @@ def test_ranks_by_all_protocols_are_those_of_a_plain_loop(table, table_ranker, d
     part = data.draw(st.sampled_from(["validation", "test"]))
     scores = data.draw(any_scores(sequences))
     table.scores.assign(scores)
-    task = RankingTask.of(split, part, negatives, all_items=True)
+    task = RankingTask.of(split, part, negatives, all_items=True, with_seen=True)
     ranks = table_ranker.ranks(task)
     assert {protocol: found.tolist() for protocol, found in ranks.items()} == plain_ranks(
         task, lambda user, history, item: scores[user, item - 1]
     )
-    assert tuple(ranks) == PROTOCOLS and {found.dtype for found in ranks.values()} == {np.dtype(np.int32)}
+    assert tuple(ranks) == (*PROTOCOLS, ANY) and {found.dtype for found in ranks.values()} == {np.dtype(np.int32)}
+    unseen = table_ranker.ranks(RankingTask.of(split, part, negatives, all_items=True))
+    assert tuple(unseen) == PROTOCOLS
+    np.testing.assert_array_equal(unseen[FULL], ranks[FULL])
     sampled = table_ranker.ranks(RankingTask.of(split, part, negatives))
     assert tuple(sampled) == tuple(SAMPLERS)
     for protocol, found in sampled.items():
@@ -176,20 +190,59 @@ def test_what_the_lists_are_like_is_that_of_a_plain_loop(table, table_ranker, da
     negatives = {law: draw(sequences, split.users, 13, seed=0) for law, draw in SAMPLERS.items()}
     scores = data.draw(any_scores(sequences))
     table.scores.assign(scores)
-    task = RankingTask.of(split, "test", negatives, all_items=True)
+    task = RankingTask.of(split, "test", negatives, all_items=True, with_seen=data.draw(st.booleans()))
     ranked, measured = table_ranker.ranked(task), table_ranker.measure(task)
     actions = Counter(item for user in range(sequences.num_users) for item in task.histories[user].tolist())
-    for protocol in PROTOCOLS:
-        np.testing.assert_array_equal(ranked.ranks[protocol], table_ranker.ranks(task)[protocol])
+    ranks = table_ranker.ranks(task)
+    expected_metrics = plain_metrics_of(task, {protocol: found.tolist() for protocol, found in ranks.items()})
+    assert set(measured) == set(expected_metrics) and (ANY in measured) == task.with_seen
+    for protocol, of_ranks in expected_metrics.items():
         listed = [item for row in plain_lists(task, protocol, scores) for item in row]
         expected = {
-            **metrics(ranked.ranks[protocol]),
+            **of_ranks,
             "coverage@10": len(set(listed)) / sequences.num_items,
             "popularity@10": sum(actions[item] for item in listed) / max(len(listed), 1) / sequences.num_users,
             "novelty@10": sum(math.log2(sequences.num_users / max(actions[item], 1)) for item in listed)
             / max(len(listed), 1),
         }
         assert measured[protocol] == pytest.approx(expected)
+        if protocol != NEW:
+            np.testing.assert_array_equal(ranked.ranks[protocol], ranks[protocol])
+
+
+@FEW
+@given(any_histories(shortest=3), st.sampled_from(["validation", "test"]), st.data())
+def test_a_repeat_is_a_target_of_its_own_history(sequences, part, data):
+    """Each user's last action is held out, or those from a time on."""
+    later = [data.draw(st.integers(0, length)) for length in sequences.lengths.tolist()]
+    by_time = replace(sequences, num_later=np.array(later, np.int64), validates_later=data.draw(st.booleans()))
+    for one in (sequences, by_time):
+        task = RankingTask.of(LeaveOneOut(one), part, {})
+        assert task.is_repeat.tolist() == [is_repeat(task, row) for row in range(len(task.users))]
+
+
+def test_repeats_are_ranked_among_all_items_and_left_out_among_new_ones(table, table_ranker):
+    """The users' targets: 4, which is a repeat, and 5, which is new."""
+    split = LeaveOneOut(make_sequences([np.array([4, 1, 4, 1, 4]), np.array([2, 3, 5])], 5))
+    negatives = {POPULAR: np.array([[2, 3], [1, 4]], np.int32)}
+    task = RankingTask.of(split, "test", negatives, all_items=True, with_seen=True)
+    assert task.is_repeat.tolist() == [True, False]
+    table.scores.assign([[9, 0, 1, 1, 3], [0, 9, 9, 9, 1]])
+    ranked = table_ranker.ranked(task)
+    assert ranked.ranks[FULL].tolist() == [2, 1] and ranked.ranks[ANY].tolist() == [3, 3]
+    assert ranked.num_candidates[FULL].tolist() == [3, 2] and ranked.num_candidates[ANY].tolist() == [4, 4]
+    assert task.add_new(ranked.ranks)[NEW].tolist() == [1]
+    listed = {protocol: found[1:].tolist() for protocol, found in ranked.listed.items()}
+    assert listed[FULL] == [1, 1, 1, 2, 2]  # the first user lacks 1, and the second 2 and 3
+    assert listed[ANY] == [2, 2, 2, 2, 2] and listed[NEW] == [1, 0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("history", [[1, 2, 3], [1, 2, 1]], ids=["no repeat", "repeats alone"])
+def test_new_targets_are_not_measured_apart_where_all_or_none_are_new(table, table_ranker, history):
+    split = LeaveOneOut(make_sequences([np.array(history), np.array(history)], 5))
+    task = RankingTask.of(split, "test", {POPULAR: np.array([[4], [5]], np.int32)}, all_items=True)
+    table.scores.assign(np.zeros((2, 5)))
+    assert set(table_ranker.measure(task)) == {POPULAR, FULL}
 
 
 def test_a_target_of_its_own_history_is_not_hidden_and_seen_items_are(table, table_ranker):

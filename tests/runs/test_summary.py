@@ -70,6 +70,16 @@ def test_a_model_is_not_compared_with_itself_nor_with_nothing():
     assert "POP" not in found and "among all unseen items: 2.0 x item_transitions." in found
 
 
+def test_where_users_come_back_to_items_all_items_count_too():
+    found = content(test=(0.6, 0.3), pop=(0.3, 0.1))
+    found["test"]["any"], found["pop"]["any"] = {"ndcg@10": 0.5}, {"ndcg@10": 0.25}
+    assert summary.verdict(found).endswith(
+        "among all unseen items: 3.0 x POP; among all items, seen ones too: 2.0 x POP."
+    )
+    found = {**SHORT, "test": found["test"], "repeats": {"validation": 0.2249, "test": 0.3}}
+    assert "22 % of the next actions are items the user had before: recommend seen items too." in summary.table(found)
+
+
 def test_cold_targets_are_told_also_where_there_are_none():
     cold = cold_metrics(np.array([0, 3]), np.array([9, 5]))
     found = summary.table({**SHORT, "cold": {"below": 5, **cold}})

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from bert4rec_tf.data.sequences import Sequences, Vocabulary
-from bert4rec_tf.evaluation.metrics import FULL
+from bert4rec_tf.evaluation.metrics import ANY, FULL, NEW
 from support.profiles import examples
 
 FEW = settings(deadline=None, max_examples=examples(50))
@@ -50,7 +50,9 @@ def plain_rank(scores, candidates):
 
 def opponents(task, protocol, row):
     """The items that a row's target is ranked among."""
-    if protocol != FULL:
+    if protocol == ANY:
+        return [item for item in range(1, task.histories.num_items + 1) if item != task.targets[row]]
+    if protocol not in (FULL, NEW):
         return [item for item in task.negatives[protocol][row].tolist() if item]
     known = {*task.histories[task.users[row]].tolist(), int(task.targets[row])}
     return [item for item in range(1, task.histories.num_items + 1) if item not in known]
@@ -67,15 +69,29 @@ def plain_ranks(task, score):
     return ranks
 
 
+def is_repeat(task, row):
+    return task.targets[row] in task.histories[task.users[row]].tolist()
+
+
+def plain_metrics_of(task, ranks):
+    """Protocol -> `plain_metrics` of ranks; under NEW those of FULL for the targets that are new, if some are not."""
+    is_new = [not is_repeat(task, row) for row in range(len(task.users))]
+    if any(is_new) and not all(is_new):
+        ranks = {**ranks, NEW: [rank for rank, new in zip(ranks[FULL], is_new, strict=True) if new]}
+    return {protocol: plain_metrics(found) for protocol, found in ranks.items()}
+
+
 def plain_lists(task, protocol, scores):
-    """The best ten for every user, by a table of scores.
+    """The best ten for every user, by a table of scores; for NEW, for every user with a target that is no repeat.
 
     A target loses to what has its score; all else that is equal goes by its place.
     """
     for row, user in enumerate(task.users.tolist()):
+        if protocol == NEW and is_repeat(task, row):
+            continue
         target = int(task.targets[row])
         among = opponents(task, protocol, row)
-        among = sorted([*among, target]) if protocol == FULL else [*among, target]
+        among = sorted([*among, target]) if protocol in (FULL, NEW, ANY) else [*among, target]
         yield sorted(
             (item for item in among if scores[user, item - 1] > -math.inf), key=lambda i: -scores[user, i - 1]
         )[:10]
