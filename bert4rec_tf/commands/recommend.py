@@ -38,7 +38,11 @@ def make_parser() -> Parser:
         "--output", type=path_argument, help="file to write for --input or --interactions; ends in .csv or .parquet"
     )
     parser.add_argument("-k", type=int, help="number of items (default: set at export)")
-    parser.add_argument("--keep_seen", action="store_true", help="also recommend items of the history")
+    parser.add_argument(
+        "--keep_seen",
+        action=argparse.BooleanOptionalAction,
+        help="also recommend items of the history (default: set at export)",
+    )
     parser.add_argument("--exclude", default="", help="raw item ids to leave out, separated by commas")
     parser.add_argument("--candidates", default="", help="rank only these raw item ids, separated by commas")
     parser.add_argument(
@@ -79,9 +83,8 @@ def main(arguments: list[str]) -> None:
     if options.output is not None:
         batch.check_target(options.output)
     listed = {name: tuple(split_ids(getattr(options, name))) for name in ("exclude", "candidates")}
-    choices = Choices(
-        k=options.k, exclude_seen=not options.keep_seen, popularity_correction=options.popularity_correction, **listed
-    )
+    exclude_seen = None if options.keep_seen is None else not options.keep_seen
+    choices = Choices(options.k, exclude_seen, popularity_correction=options.popularity_correction, **listed)
     model = SavedRecommender(options.model, options.trust_model)
     model.warn_of_unknown(choices)
     if options.output is None:

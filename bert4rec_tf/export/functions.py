@@ -31,12 +31,14 @@ def inputs_of_users(model: Recommender) -> list[tf.TensorSpec]:
     return [HISTORIES, USERS] if model.needs_users else [HISTORIES]
 
 
-def functions_of(service: Any, model: Recommender, k: int, popularity_correction: float) -> dict[str, Callable]:
-    """Returns name -> function, in the order of NAMES. `k` and `popularity_correction` are defaults of CHOICES."""
+def functions_of(
+    service: Any, model: Recommender, k: int, popularity_correction: float, exclude_seen: bool
+) -> dict[str, Callable]:
+    """Returns name -> function, in the order of NAMES. The last three arguments are defaults of CHOICES."""
     nothing = tf.zeros([1, 0], tf.string)
     defaults = {  # in the order of CHOICES
         "k": tf.constant(k),
-        "exclude_seen": tf.constant(True),
+        "exclude_seen": tf.constant(exclude_seen),
         "exclude": nothing,
         "candidates": nothing,
         "popularity_correction": tf.constant(popularity_correction, tf.float32),

@@ -17,6 +17,8 @@ class ExportOptions:
             by score - popularity_correction * log(count + 1). `runs.exporting` also takes CHOOSE, the alpha that
             `evaluate` chose.
         histories: users' histories, to recommend to users by their ids; None for none.
+        exclude_seen: default of this input of `recommend`, and what `serving_default` uses: whether to leave out the
+            items of the histories. None for True, or what the data ask for (`runs.exporting`).
 
     Raises:
         UserError: for a k below 1, or a popularity correction that is negative or not finite.
@@ -25,6 +27,7 @@ class ExportOptions:
     k: int = 10
     popularity_correction: float | str = 0.0
     histories: Histories | None = None
+    exclude_seen: bool | None = None
 
     def __post_init__(self) -> None:
         if self.k < 1:

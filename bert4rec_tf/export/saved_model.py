@@ -53,6 +53,7 @@ def export(
     content = files_of_ids(model, vocabulary, users)
     refuse_other_content(folder)
     correction = float(options.popularity_correction)
+    exclude_seen = options.exclude_seen is None or bool(options.exclude_seen)
     with files.replace_directory(folder, MODEL) as aside, tempfile.TemporaryDirectory() as scratch:
         for name, lines in content.items():
             (Path(scratch) / name).write_bytes(lines)
@@ -63,11 +64,13 @@ def export(
             np.log1p(vocabulary.counts if counts is None else counts).astype(np.float32),
             min(options.k, model.num_items),
             correction,
+            exclude_seen,
             Path(scratch, USERS) if model.needs_users else None,
         )
         _save(service, aside, folder)
         (aside / CARD_OF_SAVED_MODEL).parent.mkdir()
-        facts = {"k": service.k, "popularity_correction": correction, "histories": None}
+        defaults = {"k": service.k, "popularity_correction": correction, "exclude_seen": exclude_seen}
+        facts = {**defaults, "histories": None}
         if options.histories is not None:
             options.histories.write(aside / HISTORIES)
             facts["histories"] = options.histories.facts

@@ -53,6 +53,7 @@ class Service(tf.Module):
         log_counts: float32 [n], log(count + 1) of every item, for the popularity correction.
         k: default number of items to return, at most n.
         popularity_correction: default of this input, at least 0 and finite.
+        exclude_seen: default of this input.
         users: file of raw ids, line u + 1 for user u; None if the model has no user embeddings.
     """
 
@@ -64,6 +65,7 @@ class Service(tf.Module):
         log_counts: np.ndarray,
         k: int,
         popularity_correction: float,
+        exclude_seen: bool,
         users: Path | None,
     ) -> None:
         super().__init__()
@@ -85,7 +87,7 @@ class Service(tf.Module):
         self._users = _numbers_of_lines(tf.saved_model.Asset(str(users))) if users else None
         # Traced once; all signatures call it.
         self._encode = graph(self._encode_request, input_signature=inputs_of_users(model))
-        for name, function in functions_of(self, model, k, popularity_correction).items():
+        for name, function in functions_of(self, model, k, popularity_correction, exclude_seen).items():
             setattr(self, name, function)
 
     @property

@@ -9,7 +9,7 @@ import numpy as np
 from bert4rec_tf.config.popularity import CHOOSE, CORRECTION
 from bert4rec_tf.config.run import Run
 from bert4rec_tf.data.sequences import Vocabulary
-from bert4rec_tf.evaluation.metrics import COLD, COUNT_BASELINES
+from bert4rec_tf.evaluation.metrics import COLD, COUNT_BASELINES, needs_seen_items
 from bert4rec_tf.export import portable, saved_model
 from bert4rec_tf.export.layout import SAVED_MODEL
 from bert4rec_tf.export.options import DEFAULT, ExportOptions
@@ -39,6 +39,8 @@ def export(
         workdir: of a run that has been trained.
         folder: where to write; None for a folder in the work directory, named after the format.
         options: for a SavedModel only. Its popularity correction counts the actions that the model was trained on.
+            Without an `exclude_seen`, seen items are recommended if many validation targets were seen before
+            (`evaluation.metrics.needs_seen_items`).
         form: "saved_model" (raw ids in and out), "onnx" or "litert" (an encoder and a scorer in float32).
 
     Returns:
@@ -52,6 +54,8 @@ def export(
     run = Run.from_dict(config["run"])
     with workdir.lock():
         options = replace(options, popularity_correction=_alpha_of_export(workdir, options.popularity_correction))
+        if options.exclude_seen is None and "repeats" in config:
+            options = replace(options, exclude_seen=not needs_seen_items(config["repeats"]))
         vocabulary = workdir.read_vocabulary()
         if form != SAVED_MODEL:
             run = replace(run, training=replace(run.training, mixed_precision=False))
@@ -84,7 +88,7 @@ def model_card(workdir: WorkDirectory, vocabulary: Vocabulary, training_counts: 
     `training_counts`: int64 [n], how often each item occurs in what the model was trained on.
     """
     config, measured = workdir.read_config(), workdir.read_metrics()
-    parts = ("measured", COLD, "validation", "test", *COUNT_BASELINES, "random", "ceiling", "paper")
+    parts = ("measured", "repeats", COLD, "validation", "test", *COUNT_BASELINES, "random", "ceiling", "paper")
     return {
         "run": config["run"],
         "digest": config["digest"],

@@ -20,7 +20,7 @@ from bert4rec_tf.data.reading.features import with_features
 from bert4rec_tf.data.sequences import Sequences, Vocabulary, joined, places_in_groups
 from bert4rec_tf.data.sources import given
 from bert4rec_tf.evaluation.candidates import SAMPLERS
-from bert4rec_tf.evaluation.metrics import COUNT_BASELINES, FULL, POPULAR
+from bert4rec_tf.evaluation.metrics import ANY, COUNT_BASELINES, FULL, POPULAR
 from bert4rec_tf.evaluation.ranking import Ranker, RankingTask
 from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.export.layout import CONFIG, MODEL
@@ -71,7 +71,7 @@ class FittedModel:
         k: int = 10,
         exclude: Iterable[Any] = (),
         candidates: Iterable[Any] = (),
-        exclude_seen: bool = True,
+        exclude_seen: bool | None = None,
         popularity_correction: float | None = None,
     ) -> pd.DataFrame:
         """Recommends to one user of the data, or after any history.
@@ -82,7 +82,8 @@ class FittedModel:
             k: number of items.
             exclude: items to leave out.
             candidates: the items to rank; empty for all.
-            exclude_seen: whether to leave out the items of the history.
+            exclude_seen: whether to leave out the items of the history; None for the default of the export, which is
+                False if many of the data's next actions are items that the user had before.
             popularity_correction: 0 or more: rank by score - this * log(count + 1); None for the default of the export.
 
         Returns:
@@ -206,7 +207,7 @@ class FittedModel:
         if not is_known.all():
             warn(f"{(~is_known).sum():,} of {len(users):,} test rows have an unknown user or item and were left out")
         users, targets = users[is_known], targets[is_known]
-        if 2 * (had := _num_had(known, users, targets)) > len(users):
+        if 2 * (had := np.count_nonzero(known.contain(users, targets))) > len(users):
             warn(
                 f"{had:,} of {len(users):,} test rows are items that the user already has in the known histories. If "
                 "they are the same actions, the model has learnt them, and the metrics are too high"
@@ -214,7 +215,8 @@ class FittedModel:
         whole = _with_targets(known, users, targets)
         num_negatives = min(num_negatives, known.num_items)
         negatives = {name: draw(whole, users, num_negatives, seed) for name, draw in SAMPLERS.items()}
-        task = RankingTask(known, users, targets, negatives, all_items=True, known=whole)
+        with_seen = not self.saved.card.get("exclude_seen", True)
+        task = RankingTask(known, users, targets, negatives, all_items=True, known=whole, with_seen=with_seen)
         return pd.DataFrame(Ranker(self._score, self.saved.card.get("max_history")).measure(task))
 
     def continue_training(self, more: Any, split: TimeSplit | None = None, **options: Any) -> "FittedModel":
@@ -282,8 +284,9 @@ class FittedModel:
         sizes = ", ".join(f"{data[name]:,} {name}" for name in ("users", "items", "actions") if name in data)
         lines = [f"{card.get('model')} of {data.get('name')}: {sizes}"]
         shown = {"test": "", **{name: f"{title} " for name, title in COUNT_BASELINES.items()}}
-        for protocol, among in ((POPULAR, "popular items"), (FULL, "all unseen items")):
-            cells = [f"{title}{found[key][protocol]['ndcg@10']:.3f}" for key, title in shown.items() if key in found]
+        for protocol, among in ((POPULAR, "popular items"), (FULL, "all unseen items"), (ANY, "all items")):
+            parts = {title: found.get(key, {}).get(protocol) for key, title in shown.items()}
+            cells = [f"{title}{one['ndcg@10']:.3f}" for title, one in parts.items() if one]
             lines += [f"  NDCG@10 among {among}: {', '.join(cells)}"] * bool(cells)
         if card.get("run", {}).get("training", {}).get("protocol") == ALL:
             lines.append("  (measured with a model that held out the last actions; this one has learnt them too)")
@@ -356,13 +359,6 @@ def _with_targets(known: Sequences, users: np.ndarray, targets: np.ndarray) -> S
     splits = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=known.num_users))])
     counts = np.bincount(items, minlength=known.num_items + 1)[1:]
     return Sequences(items, splits, known.users, Vocabulary(known.vocabulary.items, counts))
-
-
-def _num_had(known: Sequences, users: np.ndarray, targets: np.ndarray) -> int:
-    """Returns how many targets are in the known history of their user."""
-    width = known.num_items + 1
-    owners = np.repeat(np.arange(known.num_users), known.lengths)
-    return int(np.isin(users * width + targets, owners * width + known.items).sum())
 
 
 def _num_repeated(known: Sequences, new: Sequences) -> int:

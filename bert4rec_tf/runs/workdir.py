@@ -101,6 +101,7 @@ class WorkDirectory:
         environment: dict[str, Any],
         interactions: Interactions | None = None,
         initial: dict[str, Any] | None = None,
+        repeats: dict[str, float] | None = None,
     ) -> None:
         """Writes the run into a new folder, or checks that the folder belongs to the run and its data.
 
@@ -109,6 +110,7 @@ class WorkDirectory:
             environment: versions, threads and devices; warns if they have changed.
             interactions: the user's own files, recorded so that they can be found again.
             initial: the record of a warm start.
+            repeats: "validation" -> the share of these targets that are in their user's history, for a later export.
 
         Raises:
             UserError: if the folder holds another run, other data or something else, or cannot be written.
@@ -127,6 +129,8 @@ class WorkDirectory:
                     "vocabulary_fingerprint": sequences.vocabulary.fingerprint,
                     "environment": environment,
                 }
+                if repeats is not None:
+                    content["repeats"] = repeats
                 if interactions is not None:
                     content["interactions"] = interactions.to_dict()
                 if initial is not None:
@@ -210,6 +214,7 @@ class WorkDirectory:
             content["data_fingerprint"], content["vocabulary_fingerprint"], content["users_fingerprint"]
             content["num_users"], {**content["environment"], **content.get("features", {})}
             interactions_of(content)
+            content.get("repeats", {"validation": 0.0})["validation"] + 0.0
             initial = content.get("initial", {"path": "", "leak": ""})
             initial["path"], initial["leak"]
             if content["digest"] != digest_of(content["run"]):

@@ -31,12 +31,12 @@ class Choices:
         popularity_correction: rank by score - popularity_correction * log(count + 1).
 
     Raises:
-        UserError: for a k below 1 or not whole, another `exclude_seen` than True or False, or a popularity correction
-            that is no number, negative or not finite.
+        UserError: for a k below 1 or not whole, another `exclude_seen` than True, False or None, or a popularity
+            correction that is no number, negative or not finite.
     """
 
     k: int | None = None
-    exclude_seen: bool = True
+    exclude_seen: bool | None = None
     exclude: Sequence[str] = ()
     candidates: Sequence[str] = ()
     popularity_correction: float | None = None
@@ -46,14 +46,16 @@ class Choices:
             raise UserError(f"`k` must be a whole number. Received: k={self.k!r}")
         if self.k is not None and not 1 <= self.k < 1 << 31:
             raise UserError(f"`k` must be at least 1 and less than 2^31. Received: k={self.k}")
-        if not isinstance(self.exclude_seen, (bool, np.bool_)):
+        if self.exclude_seen is not None and not isinstance(self.exclude_seen, (bool, np.bool_)):
             raise UserError(f"`exclude_seen` must be True or False. Received: exclude_seen={self.exclude_seen!r}")
         if self.popularity_correction is not None:
             popularity.check(self.popularity_correction)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Returns these options as inputs of the signature `recommend`."""
-        inputs = {"exclude_seen": np.array(self.exclude_seen), **self.given_k()}
+        inputs = self.given_k()
+        if self.exclude_seen is not None:
+            inputs["exclude_seen"] = np.array(self.exclude_seen)
         if self.popularity_correction is not None:
             inputs["popularity_correction"] = np.array(self.popularity_correction, np.float32)
         return {**inputs, "exclude": rectangle([self.exclude]), "candidates": rectangle([self.candidates])}

@@ -284,6 +284,22 @@ def test_the_slider_asks_for_less_popular_items(browser, corrected):
         sync_api.expect(page.locator("#recommendations .name").first).to_have_text("q")
 
 
+def test_seen_items_are_shown_from_the_start_if_the_export_says_so(browser, tmp_path):
+    vocabulary = Vocabulary(np.array(["m", "n", "o", "p", "q"], object), COUNTS)
+    options = ExportOptions(exclude_seen=False)
+    saved_model.export(Fixed(LIKELY), vocabulary, tmp_path / "model", options, card={"scores": "log-probabilities"})
+    with Server(open_versions(ServerSettings(model=str(tmp_path / "model")))) as server:
+        with opened(browser, server) as page:
+            names = page.locator("#recommendations .name")
+            visit(page, "m")
+            sync_api.expect(page.get_by_label("include history")).to_be_checked()
+            sync_api.expect(names).to_have_text(["m", "n", "o", "p", "q"])
+            page.get_by_label("include history").uncheck()
+            sync_api.expect(names).to_have_text(["n", "o", "p", "q"])
+        with opened(browser, server, "") as page:  # the example is of different items
+            sync_api.expect(page.locator("#history .name")).to_have_text(["m", "n", "o"])
+
+
 def test_while_the_slider_moves_nothing_is_asked(browser, corrected):
     with opened(browser, corrected) as page:
         asked = []

@@ -245,7 +245,7 @@ async function showExample() {
   const popular = (await fetchItems({ query: "" })).slice(0, EXAMPLE_FROM);
   let ids = popular;
   if (!model.needs_users) {
-    const inputs = { histories: [popular.slice(0, 1)], k: EXAMPLE_LENGTH - 1, candidates: [popular] };
+    const inputs = { histories: [popular.slice(0, 1)], k: EXAMPLE_LENGTH - 1, exclude_seen: true, candidates: [popular] };
     const { items } = await predict(RECOMMEND, inputs);
     ids = [popular[0], ...items[0].filter((id) => id !== "")];
   }
@@ -421,6 +421,7 @@ function showModel() {
   byId("popularity").max = Math.max(1, strength);
   byId("popularity").value = strength;
   byId("strength").value = byId("popularity").value;
+  byId("seen").checked = model.card.exclude_seen === false;
   byId("choose-user").hidden = !model.users;
   byId("load").hidden = !model.users;
   showUserField(model.needs_users);

@@ -1,6 +1,7 @@
 import { byId, grouped, make } from "./dom.js";
 
 const PROTOCOLS = [
+  ["any", () => "among all items, those that the user had met too"],
   ["full", () => "among all items that the user had not met"],
   ["popular", (negatives) => `among ${negatives} items drawn by popularity`],
   ["uniform", (negatives) => `among ${negatives} items drawn uniformly`],
@@ -93,7 +94,7 @@ function metrics({ metrics, run }) {
 }
 
 function limits(card, model) {
-  const { histories, max_history: read, popularity_correction: strength, scores } = card;
+  const { histories, max_history: read, popularity_correction: strength, exclude_seen: seen, scores } = card;
   const sentences = whichHold(
     [true, `It knows ${grouped(model.items)} items, and skips others.`],
     [read > 0, `It reads the last ${grouped(read)} items of a history. What stands before them is only left out of the recommendations.`],
@@ -101,6 +102,7 @@ function limits(card, model) {
     [card.users, `It knows ${grouped(card.users)} users by their ids.`],
     [scores === "log-probabilities", "A probability is that of the next action. It does not say whether someone will like the item."],
     [scores && scores !== "log-probabilities", "Its scores only rank items. They are not probabilities."],
+    [seen === false, "Unless told otherwise it also recommends items of the history, because users come back to them."],
     [strength > 0, `Unless told otherwise it lowers popular items, by ${strength} × log(actions + 1).`],
     [histories, `It holds the last ${grouped(histories?.longest ?? 0)} items of ${grouped(histories?.users ?? 0)} users. Whoever can open this page can see them.`],
   );

@@ -1,0 +1,175 @@
+"""Data whose users come back to items: what is measured, what is recommended by default, and how to change it."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.exports import VOCABULARY
+from support.http_server import Server
+from support.ranking_oracle import make_sequences, plain_metrics
+from support.trainings import small_and_quick
+
+import bert4rec_tf as b4r
+from bert4rec_tf.commands import recommend
+from bert4rec_tf.config.presets import make_run
+from bert4rec_tf.evaluation.metrics import ANY, FULL, NEW, PROTOCOLS
+from bert4rec_tf.export import saved_model
+from bert4rec_tf.export.options import ExportOptions
+from bert4rec_tf.foundation import npz
+from bert4rec_tf.models.pop import Pop
+from bert4rec_tf.runs import exporting, summary
+from bert4rec_tf.runs.pipeline import Experiment
+from bert4rec_tf.runs.workdir import WorkDirectory
+from bert4rec_tf.serving.client import Choices, SavedRecommender
+from bert4rec_tf.serving.http.app import open_versions
+from bert4rec_tf.serving.http.settings import ServerSettings
+
+NUM_USERS, NUM_ITEMS = 40, 30
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    with small_and_quick():
+        yield
+
+
+def histories(num_repeating):
+    """The last three actions of so many users repeat their first three; the others' are new to them."""
+    found = []
+    for user in range(NUM_USERS):
+        items = [(7 * user + 3 * place) % NUM_ITEMS for place in range(7)]
+        found.append([*items[:4], *items[:3]] if user < num_repeating else items)
+    return found
+
+
+def frame(num_repeating):
+    rows = [
+        (f"u{user}", f"i{item}", place)
+        for user, history in enumerate(histories(num_repeating))
+        for place, item in enumerate(history)
+    ]
+    return pd.DataFrame(rows, columns=["user_id", "item_id", "timestamp"])
+
+
+def experiment(folder, num_repeating, later=None, **settings):
+    """A run of POP. `later`: how many of each user's last actions come after a split by time."""
+    sequences = make_sequences([np.array(one) + 1 for one in histories(num_repeating)], NUM_ITEMS)
+    if later is not None:
+        sequences = replace(sequences, num_later=np.full(NUM_USERS, later))
+    return Experiment(make_run("synthetic", "pop", **settings), sequences, WorkDirectory(folder), silent=True)
+
+
+def measured(one):
+    one.prepare()
+    return one.evaluate(one.train())
+
+
+def plain_ranks(split, part, among_every_item):
+    """Ranks by popularity, in plain Python."""
+    before = split.histories(part)
+    counts = before.counts().tolist()
+    ranks = []
+    for user, target in zip(split.users.tolist(), split.targets(part).tolist(), strict=True):
+        left_out = set() if among_every_item else set(before[user].tolist())
+        others = [item for item in range(1, NUM_ITEMS + 1) if item != target and item not in left_out]
+        ranks.append(sum(counts[item] >= counts[target] for item in others))
+    return ranks
+
+
+@pytest.mark.parametrize("later", [None, 2], ids=["leave one out", "split by time"])
+def test_both_protocols_are_measured_for_the_model_and_the_baselines(tmp_path, later):
+    one = experiment(tmp_path / "work", 10, later)
+    content = measured(one)
+    assert content["repeats"] == {"validation": 0.25, "test": 0.25}
+    assert set(content["test"]) == {*PROTOCOLS, NEW, ANY}
+    every, unseen = (plain_ranks(one.split, "test", among_every_item) for among_every_item in (True, False))
+    for protocol, ranks in ((ANY, every), (FULL, unseen), (NEW, unseen[10:])):
+        found = {name: content["test"][protocol][name] for name in plain_metrics([0])}
+        assert found == pytest.approx(plain_metrics(ranks))
+        for ranker in ("item_transitions", "random"):
+            assert 0 <= content[ranker][protocol]["ndcg@10"] <= 1
+    assert content["pop"] == content["test"]
+    chances = [plain_metrics(range(NUM_ITEMS))["ndcg@10"], content["random"][ANY]["ndcg@10"]]
+    assert chances[0] == pytest.approx(chances[1])
+    ranks = npz.read(one.workdir.ranks, (ANY, FULL, "is_repeat"))
+    assert ranks[ANY].tolist() == every and ranks["is_repeat"].tolist() == [True] * 10 + [False] * 30
+    shown = summary.table(content)
+    assert "25 % of the next actions are items the user had before: recommend seen items too." in shown
+    assert "among all items, seen ones too" in shown and "without the targets that are repeats" in shown
+
+
+def test_few_repeats_are_told_apart_but_do_not_change_what_is_recommended(tmp_path):
+    one = experiment(tmp_path / "work", 2)
+    content = measured(one)
+    assert content["repeats"]["validation"] == 0.05 and set(content["test"]) == {*PROTOCOLS, NEW}
+    assert "seen ones too" not in summary.table(content) and "had before" not in summary.table(content)
+    assert card_of(exporting.export(one.workdir))["exclude_seen"] is True
+
+
+def test_without_repeats_nothing_else_is_measured(tmp_path):
+    one = experiment(tmp_path / "work", 0)
+    content = measured(one)
+    assert content["repeats"] == {"validation": 0.0, "test": 0.0} and set(content["test"]) == set(PROTOCOLS)
+    kept = npz.read(one.workdir.ranks)
+    assert set(kept) == {"users", *PROTOCOLS, *(f"{protocol}_candidates" for protocol in PROTOCOLS)}
+
+
+def card_of(folder):
+    return json.loads((folder / "assets.extra" / "model_card.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def repeating():
+    return b4r.fit(frame(NUM_USERS // 2), model="item_transitions", silent=True)
+
+
+def command(capsys, model, *flags):
+    recommend.main([f"--model={model}", "--user=u0", "-k", f"{NUM_ITEMS}", *flags])
+    return {line.split()[1] for line in capsys.readouterr().out.splitlines()[1:]}
+
+
+def test_seen_items_are_recommended_where_users_come_back_to_them(repeating, capsys):
+    seen = {f"i{item}" for item in histories(NUM_USERS // 2)[0]}
+    assert repeating.metrics["repeats"]["validation"] == 0.5 and "among all items" in repr(repeating)
+    assert repeating.saved.card["exclude_seen"] is False
+    every = {f"i{item}" for item in range(NUM_ITEMS)}
+    assert set(repeating.recommend(user="u0", k=NUM_ITEMS)["item"]) == every
+    assert set(repeating.recommend(user="u0", k=NUM_ITEMS, exclude_seen=True)["item"]) == every - seen
+    assert set(repeating.recommend_all(["u0"], NUM_ITEMS, silent=True)["item"]) == every
+    assert set(repeating.recommend_all(["u0"], NUM_ITEMS, silent=True, exclude_seen=True)["item"]) == every - seen
+    assert command(capsys, repeating.workdir) == command(capsys, repeating.workdir, "--keep_seen") == every
+    assert command(capsys, repeating.workdir, "--no-keep_seen") == every - seen
+    with Server(open_versions(ServerSettings(model=str(repeating.workdir)))) as server:
+        inputs = {"users": ["u0"], "k": NUM_ITEMS}
+        for choices, expected in (({}, every), ({"exclude_seen": True}, every - seen)):
+            answer = server.client().predict(signature_name="recommend", inputs={**inputs, **choices})["outputs"]
+            assert set(answer["items"][0]) - {""} == expected
+        (first,) = server.client().predict(instances=[{"users": "u0"}])["predictions"]
+        assert set(first["items"]) & seen
+
+
+def test_new_actions_are_measured_among_every_item_too(repeating):
+    later = pd.DataFrame([("u0", "i0", 9), ("u1", "i29", 9)], columns=["user_id", "item_id", "timestamp"])
+    found = repeating.evaluate(later)
+    assert set(found) == {*PROTOCOLS, NEW, ANY}
+
+
+def test_what_is_exported_can_be_chosen(repeating, tmp_path):
+    workdir = WorkDirectory(repeating.workdir)
+    folder = exporting.export(workdir, tmp_path / "model", ExportOptions(NUM_ITEMS, exclude_seen=True))
+    answer = SavedRecommender(folder).recommend([["i0", "i3"]], [], Choices())
+    assert not {"i0", "i3"} & set(answer.items[0]) and card_of(folder)["exclude_seen"] is True
+
+
+def test_seen_items_are_left_out_unless_the_run_says_otherwise(tmp_path):
+    """A work directory of an older version says nothing of repeats; nor does a model without a run."""
+    one = experiment(tmp_path / "work", 20)
+    one.train()
+    config = json.loads(one.workdir.config.read_text())
+    assert config.pop("repeats") == {"validation": 0.5}
+    one.workdir.config.write_text(json.dumps(config))
+    assert card_of(exporting.export(one.workdir))["exclude_seen"] is True
+    saved_model.export(Pop(VOCABULARY.num_items), VOCABULARY, tmp_path / "model")
+    assert card_of(tmp_path / "model")["exclude_seen"] is True
