@@ -1,9 +1,10 @@
-"""Features of items or users: for each, the values it has, as one flat array. Only NumPy."""
+"""Features of items or users: for each, the values it has, as one flat array, and a vector. Only NumPy."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -15,26 +16,61 @@ from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
 
 
+TEXTS = ("ids", "names")
+"""The fields of `Features` that are texts."""
+
+TINY = np.finfo(np.float32).tiny
+"""What a length of 0 is divided by instead."""
+
+
 @dataclass(frozen=True, eq=False)
 class Features:
-    """Rows of feature values in CSR form.
+    """Rows of feature values in CSR form, and a vector of each row.
 
     Attributes:
         ids: [rows] raw ids of the items or users.
         splits: [rows + 1] int64; row r has the values `values[splits[r]:splits[r + 1]]`.
         values: [entries] int32, places in `names`.
-        names: [v] what each value is: `genres=Comedy`, `year=1995..1997`.
+        names: [v + e] what each value is (`genres=Comedy`, `year=1995..1997`), and then what each number of a vector is
+            (`text[0]`, `text[1]`, ...).
+        vectors: float32 [rows, e] as they were given, the columns of vectors one after the other; zeros in a row
+            without one. None if there are no vectors, so e is 0.
     """
 
     ids: np.ndarray
     splits: np.ndarray
     values: np.ndarray
     names: np.ndarray
+    vectors: np.ndarray | None = None
 
     def __repr__(self) -> str:
-        columns = dict.fromkeys(name.partition("=")[0] for name in self.names.tolist())
-        none = np.count_nonzero(self.lengths == 0)
-        return f"{len(self.ids):,} rows, {len(self.names):,} values of {', '.join(columns)}; {none:,} rows have none"
+        names = self.names.tolist()
+        columns = dict.fromkeys(name.partition("=")[0] for name in names[: self.num_values])
+        kinds = [f"{self.num_values:,} values of {', '.join(columns)}"] * bool(columns)
+        kinds += [f"vectors of {width:,} numbers of {column}" for column, width in self.vector_columns]
+        none = self.lengths == 0
+        if self.vectors is not None:
+            none &= ~self.vectors.any(axis=1)
+        return f"{len(self.ids):,} rows, {', '.join(kinds)}; {np.count_nonzero(none):,} rows have none"
+
+    @property
+    def num_values(self) -> int:
+        """v, the number of different values."""
+        return len(self.names) - (0 if self.vectors is None else self.vectors.shape[1])
+
+    @property
+    def vector_columns(self) -> list[tuple[str, int]]:
+        """Name and width of each column of vectors."""
+        columns = groupby(name.rpartition("[")[0] for name in self.names[self.num_values :].tolist())
+        return [(column, len(list(numbers))) for column, numbers in columns]
+
+    def unit_vectors(self) -> np.ndarray:
+        """Returns `vectors`, in which each column's part of a row is scaled to length 1; float32 [rows, e]."""
+        ends = np.cumsum([width for _, width in self.vector_columns])[:-1]
+        parts = np.split(self.vectors, ends, axis=1)
+        # The largest number is divided out first, so that no square overflows.
+        parts = [part / np.maximum(np.abs(part).max(axis=1, keepdims=True), TINY) for part in parts]
+        return np.hstack([part / np.maximum(np.linalg.norm(part, axis=1, keepdims=True), TINY) for part in parts])
 
     @property
     def lengths(self) -> np.ndarray:
@@ -42,13 +78,17 @@ class Features:
         return np.diff(self.splits)
 
     def of(self, ids: Sequence[str]) -> "Features":
-        """Returns the rows of `ids`, in that order. An unknown id has no values."""
+        """Returns the rows of `ids`, in that order. An unknown id has no values and no vector."""
         places = {raw: row for row, raw in enumerate(self.ids.tolist())}
         rows = np.array([places.get(raw, -1) for raw in ids], np.int64)
         lengths = np.append(self.lengths, 0)[rows]
         splits = np.concatenate([[0], np.cumsum(lengths)])
         values = self.values[np.repeat(self.splits[rows], lengths) + places_in_groups(lengths)]
-        return Features(np.array(list(ids), object), splits, values, self.names)
+        vectors = None
+        if self.vectors is not None:
+            vectors = np.zeros((len(rows), self.vectors.shape[1]), np.float32)
+            vectors[rows >= 0] = self.vectors[rows[rows >= 0]]
+        return Features(np.array(list(ids), object), splits, values, self.names, vectors)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -56,31 +96,35 @@ class Features:
         digest = hashlib.sha256(self.splits.astype("<i8").tobytes() + self.values.astype("<i4").tobytes())
         for texts in (self.ids, self.names):
             digest.update(b"\0" + "\n".join(texts.tolist()).encode())
+        if self.vectors is not None:
+            digest.update(b"\0" + self.vectors.astype("<f4").tobytes())
         return digest.hexdigest()
 
     def to_dict(self) -> dict[str, list]:
-        """Returns the fields in JSON's types."""
-        return {name: column.tolist() for name, column in asdict(self).items()}
+        """Returns the fields in JSON's types, `vectors` only if there are any."""
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: column.tolist() for name, column in columns.items() if column is not None}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Features":
-        """Makes features of what `to_dict` returned."""
+        """Makes features of what `to_dict` returned. Raises ValueError if a field is missing or does not fit."""
         kinds = {"ids": object, "splits": np.int64, "values": np.int32, "names": object}
+        if missing := kinds.keys() - content.keys():
+            raise ValueError(f"{min(missing)} is missing")
+        if "vectors" in content:
+            kinds["vectors"] = np.float32
         return cls(**{name: np.array(content[name], kind) for name, kind in kinds.items()})
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Returns the fields as arrays that need no pickle: texts as bytes, one per line."""
-        texts = {name: npz.of_lines(getattr(self, name).tolist()) for name in ("ids", "names")}
-        return {**texts, "splits": self.splits, "values": self.values}
+        texts = {name: npz.of_lines(getattr(self, name).tolist()) for name in TEXTS}
+        vectors = {} if self.vectors is None else {"vectors": self.vectors}
+        return {**texts, "splits": self.splits, "values": self.values, **vectors}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "Features":
         """Makes features of what `arrays` returned."""
-        return cls.from_dict({**arrays, **{name: npz.lines(arrays[name]) for name in ("ids", "names")}})
-
-
-FIELDS = ("ids", "names", "splits", "values")
-"""The names in `Features.arrays`."""
+        return cls.from_dict({**arrays, **{name: npz.lines(arrays[name]) for name in TEXTS if name in arrays}})
 
 
 def select_features(

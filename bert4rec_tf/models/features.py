@@ -1,5 +1,5 @@
 """Models that read features: the mean of the vectors of an item's feature values is added to its own vector, and that
-of a user's feature values to every position."""
+of a user's feature values to every position. A vector that is given with an item or user is projected and added too."""
 
 import dataclasses
 from typing import ClassVar
@@ -21,6 +21,9 @@ from bert4rec_tf.nn.evidence import TransitionEvidence
 
 NEVER = -1e9
 """Added to scores that must not count: of keys that attention must not see, and of rows that are no items."""
+
+RIDGE = 1.0
+"""The penalty of the first projection of given vectors (`FeatureRecommender.initialise`)."""
 
 
 def feature_means(vectors: Tensor, features: Features, before: int = 0, after: int = 0) -> tf.Tensor:
@@ -46,6 +49,8 @@ class FeatureRecommender(Recommender):
         own_items: the items' own vectors, including padding and special tokens; with `use_item_features=alone`, only
             those of padding and special tokens.
         own_users: the finished vectors of the users of a `folded` model; None for any other.
+        item_feature_vectors, user_feature_vectors: [F; P], float [v + e, d]: a vector of each feature value, and the
+            projection of given vectors; None without features. Each row belongs to one of `Features.names`.
     """
 
     serves_strangers: ClassVar[bool] = True
@@ -62,15 +67,22 @@ class FeatureRecommender(Recommender):
         return self.own_items
 
     def add_feature_vectors(self, width: int, *initializers: str | keras.Initializer) -> None:
-        """Makes the vectors of feature values. Call it last: then all other weights are drawn as without them.
+        """Makes the vectors of feature values and the projections of given vectors.
 
-        `initializers`: of the items' features and of the users' features, in this order.
+        Call it last: then all other weights are drawn as without them. `initializers`: of the items' features and of
+        the users' features, in this order.
         """
         rows = {name: len(features.names) for name, features in self.features.items()}
         self.item_feature_vectors, self.user_feature_vectors = (
             self.add_table(name, rows[name], width, initializer, of=name) if name in rows else None
             for name, initializer in zip((ITEM_FEATURES, USER_FEATURES), initializers, strict=True)
         )
+        # As tensors, they are no part of a graph, which may not be larger than 2 GB.
+        self._given_vectors = {
+            name: tf.constant(features.unit_vectors())
+            for name, features in self.features.items()
+            if features.vectors is not None
+        }
 
     def add_users(self, vectors: Tensor) -> None:
         """Makes `own_users` of `vectors`, float [m, d]. The model then needs users, but no features of them."""
@@ -86,17 +98,24 @@ class FeatureRecommender(Recommender):
     def adapt(self, sequences: Sequences, transitions: ItemTransitionsSettings | None = None) -> None:
         """Counts the evidence. With item features, notes the items that training never sees.
 
-        As negatives, these items would be pushed down.
+        As negatives, these items would be pushed down. If they have a given vector, their own vectors become 0: they
+        would stay random.
         """
         if self.evidence is not None:
             fit_evidence(self.evidence, sequences, (transitions or ItemTransitionsSettings()).resolve())
         if self.settings.use_item_features != NO:
             self._unseen = np.flatnonzero(sequences.counts()[1:] == 0) + 1
+        if self.settings.use_item_features == ADD and ITEM_FEATURES in self._given_vectors:
+            rows, given = self.own_items.numpy(), self._given_vectors[ITEM_FEATURES].numpy()
+            rows[self._unseen[given[self._unseen - 1].any(axis=1)]] = 0
+            self.own_items.assign(rows)
 
     def initialise(self, sequences: Sequences) -> None:
         """With `initial_vectors=cooccurrence`, sets these vectors, scaled to the standard deviation of the random ones.
 
-        Items without a neighbour keep their random vectors, and so do padding and special tokens.
+        Items without a neighbour keep their random vectors, and so do padding and special tokens. If items have given
+        vectors, the projection begins as the ridge regression of these initial vectors on them, which is taken off the
+        items' own vectors: so items without a neighbour begin near items with similar given vectors.
         """
         if self.settings.initial_vectors != "cooccurrence":
             return
@@ -104,6 +123,13 @@ class FeatureRecommender(Recommender):
         known = np.flatnonzero(vectors.any(axis=1))
         if len(known):
             rows[known] = vectors[known] / vectors[known].std() * rows[1:].std()
+            if ITEM_FEATURES in self._given_vectors:
+                given = self._given_vectors[ITEM_FEATURES].numpy()[known - 1]
+                squares = given.T @ given + RIDGE * np.eye(given.shape[1])
+                projection = np.linalg.solve(squares, given.T @ rows[known]).astype(np.float32)
+                rows[known] -= given @ projection
+                others = self.item_feature_vectors[: -len(projection)]
+                self.item_feature_vectors.assign(np.concatenate([others, projection]))
             self.own_items.assign(rows)
 
     def user_vectors(self, batch: Batch) -> Tensor:
@@ -179,17 +205,26 @@ class FeatureRecommender(Recommender):
         return tf.reduce_sum(weights * self.loss_of(positives, negatives, hits, log_counts))
 
     def item_table(self) -> Tensor:
-        """Returns E = T + S F, float [rows, d]: the items' own vectors T plus the means of their features' vectors F.
+        """Returns E = T + S F + V P, float [rows, d].
 
-        Call it once per step: with features, it reads the vector of every feature value of every item.
+        These are the items' own vectors T, plus the means of their features' vectors F, plus the projections of their
+        given vectors V. Call it once per step: with features, it reads the vector of every feature value of every item.
         """
         use, own = self.settings.use_item_features, self.own_items
         if use == NO:
             return own
-        features = self.features[ITEM_FEATURES]
         if use == ADD:
-            return own + feature_means(self.item_feature_vectors, features, 1, own.shape[0] - 1 - self.num_items)
-        return tf.concat([own[:1], feature_means(self.item_feature_vectors, features), own[1:]], axis=0)
+            return own + self._vectors_of_features(ITEM_FEATURES, 1, own.shape[0] - 1 - self.num_items)
+        return tf.concat([own[:1], self._vectors_of_features(ITEM_FEATURES), own[1:]], axis=0)
+
+    def _vectors_of_features(self, kind: str, before: int = 0, after: int = 0) -> tf.Tensor:
+        """Returns S F + V P of the items or users, float [before + rows + after, d]. The rows added are 0."""
+        table = self.item_feature_vectors if kind == ITEM_FEATURES else self.user_feature_vectors
+        means = feature_means(table, self.features[kind], before, after)
+        if kind not in self._given_vectors:
+            return means
+        given = self._given_vectors[kind]
+        return means + tf.pad(tf.matmul(given, table[-given.shape[1] :]), [[before, after], [0, 0]])
 
     def training_table(self) -> Tensor:
         """Returns the item table that the loss reads: `item_table()`.
@@ -200,10 +235,10 @@ class FeatureRecommender(Recommender):
         return self.own_items.value if reads_few else self.item_table()
 
     def user_table(self) -> Tensor:
-        """Returns the means of the vectors of the users' features, float [m, d]."""
+        """Returns the vectors of the users' features, S F + V P, float [m, d]."""
         if self.own_users is not None:
             return self.own_users
-        return feature_means(self.user_feature_vectors, self.features[USER_FEATURES])
+        return self._vectors_of_features(USER_FEATURES)
 
     def vectors_of_users(self, users: Tensor) -> tf.Tensor:
         """Returns the vectors of users, int32 [b]: float [b, d]. A negative number is a stranger, whose vector is 0."""
@@ -213,7 +248,7 @@ class FeatureRecommender(Recommender):
 
 
 def folded(model: Recommender) -> Recommender:
-    """Returns a model with the same scores that needs no features: their means are already part of its tables."""
+    """Returns a model with the same scores that needs no features: their vectors are already part of its tables."""
     if not model.features:
         return model
     settings = dataclasses.replace(model.settings, use_item_features=NO, use_user_features=False)

@@ -11,7 +11,7 @@ import numpy as np
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.run import Run, digest_of
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
-from bert4rec_tf.data.features import FIELDS, Features
+from bert4rec_tf.data.features import Features
 from bert4rec_tf.data.sequences import Sequences, Vocabulary, fingerprint_of
 from bert4rec_tf.evaluation.metrics import NDCG
 from bert4rec_tf.export.layout import CONFIG, SAVED_MODEL
@@ -255,7 +255,7 @@ class WorkDirectory:
         found = {}
         for name, fingerprint in self.read_config().get("features", {}).items():
             try:
-                found[name] = Features.from_arrays(npz.read(self.features(name), FIELDS))
+                found[name] = Features.from_arrays(npz.read(self.features(name)))
             except (UserError, ValueError) as error:
                 raise UserError(f"{self.features(name)}: {BAD_FEATURES.format(name)} ({error})") from error
             if found[name].fingerprint != fingerprint:

@@ -1,5 +1,6 @@
 """Reads features of items or users: a CSV or Parquet file, a pandas DataFrame or an Arrow table."""
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,13 +56,16 @@ def read(source: Any, kind: str = ITEM_FEATURES) -> Features:
     quantiles into BINS categories. An empty cell is no value. An id has the values of all its rows. Values that fewer
     than FEWEST ids have are left out. The result depends only on the content.
 
+    A column is one of vectors if any cell is a list with a fraction: floats in Parquet and Arrow, lists or NumPy arrays
+    of them in a DataFrame, JSON in CSV. Then every cell is empty or such a list, and all are equally long.
+
     Args:
         source: a path to CSV (in UTF-8 with a header; `.gz` or not) or Parquet; a DataFrame; an Arrow table; or
             `Features`, which are returned as they are.
         kind: ITEM_FEATURES or USER_FEATURES, whose ids the source has.
 
     Raises:
-        UserError: if it cannot be read, has no column of ids, has a bad id, or no value is left.
+        UserError: if it cannot be read, has no column of ids, has a bad id or a bad vector, or no value is left.
     """
     if isinstance(source, Features):
         return source
@@ -78,20 +82,33 @@ def read(source: Any, kind: str = ITEM_FEATURES) -> Features:
         raise UserError(f"{title}: an id must not be empty and contain no line break. Received: {bad!r}")
     rows = np.array([places[raw] for raw in ids], np.int64)
     names, pairs = list[str](), [np.empty((0, 2), np.int64)]
+    numbers, vectors = list[str](), list[np.ndarray]()
     for column, cells in columns.items():
-        if column != of_ids:
+        if column == of_ids:
+            continue
+        if any(map(_has_fraction, lists := [_parse_list(cell) for cell in cells])):
+            whose = f"{title}, column {column}, {'item' if kind == ITEM_FEATURES else 'user'}"
+            vectors.append(_vectors(lists, rows, list(places), whose))
+            numbers += [f"{' '.join(column.split())}[{number}]" for number in range(vectors[-1].shape[1])]
+        else:
             found, entries = _entries(column, cells, rows)
             pairs.append(entries + np.array([0, len(names)]))
             names += found
-    if not names:
+    if not names and not numbers:
         raise UserError(f"{title}: no column has a value that {FEWEST} rows share")
     entries = np.unique(np.concatenate(pairs), axis=0)
     splits = np.searchsorted(entries[:, 0], np.arange(len(places) + 1))
-    return Features(np.array(list(places), object), splits, entries[:, 1].astype(np.int32), np.array(names, object))
+    return Features(
+        np.array(list(places), object),
+        splits,
+        entries[:, 1].astype(np.int32),
+        np.array(names + numbers, object),
+        np.hstack(vectors) if vectors else None,
+    )
 
 
 def _columns(source: Any, kind: str, title: str) -> Mapping[str, Sequence[Any]]:
-    """Returns the columns by name. A cell is a text, a number, None or a list."""
+    """Returns the columns by name. A cell is a text, a number, None, a list, or a NumPy array for a list of floats."""
     if isinstance(source, (str, Path, Url)):
         path = files.expanded_path(source)
         try:
@@ -106,12 +123,30 @@ def _columns(source: Any, kind: str, title: str) -> Mapping[str, Sequence[Any]]:
     names = tables.names_of(source, title)
     if len(set(names)) < len(names):
         raise UserError(f"{title}: must name each column once. Received: {', '.join(names)[:300]}")
-    table = tables.to_arrow(source, names, names)
-    columns = {name: table.column(name).combine_chunks() for name in names}
-    of_ids = guess(names, IDS[kind])
+    lists = {} if isinstance(source, (pa.Table, pa.RecordBatch)) else _lists_of_frame(source, names)
+    table = tables.to_arrow(source, names, [name for name in names if name not in lists])
+    columns = {name: table.column(name).combine_chunks() for name in table.column_names}
+    of_ids = guess(table.column_names, IDS[kind])
     if of_ids is not None:
         columns[of_ids] = tables.ids_of(tables.plain(columns[of_ids]), title)
-    return {name: column.to_pylist() for name, column in columns.items()}
+    return {name: lists[name] if name in lists else _cells(columns[name]) for name in names}
+
+
+def _lists_of_frame(frame: Any, names: Sequence[str]) -> dict[str, list[Any]]:
+    """Returns the cells of a DataFrame's columns of vectors. Arrow's errors would not name the item."""
+    found = {}
+    for place, name in enumerate(names):
+        column = frame.iloc[:, place]
+        if column.dtype == object and any(map(_has_fraction, column)):
+            found[name] = column.where(column.notna(), None).tolist()
+    return found
+
+
+def _cells(column: pa.Array) -> list[Any]:
+    kind = column.type
+    if kind.num_fields == 1 and hasattr(kind, "value_type") and pa.types.is_floating(kind.value_type):
+        return column.to_numpy(zero_copy_only=False).tolist()  # each list as an array: far smaller than Python's floats
+    return column.to_pylist()
 
 
 def _of_csv(path: Path) -> Mapping[str, Sequence[Any]]:
@@ -124,6 +159,65 @@ def _of_csv(path: Path) -> Mapping[str, Sequence[Any]]:
     if len(set(names)) < max(len(names), 2):
         raise UserError(f"{path}: the first line must name at least two columns, each once. Received: {first!r}")
     return {name: [cell.strip(BLANKS) for cell in cells] for name, (_, *cells) in zip(names, columns)}
+
+
+def _parse_list(cell: Any) -> Any:
+    """Returns the list that a text in JSON holds; any other cell as it is."""
+    if not isinstance(cell, str) or not cell.startswith("["):
+        return cell
+    try:
+        return json.loads(cell)
+    except ValueError:
+        return cell
+
+
+def _has_fraction(cell: Any) -> bool:
+    if isinstance(cell, np.ndarray):
+        return cell.dtype.kind == "f" and cell.size > 0
+    return isinstance(cell, (list, tuple)) and any(isinstance(one, (float, np.floating)) for one in cell)
+
+
+def _vectors(cells: Sequence[Any], rows: np.ndarray, ids: Sequence[str], whose: str) -> np.ndarray:
+    """Returns the vector of each id, float32 [ids, width]; zeros for an id without one.
+
+    Args:
+        cells: lists; None or an empty text or list for none.
+        rows: place of each cell's id in `ids`.
+        whose: how a message begins, before the id.
+
+    Raises:
+        UserError: for a cell that is no list of finite numbers, another width than the first, and two vectors of one id.
+    """
+    vectors, known = np.zeros((len(ids), 0), np.float32), np.zeros(len(ids), bool)
+    for row, cell in zip(rows.tolist(), cells):
+        if _is_empty(cell) or (isinstance(cell, (list, tuple, np.ndarray)) and not len(cell)):
+            continue
+        vector = _numbers_of_list(cell)
+        if vector is None:
+            received = " ".join(str(cell).split())[:100]
+            raise UserError(f"{whose} {ids[row]}: a vector must be a list of finite numbers. Received: {received}")
+        if not vectors.shape[1]:
+            vectors = np.zeros((len(ids), len(vector)), np.float32)
+        if len(vector) != vectors.shape[1]:
+            expected = f"must have {vectors.shape[1]} numbers, as the first one"
+            raise UserError(f"{whose} {ids[row]}: a vector {expected}. Received: {len(vector)} numbers")
+        if known[row] and not np.array_equal(vectors[row], vector):
+            raise UserError(f"{whose} {ids[row]}: must have one vector. Received: two different ones")
+        vectors[row], known[row] = vector, True
+    return vectors
+
+
+def _numbers_of_list(cell: Any) -> np.ndarray | None:
+    """Returns a list of finite numbers, float32 [width]; None for anything else."""
+    try:
+        numbers = np.asarray(cell)
+    except ValueError:  # lists of several lengths
+        return None
+    if numbers.ndim != 1 or numbers.dtype.kind not in "fiu":
+        return None
+    with np.errstate(over="ignore"):
+        numbers = numbers.astype(np.float32)
+    return numbers if np.isfinite(numbers).all() else None
 
 
 def _entries(column: str, cells: Sequence[Any], rows: np.ndarray) -> tuple[list[str], np.ndarray]:
