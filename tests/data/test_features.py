@@ -1,6 +1,9 @@
 """Features beside sequences."""
 
+import dataclasses
+
 import numpy as np
+from support.features import add_vectors
 from support.ranking_oracle import make_sequences
 
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
@@ -18,6 +21,8 @@ def features_of(rows):
 
 
 OF_ITEMS = features_of({"new": ["a", "b"], "item3": ["b"], "item1": [], "other": ["a"]})
+FINGERPRINT = "b341d7a00d23cd7e5d2ef793e8e98b0fee55e21ea35fc4923debc3a4659193cb"
+"""Of OF_ITEMS, from a version that knew no vectors."""
 
 
 def test_items_without_actions_come_after_all_others():
@@ -46,6 +51,33 @@ def test_features_of_one_kind_stay_where_those_of_the_other_come_later():
     for name, one in features.items():
         found = attached(found, {name: one})
     assert found.fingerprint == both.fingerprint == attached(found, {}).fingerprint
+
+
+def test_unknown_ids_have_no_vector():
+    with_vectors = add_vectors(OF_ITEMS, 3)
+    found = with_vectors.of(["item3", "nobody", "other", "new"])
+    np.testing.assert_array_equal(found.vectors, [with_vectors.vectors[1], [0] * 3, *with_vectors.vectors[[3, 0]]])
+    assert found.vectors.dtype == np.float32 and found.num_values == 2 and found.vector_columns == [("text", 3)]
+    assert "4 rows, 2 values of a, b, vectors of 3 numbers of text; 1 rows have none" in repr(found)
+
+
+def test_each_column_of_vectors_is_scaled_to_length_1_and_others_stay_zero():
+    vectors = np.array([[3, 4, 0, 0, -2], [0, 0, 0, 0, 0], [3e38, 4e38 / 1.5, 1e-30, 0, 0]], np.float32)
+    names = np.array(["text[0]", "text[1]", "image[0]", "image[1]", "image[2]"], object)
+    features = dataclasses.replace(OF_ITEMS, names=names, vectors=vectors)
+    assert features.vector_columns == [("text", 2), ("image", 3)] and features.num_values == 0
+    long = np.hypot(9, 8)
+    expected = [[0.6, 0.8, 0, 0, -1], [0] * 5, [9 / long, 8 / long, 1, 0, 0]]
+    np.testing.assert_allclose(features.unit_vectors(), expected, rtol=1e-6)
+
+
+def test_vectors_are_part_of_the_fingerprint_and_none_leaves_it_as_it_was():
+    assert OF_ITEMS.fingerprint == FINGERPRINT
+    one, other = add_vectors(OF_ITEMS, 3), add_vectors(OF_ITEMS, 3, seed=5)
+    assert len({OF_ITEMS.fingerprint, one.fingerprint, other.fingerprint}) == 3
+    for again in (Features.from_arrays(one.arrays()), Features.from_dict(one.to_dict())):
+        assert again.fingerprint == one.fingerprint and again.vectors.dtype == np.float32
+    assert set(OF_ITEMS.arrays()) == set(OF_ITEMS.to_dict()) == {"ids", "splits", "values", "names"}
 
 
 def test_features_are_part_of_the_fingerprint_and_none_leaves_it_as_it_was():

@@ -6,13 +6,14 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.features import means_by_hand
+from support.features import add_vectors, means_by_hand
 from support.models import FEATURES, HISTORIES, NUM_ITEMS, NUM_USERS, SEQUENCES, batches, make, tensors
 from support.profiles import slow_but
 from support.ranking_oracle import make_sequences
 
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.config.run import TrainingSettings
+from bert4rec_tf.data.features import Features
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export import saved_model
 from bert4rec_tf.export.options import ExportOptions
@@ -39,6 +40,9 @@ def quiet(name, way, **more):
     return make(name, **rates, **WAYS.get(way, {}), **more)
 
 
+VECTORS = {kind: add_vectors(features, 6) for kind, features in FEATURES.items()}
+
+
 def losses_of(name):
     return [{}, {"loss": "cross_entropy"}] if name == "sasrec" else [{}]
 
@@ -61,6 +65,109 @@ def test_the_table_is_own_vectors_and_the_means_of_feature_vectors(name, way):
     expected = np.concatenate([own[:1], rows + means, own[len(own) - last :]])
     np.testing.assert_allclose(table, expected, rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(model.item_vectors(), expected[1 : NUM_ITEMS + 1], rtol=1e-5, atol=1e-7)
+
+
+@every_way
+def test_given_vectors_join_the_tables_at_length_1_and_projected(name, way):
+    model = make(name, features=VECTORS, **WAYS[way])
+    for kind, table, vectors in (
+        (ITEM_FEATURES, lambda: model.item_vectors(), model.item_feature_vectors),
+        (USER_FEATURES, lambda: model.user_table(), model.user_feature_vectors),
+    ):
+        if kind in model.features:
+            own = np.zeros((NUM_ITEMS if kind == ITEM_FEATURES else NUM_USERS, 16))
+            if kind == ITEM_FEATURES and way != "alone":
+                own = np.asarray(model.own_items)[1 : NUM_ITEMS + 1]
+            expected = own + means_by_hand(np.asarray(vectors), VECTORS[kind])
+            np.testing.assert_allclose(table(), expected, rtol=1e-4, atol=1e-6)
+    plain = folded(model)
+    np.testing.assert_allclose(plain.score(HISTORIES), model.score(HISTORIES), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_vectors_change_no_other_weight(name):
+    plain, model = (make(name, name="same", features=given, **WAYS["all"]) for given in (FEATURES, VECTORS))
+    for weight, other in zip(plain.weights, model.weights, strict=True):
+        if weight.shape == other.shape:
+            np.testing.assert_array_equal(weight, other)
+        else:
+            assert weight.path.endswith("_features") and other.shape[0] == weight.shape[0] + 6
+
+
+@pytest.mark.parametrize(("name", "way"), [("bert4rec", "all"), ("sasrec", "alone")])
+def test_the_gradient_reaches_the_projection(name, way):
+    model = quiet(name, way, features=VECTORS)
+    batch = tensors(next(batches(model, 8)))
+    for weight in filter(lambda one: one is not None, (model.item_feature_vectors, model.user_feature_vectors)):
+        with tf.GradientTape() as tape:
+            value = model.training_loss(batch)
+        direction = np.asarray(tf.convert_to_tensor(tape.gradient(value, weight.value))).copy()
+        direction[:-6] = 0
+        length = np.linalg.norm(direction)
+        before, around = np.asarray(weight), []
+        for step in (5e-3, -5e-3):
+            weight.assign(before + step * direction / length)
+            around.append(float(model.training_loss(batch)))
+        weight.assign(before)
+        assert length > 0 and (around[0] - around[1]) / 1e-2 == pytest.approx(length, rel=2e-2)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_unseen_items_have_no_own_vector_beside_a_given_one(name):
+    few = make_sequences([[1, 2, 4, 5, 6]] * 8, NUM_ITEMS)
+    model, before = (make(name, features=VECTORS, use_item_features="add") for _ in range(2))
+    model.adapt(few)
+    own, drawn = np.asarray(model.own_items), np.asarray(before.own_items)
+    same = [0, 1, 2, 3, 4, 5, 6, *range(NUM_ITEMS + 1, len(own))]  # item 3 is unseen, but has no vector
+    np.testing.assert_array_equal(own[same], drawn[same])
+    assert not own[7 : NUM_ITEMS + 1].any() and drawn[7 : NUM_ITEMS + 1].any(axis=1).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_item_without_actions_is_ranked_by_its_vector(name):
+    """Users stay among the even or among the odd items; the vectors tell these apart, and two items are new."""
+    rng = np.random.default_rng(3)
+    histories = [2 * rng.permutation(10)[:6] + 1 + user % 2 for user in range(40)]
+    vectors = np.array([[item % 2, (item + 1) % 2] for item in range(1, 23)]) + rng.normal(0, 0.1, (22, 2))
+    ids = np.array([f"item{number}" for number in range(1, 23)], object)
+    names = np.array(["text[0]", "text[1]"], object)
+    given = Features(ids, np.zeros(23, np.int64), np.empty(0, np.int32), names, vectors.astype(np.float32))
+    keras.utils.set_random_seed(1)
+    options = {"dropout": 0.0, "hidden_dim": 16, "max_length": 8, "num_layers": 1, "num_heads": 1}
+    options |= {"loss": "cross_entropy"} if name == "sasrec" else {}
+    model = MODELS[name](22, use_item_features="add", features={ITEM_FEATURES: given}, **options)
+    sequences = make_sequences(histories, 22)
+    model.adapt(sequences)
+    settings = TrainingSettings(steps=60, warmup_steps=0, learning_rate=0.02)
+    optimizer = optimizer_of(settings)
+    optimizer.build(model.trainable_variables)
+    step, source = steps.make_step(model, optimizer, settings), batches(model, 32, sequences)
+    for _ in range(60):
+        step(tensors(next(source)))
+    batch = {"users": [0, 1], "lengths": [3, 3], "items": [[1, 5, 9], [2, 6, 10]]}
+    odd, even = np.asarray(model.score(batch, tf.constant([[21, 22]] * 2)))
+    assert odd[0] > odd[1] and even[1] > even[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_first_vectors_from_cooccurrence_are_kept_and_projected_to_items_without(name):
+    few = make_sequences([[1, 2, 4, 5, 6, 7, 8], [8, 6, 4, 2, 1, 5, 7]] * 4, NUM_ITEMS)
+    options = {"use_item_features": "add", "initial_vectors": "cooccurrence"}
+    plain, model = (make(name, features=given, **options) for given in (FEATURES, VECTORS))
+    for one in (plain, model):
+        one.adapt(few)
+        one.item_feature_vectors.assign(np.zeros(one.item_feature_vectors.shape))
+        one.initialise(few)
+    known = [1, 2, 4, 5, 6, 7, 8]
+    expected = np.asarray(plain.item_table())
+    np.testing.assert_allclose(np.asarray(model.item_table())[known], expected[known], rtol=1e-4, atol=1e-6)
+    given = VECTORS[ITEM_FEATURES].unit_vectors().astype(np.float64)
+    # Ridge regression is least squares with one more row, of zeros, for each number of a vector.
+    rows = np.concatenate([given[np.array(known) - 1], np.eye(6)])
+    targets = np.concatenate([expected[known], np.zeros((6, 16))])
+    projection = np.linalg.lstsq(rows, targets, rcond=None)[0]
+    np.testing.assert_allclose(np.asarray(model.item_feature_vectors)[-6:], projection, rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(np.asarray(model.item_table())[9:41], given[8:] @ projection, rtol=1e-3, atol=1e-6)
 
 
 @every_way
@@ -151,7 +258,7 @@ def test_a_folded_model_scores_the_same_without_features(name, way):
 
 @pytest.mark.parametrize(("name", "way"), [("bert4rec", "all"), ("sasrec", "alone")])
 def test_a_configuration_and_a_saved_file_give_the_model_back(tmp_path, name, way):
-    model = make(name, **WAYS[way])
+    model = make(name, features=VECTORS, **WAYS[way])
     config = json.loads(json.dumps(model.get_config()))
     assert MODELS[name].from_config(config).get_config() == model.get_config()
     model.save(tmp_path / "model.keras")

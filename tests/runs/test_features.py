@@ -7,18 +7,19 @@ import numpy as np
 import pandas as pd
 import pytest
 from support import commands
-from support.features import both, made
+from support.features import add_vectors, both, made
 from support.models import SEQUENCES, SMALL
 from support.trainings import assert_a_kill_changes_nothing, small_and_quick
 
 import bert4rec_tf as b4r
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
-from bert4rec_tf.config.run import Run
+from bert4rec_tf.config.run import SELECT, Run
 from bert4rec_tf.data.features import attached
 from bert4rec_tf.evaluation.metrics import per_user
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.runs import pipeline
 from bert4rec_tf.runs.transfer import StartWeights, load
+from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.serving.client import SavedRecommender
 
 ACTIONS = [(f"u{user}", f"i{(3 * user + 2 * place) % 40}", place) for user in range(50) for place in range(6)]
@@ -164,7 +165,8 @@ def test_a_run_that_is_killed_and_started_again_equals_one_that_is_not(tmp_path,
 def test_a_warm_start_matches_feature_values_by_name(tmp_path, name, use):
     def model_of(items, users, num_values, seed):
         keras.utils.set_random_seed(seed)
-        features = {ITEM_FEATURES: made(items, seed, num_values), USER_FEATURES: made(users, seed, num_values)}
+        of_items = add_vectors(made(items, seed, num_values), num_values)
+        features = {ITEM_FEATURES: of_items, USER_FEATURES: made(users, seed, num_values)}
         options = {"use_item_features": use, "use_user_features": True, "hidden_dim": 8}
         return MODELS[name](len(items), num_users=len(users), features=features, num_heads=1, **options)
 
@@ -175,8 +177,8 @@ def test_a_warm_start_matches_feature_values_by_name(tmp_path, name, use):
     source.save(tmp_path / "initial.npz")
     load(tmp_path / "initial.npz", source.fingerprint).give(new, ["c", "x", "a", "y"], ["w", "v", "u"])
     vectors = np.asarray(new.item_feature_vectors)
-    np.testing.assert_array_equal(vectors[:4], old.item_feature_vectors)
-    np.testing.assert_array_equal(vectors[4:], fresh[0][4:])
+    np.testing.assert_array_equal(vectors[[0, 1, 2, 3, 6, 7, 8, 9]], old.item_feature_vectors)
+    np.testing.assert_array_equal(vectors[[4, 5, 10, 11]], fresh[0][[4, 5, 10, 11]])
     np.testing.assert_array_equal(np.asarray(new.user_feature_vectors)[:4], old.user_feature_vectors)
     own, before = np.asarray(new.own_items), np.asarray(old.own_items)
     if use == "alone":
@@ -194,6 +196,24 @@ def test_a_model_is_fitted_and_trained_on_with_features_of_the_data_and_of_a_tab
     kept = json.loads((again.workdir / "config.json").read_text())
     assert kept["run"]["architecture"]["use_item_features"] == "add" and kept["initial"]["items"]["kept"] == 43
     assert set(again.items) == set(model.items)
+
+
+def test_vectors_reach_the_export_and_the_next_training(tmp_path):
+    texts = ITEMS.assign(text=[[number % 2 + 0.5, number % 5 - 2.0] for number in range(43)])
+    tastes = pd.DataFrame({"user_id": USERS["user_id"], "taste": [[user % 3 + 0.5] for user in range(60)]})
+    options = {"model": "sasrec", "item_features": texts, "user_features": tastes, "holdout": 2}
+    model = b4r.fit(FRAME, workdir=tmp_path / "work", silent=True, **options, **SHORT)
+    workdir = WorkDirectory(model.workdir)
+    kept = workdir.read_features()[ITEM_FEATURES]
+    assert kept.vector_columns == [("text", 2)] and kept.vectors.shape == (43, 2) and kept.num_values == 7
+    trained = pipeline.load_trained(Run.from_dict(workdir.read_config()["run"]), 43, 50, workdir, SELECT)
+    np.testing.assert_allclose(model.item_vectors, trained.item_vectors(), rtol=1e-5, atol=1e-7)
+    batch = {"users": np.array([1]), "lengths": np.array([2]), "items": np.array([[1, 2]], np.int32)}
+    encoded = model.user_vectors([model.items[:2]], users=["u1"])
+    np.testing.assert_allclose(encoded, trained.user_vectors(batch), rtol=1e-4, atol=1e-6)
+    more = pd.DataFrame([("u1", "i42", 9), ("u2", "i42", 9)], columns=FRAME.columns)
+    again = model.continue_training(more, silent=True)
+    assert WorkDirectory(again.workdir).read_features()[ITEM_FEATURES].fingerprint == kept.fingerprint
 
 
 @pytest.mark.slow

@@ -49,25 +49,26 @@ def make(name, /, **changes):
     options = {**known, **{key: value for key, value in SMALL.items() if key in known}, **changes}
     if MODELS[name].needs_users:
         options["num_users"] = NUM_USERS
-    options |= needed(
-        Run.make("beauty", name, **{key: changes[key] for key in changes if key.startswith("us")}).architecture
-    )
+    used = Run.make("beauty", name, **{key: changes[key] for key in changes if key.startswith("us")}).architecture
+    options = {**needed(used), **options}
     options["num_heads" if "num_heads" in known else "name"] = 2 if "num_heads" in known else name
     model = MODELS[name](NUM_ITEMS, **options)
     model.adapt(SEQUENCES)
     return model
 
 
-def batches(model, size=16):
+def batches(model, size=16, sequences=SEQUENCES):
     """Batches of the kind that the model is trained on."""
     if model.examples != "masked":
-        return in_memory.KINDS[model.examples](SEQUENCES, **model.example_options).batches(size, seed=1)
+        return in_memory.KINDS[model.examples](sequences, **model.example_options).batches(size, seed=1)
     masking = MaskingSettings(mask_proportion=0.4, max_predictions=4, mask_copies=2)
-    windows, rng = cut_windows(SEQUENCES, 8, 0.5), np.random.default_rng(1)
+    windows, rng = cut_windows(sequences, 8, 0.5), np.random.default_rng(1)
 
     def endless():
         while True:
-            made = mask_windows(windows, rng.integers(3 * len(windows), size=size), masking, 8, NUM_ITEMS, [1])
+            made = mask_windows(
+                windows, rng.integers(3 * len(windows), size=size), masking, 8, sequences.num_items, [1]
+            )
             columns = ("users", "lengths", "items", "mask_positions", "mask_targets")
             yield {column: getattr(made, column).astype(np.int32) for column in columns}
 

@@ -2,6 +2,7 @@
 
 import gzip
 import itertools
+import json
 
 import numpy as np
 import pandas as pd
@@ -164,6 +165,88 @@ def test_mistakes_in_a_table_are_named(source):
         features.read(source([("a", "x", "y"), ("b", "x", "y")], columns=["id", "tag", "tag"]))
     with pytest.raises(UserError, match="an id must not be empty"):
         features.read(source([("a", "x"), (None, "x")], columns=["id", "tag"]))
+
+
+TEXTS = [[0.5, -1.25], None, [3, 0.125], [], [1e-3, 2]]
+"""A vector for some of ROWS."""
+VECTORS = np.array([cell or [0, 0] for cell in TEXTS], np.float32)
+
+
+def frame_with(cells):
+    frame = pd.DataFrame(ROWS, columns=NAMES).replace("", None)
+    return frame.assign(text=pd.Series(cells, dtype=object))
+
+
+def test_lists_with_fractions_are_vectors_beside_the_categories(tmp_path):
+    found = features.read(frame_with(TEXTS))
+    assert values(found) == EXPECTED
+    assert found.names.tolist()[4:] == ["text[0]", "text[1]"]
+    np.testing.assert_array_equal(found.vectors, VECTORS)
+    assert found.vectors.dtype == np.float32
+    expected, plain = found.fingerprint, frame_with(TEXTS)
+    arrays = [None if cell is None else np.array(cell, np.float32) for cell in TEXTS]
+    assert features.read(frame_with(arrays)).fingerprint == expected
+    for kind in (pa.list_(pa.float32()), pa.large_list(pa.float64())):
+        table = pa.Table.from_pandas(plain.drop(columns="text")).append_column("text", pa.array(TEXTS, kind))
+        assert features.read(table).fingerprint == expected
+    plain.to_parquet(tmp_path / "items.parquet")
+    assert features.read(tmp_path / "items.parquet").fingerprint == expected
+    cells = ["" if cell is None else json.dumps(cell) for cell in TEXTS]
+    frame_with(cells).to_csv(tmp_path / "items.csv", index=False)
+    assert features.read(tmp_path / "items.csv").fingerprint == expected
+
+
+def test_several_columns_of_vectors_follow_one_another_and_need_no_categories():
+    found = features.read(pd.DataFrame({"id": ["a", "b"], "text": [[0.5, 2.0], None], "image": [[0.1], [0.2]]}))
+    assert found.names.tolist() == ["text[0]", "text[1]", "image[0]"] and not len(found.values)
+    np.testing.assert_array_equal(found.vectors, np.array([[0.5, 2, 0.1], [0, 0, 0.2]], np.float32))
+    assert repr(found) == "2 rows, vectors of 2 numbers of text, vectors of 1 numbers of image; 0 rows have none"
+
+
+def test_lists_of_whole_numbers_and_other_texts_in_brackets_are_categories(tmp_path):
+    found = features.read(pd.DataFrame({"id": ["a", "b"], "tags": [[3, 17], [17]]}))
+    assert found.vectors is None and found.names.tolist() == ["tags=17"]
+    found = read(tmp_path, 'id,tag\na,[REC]\nb,[REC]\nc,"[1, 2]"\nd,"[1, 2]"\n')
+    assert found.vectors is None and found.names.tolist() == ["tag=[1, 2]", "tag=[REC]"]
+
+
+def test_rows_of_one_item_repeat_its_vector():
+    frame = pd.DataFrame({"id": ["a", "a", "b", "a"], "tag": list("xyxy"), "text": [[0.5], [0.5], [1.0], None]})
+    found = features.read(frame)
+    np.testing.assert_array_equal(found.vectors, [[0.5], [1]])
+    frame.at[3, "text"] = [0.25]
+    with pytest.raises(UserError, match="column text, item a: must have one vector. Received: two different ones"):
+        features.read(frame)
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        ([0.5], "column text, item 5: a vector must have 2 numbers, as the first one. Received: 1 numbers"),
+        ([0.5, float("nan")], "column text, item 5: a vector must be a list of finite numbers. Received: [0.5, nan]"),
+        ([0.5, float("inf")], "column text, item 5: a vector must be a list of finite numbers. Received: [0.5, inf]"),
+        ([0.5, 1e300], "column text, item 5: a vector must be a list of finite numbers. Received: [0.5, 1e+300]"),
+        ([0.5, None], "column text, item 5: a vector must be a list of finite numbers. Received: [0.5, None]"),
+        (["0.5", "1"], "column text, item 5: a vector must be a list of finite numbers. Received: ['0.5', '1']"),
+        ([[0.5], [1.0, 2.0]], "column text, item 5: a vector must be a list of finite numbers. Received: [[0.5], [1."),
+        ("0.5, 1", "column text, item 5: a vector must be a list of finite numbers. Received: 0.5, 1"),
+        (2.5, "column text, item 5: a vector must be a list of finite numbers. Received: 2.5"),
+    ],
+)
+def test_a_bad_vector_is_named_with_its_column_and_item(tmp_path, cell, message):
+    cells = [*TEXTS[:4], cell]
+    texts = ["" if one is None else one if isinstance(one, str) else json.dumps(one) for one in cells]
+    frame_with(texts).to_csv(tmp_path / "items.csv", index=False)
+    for source in (frame_with(cells), tmp_path / "items.csv"):
+        with pytest.raises(UserError) as raised:
+            features.read(source)
+        assert message in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_a_bad_vector_of_a_user_is_named_too():
+    frame = pd.DataFrame({"user_id": ["a", "b"], "taste": [[0.5], [0.5, 1.0]]})
+    with pytest.raises(UserError, match="`user_features`, column taste, user b: a vector must have 1 numbers"):
+        features.read(frame, USER_FEATURES)
 
 
 def test_features_come_back_from_arrays_and_json(tmp_path):
