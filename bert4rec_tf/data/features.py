@@ -15,7 +15,6 @@ from bert4rec_tf.data.sequences import PAD, Sequences, Vocabulary, places_in_gro
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
 
-
 TEXTS = ("ids", "names")
 """The fields of `Features` that are texts."""
 

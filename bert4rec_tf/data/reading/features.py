@@ -186,7 +186,7 @@ def _vectors(cells: Sequence[Any], rows: np.ndarray, ids: Sequence[str], whose: 
         whose: how a message begins, before the id.
 
     Raises:
-        UserError: for a cell that is no list of finite numbers, another width than the first, and two vectors of one id.
+        UserError: for a cell that is no list of finite numbers, another width than the first, or two vectors of an id.
     """
     vectors, known = np.zeros((len(ids), 0), np.float32), np.zeros(len(ids), bool)
     for row, cell in zip(rows.tolist(), cells):
