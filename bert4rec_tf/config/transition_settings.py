@@ -41,13 +41,17 @@ class ItemTransitionsSettings(Settings):
         None, "how many neighbours of an item are kept (default: as memory allows)", at_least=1
     )
 
-    def resolve(self) -> "ItemTransitionsSettings":
+    def resolve(self) -> "CompleteSettings":
         """Returns these settings, with SHORT_START in place of each None."""
         return self.fill(SHORT_START)
 
-    def fill(self, values: Mapping[str, Any]) -> "ItemTransitionsSettings":
+    def fill(self, values: Mapping[str, Any]) -> "CompleteSettings":
         """Returns these settings, with `values` by name in place of each None."""
         return replace(self, **{name: value for name, value in values.items() if getattr(self, name) is None})
+
+
+CompleteSettings = Any
+"""`ItemTransitionsSettings` without a None, which their types cannot say."""
 
 
 def _distances(power: float, decay: float) -> dict[str, float]:

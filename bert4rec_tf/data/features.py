@@ -66,7 +66,7 @@ class Features:
     def unit_vectors(self) -> np.ndarray:
         """Returns `vectors`, in which each column's part of a row is scaled to length 1; float32 [rows, e]."""
         ends = np.cumsum([width for _, width in self.vector_columns])[:-1]
-        parts = np.split(self.vectors, ends, axis=1)
+        parts = np.split(np.asarray(self.vectors), ends, axis=1)
         # The largest number is divided out first, so that no square overflows.
         parts = [part / np.maximum(np.abs(part).max(axis=1, keepdims=True), TINY) for part in parts]
         return np.hstack([part / np.maximum(np.linalg.norm(part, axis=1, keepdims=True), TINY) for part in parts])

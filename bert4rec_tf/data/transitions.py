@@ -3,7 +3,7 @@
 The counts are kept by distance, so that many weightings of the distances share them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -34,7 +34,7 @@ class TransitionCounts:
     forward: list[tuple[np.ndarray, np.ndarray]]
     backward: list[tuple[np.ndarray, np.ndarray]]
 
-    def combine(self, distance_weights: Sequence[float], backward: float) -> sparse.csr_matrix:
+    def combine(self, distance_weights: np.ndarray, backward: float) -> sparse.csr_matrix:
         """Returns the weighted sums of the counts, float64 [rows, n + 1].
 
         An item d places after the first counts `distance_weights[d - 1]`; one d places before it, `backward` times
@@ -110,7 +110,7 @@ def weigh_ages(length: int, power: float, decay: float, recent_items: int, recen
     ages = np.arange(length)
     is_recent = ages < recent_items
     weights = np.where(is_recent, decay ** ages.astype(float) / (ages + 1.0) ** power, 0.0)
-    num_older = length - np.count_nonzero(is_recent)
+    num_older = int(length - np.count_nonzero(is_recent))
     share = recent_share if num_older else 1.0
     return np.where(is_recent, share * weights / weights.sum(), (1 - share) / max(num_older, 1))
 

@@ -12,6 +12,7 @@ from bert4rec_tf.config.transition_settings import (
     LONG_HISTORIES,
     LONG_START,
     SHORT_START,
+    CompleteSettings,
     ItemTransitionsSettings,
 )
 from bert4rec_tf.data import transitions
@@ -43,7 +44,7 @@ HIDDEN = -1e30
 """Added to the scores of items that must not count."""
 
 
-def search_settings(split: LeaveOneOut, given: ItemTransitionsSettings) -> tuple[ItemTransitionsSettings, float]:
+def search_settings(split: LeaveOneOut, given: ItemTransitionsSettings) -> tuple[CompleteSettings, float]:
     """Returns the settings with the best NDCG@10 among all items on the validation items, and that NDCG@10.
 
     Transitions are counted in the histories before the validation items. Settings that `given` names stay. The others
@@ -77,7 +78,7 @@ class _Search:
         rows = _sample(len(split.users), min(SEARCH_USERS, SEARCH_SCORES // min(neighbors, self._num_items) + 1))
         self._users, self._targets = split.users[rows], split.targets("validation")[rows]
         self._seen = _mark_seen(self._histories, self._users, self._targets)
-        self._measured: dict[ItemTransitionsSettings, float] = {}
+        self._measured: dict[CompleteSettings, float] = {}
         self._combined: tuple[Any, sparse.csr_matrix] | None = None
         self._sums: tuple[Any, list[np.ndarray | sparse.csr_matrix]] | None = None
 
@@ -127,7 +128,7 @@ class _Search:
                 break
         return best
 
-    def _sum_evidence(self, settings: ItemTransitionsSettings) -> list[np.ndarray | sparse.csr_matrix]:
+    def _sum_evidence(self, settings: CompleteSettings) -> list[np.ndarray | sparse.csr_matrix]:
         """Returns the evidence of the users' histories for unseen items, blocks of users [b, n + 1]."""
         if self._sums is None or self._sums[0] != settings:
             counts = self._combine(settings)
@@ -147,7 +148,7 @@ class _Search:
             self._sums = settings, [sum_block(slice(begin, begin + BLOCK_USERS)) for begin in blocks]
         return self._sums[1]
 
-    def _combine(self, settings: ItemTransitionsSettings) -> sparse.csr_matrix:
+    def _combine(self, settings: CompleteSettings) -> sparse.csr_matrix:
         weights = transitions.weigh_distances(settings.window, settings.distance_power, settings.distance_decay)
         key = (weights.tobytes(), settings.backward)
         if self._combined is None or self._combined[0] != key:
@@ -189,7 +190,7 @@ def _every_kth_user(histories: Sequences) -> Sequences:
     return histories if step <= 1 else histories.only(np.arange(0, histories.num_users, step))
 
 
-def weigh_histories(histories: Sequences, users: np.ndarray, settings: ItemTransitionsSettings) -> sparse.csr_matrix:
+def weigh_histories(histories: Sequences, users: np.ndarray, settings: CompleteSettings) -> sparse.csr_matrix:
     """Returns the weights of the items of users' histories, float32 [users, n + 1] (`transitions.weigh_ages`)."""
     items, lengths = histories.last(users, settings.max_history)
     kernel = (settings.history_power, settings.history_decay, settings.recent_items, settings.recent_share)
@@ -231,7 +232,7 @@ class MixSearch:
         settings: how the evidence was counted.
     """
 
-    def __init__(self, model: FeatureRecommender, task: RankingTask, settings: ItemTransitionsSettings) -> None:
+    def __init__(self, model: FeatureRecommender, task: RankingTask, settings: CompleteSettings) -> None:
         self._model, self._task = model, task
         evidence, size = model.evidence, model.num_items + 1
         pairs = [np.asarray(one) for one in (evidence.strengths, evidence.neighbors, evidence.splits)]
@@ -249,7 +250,7 @@ class MixSearch:
     def choose(self) -> np.ndarray:
         """Chooses the mix, sets it in the model, and returns the ranks with it, int64 [k]."""
         mixes = self._mixes()
-        ranks = [[] for _ in mixes]
+        ranks: list[list[np.ndarray]] = [[] for _ in mixes]
         places = []
         for rows, batch in batches_by_length(self._task, self._model.max_history, BLOCK_USERS):
             places.append(rows)

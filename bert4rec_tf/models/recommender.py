@@ -16,7 +16,6 @@ from bert4rec_tf.foundation.errors import UserError, unknown_name
 from bert4rec_tf.foundation.graphs import graph
 from bert4rec_tf.foundation.types import Batch, Shape, Tensor
 from bert4rec_tf.nn import losses
-from bert4rec_tf.nn.evidence import TransitionEvidence
 from bert4rec_tf.nn.layers import check_size
 
 ITEMS, USERS = "items", "users"
@@ -60,7 +59,7 @@ class Recommender(keras.Model):
         needs_users: whether it needs the user of a history: it has weights or features of each user.
         serves_strangers: whether it can score an unknown user, whose number is -1, by the history alone.
         max_history: how many of a history's last items it reads; None for all.
-        evidence: counts of transitions that scores read, and whose weights are made when they are counted; or None.
+        evidence: the `TransitionEvidence` that scores read, whose weights are made when it is counted; or None.
         scores_are_logits: whether `score` gives logits of a softmax over the items.
     """
 
@@ -72,7 +71,7 @@ class Recommender(keras.Model):
     serves_strangers: ClassVar[bool] = False
     max_history: int | None = None
     scores_are_logits: bool = False
-    evidence: TransitionEvidence | None = None
+    evidence: Any = None
 
     def __init__(
         self,

@@ -198,7 +198,7 @@ class Experiment:
         """How transitions are counted: by the run's own settings, and else as is best on the validation items."""
         with self.workdir.lock():
             record = self.workdir.read_transitions()
-            if record is None:
+            if not record:
                 own = self.run.architecture
                 settings = own if isinstance(own, ItemTransitionsSettings) else ItemTransitionsSettings()
                 found, ndcg = search_settings(self.split, settings)

@@ -284,14 +284,14 @@ class WorkDirectory:
         if not self.follows:
             files.write_json(self.transitions, record)
 
-    def read_transitions(self) -> dict[str, Any] | None:
-        """Returns what `keep_transitions` wrote; None before that. Raises UserError if it is damaged."""
+    def read_transitions(self) -> dict[str, Any]:
+        """Returns what `keep_transitions` wrote; empty before that. Raises UserError if it is damaged."""
         try:
             record = json.loads(self.transitions.read_text(encoding="utf-8"))
             settings = ItemTransitionsSettings(**record["settings"]).record()
             return {**record, "settings": settings, NDCG: float(record[NDCG]), "pairs": dict(record["pairs"])}
         except FileNotFoundError:
-            return None
+            return {}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(
                 f"{self.transitions}: cannot be read ({error}); delete {self.path} to train again"
@@ -300,7 +300,7 @@ class WorkDirectory:
     def read_num_pairs(self, phase: str) -> int:
         """Returns how many pairs of items a training has counted. Raises UserError if it has not begun."""
         record = self.read_transitions()
-        if record is None or phase not in record["pairs"]:
+        if phase not in record.get("pairs", {}):
             raise UserError(f"{self.phase(phase)}: no finished training; run with --mode=train first")
         return record["pairs"][phase]
 
