@@ -63,8 +63,10 @@ class Features:
         columns = groupby(name.rpartition("[")[0] for name in self.names[self.num_values :].tolist())
         return [(column, len(list(numbers))) for column, numbers in columns]
 
-    def unit_vectors(self) -> np.ndarray:
-        """Returns `vectors`, in which each column's part of a row is scaled to length 1; float32 [rows, e]."""
+    def unit_vectors(self) -> np.ndarray | None:
+        """Returns `vectors`, in which each column's part of a row is scaled to length 1, float32 [rows, e]; or None."""
+        if self.vectors is None:
+            return None
         ends = np.cumsum([width for _, width in self.vector_columns])[:-1]
         parts = np.split(np.asarray(self.vectors), ends, axis=1)
         # The largest number is divided out first, so that no square overflows.

@@ -79,9 +79,9 @@ class FeatureRecommender(Recommender):
         )
         # As tensors, they are no part of a graph, which may not be larger than 2 GB.
         self._given_vectors = {
-            name: tf.constant(features.unit_vectors())
+            name: tf.constant(vectors)
             for name, features in self.features.items()
-            if features.vectors is not None
+            if (vectors := features.unit_vectors()) is not None
         }
 
     def add_users(self, vectors: Tensor) -> None:
@@ -122,7 +122,8 @@ class FeatureRecommender(Recommender):
         rows, vectors = self.own_items.numpy(), cooccurrence_vectors(sequences, self.own_items.shape[1])
         known = np.flatnonzero(vectors.any(axis=1))
         if len(known):
-            rows[known] = vectors[known] / vectors[known].std() * rows[1:].std()
+            drawn = rows[1:][rows[1:].any(axis=1)]  # `adapt` may have set some to 0
+            rows[known] = vectors[known] / vectors[known].std() * drawn.std()
             if ITEM_FEATURES in self._given_vectors:
                 given = self._given_vectors[ITEM_FEATURES].numpy()[known - 1]
                 squares = given.T @ given + RIDGE * np.eye(given.shape[1])

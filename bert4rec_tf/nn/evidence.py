@@ -87,10 +87,14 @@ class TransitionEvidence(keras.layers.Layer):
         power, decay, recent_items, recent_share = tf.unstack(tf.convert_to_tensor(self.kernel))
         ages = tf.cast(lengths[:, None] - 1 - tf.range(width)[None, :], tf.float32)
         is_recent = (ages >= 0) & (ages < recent_items)
-        raw = tf.where(is_recent, decay**ages / (tf.maximum(ages, 0.0) + 1.0) ** power, 0.0)
+        every_age = tf.range(tf.cast(width, tf.float32))
+        by_age = tf.where(every_age < recent_items, decay**every_age / (every_age + 1.0) ** power, 0.0)
+        raw = tf.where(is_recent, tf.gather(by_age, tf.cast(tf.maximum(ages, 0.0), tf.int32)), 0.0)
+        # One sum after the other, so that a sum does not depend on the padding.
+        totals = tf.gather(tf.pad(tf.cumsum(by_age), [[1, 0]]), lengths)[:, None]
         num_older = tf.maximum(tf.cast(lengths, tf.float32) - recent_items, 0.0)[:, None]
         share = tf.where(num_older > 0, recent_share, 1.0)
-        recent = tf.math.divide_no_nan(share * raw, tf.reduce_sum(raw, axis=1, keepdims=True))
+        recent = tf.math.divide_no_nan(share * raw, totals)
         older = tf.math.divide_no_nan(1.0 - share, num_older)
         return tf.where(is_recent, recent, tf.where(ages >= recent_items, older, 0.0))
 

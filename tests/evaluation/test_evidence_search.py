@@ -247,7 +247,7 @@ def test_the_mix_with_the_best_ranks_is_chosen(has_network):
     split = LeaveOneOut(make_sequences(histories_of(make_walks(7, num_items=models.NUM_ITEMS)), models.NUM_ITEMS))
     task = RankingTask.of(split, "validation", {}, all_items=True)
     settings = ItemTransitionsSettings(popularity_weight=-0.41).resolve()
-    model = models.make("sasrec", evidence="transitions", dropout=0.0)
+    model = models.make("sasrec", adapted=False, evidence="transitions", dropout=0.0)
     model.adapt(split.training(with_validation=False), settings)
     scale = 8.0 if has_network else 0.0
     model.own_items.assign(scale * model.own_items.numpy())

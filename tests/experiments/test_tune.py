@@ -117,7 +117,9 @@ def test_a_stopped_training_shows_its_earlier_measurements_again(tmp_path, small
 
 def test_only_the_validation_item_is_measured(tmp_path, monkeypatch, small_grid):
     parts, make = [], RankingTask.of
-    monkeypatch.setattr(RankingTask, "of", lambda split, part, *rest: parts.append(part) or make(split, part, *rest))
+    monkeypatch.setattr(
+        RankingTask, "of", lambda split, part, *rest, **named: parts.append(part) or make(split, part, *rest, **named)
+    )
     study = search(tmp_path).resume(1)
     assert set(parts) == {"validation"} and len(tune.ended(study)) == 1
     assert not list(tmp_path.glob("*/ranks-test.npz")) and not list(tmp_path.glob("*/metrics.json"))

@@ -138,7 +138,8 @@ def test_scores_do_not_depend_on_the_rest_of_the_batch(sequences, settings, seed
     expected = model.score(make_batch(some)).numpy()
     for row, history in enumerate(some):
         for width in (len(history), len(history) + 1, 77):
-            np.testing.assert_array_equal(model.score(make_batch([history], width)).numpy()[0], expected[row])
+            alone = model.score(make_batch([history], width)).numpy()[0]
+            np.testing.assert_allclose(alone, expected[row], rtol=1e-6, atol=1e-6)  # powers round by their place
 
 
 @FEW

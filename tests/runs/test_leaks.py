@@ -30,7 +30,7 @@ from support.trainings import small_and_quick
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.data_names import OWN, TimeSplit
-from bert4rec_tf.config.model_settings import MODEL_SETTINGS
+from bert4rec_tf.config.model_settings import MODEL_SETTINGS, features_used
 from bert4rec_tf.config.popularity import CORRECTION
 from bert4rec_tf.config.run import ALL, FIXED, SELECT, SELECT_AND_RETRAIN
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
@@ -167,9 +167,10 @@ def make_run(case, **settings):
 
 def open_run(folder, case, sequences, **settings):
     run = make_run(case, **settings)
-    if run.features_used:
+    used = features_used(run.architecture)
+    if used:
         features = both(sequences.vocabulary.items.tolist(), sequences.users.tolist())
-        sequences = dataclasses.replace(sequences, features={name: features[name] for name in run.features_used})
+        sequences = dataclasses.replace(sequences, features={name: features[name] for name in used})
     return Experiment(run, sequences, WorkDirectory(folder), silent=True)
 
 

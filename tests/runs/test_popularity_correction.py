@@ -8,7 +8,6 @@ import tensorflow as tf
 from support.ranking_oracle import make_sequences
 
 from bert4rec_tf.config import presets
-from bert4rec_tf.evaluation.metrics import PROTOCOLS
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.runs.exporting import export
@@ -41,7 +40,7 @@ def test_a_huge_correction_puts_the_popular_items_last(tmp_path):
     one = experiment(tmp_path)
     model = one.train()
     plain, entry = one.evaluate(model)["test"], one.evaluate(model, 1e6)["popularity_correction"]
-    assert entry["alpha"] == 1e6 and set(entry["test"]) == set(PROTOCOLS)
+    assert entry["alpha"] == 1e6 and set(entry["test"]) >= {"popular", "uniform", "full"}
     assert entry["test"]["uniform"]["ndcg@10"] < plain["uniform"]["ndcg@10"]
 
 

@@ -401,7 +401,7 @@ def test_models_that_cannot_start_so_are_named(finished, tmp_path):
             f"{other} --model=sasrec --init_from=old",
             "`model` must be bert4rec, as of the weights. Received: model=sasrec",
         ),
-        (f"{other} --model=pop --init_from=pop", "`init_from` must be left out for pop"),
+        (f"{other} --model=pop --init_from=old", "`init_from` must be left out for pop"),
         ("--workdir=work --init_from=old", "--dataset is required with --init_from"),
     ):
         assert words in commands.refused(commands.run(*flags.split(), cwd=tmp_path))

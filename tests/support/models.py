@@ -43,7 +43,7 @@ def needed(settings):
     }
 
 
-def make(name, /, **changes):
+def make(name, /, *, adapted=True, **changes):
     keras.utils.set_random_seed(4)
     known = dataclasses.asdict(Run.make("beauty", name).architecture)
     options = {**known, **{key: value for key, value in SMALL.items() if key in known}, **changes}
@@ -53,7 +53,8 @@ def make(name, /, **changes):
     options = {**needed(used), **options}
     options["num_heads" if "num_heads" in known else "name"] = 2 if "num_heads" in known else name
     model = MODELS[name](NUM_ITEMS, **options)
-    model.adapt(SEQUENCES)
+    if adapted:
+        model.adapt(SEQUENCES)
     return model
 
 

@@ -124,6 +124,8 @@ def _base(entry: Preset, settings: Mapping[str, Any]) -> dict[str, Any]:
         base |= {"protocol": SELECT_AND_RETRAIN, **entry.search}
     if not is_fixed and protocol == FIXED:
         base.pop("patience", None)  # nothing is measured during a fixed training
+        if "evidence_gain" not in settings:
+            base.pop("evidence", None)  # nothing would choose its gain
     if "steps" in settings:
         steps, warmup = (base.get(name, getattr(TrainingSettings, name)) for name in ("steps", "warmup_steps"))
         base["warmup_steps"] = shortened_warmup(warmup, steps, settings["steps"])
