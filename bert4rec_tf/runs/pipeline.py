@@ -134,8 +134,7 @@ class Experiment:
         if useless := self._useless():
             raise UserError(f"{useless}. Received: dataset={self.run.dataset}")
         initial = self._checked_start()
-        repeats = {"validation": self.repeats["validation"]}
-        self.workdir.initialize(self.run, self.sequences, environment(), self.interactions, initial, repeats)
+        self.workdir.initialize(self.run, self.sequences, environment(), self.interactions, initial, self.repeats)
         if self.start is not None:
             with self.workdir.lock():
                 warm_start.keep(self.start, self.workdir)
@@ -172,9 +171,8 @@ class Experiment:
 
     @cached_property
     def repeats(self) -> dict[str, float]:
-        """The share of "validation" and "test" targets that are in their user's history."""
-        tasks = {part: RankingTask.of(self.split, part, {}) for part in ("validation", "test")}
-        return {part: float(task.is_repeat.mean()) for part, task in tasks.items()}
+        """The share of the "validation" targets that are in their user's history."""
+        return {"validation": float(RankingTask.of(self.split, "validation", {}).is_repeat.mean())}
 
     def training_part(self, phase: str) -> Sequences:
         """Returns what a training learns from."""
@@ -276,7 +274,8 @@ class Experiment:
             ranked = self._rank(model, title=None if self.silent else "measuring on test")
             correction = self._measure_corrected(model, alpha)
             kept = {f"{protocol}_candidates": found for protocol, found in ranked.num_candidates.items()}
-            if self.repeats["test"]:
+            repeats = {**self.repeats, "test": float(self._test_task.is_repeat.mean())}
+            if repeats["test"]:
                 kept["is_repeat"] = self._test_task.is_repeat
             npz.write(self.workdir.ranks, {"users": self.split.users, **ranked.ranks, **kept})
             fewer = ranked.num_candidates[POPULAR] < self.run.evaluation.num_negatives
@@ -297,7 +296,7 @@ class Experiment:
                 "users": len(self.split.users),
                 "users_not_evaluated": self.split.num_not_evaluated,
                 "users_with_fewer_candidates": int(fewer.sum()),
-                "repeats": self.repeats,
+                "repeats": repeats,
                 "test": ranked.metrics(),
                 "measured": measured_phase(self.run),
                 **({COLD: self._cold(ranked.ranks[FULL])} if self.sequences.features else {}),

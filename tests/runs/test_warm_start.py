@@ -395,13 +395,14 @@ def test_a_mistake_ends_in_one_line_and_changes_nothing(finished, tmp_path, kind
 def test_models_that_cannot_start_so_are_named(finished, tmp_path):
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     other = "--dataset=beauty --data_dir=. --mode=train --protocol=select"
-    commands.finished(*f"{other} --model=pop --workdir=pop".split(), cwd=tmp_path)
+    fixed = "--dataset=beauty --data_dir=. --mode=train --protocol=fixed"
+    commands.finished(*f"{fixed} --model=pop --workdir=pop".split(), cwd=tmp_path)
     for flags, words in (
         (
             f"{other} --model=sasrec --init_from=old",
             "`model` must be bert4rec, as of the weights. Received: model=sasrec",
         ),
-        (f"{other} --model=pop --init_from=old", "`init_from` must be left out for pop"),
+        (f"{other} --model=pop --init_from=pop", "`init_from` must be left out for pop"),
         ("--workdir=work --init_from=old", "--dataset is required with --init_from"),
     ):
         assert words in commands.refused(commands.run(*flags.split(), cwd=tmp_path))
