@@ -30,13 +30,13 @@ from support.trainings import small_and_quick
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.data_names import OWN, TimeSplit
-from bert4rec_tf.config.model_settings import MODEL_SETTINGS, features_used
+from bert4rec_tf.config.model_settings import ATTENTION_MODELS, MODEL_SETTINGS, features_used
 from bert4rec_tf.config.popularity import CORRECTION
 from bert4rec_tf.config.run import ALL, FIXED, SELECT, SELECT_AND_RETRAIN
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.sources import given
 from bert4rec_tf.evaluation import evidence_search
-from bert4rec_tf.evaluation.metrics import COUNT_BASELINES, FULL, METRICS, POPULAR, PROTOCOLS, UNIFORM
+from bert4rec_tf.evaluation.metrics import COLD, COUNT_BASELINES, FULL, METRICS, POPULAR, PROTOCOLS, UNIFORM
 from bert4rec_tf.evaluation.popularity import ALPHAS
 from bert4rec_tf.evaluation.ranking import RankingTask
 from bert4rec_tf.models import MODELS
@@ -190,7 +190,6 @@ CASES = [
     Case("bert4rec", "best", OWN_DATA),
     Case("sasrec", "best"),
     Case("bpr_mf", settings=(("negatives", "popular"),)),
-    Case("bert4rec", settings=SAMPLED),
     Case("bert4rec", settings=(("masking", "dynamic"), ("use_item_features", "add"))),
     EVIDENCE,
 ]
@@ -208,7 +207,8 @@ def list_slow_cases():
             for choice in field.metadata["limits"].get("choices", ()):
                 if choice != field.default:
                     yield Case(model, settings=((field.name, choice),))
-    yield Case("sasrec", settings=SAMPLED)
+    for model in ATTENTION_MODELS:
+        yield Case(model, settings=SAMPLED)
     yield Case("fpmc", "fast", OWN_DATA, (("negatives", "popular"),))
     yield Case("bert4rec", "best", OWN_DATA, (("use_user_features", True),))
 
@@ -309,7 +309,8 @@ CHOOSING = {"steps": 3, "evaluate_every": 1}
 OF_TEST = ("metrics.json", "ranks-test.npz: *")
 """Files with what was measured on the test items; of the first, the rest is compared by itself."""
 
-LEARNT_FROM_ALL = ("all/*", "training_counts.txt")
+LEARNT_FROM_ALL = ("all/*", "training_counts.txt", "prepared/*")
+"""Files of the training on all actions. Its shards lie beside those of `select`, whose weights are compared."""
 
 
 def choose(folder, case, sequences, protocol):
@@ -322,7 +323,7 @@ def choose(folder, case, sequences, protocol):
 
 def drop_test_results(content):
     """Returns metrics without what was measured on the test items, in all parts, and without the data and the time."""
-    left_out = {"test", *COUNT_BASELINES, "beyond_counting", "data_fingerprint", "seconds"}
+    left_out = {"test", COLD, *COUNT_BASELINES, "beyond_counting", "data_fingerprint", "seconds"}
     if not isinstance(content, dict):
         return content
     return {name: drop_test_results(value) for name, value in content.items() if name not in left_out}
@@ -421,8 +422,8 @@ class FinishedRun:
     Attributes:
         metrics: with the alpha that is best on the validation items.
         corrected: the metrics of the test items with ALPHA.
-        model, part: the model that is measured on the test items, and the part that it knows nothing of.
-        choosing, choosing_part: the same of the model that is measured on the validation items.
+        model, part: the model to measure on the test items, and the part that it knows nothing of.
+        choosing, choosing_part: the same of the model to measure on the validation items.
     """
 
     metrics: dict
@@ -441,22 +442,23 @@ def run_and_measure(folder, case, protocol):
     model = experiment.train()
     metrics, corrected = (experiment.evaluate(model, alpha) for alpha in ("validation", ALPHA))
     found = metrics, corrected[CORRECTION]["test"]
+    part = "validation" if protocol in (SELECT, ALL) else "test"
     if not case.is_trained:
-        tested, validated = (count(case.model, part, metrics) for part in ("test", "validation"))
-        return FinishedRun(*found, tested, "test", validated, "validation")
+        tested, validated = (count(case.model, one, metrics) for one in (part, "validation"))
+        return FinishedRun(*found, tested, part, validated, "validation")
     if protocol == FIXED:
-        return FinishedRun(*found, model, "test", model, "test")
+        return FinishedRun(*found, model, part, model, part)
     selected = pipeline.load_trained(experiment.run, ITEMS, USERS + len(SHORT), experiment.workdir, SELECT)
-    return FinishedRun(*found, model, "validation" if protocol == SELECT else "test", selected, "validation")
+    return FinishedRun(*found, selected if part == "validation" else model, part, selected, "validation")
 
 
-MEASURED = [*((Case(model), FIXED) for model in QUICK), (Case("bpr_mf"), SELECT), (EVIDENCE, SELECT_AND_RETRAIN)]
+MEASURED = [*((Case(model), protocol) for model in QUICK for protocol in (FIXED, ALL)), (EVIDENCE, SELECT_AND_RETRAIN)]
 
 
 def list_other_runs():
     for case in CASES:
-        for protocol in (SELECT, FIXED, SELECT_AND_RETRAIN):
-            if (case, protocol) not in MEASURED and (case.is_trained or protocol == FIXED):
+        for protocol in (SELECT, FIXED, SELECT_AND_RETRAIN, ALL):
+            if case.is_trained and (case, protocol) not in MEASURED:
                 yield pytest.param((case, protocol), marks=pytest.mark.slow)
 
 
