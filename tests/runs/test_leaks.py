@@ -36,7 +36,16 @@ from bert4rec_tf.config.run import ALL, FIXED, SELECT, SELECT_AND_RETRAIN
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.sources import given
 from bert4rec_tf.evaluation import evidence_search
-from bert4rec_tf.evaluation.metrics import COLD, COUNT_BASELINES, FULL, METRICS, POPULAR, PROTOCOLS, UNIFORM
+from bert4rec_tf.evaluation.metrics import (
+    COLD,
+    COUNT_BASELINES,
+    FULL,
+    LIST_METRICS,
+    METRICS,
+    POPULAR,
+    PROTOCOLS,
+    UNIFORM,
+)
 from bert4rec_tf.evaluation.popularity import ALPHAS
 from bert4rec_tf.evaluation.ranking import RankingTask
 from bert4rec_tf.models import MODELS
@@ -309,8 +318,9 @@ CHOOSING = {"steps": 3, "evaluate_every": 1}
 OF_TEST = ("metrics.json", "ranks-test.npz: *")
 """Files with what was measured on the test items; of the first, the rest is compared by itself."""
 
-LEARNT_FROM_ALL = ("all/*", "training_counts.txt", "prepared/*")
-"""Files of the training on all actions. Its shards lie beside those of `select`, whose weights are compared."""
+LEARNT_FROM_ALL = ("all/*", "training_counts.txt", "prepared/*", "transitions.json")
+"""Files of the training on all actions. Its shards lie beside those of `select`, whose weights are compared, and its
+number of pairs beside how transitions are counted, which `metrics.json` has too."""
 
 
 def choose(folder, case, sequences, protocol):
@@ -322,8 +332,11 @@ def choose(folder, case, sequences, protocol):
 
 
 def drop_test_results(content):
-    """Returns metrics without what was measured on the test items, in all parts, and without the data and the time."""
-    left_out = {"test", COLD, *COUNT_BASELINES, "beyond_counting", "data_fingerprint", "seconds"}
+    """Returns metrics without what was measured on the test items, in all parts, and without the data and the time.
+
+    Nor with those of lists: of items with equal scores, these have the candidates that were drawn first.
+    """
+    left_out = {"test", COLD, *COUNT_BASELINES, *LIST_METRICS, "beyond_counting", "data_fingerprint", "seconds"}
     if not isinstance(content, dict):
         return content
     return {name: drop_test_results(value) for name, value in content.items() if name not in left_out}
@@ -334,6 +347,8 @@ def assert_same_choices(folder, case, protocol, hold_out):
     other = choose(folder / "other", case, hold_out(VALIDATION, OTHER_SEEN), protocol)
     assert not find_differences(one, other, *OF_TEST, *(LEARNT_FROM_ALL if protocol == ALL else ()))
     contents = [json.loads((path / "metrics.json").read_text()) for path in (one, other)]
+    for content in contents:
+        content["transitions"]["pairs"].pop(ALL, None)
     assert contents[0]["test"] != contents[1]["test"]
     assert drop_test_results(contents[0]) == drop_test_results(contents[1])
     assert drop_test_results(contents[0])[CORRECTION]["validation"].keys() == set(map(str, ALPHAS))
@@ -479,6 +494,13 @@ def test_alpha_is_chosen_without_the_validation_items(finished_run):
         for protocol in PROTOCOLS:
             found = {name: finished_run.metrics["validation"][protocol][name] for name in METRICS}
             assert found == pytest.approx(measure(scores, "validation", protocol)), protocol
+
+
+def test_transitions_are_chosen_without_the_validation_items(finished_run):
+    """NDCG@10 of the chosen settings is that of transitions counted before these items."""
+    chosen = finished_run.metrics["transitions"]
+    scores = score(count("item_transitions", "validation", finished_run.metrics), "validation")
+    assert chosen["ndcg@10"] == pytest.approx(measure(scores, "validation", FULL)["ndcg@10"])
 
 
 def test_the_measured_model_knows_no_test_item(finished_run):
