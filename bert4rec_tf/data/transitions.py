@@ -130,8 +130,8 @@ def log_shares(counts: np.ndarray) -> np.ndarray:
     return np.r_[0.0, shares[1:]].astype(np.float32)
 
 
-def strongest_pairs(evidence: sparse.csr_matrix, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Returns rows, places, columns and values of the `most` largest values of each row, the largest first.
+def strongest_pairs(evidence: sparse.csr_matrix, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns rows, columns and values of the `most` largest values of each row, the largest first.
 
     Of equal values, the smaller columns stay. Zeros are left out.
     """
@@ -140,4 +140,4 @@ def strongest_pairs(evidence: sparse.csr_matrix, most: int) -> tuple[np.ndarray,
     places = np.arange(len(order)) - np.repeat(evidence.indptr[:-1], np.diff(evidence.indptr))
     kept = (places < most) & (evidence.data[order] > 0)
     order = order[kept]
-    return rows[order], places[kept], evidence.indices[order], evidence.data[order]
+    return rows[order], evidence.indices[order], evidence.data[order]

@@ -18,7 +18,7 @@ from bert4rec_tf.config.transition_settings import (
 from bert4rec_tf.data import transitions
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.evaluation.metrics import NDCG, metrics
-from bert4rec_tf.evaluation.ranking import RankingTask, batches_by_length
+from bert4rec_tf.evaluation.ranking import RankingTask, batches_by_length, sample_rows
 from bert4rec_tf.foundation.graphs import graph as tf_function
 from bert4rec_tf.models.features import FeatureRecommender
 
@@ -75,7 +75,7 @@ class _Search:
         window = given.window or max(change["window"] for change in GRID["window"])
         (self._counts,) = transitions.count_transitions(counted, window, block_actions=counted.num_actions + 1)
         neighbors = 10 * self._counts.pairs.nnz // self._num_items + 1  # of all items of a history
-        rows = _sample(len(split.users), min(SEARCH_USERS, SEARCH_SCORES // min(neighbors, self._num_items) + 1))
+        rows = sample_rows(len(split.users), min(SEARCH_USERS, SEARCH_SCORES // min(neighbors, self._num_items) + 1))
         self._users, self._targets = split.users[rows], split.targets("validation")[rows]
         self._seen = _mark_seen(self._histories, self._users, self._targets)
         self._measured: dict[CompleteSettings, float] = {}
@@ -176,13 +176,6 @@ def rank_dense(sums: np.ndarray, added: np.ndarray, targets: np.ndarray) -> np.n
     scores = sums + added
     scores[:, 0] = HIDDEN
     return np.count_nonzero(scores >= scores[np.arange(len(targets)), targets, None], axis=1) - 1
-
-
-def _sample(number: int, most: int) -> np.ndarray:
-    """Returns `most` of the numbers 0 to `number` - 1, ascending, the same ones each time; all if there are no more."""
-    if number <= most:
-        return np.arange(number)
-    return np.sort(np.random.default_rng(0).choice(number, most, replace=False))
 
 
 def _every_kth_user(histories: Sequences) -> Sequences:

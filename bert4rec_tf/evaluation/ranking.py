@@ -66,7 +66,7 @@ class RankingTask:
         """Returns the task of `most` users, the same ones each time; this task if it has no more."""
         if len(self.users) <= most:
             return self
-        rows = np.sort(np.random.default_rng(0).choice(len(self.users), most, replace=False))
+        rows = sample_rows(len(self.users), most)
         negatives = {protocol: one[rows] for protocol, one in self.negatives.items()}
         return replace(self, users=self.users[rows], targets=self.targets[rows], negatives=negatives)
 
@@ -288,6 +288,13 @@ class Ranker:
         order = np.argsort(items, axis=1)
         ordered = (np.take_along_axis(part, order, axis=1) for part in (scores, items))
         return self._best_among(*ordered).numpy()
+
+
+def sample_rows(number: int, most: int) -> np.ndarray:
+    """Returns `most` of the numbers 0 to `number` - 1, ascending, the same ones each time; all if there are no more."""
+    if number <= most:
+        return np.arange(number)
+    return np.sort(np.random.default_rng(0).choice(number, most, replace=False))
 
 
 def batches_by_length(task: RankingTask, max_history: int | None, size: int) -> Iterator[tuple[np.ndarray, Batch]]:

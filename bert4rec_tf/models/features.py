@@ -156,9 +156,7 @@ class FeatureRecommender(Recommender):
         if self.evidence is None:
             return self.network_scores(vectors, candidates)
         width = self.settings.hidden_dim
-        scores = self.network_scores(vectors[:, :width], candidates)
-        evidence = self.evidence.score(vectors[:, width:])
-        return scores + (evidence[:, 1:] if candidates is None else tf.gather(evidence, candidates, batch_dims=1))
+        return self.network_scores(vectors[:, :width], candidates) + self.evidence.score(vectors[:, width:], candidates)
 
     def score_products(self) -> tuple[Tensor, Tensor | None] | None:
         return self.network_products() if self.evidence is None else None

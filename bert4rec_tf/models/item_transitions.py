@@ -46,8 +46,7 @@ class ItemTransitions(Recommender):
         return self.evidence.encode(*last_items_in_order(batch, self.max_history))
 
     def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
-        scores = self.evidence.score(vectors)
-        return scores[:, 1:] if candidates is None else tf.gather(scores, candidates, batch_dims=1)
+        return self.evidence.score(vectors, candidates)
 
     def similarities(self, items: Tensor) -> Tensor:
         """Returns the evidence of one item for all others, float32 [b, n]; -inf for items without any."""
@@ -64,7 +63,7 @@ def fit_evidence(evidence: TransitionEvidence, sequences: Sequences, settings: I
     parts = []
     for block in transitions.count_transitions(sequences, settings.window):
         counts = block.combine(weights, settings.backward)
-        rows, _, columns, values = transitions.strongest_pairs(
+        rows, columns, values = transitions.strongest_pairs(
             transitions.weigh_evidence(counts, settings.smoothing, sequences.num_items), most
         )
         parts.append((block.first_item + rows, columns, values))

@@ -105,8 +105,15 @@ class TransitionEvidence(keras.layers.Layer):
         """
         return tf.concat([tf.cast(items, tf.float32), self.weigh(lengths, tf.shape(items)[1])], axis=1)
 
-    def score(self, encoded: Tensor) -> tf.Tensor:
-        """Returns the scores, as a call does, of histories that `encode` returned."""
+    def score(self, encoded: Tensor, candidates: Tensor | None = None) -> tf.Tensor:
+        """Returns the scores of histories that `encode` returned, float32 [b, c], or [b, n] without candidates.
+
+        `candidates`: int32 [b, c], or None for all items, column j for item j + 1.
+        """
+        scores = self._score_rows(encoded)
+        return scores[:, 1:] if candidates is None else tf.gather(scores, candidates, batch_dims=1)
+
+    def _score_rows(self, encoded: Tensor) -> tf.Tensor:
         items, weights = tf.split(encoded, 2, axis=1)
         mix = tf.convert_to_tensor(self.mix)
         return mix[0] * self.sum_pairs(tf.cast(items, tf.int32), weights) + mix[1] * self.log_shares
@@ -138,7 +145,7 @@ class TransitionEvidence(keras.layers.Layer):
         return tf.map_fn(sum_row, (items, weights), fn_output_signature=row_type)
 
     def call(self, items: Tensor, lengths: Tensor) -> tf.Tensor:
-        return self.score(self.encode(items, lengths))
+        return self._score_rows(self.encode(items, lengths))
 
     def compute_output_shape(self, items_shape: Shape) -> tuple[int | None, int]:
         return items_shape[0], self.num_items + 1

@@ -174,8 +174,8 @@ def test_large_data_are_searched_by_the_same_part_each_time(small_grid, monkeypa
 
 @given(st.integers(1, 300), st.integers(1, 300))
 def test_a_sample_of_users_is_the_same_each_time(number, most):
-    rows = evidence_search._sample(number, most)
-    assert rows.tolist() == sorted(set(rows.tolist())) == evidence_search._sample(number, most).tolist()
+    rows = evidence_search.sample_rows(number, most)
+    assert rows.tolist() == sorted(set(rows.tolist())) == evidence_search.sample_rows(number, most).tolist()
     assert len(rows) == min(number, most) and rows[-1] < number
 
 
