@@ -197,6 +197,7 @@ def places(workdir: Path) -> str:
     curves = "curve.csv, curve.png" if has_picture else "curve.csv"
     known = {
         "metrics.json": "these results and all settings",
+        "transitions.json": "how transitions are counted, as the validation items decided",
         "config.json": "the settings",
         "vocabulary.txt": "raw item ids, line k for item k; counts.txt, training_counts.txt: how often each occurs",
         "item_features.npz": "the features of the items",
