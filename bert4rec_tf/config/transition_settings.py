@@ -36,7 +36,7 @@ class ItemTransitionsSettings(Settings):
     recent_items: int | None = _chosen("how many last items are recent; older ones count alike", at_least=1)
     recent_share: float | None = _chosen("the weight of all recent items together", at_least=0, at_most=1)
     popularity_weight: float | None = _chosen("lambda: weight of the logarithm of an item's popularity")
-    max_history: int = setting(200, "how many of a history's last items are read", at_least=1)
+    max_history: int = setting(200, "how many of a history's last items are read", at_least=1, at_most=1_000)
     num_neighbors: int | None = setting(
         None, "how many neighbours of an item are kept (default: as memory allows)", at_least=1
     )

@@ -10,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 from scipy import sparse
 
+from bert4rec_tf.config.transition_settings import CompleteSettings
 from bert4rec_tf.data.sequences import Sequences
 
 BLOCK_ACTIONS = 1 << 20
@@ -113,6 +114,15 @@ def weigh_ages(length: int, power: float, decay: float, recent_items: int, recen
     num_older = int(length - np.count_nonzero(is_recent))
     share = recent_share if num_older else 1.0
     return np.where(is_recent, share * weights / weights.sum(), (1 - share) / max(num_older, 1))
+
+
+def weigh_all_ages(max_history: int, settings: CompleteSettings) -> np.ndarray:
+    """Returns `weigh_ages` of each length up to `max_history`, float32 [max_history + 1, max_history]; 0 beyond it."""
+    kernel = (settings.history_power, settings.history_decay, settings.recent_items, settings.recent_share)
+    weights = np.zeros((max_history + 1, max_history), np.float32)
+    for length in range(1, max_history + 1):
+        weights[length, :length] = weigh_ages(length, *kernel)
+    return weights
 
 
 def weigh_evidence(counts: sparse.csr_matrix, smoothing: float, num_items: int) -> sparse.csr_matrix:

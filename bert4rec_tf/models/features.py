@@ -93,7 +93,7 @@ class FeatureRecommender(Recommender):
     def add_evidence(self) -> None:
         """Makes the evidence, if the settings ask for it. Its weights are made when it is counted."""
         if self.settings.evidence == TRANSITIONS:
-            self.evidence = TransitionEvidence(self.num_items, dtype="float32", name="evidence")
+            self.evidence = TransitionEvidence(self.num_items, self.max_history, dtype="float32", name="evidence")
 
     def adapt(self, sequences: Sequences, transitions: ItemTransitionsSettings | None = None) -> None:
         """Counts the evidence. With item features, notes the items that training never sees.

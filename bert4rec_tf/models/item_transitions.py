@@ -34,7 +34,7 @@ class ItemTransitions(Recommender):
 
     def make_variables(self) -> None:
         self.max_history = self.settings.max_history
-        self.evidence = TransitionEvidence(self.num_items, name="evidence")
+        self.evidence = TransitionEvidence(self.num_items, self.max_history, name="evidence")
 
     def adapt(self, sequences: Sequences, transitions: ItemTransitionsSettings | None = None) -> None:
         chosen = (transitions or self.settings).resolve()
@@ -69,5 +69,5 @@ def fit_evidence(evidence: TransitionEvidence, sequences: Sequences, settings: I
         parts.append((block.first_item + rows, columns, values))
     rows, columns, values = (np.concatenate(part) for part in zip(*parts))
     splits = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=size))])
-    kernel = (settings.history_power, settings.history_decay, settings.recent_items, settings.recent_share)
-    evidence.assign(splits, columns, values, transitions.log_shares(sequences.counts()), kernel)
+    ages = transitions.weigh_all_ages(evidence.max_history, settings)
+    evidence.assign(splits, columns, values, transitions.log_shares(sequences.counts()), ages)

@@ -20,6 +20,7 @@ class TransitionEvidence(keras.layers.Layer):
 
     Args:
         num_items: n.
+        max_history: the most items of a history.
 
     Call arguments:
         items: int32 [b, w], histories oldest first, right-padded with 0.
@@ -33,22 +34,22 @@ class TransitionEvidence(keras.layers.Layer):
         2026.
     """
 
-    def __init__(self, num_items: int, **options: Any) -> None:
+    def __init__(self, num_items: int, max_history: int, **options: Any) -> None:
         super().__init__(trainable=False, **options)
-        self.num_items = num_items
+        self.num_items, self.max_history = num_items, max_history
 
     def build(self, input_shape: Shape) -> None:
         """Makes the weights. `input_shape`: (number of pairs,)."""
         self.num_pairs, rows = input_shape[0], self.num_items + 1
 
-        def add(name: str, size: int, dtype: str = "float32") -> keras.Variable:
-            return self.add_weight((size,), "zeros", dtype, trainable=False, autocast=False, name=name)
+        def add(name: str, *shape: int, dtype: str = "float32") -> keras.Variable:
+            return self.add_weight(shape, "zeros", dtype, trainable=False, autocast=False, name=name)
 
-        self.splits = add("splits", rows + 1, "int32")
-        self.neighbors = add("neighbors", self.num_pairs, "int32")
+        self.splits = add("splits", rows + 1, dtype="int32")
+        self.neighbors = add("neighbors", self.num_pairs, dtype="int32")
         self.strengths = add("strengths", self.num_pairs)
         self.log_shares = add("log_shares", rows)
-        self.kernel = add("kernel", 4)
+        self.age_weights = add("age_weights", self.max_history + 1, self.max_history)
         self.mix = add("mix", 2)
 
     def assign(
@@ -57,7 +58,7 @@ class TransitionEvidence(keras.layers.Layer):
         neighbors: np.ndarray,
         strengths: np.ndarray,
         log_shares: np.ndarray,
-        kernel: tuple[float, float, float, float],
+        age_weights: np.ndarray,
     ) -> None:
         """Sets the evidence, and makes the weights first if `build` was not called.
 
@@ -65,7 +66,8 @@ class TransitionEvidence(keras.layers.Layer):
             splits: int [n + 2]; the pairs of first item b are those from `splits[b]` to `splits[b + 1]` - 1.
             neighbors, strengths: int [pairs] and float [pairs], the second items and their evidence.
             log_shares: float [n + 1], log p.
-            kernel: power, decay, recent_items and recent_share of `weigh`.
+            age_weights: float [max_history + 1, max_history], row l: the weights of the items of a history of l items,
+                the newest first; 0 from l on.
 
         Raises:
             ValueError: if the weights were made for another number of pairs.
@@ -73,30 +75,21 @@ class TransitionEvidence(keras.layers.Layer):
         if not self.built:
             self.build((len(neighbors),))
             self.built = True
-        values = (splits, neighbors, strengths, log_shares, kernel)
-        weights = (self.splits, self.neighbors, self.strengths, self.log_shares, self.kernel)
+        if len(neighbors) != self.num_pairs:
+            raise ValueError(f"`neighbors` must have {self.num_pairs} pairs, as before. Received: {len(neighbors)}")
+        values = (splits, neighbors, strengths, log_shares, age_weights)
+        weights = (self.splits, self.neighbors, self.strengths, self.log_shares, self.age_weights)
         for weight, value in zip(weights, values):
             weight.assign(np.asarray(value, weight.dtype))
 
     def weigh(self, lengths: Tensor, width: Tensor) -> tf.Tensor:
-        """Returns the weight of each place of a history, float32 [b, `width`]; 0 for padding. A row's sum is 1.
+        """Returns the weight of each place of a history, float32 [b, `width`]; 0 for padding.
 
-        The newest `recent_items` share `recent_share` in proportion to decay^age / (age + 1)^power, where the newest
-        has age 0. The older items share the rest evenly; without older items, the newest share everything.
+        They are read from a table, so they do not depend on the width, to the bit.
         """
-        power, decay, recent_items, recent_share = tf.unstack(tf.convert_to_tensor(self.kernel))
-        ages = tf.cast(lengths[:, None] - 1 - tf.range(width)[None, :], tf.float32)
-        is_recent = (ages >= 0) & (ages < recent_items)
-        every_age = tf.range(tf.cast(width, tf.float32))
-        by_age = tf.where(every_age < recent_items, decay**every_age / (every_age + 1.0) ** power, 0.0)
-        raw = tf.where(is_recent, tf.gather(by_age, tf.cast(tf.maximum(ages, 0.0), tf.int32)), 0.0)
-        # One sum after the other, so that a sum does not depend on the padding.
-        totals = tf.gather(tf.pad(tf.cumsum(by_age), [[1, 0]]), lengths)[:, None]
-        num_older = tf.maximum(tf.cast(lengths, tf.float32) - recent_items, 0.0)[:, None]
-        share = tf.where(num_older > 0, recent_share, 1.0)
-        recent = tf.math.divide_no_nan(share * raw, totals)
-        older = tf.math.divide_no_nan(1.0 - share, num_older)
-        return tf.where(is_recent, recent, tf.where(ages >= recent_items, older, 0.0))
+        ages = lengths[:, None] - 1 - tf.range(width)[None, :]
+        rows = tf.gather(tf.convert_to_tensor(self.age_weights), lengths)
+        return tf.where(ages >= 0, tf.gather(rows, tf.maximum(ages, 0), batch_dims=1), 0.0)
 
     def encode(self, items: Tensor, lengths: Tensor) -> tf.Tensor:
         """Returns what `score` needs to know of histories, float32 [b, 2 w]: item numbers, exact up to 2^24; weights.
@@ -157,4 +150,4 @@ class TransitionEvidence(keras.layers.Layer):
         super().load_own_variables(store)
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "num_items": self.num_items}
+        return {**super().get_config(), "num_items": self.num_items, "max_history": self.max_history}

@@ -35,14 +35,14 @@ from bert4rec_tf.evaluation.metrics import NDCG, metrics
 from bert4rec_tf.evaluation.ranking import RankingTask
 from bert4rec_tf.models import SASRec
 
-TOLERANCE = 3e-6
-"""Scores that differ by less are a tie."""
+TOLERANCE = 1e-6
+"""Scores that differ by a smaller part are a tie."""
 
 
 def rank_by_hand(scores, target, seen):
     """How many items but the target reach its score. `scores`: item -> score. Seen items are no rivals."""
     rivals = [item for item in scores if item != target and item not in seen]
-    return sum(scores[item] >= scores[target] - TOLERANCE for item in rivals)
+    return sum(scores[item] >= scores[target] - TOLERANCE * abs(scores[target]) for item in rivals)
 
 
 # The ranks of sparse scores.

@@ -17,9 +17,10 @@ VOCABULARY = Vocabulary(np.array([f"item {number}" for number in range(NUM_ITEMS
 USERS = [f"user {number}" for number in range(NUM_USERS)]
 
 
-def expected(model):
-    """The vectors and scores of all histories, as the model gives them."""
-    vectors = np.asarray(model.user_vectors(HISTORIES))
+def expected(model, width=0):
+    """The vectors and scores of all histories, padded to at least `width` items, as the model gives them."""
+    more = max(width - HISTORIES["items"].shape[1], 0)
+    vectors = np.asarray(model.user_vectors({**HISTORIES, "items": np.pad(HISTORIES["items"], [[0, 0], [0, more]])}))
     scores = model.score_vectors(vectors)
     return vectors, np.asarray(tf.nn.log_softmax(scores) if model.scores_are_logits else scores)
 
@@ -64,10 +65,8 @@ def test_litert_files_give_the_model_s_numbers(tmp_path, name):
             inputs["users"] = HISTORIES["users"][[row]]
         vector = encoder(**inputs)["vectors"]
         scores = scorer(vectors=vector)["scores"]
-        vectors, wanted = expected(model)
-        np.testing.assert_allclose(scores[0], wanted[row], rtol=1e-4, atol=1e-4)
-        if model.evidence is None:  # else as wide as the history
-            np.testing.assert_allclose(vector[0], vectors[row], rtol=1e-4, atol=1e-4)
+        for found, wanted in zip((vector, scores), expected(model, width)):
+            np.testing.assert_allclose(found[0], wanted[row], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow
