@@ -102,26 +102,21 @@ def weigh_distances(window: int, power: float, decay: float) -> np.ndarray:
     return decay ** (distances - 1) / distances**power
 
 
-def weigh_ages(length: int, power: float, decay: float, recent_items: int, recent_share: float) -> np.ndarray:
-    """Returns how much each item of a history counts, float64 [length], the newest first. The sum is 1.
+def weigh_ages(max_history: int, settings: CompleteSettings) -> np.ndarray:
+    """Returns how much each item of a history counts, float32 [max_history + 1, max_history].
 
-    The newest `recent_items` share `recent_share` in proportion to decay^age / (age + 1)^power, where the newest has
-    age 0. The older items share the rest evenly; without older items, the newest share everything.
+    Row l is for histories of l items, the newest first, then zeros. Its sum is 1. The newest `recent_items` share
+    `recent_share` in proportion to decay^age / (age + 1)^power, where the newest has age 0. The older items share the
+    rest evenly; without older items, the newest share everything.
     """
-    ages = np.arange(length)
-    is_recent = ages < recent_items
-    weights = np.where(is_recent, decay ** ages.astype(float) / (ages + 1.0) ** power, 0.0)
-    num_older = int(length - np.count_nonzero(is_recent))
-    share = recent_share if num_older else 1.0
-    return np.where(is_recent, share * weights / weights.sum(), (1 - share) / max(num_older, 1))
-
-
-def weigh_all_ages(max_history: int, settings: CompleteSettings) -> np.ndarray:
-    """Returns `weigh_ages` of each length up to `max_history`, float32 [max_history + 1, max_history]; 0 beyond it."""
-    kernel = (settings.history_power, settings.history_decay, settings.recent_items, settings.recent_share)
+    ages = np.arange(max_history)
+    kernel = settings.history_decay ** ages.astype(float) / (ages + 1.0) ** settings.history_power
     weights = np.zeros((max_history + 1, max_history), np.float32)
     for length in range(1, max_history + 1):
-        weights[length, :length] = weigh_ages(length, *kernel)
+        num_recent = min(length, settings.recent_items)
+        share = settings.recent_share if length > num_recent else 1.0
+        weights[length, :num_recent] = share * kernel[:num_recent] / kernel[:num_recent].sum()
+        weights[length, num_recent:length] = (1 - share) / max(length - num_recent, 1)
     return weights
 
 

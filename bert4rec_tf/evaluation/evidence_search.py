@@ -186,12 +186,9 @@ def _every_kth_user(histories: Sequences) -> Sequences:
 def weigh_histories(histories: Sequences, users: np.ndarray, settings: CompleteSettings) -> sparse.csr_matrix:
     """Returns the weights of the items of users' histories, float32 [users, n + 1] (`transitions.weigh_ages`)."""
     items, lengths = histories.last(users, settings.max_history)
-    kernel = (settings.history_power, settings.history_decay, settings.recent_items, settings.recent_share)
-    by_length = {length: transitions.weigh_ages(length, *kernel)[::-1] for length in np.unique(lengths).tolist()}
-    weights = np.concatenate([by_length[length] for length in lengths.tolist()])
-    rows = np.repeat(np.arange(len(users)), lengths)
-    shape = (len(users), histories.num_items + 1)
-    return sparse.csr_matrix((weights.astype(np.float32), (rows, items[items > 0])), shape)
+    rows, places = np.nonzero(items)
+    weights = transitions.weigh_ages(items.shape[1], settings)[lengths[rows], lengths[rows] - 1 - places]
+    return sparse.csr_matrix((weights, (rows, items[rows, places])), (len(users), histories.num_items + 1))
 
 
 def _mark_seen(histories: Sequences, users: np.ndarray, targets: np.ndarray) -> sparse.csr_matrix:

@@ -69,5 +69,5 @@ def fit_evidence(evidence: TransitionEvidence, sequences: Sequences, settings: I
         parts.append((block.first_item + rows, columns, values))
     rows, columns, values = (np.concatenate(part) for part in zip(*parts))
     splits = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=size))])
-    ages = transitions.weigh_all_ages(evidence.max_history, settings)
+    ages = transitions.weigh_ages(evidence.max_history, settings)
     evidence.assign(splits, columns, values, transitions.log_shares(sequences.counts()), ages)

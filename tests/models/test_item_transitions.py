@@ -144,15 +144,15 @@ def test_scores_do_not_depend_on_the_rest_of_the_batch(sequences, settings, seed
 @FEW
 @given(settings_of(), st.integers(0, 40), st.integers(0, 9))
 def test_the_layer_weighs_the_ages_as_numpy_does(settings, length, padding):
-    kernel = (settings.history_power, settings.history_decay, settings.recent_items, settings.recent_share)
-    layer = TransitionEvidence(3, 40)
-    layer.assign(np.zeros(5), [], [], np.zeros(4), transitions.weigh_all_ages(40, settings))
+    layer, table = TransitionEvidence(3, 40), transitions.weigh_ages(40, settings)
+    layer.assign(np.zeros(5), [], [], np.zeros(4), table)
     found = layer.weigh(tf.constant([length]), tf.constant(length + padding)).numpy()[0]
     if length:
-        of_numpy, expected = transitions.weigh_ages(length, *kernel), plain_weights(length, settings)
-        np.testing.assert_allclose(of_numpy, expected, rtol=1e-12)
+        expected = plain_weights(length, settings)
+        np.testing.assert_allclose(table[length, :length], expected, rtol=1e-6)
         assert sum(expected) == pytest.approx(1)
-        np.testing.assert_array_equal(found[:length], of_numpy[::-1].astype(np.float32))
+        np.testing.assert_array_equal(found[:length], table[length, :length][::-1])
+    assert not table[length, length:].any()
     assert not found[length:].any()
 
 
