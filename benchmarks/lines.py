@@ -16,13 +16,13 @@ from bert4rec_tf.config.run import TrainingSettings
 from bert4rec_tf.data.examples import in_memory, preparation
 from bert4rec_tf.data.examples.cloze import Numbering, cut_windows, mask_rows
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
-from bert4rec_tf.evaluation import candidates, popularity
+from bert4rec_tf.evaluation import candidates, popularity_penalty
 from bert4rec_tf.evaluation.metrics import POPULAR, UNIFORM
-from bert4rec_tf.evaluation.ranking import RankingTask
+from bert4rec_tf.evaluation.ranker import RankingTask
 from bert4rec_tf.foundation.types import Batch
 from bert4rec_tf.models import MODELS, BERT4Rec, Recommender
 from bert4rec_tf.training import steps
-from bert4rec_tf.training.optimizer import optimizer_of
+from bert4rec_tf.training.optimizer import make_optimizer
 
 SAMPLE_USERS = 400
 """Number of users for the authors' formulation, which handles one user at a time."""
@@ -192,7 +192,7 @@ def step_of(shape: shapes.Shape, num_items: int, kind: str, width: int = WIDTH) 
 
 def _step_of_model(model: Recommender, signature: steps.Signature | None = None) -> steps.Step:
     settings = TrainingSettings(steps=1_000, batch_size=BATCH_SIZE)
-    optimizer = optimizer_of(settings)
+    optimizer = make_optimizer(settings)
     optimizer.build(model.trainable_variables)
     return steps.make_step(model, optimizer, settings, signature=signature)
 
@@ -248,15 +248,15 @@ def evaluating() -> Iterator[Row]:
         split = LeaveOneOut(sequences)
         model = BERT4Rec(sequences.num_items, max_length=shape.max_length, hidden_dim=WIDTH)
         drawn = candidates.draw_popular(sequences, split.users, 100, 0)
-        sampled = RankingTask.of(split, "test", {POPULAR: drawn})
-        full = RankingTask.of(split, "test", {POPULAR: drawn, UNIFORM: drawn}, all_items=True)
+        sampled = RankingTask.from_split(split, "test", {POPULAR: drawn})
+        full = RankingTask.from_split(split, "test", {POPULAR: drawn, UNIFORM: drawn}, all_items=True)
         rows = np.random.default_rng(1).permutation(len(split.users))[:SAMPLE_USERS]
         users, targets = split.users[rows], sampled.targets[rows]
-        ranker = popularity.ranker(model)
+        ranker = popularity_penalty.make_ranker(model)
         found = measuring.alternate(
             {
-                "sampled": lambda ranker=ranker, sampled=sampled: ranker.ranks(sampled),
-                "full": lambda ranker=ranker, full=full: ranker.ranks(full),
+                "sampled": lambda ranker=ranker, sampled=sampled: ranker.rank(sampled),
+                "full": lambda ranker=ranker, full=full: ranker.rank(full),
                 "theirs": lambda model=model, task=sampled, users=users, targets=targets, full=sequences: (
                     original.evaluate(model, task.histories, users, targets, full, BATCH_SIZE)
                 ),
@@ -285,8 +285,8 @@ def _rank_among_many(many: shapes.Shape, num_users: int) -> tuple[float, float]:
     drawn = candidates.draw_popular(split.histories("test"), users, 100, 0)
     negatives = {POPULAR: drawn, UNIFORM: drawn}
     task = RankingTask(split.histories("test"), users, split.targets("test")[:num_users], negatives, True)
-    ranker = popularity.ranker(BERT4Rec(many.items, max_length=many.max_length, hidden_dim=WIDTH))
-    (timing,) = measuring.alternate({"full": lambda: ranker.ranks(task)}, rounds=1).values()
+    ranker = popularity_penalty.make_ranker(BERT4Rec(many.items, max_length=many.max_length, hidden_dim=WIDTH))
+    (timing,) = measuring.alternate({"full": lambda: ranker.rank(task)}, rounds=1).values()
     return timing.median, 2 * len(users) * many.items * WIDTH / timing.median / measuring.matrix_rate()
 
 

@@ -239,8 +239,8 @@ def join(machines: Machines, run: Run) -> None:
     from bert4rec_tf.training import workers
 
     print(f"Worker {machines.index} of {machines.count}: waiting for the others", flush=True)
-    workers.join(machines, run.training.replicas)
-    workers.team().agree({"run": str(run.to_dict()), "versions": str(versions()), "mode": FLAGS.mode})
+    workers.join_team(machines, run.training.replicas)
+    workers.current_team().agree({"run": str(run.to_dict()), "versions": str(versions()), "mode": FLAGS.mode})
 
 
 def begin(run: Run, workdir: Path | None) -> tuple[Run, Any]:
@@ -288,7 +288,7 @@ def opened(team: Any, run: Run, sequences: Sequences, workdir: WorkDirectory, op
     from bert4rec_tf.runs.pipeline import Experiment
 
     team.agree({"data": sequences.fingerprint})
-    with team.chief_first():
+    with team.run_chief_first():
         experiment = Experiment(run, sequences, workdir, **options)
         if team.count > 1:
             experiment.prepare()
@@ -304,7 +304,7 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: d
 
     if FLAGS.mode == "all":
         exporting.check_export(folder("export_dir") or workdir.export)
-    team = workers.team()
+    team = workers.current_team()
     experiment = opened(team, run, sequences, workdir, options)
     if experiment.initial is not None:
         print(summary.start(experiment.initial), flush=True)

@@ -57,7 +57,7 @@ def mean_attention(model: BERT4Rec, histories: Sequences, users: np.ndarray) -> 
     for begin in range(0, len(kept), BATCH_SIZE):
         batch_users = kept[begin : begin + BATCH_SIZE]
         items, lengths = histories.last(batch_users, int(min(histories.lengths[batch_users].max(), model.max_history)))
-        inputs, ends = model.masked_history({"items": items, "lengths": lengths})
+        inputs, ends = model.append_mask({"items": items, "lengths": lengths})
         _, attention = model.encode(inputs, return_attention=True)
         places = ends[:, None] - POSITIONS + 1 + tf.range(POSITIONS)
         for_heads = tf.repeat(places[:, None], attention[0].shape[1], axis=1)

@@ -12,9 +12,9 @@ from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.data.sources.synthetic import MarkovCatalogue
-from bert4rec_tf.evaluation import popularity
-from bert4rec_tf.evaluation.metrics import COUNT_BASELINES, POPULAR, random_metrics
-from bert4rec_tf.evaluation.ranking import Metrics, Ranked, Ranker, RankingTask
+from bert4rec_tf.evaluation import popularity_penalty
+from bert4rec_tf.evaluation.metrics import COUNT_BASELINES, POPULAR, compute_random_metrics
+from bert4rec_tf.evaluation.ranker import Metrics, Ranker, RankingResult, RankingTask
 from bert4rec_tf.models import MODELS
 
 
@@ -35,32 +35,34 @@ def measure_baselines(
         run: the run to compare with them.
         split: the split of its data.
         task: the test items to rank.
-        num_candidates: protocol -> int [k], how many candidates each target has (`Ranked`).
+        num_candidates: protocol -> int [k], how many candidates each target has (`RankingResult`).
         training: what the measured model has learnt from.
         transitions: how `item_transitions` counts.
     """
-    ranked = {name: rank_counted(name, training, transitions, task) for name in COUNT_BASELINES}
-    baselines = {name: one.metrics() for name, one in ranked.items()}
-    numbers = task.add_new(num_candidates)
-    baselines["random"] = {protocol: random_metrics(found) for protocol, found in numbers.items()}
+    ranked = {name: rank_by_counts(name, training, transitions, task) for name in COUNT_BASELINES}
+    baselines = {name: one.compute_metrics() for name, one in ranked.items()}
+    numbers = task.add_new_protocol(num_candidates)
+    baselines["random"] = {protocol: compute_random_metrics(found) for protocol, found in numbers.items()}
     generator = datasets.DATASETS[run.dataset].generator if run.dataset in datasets.DATASETS else None
     if isinstance(generator, MarkovCatalogue) and generator.sequences().fingerprint == split.sequences.fingerprint:
         true_scores = tf.constant(generator.scores(split.sequences, task.histories))
         ranker = Ranker(lambda batch, candidates: tf.gather(true_scores, batch["users"]))
         baselines["ceiling"] = ranker.measure(task)
-    published = _paper(run, split)
+    published = _read_published(run, split)
     baselines |= {"paper": published} if published else {}
     return baselines, ranked["item_transitions"].ranks
 
 
-def rank_counted(name: str, training: Sequences, transitions: ItemTransitionsSettings, task: RankingTask) -> Ranked:
+def rank_by_counts(
+    name: str, training: Sequences, transitions: ItemTransitionsSettings, task: RankingTask
+) -> RankingResult:
     """Ranks with one of COUNT_BASELINES, which has counted the training sequences."""
     model = MODELS[name](training.num_items)
     model.adapt(training, transitions)
-    return popularity.ranker(model).ranked(task)
+    return popularity_penalty.make_ranker(model).rank_and_list(task)
 
 
-def _paper(run: Run, split: LeaveOneOut) -> Metrics | None:
+def _read_published(run: Run, split: LeaveOneOut) -> Metrics | None:
     """Returns the paper's Table 2 if it has the model, the data have Table 1's size, and there are 100 negatives."""
     dataset = family(run.dataset)
     table1 = paper()["table1"].get(dataset, {})

@@ -92,16 +92,16 @@ def _draw(
 
     `seeds`: the caller's seed and the sampler's number. `weights`: [n], proportional to the probabilities of `draw`.
     """
-    seed, of_sampler = seeds
+    seed, sampler_number = seeds
     drawn = np.zeros((len(users), num_negatives), np.int32)
     block = max(1, BLOCK_ELEMENTS // (sequences.num_items + 1))
     for number, start in enumerate(range(0, len(users), block)):
-        part, rng = slice(start, start + block), np.random.default_rng([seed, number, of_sampler])
-        _draw_block(_seen(sequences, users[part]), drawn[part], rng, draw, weights)
+        part, rng = slice(start, start + block), np.random.default_rng([seed, number, sampler_number])
+        _draw_block(_mark_seen(sequences, users[part]), drawn[part], rng, draw, weights)
     return drawn
 
 
-def _seen(sequences: Sequences, users: np.ndarray) -> np.ndarray:
+def _mark_seen(sequences: Sequences, users: np.ndarray) -> np.ndarray:
     """Returns bool [users, items + 1]: whether each user has seen each item; True for PAD."""
     histories = sequences.only(users)
     seen = np.zeros((len(users), sequences.num_items + 1), bool)
@@ -119,29 +119,31 @@ def _draw_block(
     an exponential arrival time with its weight as the rate, and the first arrivals are taken.
     """
     num_negatives = drawn.shape[1]
-    wanted = np.minimum(num_negatives, (~taken).sum(axis=1))
+    num_required = np.minimum(num_negatives, (~taken).sum(axis=1))
     filled = np.zeros(len(drawn), np.int64)
-    unfinished = np.flatnonzero(filled < wanted)
+    unfinished = np.flatnonzero(filled < num_required)
     for _ in range(ROUNDS):
         if not len(unfinished):
             return
         items = draw(rng, (len(unfinished), num_negatives + num_negatives // 4 + 1))
-        fresh = ~taken[unfinished[:, None], items] & _first_in_row(items)
+        fresh = ~taken[unfinished[:, None], items] & _mark_first(items)
         places = filled[unfinished, None] + np.cumsum(fresh, axis=1) - 1
-        row, column = np.nonzero(fresh & (places < wanted[unfinished, None]))
-        owner, chosen = unfinished[row], items[row, column]
-        drawn[owner, places[row, column]] = chosen
-        taken[owner, chosen] = True
-        filled += np.bincount(owner, minlength=len(filled))
-        unfinished = unfinished[filled[unfinished] < wanted[unfinished]]
+        row, column = np.nonzero(fresh & (places < num_required[unfinished, None]))
+        row_users, new_items = unfinished[row], items[row, column]
+        drawn[row_users, places[row, column]] = new_items
+        taken[row_users, new_items] = True
+        filled += np.bincount(row_users, minlength=len(filled))
+        unfinished = unfinished[filled[unfinished] < num_required[unfinished]]
     for user in unfinished:
         items = np.flatnonzero(~taken[user, 1:])
         with np.errstate(divide="ignore"):  # an item without actions arrives after all others
             arrivals = rng.exponential(size=len(items)) / weights[items]
-        drawn[user, filled[user] : wanted[user]] = items[np.argsort(arrivals)[: wanted[user] - filled[user]]] + 1
+        drawn[user, filled[user] : num_required[user]] = (
+            items[np.argsort(arrivals)[: num_required[user] - filled[user]]] + 1
+        )
 
 
-def _first_in_row(items: np.ndarray) -> np.ndarray:
+def _mark_first(items: np.ndarray) -> np.ndarray:
     """Returns bool [rows, width]: whether an item occurs for the first time in its row."""
     bits = int(items.shape[1]).bit_length()
     keys = np.sort((items.astype(np.int64) << bits) + np.arange(items.shape[1]), axis=1)

@@ -17,10 +17,10 @@ from bert4rec_tf.config.transition_settings import (
 )
 from bert4rec_tf.data import transitions
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
-from bert4rec_tf.evaluation.metrics import NDCG, metrics
-from bert4rec_tf.evaluation.ranking import RankingTask, batches_by_length, sample_rows
+from bert4rec_tf.evaluation.metrics import NDCG, compute_metrics
+from bert4rec_tf.evaluation.ranker import RankingTask, batch_by_length, sample_rows
 from bert4rec_tf.foundation.graphs import graph as tf_function
-from bert4rec_tf.models.features import FeatureRecommender
+from bert4rec_tf.models.feature_recommender import FeatureRecommender
 
 SEARCH_USERS, SEARCH_SCORES = 10_000, 1 << 23
 """The search measures at most so many users, with about so many scores above 0: the same users for the same data."""
@@ -92,7 +92,7 @@ class _Search:
                 (rank_sparse if sparse.issparse(part) else rank_dense)(part, added, targets[at : at + BLOCK_USERS])
                 for at, part in zip(starts, sums)
             ]
-            self._measured[settings] = metrics(np.concatenate(ranks))[NDCG]
+            self._measured[settings] = compute_metrics(np.concatenate(ranks))[NDCG]
         return _Measured(values, self._measured[settings])
 
     def search(self, start: dict[str, Any]) -> _Measured:
@@ -164,11 +164,11 @@ def rank_sparse(sums: sparse.csr_matrix, added: np.ndarray, targets: np.ndarray)
     rows = np.repeat(np.arange(len(targets)), np.diff(sums.indptr))
     scores = np.asarray(sums[np.arange(len(targets)), targets]).ravel() + added[targets]
     ordered = np.sort(added[1:])
-    reaching = len(ordered) - np.searchsorted(ordered, scores)  # by what is added alone
+    num_at_least = len(ordered) - np.searchsorted(ordered, scores)  # by what is added alone
     by_sum = sums.data + added[sums.indices] >= scores[rows]
     by_nothing = added[sums.indices] >= scores[rows]
     changes = np.bincount(rows, by_sum.astype(np.int64) - by_nothing, len(targets))
-    return reaching + changes.astype(np.int64) - 1
+    return num_at_least + changes.astype(np.int64) - 1
 
 
 def rank_dense(sums: np.ndarray, added: np.ndarray, targets: np.ndarray) -> np.ndarray:
@@ -239,26 +239,26 @@ class MixSearch:
 
     def choose(self) -> np.ndarray:
         """Chooses the mix, sets it in the model, and returns the ranks with it, int64 [k]."""
-        mixes = self._mixes()
+        mixes = self._propose_mixes()
         ranks: list[list[np.ndarray]] = [[] for _ in mixes]
         places = []
-        for rows, batch in batches_by_length(self._task, self._model.max_history, BLOCK_USERS):
+        for rows, batch in batch_by_length(self._task, self._model.max_history, BLOCK_USERS):
             places.append(rows)
             scores = np.pad(self._score(batch).numpy(), [[0, 0], [1, 0]])
             scores[:, 0] = HIDDEN
-            seen, targets = self._task.seen(rows), self._task.targets[rows]
+            seen, targets = self._task.list_seen(rows), self._task.targets[rows]
             scores[np.arange(len(rows)).repeat(seen.shape[1]), seen.ravel()] = HIDDEN
             sums = self._sums[rows].toarray()
             for mix, found in zip(mixes, ranks):
                 found.append(rank_dense(scores + mix[0] * sums, mix[0] * mix[1] * self._log_shares, targets))
         order = np.argsort(np.concatenate(places))
         of_mixes = [np.concatenate(found)[order] for found in ranks]
-        best = max(range(len(mixes)), key=lambda place: metrics(of_mixes[place])[NDCG])
+        best = max(range(len(mixes)), key=lambda place: compute_metrics(of_mixes[place])[NDCG])
         gain, share = mixes[best]
         self._model.evidence.mix.assign([gain, gain * share])
         return of_mixes[best]
 
-    def _mixes(self) -> list[tuple[np.float32, np.float32]]:
+    def _propose_mixes(self) -> list[tuple[np.float32, np.float32]]:
         gain, popularity = np.asarray(self._model.evidence.mix).tolist()
         if not gain:
             mixes = [(gain, self._start) for gain in GAINS]

@@ -24,7 +24,7 @@ GROUP = 16
 LOWEST = -np.inf
 
 
-class Products:
+class ProductScores:
     """Scores that are products of a user's vector and the items' rows.
 
     Args:
@@ -44,32 +44,32 @@ class Products:
         padded = [np.resize(np.asarray(bias), columns) for bias in biases] or [np.zeros(columns, np.float32)]
         self._biases = [tf.constant(np.where(is_item, padded[0], LOWEST), tf.float32), *map(tf.constant, padded[1:])]
 
-    def source(self, batch: Batch) -> Tensor:
+    def prepare(self, batch: Batch) -> Tensor:
         """Returns what the blocks of a batch are computed from: the users' vectors."""
         return self._vectors(batch)
 
-    def width(self, vectors: Tensor) -> int:
+    def get_width(self, vectors: Tensor) -> int:
         return BLOCK
 
-    def block(self, vectors: Tensor, number: Tensor) -> Tensor:
+    def score_block(self, vectors: Tensor, number: Tensor) -> Tensor:
         """Returns the scores of a block, float32 [b, width]: column j for row number * width + j; LOWEST if no item."""
         begin = number * BLOCK
         rows = self._table[begin : begin + BLOCK]
         rows = tf.pad(rows, [[0, BLOCK - tf.shape(rows)[0]], [0, 0]])
-        return self._with_biases(tf.matmul(vectors, rows, transpose_b=True), lambda bias: bias[begin : begin + BLOCK])
+        return self._add_biases(tf.matmul(vectors, rows, transpose_b=True), lambda bias: bias[begin : begin + BLOCK])
 
-    def of_targets(self, vectors: Tensor, targets: Tensor) -> Tensor:
+    def score_targets(self, vectors: Tensor, targets: Tensor) -> Tensor:
         """Returns the scores of the targets, float32 [b]; a few may be rounded differently from those in the blocks."""
         products = tf.matmul(vectors, tf.gather(self._table, targets), transpose_b=True)
-        return self._with_biases(tf.linalg.diag_part(products), lambda bias: tf.gather(bias, targets))
+        return self._add_biases(tf.linalg.diag_part(products), lambda bias: tf.gather(bias, targets))
 
-    def _with_biases(self, scores: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
+    def _add_biases(self, scores: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
         for bias in self._biases:
             scores += part(bias)
         return scores
 
 
-class Whole:
+class DenseScores:
     """Any other scores: a single block has all items.
 
     Args:
@@ -81,23 +81,23 @@ class Whole:
     def __init__(self, score: Callable[[Batch, Tensor | None], Tensor]) -> None:
         self._score = score
 
-    def source(self, batch: Batch) -> Tensor:
+    def prepare(self, batch: Batch) -> Tensor:
         scores = self._score(batch, None)
         return tf.pad(
             scores, [[0, 0], [1, -(1 + tf.shape(scores)[1]) % GROUP]], constant_values=tf.cast(LOWEST, scores.dtype)
         )
 
-    def width(self, scores: Tensor) -> int:
+    def get_width(self, scores: Tensor) -> int:
         return scores.shape[1]
 
-    def block(self, scores: Tensor, number: Tensor) -> Tensor:
+    def score_block(self, scores: Tensor, number: Tensor) -> Tensor:
         return scores
 
-    def of_targets(self, scores: Tensor, targets: Tensor) -> Tensor:
+    def score_targets(self, scores: Tensor, targets: Tensor) -> Tensor:
         return tf.gather(scores, targets, batch_dims=1)
 
 
-class Places(NamedTuple):
+class CandidateIndex(NamedTuple):
     """Where the scores of p candidates are, in the order of the blocks.
 
     Attributes:
@@ -113,7 +113,7 @@ class Places(NamedTuple):
     ends: np.ndarray
 
     @classmethod
-    def of(cls, candidates: np.ndarray, num_seen: int, width: int, num_blocks: int) -> "Places":
+    def from_candidates(cls, candidates: np.ndarray, num_seen: int, width: int, num_blocks: int) -> "CandidateIndex":
         """`candidates`: int32 [b, c], 0 for none, the last `num_seen` columns seen. `width`: of a block."""
         in_table = np.flatnonzero(candidates > 0)
         numbers = (candidates.ravel()[in_table] // width).astype(np.min_scalar_type(num_blocks))
@@ -126,50 +126,52 @@ class Places(NamedTuple):
         return cls(in_table.astype(np.int32), in_block.astype(np.int32), is_seen, ends.astype(np.int32))
 
 
-class Found(NamedTuple):
+class RankState(NamedTuple):
     """What has been found in the blocks so far.
 
     Attributes:
-        reaching: int32 [b], how many items reach the target's score, the target included.
+        at_least_target: int32 [b], how many items reach the target's score, the target included.
         has_nan: bool [], whether a score is NaN.
         maxima: [b, LIST_LENGTH], the best score of each of the groups with the best unseen items.
         groups: int32 [b, LIST_LENGTH], these groups; group g is the GROUP rows from g * GROUP.
         scores: [b, LIST_LENGTH, GROUP], all of their scores.
     """
 
-    reaching: Tensor
+    at_least_target: Tensor
     has_nan: Tensor
     maxima: Tensor
     groups: Tensor
     scores: Tensor
 
     @classmethod
-    def nothing(cls, target_scores: Tensor) -> "Found":
+    def start(cls, target_scores: Tensor) -> "RankState":
         """Returns the state before the first block. `target_scores`: [b]."""
         rows = tf.size(target_scores)
         scores = tf.fill([rows, LIST_LENGTH, GROUP], tf.cast(LOWEST, target_scores.dtype))
-        reaching, groups = tf.zeros([rows], tf.int32), tf.zeros([rows, LIST_LENGTH], tf.int32)
-        return cls(reaching, tf.constant(False), scores[:, :, 0], groups, scores)
+        at_least_target, groups = tf.zeros([rows], tf.int32), tf.zeros([rows, LIST_LENGTH], tf.int32)
+        return cls(at_least_target, tf.constant(False), scores[:, :, 0], groups, scores)
 
-    def after(self, block: Tensor, first_group: Tensor, target_scores: Tensor, seen: Tensor) -> "Found":
+    def add_block(self, block: Tensor, first_group: Tensor, target_scores: Tensor, seen: Tensor) -> "RankState":
         """Returns the state after a block's scores [b, w]. `target_scores`: [b]. `seen`: places in it, int32 [s]."""
-        reaching = self.reaching + tf.reduce_sum(tf.cast(block >= target_scores[:, None], tf.int32), axis=1)
+        at_least_target = self.at_least_target + tf.reduce_sum(
+            tf.cast(block >= target_scores[:, None], tf.int32), axis=1
+        )
         hidden = tf.fill(tf.shape(seen), tf.cast(LOWEST, block.dtype))
         unseen = tf.tensor_scatter_nd_update(tf.reshape(block, [-1]), seen[:, None], hidden)
         grouped = tf.reshape(unseen, [tf.shape(block)[0], -1, GROUP])
         maxima = tf.reduce_max(grouped, axis=2)
         has_nan = self.has_nan | tf.reduce_any(tf.math.is_nan(maxima))
         # Among equal maxima the earlier group stays, so among equal scores the earlier item is listed.
-        maxima, chosen = tf.math.top_k(tf.concat([self.maxima, maxima], axis=1), LIST_LENGTH)
-        old, new = tf.minimum(chosen, LIST_LENGTH - 1), tf.maximum(chosen - LIST_LENGTH, 0)
-        is_new = chosen >= LIST_LENGTH
+        maxima, selected = tf.math.top_k(tf.concat([self.maxima, maxima], axis=1), LIST_LENGTH)
+        old, new = tf.minimum(selected, LIST_LENGTH - 1), tf.maximum(selected - LIST_LENGTH, 0)
+        is_new = selected >= LIST_LENGTH
         groups = tf.where(is_new, first_group + new, tf.gather(self.groups, old, batch_dims=1))
         scores = tf.where(
             is_new[:, :, None], tf.gather(grouped, new, batch_dims=1), tf.gather(self.scores, old, batch_dims=1)
         )
-        return Found(reaching, has_nan, maxima, groups, scores)
+        return RankState(at_least_target, has_nan, maxima, groups, scores)
 
-    def best(self) -> tuple[Tensor, Tensor]:
+    def list_best(self) -> tuple[Tensor, Tensor]:
         """Returns the best unseen items, int32 [b, LIST_LENGTH], 0 for none, and their scores.
 
         In a tie the earlier item wins.
@@ -184,11 +186,11 @@ class Found(NamedTuple):
 class FullRanking:
     """Ranks targets among all items. Keep the object between batches, because it holds the compiled functions."""
 
-    def __init__(self, blocks: Products | Whole, batch: dict[str, tf.TensorSpec]) -> None:
+    def __init__(self, blocks: ProductScores | DenseScores, batch: dict[str, tf.TensorSpec]) -> None:
         self.blocks = blocks
-        self._source = graph(blocks.source, input_signature=[batch])
-        self._of_targets = graph(blocks.of_targets, reduce_retracing=True)
-        self._one_pass = graph(self._in_one_pass, reduce_retracing=True)
+        self._prepare = graph(blocks.prepare, input_signature=[batch])
+        self._score_targets = graph(blocks.score_targets, reduce_retracing=True)
+        self._scan = graph(self._scan_blocks, reduce_retracing=True)
 
     def rank(
         self, batch: Batch, candidates: np.ndarray, num_seen: int
@@ -205,34 +207,38 @@ class FullRanking:
             items if the score is LOWEST); the scores of the candidates, float32 [b, c], 0 for none; the best unseen
             items, int32 [b, LIST_LENGTH], and their scores; whether a score is NaN.
         """
-        source = self._source(batch)
-        places = Places.of(candidates, num_seen, self.blocks.width(source), self.blocks.num_blocks)
-        target_scores = self._of_targets(source, candidates[:, 0]).numpy()
+        source = self._prepare(batch)
+        places = CandidateIndex.from_candidates(
+            candidates, num_seen, self.blocks.get_width(source), self.blocks.num_blocks
+        )
+        target_scores = self._score_targets(source, candidates[:, 0]).numpy()
         # As an array, because a graph is traced again for every other tuple.
         shape = np.array(candidates.shape, np.int32)
         for _ in range(2):  # again with the target's score as this pass rounds it
-            found = self._one_pass(source, target_scores, places, shape)
-            reaching, has_nan, best, best_scores, scores = (one.numpy() for one in found)
+            results = self._scan(source, target_scores, places, shape)
+            at_least_target, has_nan, best, best_scores, scores = (one.numpy() for one in results)
             if np.array_equal(scores[:, 0], target_scores):
                 break
             target_scores = scores[:, 0]
-        return reaching, scores, best, best_scores, bool(has_nan)
+        return at_least_target, scores, best, best_scores, bool(has_nan)
 
-    def _in_one_pass(self, source: Tensor, target_scores: Tensor, places: Places, shape: Tensor) -> tuple[Tensor, ...]:
-        """Returns `reaching`, `has_nan` and `best()` of `Found`, and the scores of the candidates."""
+    def _scan_blocks(
+        self, source: Tensor, target_scores: Tensor, places: CandidateIndex, shape: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Returns `at_least_target`, `has_nan` and `list_best()` of `RankState`, and the scores of the candidates."""
 
-        def step(number: Tensor, found: Found, values: tf.TensorArray) -> tuple[Tensor, Found, tf.TensorArray]:
-            block = self.blocks.block(source, number)
+        def step(number: Tensor, state: RankState, values: tf.TensorArray) -> tuple[Tensor, RankState, tf.TensorArray]:
+            block = self.blocks.score_block(source, number)
             here = slice(places.ends[number], places.ends[number + 1])
             in_block = places.in_block[here]
             values = values.write(number, tf.gather(tf.reshape(block, [-1]), in_block))
             seen = tf.boolean_mask(in_block, places.is_seen[here])
-            return number + 1, found.after(block, number * tf.shape(block)[1] // GROUP, target_scores, seen), values
+            return number + 1, state.add_block(block, number * tf.shape(block)[1] // GROUP, target_scores, seen), values
 
         values = tf.TensorArray(target_scores.dtype, self.blocks.num_blocks, infer_shape=False, element_shape=[None])
-        start = (tf.constant(0), Found.nothing(target_scores), values)
-        _, found, values = tf.while_loop(
+        start = (tf.constant(0), RankState.start(target_scores), values)
+        _, state, values = tf.while_loop(
             lambda number, *_: number < self.blocks.num_blocks, step, start, parallel_iterations=1
         )
         scores = tf.scatter_nd(places.in_table[:, None], values.concat(), tf.reduce_prod(shape)[None])
-        return found.reaching, found.has_nan, *found.best(), tf.reshape(scores, shape)
+        return state.at_least_target, state.has_nan, *state.list_best(), tf.reshape(scores, shape)

@@ -42,7 +42,7 @@ def needs_seen_items(repeats: Mapping[str, float]) -> bool:
     return repeats["validation"] > MANY_REPEATS
 
 
-def per_user(name: str, ranks: np.ndarray) -> np.ndarray:
+def compute_per_user(name: str, ranks: np.ndarray) -> np.ndarray:
     """Returns one of METRICS for each user (section 4.2), float64 [users], from ranks, int [users], 0 for the best.
 
     NDCG@1 equals HR@1.
@@ -54,12 +54,12 @@ def per_user(name: str, ranks: np.ndarray) -> np.ndarray:
     return np.where(ranks < int(cutoff), gains, 0.0)
 
 
-def metrics(ranks: np.ndarray) -> dict[str, float]:
+def compute_metrics(ranks: np.ndarray) -> dict[str, float]:
     """Returns the mean over users of every metric. `ranks`: int [users], 0 for the best."""
-    return {name: float(per_user(name, ranks).mean()) for name in METRICS}
+    return {name: float(compute_per_user(name, ranks).mean()) for name in METRICS}
 
 
-def list_metrics(listed: np.ndarray, counts: np.ndarray, num_users: int) -> dict[str, float]:
+def compute_list_metrics(listed: np.ndarray, counts: np.ndarray, num_users: int) -> dict[str, float]:
     """Returns LIST_METRICS.
 
     Coverage is the share of all items that are in a list. The others are means over all places in lists: popularity of
@@ -77,10 +77,10 @@ def list_metrics(listed: np.ndarray, counts: np.ndarray, num_users: int) -> dict
     return dict(zip(LIST_METRICS, (float(np.mean(listed > 0)), popularity, novelty)))
 
 
-def random_metrics(num_candidates: np.ndarray) -> dict[str, float]:
+def compute_random_metrics(num_candidates: np.ndarray) -> dict[str, float]:
     """Returns the expected metrics of random scores. `num_candidates`: int [users], without the target."""
     every_rank = np.arange(num_candidates.max() + 1)
-    sums = {name: np.cumsum(per_user(name, every_rank)) for name in METRICS}
+    sums = {name: np.cumsum(compute_per_user(name, every_rank)) for name in METRICS}
     return {name: float((sums[name][num_candidates] / (num_candidates + 1)).mean()) for name in METRICS}
 
 
@@ -88,7 +88,7 @@ COLD, COLD_BELOW = "cold", 5
 """Targets with fewer training actions than this are measured apart."""
 
 
-def cold_metrics(ranks: np.ndarray, counts: np.ndarray) -> dict[str, Any]:
+def compute_cold_metrics(ranks: np.ndarray, counts: np.ndarray) -> dict[str, Any]:
     """Returns `cold` and `others` -> the number of `targets`, and their `hr@10`, `ndcg@10` and `median_rank`, from 1.
 
     Where there is no target, the metrics are None.
@@ -102,7 +102,7 @@ def cold_metrics(ranks: np.ndarray, counts: np.ndarray) -> dict[str, Any]:
     def of(part: np.ndarray) -> dict[str, float | None]:
         if not len(part):
             return dict.fromkeys(("hr@10", "ndcg@10", "median_rank"))
-        means = {name: float(per_user(name, part).mean()) for name in ("hr@10", "ndcg@10")}
+        means = {name: float(compute_per_user(name, part).mean()) for name in ("hr@10", "ndcg@10")}
         return {**means, "median_rank": float(np.median(part)) + 1}
 
     return {name: {"targets": len(part), **of(part)} for name, part in parts.items()}
@@ -127,7 +127,7 @@ class Difference:
     p_value: float
 
 
-def difference(first: np.ndarray, second: np.ndarray) -> Difference:
+def compute_difference(first: np.ndarray, second: np.ndarray) -> Difference:
     """Compares one metric of two models, float [users] each, by a paired test that takes the mean difference as normal.
 
     Raises UserError for fewer than MIN_USERS users, or different numbers of users.

@@ -72,7 +72,7 @@ class Service(tf.Module):
         # Only the variables: a Keras model as an attribute would be exported with all its layers.
         self._user_vectors, self._score_vectors = model.user_vectors, model.score_vectors
         self._item_vectors, self._similarities = model.item_vectors, model.similarities
-        self._scores_are_logits, self._serves_strangers = model.scores_are_logits, model.serves_strangers
+        self._scores_are_logits, self._serves_strangers = model.scores_are_logits, model.scores_unknown_users
         self._weights = [weight.value for weight in model.weights]
         self._item_rows = None if model.score_products() is None else ItemRows(model)
         # Row 0 is no item.

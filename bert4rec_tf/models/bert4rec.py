@@ -9,12 +9,12 @@ from keras import ops
 from bert4rec_tf.config.model_settings import BERT4RecSettings
 from bert4rec_tf.data.sequences import Sequences, mask_token
 from bert4rec_tf.foundation.types import Batch, Tensor
-from bert4rec_tf.models.features import FeatureRecommender
-from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, by_length, last_items_in_order
+from bert4rec_tf.models.feature_recommender import FeatureRecommender
+from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, group_by_length, last_items_in_order
 from bert4rec_tf.nn import layers
 
 LENGTH_GROUPS = (1 / 4, 1 / 2, 3 / 4, 7 / 8)
-"""Where a batch sorted by length is cut into groups (`by_length`)."""
+"""Where a batch sorted by length is cut into groups (`group_by_length`)."""
 
 LOSS_EPSILON = 1e-5
 """Added to the number of masked positions that the loss is divided by, as in the original."""
@@ -131,7 +131,7 @@ class BERT4Rec(FeatureRecommender):
         """Returns h^0, [b, n, d]: the item, user, token type and position vectors, with layer norm and dropout."""
         hidden = tf.gather(self.item_table() if table is None else table, items)
         if self.needs_users and users is not None:
-            hidden = hidden + self.vectors_of_users(users)[:, None]
+            hidden = hidden + self.embed_users(users)[:, None]
         if self.token_type is not None:
             hidden = hidden + self.token_type
         hidden = ops.cast(hidden, self.compute_dtype)
@@ -177,15 +177,15 @@ class BERT4Rec(FeatureRecommender):
                 target 0; `users [b]` if the model reads users; `draw [b, 2]` for a loss over a SAMPLE.
         """
         table = self.training_table()
-        columns = [self._masked_states(group, table) for group in by_length(batch, LENGTH_GROUPS)]
+        columns = [self._encode_masked(group, table) for group in group_by_length(batch, LENGTH_GROUPS)]
         masked, targets = (tf.concat(parts, axis=0) for parts in zip(*columns))
         weights = tf.ones_like(targets, self.variable_dtype) / tf.cast(self.loss_weight(batch), self.variable_dtype)
         bias = self.head.bias.value
         if len(self._unseen):
-            bias = bias + self.without_unseen(self.num_rows)
-        return self.loss_of_states(self.head.transform(masked), table, bias, targets, weights, batch.get("draw"))
+            bias = bias + self.make_unseen_penalty(self.num_rows)
+        return self.apply_loss_to_states(self.head.transform(masked), table, bias, targets, weights, batch.get("draw"))
 
-    def _masked_states(self, batch: Batch, table: Tensor) -> tuple[Tensor, Tensor]:
+    def _encode_masked(self, batch: Batch, table: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the hidden states [m, d] at a batch's masked positions (`training_loss`), and their targets [m]."""
         hidden = self.encode(batch["items"], training=True, users=batch.get("users"), table=table)
         slots = tf.where(batch["mask_targets"] > 0)
@@ -197,7 +197,7 @@ class BERT4Rec(FeatureRecommender):
         """Returns the number of real masked positions plus the original's epsilon, float32 []."""
         return tf.reduce_sum(tf.cast(batch["mask_targets"] > 0, tf.float32)) + LOSS_EPSILON
 
-    def masked_history(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def append_mask(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns the test input (section 3.6): the last N - 1 items, then the mask token.
 
         It is int32 [b, n + 1] with n + 1 <= N. Also returns the positions of the mask tokens, int32 [b].
@@ -208,7 +208,7 @@ class BERT4Rec(FeatureRecommender):
 
     def network_vectors(self, batch: Batch) -> Tensor:
         """Returns float32 [b, d]: the transformed hidden state of the mask token after each history."""
-        items, position = self.masked_history(batch)
+        items, position = self.append_mask(batch)
         hidden = self.encode(items, users=batch.get("users"))
         state = self.head.transform(tf.gather(hidden, position, batch_dims=1))
         return tf.cast(state, self.variable_dtype)

@@ -21,8 +21,8 @@ class BprMf(Recommender):
 
     def make_variables(self) -> None:
         rows, width, stddev = self.num_items + 1, self.settings.hidden_dim, self.settings.initializer_stddev
-        self.users = self.add_table("users", self.num_users, width, stddev, of=USERS)
-        self.items = self.add_table("items", rows, width, stddev, of=ITEMS)
+        self.users = self.add_table("users", self.num_users, width, stddev, row_kind=USERS)
+        self.items = self.add_table("items", rows, width, stddev, row_kind=ITEMS)
         self.bias = self.add_bias("bias", rows)
 
     @property

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from bert4rec_tf.config.model_settings import CaserSettings
 from bert4rec_tf.foundation.types import Batch, Tensor
-from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender, last_items, scores_of
+from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender, last_items, multiply_rows
 from bert4rec_tf.nn.dropout import dropout_layer
 
 
@@ -25,8 +25,8 @@ class Caser(Recommender):
     def make_variables(self) -> None:
         rows, order, width = self.num_items + 1, self.settings.markov_order, self.settings.hidden_dim
         self.max_history = order
-        self.items = self.add_table("items", rows, width, 1 / width, of=ITEMS)
-        self.users = self.add_table("users", self.num_users, width, 1 / width, of=USERS)
+        self.items = self.add_table("items", rows, width, 1 / width, row_kind=ITEMS)
+        self.users = self.add_table("users", self.num_users, width, 1 / width, row_kind=USERS)
         self.horizontal = [
             keras.layers.Conv1D(
                 self.settings.horizontal_filters, height, activation="relu", name=f"horizontal_{height}"
@@ -41,7 +41,7 @@ class Caser(Recommender):
         self.dropout = dropout_layer("dropout", self.settings.dropout, self.dtype_policy)
         self.joined = keras.layers.Dense(width, activation="relu", name="joined")
         self.joined.build((None, self.settings.vertical_filters * width + self.settings.horizontal_filters * order))
-        self.output_rows = self.add_table("output_rows", rows, 2 * width, 1 / (2 * width), of=ITEMS)
+        self.output_rows = self.add_table("output_rows", rows, 2 * width, 1 / (2 * width), row_kind=ITEMS)
         self.bias = self.add_bias("bias", rows)
 
     @property
@@ -54,21 +54,21 @@ class Caser(Recommender):
 
         `batch`: `users [b]`, `items [b, L]`, `lengths [b]`, `targets [b, T]` and `negatives [b, c]`.
         """
-        state = self._state(batch, training=True)
+        state = self._compute_state(batch, training=True)
         total = self.settings.l2 * tf.add_n([tf.nn.l2_loss(weights) for weights in self.trainable_variables])
         for items, sign in ((batch["targets"], -1.0), (batch["negatives"], 1.0)):
             weights = tf.cast(items > 0, state.dtype)
-            terms = tf.nn.softplus(sign * scores_of(state, self.output_rows, self.bias, items))
+            terms = tf.nn.softplus(sign * multiply_rows(state, self.output_rows, self.bias, items))
             total += tf.math.divide_no_nan(tf.reduce_sum(weights * terms), tf.reduce_sum(weights))
         return total
 
     def user_vectors(self, batch: Batch) -> Tensor:
-        return self._state(batch)
+        return self._compute_state(batch)
 
     def score_products(self) -> tuple[Tensor, Tensor | None]:
         return self.output_rows, self.bias
 
-    def _state(self, batch: Batch, training: bool = False) -> Tensor:
+    def _compute_state(self, batch: Batch, training: bool = False) -> Tensor:
         """Returns [b, 2 d]: the network's output for the last L items, then the user's embedding."""
         users = tf.convert_to_tensor(batch["users"])
         # TensorFlow cannot convolve a batch without rows, so an empty batch gets one.

@@ -18,7 +18,7 @@ def needs_users(run: Run) -> bool:
     return MODELS[run.model].needs_users or USER_FEATURES in features_used(run.architecture)
 
 
-def new_model(
+def make_model(
     run: Run,
     num_items: int,
     num_users: int,

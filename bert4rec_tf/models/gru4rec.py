@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from bert4rec_tf.config.model_settings import GRU4RecSettings
 from bert4rec_tf.foundation.types import Batch, Tensor
-from bert4rec_tf.models.recommender import ITEMS, Recommender, last_items_in_order, of_targets
+from bert4rec_tf.models.recommender import ITEMS, Recommender, drop_padding, last_items_in_order
 from bert4rec_tf.nn import losses
 from bert4rec_tf.nn.dropout import dropout_layer
 
@@ -47,8 +47,8 @@ class GRU4Rec(Recommender):
     def make_variables(self) -> None:
         rows, hidden_dim, dropout = self.num_items + 1, self.settings.hidden_dim, self.settings.dropout
         self.max_history = self.settings.max_length
-        self.items = self.add_table("items", rows, hidden_dim, "glorot_uniform", of=ITEMS)
-        self.output_rows = self.add_table("output_rows", rows, hidden_dim, "glorot_uniform", of=ITEMS)
+        self.items = self.add_table("items", rows, hidden_dim, "glorot_uniform", row_kind=ITEMS)
+        self.output_rows = self.add_table("output_rows", rows, hidden_dim, "glorot_uniform", row_kind=ITEMS)
         self.bias = self.add_bias("bias", rows)
         self.input_dropout = dropout_layer("input_dropout", dropout, self.dtype_policy)
         self.output_dropout = dropout_layer("output_dropout", dropout, self.dtype_policy)
@@ -71,9 +71,9 @@ class GRU4Rec(Recommender):
 
     def states(self, items: Tensor, training: bool = False) -> Tensor:
         """Returns the state after each item of `items [b, n]`, right-padded: [b, n, d]."""
-        return self.output_dropout(self._outputs(items, None, training), training=training)
+        return self.output_dropout(self._run_gru(items, None, training), training=training)
 
-    def _outputs(self, items: Tensor, state: Tensor | None, training: bool) -> Tensor:
+    def _run_gru(self, items: Tensor, state: Tensor | None, training: bool) -> Tensor:
         """Returns the GRU's outputs [b, n, d] for `items [b, n]`, starting from `state [b, d]` (None: zeros)."""
         hidden = self.input_dropout(tf.gather(self.items, items), training=training)
         if items.shape[1] == 0:  # Outside a graph, Keras' loop wants a step.
@@ -84,14 +84,14 @@ class GRU4Rec(Recommender):
         """Returns the mean loss over all steps. `batch`: `items` and `targets` [b, n], and `shared [b, s]` if the
         settings have extra negatives."""
         rows = tf.shape(batch["items"])[0]
-        parts = [self._columns(states, targets, rows) for states, targets in self._spans(batch)]
+        parts = [self._collect_targets(states, targets, rows) for states, targets in self._run_spans(batch)]
         columns = [tf.concat(pieces, axis=0) for pieces in zip(*parts)]
         shared = tf.reshape(batch["shared"], [-1]) if self.settings.extra_negatives else tf.zeros([0], tf.int32)
         of_all = (tf.gather(self.output_rows, shared), tf.gather(self.bias, shared))
-        total = self._sum_of_losses(columns, of_all)
+        total = self._sum_losses(columns, of_all)
         return tf.math.divide_no_nan(total, self.loss_weight(batch))
 
-    def _spans(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
+    def _run_spans(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
         """Cuts the steps into a few spans. Yields the states [b, n, d] and targets [b, n] of the rows that reach each.
 
         Most histories are far shorter than the longest, so this saves work on padding.
@@ -107,29 +107,29 @@ class GRU4Rec(Recommender):
             end_row = tf.cast(share * tf.cast(rows, tf.float32), tf.int32)
             end = tf.maximum(begin, tf.reduce_max(tf.concat([lengths[begin_row:end_row], [1]], axis=0)))
             # One slice per axis: TensorFlow then knows the same about the rows of items and state.
-            states = self._outputs(items[begin_row:][:, begin:end], state, training=True)
+            states = self._run_gru(items[begin_row:][:, begin:end], state, training=True)
             yield self.output_dropout(states, training=True), targets[begin_row:][:, begin:end]
             state = tf.concat([state[:, None], states], axis=1)[end_row - begin_row :, -1]
             begin_row, begin = end_row, end
 
-    def _columns(self, states: Tensor, targets: Tensor, width: Tensor) -> list[Tensor]:
+    def _collect_targets(self, states: Tensor, targets: Tensor, width: Tensor) -> list[Tensor]:
         """Returns targets [t], states [t, d], scores of the targets [t], scores of all targets of the same step
         [t, width], and which of these are of other rows, bool [t, width]. `states`: [b, n, d] with b <= width."""
         states, targets = tf.transpose(states, [1, 0, 2]), tf.transpose(targets)
         outputs, biases = tf.gather(self.output_rows, targets), tf.gather(self.bias, targets)
         scores = tf.matmul(states, outputs, transpose_b=True) + biases[:, None, :]
         others = (targets > 0)[:, None, :] & ~tf.eye(tf.shape(targets)[1], dtype=tf.bool)
-        targets, states, positives, scores, others = of_targets(
+        targets, states, positives, scores, others = drop_padding(
             targets, states, tf.linalg.diag_part(scores), scores, others
         )
         missing = [[0, 0], [0, width - tf.shape(scores)[1]]]
         return [targets, states, positives, tf.pad(scores, missing), tf.pad(others, missing)]
 
     @functools.cached_property
-    def _sum_of_losses(self) -> Callable[[Sequence[Tensor], Sequence[Tensor]], Tensor]:
-        return losses.sum_in_pieces(self._loss_of_targets, PIECE)
+    def _sum_losses(self) -> Callable[[Sequence[Tensor], Sequence[Tensor]], Tensor]:
+        return losses.sum_in_pieces(self._compute_loss_of_targets, PIECE)
 
-    def _loss_of_targets(
+    def _compute_loss_of_targets(
         self,
         targets: Tensor,
         states: Tensor,
@@ -150,7 +150,7 @@ class GRU4Rec(Recommender):
         of_shared = tf.matmul(states, shared, transpose_b=True) + shared_biases
         scores = activate(tf.concat([scores, of_shared], axis=1))
         others = tf.concat([others, tf.ones_like(of_shared, tf.bool)], axis=1)
-        found = self.loss_of(activate(positives), scores, others)
+        found = self.apply_loss(activate(positives), scores, others)
         return tf.reduce_sum(tf.cast(targets > 0, states.dtype) * found)
 
     def loss_weight(self, batch: Batch) -> Tensor:

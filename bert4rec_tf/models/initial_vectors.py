@@ -21,12 +21,12 @@ OVERSAMPLING, ROUNDS = 16, 4
 """Extra columns, and power iterations, of the randomised SVD (Halko et al., 2011)."""
 
 
-def cooccurrence_vectors(sequences: Sequences, width: int) -> np.ndarray:
+def make_cooccurrence_vectors(sequences: Sequences, width: int) -> np.ndarray:
     """Returns a vector for each item, float32 [n + 1, width]; zeros for padding and for items without a neighbour.
 
     If n + 1 is below `width`, the last columns are zeros.
     """
-    matrix, size = _mutual_information(sequences), sequences.num_items + 1
+    matrix, size = _compute_mutual_information(sequences), sequences.num_items + 1
     columns = min(width + OVERSAMPLING, size)
     basis = np.random.default_rng(0).normal(size=(size, columns)).astype(np.float32)
     for _ in range(1 + ROUNDS):
@@ -40,7 +40,7 @@ def cooccurrence_vectors(sequences: Sequences, width: int) -> np.ndarray:
     return found
 
 
-def _mutual_information(sequences: Sequences) -> tf.SparseTensor:
+def _compute_mutual_information(sequences: Sequences) -> tf.SparseTensor:
     """Returns the positive pointwise mutual information of every pair of items, symmetric, float32 [n + 1, n + 1]."""
     size, weights = sequences.num_items + 1, weigh_distances(WINDOW, 0.0, DECAY)
     blocks = [block.combine(weights, backward=1.0) for block in count_transitions(sequences, WINDOW)]

@@ -26,10 +26,10 @@ class Ncf(Recommender):
         rows, hidden_dim, stddev = self.num_items + 1, self.settings.hidden_dim, self.settings.initializer_stddev
         widths = [hidden_dim // 2 ** (number + 1) for number in range(NUM_LAYERS)]
         factors = widths[-1]
-        self.gmf_users = self.add_table("gmf_users", self.num_users, factors, stddev, of=USERS)
-        self.gmf_items = self.add_table("gmf_items", rows, factors, stddev, of=ITEMS)
-        self.mlp_users = self.add_table("mlp_users", self.num_users, hidden_dim // 2, stddev, of=USERS)
-        self.mlp_items = self.add_table("mlp_items", rows, hidden_dim // 2, stddev, of=ITEMS)
+        self.gmf_users = self.add_table("gmf_users", self.num_users, factors, stddev, row_kind=USERS)
+        self.gmf_items = self.add_table("gmf_items", rows, factors, stddev, row_kind=ITEMS)
+        self.mlp_users = self.add_table("mlp_users", self.num_users, hidden_dim // 2, stddev, row_kind=USERS)
+        self.mlp_items = self.add_table("mlp_items", rows, hidden_dim // 2, stddev, row_kind=ITEMS)
         self.tower = [keras.layers.Dense(width, "relu", name=f"tower_{number}") for number, width in enumerate(widths)]
         for dense, width in zip(self.tower, [hidden_dim, *widths]):
             dense.build((None, width))
@@ -64,11 +64,11 @@ class Ncf(Recommender):
         gmf_user, mlp_user = tf.split(vectors[:, None], [self.gmf_users.shape[1], self.tower[0].units], axis=2)
         if candidates is not None:
             mlp_item = tf.gather(self.mlp_items, candidates) @ of_item
-            return self._logits(gmf_user, tf.gather(self.gmf_items, candidates), mlp_user, mlp_item)
+            return self._compute_logits(gmf_user, tf.gather(self.gmf_items, candidates), mlp_user, mlp_item)
         # One user at a time: the tower's values for many users and all items would not fit into memory.
         mlp_item = tf.matmul(self.mlp_items[1:], of_item)
         return tf.map_fn(
-            lambda user: self._logits(user[0], self.gmf_items[1:], user[1], mlp_item),
+            lambda user: self._compute_logits(user[0], self.gmf_items[1:], user[1], mlp_item),
             (gmf_user, mlp_user),
             fn_output_signature=gmf_user.dtype,
         )
@@ -77,7 +77,7 @@ class Ncf(Recommender):
         """Returns GMF's and the tower's vectors side by side, [n, hidden_dim / 8 + hidden_dim / 2]."""
         return tf.concat([self.gmf_items[1:], self.mlp_items[1:]], axis=1)
 
-    def _logits(self, gmf_user: Tensor, gmf_item: Tensor, mlp_user: Tensor, mlp_item: Tensor) -> Tensor:
+    def _compute_logits(self, gmf_user: Tensor, gmf_item: Tensor, mlp_user: Tensor, mlp_item: Tensor) -> Tensor:
         """Returns logits [..., c] of users [..., 1, d] and items [..., c, d]. `mlp_user` and `mlp_item` are already
         multiplied by their halves of the tower's first kernel."""
         first, *rest = self.tower

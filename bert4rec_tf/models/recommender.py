@@ -57,7 +57,7 @@ class Recommender(keras.Model):
         examples: the kind of example it is trained on; None if it only counts (`adapt`).
         example_options: the options with which these examples are made.
         needs_users: whether it needs the user of a history: it has weights or features of each user.
-        serves_strangers: whether it can score an unknown user, whose number is -1, by the history alone.
+        scores_unknown_users: whether it can score an unknown user, whose number is -1, by the history alone.
         max_history: how many of a history's last items it reads; None for all.
         evidence: the `TransitionEvidence` that scores read, whose weights are made when it is counted; or None.
         scores_are_logits: whether `score` gives logits of a softmax over the items.
@@ -68,7 +68,7 @@ class Recommender(keras.Model):
     examples: ClassVar[str | None] = None
     example_options: dict[str, Any] = {}  # noqa: RUF012
     needs_users: bool = False
-    serves_strangers: ClassVar[bool] = False
+    scores_unknown_users: ClassVar[bool] = False
     max_history: int | None = None
     scores_are_logits: bool = False
     evidence: Any = None
@@ -84,7 +84,7 @@ class Recommender(keras.Model):
     ) -> None:
         of_keras = {name: options.pop(name) for name in KERAS_OPTIONS if name in options}
         super().__init__(**of_keras)
-        self.settings = settings_of(type(self).settings_type, settings, options)
+        self.settings = resolve_settings(type(self).settings_type, settings, options)
         self.num_items = check_size("num_items", num_items)
         self.needs_users = type(self).needs_users or USER_FEATURES in features_used(self.settings)
         if (num_users is not None) != self.needs_users:
@@ -115,7 +115,7 @@ class Recommender(keras.Model):
         """The entry in LOSSES of `settings.loss`."""
         return LOSSES[self.settings.loss]
 
-    def loss_of(self, *inputs: Tensor) -> Tensor:
+    def apply_loss(self, *inputs: Tensor) -> Tensor:
         """Returns what the function of `settings.loss` returns for its inputs, with the settings that it takes."""
         entry = self.loss_entry
         return getattr(losses, entry.function)(*inputs, *(getattr(self.settings, name) for name in entry.settings))
@@ -148,7 +148,7 @@ class Recommender(keras.Model):
         products = self.score_products()
         if products is None:
             raise TypeError(f"{type(self).__name__} must define `score_products` or `score_vectors`")
-        return scores_of(vectors, *products, candidates, self.num_items)
+        return multiply_rows(vectors, *products, candidates, self.num_items)
 
     def score_products(self) -> tuple[Tensor, Tensor | None] | None:
         """Returns the item table, float32 [n + 1 or more, d], and the biases, [n + 1 or more] or None for no biases.
@@ -188,12 +188,12 @@ class Recommender(keras.Model):
         return self.score(batch)
 
     def add_table(
-        self, name: str, rows: int, width: int, initializer: float | str | keras.Initializer, of: str | None
+        self, name: str, rows: int, width: int, initializer: float | str | keras.Initializer, row_kind: str | None
     ) -> keras.Variable:
         """Makes a table of embeddings [rows, width].
 
-        `initializer` is a Keras initializer, or the standard deviation of a normal distribution. `of` says what the
-        rows stand for (`mark_rows`); None if their number is always the same.
+        `initializer` is a Keras initializer, or the standard deviation of a normal distribution. `row_kind` says what
+        the rows are (`mark_rows`); None if their number is always the same.
         """
         if isinstance(initializer, float):
             initializer = keras.initializers.RandomNormal(stddev=initializer)
@@ -201,22 +201,22 @@ class Recommender(keras.Model):
         if rows * width >= LARGE:
             initializer = graph(initializer)  # which scales in place; else each operation has its own copy of the table
         table = self.add_weight(name=name, shape=(rows, width), initializer=initializer, autocast=False)
-        return self.mark_rows(table, of)
+        return self.mark_rows(table, row_kind)
 
     def add_bias(self, name: str, rows: int) -> keras.Variable:
         """Makes the biases of items, float [rows], which are 0 at first."""
         bias = self.add_weight(name=name, shape=(rows,), initializer="zeros", autocast=False)
         return self.mark_rows(bias, ITEMS)
 
-    def mark_rows(self, variable: keras.Variable, of: str | None) -> keras.Variable:
+    def mark_rows(self, variable: keras.Variable, row_kind: str | None) -> keras.Variable:
         """Records what the rows of a weight stand for (ITEMS, USERS, ...). Returns the weight.
 
         Mark every weight that grows with the items, users, features or `max_length`: a warm start moves its rows.
         """
-        self._row_kinds[variable.path] = of
+        self._row_kinds[variable.path] = row_kind
         return variable
 
-    def rows_of(self, variable: keras.Variable) -> str | None:
+    def row_kind(self, variable: keras.Variable) -> str | None:
         """Returns what `mark_rows` recorded for a weight; None if it was not marked."""
         return self._row_kinds.get(variable.path)
 
@@ -228,7 +228,7 @@ class Recommender(keras.Model):
         return {**super().get_config(), "num_items": self.num_items, **users, **dataclasses.asdict(self.settings)}
 
 
-def settings_of(kind: type[Settings], settings: Settings | None, fields: dict[str, Any]) -> Settings:
+def resolve_settings(kind: type[Settings], settings: Settings | None, fields: dict[str, Any]) -> Settings:
     """Returns the given settings, or those made from single fields. Raises UserError if both are given."""
     if settings is None:
         known = [field.name for field in dataclasses.fields(kind)]
@@ -243,7 +243,7 @@ def settings_of(kind: type[Settings], settings: Settings | None, fields: dict[st
     return settings
 
 
-def scores_of(
+def multiply_rows(
     vectors: Tensor, table: Tensor, bias: Tensor | None, candidates: Tensor | None, num_items: int | None = None
 ) -> tf.Tensor:
     """Returns scores, [b, c] for candidates [b, c] or [b, num_items] for all items (None).
@@ -259,12 +259,12 @@ def scores_of(
     return scores if bias is None else scores + tf.gather(bias, candidates)
 
 
-def of_targets(targets: Tensor, *columns: Tensor) -> list[Tensor]:
+def drop_padding(targets: Tensor, *columns: Tensor) -> list[Tensor]:
     """Flattens `targets [b, n]` to [t] and `columns [b, n, ...]` to [t, ...], and drops the padding."""
     return [tf.boolean_mask(column, targets > 0) for column in (targets, *columns)]
 
 
-def by_length(batch: Batch, cuts: Sequence[float]) -> list[Batch]:
+def group_by_length(batch: Batch, cuts: Sequence[float]) -> list[Batch]:
     """Splits a training batch into groups of similar length, each only as wide as its longest row.
 
     Most histories are far shorter than N. So this saves work on padding, and a group fits the cache better. But the

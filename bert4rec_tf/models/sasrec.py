@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from bert4rec_tf.config.model_settings import PER_TARGET, SAMPLE, SASRecSettings
 from bert4rec_tf.foundation.types import Batch, Tensor
-from bert4rec_tf.models.features import NEVER, FeatureRecommender
-from bert4rec_tf.models.recommender import FROM_LAST, by_length, last_items_in_order, of_targets
+from bert4rec_tf.models.feature_recommender import NEVER, FeatureRecommender
+from bert4rec_tf.models.recommender import FROM_LAST, drop_padding, group_by_length, last_items_in_order
 from bert4rec_tf.nn import kernels
 from bert4rec_tf.nn.configured import Configured
 from bert4rec_tf.nn.dropout import dropout_layer
@@ -18,7 +18,7 @@ EPSILON = 1e-8
 """Epsilon of the layer norms, as in the authors' program."""
 
 LENGTH_GROUPS = (1 / 2, 4 / 5)
-"""Where a batch sorted by length is cut into groups (`by_length`). More gain little and take longer to compile."""
+"""Where a batch sorted by length is cut into groups (`group_by_length`). More cuts gain little and compile longer."""
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
@@ -37,7 +37,7 @@ class SASRec(FeatureRecommender):
         self.max_history = self.settings.max_length
         self.scores_are_logits = self.loss_entry.scores_are_logits
         self.items = self.add_items("items", self.num_items + 1, hidden_dim, "glorot_uniform")
-        self.positions = self.add_table("positions", self.max_history, hidden_dim, "glorot_uniform", of=FROM_LAST)
+        self.positions = self.add_table("positions", self.max_history, hidden_dim, "glorot_uniform", row_kind=FROM_LAST)
         self.embedding_dropout = dropout_layer("embedding_dropout", dropout, self.dtype_policy)
         self.blocks = [
             CausalBlock(self.settings.num_heads, dropout, dtype=self.dtype_policy, name=f"block_{number}")
@@ -67,7 +67,7 @@ class SASRec(FeatureRecommender):
         places = self.max_history - lengths + tf.range(tf.shape(items)[1])
         hidden = tf.gather(self.item_table() if table is None else table, items) * math.sqrt(self.settings.hidden_dim)
         if self.needs_users and users is not None:
-            hidden += self.vectors_of_users(users)[:, None]
+            hidden += self.embed_users(users)[:, None]
         hidden += tf.gather(self.positions, tf.minimum(places, self.max_history - 1))
         shown = tf.cast(real, hidden.dtype)[:, :, None]
         hidden = self.embedding_dropout(hidden, training=training) * shown
@@ -83,36 +83,36 @@ class SASRec(FeatureRecommender):
                 `draw [b, 2]` for one over a SAMPLE; `users [b]` if the model reads users.
         """
         table, weight = self.training_table(), self.loss_weight(batch)
-        groups = by_length(batch, LENGTH_GROUPS)
+        groups = group_by_length(batch, LENGTH_GROUPS)
         if self.loss_entry.negatives == PER_TARGET:
-            return tf.add_n([self._loss_of_pairs(group, table) for group in groups]) / weight
-        columns = [of_targets(group["targets"], self._training_states(group, table)) for group in groups]
+            return tf.add_n([self._compute_loss_of_pairs(group, table) for group in groups]) / weight
+        columns = [drop_padding(group["targets"], self._training_states(group, table)) for group in groups]
         targets, states = (tf.concat(parts, axis=0) for parts in zip(*columns))
         weights = tf.ones_like(targets, states.dtype) / weight
         is_sampled = self.loss_entry.negatives == SAMPLE  # such a loss never reads the row of padding
-        bias = None if is_sampled and not len(self._unseen) else self._no_item()
-        return self.loss_of_states(states, table, bias, targets, weights, batch.get("draw"))
+        bias = None if is_sampled and not len(self._unseen) else self._make_hiding_bias()
+        return self.apply_loss_to_states(states, table, bias, targets, weights, batch.get("draw"))
 
     def _training_states(self, batch: Batch, table: Tensor) -> Tensor:
         return self.states(batch["items"], True, batch.get("users"), table)
 
-    def _loss_of_pairs(self, batch: Batch, table: Tensor) -> Tensor:
+    def _compute_loss_of_pairs(self, batch: Batch, table: Tensor) -> Tensor:
         """Returns the sum of the loss over all positions, []."""
         states = self._training_states(batch, table)
         weights = tf.cast(batch["targets"] > 0, states.dtype)
         positives = tf.einsum("bnd,bnd->bn", states, tf.gather(table, batch["targets"]))
         negatives = tf.einsum("bnd,bncd->bnc", states, tf.gather(table, batch["negatives"]))
         if len(self._unseen):
-            negatives += tf.gather(self.without_unseen(self.num_items + 1), batch["negatives"])
-        return tf.reduce_sum(weights * self.loss_of(positives, negatives))
+            negatives += tf.gather(self.make_unseen_penalty(self.num_items + 1), batch["negatives"])
+        return tf.reduce_sum(weights * self.apply_loss(positives, negatives))
 
     def loss_weight(self, batch: Batch) -> Tensor:
         return tf.reduce_sum(tf.cast(batch["targets"] > 0, tf.float32))
 
-    def _no_item(self) -> Tensor:
+    def _make_hiding_bias(self) -> Tensor:
         """Returns a bias [n + 1] that takes padding and unseen items out of a softmax."""
         no_item = tf.one_hot(0, self.num_items + 1, on_value=NEVER, off_value=0.0)
-        return no_item + self.without_unseen(self.num_items + 1) if len(self._unseen) else no_item
+        return no_item + self.make_unseen_penalty(self.num_items + 1) if len(self._unseen) else no_item
 
     def network_vectors(self, batch: Batch) -> Tensor:
         items, lengths = last_items_in_order(batch, self.max_history)
@@ -165,7 +165,7 @@ class CausalBlock(Configured):
         batch, length, _ = tf.unstack(tf.shape(query))
         # Padding is on the right, so a real item has only real ones before it.
         future = NEVER * (1.0 - tf.linalg.band_part(tf.ones([length, length]), -1, 0))
-        kept = self.attention_dropout.draw_kept(tf.stack([batch, self.num_heads, length, length]), training)
-        scale = 1.0 if kept is None else self.attention_dropout.scale
+        keep_mask = self.attention_dropout.draw_keep_mask(tf.stack([batch, self.num_heads, length, length]), training)
+        scale = 1.0 if keep_mask is None else self.attention_dropout.scale
         query = query / math.sqrt(query.shape[-1] // self.num_heads)
-        return kernels.attend(query, key, value, self.num_heads, future, kept, scale)[0]
+        return kernels.attend(query, key, value, self.num_heads, future, keep_mask, scale)[0]

@@ -45,10 +45,10 @@ def load(checkpoint: str | Path, config: str | Path, vocabulary: str | Path) -> 
             f"{vocabulary}: has {len(tokens)} tokens, but the checkpoint's table has {rows} rows; "
             "it needs one token fewer than rows, because row 0 is padding"
         )
-    order = row_order(tokens)
+    order = order_rows(tokens)
     items = [tokens[row - 1].removeprefix(ITEM_PREFIX) for row in order[1:] if tokens[row - 1] not in SPECIAL_TOKENS]
     model = BERT4Rec(len(items), settings, num_extra_rows=rows - len(items) - 2)
-    assign(model, weights, order)
+    assign_weights(model, weights, order)
     return model, Vocabulary(np.array(items, object), np.zeros(len(items), np.int64))
 
 
@@ -109,23 +109,23 @@ def read_weights(checkpoint: str | Path) -> dict[str, np.ndarray]:
         raise UserError(f"{checkpoint}: not a TensorFlow checkpoint ({str(error).splitlines()[0]})") from error
 
 
-def row_order(tokens: list[str]) -> np.ndarray:
+def order_rows(tokens: list[str]) -> np.ndarray:
     """Returns the program's row for each of our rows: padding, the items in their order, the mask token, the rest."""
     rows = np.arange(1, len(tokens) + 1)
     kind = np.array([1 if token == MASK_TOKEN else 2 if token in SPECIAL_TOKENS else 0 for token in tokens])
     return np.concatenate([[0], rows[np.argsort(kind, kind="stable")]])
 
 
-def assign(model: BERT4Rec, weights: Mapping[str, np.ndarray], order: np.ndarray) -> None:
-    """Copies the program's weights, name -> value, into a model of the same sizes. `order`: from `row_order`.
+def assign_weights(model: BERT4Rec, weights: Mapping[str, np.ndarray], order: np.ndarray) -> None:
+    """Copies the program's weights, name -> value, into a model of the same sizes. `order`: from `order_rows`.
 
     Raises UserError for a weight that is missing, has another shape, or has no place in the model.
     """
     unused = set(weights)
-    for name, variable in variables(model):
+    for name, variable in name_variables(model):
         if name not in weights:
             raise UserError(f"The checkpoint has no {name}")
-        value = to_ours(name, weights[name], order)
+        value = convert_weight(name, weights[name], order)
         if tuple(value.shape) != tuple(variable.shape):
             raise UserError(f"{name} must have the shape {tuple(variable.shape)}. Received: {value.shape}")
         variable.assign(value)
@@ -134,38 +134,38 @@ def assign(model: BERT4Rec, weights: Mapping[str, np.ndarray], order: np.ndarray
         raise UserError(f"The checkpoint has {min(unused)}, which a model with this configuration does not have")
 
 
-def to_ours(name: str, value: np.ndarray, order: np.ndarray) -> np.ndarray:
+def convert_weight(name: str, value: np.ndarray, order: np.ndarray) -> np.ndarray:
     """Returns a weight in our layout: item rows in our order, and only row 0 of the token types."""
     if name in (TABLE, OUTPUT_BIAS):
         return value[order]
     return value[0] if name == "bert/embeddings/token_type_embeddings" else value
 
 
-def variables(model: BERT4Rec) -> Iterator[tuple[str, keras.Variable]]:
+def name_variables(model: BERT4Rec) -> Iterator[tuple[str, keras.Variable]]:
     """Yields the program's name of each variable, and the variable."""
     yield TABLE, model.item_embeddings
     yield "bert/embeddings/token_type_embeddings", model.token_type
     yield "bert/embeddings/position_embeddings", model.positions.embeddings
-    yield from _norm("bert/embeddings", model.embedding_norm)
+    yield from _name_norm("bert/embeddings", model.embedding_norm)
     for number, block in enumerate(model.blocks):
         prefix = f"bert/encoder/layer_{number}"
         for part in ("query", "key", "value"):
-            yield from _dense(f"{prefix}/attention/self/{part}", getattr(block.attention, part))
-        yield from _dense(f"{prefix}/attention/output/dense", block.attention.output_dense)
-        yield from _norm(f"{prefix}/attention/output", block.attention_residual.norm)
-        yield from _dense(f"{prefix}/intermediate/dense", block.feed_forward.inner)
-        yield from _dense(f"{prefix}/output/dense", block.feed_forward.outer)
-        yield from _norm(f"{prefix}/output", block.feed_forward_residual.norm)
-    yield from _dense("cls/predictions/transform/dense", model.head.dense)
-    yield from _norm("cls/predictions/transform", model.head.norm)
+            yield from _name_dense(f"{prefix}/attention/self/{part}", getattr(block.attention, part))
+        yield from _name_dense(f"{prefix}/attention/output/dense", block.attention.output_dense)
+        yield from _name_norm(f"{prefix}/attention/output", block.attention_residual.norm)
+        yield from _name_dense(f"{prefix}/intermediate/dense", block.feed_forward.inner)
+        yield from _name_dense(f"{prefix}/output/dense", block.feed_forward.outer)
+        yield from _name_norm(f"{prefix}/output", block.feed_forward_residual.norm)
+    yield from _name_dense("cls/predictions/transform/dense", model.head.dense)
+    yield from _name_norm("cls/predictions/transform", model.head.norm)
     yield OUTPUT_BIAS, model.head.bias
 
 
-def _dense(name: str, layer: keras.layers.Dense) -> Iterator[tuple[str, keras.Variable]]:
+def _name_dense(name: str, layer: keras.layers.Dense) -> Iterator[tuple[str, keras.Variable]]:
     yield f"{name}/kernel", layer.kernel
     yield f"{name}/bias", layer.bias
 
 
-def _norm(name: str, layer: keras.layers.LayerNormalization) -> Iterator[tuple[str, keras.Variable]]:
+def _name_norm(name: str, layer: keras.layers.LayerNormalization) -> Iterator[tuple[str, keras.Variable]]:
     yield f"{name}/LayerNorm/gamma", layer.gamma
     yield f"{name}/LayerNorm/beta", layer.beta

@@ -37,20 +37,20 @@ class Dropout(Configured):
     def build(self, input_shape: Shape) -> None:
         self.built = True
 
-    def draw_kept(self, shape: Tensor, training: bool | None = None) -> Tensor | None:
+    def draw_keep_mask(self, shape: Tensor, training: bool | None = None) -> Tensor | None:
         """Returns 1 where an input is kept and 0 where it is dropped; None if nothing is dropped."""
         if not (training and self.rate):
             return None
-        return draw_kept(shape, self.rate, self.seed_generator.next(), self.compute_dtype)
+        return draw_keep_mask(shape, self.rate, self.seed_generator.next(), self.compute_dtype)
 
     @property
     def scale(self) -> float:
         """The factor that scales up the kept inputs."""
-        return 1.0 / kept_share(self.rate)
+        return 1.0 / keep_share(self.rate)
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        kept = self.draw_kept(tf.shape(inputs), training)
-        return inputs if kept is None else inputs * (kept * self.scale)
+        keep_mask = self.draw_keep_mask(tf.shape(inputs), training)
+        return inputs if keep_mask is None else inputs * (keep_mask * self.scale)
 
 
 def dropout_layer(name: str, rate: float, dtype: keras.DTypePolicy) -> Dropout:
@@ -65,7 +65,7 @@ def check_rate(name: str, rate: float) -> float:
     return rate
 
 
-def draw_kept(shape: Tensor, rate: float, seed: Tensor, dtype: str = "float32") -> tf.Tensor:
+def draw_keep_mask(shape: Tensor, rate: float, seed: Tensor, dtype: str = "float32") -> tf.Tensor:
     """Returns 1 where dropout keeps a value and 0 where it drops one, `dtype` of the given shape.
 
     `shape`: int32 [r]. `rate`: the fraction to drop, in [0, 1); rounded to 1 / NOISE_LEVELS, at most 255 / 256. `seed`:
@@ -77,19 +77,19 @@ def draw_kept(shape: Tensor, rate: float, seed: Tensor, dtype: str = "float32") 
         [words + 1], tf.cast(seed, tf.int32), minval=None, maxval=None, dtype=tf.uint32, alg="philox"
     )
     numbers = tf.reshape(tf.bitcast(drawn[:words], tf.uint8), [-1, BLOCK])
-    least, rest = divmod(_dropped_levels(rate), BLOCK)
+    least, rest = divmod(_count_dropped_levels(rate), BLOCK)
     # 167 is odd, so the places are a permutation, and neighbours are far apart.
     places = tf.constant([167 * place % BLOCK for place in range(BLOCK)], tf.uint8)
     raised = places + tf.bitcast(drawn[words], tf.uint8)[0] < tf.constant(rest, tf.uint8)
     thresholds = tf.constant(least, tf.uint8) + tf.cast(raised, tf.uint8)
-    kept = tf.reshape(numbers >= thresholds, [-1])[:size]
-    return tf.cast(tf.reshape(kept, shape), dtype)
+    keep_mask = tf.reshape(numbers >= thresholds, [-1])[:size]
+    return tf.cast(tf.reshape(keep_mask, shape), dtype)
 
 
-def kept_share(rate: float) -> float:
-    """Returns the exact fraction that `draw_kept` keeps. Divide the kept values by it."""
-    return 1.0 - _dropped_levels(rate) / NOISE_LEVELS
+def keep_share(rate: float) -> float:
+    """Returns the exact fraction that `draw_keep_mask` keeps. Divide the kept values by it."""
+    return 1.0 - _count_dropped_levels(rate) / NOISE_LEVELS
 
 
-def _dropped_levels(rate: float) -> int:
+def _count_dropped_levels(rate: float) -> int:
     return min(round(rate * NOISE_LEVELS), MOST_LEVELS)

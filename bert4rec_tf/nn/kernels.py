@@ -64,7 +64,7 @@ def attend(
     value: Tensor,
     num_heads: int,
     penalty: Tensor | None = None,
-    kept: Tensor | None = None,
+    keep_mask: Tensor | None = None,
     scale: float = 1,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Dot-product attention (equation 2): softmax(Q K^T + penalty) V in every head. The caller scales the queries.
@@ -77,7 +77,7 @@ def attend(
         query, key, value: [b, n, d], float32 or narrower. The matrix products run in this type.
         num_heads: h, a divisor of d; e = d / h.
         penalty: float32, broadcast to [b, h, n, n] and added to the scores. No gradient flows to it.
-        kept: float32 [b, h, n, n], 0 where dropout drops a probability and 1 elsewhere; None for no dropout.
+        keep_mask: float32 [b, h, n, n], 0 where dropout drops a probability and 1 elsewhere; None for no dropout.
         scale: factor that scales up the kept probabilities.
 
     Returns:
@@ -93,11 +93,11 @@ def attend(
         return tf.reshape(tf.transpose(heads, back), shape)
 
     @with_gradient
-    def attended(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor):
+    def attend_heads(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor):
         queries = split(query, ROWS)
         scores = tf.cast(tf.matmul(queries, split(key, COLUMNS)), wide)
         probabilities = tf.nn.softmax(scores if penalty is None else scores + penalty)
-        dropped = probabilities if kept is None else probabilities * kept
+        dropped = probabilities if keep_mask is None else probabilities * keep_mask
         narrow_dropped = tf.cast(dropped, narrow)
         output = tf.matmul(narrow_dropped, split(value, ROWS)) * tf.cast(scale, narrow)
 
@@ -116,5 +116,5 @@ def attend(
     query, key, value = (tf.convert_to_tensor(part) for part in (query, key, value))
     narrow, wide = query.dtype, tf.float64 if query.dtype == tf.float64 else tf.float32
     shape = ops.shape(query)
-    output, probabilities = attended(query, key, value)
+    output, probabilities = attend_heads(query, key, value)
     return output, tf.stop_gradient(probabilities)

@@ -131,9 +131,9 @@ class MultiHeadAttention(Configured):
         penalty = None
         if padding_mask is not None:
             penalty = PADDING_SCORE * (1.0 - ops.cast(padding_mask, self.variable_dtype)[:, None, None, :])
-        kept = self.dropout_layer.draw_kept((batch, self.num_heads, length, length), training)
-        factor = 1.0 if kept is None else self.dropout_layer.scale
-        mixed, probabilities = kernels.attend(query * scale, key, value, self.num_heads, penalty, kept, factor)
+        keep_mask = self.dropout_layer.draw_keep_mask((batch, self.num_heads, length, length), training)
+        factor = 1.0 if keep_mask is None else self.dropout_layer.scale
+        mixed, probabilities = kernels.attend(query * scale, key, value, self.num_heads, penalty, keep_mask, factor)
         return self.output_dense(mixed), probabilities
 
     def compute_output_shape(self, input_shape: Shape) -> tuple[Shape, Shape]:

@@ -52,17 +52,17 @@ def table_cross_entropy(
 
     @tf.custom_gradient
     def loss(hidden: tf.Tensor, table: tf.Tensor, bias: tf.Tensor):
-        value, *gradients = _with_gradients(hidden, table, bias, targets, weights, piece)
+        value, *gradients = _compute_loss_and_gradients(hidden, table, bias, targets, weights, piece)
 
-        def scaled_gradients(upstream: tf.Tensor):
+        def scale_gradients(upstream: tf.Tensor):
             return [gradient * tf.cast(upstream, gradient.dtype) for gradient in gradients]
 
-        return value, scaled_gradients
+        return value, scale_gradients
 
     return loss(hidden, table, bias)
 
 
-def _with_gradients(
+def _compute_loss_and_gradients(
     hidden: tf.Tensor, table: tf.Tensor, bias: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, piece: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """Returns the loss and the gradients of `hidden`, `table` and `bias`.
@@ -71,8 +71,8 @@ def _with_gradients(
     faster. The gradient's part from the targets themselves, one row each, is subtracted at the end.
     """
     narrow, (rows, width) = hidden.dtype, table.shape
-    count, size = _pieces(tf.shape(hidden)[0], piece)
-    columns = [_cut(part, count, size) for part in (hidden, targets, weights)]
+    count, size = _count_pieces(tf.shape(hidden)[0], piece)
+    columns = [_cut_pieces(part, count, size) for part in (hidden, targets, weights)]
     narrow_table, transposed = tf.cast(table, narrow), tf.transpose(table)
 
     def add_piece(index: tf.Tensor, value: tf.Tensor, d_hidden: tf.TensorArray, d_table: tf.Tensor, d_bias: tf.Tensor):
@@ -100,23 +100,23 @@ def _with_gradients(
     scaled = tf.cast(hidden, table.dtype) * weights[:, None]
     d_table = tf.tensor_scatter_nd_sub(tf.transpose(d_table), targets[:, None], scaled)
     d_bias = tf.tensor_scatter_nd_sub(d_bias, targets[:, None], weights)
-    return value, _joined(d_hidden.stack(), hidden), d_table, d_bias
+    return value, _join_pieces(d_hidden.stack(), hidden), d_table, d_bias
 
 
-def _pieces(number: tf.Tensor, piece: int) -> tuple[tf.Tensor, tf.Tensor]:
+def _count_pieces(number: tf.Tensor, piece: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns how many pieces of at most `piece` rows there are for `number` rows, and their common size."""
     count = tf.maximum(1, -(-number // piece))
     return count, -(-number // count)
 
 
-def _cut(column: tf.Tensor, count: tf.Tensor, size: int | tf.Tensor) -> tf.Tensor:
+def _cut_pieces(column: tf.Tensor, count: tf.Tensor, size: int | tf.Tensor) -> tf.Tensor:
     """Cuts a column into [count, size, ...]. The last piece is filled with zeros, whose weight is 0."""
     missing = count * size - tf.shape(column)[0]
     filled = tf.pad(column, [[0, missing], *([0, 0] for _ in column.shape[1:])])
     return tf.reshape(filled, tf.concat([[count, size], tf.shape(column)[1:]], axis=0))
 
 
-def _joined(pieces: tf.Tensor, column: tf.Tensor) -> tf.Tensor:
+def _join_pieces(pieces: tf.Tensor, column: tf.Tensor) -> tf.Tensor:
     """Joins pieces [count, size, ...] into one column, without the filling."""
     shape = tf.shape(column)
     return tf.reshape(pieces, tf.concat([[-1], shape[1:]], axis=0))[: shape[0]]
@@ -124,11 +124,11 @@ def _joined(pieces: tf.Tensor, column: tf.Tensor) -> tf.Tensor:
 
 def _negative_log_likelihoods(logits: tf.Tensor, probabilities: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
     """Returns the targets' values, [t], from the probabilities; from the logits if a probability is too small."""
-    of_targets = tf.gather(probabilities, targets, batch_dims=1)
+    target_probabilities = tf.gather(probabilities, targets, batch_dims=1)
     return tf.cond(
-        tf.reduce_any(of_targets < MIN_PROBABILITY),
+        tf.reduce_any(target_probabilities < MIN_PROBABILITY),
         lambda: tf.reduce_logsumexp(logits, axis=1) - tf.gather(logits, targets, batch_dims=1),
-        lambda: -tf.math.log(of_targets),
+        lambda: -tf.math.log(target_probabilities),
     )
 
 
@@ -155,46 +155,46 @@ def sum_in_pieces(
         return [column for column in columns if column.dtype.is_floating]
 
     @graph(jit_compile=True)
-    def with_gradients(here: list[tf.Tensor], of_constants: list[tf.Tensor]):
+    def compute_gradients(here: list[tf.Tensor], of_constants: list[tf.Tensor]):
         sources = [*floating(here), *of_constants]
         with tf.GradientTape() as tape:
             tape.watch(sources)
-            found = loss(*here, *of_constants)
-        return found, tape.gradient(found, sources, unconnected_gradients="zero")
+            value = loss(*here, *of_constants)
+        return value, tape.gradient(value, sources, unconnected_gradients="zero")
 
-    def summed(columns: Sequence[tf.Tensor], constants: Sequence[tf.Tensor]) -> tf.Tensor:
+    def sum_columns(columns: Sequence[tf.Tensor], constants: Sequence[tf.Tensor]) -> tf.Tensor:
         columns = [tf.convert_to_tensor(part) for part in columns]
-        count, _ = _pieces(tf.shape(columns[0])[0], piece)
-        learnt = len(floating(columns))
+        count, _ = _count_pieces(tf.shape(columns[0])[0], piece)
+        num_float = len(floating(columns))
 
         @tf.custom_gradient
         def total(*parts: tf.Tensor):
-            of_columns, of_constants = parts[:learnt], parts[learnt:]
-            given = iter(of_columns)
-            cut = [_cut(next(given) if one.dtype.is_floating else one, count, piece) for one in columns]
+            float_columns, of_constants = parts[:num_float], parts[num_float:]
+            remaining = iter(float_columns)
+            cut = [_cut_pieces(next(remaining) if one.dtype.is_floating else one, count, piece) for one in columns]
 
             def add_piece(index: tf.Tensor, value: tf.Tensor, stacks: list[tf.TensorArray], sums: list[tf.Tensor]):
-                found, gradients = with_gradients([column[index] for column in cut], list(of_constants))
+                part, gradients = compute_gradients([column[index] for column in cut], list(of_constants))
                 stacks = [stack.write(index, gradient) for stack, gradient in zip(stacks, gradients)]
-                sums = [so_far + gradient for so_far, gradient in zip(sums, gradients[learnt:])]
-                return index + 1, value + found, stacks, sums
+                sums = [so_far + gradient for so_far, gradient in zip(sums, gradients[num_float:])]
+                return index + 1, value + part, stacks, sums
 
-            stacks = [tf.TensorArray(column.dtype, size=count) for column in of_columns]
+            stacks = [tf.TensorArray(column.dtype, size=count) for column in float_columns]
             sums = [tf.zeros_like(constant) for constant in of_constants]
             value = tf.zeros([], of_constants[0].dtype)
             _, value, stacks, sums = tf.while_loop(
                 lambda index, *_: index < count, add_piece, (0, value, stacks, sums), parallel_iterations=1
             )
 
-            def scaled_gradients(upstream: tf.Tensor):
-                joined = [_joined(stack.stack(), column) for stack, column in zip(stacks, of_columns)]
+            def scale_gradients(upstream: tf.Tensor):
+                joined = [_join_pieces(stack.stack(), column) for stack, column in zip(stacks, float_columns)]
                 return [gradient * tf.cast(upstream, gradient.dtype) for gradient in (*joined, *sums)]
 
-            return value, scaled_gradients
+            return value, scale_gradients
 
         return total(*floating(columns), *constants)
 
-    return summed
+    return sum_columns
 
 
 def sampled_softmax(positives: Tensor, negatives: Tensor, hits: Tensor, log_counts: Tensor) -> tf.Tensor:
@@ -207,7 +207,7 @@ def sampled_softmax(positives: Tensor, negatives: Tensor, hits: Tensor, log_coun
         positives: [t], the scores s of the targets.
         negatives: [t, c], the scores of the sample.
         hits: bool [t, c], True where a sampled item is the target itself; these do not count.
-        log_counts: [c], from `sampling.draw`.
+        log_counts: [c], from `sampling.draw_items`.
     """
     corrected = tf.where(
         hits, tf.cast(MASKED_LOG_PROBABILITY, negatives.dtype), negatives - tf.cast(log_counts, negatives.dtype)

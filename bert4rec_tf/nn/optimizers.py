@@ -144,7 +144,7 @@ class RowwiseAdagrad(BertAdam):
 
     Args:
         learning_rate, decay, beta_1, beta_2, epsilon, bias_correction: as for BertAdam; rows use only the first one.
-        tables: paths of the tables. Their gradients must be `tf.IndexedSlices` without repeated rows (`combined`).
+        tables: paths of the tables. Their gradients are `tf.IndexedSlices` after `sum_repeated_rows`.
         row_scale: the rows' learning rate divided by that of the other variables.
     """
 
@@ -188,7 +188,7 @@ def adagrad_rows(table: tf.Variable, sums: tf.Variable, gradient: tf.IndexedSlic
     table.scatter_sub(tf.IndexedSlices(steps, rows))
 
 
-def combined(gradient: Tensor) -> Tensor:
+def sum_repeated_rows(gradient: Tensor) -> Tensor:
     """Returns the gradient, with each row once if it is `tf.IndexedSlices`: repeated rows are summed."""
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
@@ -197,13 +197,13 @@ def combined(gradient: Tensor) -> Tensor:
     return tf.IndexedSlices(values, rows, gradient.dense_shape)
 
 
-def _scaled(gradient: Tensor, scale: Tensor) -> Tensor:
+def _scale(gradient: Tensor, scale: Tensor) -> Tensor:
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(gradient.values * scale, gradient.indices, gradient.dense_shape)
     return gradient * scale
 
 
-def clip(gradients: list[Tensor], clip_norm: float) -> tuple[list[Tensor], Tensor]:
+def clip_gradients(gradients: list[Tensor], clip_norm: float) -> tuple[list[Tensor], Tensor]:
     """Returns the gradients, scaled to a global norm of at most `clip_norm` (0: not scaled), and their norm before, [].
 
     A tied table has one gradient, the sum of its parts. TensorFlow 1 took the norm of the parts before they were added;
@@ -212,5 +212,5 @@ def clip(gradients: list[Tensor], clip_norm: float) -> tuple[list[Tensor], Tenso
     norm = tf.linalg.global_norm(gradients)
     if clip_norm:
         scale = tf.where(norm > clip_norm, clip_norm / norm, 1.0)
-        gradients = [_scaled(gradient, scale) for gradient in gradients]
+        gradients = [_scale(gradient, scale) for gradient in gradients]
     return gradients, norm

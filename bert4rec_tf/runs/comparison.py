@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bert4rec_tf.evaluation.metrics import METRICS, PROTOCOLS, Difference, difference, per_user
+from bert4rec_tf.evaluation.metrics import METRICS, PROTOCOLS, Difference, compute_difference, compute_per_user
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.runs.workdir import WorkDirectory
@@ -29,6 +29,8 @@ def compare(first: Path, second: Path) -> Comparison:
             raise UserError(f"{folder.path}: has not been evaluated; run with --mode=evaluate first")
     ranks = [npz.read(folder.ranks, PROTOCOLS) for folder in folders]
     return {
-        protocol: {name: difference(*(per_user(name, found[protocol]) for found in ranks)) for name in METRICS}
+        protocol: {
+            name: compute_difference(*(compute_per_user(name, found[protocol]) for found in ranks)) for name in METRICS
+        }
         for protocol in PROTOCOLS
     }

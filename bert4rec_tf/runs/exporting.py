@@ -16,7 +16,7 @@ from bert4rec_tf.export.options import DEFAULT, ExportOptions
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.stores import Url
-from bert4rec_tf.models.features import folded
+from bert4rec_tf.models.feature_recommender import fold_features
 from bert4rec_tf.runs.environment import versions
 from bert4rec_tf.runs.pipeline import load_trained, phases
 from bert4rec_tf.runs.workdir import WorkDirectory
@@ -59,7 +59,7 @@ def export(
         vocabulary = workdir.read_vocabulary()
         if form != SAVED_MODEL:
             run = replace(run, training=replace(run.training, mixed_precision=False))
-        model = folded(load_trained(run, vocabulary.num_items, config["num_users"], workdir, phases(run)[-1]))
+        model = fold_features(load_trained(run, vocabulary.num_items, config["num_users"], workdir, phases(run)[-1]))
         folder = folder or workdir.path / form
         users = workdir.read_users() if model.needs_users else None
         counts = workdir.read_training_counts()

@@ -21,7 +21,7 @@ from bert4rec_tf.data.sequences import Sequences, Vocabulary, joined, places_in_
 from bert4rec_tf.data.sources import given
 from bert4rec_tf.evaluation.candidates import SAMPLERS
 from bert4rec_tf.evaluation.metrics import ANY, COUNT_BASELINES, FULL, POPULAR
-from bert4rec_tf.evaluation.ranking import Ranker, RankingTask
+from bert4rec_tf.evaluation.ranker import Ranker, RankingTask
 from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.export.layout import CONFIG, MODEL
 from bert4rec_tf.export.options import ExportOptions
@@ -216,7 +216,7 @@ class FittedModel:
         num_negatives = min(num_negatives, known.num_items)
         negatives = {name: draw(whole, users, num_negatives, seed) for name, draw in SAMPLERS.items()}
         with_seen = not self.saved.card.get("exclude_seen", True)
-        task = RankingTask(known, users, targets, negatives, all_items=True, known=whole, with_seen=with_seen)
+        task = RankingTask(known, users, targets, negatives, all_items=True, excluded=whole, with_seen=with_seen)
         return pd.DataFrame(Ranker(self._score, self.saved.card.get("max_history")).measure(task))
 
     def continue_training(self, more: Any, split: TimeSplit | None = None, **options: Any) -> "FittedModel":

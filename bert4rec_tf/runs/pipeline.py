@@ -18,7 +18,7 @@ from bert4rec_tf.data.examples.tfrecords import Shards
 from bert4rec_tf.data.features import select_features
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.data.sources import datasets
-from bert4rec_tf.evaluation import candidates, popularity
+from bert4rec_tf.evaluation import candidates, popularity_penalty
 from bert4rec_tf.evaluation.baselines import measure_baselines
 from bert4rec_tf.evaluation.evidence_search import MixSearch, search_settings
 from bert4rec_tf.evaluation.metrics import (
@@ -28,23 +28,23 @@ from bert4rec_tf.evaluation.metrics import (
     MIN_USERS,
     NDCG,
     POPULAR,
-    cold_metrics,
-    difference,
-    metrics,
+    compute_cold_metrics,
+    compute_difference,
+    compute_metrics,
+    compute_per_user,
     needs_seen_items,
-    per_user,
 )
-from bert4rec_tf.evaluation.ranking import Ranked, Ranker, RankingTask
+from bert4rec_tf.evaluation.ranker import Ranker, RankingResult, RankingTask
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS, Recommender
-from bert4rec_tf.models.construction import needs_users, new_model
+from bert4rec_tf.models.construction import make_model, needs_users
 from bert4rec_tf.runs import warm_start
 from bert4rec_tf.runs.environment import environment
 from bert4rec_tf.runs.transfer import StartWeights
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.training import trainer, workers
-from bert4rec_tf.training.steps import strategy_for
+from bert4rec_tf.training.steps import make_strategy
 
 MASKED = "masked"
 """The kind of examples that are prepared on disk. All others are made in memory (`data.examples.in_memory`)."""
@@ -90,7 +90,7 @@ def measured_phase(run: Run) -> str:
 
 def load_trained(run: Run, num_items: int, num_users: int, workdir: WorkDirectory, phase: str) -> Recommender:
     """Returns the model of the finished training `phase`. Raises UserError if it has not finished."""
-    model = new_model(run, num_items, num_users, features=workdir.read_features())
+    model = make_model(run, num_items, num_users, features=workdir.read_features())
     if model.evidence is not None:
         model.evidence.build((workdir.read_num_pairs(phase),))
     trainer.load_weights(model, workdir.phase(phase))
@@ -110,7 +110,7 @@ class Experiment:
         watch: called with each new row of the training curve (`training.trainer.Trainer`). An exception ends the
             training.
         start: the weights of a warm start; None for a fresh start, or if the folder already has them.
-        team: the machines that train together (`workers.join`).
+        team: the machines that train together (`workers.join_team`).
     """
 
     run: Run
@@ -122,7 +122,7 @@ class Experiment:
     interactions: Interactions | None = None
     watch: Callable[[dict[str, float]], None] | None = None
     start: StartWeights | None = None
-    team: workers.Team = field(default_factory=workers.team)
+    team: workers.Team = field(default_factory=workers.current_team)
     split: LeaveOneOut = field(init=False)
     _prepared: dict[str, Shards] = field(init=False, default_factory=dict)
 
@@ -172,7 +172,7 @@ class Experiment:
     @cached_property
     def repeats(self) -> dict[str, float]:
         """The share of the "validation" targets that are in their user's history."""
-        return {"validation": float(RankingTask.of(self.split, "validation", {}).is_repeat.mean())}
+        return {"validation": float(RankingTask.from_split(self.split, "validation", {}).is_repeat.mean())}
 
     def training_part(self, phase: str) -> Sequences:
         """Returns what a training learns from."""
@@ -217,7 +217,7 @@ class Experiment:
             UserError: if the loss or the gradient norm is NaN or infinite, or a file of the training is damaged.
         """
         with self.workdir.lock():
-            last_step, mix, strategy = None, self._given_mix(), strategy_for(self.run.training.replicas)
+            last_step, mix, strategy = None, self._given_mix(), make_strategy(self.run.training.replicas)
             for phase in phases(self.run):
                 model, last_step = self._run_phase(phase, last_step, mix, strategy)
                 if self.run.uses_evidence:
@@ -228,7 +228,7 @@ class Experiment:
 
     def _new_model(self, strategy: tf.distribute.Strategy | None = None) -> Recommender:
         sizes = self.sequences.num_items, self.sequences.num_users
-        return new_model(self.run, *sizes, strategy, self.sequences.features)
+        return make_model(self.run, *sizes, strategy, self.sequences.features)
 
     def _run_phase(
         self,
@@ -246,7 +246,7 @@ class Experiment:
         if self.run.uses_evidence and mix is not None:
             model.evidence.mix.assign(mix)
         if model.examples is None:
-            trainer.keep_counted(model, self.workdir.phase(phase))
+            trainer.save_counted_model(model, self.workdir.phase(phase))
             return model, None
         try:
             return model, self._trainer(model, phase, last_step, strategy).run().best_step or None
@@ -266,8 +266,8 @@ class Experiment:
 
         Args:
             model: the model to measure.
-            popularity_correction: the model is also measured with this alpha (`evaluation.popularity`). CHOOSE takes
-                the alpha that is best on the validation items.
+            popularity_correction: the model is also measured with this alpha (`popularity_penalty`). CHOOSE takes the
+                alpha that is best on the validation items.
         """
         alpha = parse(popularity_correction)
         with self.workdir.lock():
@@ -297,7 +297,7 @@ class Experiment:
                 "users_not_evaluated": self.split.num_not_evaluated,
                 "users_with_fewer_candidates": int(fewer.sum()),
                 "repeats": repeats,
-                "test": ranked.metrics(),
+                "test": ranked.compute_metrics(),
                 "measured": measured_phase(self.run),
                 **({COLD: self._cold(ranked.ranks[FULL])} if self.sequences.features else {}),
                 **({} if self.initial is None else {"initial": self.initial}),
@@ -315,13 +315,13 @@ class Experiment:
         """Returns by how much NDCG@10 among all items exceeds that of counting; None for too few users."""
         if len(ranks) < MIN_USERS:
             return None
-        return asdict(difference(per_user(NDCG, counted_ranks), per_user(NDCG, ranks)))
+        return asdict(compute_difference(compute_per_user(NDCG, counted_ranks), compute_per_user(NDCG, ranks)))
 
     def _rank(
         self, model: Recommender, correction: tuple[np.ndarray, float] | None = None, title: str | None = None
-    ) -> Ranked:
-        """Ranks the test items. `correction`: as for `popularity.ranker`. `title`: of the progress; None for none."""
-        return popularity.ranker(model, correction).ranked(self._test_task, title)
+    ) -> RankingResult:
+        """Ranks the test items. `correction`: as for `make_ranker`. `title`: of the progress; None for none."""
+        return popularity_penalty.make_ranker(model, correction).rank_and_list(self._test_task, title)
 
     @cached_property
     def _test_task(self) -> RankingTask:
@@ -330,16 +330,16 @@ class Experiment:
     def _cold(self, ranks: np.ndarray) -> dict[str, Any]:
         """Returns the metrics of targets that training saw seldom, and of the others. `ranks`: among all items."""
         counts = self.training_part(measured_phase(self.run)).counts()
-        return {"below": COLD_BELOW, **cold_metrics(ranks, counts[self.split.targets("test")])}
+        return {"below": COLD_BELOW, **compute_cold_metrics(ranks, counts[self.split.targets("test")])}
 
     def _measure_corrected(self, model: Recommender, alpha: float | str) -> dict[str, Any]:
         """Returns the corrected ranking's entry of `metrics.json`; empty for an alpha of 0."""
         if not alpha:
             return {}
         entry: dict[str, Any] = self._choose_correction(model) if alpha == CHOOSE else {"alpha": alpha}
-        counts = popularity.log_counts(self.training_counts(measured_phase(self.run)))
+        counts = popularity_penalty.compute_log_counts(self.training_counts(measured_phase(self.run)))
         ranked = self._rank(model, (counts, entry["alpha"]))
-        return {CORRECTION: {**entry, "test": ranked.metrics()}}
+        return {CORRECTION: {**entry, "test": ranked.compute_metrics()}}
 
     def _choose_correction(self, model: Recommender) -> dict[str, Any]:
         """Returns the alpha that is best on the validation items, and NDCG@10 for each alpha.
@@ -354,9 +354,15 @@ class Experiment:
             if has_select:
                 trainer.load_weights(model, self.workdir.phase(SELECT))
         is_trained_on = not (counts_only or has_select)
-        counts = popularity.log_counts(self.split.training(with_validation=is_trained_on).counts()[1:])
-        curve = popularity.compare(Ranker(model.score, model.max_history), self.task("validation"), counts)
-        return {"alpha": popularity.best(curve), "trained_on_validation": is_trained_on, "validation": curve}
+        counts = popularity_penalty.compute_log_counts(self.split.training(with_validation=is_trained_on).counts()[1:])
+        curve = popularity_penalty.measure_alphas(
+            Ranker(model.score, model.max_history), self.task("validation"), counts
+        )
+        return {
+            "alpha": popularity_penalty.pick_best_alpha(curve),
+            "trained_on_validation": is_trained_on,
+            "validation": curve,
+        }
 
     @cached_property
     def negatives(self) -> dict[str, np.ndarray]:
@@ -369,7 +375,7 @@ class Experiment:
     def task(self, part: str, all_items: bool = False) -> RankingTask:
         """Returns the ranking task of "validation" or "test": among popular candidates, or by all protocols."""
         negatives = self.negatives if all_items else {POPULAR: self.negatives[POPULAR]}
-        return RankingTask.of(self.split, part, negatives, all_items, with_seen=needs_seen_items(self.repeats))
+        return RankingTask.from_split(self.split, part, negatives, all_items, with_seen=needs_seen_items(self.repeats))
 
     def batches(self, phase: str, model: Recommender, start_step: int = 0) -> tf.data.Dataset:
         """Returns the endless training batches of a phase, from `start_step` on."""
@@ -442,7 +448,7 @@ class Experiment:
     def _validation(self, model: Recommender) -> Callable[[], dict[str, float]]:
         """Returns what measures the model on the validation items, and first chooses how evidence joins its scores."""
         protocol, team, share = self.run.training.selection_metric, self.team, (self.team.index, self.team.count)
-        among_all = RankingTask.of(self.split, "validation", {}, all_items=True).sample(VALIDATION_USERS)
+        among_all = RankingTask.from_split(self.split, "validation", {}, all_items=True).sample(VALIDATION_USERS)
         task = among_all if protocol == FULL else self.task("validation")
         ranker = Ranker(model.score, model.max_history)
         is_chosen = self.run.uses_evidence and self._given_mix() is None
@@ -451,8 +457,8 @@ class Experiment:
         def measure() -> dict[str, float]:
             ranks = None if search is None else search.choose()
             if ranks is None or protocol != FULL:
-                ranks = team.sum(ranker.ranks(task, share=share)[protocol])
-            return metrics(ranks)
+                ranks = team.sum(ranker.rank(task, share=share)[protocol])
+            return compute_metrics(ranks)
 
         return measure
 
@@ -475,7 +481,7 @@ class Experiment:
         if measured_phase(self.run) != SELECT:
             sizes = self.sequences.num_items, self.sequences.num_users
             model = load_trained(self.run, *sizes, self.workdir, SELECT)
-        return {"validation": popularity.ranker(model).measure(self.task("validation", all_items=True))}
+        return {"validation": popularity_penalty.make_ranker(model).measure(self.task("validation", all_items=True))}
 
 
 def open_experiment(

@@ -100,7 +100,7 @@ class StartWeights:
         shared = {kind: _pairs(theirs, ours) for kind, (theirs, ours) in names.items()}
         numbers = {kind: (len(theirs), len(ours)) for kind, (theirs, ours) in names.items()}
         for weight, value in zip(_transferred(model), self.weights, strict=True):
-            kind = model.rows_of(weight)
+            kind = model.row_kind(weight)
             if kind is not None:
                 moved = np.asarray(weight).copy()
                 lengths = len(value), len(moved)

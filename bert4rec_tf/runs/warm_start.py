@@ -10,11 +10,11 @@ from bert4rec_tf.foundation.npz import CorruptFileError
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.models import Recommender, tf1_import
-from bert4rec_tf.models.construction import new_model
+from bert4rec_tf.models.construction import make_model
 from bert4rec_tf.runs.transfer import StartWeights, load
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.training import checkpoints, trainer
-from bert4rec_tf.training.steps import strategy_for
+from bert4rec_tf.training.steps import make_strategy
 
 ORIGINAL_CONFIG, ORIGINAL_VOCABULARY = "bert_config.json", "vocabulary.txt"
 """Files that must be in the same folder as a checkpoint of the authors' program."""
@@ -61,7 +61,7 @@ def begin(
         began = known.read_config() if known.config.exists() else {}
         if began.get("initial", {}).get("path") == str(path.resolve()):
             return dataclasses.replace(run, initial_weights=began["run"]["initial_weights"]), None
-    strategy_for(run.training.replicas)  # virtual devices must exist before reading computes anything
+    make_strategy(run.training.replicas)  # virtual devices must exist before reading computes anything
     start = read(path)
     return dataclasses.replace(run, initial_weights=start.fingerprint), start
 
@@ -95,7 +95,7 @@ def _of_run(workdir: WorkDirectory, checkpoint: Path | None, path: Path) -> Star
     config = workdir.read_config()
     run = Run.from_dict(config["run"])
     vocabulary = workdir.read_vocabulary()
-    model = new_model(run, vocabulary.num_items, config["num_users"], features=workdir.read_features())
+    model = make_model(run, vocabulary.num_items, config["num_users"], features=workdir.read_features())
     users = workdir.read_users() if model.needs_users else []
     restored, step = _restore(model, workdir, checkpoint)
     origin = {"path": str(path.resolve()), "checkpoint": restored, "step": step, "dataset": run.dataset}

@@ -14,7 +14,7 @@ from bert4rec_tf.foundation.npz import CorruptFileError
 from bert4rec_tf.foundation.progress import warn
 
 HEADER = "header"
-KEPT = 2
+NUM_KEPT = 2
 """How many of the newest checkpoints are kept: if one is damaged, the other still works."""
 
 Groups = Mapping[str, list[keras.Variable]]
@@ -25,14 +25,14 @@ Result = TypeVar("Result")
 
 def save(path: Path, groups: Groups, state: Mapping[str, Any]) -> None:
     """Writes a checkpoint atomically. `path` ends in `.npz`; `state` is anything that JSON can hold."""
-    values = {name: np.asarray(variable) for name, variable in _named(groups)}
+    values = {name: np.asarray(variable) for name, variable in _name_variables(groups)}
     header = {"shapes": {name: value.shape for name, value in values.items()}, "state": state}
     npz.write(path, {HEADER: np.frombuffer(json.dumps(header).encode(), np.uint8), **values})
 
 
 def read_state(path: Path) -> dict[str, Any]:
     """Returns the state in a checkpoint. Raises CorruptFileError if anything in the file is damaged."""
-    return _header(npz.read(path))["state"]
+    return _read_header(npz.read(path))["state"]
 
 
 def restore(path: Path, groups: Groups) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def restore(path: Path, groups: Groups) -> dict[str, Any]:
         CorruptFileError: if the file is damaged.
         UserError: if a variable is missing or has another shape: the checkpoint belongs to another model.
     """
-    named, header = _named(groups), _header(npz.read(path, [HEADER]))
+    named, header = _name_variables(groups), _read_header(npz.read(path, [HEADER]))
     for name, variable in named:
         found, wanted = header["shapes"].get(name), list(variable.shape)
         if found != wanted:
@@ -67,12 +67,12 @@ class Series:
         return sorted(self.folder.glob("step-*.npz"), reverse=True)
 
     def save(self, groups: Groups, step: int, state: Mapping[str, Any]) -> None:
-        """Writes a checkpoint, then deletes damaged ones and all but the newest KEPT."""
+        """Writes a checkpoint, then deletes damaged ones and all but the newest NUM_KEPT."""
         newest = self.folder / f"step-{step:09d}.npz"
         save(newest, groups, state)
         self._damaged.discard(newest)
         whole = [path for path in self.paths() if path not in self._damaged]
-        for path in [*self._damaged, *whole[KEPT:]]:
+        for path in [*self._damaged, *whole[NUM_KEPT:]]:
             path.unlink(missing_ok=True)
         self._damaged.clear()
 
@@ -83,13 +83,13 @@ class Series:
             CorruptFileError: if there are checkpoints, but none can be read.
             UserError: if they belong to another model.
         """
-        return self._newest(lambda path: restore(path, groups))
+        return self._read_newest(lambda path: restore(path, groups))
 
     def read_state(self) -> dict[str, Any] | None:
         """Returns the state of the newest undamaged checkpoint; None if there are no checkpoints."""
-        return self._newest(read_state)
+        return self._read_newest(read_state)
 
-    def _newest(self, read: Callable[[Path], Result]) -> Result | None:
+    def _read_newest(self, read: Callable[[Path], Result]) -> Result | None:
         failure = None
         for path in self.paths():
             try:
@@ -106,7 +106,7 @@ class Series:
         return None
 
 
-def _named(groups: Groups) -> list[tuple[str, keras.Variable]]:
+def _name_variables(groups: Groups) -> list[tuple[str, keras.Variable]]:
     """Names variables by group and index. Keras' own names depend on what else the process has created."""
     return [
         (f"{group}/{number:03d}", variable)
@@ -115,5 +115,5 @@ def _named(groups: Groups) -> list[tuple[str, keras.Variable]]:
     ]
 
 
-def _header(content: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def _read_header(content: Mapping[str, np.ndarray]) -> dict[str, Any]:
     return json.loads(content[HEADER].tobytes())

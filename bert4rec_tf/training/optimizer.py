@@ -7,7 +7,7 @@ from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender
 from bert4rec_tf.nn.optimizers import Adagrad, BertAdam, RowwiseAdagrad, WarmUpLinearDecay
 
 
-def optimizer_of(settings: TrainingSettings, model: Recommender | None = None) -> BertAdam | Adagrad:
+def make_optimizer(settings: TrainingSettings, model: Recommender | None = None) -> BertAdam | Adagrad:
     """Returns a run's optimizer. `model`: rowwise_adagrad updates its tables by rows; other optimizers ignore it."""
     # A constant learning rate falls to 0 after infinitely many steps.
     steps = settings.steps if settings.schedule == "linear" else math.inf
@@ -25,5 +25,5 @@ def optimizer_of(settings: TrainingSettings, model: Recommender | None = None) -
     if settings.optimizer == "adam":
         return BertAdam(**adam)
     variables = [] if model is None else model.trainable_variables
-    tables = [variable.path for variable in variables if model.rows_of(variable) in (ITEMS, USERS)]
+    tables = [variable.path for variable in variables if model.row_kind(variable) in (ITEMS, USERS)]
     return RowwiseAdagrad(**adam, tables=tables, row_scale=settings.row_learning_rate / settings.learning_rate)

@@ -29,17 +29,17 @@ SEED_STRIDE = 1_000_000_007
 """Difference between the seeds of two replicas. Keras draws the layers' seeds from 1 to 10^9."""
 
 
-def strategy_for(replicas: int) -> tf.distribute.Strategy | None:
+def make_strategy(replicas: int) -> tf.distribute.Strategy | None:
     """Returns the strategy that splits each batch over `replicas` devices; None for one device.
 
-    The devices are GPUs if there are any, else virtual CPUs. If the process has joined other machines (`workers.join`),
+    The devices are GPUs if there are any, else virtual CPUs. If the process has joined others (`workers.join_team`),
     they are those of all machines. Create the model and the optimizer under `strategy.scope()`.
 
     Raises:
         UserError: if there are fewer devices. Virtual CPUs must be made before TensorFlow starts its devices.
     """
-    if workers.team().strategy is not None:
-        return workers.team().strategy
+    if workers.current_team().strategy is not None:
+        return workers.current_team().strategy
     if replicas == 1:
         return None
     kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
@@ -58,7 +58,7 @@ def strategy_for(replicas: int) -> tf.distribute.Strategy | None:
 def _make_virtual_cpus(number: int) -> None:
     cpu = tf.config.list_physical_devices("CPU")[0]
     if len(tf.config.get_logical_device_configuration(cpu) or ()) < number:
-        with contextlib.suppress(RuntimeError):  # The devices have started already; `strategy_for` counts them.
+        with contextlib.suppress(RuntimeError):  # The devices have started already; `make_strategy` counts them.
             tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * number)
 
 
@@ -77,7 +77,7 @@ def make_step(
         model: its `training_loss` is minimised.
         optimizer: already built on the model's variables.
         settings: with `clip_norm`.
-        strategy: from `strategy_for`, with model and optimizer created under its scope; None for one device. Each
+        strategy: from `make_strategy`, with model and optimizer created under its scope; None for one device. Each
             replica gets part of each batch; the result is the step of one device with the whole batch.
         signature: `element_spec` of the batches, to trace one graph for all widths; None to trace one per shape.
 
@@ -85,28 +85,28 @@ def make_step(
         ValueError: for a model or an optimizer created outside the strategy's scope.
     """
     if strategy is None:
-        return _single_step(model, optimizer, settings, signature)
+        return _make_single_step(model, optimizer, settings, signature)
     for name, variables in (("model", model.variables), ("optimizer", optimizer.variables)):
         if not all(strategy.extended.variable_created_in_scope(variable.value) for variable in variables):
             raise ValueError(f"all variables of `{name}` must be created under `strategy.scope()`")
-    return _shared_step(model, optimizer, settings, strategy, signature)
+    return _make_replicated_step(model, optimizer, settings, strategy, signature)
 
 
-def _single_step(
+def _make_single_step(
     model: Recommender, optimizer: Optimizer, settings: TrainingSettings, signature: Signature | None
 ) -> Step:
     @graph(input_signature=signature and [signature])
     def step(batch: Batch) -> dict[str, Tensor]:
         rate = tf.convert_to_tensor(optimizer.learning_rate)
-        loss, gradients = _loss_and_gradients(model, optimizer, batch)
-        gradients, norm = optimizers.clip(gradients, settings.clip_norm)
-        _update_alone(optimizer, gradients, model.trainable_variables)
+        loss, gradients = _compute_gradients(model, optimizer, batch)
+        gradients, norm = optimizers.clip_gradients(gradients, settings.clip_norm)
+        _apply_gradients(optimizer, gradients, model.trainable_variables)
         return {"loss": loss, "gradient_norm": norm, "learning_rate": rate}
 
     return step
 
 
-def _update_alone(optimizer: Optimizer, gradients: list[Tensor], variables: list[keras.Variable]) -> None:
+def _apply_gradients(optimizer: Optimizer, gradients: list[Tensor], variables: list[keras.Variable]) -> None:
     """Updates the variables of a single device, the large ones with XLA.
 
     XLA reads and writes a large table once; without it, a dozen operations each do.
@@ -131,7 +131,7 @@ def _update_alone(optimizer: Optimizer, gradients: list[Tensor], variables: list
     optimizer.iterations.assign_add(1)
 
 
-def _shared_step(
+def _make_replicated_step(
     model: Recommender,
     optimizer: Optimizer,
     settings: TrainingSettings,
@@ -142,13 +142,13 @@ def _shared_step(
 
     def replica(batch: Batch, stopping: Tensor) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
         context = tf.distribute.get_replica_context()
-        part = _part(batch, context.replica_id_in_sync_group, context.num_replicas_in_sync)
+        part = _take_part(batch, context.replica_id_in_sync_group, context.num_replicas_in_sync)
         share = model.loss_weight(part) / model.loss_weight(batch)
-        with _own_noise(model, context.replica_id_in_sync_group):
-            loss, gradients = _loss_and_gradients(model, optimizer, part, share)
-        loss, stopping, *gradients = workers.sum_of_all([loss, stopping, *gradients])
-        gradients = [optimizers.combined(gradient) for gradient in gradients]
-        gradients, norm = optimizers.clip(gradients, settings.clip_norm)
+        with _per_replica_rng(model, context.replica_id_in_sync_group):
+            loss, gradients = _compute_gradients(model, optimizer, part, share)
+        loss, stopping, *gradients = workers.sum_over_replicas([loss, stopping, *gradients])
+        gradients = [optimizers.sum_repeated_rows(gradient) for gradient in gradients]
+        gradients, norm = optimizers.clip_gradients(gradients, settings.clip_norm)
         return loss, norm, stopping, gradients
 
     @graph(input_signature=signature and [signature, tf.TensorSpec([], tf.float32)])
@@ -171,7 +171,7 @@ def _shared_step(
     return step
 
 
-def _loss_and_gradients(
+def _compute_gradients(
     model: Recommender, optimizer: Optimizer, batch: Batch, share: Tensor | float = 1.0
 ) -> tuple[Tensor, list[Tensor]]:
     """Returns `share` x the loss, and its gradients, slices for tables that change by rows and else dense."""
@@ -183,7 +183,7 @@ def _loss_and_gradients(
         if variable.path not in tables:
             gradients[index] = tf.convert_to_tensor(gradient)
         elif isinstance(gradient, tf.IndexedSlices):
-            gradients[index] = optimizers.combined(gradient)
+            gradients[index] = optimizers.sum_repeated_rows(gradient)
         else:
             raise UserError(
                 f"`optimizer` must be adam or adagrad where a step reads a whole table, here {variable.name}; a loss "
@@ -192,7 +192,7 @@ def _loss_and_gradients(
     return loss, gradients
 
 
-def _part(batch: Batch, number: Tensor, count: int) -> Batch:
+def _take_part(batch: Batch, number: Tensor, count: int) -> Batch:
     """Returns the rows that replica `number` of `count` gets. The sizes of the parts differ by at most one row."""
     rows = tf.shape(batch["items"])[0]
     begin, end = number * rows // count, (number + 1) * rows // count
@@ -200,7 +200,7 @@ def _part(batch: Batch, number: Tensor, count: int) -> Batch:
 
 
 @contextlib.contextmanager
-def _own_noise(model: Recommender, number: Tensor) -> Iterator[None]:
+def _per_replica_rng(model: Recommender, number: Tensor) -> Iterator[None]:
     """Gives replica `number` its own random numbers inside the block. Replica 0 keeps those of a single device.
 
     Every replica has a copy of the generators' states. After the block the copies are equal again, so a checkpoint has

@@ -55,7 +55,7 @@ class TensorBoardWriter:
 
     def flush(self) -> None:
         """Flushes all points so far to the file."""
-        with self._named():
+        with self._name_errors():
             self._file.flush()
 
     def close(self) -> None:
@@ -64,7 +64,7 @@ class TensorBoardWriter:
             if self._rows:
                 self._write_means()
         finally:
-            with self._named():
+            with self._name_errors():
                 self._file.close()
 
     def _write_means(self) -> None:
@@ -78,11 +78,11 @@ class TensorBoardWriter:
         self._write_event(step=step, summary=Summary(value=values))
 
     def _write_event(self, **content: Any) -> None:
-        with self._named():
+        with self._name_errors():
             self._records.write(Event(wall_time=time.time(), **content).SerializeToString())
 
     @contextlib.contextmanager
-    def _named(self) -> Iterator[None]:
+    def _name_errors(self) -> Iterator[None]:
         """Adds the file's name to an error that has none."""
         try:
             yield

@@ -20,7 +20,7 @@ from bert4rec_tf.foundation.signals import interrupts_wait
 from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.models.recommender import Recommender
 from bert4rec_tf.training import checkpoints
-from bert4rec_tf.training.optimizer import optimizer_of
+from bert4rec_tf.training.optimizer import make_optimizer
 from bert4rec_tf.training.steps import make_step
 from bert4rec_tf.training.tensorboard import TensorBoardWriter
 from bert4rec_tf.training.workers import Team
@@ -97,7 +97,7 @@ class Trainer:
     def __post_init__(self) -> None:
         self.state = State()
         with self.strategy.scope() if self.strategy else contextlib.nullcontext():
-            self.optimizer = optimizer_of(self.settings, self.model)
+            self.optimizer = make_optimizer(self.settings, self.model)
             self.optimizer.build(self.model.trainable_variables)
         self._end = self.last_step or self.settings.steps
         self._variables = {"model": self.model.variables, "optimizer": self.optimizer.variables}
@@ -110,7 +110,7 @@ class Trainer:
             UserError: if the loss or the gradient norm is NaN or infinite, or the checkpoints are damaged.
             KeyboardInterrupt: after Ctrl-C or SIGTERM, once a checkpoint is written.
         """
-        with self.team.chief_first():
+        with self.team.run_chief_first():
             files.make_folder(self.folder)
         saved = self._checkpoints.restore(self._variables)
         self.state = State(**saved) if saved else State()
@@ -120,7 +120,7 @@ class Trainer:
         for row in self.state.curve if self.watch else ():
             self.watch(row)
         if not self.state.finished:
-            with self.team.watched():
+            with self.team.report_lost_workers():
                 self._loop()
             self.team.agree({"number of steps": str(self.state.step)})
         if self.validate is not None:
@@ -144,7 +144,7 @@ class Trainer:
                 stopping = (float(interrupted()),) if self.team.count > 1 else ()
                 values = {name: float(value) for name, value in step(batch, *stopping).items()}
                 stopped = bool(values.pop("stopping", 0.0))
-                self._count(values)
+                self._count_step(values)
                 tensorboard.add(self.state.step, values)
                 progress.advance(loss=self.state.loss_sum / self.state.loss_count, rate=values["learning_rate"])
                 self.state.seconds = time.monotonic() - begin
@@ -152,7 +152,7 @@ class Trainer:
                 if is_due:
                     self._evaluate(progress, tensorboard)
                     self.state.seconds = time.monotonic() - begin
-                stop = self._stops(stopped, interrupted())
+                stop = self._needs_stop(stopped, interrupted())
                 if is_due or time.monotonic() - saved >= self.checkpoint_seconds or stop:
                     if self.team.is_chief:
                         self._checkpoints.save(self._variables, self.state.step, asdict(self.state))
@@ -163,13 +163,13 @@ class Trainer:
                 if self.state.finished:
                     return
 
-    def _stops(self, stopped: bool, interrupted: bool) -> bool:
+    def _needs_stop(self, stopped: bool, interrupted: bool) -> bool:
         """Returns whether to stop. `stopped`: whether any machine asked to in this step. The last step asks anew."""
         if self.team.count == 1:
             return interrupted
         return bool(self.team.sum(np.array([interrupted]))[0]) if self.state.finished else stopped
 
-    def _count(self, values: dict[str, float]) -> None:
+    def _count_step(self, values: dict[str, float]) -> None:
         self.state.step += 1
         if not math.isfinite(values["loss"] + values["gradient_norm"]):
             raise UserError(
@@ -212,7 +212,7 @@ def write_curve(path: Path, curve: list[dict[str, float]]) -> None:
     files.write_text(path, "".join(",".join(cells) + "\n" for cells in [list(curve[0]), *rows]))
 
 
-def keep_counted(model: Recommender, folder: Path) -> None:
+def save_counted_model(model: Recommender, folder: Path) -> None:
     """Saves a model that is fitted by counting (no training steps) as a finished training."""
     files.make_folder(folder)
     checkpoints.Series(folder).save({"model": model.variables}, 0, asdict(State(finished=True)))

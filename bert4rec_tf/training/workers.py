@@ -44,12 +44,12 @@ class Team:
         """Waits for all machines. Raises UserError on all of them if one has other facts than the chief."""
 
     @contextlib.contextmanager
-    def chief_first(self) -> Iterator[None]:
+    def run_chief_first(self) -> Iterator[None]:
         """Runs the block on the chief, and only then on the others."""
         yield
 
     @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
+    def report_lost_workers(self) -> Iterator[None]:
         """Turns TensorFlow's errors about a lost machine into a UserError."""
         yield
 
@@ -67,11 +67,11 @@ class Workers(Team):
         devices = self.strategy.num_replicas_in_sync // self.count
         first = np.asarray(values, np.int64)
         per_device = [first, *[np.zeros_like(first)] * (devices - 1)]
-        with self.watched():
+        with self.report_lost_workers():
             shared = self.strategy.experimental_distribute_values_from_function(
                 lambda context: tf.constant(per_device[context.replica_id_in_sync_group % devices])
             )
-            (summed,) = self.strategy.run(graph(sum_of_all), args=([shared],))
+            (summed,) = self.strategy.run(graph(sum_over_replicas), args=([shared],))
             return self.strategy.experimental_local_results(summed)[0].numpy()
 
     def agree(self, facts: Mapping[str, str]) -> None:
@@ -86,7 +86,7 @@ class Workers(Team):
                 )
 
     @contextlib.contextmanager
-    def chief_first(self) -> Iterator[None]:
+    def run_chief_first(self) -> Iterator[None]:
         nothing = np.zeros(1, np.int64)
         if not self.is_chief:
             self.sum(nothing)
@@ -95,7 +95,7 @@ class Workers(Team):
             self.sum(nothing)
 
     @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
+    def report_lost_workers(self) -> Iterator[None]:
         try:
             yield
         except LOST as error:
@@ -104,7 +104,7 @@ class Workers(Team):
             ) from error
 
 
-def sum_of_all(values: list[Tensor]) -> list[Tensor]:
+def sum_over_replicas(values: list[Tensor]) -> list[Tensor]:
     """Returns the sum over all replicas of each tensor. Call it in a replica."""
     values = [tf.identity(value) for value in values]  # puts the replica's arguments on its device
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
@@ -117,12 +117,12 @@ def _digest(fact: str) -> int:
 _team = Team()
 
 
-def team() -> Team:
+def current_team() -> Team:
     """Returns the team that this process has joined; a team of one if none."""
     return _team
 
 
-def join(machines: Machines, replicas: int) -> None:
+def join_team(machines: Machines, replicas: int) -> None:
     """Connects this process with the other workers and waits for them. Call it before TensorFlow computes anything.
 
     Raises UserError if the devices of all machines (every GPU of each, or one CPU each) are not `replicas`.

@@ -18,7 +18,7 @@ from bert4rec_tf.config.run import MaskingSettings
 from bert4rec_tf.data.examples.cloze import cut_windows
 from bert4rec_tf.data.sequences import LeaveOneOut, Vocabulary, mask_token
 from bert4rec_tf.evaluation.metrics import POPULAR
-from bert4rec_tf.evaluation.ranking import Ranker, RankingTask
+from bert4rec_tf.evaluation.ranker import Ranker, RankingTask
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.models import BERT4Rec
@@ -99,12 +99,12 @@ def test_both_formulations_of_the_evaluation_give_the_same_ranks(monkeypatch):
     split = LeaveOneOut(sequences)
     model = BERT4Rec(300, max_length=10, hidden_dim=8)
     drawn = np.array(original.draw_candidates(sequences, split.users, np.random.RandomState(2)), np.int32)
-    task = RankingTask.of(split, "test", {POPULAR: drawn})
+    task = RankingTask.from_split(split, "test", {POPULAR: drawn})
     monkeypatch.setattr(
         original, "draw_candidates", lambda full, users, rng: drawn[np.searchsorted(split.users, users)]
     )
     theirs = original.evaluate(model, task.histories, split.users, task.targets, sequences, 16)
-    np.testing.assert_array_equal(Ranker(model.score, model.max_history).ranks(task)[POPULAR], theirs)
+    np.testing.assert_array_equal(Ranker(model.score, model.max_history).rank(task)[POPULAR], theirs)
 
 
 def test_the_originals_candidates_are_unseen_and_distinct():

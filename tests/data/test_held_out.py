@@ -10,7 +10,7 @@ from support.trainings import small_and_quick
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.run import FIXED, RETRAIN, SELECT, SELECT_AND_RETRAIN, Run
 from bert4rec_tf.models import MODELS
-from bert4rec_tf.models.construction import new_model
+from bert4rec_tf.models.construction import make_model
 from bert4rec_tf.runs.pipeline import Experiment
 from bert4rec_tf.runs.workdir import WorkDirectory
 
@@ -41,7 +41,7 @@ def opened(folder, name, phase):
     with_validation = {"protocol": FIXED if phase == RETRAIN else SELECT_AND_RETRAIN, "patience": 0}
     run = presets.make_run("beauty", name, batch_size=16, num_negatives=5, **small, **with_validation)
     experiment = Experiment(run, SEQUENCES, WorkDirectory(folder), silent=True)
-    return experiment, new_model(run, SEQUENCES.num_items, SEQUENCES.num_users)
+    return experiment, make_model(run, SEQUENCES.num_items, SEQUENCES.num_users)
 
 
 @pytest.mark.parametrize("phase", [SELECT, RETRAIN])

@@ -38,4 +38,4 @@ def test_the_summary_has_it_on_all_protocols_and_older_results_can_be_read(finis
 def test_the_paper_has_no_numbers_of_what_it_does_not_measure(model, published):
     sizes = {f"num_{name}": paper()["table1"]["beauty"][name] for name in ("users", "items")}
     split = SimpleNamespace(sequences=SimpleNamespace(**sizes))
-    assert bool(baselines._paper(presets.make_run("beauty", model), split)) == published
+    assert bool(baselines._read_published(presets.make_run("beauty", model), split)) == published

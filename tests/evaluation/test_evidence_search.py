@@ -31,8 +31,8 @@ from bert4rec_tf.evaluation.evidence_search import (
     rank_sparse,
     search_settings,
 )
-from bert4rec_tf.evaluation.metrics import NDCG, metrics
-from bert4rec_tf.evaluation.ranking import RankingTask
+from bert4rec_tf.evaluation.metrics import NDCG, compute_metrics
+from bert4rec_tf.evaluation.ranker import RankingTask
 from bert4rec_tf.models import SASRec
 
 TOLERANCE = 1e-6
@@ -182,7 +182,7 @@ def test_a_sample_of_users_is_the_same_each_time(number, most):
 def test_a_sample_of_a_task_has_the_targets_and_candidates_of_its_users():
     split = LeaveOneOut(make_walks(6))
     negatives = {"popular": np.arange(2 * len(split.users)).reshape(-1, 2)}
-    task = RankingTask.of(split, "validation", negatives, all_items=True)
+    task = RankingTask.from_split(split, "validation", negatives, all_items=True)
     some, again = task.sample(7), task.sample(7)
     rows = [task.users.tolist().index(user) for user in some.users.tolist()]
     assert len(rows) == 7 and some.users.tolist() == again.users.tolist() and rows == sorted(rows)
@@ -227,7 +227,7 @@ class PlainMix:
     def best(self, mixes):
         """The first mix with the best NDCG@10, and its ranks."""
         found = [(self.ranks(*mix), mix) for mix in mixes]
-        return max(found, key=lambda one: metrics(np.array(one[0]))[NDCG])
+        return max(found, key=lambda one: compute_metrics(np.array(one[0]))[NDCG])
 
 
 def list_neighbors(gain, share):
@@ -245,7 +245,7 @@ def assert_chooses_as_by_hand(search, model, plain, mixes):
 
 def test_the_mix_with_the_best_ranks_is_chosen():
     split = LeaveOneOut(make_sequences(histories_of(make_walks(7, num_items=models.NUM_ITEMS)), models.NUM_ITEMS))
-    task = RankingTask.of(split, "validation", {}, all_items=True)
+    task = RankingTask.from_split(split, "validation", {}, all_items=True)
     exact = {"distance_power": 0.0, "distance_decay": 0.5}  # sums of powers of two have no rounding, so ties are ties
     settings = ItemTransitionsSettings(popularity_weight=-0.41, **exact).resolve()
     keras.utils.set_random_seed(1)

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from support.ranking_oracle import FEW, make_sequences, plain_lists, plain_ranks
 
 from bert4rec_tf.data.sequences import LeaveOneOut
-from bert4rec_tf.evaluation import full_ranking, popularity
+from bert4rec_tf.evaluation import full_ranking, popularity_penalty
 from bert4rec_tf.evaluation.candidates import SAMPLERS
-from bert4rec_tf.evaluation.full_ranking import Products
+from bert4rec_tf.evaluation.full_ranking import ProductScores
 from bert4rec_tf.evaluation.metrics import FULL, PROTOCOLS
-from bert4rec_tf.evaluation.ranking import Ranker, RankingTask
+from bert4rec_tf.evaluation.ranker import Ranker, RankingTask
 from bert4rec_tf.models import MODELS
 
 NUM_ITEMS, WIDTH, MOST_USERS = 45, 2, 9
@@ -35,7 +35,7 @@ def tasks(draw):
     histories = draw(st.lists(history, min_size=1, max_size=MOST_USERS - 1))
     split = LeaveOneOut(make_sequences([*map(np.array, histories), np.arange(1, NUM_ITEMS + 1)], NUM_ITEMS))
     negatives = {law: sample(split.sequences, split.users, 13, seed=0) for law, sample in SAMPLERS.items()}
-    return RankingTask.of(split, "test", negatives, all_items=True, with_seen=True)
+    return RankingTask.from_split(split, "test", negatives, all_items=True, with_seen=True)
 
 
 class Vectors:
@@ -48,11 +48,11 @@ class Vectors:
         return tf.gather(self.table, batch["users"])
 
 
-class Rounded(Products):
+class Rounded(ProductScores):
     """The product of a single target rounds otherwise than that of a block."""
 
-    def of_targets(self, vectors, targets):
-        return tf.math.nextafter(super().of_targets(vectors, targets), 1e9)
+    def score_targets(self, vectors, targets):
+        return tf.math.nextafter(super().score_targets(vectors, targets), 1e9)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def vectors():
 
 
 @pytest.fixture(
-    scope="module", params=[(8, Products), (64, Products), (8, Rounded)], ids=["six blocks", "one", "rounded"]
+    scope="module", params=[(8, ProductScores), (64, ProductScores), (8, Rounded)], ids=["six blocks", "one", "rounded"]
 )
 def ranker(request, vectors):
     block, kind = request.param
@@ -77,24 +77,24 @@ def test_ranks_and_lists_are_those_of_plain_loops(ranker, vectors, task, seed):
     users = np.random.default_rng(seed).integers(-1, 2, (MOST_USERS, WIDTH)).astype(np.float32)
     vectors.table.assign(users)
     scores = users @ TABLE[1 : NUM_ITEMS + 1].T + BIAS[1 : NUM_ITEMS + 1]
-    found = ranker.ranked(task)
+    found = ranker.rank_and_list(task)
     expected = plain_ranks(task, lambda user, history, item: scores[user, item - 1])
     assert {protocol: ranks.tolist() for protocol, ranks in found.ranks.items()} == expected
-    for protocol in found.listed:
+    for protocol in found.list_counts:
         listed = Counter(item for row in plain_lists(task, protocol, scores) for item in row)
-        counts = {item: times for item, times in enumerate(found.listed[protocol].tolist()) if times and item}
+        counts = {item: times for item, times in enumerate(found.list_counts[protocol].tolist()) if times and item}
         assert counts == listed, protocol
 
 
 @pytest.mark.parametrize("whose", ["target", "seen", "unseen"])
 def test_nan_of_any_item_is_an_error(whose):
     split = LeaveOneOut(make_sequences([np.array([1, 2, 3, 4])], 6))
-    task = RankingTask.of(split, "test", {"popular": np.array([[5]], np.int32)}, all_items=True)
+    task = RankingTask.from_split(split, "test", {"popular": np.array([[5]], np.int32)}, all_items=True)
     table = np.ones((7, 1), np.float32)
     table[{"target": 4, "seen": 1, "unseen": 6}[whose]] = math.nan
-    products = Products(lambda batch: tf.ones([tf.size(batch["users"]), 1]), table, [], 6)
+    products = ProductScores(lambda batch: tf.ones([tf.size(batch["users"]), 1]), table, [], 6)
     with pytest.raises(ValueError, match="NaN"):
-        Ranker(no_scores, products=products).ranks(task)
+        Ranker(no_scores, products=products).rank(task)
 
 
 @pytest.mark.parametrize("name", ["bpr_mf", "fpmc"])
@@ -104,15 +104,15 @@ def test_a_models_products_rank_as_its_scores_do(name, alpha):
     histories = [rng.integers(1, NUM_ITEMS + 1, length) for length in rng.integers(3, 9, 40)]
     split = LeaveOneOut(make_sequences([*histories, np.arange(1, NUM_ITEMS + 1)], NUM_ITEMS))
     negatives = {law: sample(split.sequences, split.users, 10, seed=0) for law, sample in SAMPLERS.items()}
-    task = RankingTask.of(split, "test", negatives, all_items=True)
+    task = RankingTask.from_split(split, "test", negatives, all_items=True)
     model = MODELS[name](NUM_ITEMS, num_users=split.sequences.num_users, hidden_dim=4)
     for weight in model.trainable_variables:
         weight.assign(rng.integers(-2, 3, weight.shape))
-    correction = None if alpha is None else (popularity.log_counts(split.sequences.counts()[1:]), alpha)
-    score = model.score if alpha is None else popularity.corrected(model.score, *correction)
-    rankers = popularity.ranker(model, correction), Ranker(score, model.max_history)
-    found, expected = (ranker.ranked(task) for ranker in rankers)
+    correction = None if alpha is None else (popularity_penalty.compute_log_counts(split.sequences.counts()[1:]), alpha)
+    score = model.score if alpha is None else popularity_penalty.correct_scores(model.score, *correction)
+    rankers = popularity_penalty.make_ranker(model, correction), Ranker(score, model.max_history)
+    found, expected = (ranker.rank_and_list(task) for ranker in rankers)
     for protocol in PROTOCOLS:
         np.testing.assert_array_equal(found.ranks[protocol], expected.ranks[protocol])
-        np.testing.assert_array_equal(found.listed[protocol], expected.listed[protocol])
+        np.testing.assert_array_equal(found.list_counts[protocol], expected.list_counts[protocol])
     assert len(set(found.ranks[FULL].tolist())) > 10

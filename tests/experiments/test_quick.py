@@ -9,7 +9,7 @@ import pytest
 from support.paths import ROOT
 
 from bert4rec_tf.data.sources import datasets
-from bert4rec_tf.evaluation.metrics import PROTOCOLS, metrics
+from bert4rec_tf.evaluation.metrics import PROTOCOLS, compute_metrics
 from bert4rec_tf.foundation import npz
 from experiments.plan import Plan
 from experiments.tables import MODELS
@@ -92,4 +92,4 @@ def test_a_run_in_a_forked_process_is_that_of_a_process_of_its_own(tmp_path):
     forked, alone = (npz.read(folder / "ranks-test.npz", PROTOCOLS) for folder in folders)
     assert all((forked[protocol] == alone[protocol]).all() for protocol in PROTOCOLS)
     kept = {line["key"]: line for line in lines_of(tmp_path / "made")}
-    assert metrics(alone["popular"]).items() <= kept[run.digest]["test"]["popular"].items()
+    assert compute_metrics(alone["popular"]).items() <= kept[run.digest]["test"]["popular"].items()

@@ -8,7 +8,7 @@ import pytest
 import scipy.stats
 from support.invented_results import line_of
 
-from bert4rec_tf.evaluation.metrics import METRICS, PROTOCOLS, difference, metrics, per_user
+from bert4rec_tf.evaluation.metrics import METRICS, PROTOCOLS, compute_difference, compute_metrics, compute_per_user
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.runs.workdir import FORMAT, WorkDirectory
 from experiments import answer, report, significance
@@ -24,8 +24,8 @@ def ranks(seed, mean, users=400):
 
 
 def test_a_difference_is_scipys():
-    first, second = per_user("ndcg@10", ranks(1, 9)), per_user("ndcg@10", ranks(2, 8.8))
-    made = difference(first, second)
+    first, second = compute_per_user("ndcg@10", ranks(1, 9)), compute_per_user("ndcg@10", ranks(2, 8.8))
+    made = compute_difference(first, second)
     gains = second - first
     statistic = gains.mean() / scipy.stats.sem(gains)
     assert made.p_value == pytest.approx(2 * scipy.stats.norm.sf(abs(statistic)))
@@ -65,7 +65,7 @@ def finished_with_ranks(folder, means):
                 "environment": {},
             },
         )
-        sweep.results.put(line_of(job, test=dict.fromkeys(PROTOCOLS, metrics(found))))
+        sweep.results.put(line_of(job, test=dict.fromkeys(PROTOCOLS, compute_metrics(found))))
     return Findings("table2", plan, sweep.results.read()), sweep
 
 
@@ -77,7 +77,7 @@ def test_significance_comes_from_the_saved_ranks(tmp_path):
     p_values, better = {}, {}
     for model in ("pop", "ncf", "sasrec"):
         for metric in METRICS:
-            gains = per_user(metric, all_ranks["bert4rec"]) - per_user(metric, all_ranks[model])
+            gains = compute_per_user(metric, all_ranks["bert4rec"]) - compute_per_user(metric, all_ranks[model])
             p_values[model, metric] = 2 * scipy.stats.norm.sf(abs(gains.mean() / scipy.stats.sem(gains)))
             better[model, metric] = gains.mean() > 0
     corrected = significance.holm(p_values)
@@ -131,7 +131,9 @@ def test_a_lead_has_the_interval_of_the_same_users(tmp_path):
     means = {"pop": 30, "ncf": 6, "sasrec": 2, "bert4rec": 2.2}
     found, sweep = finished_with_ranks(tmp_path, means)
     report.write({"table2": found}, sweep)
-    values = {model: per_user("ndcg@10", ranks(number, mean)) for number, (model, mean) in enumerate(means.items())}
+    values = {
+        model: compute_per_user("ndcg@10", ranks(number, mean)) for number, (model, mean) in enumerate(means.items())
+    }
     best, second = sorted(values, key=lambda model: values[model].mean(), reverse=True)[:2]
     gains = values[best] - values[second]
     low, high = (gains.mean() + sign * 1.96 * scipy.stats.sem(gains) for sign in (-1, 1))

@@ -20,7 +20,7 @@ from bert4rec_tf.config import presets
 from bert4rec_tf.config.presets import Preset
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation.metrics import NDCG
-from bert4rec_tf.evaluation.ranking import RankingTask
+from bert4rec_tf.evaluation.ranker import RankingTask
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from experiments import tune
@@ -116,9 +116,11 @@ def test_a_stopped_training_shows_its_earlier_measurements_again(tmp_path, small
 
 
 def test_only_the_validation_item_is_measured(tmp_path, monkeypatch, small_grid):
-    parts, make = [], RankingTask.of
+    parts, make = [], RankingTask.from_split
     monkeypatch.setattr(
-        RankingTask, "of", lambda split, part, *rest, **named: parts.append(part) or make(split, part, *rest, **named)
+        RankingTask,
+        "from_split",
+        lambda split, part, *rest, **named: parts.append(part) or make(split, part, *rest, **named),
     )
     study = search(tmp_path).resume(1)
     assert set(parts) == {"validation"} and len(tune.ended(study)) == 1

@@ -11,7 +11,7 @@ from support.models import HISTORIES, NUM_ITEMS, SEQUENCES, batches, make, tenso
 from support.ranking_oracle import make_sequences
 
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
-from bert4rec_tf.models.features import folded
+from bert4rec_tf.models.feature_recommender import fold_features
 from bert4rec_tf.runs.transfer import StartWeights
 
 GAIN, POPULARITY = 3.0, -0.25
@@ -97,7 +97,7 @@ def test_a_keras_file_keeps_the_evidence(tmp_path, name):
 
 def test_a_model_with_features_that_are_folded_keeps_the_evidence():
     model = make_with_evidence("sasrec", use_item_features="add")
-    plain = folded(model)
+    plain = fold_features(model)
     assert model.features and not plain.features
     np.testing.assert_allclose(plain.score(HISTORIES), model.score(HISTORIES), rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(plain.evidence.mix, model.evidence.mix)

@@ -9,7 +9,7 @@ import pytest
 from support.ranking_oracle import make_sequences
 
 from bert4rec_tf.models import MODELS
-from bert4rec_tf.models.initial_vectors import cooccurrence_vectors
+from bert4rec_tf.models.initial_vectors import make_cooccurrence_vectors
 
 RNG = np.random.default_rng(3)
 GROUPS = [np.arange(1, 11), np.arange(11, 21)]
@@ -37,7 +37,7 @@ def information_by_hand(histories, size):
 
 @pytest.mark.parametrize("width", [1, 4, 23])
 def test_vectors_are_the_strongest_directions_of_the_mutual_information(width):
-    vectors = cooccurrence_vectors(SEQUENCES, width)
+    vectors = make_cooccurrence_vectors(SEQUENCES, width)
     values, directions = np.linalg.eigh(information_by_hand(HISTORIES, 23))
     kept = np.argsort(-np.abs(values))[:width]
     expected = directions[:, kept] * np.abs(values[kept]) @ directions[:, kept].T
@@ -47,14 +47,14 @@ def test_vectors_are_the_strongest_directions_of_the_mutual_information(width):
 
 
 def test_items_of_one_group_of_histories_begin_close_together():
-    vectors = cooccurrence_vectors(SEQUENCES, 4)[1:21]
+    vectors = make_cooccurrence_vectors(SEQUENCES, 4)[1:21]
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     cosines = vectors @ vectors.T
     assert cosines[:10, :10].min() > cosines[:10, 10:].max()
 
 
 def test_more_columns_than_items_are_zeros():
-    vectors = cooccurrence_vectors(SEQUENCES, 40)
+    vectors = make_cooccurrence_vectors(SEQUENCES, 40)
     assert vectors.shape == (23, 40) and not vectors[:, 23:].any()
 
 
@@ -67,7 +67,7 @@ def test_a_model_begins_with_them_only_where_it_is_told_to(name):
         model.initialise(SEQUENCES)
     plain, near = (getattr(model, table).numpy() for model in models)
     assert np.array_equal(plain, before[0])
-    vectors = cooccurrence_vectors(SEQUENCES, 4)[1:21]
+    vectors = make_cooccurrence_vectors(SEQUENCES, 4)[1:21]
     scale = near[1:21].std() / vectors.std()
     np.testing.assert_allclose(near[1:21], vectors * scale, rtol=1e-5, atol=1e-7)
     assert near[1:21].std() == pytest.approx(before[1][1:].std(), rel=1e-5)

@@ -14,9 +14,9 @@ from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data import transitions
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.data.sources import given as given_data
-from bert4rec_tf.evaluation import popularity
-from bert4rec_tf.evaluation.metrics import FULL, NDCG, metrics
-from bert4rec_tf.evaluation.ranking import RankingTask
+from bert4rec_tf.evaluation import popularity_penalty
+from bert4rec_tf.evaluation.metrics import FULL, NDCG, compute_metrics
+from bert4rec_tf.evaluation.ranker import RankingTask
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models.item_transitions import ItemTransitions
 from bert4rec_tf.nn.evidence import TransitionEvidence
@@ -224,8 +224,8 @@ def measure_test_items(sequences, settings):
     """Returns NDCG@10 of the test items of all users, among all items that are new to the user."""
     split = LeaveOneOut(sequences)
     model = counted(split.training(with_validation=True), settings)
-    task = RankingTask.of(split, "test", {}, all_items=True)
-    return metrics(popularity.ranker(model).ranks(task)[FULL])[NDCG]
+    task = RankingTask.from_split(split, "test", {}, all_items=True)
+    return compute_metrics(popularity_penalty.make_ranker(model).rank(task)[FULL])[NDCG]
 
 
 @pytest.mark.slow

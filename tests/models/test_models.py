@@ -37,10 +37,10 @@ from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import graph
 from bert4rec_tf.models import MODELS, recommender
-from bert4rec_tf.models.construction import new_model
+from bert4rec_tf.models.construction import make_model
 from bert4rec_tf.nn.dropout import Dropout
 from bert4rec_tf.training import steps
-from bert4rec_tf.training.optimizer import optimizer_of
+from bert4rec_tf.training.optimizer import make_optimizer
 
 
 def two_blocks(name):
@@ -62,8 +62,8 @@ def test_no_two_weights_begin_equal(name):
 
 @pytest.mark.parametrize("name", ["gru4rec", "gru4rec_plus"])
 def test_a_loss_in_pieces_is_traced_once(name, monkeypatch):
-    traces, traced = [], MODELS[name]._loss_of_targets
-    monkeypatch.setattr(MODELS[name], "_loss_of_targets", lambda *args: traces.append(args) or traced(*args))
+    traces, traced = [], MODELS[name]._compute_loss_of_targets
+    monkeypatch.setattr(MODELS[name], "_compute_loss_of_targets", lambda *args: traces.append(args) or traced(*args))
     model = make(name)
     batch = tensors(next(batches(model)))
     assert model.training_loss(batch) == model.training_loss(batch) and len(traces) == 1
@@ -216,7 +216,7 @@ def test_what_a_constructor_does_not_know_is_named(name):
 def test_the_names_of_a_run_s_weights_do_not_depend_on_what_was_made_before(name):
     """They are in the bytes of its export."""
     run = Run.make("beauty", name)
-    first, second = (new_model(run, NUM_ITEMS, NUM_USERS) for _ in range(2))
+    first, second = (make_model(run, NUM_ITEMS, NUM_USERS) for _ in range(2))
     assert first.name == second.name == name
     assert [weight.path for weight in first.weights] == [weight.path for weight in second.weights]
     assert [layer.name for layer in first._flatten_layers()] == [layer.name for layer in second._flatten_layers()]
@@ -326,7 +326,7 @@ def trained(name):
     """Returns the losses of 40 training steps, and the weights after them."""
     model = make(name)
     settings = TrainingSettings(steps=40, warmup_steps=0, learning_rate=0.02, bias_correction=True)
-    optimizer = optimizer_of(settings)
+    optimizer = make_optimizer(settings)
     optimizer.build(model.trainable_variables)
     step, source = steps.make_step(model, optimizer, settings), batches(model, 32)
     return [float(step(tensors(next(source)))["loss"]) for _ in range(40)], model.get_weights()
@@ -387,7 +387,7 @@ def of_some_widths(model, batch_size=8):
 def test_one_graph_serves_batches_of_all_widths(name):
     model = make(name, dropout=0.0)
     settings = TrainingSettings(steps=40, warmup_steps=0, learning_rate=1e-9)
-    optimizer = optimizer_of(settings)
+    optimizer = make_optimizer(settings)
     optimizer.build(model.trainable_variables)
     found, signature = of_some_widths(model)
     step = steps.make_step(model, optimizer, settings, signature=signature)
@@ -423,7 +423,7 @@ def test_bfloat16_reaches_the_models_that_are_said_to_have_it(name):
 def test_the_models_that_compute_in_bfloat16_learn_in_it(name):
     model = make(name, dtype="mixed_bfloat16")
     settings = TrainingSettings(steps=40, warmup_steps=0, learning_rate=0.02)
-    optimizer = optimizer_of(settings)
+    optimizer = make_optimizer(settings)
     optimizer.build(model.trainable_variables)
     step, batch = steps.make_step(model, optimizer, settings), tensors(next(batches(model, 32)))
     losses = [float(step(batch)["loss"]) for _ in range(12)]

@@ -14,7 +14,7 @@ from bert4rec_tf.data.examples.batches import with_draws
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.nn import sampling
 from bert4rec_tf.training import steps
-from bert4rec_tf.training.optimizer import optimizer_of
+from bert4rec_tf.training.optimizer import make_optimizer
 
 NAMES = ("bert4rec", "sasrec")
 every_name = pytest.mark.parametrize("name", NAMES)
@@ -54,7 +54,7 @@ def test_the_loss_is_the_mean_over_targets_that_share_one_sample(name):
     batch = next(drawn(model))
     seeds = batch["draw"].numpy()
     assert seeds.shape == (16, 2) and (seeds == seeds[0]).all()
-    sample = sampling.draw(seeds[0], 24, NUM_ITEMS, "log_uniform")[0].numpy()
+    sample = sampling.draw_items(seeds[0], 24, NUM_ITEMS, "log_uniform")[0].numpy()
     table = np.asarray(model.item_table())
     bias = np.asarray(model.head.bias) if name == "bert4rec" else np.zeros(len(table))
     states, targets = states_and_targets(model, batch)
@@ -102,7 +102,7 @@ def test_the_loss_falls_and_the_same_steps_give_the_same_bits(name, optimizer):
     def trained():
         model = make(name, **SAMPLE)
         settings = TrainingSettings(steps=120, warmup_steps=0, learning_rate=0.02, optimizer=optimizer)
-        updates = optimizer_of(settings, model)
+        updates = make_optimizer(settings, model)
         updates.build(model.trainable_variables)
         step, source = steps.make_step(model, updates, settings), drawn(model, 32)
         return [float(step(next(source))["loss"]) for _ in range(120)], model.get_weights()
@@ -129,14 +129,14 @@ def test_a_run_that_is_killed_and_started_again_equals_one_that_is_not(tmp_path,
 def test_a_step_changes_only_the_rows_that_it_reads(name):
     model = make(name, **{**SAMPLE, "shared_negatives": 3})
     settings = TrainingSettings(steps=9, warmup_steps=0, optimizer="rowwise_adagrad")
-    optimizer = optimizer_of(settings, model)
+    optimizer = make_optimizer(settings, model)
     optimizer.build(model.trainable_variables)
     tables = {"items", "item_embeddings", *(["output_bias"] if name == "bert4rec" else [])}
     assert {path.split("/")[-1] for path in optimizer.tables} <= tables | {"bias"} and optimizer.tables
     before, batch = np.asarray(model.own_items), next(drawn(model, 2))
     with trainings.small_and_quick():
         steps.make_step(model, optimizer, settings)(batch)
-    read = {*sampling.draw(batch["draw"][0], 3, NUM_ITEMS, "log_uniform")[0].numpy().tolist()}
+    read = {*sampling.draw_items(batch["draw"][0], 3, NUM_ITEMS, "log_uniform")[0].numpy().tolist()}
     columns = ("items", "mask_targets") if name == "bert4rec" else ("items", "targets")
     read |= {row for column in columns for row in batch[column].numpy().ravel().tolist()}
     changed = np.flatnonzero((np.asarray(model.own_items) != before).any(axis=1))
@@ -146,7 +146,7 @@ def test_a_step_changes_only_the_rows_that_it_reads(name):
 def test_rows_cannot_be_updated_alone_where_a_step_reads_the_whole_table():
     model = make("sasrec", loss="cross_entropy")
     settings = TrainingSettings(steps=9, warmup_steps=0, optimizer="rowwise_adagrad")
-    optimizer = optimizer_of(settings, model)
+    optimizer = make_optimizer(settings, model)
     optimizer.build(model.trainable_variables)
     with pytest.raises(UserError, match="`optimizer` must be adam or adagrad where a step reads a whole table, here"):
         steps.make_step(model, optimizer, settings)(tensors(next(batches(model))))

@@ -25,7 +25,7 @@ def test_the_program_s_own_configuration_file_is_read_as_it_is(tmp_path):
 
 def test_special_tokens_may_stand_anywhere(tmp_path):
     tokens = ["[NO_USE]", *TOKENS[:10], "[MASK]", *TOKENS[10:57], "[pad]"]
-    order = tf1_import.row_order(tokens)
+    order = tf1_import.order_rows(tokens)
     moved, _ = load(tmp_path, tokens)
     table = tf1_import.read_weights(CHECKPOINT)[tf1_import.TABLE]
     assert order[0] == 0 and sorted(order) == list(range(61))

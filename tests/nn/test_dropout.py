@@ -6,36 +6,38 @@ import pytest
 import tensorflow as tf
 from scipy import stats
 
-from bert4rec_tf.nn.dropout import Dropout, draw_kept, kept_share
+from bert4rec_tf.nn.dropout import Dropout, draw_keep_mask, keep_share
 
 SEED = tf.constant([3, 4])
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.001, 0.1, 0.2, 0.5, 0.9, 0.996])
 def test_the_share_that_is_kept(rate):
-    kept = draw_kept(tf.constant([1000, 1001]), rate, SEED).numpy()
+    kept = draw_keep_mask(tf.constant([1000, 1001]), rate, SEED).numpy()
     assert set(np.unique(kept)) <= {0.0, 1.0}
-    assert kept_share(rate) == pytest.approx(1 - rate, abs=1e-5) and kept_share(rate) > 0
+    assert keep_share(rate) == pytest.approx(1 - rate, abs=1e-5) and keep_share(rate) > 0
     dropped = int(kept.size - kept.sum())
-    assert stats.binomtest(dropped, kept.size, 1 - kept_share(rate)).pvalue > 1e-4
+    assert stats.binomtest(dropped, kept.size, 1 - keep_share(rate)).pvalue > 1e-4
 
 
 @pytest.mark.parametrize("shape", [(0,), (1,), (7,), (3, 5, 1), (2, 2, 3, 3)], ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_any_shape_and_type(shape, dtype):
-    kept = draw_kept(tf.constant(shape), 0.5, SEED, dtype)
+    kept = draw_keep_mask(tf.constant(shape), 0.5, SEED, dtype)
     assert kept.shape == shape and kept.dtype == dtype
 
 
 def test_one_seed_gives_one_noise_and_others_give_others():
-    draws = [draw_kept(tf.constant([64]), 0.5, tf.constant(seed)).numpy() for seed in ([1, 2], [1, 2], [1, 3], [2, 2])]
+    draws = [
+        draw_keep_mask(tf.constant([64]), 0.5, tf.constant(seed)).numpy() for seed in ([1, 2], [1, 2], [1, 3], [2, 2])
+    ]
     np.testing.assert_array_equal(draws[0], draws[1])
     assert all((draws[0] != other).any() for other in draws[2:])
 
 
 def test_neighbours_and_rows_are_independent():
     """Four neighbours are bytes of one random number."""
-    kept = draw_kept(tf.constant([2_000, 512]), 0.3, SEED).numpy()
+    kept = draw_keep_mask(tf.constant([2_000, 512]), 0.3, SEED).numpy()
     for other in (kept[:, 1:], kept[:, 2:], kept[1:, :]):
         one = kept[: other.shape[0], : other.shape[1]]
         table = [[int(((one == a) & (other == b)).sum()) for b in (0, 1)] for a in (0, 1)]

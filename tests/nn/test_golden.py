@@ -11,12 +11,12 @@ from bert4rec_tf.config.run import TrainingSettings
 from bert4rec_tf.data.sequences import mask_token
 from bert4rec_tf.models import tf1_import
 from bert4rec_tf.nn import optimizers
-from bert4rec_tf.training.optimizer import optimizer_of
+from bert4rec_tf.training.optimizer import make_optimizer
 from bert4rec_tf.training.steps import make_step
 
 NUM_ITEMS, PROGRAM_MASK = 57, 59
 TOKENS = [f"item_{number}" for number in range(1, 58)] + ["[pad]", "[MASK]", "[NO_USE]"]
-ORDER = tf1_import.row_order(TOKENS)
+ORDER = tf1_import.order_rows(TOKENS)
 
 
 @pytest.fixture(scope="module")
@@ -73,10 +73,10 @@ def test_loss_and_gradients(model, batch, golden):
     with tf.GradientTape() as tape:
         loss = model.training_loss(batch)
     np.testing.assert_allclose(loss, golden["outputs/loss"], rtol=1e-5)
-    named = dict(tf1_import.variables(model))
+    named = dict(tf1_import.name_variables(model))
     gradients = tape.gradient(loss, [variable.value for variable in named.values()])
     for name, gradient in zip(named, gradients, strict=True):
-        expected = tf1_import.to_ours(name, golden[f"gradients/{name}"], ORDER)
+        expected = tf1_import.convert_weight(name, golden[f"gradients/{name}"], ORDER)
         tolerance = 1e-4 * np.abs(expected).max() + 1e-7
         np.testing.assert_allclose(tf.convert_to_tensor(gradient), expected, atol=tolerance, rtol=0, err_msg=name)
     assert {name for name in golden if name.startswith("gradients/")} == {f"gradients/{name}" for name in named}
@@ -86,21 +86,21 @@ def test_global_norm_is_that_of_the_summed_gradient(model, batch):
     with tf.GradientTape() as tape:
         loss = model.training_loss(batch)
     gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
-    _, norm = optimizers.clip([tf.convert_to_tensor(gradient) for gradient in gradients], 5.0)
+    _, norm = optimizers.clip_gradients([tf.convert_to_tensor(gradient) for gradient in gradients], 5.0)
     np.testing.assert_allclose(norm, 3.77074, atol=1e-5)
 
 
 def test_fifteen_steps_of_training(model, batch, golden):
     settings = TrainingSettings(learning_rate=0.01, steps=40, warmup_steps=5, clip_norm=5.0)
-    optimizer = optimizer_of(settings)
+    optimizer = make_optimizer(settings)
     optimizer.build(model.trainable_variables)
     step = make_step(model, optimizer, settings)
     observed = []
     for number in range(1, 16):
         observed.append(float(step(batch)["loss"]))
         if number in (1, 5):
-            for name, variable in tf1_import.variables(model):
-                expected = tf1_import.to_ours(name, golden[f"after_{number}_steps/{name}"], ORDER)
+            for name, variable in tf1_import.name_variables(model):
+                expected = tf1_import.convert_weight(name, golden[f"after_{number}_steps/{name}"], ORDER)
                 tolerance = 1e-6 if number == 1 else 1e-4
                 np.testing.assert_allclose(variable, expected, atol=tolerance, err_msg=f"{name} after {number}")
     np.testing.assert_allclose(observed[:8], golden["training/losses"][:8], rtol=1e-5)
@@ -108,8 +108,8 @@ def test_fifteen_steps_of_training(model, batch, golden):
 
 
 def test_the_first_step_changes_nothing(model, golden):
-    for name, variable in tf1_import.variables(model):
-        np.testing.assert_array_equal(variable, tf1_import.to_ours(name, golden[f"weights/{name}"], ORDER))
+    for name, variable in tf1_import.name_variables(model):
+        np.testing.assert_array_equal(variable, tf1_import.convert_weight(name, golden[f"weights/{name}"], ORDER))
         assert np.array_equal(golden[f"weights/{name}"], golden[f"after_1_steps/{name}"])
 
 

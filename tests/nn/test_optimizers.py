@@ -7,8 +7,15 @@ import tensorflow as tf
 
 from bert4rec_tf.config.run import TrainingSettings
 from bert4rec_tf.models.bert4rec import BERT4Rec
-from bert4rec_tf.nn.optimizers import Adagrad, BertAdam, RowwiseAdagrad, WarmUpLinearDecay, clip, combined
-from bert4rec_tf.training.optimizer import optimizer_of
+from bert4rec_tf.nn.optimizers import (
+    Adagrad,
+    BertAdam,
+    RowwiseAdagrad,
+    WarmUpLinearDecay,
+    clip_gradients,
+    sum_repeated_rows,
+)
+from bert4rec_tf.training.optimizer import make_optimizer
 
 # Schedule
 
@@ -248,7 +255,7 @@ def test_settings_reach_the_optimizer():
         epsilon=1e-3,
         bias_correction=True,
     )
-    optimizer = optimizer_of(settings)
+    optimizer = make_optimizer(settings)
     expected = BertAdam(WarmUpLinearDecay(0.3, 50, 7), 0.2, 0.8, 0.95, 1e-3, True)
     assert optimizer.get_config() == expected.get_config()
     assert (optimizer.epsilon, optimizer.bias_correction) == (1e-3, True)
@@ -267,7 +274,7 @@ def gradients_of_norm(norm):
 @pytest.mark.parametrize("share", [0.999, 0.5, 1e-6])
 def test_gradients_below_the_threshold_stay_bit_for_bit(clip_norm, share):
     gradients = gradients_of_norm(clip_norm * share)
-    clipped, norm = clip(gradients, clip_norm)
+    clipped, norm = clip_gradients(gradients, clip_norm)
     assert float(norm) == pytest.approx(clip_norm * share, rel=1e-5)
     for one, other in zip(clipped, gradients, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -276,7 +283,7 @@ def test_gradients_below_the_threshold_stay_bit_for_bit(clip_norm, share):
 @pytest.mark.parametrize("norm", [5.01, 80.0, 1e6])
 def test_gradients_above_the_threshold_are_scaled_to_it(norm):
     gradients = gradients_of_norm(norm)
-    clipped, before = clip(gradients, 5.0)
+    clipped, before = clip_gradients(gradients, 5.0)
     assert float(before) == pytest.approx(norm, rel=1e-5)
     assert float(tf.linalg.global_norm(clipped)) == pytest.approx(5.0, rel=1e-5)
     for one, other in zip(clipped, gradients, strict=True):
@@ -285,14 +292,14 @@ def test_gradients_above_the_threshold_are_scaled_to_it(norm):
 
 def test_a_threshold_of_zero_never_clips():
     gradients = gradients_of_norm(1e6)
-    clipped, norm = clip(gradients, 0.0)
+    clipped, norm = clip_gradients(gradients, 0.0)
     assert float(norm) == pytest.approx(1e6, rel=1e-5)
     for one, other in zip(clipped, gradients, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
 def test_gradients_of_zero_stay_zero():
-    clipped, norm = clip([tf.zeros((2, 3)), tf.zeros(4)], 5.0)
+    clipped, norm = clip_gradients([tf.zeros((2, 3)), tf.zeros(4)], 5.0)
     assert float(norm) == 0
     assert not any(gradient.numpy().any() for gradient in clipped)
 
@@ -302,7 +309,7 @@ def slices(rows, values, total):
 
 
 def test_repeated_rows_are_added():
-    found = combined(slices([5, 1, 5], [[1.0, 2.0], [3.0, 4.0], [10.0, 20.0]], 9))
+    found = sum_repeated_rows(slices([5, 1, 5], [[1.0, 2.0], [3.0, 4.0], [10.0, 20.0]], 9))
     assert found.indices.numpy().tolist() == [5, 1]
     assert found.values.numpy().tolist() == [[11.0, 22.0], [3.0, 4.0]]
 
@@ -341,7 +348,7 @@ def test_rows_have_a_learning_rate_of_their_own(learning_rate):
         row_learning_rate=0.03,
     )
     model = BERT4Rec(num_items=9, max_length=3, hidden_dim=2, num_heads=1)
-    table, optimizer = model.item_embeddings, optimizer_of(settings, model)
+    table, optimizer = model.item_embeddings, make_optimizer(settings, model)
     optimizer.build(model.trainable_variables)
     before = table.numpy()
     optimizer.update_step(slices([4], [[5.0, -5.0]], 11), table, optimizer.learning_rate)
@@ -349,7 +356,7 @@ def test_rows_have_a_learning_rate_of_their_own(learning_rate):
 
 
 def test_slices_are_clipped_with_the_other_gradients():
-    clipped, norm = clip([slices([1], [[3.0, 0.0]], 9), tf.constant([4.0])], 1.0)
+    clipped, norm = clip_gradients([slices([1], [[3.0, 0.0]], 9), tf.constant([4.0])], 1.0)
     assert float(norm) == 5.0
     np.testing.assert_allclose(clipped[0].values, [[0.6, 0.0]], rtol=1e-6)
     np.testing.assert_allclose(clipped[1], [0.8], rtol=1e-6)

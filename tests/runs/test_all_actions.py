@@ -77,7 +77,7 @@ def test_the_export_is_of_the_model_that_learnt_all(finished):
 
 def test_the_last_items_are_among_the_targets(tmp_path):
     experiment = opened(tmp_path / "work", "bert4rec", max_length=8, hidden_dim=8)
-    model, last = construction.new_model(experiment.run, 30, 40), {int(SEQUENCES[user][-1]) for user in range(40)}
+    model, last = construction.make_model(experiment.run, 30, 40), {int(SEQUENCES[user][-1]) for user in range(40)}
 
     def last_targets(phase):
         found = set()

@@ -15,7 +15,7 @@ import bert4rec_tf as b4r
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.config.run import SELECT, Run
 from bert4rec_tf.data.features import attached
-from bert4rec_tf.evaluation.metrics import per_user
+from bert4rec_tf.evaluation.metrics import compute_per_user
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.runs import pipeline
 from bert4rec_tf.runs.transfer import StartWeights, load
@@ -72,7 +72,7 @@ def test_what_is_read_and_measured_is_told(finished):
     for part, which in (("cold", is_cold), ("others", ~is_cold)):
         if which.any():
             assert cold[part]["median_rank"] == np.median(full[which]) + 1
-            assert cold[part]["ndcg@10"] == pytest.approx(per_user("ndcg@10", full[which]).mean())
+            assert cold[part]["ndcg@10"] == pytest.approx(compute_per_user("ndcg@10", full[which]).mean())
     assert "targets with fewer than 5 training actions" in told
 
 

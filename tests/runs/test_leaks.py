@@ -46,8 +46,8 @@ from bert4rec_tf.evaluation.metrics import (
     PROTOCOLS,
     UNIFORM,
 )
-from bert4rec_tf.evaluation.popularity import ALPHAS
-from bert4rec_tf.evaluation.ranking import RankingTask
+from bert4rec_tf.evaluation.popularity_penalty import ALPHAS
+from bert4rec_tf.evaluation.ranker import RankingTask
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.runs import pipeline
 from bert4rec_tf.runs.pipeline import Experiment

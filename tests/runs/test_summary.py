@@ -5,7 +5,7 @@ import shlex
 import numpy as np
 
 from bert4rec_tf.commands.recommend import make_parser
-from bert4rec_tf.evaluation.metrics import cold_metrics
+from bert4rec_tf.evaluation.metrics import compute_cold_metrics
 from bert4rec_tf.runs import summary
 from bert4rec_tf.serving.client import split_ids
 
@@ -81,7 +81,7 @@ def test_where_users_come_back_to_items_all_items_count_too():
 
 
 def test_cold_targets_are_told_also_where_there_are_none():
-    cold = cold_metrics(np.array([0, 3]), np.array([9, 5]))
+    cold = compute_cold_metrics(np.array([0, 3]), np.array([9, 5]))
     found = summary.table({**SHORT, "cold": {"below": 5, **cold}})
     assert "cold: no targets with fewer than 5 training actions" in found
     assert "others: 2 targets with at least 5 training actions: hr@10 1.0000, ndcg@10 0.7153, median rank 2" in found

@@ -12,7 +12,7 @@ from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.evaluation import baselines
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.models.construction import new_model
+from bert4rec_tf.models.construction import make_model
 from bert4rec_tf.runs.exporting import export
 from bert4rec_tf.runs.pipeline import Experiment
 from bert4rec_tf.runs.workdir import WorkDirectory
@@ -56,15 +56,15 @@ def test_the_counts_are_of_what_the_last_training_trains_on(tmp_path, model, set
 
 @pytest.mark.parametrize(("protocol", "held_out"), [("fixed", 1), ("select", 2), ("all", 2)])
 def test_the_baselines_count_what_the_measured_model_has_learnt(tmp_path, monkeypatch, protocol, held_out):
-    made, count = {}, baselines.rank_counted
+    made, count = {}, baselines.rank_by_counts
 
     def record(name, training, *rest):
         made[name] = training.counts()[1:].tolist()
         return count(name, training, *rest)
 
-    monkeypatch.setattr(baselines, "rank_counted", record)
+    monkeypatch.setattr(baselines, "rank_by_counts", record)
     experiment = opened(tmp_path / "work", "bert4rec", protocol=protocol)
-    model = new_model(experiment.run, experiment.sequences.num_items, experiment.sequences.num_users)
+    model = make_model(experiment.run, experiment.sequences.num_items, experiment.sequences.num_users)
     with pytest.raises(UserError, match="no finished training"):  # after the baselines
         experiment.evaluate(model)
     expected = counted(held_out)

@@ -81,8 +81,8 @@ def test_every_weight_that_grows_says_with_what(name):
         other = {**sizes, changed: {"items": NEW_ITEMS, "users": NEW_USERS, "max_length": 11}[changed]}
         grown = make(name, **other)
         for one, two in zip(base.weights, grown.weights, strict=True):
-            assert (one.shape != two.shape) == (base.rows_of(one) in kinds), one.path
-            assert base.rows_of(one) == grown.rows_of(two)
+            assert (one.shape != two.shape) == (base.row_kind(one) in kinds), one.path
+            assert base.row_kind(one) == grown.row_kind(two)
 
 
 def histories(items, users, length=6):
@@ -136,7 +136,7 @@ class Rows(Recommender):
             ("c", length, FROM_FIRST),
             ("d", length, FROM_LAST),
         ):
-            self.add_table(name, rows, 2, 0.5, of=of)
+            self.add_table(name, rows, 2, 0.5, row_kind=of)
 
 
 ids = st.lists(st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs"]), min_size=1), unique=True)

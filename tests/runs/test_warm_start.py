@@ -17,7 +17,7 @@ import bert4rec_tf as b4r
 from bert4rec_tf.config.run import Run
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.models import tf1_import
-from bert4rec_tf.models.construction import new_model
+from bert4rec_tf.models.construction import make_model
 from bert4rec_tf.runs import warm_start
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.training import checkpoints, trainer
@@ -135,7 +135,7 @@ def test_both_trainings_begin_with_the_weights_and_a_killed_one_goes_on_to_the_b
         if step == 1:
             began[series.folder.name] = weights_in(series.folder / "step-000000001.npz", fresh)
 
-    fresh = new_model(run, NEW.num_items, NEW.num_users)
+    fresh = make_model(run, NEW.num_items, NEW.num_users)
     with monkeypatch.context() as patch:
         patch.setattr(trainer.checkpoints.Series, "save", seen)
         expected = execute(run, tmp_path / "one", init_from=folder)
@@ -245,7 +245,7 @@ def test_known_items_score_as_in_the_authors_checkpoint(program):
     theirs, words = tf1_import.load(
         program, *(program.with_name(name) for name in ("bert_config.json", "vocabulary.txt"))
     )
-    ours = new_model(Run.make("beauty", **ORIGINAL), len(ITEMS), 1)
+    ours = make_model(Run.make("beauty", **ORIGINAL), len(ITEMS), 1)
     source = warm_start.read(program)
     source.give(ours, ITEMS, [])
     known = [item for item in ITEMS if item in words.items]

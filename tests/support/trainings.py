@@ -33,8 +33,8 @@ class Bag(Recommender):
 
     def __init__(self):
         super().__init__(NUM_ITEMS)
-        self.item_embeddings = self.add_table("items", NUM_ITEMS + 2, 8, 0.3, of="items")
-        self.outputs_table = self.add_table("outputs", NUM_ITEMS + 2, 8, 0.3, of="items")
+        self.item_embeddings = self.add_table("items", NUM_ITEMS + 2, 8, 0.3, row_kind="items")
+        self.outputs_table = self.add_table("outputs", NUM_ITEMS + 2, 8, 0.3, row_kind="items")
         self.dropout = Dropout(0.2)
         self.built = True
 
@@ -179,7 +179,7 @@ def assert_a_kill_changes_nothing(folder, run, sequences):
 
     expected = go("one")
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(Trainer, "_count", killed_at_the_fifth)
+        patch.setattr(Trainer, "_count_step", killed_at_the_fifth)
         go("other")
     whole_runs.assert_same_runs(expected, go("other"))
 

@@ -20,7 +20,7 @@ from bert4rec_tf.config.run import TrainingSettings
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import BERT4Rec
 from bert4rec_tf.training import checkpoints, steps
-from bert4rec_tf.training.optimizer import optimizer_of
+from bert4rec_tf.training.optimizer import make_optimizer
 
 NUM_ITEMS, LENGTH, MASK = 12, 5, 13
 CALM = {"dropout": 0.0, "attention_dropout": 0.0}
@@ -55,7 +55,7 @@ def make(strategy=None, dtype=None, width=8, **changes):
             dtype=dtype,
             **{"initializer_stddev": 0.2, **changes},
         )
-        optimizer = optimizer_of(settings, model)
+        optimizer = make_optimizer(settings, model)
         optimizer.build(model.trainable_variables)
     return model, optimizer, steps.make_step(model, optimizer, settings, strategy)
 
@@ -160,7 +160,7 @@ SHARED = {
 def shared_training_is_that_of_one_device(rows, replicas=2, clip_norm=0.5):
     """The first rows have most of the masked positions, so the replicas' shares differ."""
     batches = [batch(rows, seed, counts=(3, 3, 1, 0, 2, 0, 0)) for seed in range(6)]
-    strategy = steps.strategy_for(replicas)
+    strategy = steps.make_strategy(replicas)
     assert strategy.num_replicas_in_sync == replicas
     shared = train(batches, strategy=strategy, clip_norm=clip_norm, **CALM)
     assert_same_training(shared, train(batches, clip_norm=clip_norm, **CALM))
@@ -172,7 +172,7 @@ def rows_are_updated_as_on_one_device():
     draws = [tf.constant([[3, seed]] * 7, tf.int64) for seed in range(6)]
     batches = [{**batch(7, seed, counts=(3, 1, 0, 2)), "draw": draw} for seed, draw in enumerate(draws)]
     how = {"loss": "sampled_softmax", "shared_negatives": 5, "optimizer": "rowwise_adagrad", "clip_norm": 0.5, **CALM}
-    strategy = steps.strategy_for(2)
+    strategy = steps.make_strategy(2)
     shared, alone = train(batches, strategy=strategy, **how), train(batches, **how)
     assert_same_training(shared, alone)
     model, optimizer, step = make(strategy, **how)
@@ -193,7 +193,7 @@ def replicas_drop_different_units():
     both = {name: tf.concat([values, values], axis=0) for name, values in part.items()}
     for dropout, is_same in ((0.0, True), (0.3, False)):
         rates = {"dropout": dropout, "attention_dropout": dropout}
-        shared, _ = train([both], strategy=steps.strategy_for(2), **rates)
+        shared, _ = train([both], strategy=steps.make_strategy(2), **rates)
         alone, _ = train([part], **rates)
         assert (abs(shared[0]["loss"] / alone[0]["loss"] - 1) < 1e-5) is is_same
 
@@ -203,12 +203,12 @@ def the_first_replica_drops_what_a_single_device_does():
     part = batch(4, 0, counts=(2,))
     empty = {**part, "mask_targets": tf.zeros_like(part["mask_targets"])}
     both = {name: tf.concat([part[name], empty[name]], axis=0) for name in part}
-    shared = train([both] * 3, strategy=steps.strategy_for(2), dropout=0.3)
+    shared = train([both] * 3, strategy=steps.make_strategy(2), dropout=0.3)
     assert_same_training(shared, train([part] * 3, dropout=0.3))
 
 
 def replicas_stay_together_and_repeat_themselves():
-    strategy, batches = steps.strategy_for(2), [batch(7, seed) for seed in range(5)]
+    strategy, batches = steps.make_strategy(2), [batch(7, seed) for seed in range(5)]
     model, optimizer, step = make(strategy, dropout=0.3)
     for part in batches:
         step(part)
@@ -219,12 +219,12 @@ def replicas_stay_together_and_repeat_themselves():
 
 
 def replicas_learn_in_bfloat16():
-    assert learns(strategy=steps.strategy_for(2), dtype="mixed_bfloat16")
+    assert learns(strategy=steps.make_strategy(2), dtype="mixed_bfloat16")
 
 
 def a_checkpoint_goes_from_one_number_of_replicas_to_another():
     """As bits between the same numbers, with dropout; as the same training, without it, between different ones."""
-    strategy, batches = steps.strategy_for(2), [batch(8, seed) for seed in range(6)]
+    strategy, batches = steps.make_strategy(2), [batch(8, seed) for seed in range(6)]
     with tempfile.TemporaryDirectory() as folder:
         for later, rates in ((strategy, {"dropout": 0.3}), (None, CALM)):
             model, optimizer, step = make(strategy, **rates)
@@ -245,7 +245,7 @@ def groups_of(model, optimizer):
 
 
 def what_was_made_outside_the_scope_is_refused():
-    strategy, (model, optimizer, _) = steps.strategy_for(2), make()
+    strategy, (model, optimizer, _) = steps.make_strategy(2), make()
     mirrored, mirrored_optimizer, _ = make(strategy)
     with pytest.raises(ValueError, match=r"all variables of `model` must be created under `strategy.scope\(\)`"):
         steps.make_step(model, mirrored_optimizer, TrainingSettings(), strategy)
@@ -259,7 +259,7 @@ def more_replicas_than_rows_or_devices_are_refused():
     ):
         TrainingSettings(batch_size=1, replicas=2)
     with pytest.raises(UserError, match=r"`replicas` must be at most 3, the number of devices. Received: replicas=4"):
-        steps.strategy_for(4)
+        steps.make_strategy(4)
 
 
 CHECKS = {name: functools.partial(shared_training_is_that_of_one_device, **how) for name, how in SHARED.items()} | {
@@ -279,7 +279,7 @@ CHECKS = {name: functools.partial(shared_training_is_that_of_one_device, **how) 
 
 def main(path, names):
     """Makes three virtual devices, runs the checks, and writes what went wrong in each."""
-    steps.strategy_for(3)
+    steps.make_strategy(3)
     outcomes = dict.fromkeys(names, "")
     for name in names:
         try:
@@ -309,10 +309,10 @@ def test_replicas(outcomes, check):
 
 
 def test_one_replica_needs_no_strategy():
-    assert steps.strategy_for(1) is None
+    assert steps.make_strategy(1) is None
 
 
 def test_devices_that_cannot_be_made_any_more_are_an_error():
     there = len(tf.config.list_logical_devices("CPU"))
     with pytest.raises(UserError, match=f"`replicas` must be at most {there}, .* Received: replicas=1000"):
-        steps.strategy_for(1000)
+        steps.make_strategy(1000)

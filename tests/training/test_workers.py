@@ -9,7 +9,7 @@ from support.workers import SMALL, config, ended, start, start_all, wait_for
 
 from bert4rec_tf.config.machines import Machines
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.training.workers import Team, team
+from bert4rec_tf.training.workers import Team, current_team
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_the_machines_are_those_of_tf_config(monkeypatch, role, index, cluster, 
 def test_without_tf_config_there_is_one_machine(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     assert Machines.read() is None
-    alone = team()
+    alone = current_team()
     assert type(alone) is Team and alone.is_chief
     np.testing.assert_array_equal(alone.sum(np.arange(3)), [0, 1, 2])
 

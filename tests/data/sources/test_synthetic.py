@@ -8,8 +8,8 @@ import pytest
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.data.sources.synthetic import MarkovCatalogue, OrderlessCatalogue
 from bert4rec_tf.evaluation.candidates import draw_popular
-from bert4rec_tf.evaluation.metrics import POPULAR, metrics, random_metrics
-from bert4rec_tf.evaluation.ranking import RankingTask, rank_targets
+from bert4rec_tf.evaluation.metrics import POPULAR, compute_metrics, compute_random_metrics
+from bert4rec_tf.evaluation.ranker import RankingTask, rank_targets
 
 CATALOGUES = {"markov": MarkovCatalogue(), "orderless": OrderlessCatalogue()}
 
@@ -22,7 +22,7 @@ class Measured:
         self.sequences = catalogue.sequences()
         self.split = LeaveOneOut(self.sequences)
         negatives = draw_popular(self.sequences, self.split.users, 100, seed=0)
-        self.task = RankingTask.of(self.split, "test", {POPULAR: negatives})
+        self.task = RankingTask.from_split(self.split, "test", {POPULAR: negatives})
         self.numbers = np.array([int(item.removeprefix("item")) for item in self.sequences.vocabulary.items])
 
     def last_items(self):
@@ -32,7 +32,9 @@ class Measured:
 
     def metrics(self, scores):
         candidates = np.concatenate([self.task.targets[:, None], self.task.negatives[POPULAR]], axis=1)
-        return metrics(rank_targets(np.take_along_axis(scores, np.maximum(candidates - 1, 0), axis=1), candidates))
+        return compute_metrics(
+            rank_targets(np.take_along_axis(scores, np.maximum(candidates - 1, 0), axis=1), candidates)
+        )
 
     def popularity(self):
         counts = self.split.training(with_validation=True).counts()[1:]
@@ -182,7 +184,7 @@ def test_popularity_alone_is_far_from_what_order_gives(markov):
     popular = markov.metrics(markov.popularity())
     own = markov.metrics(markov.catalogue.scores(markov.sequences, markov.task.histories))
     assert popular["ndcg@10"] < own["ndcg@10"] / 4
-    assert popular["hr@10"] < 2.5 * random_metrics(markov.task.num_candidates(POPULAR))["hr@10"]
+    assert popular["hr@10"] < 2.5 * compute_random_metrics(markov.task.count_candidates(POPULAR))["hr@10"]
 
 
 def test_learned_transitions_beat_popularity_by_far_where_there_is_order(markov):

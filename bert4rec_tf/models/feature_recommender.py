@@ -13,9 +13,9 @@ from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.features import Features
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.types import Batch, Tensor
-from bert4rec_tf.models.initial_vectors import cooccurrence_vectors
+from bert4rec_tf.models.initial_vectors import make_cooccurrence_vectors
 from bert4rec_tf.models.item_transitions import fit_evidence
-from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender, last_items_in_order, scores_of
+from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender, last_items_in_order, multiply_rows
 from bert4rec_tf.nn import sampling
 from bert4rec_tf.nn.evidence import TransitionEvidence
 
@@ -26,7 +26,7 @@ RIDGE = 1.0
 """The penalty of the first projection of given vectors (`FeatureRecommender.initialise`)."""
 
 
-def feature_means(vectors: Tensor, features: Features, before: int = 0, after: int = 0) -> tf.Tensor:
+def average_features(vectors: Tensor, features: Features, before: int = 0, after: int = 0) -> tf.Tensor:
     """Returns the mean vector of each row's feature values, float [before + rows + after, d].
 
     A row without values is 0, and so are the rows added `before` and `after`. This is the product S F of a sparse
@@ -48,12 +48,12 @@ class FeatureRecommender(Recommender):
     Attributes:
         own_items: the items' own vectors, including padding and special tokens; with `use_item_features=alone`, only
             those of padding and special tokens.
-        own_users: the finished vectors of the users of a `folded` model; None for any other.
+        own_users: the finished vectors of the users of a `fold_features` model; None for any other.
         item_feature_vectors, user_feature_vectors: [F; P], float [v + e, d]: a vector of each feature value, and the
             projection of given vectors; None without features. Each row belongs to one of `Features.names`.
     """
 
-    serves_strangers: ClassVar[bool] = True
+    scores_unknown_users: ClassVar[bool] = True
     _unseen: np.ndarray = np.empty(0, np.int64)
     own_items: keras.Variable
     own_users: keras.Variable | None = None
@@ -61,9 +61,9 @@ class FeatureRecommender(Recommender):
     def add_items(self, name: str, rows: int, width: int, initializer: str | keras.Initializer) -> keras.Variable:
         """Makes and returns `own_items`. `rows`: of the whole item table, special tokens included."""
         if self.settings.use_item_features == ALONE:
-            self.own_items = self.add_table(name, rows - self.num_items, width, initializer, of=None)
+            self.own_items = self.add_table(name, rows - self.num_items, width, initializer, row_kind=None)
         else:
-            self.own_items = self.add_table(name, rows, width, initializer, of=ITEMS)
+            self.own_items = self.add_table(name, rows, width, initializer, row_kind=ITEMS)
         return self.own_items
 
     def add_feature_vectors(self, width: int, *initializers: str | keras.Initializer) -> None:
@@ -74,11 +74,11 @@ class FeatureRecommender(Recommender):
         """
         rows = {name: len(features.names) for name, features in self.features.items()}
         self.item_feature_vectors, self.user_feature_vectors = (
-            self.add_table(name, rows[name], width, initializer, of=name) if name in rows else None
+            self.add_table(name, rows[name], width, initializer, row_kind=name) if name in rows else None
             for name, initializer in zip((ITEM_FEATURES, USER_FEATURES), initializers, strict=True)
         )
         # As tensors, they are no part of a graph, which may not be larger than 2 GB.
-        self._given_vectors = {
+        self._fixed_vectors = {
             name: tf.constant(vectors)
             for name, features in self.features.items()
             if (vectors := features.unit_vectors()) is not None
@@ -87,7 +87,7 @@ class FeatureRecommender(Recommender):
     def add_users(self, vectors: Tensor) -> None:
         """Makes `own_users` of `vectors`, float [m, d]. The model then needs users, but no features of them."""
         self.needs_users, self.num_users = True, vectors.shape[0]
-        self.own_users = self.add_table(USERS, *vectors.shape, "zeros", of=USERS)
+        self.own_users = self.add_table(USERS, *vectors.shape, "zeros", row_kind=USERS)
         self.own_users.assign(vectors)
 
     def add_evidence(self) -> None:
@@ -105,8 +105,8 @@ class FeatureRecommender(Recommender):
             fit_evidence(self.evidence, sequences, (transitions or ItemTransitionsSettings()).resolve())
         if self.settings.use_item_features != NO:
             self._unseen = np.flatnonzero(sequences.counts()[1:] == 0) + 1
-        if self.settings.use_item_features == ADD and ITEM_FEATURES in self._given_vectors:
-            rows, given = self.own_items.numpy(), self._given_vectors[ITEM_FEATURES].numpy()
+        if self.settings.use_item_features == ADD and ITEM_FEATURES in self._fixed_vectors:
+            rows, given = self.own_items.numpy(), self._fixed_vectors[ITEM_FEATURES].numpy()
             rows[self._unseen[given[self._unseen - 1].any(axis=1)]] = 0
             self.own_items.assign(rows)
 
@@ -119,13 +119,13 @@ class FeatureRecommender(Recommender):
         """
         if self.settings.initial_vectors != "cooccurrence":
             return
-        rows, vectors = self.own_items.numpy(), cooccurrence_vectors(sequences, self.own_items.shape[1])
+        rows, vectors = self.own_items.numpy(), make_cooccurrence_vectors(sequences, self.own_items.shape[1])
         known = np.flatnonzero(vectors.any(axis=1))
         if len(known):
             drawn = rows[1:][rows[1:].any(axis=1)]  # `adapt` may have set some to 0
             rows[known] = vectors[known] / vectors[known].std() * drawn.std()
-            if ITEM_FEATURES in self._given_vectors:
-                given = self._given_vectors[ITEM_FEATURES].numpy()[known - 1]
+            if ITEM_FEATURES in self._fixed_vectors:
+                given = self._fixed_vectors[ITEM_FEATURES].numpy()[known - 1]
                 squares = given.T @ given + RIDGE * np.eye(given.shape[1])
                 projection = np.linalg.solve(squares, given.T @ rows[known]).astype(np.float32)
                 rows[known] -= given @ projection
@@ -150,7 +150,7 @@ class FeatureRecommender(Recommender):
 
     def network_scores(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
         """Returns the scores of the network alone, as `score_vectors` does, from its `network_vectors`."""
-        return scores_of(vectors, *self.network_products(), candidates, self.num_items)
+        return multiply_rows(vectors, *self.network_products(), candidates, self.num_items)
 
     def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
         if self.evidence is None:
@@ -164,13 +164,13 @@ class FeatureRecommender(Recommender):
     def item_vectors(self) -> Tensor:
         return self.network_products()[0][1 : self.num_items + 1]
 
-    def without_unseen(self, rows: int) -> np.ndarray:
+    def make_unseen_penalty(self, rows: int) -> np.ndarray:
         """Returns what to add to training scores, float32 [rows]: NEVER for items that training never sees, else 0."""
         added = np.zeros(rows, np.float32)
         added[self._unseen] = NEVER
         return added
 
-    def loss_of_states(
+    def apply_loss_to_states(
         self,
         states: Tensor,
         table: Tensor,
@@ -190,9 +190,9 @@ class FeatureRecommender(Recommender):
             seeds: int64 [b, 2], the same in each row (`data.examples.batches.with_draws`); None without a sample.
         """
         if self.loss_entry.negatives != SAMPLE:
-            return self.loss_of(states, table, bias, targets, weights)
+            return self.apply_loss(states, table, bias, targets, weights)
         settings = self.settings
-        sample, log_counts = sampling.draw(
+        sample, log_counts = sampling.draw_items(
             seeds[0], settings.shared_negatives, self.num_items, settings.negative_sampling
         )
         states = tf.cast(states, table.dtype)
@@ -201,7 +201,7 @@ class FeatureRecommender(Recommender):
         if bias is not None:
             positives, negatives = positives + tf.gather(bias, targets), negatives + tf.gather(bias, sample)
         hits = targets[:, None] == sample
-        return tf.reduce_sum(weights * self.loss_of(positives, negatives, hits, log_counts))
+        return tf.reduce_sum(weights * self.apply_loss(positives, negatives, hits, log_counts))
 
     def item_table(self) -> Tensor:
         """Returns E = T + S F + V P, float [rows, d].
@@ -213,16 +213,16 @@ class FeatureRecommender(Recommender):
         if use == NO:
             return own
         if use == ADD:
-            return own + self._vectors_of_features(ITEM_FEATURES, 1, own.shape[0] - 1 - self.num_items)
-        return tf.concat([own[:1], self._vectors_of_features(ITEM_FEATURES), own[1:]], axis=0)
+            return own + self._make_feature_rows(ITEM_FEATURES, 1, own.shape[0] - 1 - self.num_items)
+        return tf.concat([own[:1], self._make_feature_rows(ITEM_FEATURES), own[1:]], axis=0)
 
-    def _vectors_of_features(self, kind: str, before: int = 0, after: int = 0) -> tf.Tensor:
+    def _make_feature_rows(self, kind: str, before: int = 0, after: int = 0) -> tf.Tensor:
         """Returns S F + V P of the items or users, float [before + rows + after, d]. The rows added are 0."""
         table = self.item_feature_vectors if kind == ITEM_FEATURES else self.user_feature_vectors
-        means = feature_means(table, self.features[kind], before, after)
-        if kind not in self._given_vectors:
+        means = average_features(table, self.features[kind], before, after)
+        if kind not in self._fixed_vectors:
             return means
-        given = self._given_vectors[kind]
+        given = self._fixed_vectors[kind]
         return means + tf.pad(tf.matmul(given, table[-given.shape[1] :]), [[before, after], [0, 0]])
 
     def training_table(self) -> Tensor:
@@ -237,16 +237,16 @@ class FeatureRecommender(Recommender):
         """Returns the vectors of the users' features, S F + V P, float [m, d]."""
         if self.own_users is not None:
             return self.own_users
-        return self._vectors_of_features(USER_FEATURES)
+        return self._make_feature_rows(USER_FEATURES)
 
-    def vectors_of_users(self, users: Tensor) -> tf.Tensor:
+    def embed_users(self, users: Tensor) -> tf.Tensor:
         """Returns the vectors of users, int32 [b]: float [b, d]. A negative number is a stranger, whose vector is 0."""
         users = tf.convert_to_tensor(users)
         found = tf.gather(tf.convert_to_tensor(self.user_table()), tf.maximum(users, 0))
         return tf.where(users[:, None] < 0, tf.zeros_like(found), found)
 
 
-def folded(model: Recommender) -> Recommender:
+def fold_features(model: Recommender) -> Recommender:
     """Returns a model with the same scores that needs no features: their vectors are already part of its tables."""
     if not model.features:
         return model

@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.data.sequences import PAD, LeaveOneOut, Sequences, take_rows
-from bert4rec_tf.evaluation.full_ranking import FullRanking, Products, Whole
-from bert4rec_tf.evaluation.metrics import ANY, FULL, LIST_LENGTH, NEW, list_metrics, metrics
+from bert4rec_tf.evaluation.full_ranking import DenseScores, FullRanking, ProductScores
+from bert4rec_tf.evaluation.metrics import ANY, FULL, LIST_LENGTH, NEW, compute_list_metrics, compute_metrics
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import graph
 from bert4rec_tf.foundation.progress import Progress
@@ -37,7 +37,7 @@ class RankingTask:
         targets: [k] int32, their held-out items.
         negatives: protocol -> int32 [k, c], filled with 0 if there are fewer.
         all_items: whether to also rank the target among all items that are not in its history.
-        known: the items that ranking among all items leaves out; None for those of the histories.
+        excluded: the items that ranking among all items leaves out; None for those of the histories.
         with_seen: with `all_items`, whether to also rank the target among every item, the seen ones too (ANY).
     """
 
@@ -46,11 +46,11 @@ class RankingTask:
     targets: np.ndarray
     negatives: Mapping[str, np.ndarray]
     all_items: bool = False
-    known: Sequences | None = None
+    excluded: Sequences | None = None
     with_seen: bool = False
 
     @classmethod
-    def of(
+    def from_split(
         cls,
         split: LeaveOneOut,
         part: str,
@@ -72,7 +72,7 @@ class RankingTask:
 
     @property
     def protocols(self) -> tuple[str, ...]:
-        """The protocols that rank every target. `add_new` has one more, for some of them."""
+        """The protocols that rank every target. `add_new_protocol` has one more, for some of them."""
         among_all = (FULL, ANY) if self.with_seen else (FULL,)
         return (*self.negatives, *among_all) if self.all_items else tuple(self.negatives)
 
@@ -81,7 +81,7 @@ class RankingTask:
         """Whether each target is in its user's history, bool [k]."""
         return self.histories.contain(self.users, self.targets)
 
-    def add_new(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def add_new_protocol(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns values of users by protocol, [k], and under NEW those of FULL for the targets that are no repeats.
 
         NEW is left out if it would be FULL, because no target is a repeat, or if all targets are.
@@ -89,60 +89,62 @@ class RankingTask:
         has_both = self.all_items and self.is_repeat.any() and not self.is_repeat.all()
         return {**values, NEW: values[FULL][~self.is_repeat]} if has_both else dict(values)
 
-    def num_candidates(self, protocol: str) -> np.ndarray:
+    def count_candidates(self, protocol: str) -> np.ndarray:
         """Returns the number of items that each target is ranked among, without itself, int64 [k]."""
         if protocol == ANY:
             return np.full(len(self.users), self.histories.num_items - 1)
         if protocol != FULL:
             return np.count_nonzero(self.negatives[protocol], axis=1)
-        seen = [np.count_nonzero(self.seen(rows), axis=1) for rows in np.array_split(np.arange(len(self.users)), 64)]
+        seen = [
+            np.count_nonzero(self.list_seen(rows), axis=1) for rows in np.array_split(np.arange(len(self.users)), 64)
+        ]
         return self.histories.num_items - 1 - np.concatenate(seen)
 
-    def candidates(self, rows: np.ndarray | slice) -> np.ndarray:
+    def list_candidates(self, rows: np.ndarray | slice) -> np.ndarray:
         """Returns the target (column 0) and the negatives of every protocol, int32 [rows, 1 + c]; 0 for none."""
         return np.concatenate([self.targets[rows, None], *(one[rows] for one in self.negatives.values())], axis=1)
 
-    def columns(self) -> dict[str, np.ndarray]:
-        """Returns protocol -> int64 [c], the columns of `candidates` that have its negatives."""
+    def columns_by_protocol(self) -> dict[str, np.ndarray]:
+        """Returns protocol -> int64 [c], the columns of `list_candidates` that have its negatives."""
         ends = np.cumsum([1, *(one.shape[1] for one in self.negatives.values())])
         return {name: np.arange(*places) for name, places in zip(self.negatives, itertools.pairwise(ends))}
 
-    def seen(self, rows: np.ndarray) -> np.ndarray:
+    def list_seen(self, rows: np.ndarray) -> np.ndarray:
         """Returns the items that full ranking leaves out: the known items of each user, without the target.
 
         They are int32 [rows, width], ascending, with 0 in place of the target and of repeated items.
         """
-        users, known = self.users[rows], self.known or self.histories
-        lengths = known.lengths[users]
+        users, excluded = self.users[rows], self.excluded or self.histories
+        lengths = excluded.lengths[users]
         width = int(lengths.max(initial=0))
-        items = np.sort(take_rows(known.items, known.splits[users], lengths, width), axis=1)
+        items = np.sort(take_rows(excluded.items, excluded.splits[users], lengths, width), axis=1)
         repeated = np.zeros(items.shape, bool)
         repeated[:, 1:] = items[:, 1:] == items[:, :-1]
         return np.where(repeated | (items == self.targets[rows, None]), PAD, items)
 
 
 @dataclass(frozen=True, eq=False)
-class Ranked:
+class RankingResult:
     """The result of ranking the targets of a task, by protocol.
 
     Attributes:
         task: the task, which has all items.
         ranks: int32 [k], 0 for the best.
         num_candidates: int32 [k], the number of items that each target was ranked among, without itself.
-        listed: int64 [n + 1], in how many of the users' lists each item is.
+        list_counts: int64 [n + 1], in how many of the users' lists each item is.
     """
 
     task: RankingTask
     ranks: dict[str, np.ndarray]
     num_candidates: dict[str, np.ndarray]
-    listed: dict[str, np.ndarray]
+    list_counts: dict[str, np.ndarray]
 
-    def metrics(self) -> Metrics:
-        """Returns METRICS of the ranks, and LIST_METRICS of the lists, also for NEW (`RankingTask.add_new`)."""
+    def compute_metrics(self) -> Metrics:
+        """Returns METRICS of the ranks, and LIST_METRICS of the lists, also for NEW (`add_new_protocol`)."""
         counts, num_users = self.task.histories.counts()[1:], self.task.histories.num_users
         return {
-            name: {**metrics(found), **list_metrics(self.listed[name][1:], counts, num_users)}
-            for name, found in self.task.add_new(self.ranks).items()
+            name: {**compute_metrics(found), **compute_list_metrics(self.list_counts[name][1:], counts, num_users)}
+            for name, found in self.task.add_new_protocol(self.ranks).items()
         }
 
 
@@ -151,10 +153,10 @@ def rank_targets(scores: np.ndarray, candidates: np.ndarray) -> np.ndarray:
 
     `scores`: float [k, 1 + c]. `candidates`: int32 [k, 1 + c], 0 for none. Raises UserError if a score is NaN.
     """
-    return reaching(scores, candidates)[:, 1:].sum(axis=1)
+    return at_least_target(scores, candidates)[:, 1:].sum(axis=1)
 
 
-def reaching(scores: np.ndarray, candidates: np.ndarray) -> np.ndarray:
+def at_least_target(scores: np.ndarray, candidates: np.ndarray) -> np.ndarray:
     """Returns which candidates reach the target's score, bool [k, 1 + c]. Arguments and errors as in `rank_targets`."""
     refuse_nan(np.isnan(scores[candidates > 0]).any())
     return (scores >= scores[:, :1]) & (candidates > 0)
@@ -176,23 +178,23 @@ class Ranker:
         score: Callable[[Batch, Tensor | None], Tensor],
         max_history: int | None = None,
         batch_size: int = BATCH_SIZE,
-        products: Products | None = None,
+        products: ProductScores | None = None,
     ) -> None:
         self.max_history = max_history
         self.batch_size = batch_size
         rows, singles = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)
         batch = {"users": singles, "items": rows, "lengths": singles}
-        self._score_candidates = graph(score, input_signature=[batch, rows])
+        self._score = graph(score, input_signature=[batch, rows])
         self._scores_all_at_once = products is None
-        self._full_ranking = FullRanking(products or Whole(score), batch)
-        self._best_among = graph(_best_among, reduce_retracing=True)
+        self._full_ranking = FullRanking(products or DenseScores(score), batch)
+        self._pick_best = graph(_pick_best, reduce_retracing=True)
 
-    def ranks(
+    def rank(
         self,
         task: RankingTask,
         title: str | None = None,
         share: tuple[int, int] = (0, 1),
-        listed: Mapping[str, np.ndarray] | None = None,
+        list_counts: Mapping[str, np.ndarray] | None = None,
     ) -> dict[str, np.ndarray]:
         """Ranks each target under every protocol, in one pass over the model.
 
@@ -200,8 +202,8 @@ class Ranker:
             title: the title of the progress; None to show none.
             share: (i, n) ranks every n-th batch from batch i on, and leaves the other ranks 0. So the ranks of all n
                 shares add up to those of one call, to the bit.
-            listed: protocol -> int64 [n + 1]. If the task has all items, adds here in how many lists each item is
-                (`ranked`).
+            list_counts: protocol -> int64 [n + 1]. If the task has all items, adds here in how many lists each item is
+                (`rank_and_list`).
 
         Returns protocol -> int32 [k], 0 for the best. Raises UserError if a score is NaN.
         """
@@ -212,71 +214,73 @@ class Ranker:
         progress = Progress(title or "", -(-len(task.users) // size), examples_per_step=size, silent=title is None)
         with contextlib.closing(progress):
             for rows, batch in itertools.islice(
-                batches_by_length(task, self.max_history, size), share[0], None, share[1]
+                batch_by_length(task, self.max_history, size), share[0], None, share[1]
             ):
                 if task.all_items:
-                    found = self._rank_among_all(task, rows, batch, listed or {})
+                    found = self._rank_among_all(task, rows, batch, list_counts or {})
                 else:
-                    candidates = task.candidates(rows)
-                    scores = self._score_candidates(batch, candidates).numpy()
-                    found = _sampled_ranks(task, reaching(scores, candidates))
+                    candidates = task.list_candidates(rows)
+                    scores = self._score(batch, candidates).numpy()
+                    found = _rank_candidates(task, at_least_target(scores, candidates))
                 for protocol, values in found.items():
                     ranks[protocol][rows] = values
                 progress.advance()
         return ranks
 
-    def ranked(self, task: RankingTask, title: str | None = None) -> Ranked:
+    def rank_and_list(self, task: RankingTask, title: str | None = None) -> RankingResult:
         """Returns the ranks, the numbers of candidates, and in how many lists each item is. The task has all items.
 
         A list is the best LIST_LENGTH of a target's candidates, itself included.
         """
-        candidates = {name: task.num_candidates(name).astype(np.int32) for name in task.protocols}
-        listed = {name: np.zeros(task.histories.num_items + 1, np.int64) for name in task.add_new(candidates)}
-        return Ranked(task, self.ranks(task, title, listed=listed), candidates, listed)
+        candidates = {name: task.count_candidates(name).astype(np.int32) for name in task.protocols}
+        list_counts = {
+            name: np.zeros(task.histories.num_items + 1, np.int64) for name in task.add_new_protocol(candidates)
+        }
+        return RankingResult(task, self.rank(task, title, list_counts=list_counts), candidates, list_counts)
 
     def measure(self, task: RankingTask) -> Metrics:
-        """Returns every metric of every protocol (`Ranked.metrics`)."""
-        return self.ranked(task).metrics()
+        """Returns every metric of every protocol (`RankingResult.compute_metrics`)."""
+        return self.rank_and_list(task).compute_metrics()
 
-    def candidate_scores(self, task: RankingTask) -> tuple[np.ndarray, np.ndarray]:
+    def score_candidates(self, task: RankingTask) -> tuple[np.ndarray, np.ndarray]:
         """Returns the scores of the target (column 0) and of every negative, float32 [k, 1 + c], and these items.
 
         The items are int32 [k, 1 + c], 0 for none.
         """
-        candidates = task.candidates(slice(None))
+        candidates = task.list_candidates(slice(None))
         scores = np.empty(candidates.shape, np.float32)
-        for rows, batch in batches_by_length(task, self.max_history, self.batch_size):
-            scores[rows] = self._score_candidates(batch, candidates[rows]).numpy()
+        for rows, batch in batch_by_length(task, self.max_history, self.batch_size):
+            scores[rows] = self._score(batch, candidates[rows]).numpy()
         return scores, candidates
 
     def _rank_among_all(
-        self, task: RankingTask, rows: np.ndarray, batch: Batch, listed: Mapping[str, np.ndarray]
+        self, task: RankingTask, rows: np.ndarray, batch: Batch, list_counts: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        candidates, seen = task.candidates(rows), task.seen(rows)
+        candidates, seen = task.list_candidates(rows), task.list_seen(rows)
         everything = np.concatenate([candidates, seen], axis=1)
         total, scores, best, best_scores, has_nan = self._full_ranking.rank(batch, everything, seen.shape[1])
         refuse_nan(has_nan)
         target_and_seen = np.r_[0, candidates.shape[1] : everything.shape[1]]
         seen_above = rank_targets(scores[:, target_and_seen], everything[:, target_and_seen])
-        for protocol, counts in listed.items():
+        for protocol, counts in list_counts.items():
             if protocol == FULL:
                 items = best
             elif protocol == NEW:
                 items = best[~task.is_repeat[rows]]
             elif protocol == ANY:
                 seen_scores = scores[:, candidates.shape[1] :]
-                items = self._best_of_both(best, best_scores, seen, seen_scores)
+                items = self._merge_best(best, best_scores, seen, seen_scores)
             else:
-                columns = np.append(task.columns()[protocol], 0)
-                items = self._best_among(scores[:, columns], candidates[:, columns]).numpy()
+                columns = np.append(task.columns_by_protocol()[protocol], 0)
+                items = self._pick_best(scores[:, columns], candidates[:, columns]).numpy()
             counts += np.bincount(items.ravel(), minlength=len(counts))
         # A target with the lowest score of all is also reached by the places that are no items.
         total = np.minimum(total, task.histories.num_items)
-        sampled = _sampled_ranks(task, reaching(scores[:, : candidates.shape[1]], candidates))
+        sampled = _rank_candidates(task, at_least_target(scores[:, : candidates.shape[1]], candidates))
         found = {**sampled, FULL: total - seen_above - 1}  # 1: the target itself
         return {**found, ANY: total - 1} if task.with_seen else found
 
-    def _best_of_both(
+    def _merge_best(
         self, unseen: np.ndarray, unseen_scores: np.ndarray, seen: np.ndarray, seen_scores: np.ndarray
     ) -> np.ndarray:
         """Returns the best of the best unseen items and of the seen ones, int32 [b, LIST_LENGTH], 0 for none.
@@ -287,7 +291,7 @@ class Ranker:
         scores = np.concatenate([unseen_scores, seen_scores], axis=1)
         order = np.argsort(items, axis=1)
         ordered = (np.take_along_axis(part, order, axis=1) for part in (scores, items))
-        return self._best_among(*ordered).numpy()
+        return self._pick_best(*ordered).numpy()
 
 
 def sample_rows(number: int, most: int) -> np.ndarray:
@@ -297,7 +301,7 @@ def sample_rows(number: int, most: int) -> np.ndarray:
     return np.sort(np.random.default_rng(0).choice(number, most, replace=False))
 
 
-def batches_by_length(task: RankingTask, max_history: int | None, size: int) -> Iterator[tuple[np.ndarray, Batch]]:
+def batch_by_length(task: RankingTask, max_history: int | None, size: int) -> Iterator[tuple[np.ndarray, Batch]]:
     """Yields the rows and the batches of up to `size` users with histories of similar length.
 
     `max_history`: how many of the last items a batch has; None for all.
@@ -311,12 +315,12 @@ def batches_by_length(task: RankingTask, max_history: int | None, size: int) -> 
         yield rows, {"users": task.users[rows].astype(np.int32), "items": items, "lengths": kept}
 
 
-def _sampled_ranks(task: RankingTask, reached: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns protocol -> ranks, int64 [b]. `reached`: bool [b, 1 + c], `reaching` of `RankingTask.candidates`."""
-    return {protocol: reached[:, places].sum(axis=1) for protocol, places in task.columns().items()}
+def _rank_candidates(task: RankingTask, reached: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns protocol -> ranks, int64 [b]. `reached`: bool [b, 1 + c], of `list_candidates`."""
+    return {protocol: reached[:, places].sum(axis=1) for protocol, places in task.columns_by_protocol().items()}
 
 
-def _best_among(scores: Tensor, items: Tensor) -> Tensor:
+def _pick_best(scores: Tensor, items: Tensor) -> Tensor:
     """Returns the best items, int32 [b, LIST_LENGTH or c], by scores [b, c]. `items`: int32 [b, c], 0 for none.
 
     In a tie the earlier column wins, so a target in the last one loses, as in its rank.

@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.config.popularity import check
-from bert4rec_tf.evaluation.full_ranking import Products
-from bert4rec_tf.evaluation.metrics import NDCG, metrics
-from bert4rec_tf.evaluation.ranking import Ranker, RankingTask, rank_targets
+from bert4rec_tf.evaluation.full_ranking import ProductScores
+from bert4rec_tf.evaluation.metrics import NDCG, compute_metrics
+from bert4rec_tf.evaluation.ranker import Ranker, RankingTask, rank_targets
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models import Recommender
 
@@ -21,57 +21,59 @@ Score = Callable[[Batch, Tensor | None], Tensor]
 """(batch, candidates) -> scores, like `Recommender.score`."""
 
 ALPHAS = tuple(step / 10 for step in range(16))
-"""The values of alpha that `compare` tries, 0 to 1.5."""
+"""The values of alpha that `measure_alphas` tries, 0 to 1.5."""
 
 
-def log_counts(counts: np.ndarray) -> np.ndarray:
+def compute_log_counts(counts: np.ndarray) -> np.ndarray:
     """Returns log(count + 1) of each item, float32 [n + 1]; entry 0, for padding, is 0. `counts`: int [n]."""
     return np.log1p(np.r_[0, counts]).astype(np.float32)
 
 
-def penalties(log_counts: np.ndarray, alpha: float) -> np.ndarray:
+def compute_penalties(log_counts: np.ndarray, alpha: float) -> np.ndarray:
     """Returns what is subtracted from each item's score, float32 [n + 1]. Raises UserError for a negative alpha."""
     return (check(alpha) * log_counts).astype(np.float32)
 
 
-def corrected(score: Score, log_counts: np.ndarray, alpha: float) -> Score:
+def correct_scores(score: Score, log_counts: np.ndarray, alpha: float) -> Score:
     """Returns `score` less the penalties of `log_counts` and `alpha`."""
-    penalty = tf.constant(penalties(log_counts, alpha))
+    penalty = tf.constant(compute_penalties(log_counts, alpha))
 
-    def corrected_score(batch: Batch, candidates: Tensor | None = None) -> Tensor:
+    def score_and_correct(batch: Batch, candidates: Tensor | None = None) -> Tensor:
         scores = score(batch, candidates)
         return scores - (penalty[1:] if candidates is None else tf.gather(penalty, candidates))
 
-    return corrected_score
+    return score_and_correct
 
 
-def ranker(model: Recommender, correction: tuple[np.ndarray, float] | None = None) -> Ranker:
+def make_ranker(model: Recommender, correction: tuple[np.ndarray, float] | None = None) -> Ranker:
     """Returns the ranker of a model as it is now; later changes of its weights do not count.
 
-    `correction`: `log_counts` and `alpha` of `corrected`.
+    `correction`: `log_counts` and `alpha` of `correct_scores`.
     """
-    score = model.score if correction is None else corrected(model.score, *correction)
+    score = model.score if correction is None else correct_scores(model.score, *correction)
     found = model.score_products()
     if found is None:
         return Ranker(score, model.max_history)
     table, bias = found
-    added = None if correction is None else -penalties(*correction)
+    added = None if correction is None else -compute_penalties(*correction)
     biases = [one for one in (bias, added) if one is not None]
-    return Ranker(score, model.max_history, products=Products(model.user_vectors, table, biases, model.num_items))
+    return Ranker(score, model.max_history, products=ProductScores(model.user_vectors, table, biases, model.num_items))
 
 
-def compare(ranker: Ranker, task: RankingTask, log_counts: np.ndarray) -> dict[float, float]:
+def measure_alphas(ranker: Ranker, task: RankingTask, log_counts: np.ndarray) -> dict[float, float]:
     """Returns NDCG@10 for each of ALPHAS. The model scores the candidates only once.
 
     `ranker`: of the model without a correction. The task has popular candidates only, and not all items.
     """
-    scores, candidates = ranker.candidate_scores(task)
+    scores, candidates = ranker.score_candidates(task)
     return {
-        alpha: metrics(rank_targets(scores - penalties(log_counts, alpha)[candidates], candidates))[NDCG]
+        alpha: compute_metrics(rank_targets(scores - compute_penalties(log_counts, alpha)[candidates], candidates))[
+            NDCG
+        ]
         for alpha in ALPHAS
     }
 
 
-def best(curve: dict[float, float]) -> float:
-    """Returns the alpha with the best value of `compare`; in a tie the smallest."""
+def pick_best_alpha(curve: dict[float, float]) -> float:
+    """Returns the alpha with the best value of `measure_alphas`; in a tie the smallest."""
     return max(curve, key=curve.__getitem__)

@@ -19,9 +19,9 @@ from bert4rec_tf.export import saved_model
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS
-from bert4rec_tf.models.features import folded
+from bert4rec_tf.models.feature_recommender import fold_features
 from bert4rec_tf.training import steps
-from bert4rec_tf.training.optimizer import optimizer_of
+from bert4rec_tf.training.optimizer import make_optimizer
 
 NAMES = ("bert4rec", "sasrec")
 WAYS = {
@@ -80,7 +80,7 @@ def test_given_vectors_join_the_tables_at_length_1_and_projected(name, way):
                 own = np.asarray(model.own_items)[1 : NUM_ITEMS + 1]
             expected = own + means_by_hand(np.asarray(vectors), VECTORS[kind])
             np.testing.assert_allclose(table(), expected, rtol=1e-4, atol=1e-6)
-    plain = folded(model)
+    plain = fold_features(model)
     np.testing.assert_allclose(plain.score(HISTORIES), model.score(HISTORIES), rtol=1e-5, atol=1e-6)
 
 
@@ -139,7 +139,7 @@ def test_an_item_without_actions_is_ranked_by_its_vector(name):
     sequences = make_sequences(histories, 22)
     model.adapt(sequences)
     settings = TrainingSettings(steps=60, warmup_steps=0, learning_rate=0.02)
-    optimizer = optimizer_of(settings)
+    optimizer = make_optimizer(settings)
     optimizer.build(model.trainable_variables)
     step, source = steps.make_step(model, optimizer, settings), batches(model, 32, sequences)
     for _ in range(60):
@@ -182,7 +182,7 @@ def test_a_model_scores_as_one_without_features_that_has_its_tables(name, way):
         weight.assign(model.item_table() if weight is plain.own_items else rest[weight.path])
     if model.needs_users:
         vectors = means_by_hand(np.asarray(model.user_feature_vectors), FEATURES[USER_FEATURES])
-        np.testing.assert_allclose(model.vectors_of_users([3, -1]), [vectors[3], np.zeros(16)], rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(model.embed_users([3, -1]), [vectors[3], np.zeros(16)], rtol=1e-5, atol=1e-7)
     scores = model.score(HISTORIES)
     target = plain.positions if name == "sasrec" else plain.positions.embeddings
     before = np.asarray(target)
@@ -238,7 +238,7 @@ def test_the_loss_falls_and_the_same_steps_give_the_same_bits(name, way):
     def trained():
         model = make(name, **WAYS[way])
         settings = TrainingSettings(steps=50, warmup_steps=0, learning_rate=0.02)
-        optimizer = optimizer_of(settings)
+        optimizer = make_optimizer(settings)
         optimizer.build(model.trainable_variables)
         step, source = steps.make_step(model, optimizer, settings), batches(model, 32)
         return [float(step(tensors(next(source)))["loss"]) for _ in range(50)], model.get_weights()
@@ -251,12 +251,12 @@ def test_the_loss_falls_and_the_same_steps_give_the_same_bits(name, way):
 @every_way
 def test_a_folded_model_scores_the_same_without_features(name, way):
     model = make(name, **WAYS[way])
-    plain = folded(model)
+    plain = fold_features(model)
     assert not plain.features and plain.needs_users == model.needs_users
     np.testing.assert_allclose(plain.score(HISTORIES), model.score(HISTORIES), rtol=1e-5, atol=1e-6)
     strangers = {**HISTORIES, "users": np.full(4, -1, np.int32)}
     np.testing.assert_allclose(plain.score(strangers), model.score(strangers), rtol=1e-5, atol=1e-6)
-    assert folded(plain) is plain
+    assert fold_features(plain) is plain
 
 
 @pytest.mark.parametrize(("name", "way"), [("bert4rec", "all"), ("sasrec", "alone")])
@@ -274,7 +274,7 @@ def test_an_export_serves_strangers_by_their_history_alone(tmp_path, name):
     model = make(name, **WAYS["all"])
     users, raw = [f"user {number}" for number in range(NUM_USERS)], [f"item {number}" for number in range(NUM_ITEMS)]
     vocabulary = Vocabulary(np.array(raw, object), SEQUENCES.counts()[1:])
-    saved_model.export(folded(model), vocabulary, tmp_path / "model", ExportOptions(5), users)
+    saved_model.export(fold_features(model), vocabulary, tmp_path / "model", ExportOptions(5), users)
     service = tf.saved_model.load(tmp_path / "model")
     histories = tf.constant([[f"item {item - 1}" if item else "" for item in row] for row in HISTORIES["items"]])
     whom = {"histories": histories, "users": tf.constant([users[3], users[59], "a stranger", users[7]])}

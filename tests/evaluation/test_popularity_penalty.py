@@ -8,10 +8,10 @@ import tensorflow as tf
 from support.ranking_oracle import make_sequences, plain_ranks
 
 from bert4rec_tf.data.sequences import LeaveOneOut
-from bert4rec_tf.evaluation import popularity
+from bert4rec_tf.evaluation import popularity_penalty
 from bert4rec_tf.evaluation.candidates import SAMPLERS
-from bert4rec_tf.evaluation.metrics import POPULAR, metrics
-from bert4rec_tf.evaluation.ranking import Ranker, RankingTask
+from bert4rec_tf.evaluation.metrics import POPULAR, compute_metrics
+from bert4rec_tf.evaluation.ranker import Ranker, RankingTask
 from bert4rec_tf.foundation.errors import UserError
 
 NUM_ITEMS = 30
@@ -30,7 +30,7 @@ def score(batch, candidates=None):
 
 def task(part="test", all_items=True):
     negatives = {name: draw(SPLIT.sequences, SPLIT.users, 10, seed=1) for name, draw in SAMPLERS.items()}
-    return RankingTask.of(SPLIT, part, negatives if all_items else {POPULAR: negatives[POPULAR]}, all_items)
+    return RankingTask.from_split(SPLIT, part, negatives if all_items else {POPULAR: negatives[POPULAR]}, all_items)
 
 
 def by_hand(alpha):
@@ -41,29 +41,29 @@ def by_hand(alpha):
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0, 40.0])
 def test_items_are_ranked_by_score_less_alpha_times_the_logarithm_of_their_count(alpha):
-    counts = popularity.log_counts(SPLIT.training(with_validation=True).counts()[1:])
-    ranks = Ranker(popularity.corrected(score, counts, alpha)).ranks(task())
+    counts = popularity_penalty.compute_log_counts(SPLIT.training(with_validation=True).counts()[1:])
+    ranks = Ranker(popularity_penalty.correct_scores(score, counts, alpha)).rank(task())
     for protocol, expected in plain_ranks(task(), by_hand(alpha)).items():
         assert ranks[protocol].tolist() == expected, protocol
 
 
 def test_the_best_alpha_is_that_of_the_corrected_rankings():
-    counts = popularity.log_counts(SPLIT.training(with_validation=True).counts()[1:])
+    counts = popularity_penalty.compute_log_counts(SPLIT.training(with_validation=True).counts()[1:])
     validation = task("validation", all_items=False)
-    curve = popularity.compare(Ranker(score), validation, counts)
+    curve = popularity_penalty.measure_alphas(Ranker(score), validation, counts)
     expected = {
-        alpha: metrics(np.array(plain_ranks(validation, by_hand(alpha))[POPULAR]))["ndcg@10"]
-        for alpha in popularity.ALPHAS
+        alpha: compute_metrics(np.array(plain_ranks(validation, by_hand(alpha))[POPULAR]))["ndcg@10"]
+        for alpha in popularity_penalty.ALPHAS
     }
     assert curve == pytest.approx(expected, abs=1e-12)
-    assert expected[popularity.best(curve)] == max(expected.values())
+    assert expected[popularity_penalty.pick_best_alpha(curve)] == max(expected.values())
 
 
 def test_the_least_correction_wins_a_tie():
-    assert popularity.best({0.0: 0.1, 0.1: 0.3, 0.2: 0.3}) == 0.1
+    assert popularity_penalty.pick_best_alpha({0.0: 0.1, 0.1: 0.3, 0.2: 0.3}) == 0.1
 
 
 @pytest.mark.parametrize("alpha", [-0.1, math.nan, math.inf])
 def test_a_correction_is_not_negative(alpha):
     with pytest.raises(UserError, match="`popularity_correction` must be at least 0 and finite"):
-        popularity.penalties(np.zeros(3, np.float32), alpha)
+        popularity_penalty.compute_penalties(np.zeros(3, np.float32), alpha)

@@ -24,10 +24,19 @@ from support.ranking_oracle import (
 
 from bert4rec_tf.config.paper import paper
 from bert4rec_tf.data.sequences import LeaveOneOut
-from bert4rec_tf.evaluation import ranking
+from bert4rec_tf.evaluation import ranker
 from bert4rec_tf.evaluation.candidates import SAMPLERS, draw_popular
-from bert4rec_tf.evaluation.metrics import ANY, FULL, NEW, POPULAR, PROTOCOLS, UNIFORM, metrics, random_metrics
-from bert4rec_tf.evaluation.ranking import Ranker, RankingTask, rank_targets
+from bert4rec_tf.evaluation.metrics import (
+    ANY,
+    FULL,
+    NEW,
+    POPULAR,
+    PROTOCOLS,
+    UNIFORM,
+    compute_metrics,
+    compute_random_metrics,
+)
+from bert4rec_tf.evaluation.ranker import Ranker, RankingTask, rank_targets
 from bert4rec_tf.models.pop import Pop
 
 # Ranks
@@ -50,7 +59,7 @@ def test_a_constant_scorer_hits_nothing():
     candidates = np.tile(np.arange(1, 102, dtype=np.int32), (5, 1))
     ranks = rank_targets(np.full((5, 101), 0.5, np.float32), candidates)
     assert ranks.tolist() == [100] * 5
-    assert metrics(ranks)["hr@10"] == 0
+    assert compute_metrics(ranks)["hr@10"] == 0
 
 
 def test_a_constant_scorer_ranks_behind_every_real_candidate_only():
@@ -86,29 +95,29 @@ def random_task(part="test", num_negatives=20, all_items=False):
     histories = [rng.integers(1, NUM_ITEMS + 1, size=length) for length in rng.integers(1, 60, size=70)]
     split = LeaveOneOut(make_sequences([*histories, np.arange(1, NUM_ITEMS + 1)], NUM_ITEMS))
     negatives = {law: draw(split.sequences, split.users, num_negatives, seed=1) for law, draw in SAMPLERS.items()}
-    return RankingTask.of(split, part, negatives, all_items)
+    return RankingTask.from_split(split, part, negatives, all_items)
 
 
 def test_a_task_is_the_held_out_item_after_what_came_before():
     split = LeaveOneOut(make_sequences([np.array([1, 2, 3, 4]), np.array([5, 1])], 5))
     negatives = {POPULAR: np.array([[5, 0]], np.int32)}
-    test, validation = (RankingTask.of(split, part, negatives) for part in ("test", "validation"))
+    test, validation = (RankingTask.from_split(split, part, negatives) for part in ("test", "validation"))
     assert test.users.tolist() == [0]
     assert test.targets.tolist() == [4] and validation.targets.tolist() == [3]
-    assert test.num_candidates(POPULAR).tolist() == [1]
+    assert test.count_candidates(POPULAR).tolist() == [1]
     assert test.histories[0].tolist() == [1, 2, 3] and validation.histories[0].tolist() == [1, 2]
     assert test.protocols == (POPULAR,)
-    assert RankingTask.of(split, "test", negatives, all_items=True).protocols == (POPULAR, FULL)
+    assert RankingTask.from_split(split, "test", negatives, all_items=True).protocols == (POPULAR, FULL)
 
 
 def test_full_ranking_leaves_out_the_history_and_nothing_else():
     histories = [np.array([1, 1, 2, 3]), np.array([3, 1, 3]), np.array([4, 4, 4]), np.arange(1, 6), np.array([2, 5])]
     split = LeaveOneOut(make_sequences(histories, 5))
     negatives = {POPULAR: np.zeros((4, 1), np.int32)}
-    test, validation = (RankingTask.of(split, part, negatives, True) for part in ("test", "validation"))
-    assert test.num_candidates(FULL).tolist() == [5 - 1 - 2, 5 - 1 - 1, 5 - 1, 0]
-    assert validation.num_candidates(FULL).tolist() == [5 - 1 - 1, 5 - 1 - 1, 5 - 1, 1]
-    assert [sorted(set(row.tolist()) - {0}) for row in test.seen(np.arange(4))] == [[1, 2], [1], [], [1, 2, 3, 4]]
+    test, validation = (RankingTask.from_split(split, part, negatives, True) for part in ("test", "validation"))
+    assert test.count_candidates(FULL).tolist() == [5 - 1 - 2, 5 - 1 - 1, 5 - 1, 0]
+    assert validation.count_candidates(FULL).tolist() == [5 - 1 - 1, 5 - 1 - 1, 5 - 1, 1]
+    assert [sorted(set(row.tolist()) - {0}) for row in test.list_seen(np.arange(4))] == [[1, 2], [1], [], [1, 2, 3, 4]]
 
 
 @FEW
@@ -116,13 +125,13 @@ def test_full_ranking_leaves_out_the_history_and_nothing_else():
 def test_a_target_is_ranked_among_all_items_but_those_of_its_history(sequences, part):
     split = LeaveOneOut(sequences)
     negatives = {law: draw(sequences, split.users, 4, seed=0) for law, draw in SAMPLERS.items()}
-    task = RankingTask.of(split, part, negatives, all_items=True)
+    task = RankingTask.from_split(split, part, negatives, all_items=True)
     for protocol in PROTOCOLS:
         expected = [len(opponents(task, protocol, row)) for row in range(len(task.users))]
-        assert task.num_candidates(protocol).tolist() == expected
+        assert task.count_candidates(protocol).tolist() == expected
     histories = [task.histories[user].tolist() for user in task.users]
     met = [len(set(history) - {target}) for history, target in zip(histories, task.targets.tolist(), strict=True)]
-    assert task.num_candidates(FULL).tolist() == [sequences.num_items - 1 - count for count in met]
+    assert task.count_candidates(FULL).tolist() == [sequences.num_items - 1 - count for count in met]
 
 
 # One pass over all protocols
@@ -167,16 +176,16 @@ def test_ranks_by_all_protocols_are_those_of_a_plain_loop(table, table_ranker, d
     part = data.draw(st.sampled_from(["validation", "test"]))
     scores = data.draw(any_scores(sequences))
     table.scores.assign(scores)
-    task = RankingTask.of(split, part, negatives, all_items=True, with_seen=True)
-    ranks = table_ranker.ranks(task)
+    task = RankingTask.from_split(split, part, negatives, all_items=True, with_seen=True)
+    ranks = table_ranker.rank(task)
     assert {protocol: found.tolist() for protocol, found in ranks.items()} == plain_ranks(
         task, lambda user, history, item: scores[user, item - 1]
     )
     assert tuple(ranks) == (*PROTOCOLS, ANY) and {found.dtype for found in ranks.values()} == {np.dtype(np.int32)}
-    unseen = table_ranker.ranks(RankingTask.of(split, part, negatives, all_items=True))
+    unseen = table_ranker.rank(RankingTask.from_split(split, part, negatives, all_items=True))
     assert tuple(unseen) == PROTOCOLS
     np.testing.assert_array_equal(unseen[FULL], ranks[FULL])
-    sampled = table_ranker.ranks(RankingTask.of(split, part, negatives))
+    sampled = table_ranker.rank(RankingTask.from_split(split, part, negatives))
     assert tuple(sampled) == tuple(SAMPLERS)
     for protocol, found in sampled.items():
         np.testing.assert_array_equal(found, ranks[protocol])
@@ -190,10 +199,10 @@ def test_what_the_lists_are_like_is_that_of_a_plain_loop(table, table_ranker, da
     negatives = {law: draw(sequences, split.users, 13, seed=0) for law, draw in SAMPLERS.items()}
     scores = data.draw(any_scores(sequences))
     table.scores.assign(scores)
-    task = RankingTask.of(split, "test", negatives, all_items=True, with_seen=data.draw(st.booleans()))
-    ranked, measured = table_ranker.ranked(task), table_ranker.measure(task)
+    task = RankingTask.from_split(split, "test", negatives, all_items=True, with_seen=data.draw(st.booleans()))
+    ranked, measured = table_ranker.rank_and_list(task), table_ranker.measure(task)
     actions = Counter(item for user in range(sequences.num_users) for item in task.histories[user].tolist())
-    ranks = table_ranker.ranks(task)
+    ranks = table_ranker.rank(task)
     expected_metrics = plain_metrics_of(task, {protocol: found.tolist() for protocol, found in ranks.items()})
     assert set(measured) == set(expected_metrics) and (ANY in measured) == task.with_seen
     for protocol, of_ranks in expected_metrics.items():
@@ -217,7 +226,7 @@ def test_a_repeat_is_a_target_of_its_own_history(sequences, part, data):
     later = [data.draw(st.integers(0, length)) for length in sequences.lengths.tolist()]
     by_time = replace(sequences, num_later=np.array(later, np.int64), validates_later=data.draw(st.booleans()))
     for one in (sequences, by_time):
-        task = RankingTask.of(LeaveOneOut(one), part, {})
+        task = RankingTask.from_split(LeaveOneOut(one), part, {})
         assert task.is_repeat.tolist() == [is_repeat(task, row) for row in range(len(task.users))]
 
 
@@ -225,14 +234,14 @@ def test_repeats_are_ranked_among_all_items_and_left_out_among_new_ones(table, t
     """The users' targets: 4, which is a repeat, and 5, which is new."""
     split = LeaveOneOut(make_sequences([np.array([4, 1, 4, 1, 4]), np.array([2, 3, 5])], 5))
     negatives = {POPULAR: np.array([[2, 3], [1, 4]], np.int32)}
-    task = RankingTask.of(split, "test", negatives, all_items=True, with_seen=True)
+    task = RankingTask.from_split(split, "test", negatives, all_items=True, with_seen=True)
     assert task.is_repeat.tolist() == [True, False]
     table.scores.assign([[9, 0, 1, 1, 3], [0, 9, 9, 9, 1]])
-    ranked = table_ranker.ranked(task)
+    ranked = table_ranker.rank_and_list(task)
     assert ranked.ranks[FULL].tolist() == [2, 1] and ranked.ranks[ANY].tolist() == [3, 3]
     assert ranked.num_candidates[FULL].tolist() == [3, 2] and ranked.num_candidates[ANY].tolist() == [4, 4]
-    assert task.add_new(ranked.ranks)[NEW].tolist() == [1]
-    listed = {protocol: found[1:].tolist() for protocol, found in ranked.listed.items()}
+    assert task.add_new_protocol(ranked.ranks)[NEW].tolist() == [1]
+    listed = {protocol: found[1:].tolist() for protocol, found in ranked.list_counts.items()}
     assert listed[FULL] == [1, 1, 1, 2, 2]  # the first user lacks 1, and the second 2 and 3
     assert listed[ANY] == [2, 2, 2, 2, 2] and listed[NEW] == [1, 0, 0, 1, 1]
 
@@ -240,7 +249,7 @@ def test_repeats_are_ranked_among_all_items_and_left_out_among_new_ones(table, t
 @pytest.mark.parametrize("history", [[1, 2, 3], [1, 2, 1]], ids=["no repeat", "repeats alone"])
 def test_new_targets_are_not_measured_apart_where_all_or_none_are_new(table, table_ranker, history):
     split = LeaveOneOut(make_sequences([np.array(history), np.array(history)], 5))
-    task = RankingTask.of(split, "test", {POPULAR: np.array([[4], [5]], np.int32)}, all_items=True)
+    task = RankingTask.from_split(split, "test", {POPULAR: np.array([[4], [5]], np.int32)}, all_items=True)
     table.scores.assign(np.zeros((2, 5)))
     assert set(table_ranker.measure(task)) == {POPULAR, FULL}
 
@@ -248,9 +257,9 @@ def test_new_targets_are_not_measured_apart_where_all_or_none_are_new(table, tab
 def test_a_target_of_its_own_history_is_not_hidden_and_seen_items_are(table, table_ranker):
     split = LeaveOneOut(make_sequences([np.array([4, 1, 4, 1, 4]), np.array([2, 3, 5])], 5))
     negatives = {POPULAR: np.array([[2, 3], [1, 4]], np.int32)}
-    task = RankingTask.of(split, "test", negatives, all_items=True)
+    task = RankingTask.from_split(split, "test", negatives, all_items=True)
     table.scores.assign([[9, 0, 1, 1, 3], [0, 9, 9, 9, 1]])
-    ranks = table_ranker.ranks(task)
+    ranks = table_ranker.rank(task)
     assert ranks[POPULAR].tolist() == [1, 1] and ranks[FULL].tolist() == [2, 1]
 
 
@@ -258,9 +267,9 @@ def test_a_target_of_its_own_history_is_not_hidden_and_seen_items_are(table, tab
 def test_a_constant_scorer_is_ranked_last_by_every_protocol(table, table_ranker, part):
     task = random_task(part, all_items=True)
     table.scores.assign(np.zeros((task.histories.num_users, NUM_ITEMS)))
-    for protocol, found in table_ranker.ranks(task).items():
-        np.testing.assert_array_equal(found, task.num_candidates(protocol))
-    assert len(set(task.num_candidates(FULL).tolist())) > 10
+    for protocol, found in table_ranker.rank(task).items():
+        np.testing.assert_array_equal(found, task.count_candidates(protocol))
+    assert len(set(task.count_candidates(FULL).tolist())) > 10
 
 
 def test_a_perfect_scorer_is_ranked_first_by_every_protocol(table, table_ranker):
@@ -268,21 +277,21 @@ def test_a_perfect_scorer_is_ranked_first_by_every_protocol(table, table_ranker)
     scores = np.zeros((task.histories.num_users, NUM_ITEMS))
     scores[task.users, task.targets - 1] = 1
     table.scores.assign(scores)
-    for found in table_ranker.ranks(task).values():
+    for found in table_ranker.rank(task).values():
         assert not found.any()
 
 
 @pytest.mark.parametrize("whose", ["target", "seen", "unseen"])
 def test_nan_of_any_item_is_an_error_among_all_items(table, table_ranker, whose):
     split = LeaveOneOut(make_sequences([np.array([1, 2, 3, 4]), np.arange(1, 7)], 6))
-    task = RankingTask.of(split, "test", {POPULAR: np.array([[5], [0]], np.int32)}, all_items=True)
+    task = RankingTask.from_split(split, "test", {POPULAR: np.array([[5], [0]], np.int32)}, all_items=True)
     scores = np.zeros((2, 6))
     scores[0, {"target": 4, "seen": 1, "unseen": 6}[whose] - 1] = math.nan
     table.scores.assign(scores)
     with pytest.raises(ValueError, match="NaN"):
-        table_ranker.ranks(task)
+        table_ranker.rank(task)
     table.scores.assign(np.nan_to_num(scores))
-    assert table_ranker.ranks(task)[FULL].tolist() == [2, 0]
+    assert table_ranker.rank(task)[FULL].tolist() == [2, 0]
 
 
 def test_full_ranking_agrees_with_ir_measures(table, table_ranker):
@@ -300,7 +309,7 @@ def test_full_ranking_agrees_with_ir_measures(table, table_ranker):
     names = {f"hr@{k}": ir_measures.Success @ k for k in (1, 5, 10)}
     names |= {f"ndcg@{k}": ir_measures.nDCG @ k for k in (5, 10)} | {"mrr": ir_measures.RR}
     judged = ir_measures.calc_aggregate(names.values(), qrels, run)
-    ours = metrics(table_ranker.ranks(task)[FULL])
+    ours = compute_metrics(table_ranker.rank(task)[FULL])
     assert ours == pytest.approx({name: judged[measure] for name, measure in names.items()}, abs=1e-6)
     assert 0.1 < ours["hr@1"] < ours["hr@10"] < 1
 
@@ -310,12 +319,12 @@ def test_random_scores_reach_the_random_level_by_every_protocol(table):
     histories = [rng.integers(1, NUM_ITEMS + 1, size=length) for length in rng.integers(3, 70, size=12_000)]
     split = LeaveOneOut(make_sequences(histories, NUM_ITEMS))
     negatives = {law: draw(split.sequences, split.users, 15, seed=1) for law, draw in SAMPLERS.items()}
-    task = RankingTask.of(split, "test", negatives, all_items=True)
+    task = RankingTask.from_split(split, "test", negatives, all_items=True)
     table.scores.assign(rng.random((split.sequences.num_users, NUM_ITEMS), np.float32))
-    ranks = Ranker(table, batch_size=4_000).ranks(task)
+    ranks = Ranker(table, batch_size=4_000).rank(task)
     for protocol in PROTOCOLS:
-        expected, measured = random_metrics(task.num_candidates(protocol)), metrics(ranks[protocol])
-        assert len(set(task.num_candidates(protocol).tolist())) > 10
+        expected, measured = compute_random_metrics(task.count_candidates(protocol)), compute_metrics(ranks[protocol])
+        assert len(set(task.count_candidates(protocol).tolist())) > 10
         for name, value in expected.items():
             error = math.sqrt(value * (1 - value) / len(task.users))
             assert abs(measured[name] - value) < 4 * error, (protocol, name)
@@ -354,22 +363,22 @@ def test_ranker_does_what_a_loop_over_users_does(part, max_history, all_items):
     expected = plain_ranks(
         task, lambda user, history, item: plain_toy_score(user, history[-(max_history or 0) :], item)
     )
-    assert_equal(Ranker(toy_score, max_history, batch_size=16).ranks(task), expected)
+    assert_equal(Ranker(toy_score, max_history, batch_size=16).rank(task), expected)
     assert all(len(set(ranks)) > 5 for ranks in expected.values())
 
 
 def test_the_whole_history_is_hidden_also_where_the_model_reads_less_of_it():
     task = random_task(all_items=True)
-    short, counts = Ranker(toy_score, 1).ranks(task)[FULL], task.num_candidates(FULL)
+    short, counts = Ranker(toy_score, 1).rank(task)[FULL], task.count_candidates(FULL)
     assert (short <= counts).all()
-    constant = Ranker(lambda batch, candidates: 0 * toy_score(batch, candidates), 1).ranks(task)
+    constant = Ranker(lambda batch, candidates: 0 * toy_score(batch, candidates), 1).rank(task)
     np.testing.assert_array_equal(constant[FULL], counts)
 
 
 @either_pass
 def test_max_history_changes_what_is_read(all_items):
     task = random_task(all_items=all_items)
-    short, whole = Ranker(toy_score, 2).ranks(task), Ranker(toy_score).ranks(task)
+    short, whole = Ranker(toy_score, 2).rank(task), Ranker(toy_score).rank(task)
     assert all((short[protocol] != whole[protocol]).any() for protocol in task.protocols)
 
 
@@ -377,7 +386,7 @@ def test_max_history_changes_what_is_read(all_items):
 @pytest.mark.parametrize("batch_size", [1, 7, 1_000])
 def test_ranks_do_not_depend_on_the_batch_size(batch_size, all_items):
     task = random_task(all_items=all_items)
-    assert_equal(Ranker(toy_score, 9, batch_size).ranks(task), Ranker(toy_score, 9, 16).ranks(task))
+    assert_equal(Ranker(toy_score, 9, batch_size).rank(task), Ranker(toy_score, 9, 16).rank(task))
 
 
 class Shown:
@@ -399,25 +408,25 @@ SHOWN = []
 
 @pytest.mark.parametrize("title", ["measuring", None])
 def test_progress_counts_every_batch(title, monkeypatch):
-    monkeypatch.setattr(ranking, "Progress", Shown)
+    monkeypatch.setattr(ranker, "Progress", Shown)
     SHOWN.clear()
     task = random_task(all_items=True)
-    Ranker(toy_score, batch_size=3).ranks(task, title)
+    Ranker(toy_score, batch_size=3).rank(task, title)
     assert [(shown.total, shown.silent) for shown in SHOWN] == [(-(-len(task.users) // 3), title is None)]
 
 
 @pytest.mark.parametrize("block_elements", [1, 5 * NUM_ITEMS, 1 << 25])
 def test_ranks_do_not_depend_on_how_many_scores_are_held_at_a_time(block_elements, monkeypatch):
     task = random_task(all_items=True)
-    expected = Ranker(toy_score, 9).ranks(task)
+    expected = Ranker(toy_score, 9).rank(task)
     sizes = []
 
     def score(batch, candidates):
         tf.py_function(lambda users: sizes.append(len(users)), [batch["users"]], [])
         return toy_score(batch, candidates)
 
-    monkeypatch.setattr(ranking, "BLOCK_ELEMENTS", block_elements)
-    assert_equal(Ranker(score, 9, batch_size=16).ranks(task), expected)
+    monkeypatch.setattr(ranker, "BLOCK_ELEMENTS", block_elements)
+    assert_equal(Ranker(score, 9, batch_size=16).rank(task), expected)
     assert sum(sizes) == len(task.users)
     assert max(sizes) == max(1, min(16, block_elements // NUM_ITEMS))
 
@@ -429,16 +438,16 @@ def test_ranks_come_in_the_order_of_the_users(all_items):
     negatives = {protocol: drawn[order] for protocol, drawn in task.negatives.items()}
     shuffled = RankingTask(task.histories, task.users[order], task.targets[order], negatives, all_items)
     ranker = Ranker(toy_score, batch_size=8)
-    ranks = ranker.ranks(task)
-    assert_equal(ranker.ranks(shuffled), {protocol: found[order] for protocol, found in ranks.items()})
+    ranks = ranker.rank(task)
+    assert_equal(ranker.rank(shuffled), {protocol: found[order] for protocol, found in ranks.items()})
     for protocol in task.protocols:
-        np.testing.assert_array_equal(shuffled.num_candidates(protocol), task.num_candidates(protocol)[order])
+        np.testing.assert_array_equal(shuffled.count_candidates(protocol), task.count_candidates(protocol)[order])
 
 
 def test_one_ranker_measures_several_tasks():
     ranker = Ranker(toy_score, 5)
     for task in (random_task("test", 20), random_task("validation", 3), random_task("test", 4, all_items=True)):
-        assert_equal(ranker.ranks(task), Ranker(toy_score, 5).ranks(task))
+        assert_equal(ranker.rank(task), Ranker(toy_score, 5).rank(task))
 
 
 def test_protocols_may_have_other_numbers_of_candidates():
@@ -447,12 +456,12 @@ def test_protocols_may_have_other_numbers_of_candidates():
     negatives = {POPULAR: popular[:, :3], UNIFORM: uniform, "a few": uniform[:, 4:9]}
     for all_items in (False, True):
         task = RankingTask(whole.histories, whole.users, whole.targets, negatives, all_items)
-        assert_equal(Ranker(toy_score).ranks(task), plain_ranks(task, plain_toy_score))
+        assert_equal(Ranker(toy_score).rank(task), plain_ranks(task, plain_toy_score))
 
 
 def test_ranker_refuses_nan():
     with pytest.raises(ValueError, match="NaN"):
-        Ranker(lambda batch, candidates: tf.fill(tf.shape(candidates), math.nan)).ranks(random_task())
+        Ranker(lambda batch, candidates: tf.fill(tf.shape(candidates), math.nan)).rank(random_task())
 
 
 def test_ranker_takes_nan_for_no_candidate():
@@ -462,7 +471,7 @@ def test_ranker_takes_nan_for_no_candidate():
     def score(batch, candidates):
         return tf.where(candidates > 0, toy_score(batch, candidates), math.nan)
 
-    assert_equal(Ranker(score).ranks(task), Ranker(toy_score).ranks(task))
+    assert_equal(Ranker(score).rank(task), Ranker(toy_score).rank(task))
 
 
 # POP
@@ -475,7 +484,7 @@ def test_pop_ranks_by_training_counts():
     assert model.counts.numpy().tolist() == [0, 4, 2, 1, 0, 1]
     negatives = {POPULAR: np.array([[4, 5, 0], [4, 5, 0], [3, 5, 0]], np.int32)}
     for all_items in (False, True):
-        ranks = Ranker(model.score).ranks(RankingTask.of(split, "test", negatives, all_items))
+        ranks = Ranker(model.score).rank(RankingTask.from_split(split, "test", negatives, all_items))
         assert ranks[POPULAR].tolist() == [1, 0, 2]
     assert ranks[FULL].tolist() == [1, 0, 2]
 
@@ -491,12 +500,12 @@ def test_pop_scores_all_items_as_it_scores_candidates():
 def test_pop_is_below_random_on_beauty_with_popular_negatives(real_data):
     split = LeaveOneOut(real_data("beauty"))
     drawn = draw_popular(split.sequences, split.users, 100, seed=0)
-    task = RankingTask.of(split, "test", {POPULAR: drawn})
-    assert (task.num_candidates(POPULAR) == 100).all()
+    task = RankingTask.from_split(split, "test", {POPULAR: drawn})
+    assert (task.count_candidates(POPULAR) == 100).all()
     model = Pop(split.sequences.num_items)
     model.adapt(split.training(with_validation=True))
-    measured = metrics(Ranker(model.score).ranks(task)[POPULAR])
+    measured = compute_metrics(Ranker(model.score).rank(task)[POPULAR])
     published = paper()["table2"]["beauty"]["pop"]["hr@10"]
     assert published == 0.0762
-    assert measured["hr@10"] < random_metrics(task.num_candidates(POPULAR))["hr@10"]
+    assert measured["hr@10"] < compute_random_metrics(task.count_candidates(POPULAR))["hr@10"]
     assert measured["hr@10"] == pytest.approx(published, abs=0.015)
