@@ -5,7 +5,7 @@ The names below are what a notebook needs. They are imported when first used, so
 
 import importlib
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _PUBLIC = {
     "BERT4Rec": "bert4rec_tf.models",
