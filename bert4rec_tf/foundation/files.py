@@ -1,31 +1,29 @@
 """Atomic writes of files and folders, and locks on folders."""
 
 import contextlib
-import ctypes
-import functools
 import gzip
 import json
 import os
 import re
 import shutil
-import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import filelock
 
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.owners import Owner, host, is_running, writer
+from bert4rec_tf.foundation.processes import host_code, is_running, new_writer_name
 from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.foundation.store_lock import StoreLock
 from bert4rec_tf.foundation.stores import OWNER, URL, Url
 
 LOCK = ".lock"
 PARTIAL = ".partial"
 _PARTIAL_NAME = re.compile(
-    r"\.(?P<name>.+?)\.(?P<owner>(?P<pid>\d+)(-(?P<host>\w+)-\w+)?)(\.(?P<part>new|old))?\.partial"
+    r"\.(?P<name>.+?)\.(?P<writer>(?P<pid>\d+)-(?P<host>\w+)-\w+)(\.(?P<part>new|old))?\.partial"
 )
 ABANDONED_SECONDS = 24 * 3600
 """Another machine's temporary file counts as left behind after this time: its processes cannot be seen."""
@@ -61,7 +59,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
         with writing(path), path.replaced() as aside:
             yield aside
         return
-    aside = path.with_name(f".{path.name}.{writer()}{PARTIAL}")
+    aside = path.with_name(f".{path.name}.{new_writer_name()}{PARTIAL}")
     try:
         with writing(path):
             yield aside
@@ -88,11 +86,11 @@ def replace_directory(path: Path, last: str | None = None) -> Iterator[Path]:
 
     Until then the folder at `path` stays as it was. Its parents are created.
 
-    If the process is killed, the whole old or the whole new folder is at `path`. Only where the system cannot swap two
-    folders in one step is there a moment when `path` does not exist. After a kill in that moment, the next call for
-    `path`, or the next lock on its parent, moves the new folder there.
+    The old folder is renamed, then the new one. If the process is killed, the whole old or the whole new folder is at
+    `path`. After a kill between the two renames there is none, until the next call for `path`, or the next lock on its
+    parent, moves the new folder there.
 
-    A store cannot swap folders. There the file `last` makes a folder complete: it is deleted first and uploaded last,
+    A store cannot rename folders. There the file `last` makes a folder complete: it is deleted first and uploaded last,
     and one process at a time writes.
 
     Raises UserError if `path` is a file, or the folder cannot be written.
@@ -104,8 +102,8 @@ def replace_directory(path: Path, last: str | None = None) -> Iterator[Path]:
     place = path.resolve()
     if place.exists() and not place.is_dir():
         raise UserError(f"{path}: is not a folder")
-    owner = writer()
-    aside, old = (place.with_name(f".{place.name}.{owner}.{part}{PARTIAL}") for part in ("new", "old"))
+    writer = new_writer_name()
+    aside, old = (place.with_name(f".{place.name}.{writer}.{part}{PARTIAL}") for part in ("new", "old"))
     try:
         with writing(path):
             remove_partials(place.parent, of=place.name)
@@ -113,35 +111,15 @@ def replace_directory(path: Path, last: str | None = None) -> Iterator[Path]:
             yield aside
             for written in (*aside.rglob("*"), aside):
                 _to_disk(written)
-            if not place.exists():
-                os.replace(aside, place)
-            elif not _exchange(aside, place):
+            if place.exists():
                 os.replace(place, old)
-                os.replace(aside, place)
+            os.replace(aside, place)
             _to_disk(place.parent)
     finally:
         if old.exists() and not place.exists():
             os.replace(old, place)
         for leftover in (old, aside):
             remove_folder(leftover)
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Swaps two paths in one step. Returns whether that was possible; if not, both are as they were."""
-    rename = _system_rename()
-    here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    return rename is not None and rename(here, os.fsencode(one), here, os.fsencode(other), swap) == 0
-
-
-@functools.cache
-def _system_rename() -> Callable[[int, bytes, int, bytes, int], int] | None:
-    """Returns renameat2 of Linux, which can swap two paths, or None if the C library does not have it."""
-    if sys.platform != "linux":
-        return None
-    found = getattr(ctypes.CDLL(None), "renameat2", None)
-    if found is not None:
-        found.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
-    return found
 
 
 def _to_disk(path: Path) -> None:
@@ -233,7 +211,7 @@ def _put_in_place(new: Path) -> None:
     """
     name = _PARTIAL_NAME.fullmatch(new.name)
     if name and name["part"] == "new":
-        place, old = new.with_name(name["name"]), new.with_name(f".{name['name']}.{name['owner']}.old{PARTIAL}")
+        place, old = new.with_name(name["name"]), new.with_name(f".{name['name']}.{name['writer']}.old{PARTIAL}")
         if old.is_dir() and new.is_dir() and not os.path.lexists(place):
             os.replace(new, place)
             _to_disk(place.parent)
@@ -242,17 +220,19 @@ def _put_in_place(new: Path) -> None:
 def _belongs_to_another(path: Path) -> bool:
     """Whether another process may still write a temporary file; on another machine, it may for ABANDONED_SECONDS."""
     name = _PARTIAL_NAME.fullmatch(path.name)
-    if name is not None and name["host"] not in (None, host()):
+    if name is None:
+        return False
+    if name["host"] != host_code():
         with contextlib.suppress(OSError):
             return time.time() - path.stat().st_mtime < ABANDONED_SECONDS
-    return name is not None and int(name["pid"]) != os.getpid() and os.name != "nt" and is_running(int(name["pid"]))
+    return int(name["pid"]) != os.getpid() and os.name != "nt" and is_running(int(name["pid"]))
 
 
 class FolderLock:
     """A lock on a folder. The system releases it when the process ends, even if the process is killed.
 
-    In a store, the lock is an `owners.Owner`. Locking creates the folder, and removes the temporary files of killed
-    processes. The lock is reentrant; entering it again removes nothing.
+    In a store it is a `StoreLock`. Locking creates the folder, and removes the temporary files of killed processes. The
+    lock is reentrant; entering it again removes nothing.
 
     `busy`: error message if another process has the lock; None to wait for that process.
     """
@@ -260,7 +240,7 @@ class FolderLock:
     def __init__(self, folder: Path, busy: str | None = None) -> None:
         self.folder = folder
         self.busy = busy
-        self._lock = Owner(folder / OWNER) if isinstance(folder, Url) else filelock.FileLock(folder / LOCK)
+        self._lock = StoreLock(folder / OWNER) if isinstance(folder, Url) else filelock.FileLock(folder / LOCK)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[bool]:
@@ -279,7 +259,7 @@ class FolderLock:
             self._lock.release()
 
 
-def take(lock: Owner | filelock.BaseFileLock, path: Path, waiting: str, busy: str | None = None) -> None:
+def take(lock: StoreLock | filelock.BaseFileLock, path: Path, waiting: str, busy: str | None = None) -> None:
     """Takes a lock on `path`. If another process has it, warns with the text `waiting`, and waits.
 
     With a text `busy`, raises a UserError with this text instead.

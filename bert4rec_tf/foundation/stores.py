@@ -21,7 +21,7 @@ from bert4rec_tf.foundation.errors import UserError, in_one_line
 
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 OWNER = ".owner"
-"""The object that says who writes in a folder (`foundation.owners`)."""
+"""The object that says who writes in a folder (`foundation.store_lock`)."""
 
 BEGUN = ".partial"
 """The object that marks a folder while it is replaced. It stays if that fails."""

@@ -33,6 +33,7 @@ from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.processes import new_writer_name
 from bert4rec_tf.models import BprMf
 
 
@@ -414,7 +415,6 @@ def test_a_link_to_a_folder_stays_a_link(tmp_path):
 def test_the_old_folder_comes_back_where_the_new_one_cannot_take_its_place(tmp_path, monkeypatch):
     folder = tmp_path / "folder"
     write(folder, "old")
-    monkeypatch.setattr(files, "_exchange", lambda one, other: False)
     replace = os.replace
 
     def fail(source, target):
@@ -433,8 +433,9 @@ def test_what_a_killed_process_left_beside_does_not_get_into_the_folder(tmp_path
     """Even one with the id of this process."""
     folder = tmp_path / "folder"
     write(folder, "old")
+    name = new_writer_name()
     for part in ("new", "old"):
-        write(tmp_path / f".folder.{os.getpid()}.{part}.partial", "half")
+        write(tmp_path / f".folder.{name}.{part}.partial", "half")
     assert len(list(tmp_path.iterdir())) == 3
     write(folder, "newest")
     assert [path.name for path in folder.iterdir()] == ["sub"]

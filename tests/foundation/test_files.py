@@ -21,6 +21,7 @@ from support.whole_runs import FLAGS
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.files import FolderLock, atomic_write, replace_directory
+from bert4rec_tf.foundation.processes import new_writer_name
 
 
 def names(folder):
@@ -173,7 +174,6 @@ def test_a_folder_stays_as_it_was_whatever_ends_the_writing(tmp_path, error, rai
 def test_a_folder_stays_as_it_was_where_one_of_the_renames_fails(tmp_path, monkeypatch, failing):
     fill(tmp_path / "folder", "old")
     before, replace, calls = names(tmp_path), os.replace, []
-    monkeypatch.setattr(files, "_exchange", lambda one, other: False)
 
     def fail(source, target):
         calls.append(source)
@@ -306,7 +306,6 @@ def killed_before(number, folder, monkeypatch):
     try:
         for name in SYSTEM_CALLS:
             monkeypatch.setattr(os, name, counted(getattr(os, name)))
-        monkeypatch.setattr(files, "_exchange", counted(files._exchange))
         with replace_directory(folder) as aside:
             fill(aside, "new")
     finally:
@@ -324,26 +323,15 @@ def a_next_call_that_fails(folder):
         raise Stop
 
 
-@pytest.fixture(params=["exchanged in one step", "renamed twice"])
-def exchanging(request, monkeypatch):
-    """Whether two folders are swapped in one step."""
-    if request.param == "renamed twice":
-        monkeypatch.setattr(files, "_exchange", lambda one, other: False)
-    elif files._system_rename() is None:
-        pytest.skip("this system cannot exchange two folders")
-    return request.param != "renamed twice"
-
-
 @pytest.mark.filterwarnings("ignore:.*multi-threaded")
 @pytest.mark.parametrize("recovered", [a_lock_of_the_folder_above, a_next_call_that_fails])
-def test_a_kill_at_any_moment_leaves_the_old_folder_or_the_new_one(tmp_path, monkeypatch, exchanging, recovered):
+def test_a_kill_at_any_moment_leaves_the_old_folder_or_the_new_one(tmp_path, monkeypatch, recovered):
     contents, gaps = [], 0
     for number in itertools.count():
         folder = tmp_path / str(number) / "folder"
         fill(folder, "old")
         was_killed = killed_before(number, folder, monkeypatch)
         gaps += not folder.exists()
-        assert folder.exists() or not exchanging
         recovered(folder)
         (content,) = runs.contents_of(folder.parent).items()
         assert names(folder.parent) == ["folder", "folder/below", "folder/below/file"]
@@ -353,7 +341,7 @@ def test_a_kill_at_any_moment_leaves_the_old_folder_or_the_new_one(tmp_path, mon
     old, new = (("folder/below/file", content) for content in (b"old", b"new"))
     switch = contents.index(new)
     assert contents == [old] * switch + [new] * (len(contents) - switch) and 5 < switch < len(contents) - 3
-    assert gaps == (0 if exchanging else 1)
+    assert gaps == 1  # between the two renames
 
 
 @pytest.mark.parametrize("clear", [files.remove_partials, lambda folder: a_next_call_that_fails(folder / "folder")])
@@ -370,10 +358,10 @@ def test_what_a_killed_process_left_beside_a_folder_is_cleared_by_the_next_call_
     process = elsewhere(tmp_path, program=WRITING)
     process.kill()
     process.communicate()
-    (tmp_path / f".folder.json.{os.getpid()}.partial").touch()
+    ours, theirs = f".folder.json.{new_writer_name()}.partial", f".file.{process.pid}-"
+    (tmp_path / ours).touch()
     with replace_directory(tmp_path / "folder") as aside:
         fill(aside, "new")
-    ours, theirs = f".folder.json.{os.getpid()}.partial", f".file.{process.pid}-"
     first, second = runs.partials(tmp_path)
     assert (first[: len(theirs)], second) == (theirs, ours) and (
         tmp_path / "folder" / "below" / "file"

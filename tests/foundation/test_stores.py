@@ -11,10 +11,11 @@ from pathlib import Path
 import filelock
 import pytest
 
-from bert4rec_tf.foundation import files, npz, owners
+from bert4rec_tf.foundation import files, npz, store_lock
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.files import FolderLock, atomic_write, expanded_path, replace_directory
-from bert4rec_tf.foundation.owners import Owner
+from bert4rec_tf.foundation.processes import host_code
+from bert4rec_tf.foundation.store_lock import StoreLock
 from bert4rec_tf.foundation.stores import LocalCopy, Url
 
 TREE = {"a.csv": b"rows", "step-1.npz": b"1", "step-20.npz": b"20", "sub/deep/x": b"x", "sub/y.tar.gz": b""}
@@ -173,7 +174,7 @@ def test_a_local_copy_stays_in_its_folder(memory):
 @pytest.fixture
 def quick(monkeypatch):
     for name, seconds in (("BEAT_SECONDS", 0.05), ("POLL_SECONDS", 0.01), ("SILENT_SECONDS", 2.0)):
-        monkeypatch.setattr(owners, name, seconds)
+        monkeypatch.setattr(store_lock, name, seconds)
 
 
 def test_a_folder_has_one_owner_at_a_time(memory, quick):
@@ -206,30 +207,30 @@ def test_who_waits_goes_on_when_the_owner_is_done(memory, quick):
 
 def test_an_owner_of_another_machine_is_replaced_when_it_is_silent(memory, quick, monkeypatch):
     memory.pipe_file("/bucket/here/.owner", b"1-abcdef-12345678 3\n")
-    monkeypatch.setattr(owners, "SILENT_SECONDS", 0.1)
+    monkeypatch.setattr(store_lock, "SILENT_SECONDS", 0.1)
     with FolderLock(expanded_path("memory://bucket/here"), busy="is busy").lock():
         assert not memory.cat_file("/bucket/here/.owner").startswith(b"1-abcdef")
 
 
 def test_a_killed_process_of_this_machine_is_replaced_at_once(memory, monkeypatch):
-    code = "from bert4rec_tf.foundation.owners import writer; print(writer())"
+    code = "from bert4rec_tf.foundation.processes import new_writer_name; print(new_writer_name())"
     name = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout.strip()
     memory.pipe_file("/bucket/here/.owner", name + b" 3\n")
-    monkeypatch.setattr(owners.time, "sleep", lambda seconds: pytest.fail("waited"))
+    monkeypatch.setattr(store_lock.time, "sleep", lambda seconds: pytest.fail("waited"))
     with FolderLock(expanded_path("memory://bucket/here"), busy="is busy").lock():
         pass
 
 
 def test_an_owner_that_was_replaced_leaves_the_new_one_alone(memory, quick, capsys):
-    owner = Owner(Url("memory://bucket/.owner"))
-    owner.acquire()
+    lock = StoreLock(Url("memory://bucket/.owner"))
+    lock.acquire()
     memory.pipe_file("/bucket/.owner", b"1-abcdef-12345678 3\n")
-    owner._thread.join()
+    lock._thread.join()
     assert "another process has taken over" in capsys.readouterr().err
-    owner.release()
+    lock.release()
     assert memory.cat_file("/bucket/.owner") == b"1-abcdef-12345678 3\n"
     with pytest.raises(filelock.Timeout):
-        memory.pipe_file("/bucket/.owner", f"1-{owners.host()}-12345678 0\n".encode())
-        beating = threading.Timer(0.05, lambda: memory.pipe_file("/bucket/.owner", f"1-{owners.host()}-1 1\n".encode()))
+        memory.pipe_file("/bucket/.owner", f"1-{host_code()}-12345678 0\n".encode())
+        beating = threading.Timer(0.05, lambda: memory.pipe_file("/bucket/.owner", f"1-{host_code()}-1 1\n".encode()))
         beating.start()
-        owner.acquire(0)
+        lock.acquire(0)

@@ -1,15 +1,13 @@
-"""Names for processes that write, and locks for stores, which have none of their own."""
+"""A lock for stores, which have none of their own."""
 
 import contextlib
-import hashlib
 import os
-import secrets
-import socket
 import threading
 import time
 
 import filelock
 
+from bert4rec_tf.foundation.processes import host_code, is_running, new_writer_name
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.stores import Url
 
@@ -22,33 +20,13 @@ SILENT_SECONDS = 60.0
 POLL_SECONDS = 1.0
 
 
-def host() -> str:
-    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:6]
-
-
-def writer() -> str:
-    """Returns a new name for a writer: process, machine and a random part. No two writers share one."""
-    return f"{os.getpid()}-{host()}-{secrets.token_hex(4)}"
-
-
-def is_running(process: int) -> bool:
-    """Returns whether the process of this machine with this id runs."""
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return process != 0
-
-
-class Owner:
+class StoreLock:
     """A lock shared by several machines: an object in a store that is created only if it is absent.
 
     It has the interface of `filelock.FileLock`, and is reentrant. While it is held, a thread keeps writing new numbers
     into the object. If the number stays the same, a killed process left the object behind, and it is replaced. The
-    machines' clocks are not compared. Two processes may both go on if they replace the object at the same moment, or if
-    one was stopped for long. Both then write the same bytes, because a run decides them.
+    machines' clocks are not compared. Two processes may both continue if they replace the object at the same moment, or
+    if one was stopped for long. Both then write the same bytes, because a run decides them.
     """
 
     def __init__(self, url: Url) -> None:
@@ -64,29 +42,23 @@ class Owner:
         OSError if the store cannot be written.
         """
         if not self.lock_counter:
-            self._take(patient=timeout < 0)
+            self._name = new_writer_name()
+            while not self._create():
+                owner = self._read()
+                if owner is None:
+                    continue
+                is_dead = _has_ended(owner)
+                if not is_dead and timeout == 0:
+                    warn(f"{self._url}: another process may work here; waiting for a sign of life")
+                if not is_dead and self._shows_life(owner):
+                    if timeout == 0:
+                        raise filelock.Timeout(str(self._url))
+                elif self._read() == owner:
+                    self._url.unlink(missing_ok=True)
             self._released.clear()
             self._thread = threading.Thread(target=self._beat, daemon=True)
             self._thread.start()
         self.lock_counter += 1
-
-    def _take(self, patient: bool) -> None:
-        seen, since, self._name = None, time.monotonic(), writer()
-        while True:
-            with contextlib.suppress(FileExistsError):
-                self._url.create(self._content(0))
-                return
-            found = self._read()
-            if found != seen:
-                if seen and found and not patient:
-                    raise filelock.Timeout(str(self._url))
-                if seen is None and found and not _is_dead(found):
-                    warn(f"{self._url}: another process may work here; waiting for a sign of life")
-                seen, since = found, time.monotonic()
-            if found and (_is_dead(found) or time.monotonic() - since > SILENT_SECONDS) and self._read() == found:
-                self._url.unlink(missing_ok=True)
-                continue
-            time.sleep(POLL_SECONDS)
 
     def release(self) -> None:
         self.lock_counter -= 1
@@ -97,6 +69,24 @@ class Owner:
         with contextlib.suppress(OSError):
             if self._is_mine():
                 self._url.unlink(missing_ok=True)
+
+    def _create(self) -> bool:
+        """Returns whether the object was absent. Then it is ours."""
+        try:
+            self._url.create(self._content(0))
+        except FileExistsError:
+            return False
+        return True
+
+    def _shows_life(self, owner: bytes) -> bool:
+        """Returns whether the owner changes the object within SILENT_SECONDS; False also if it deletes it."""
+        begin = time.monotonic()
+        while time.monotonic() - begin <= SILENT_SECONDS:
+            time.sleep(POLL_SECONDS)
+            current = self._read()
+            if current != owner:
+                return current is not None
+        return False
 
     def _content(self, number: int) -> bytes:
         return f"{self._name} {number}\n".encode()
@@ -121,7 +111,7 @@ class Owner:
                 self._url.write_bytes(self._content(number))
 
 
-def _is_dead(content: bytes) -> bool:
+def _has_ended(owner: bytes) -> bool:
     """Returns whether the owner was a process of this machine that no longer runs."""
-    process, machine = content.decode().split("-")[:2]
-    return machine == host() and int(process) != os.getpid() and os.name != "nt" and not is_running(int(process))
+    process, host = owner.decode().split("-")[:2]
+    return host == host_code() and int(process) != os.getpid() and os.name != "nt" and not is_running(int(process))
