@@ -17,13 +17,13 @@ _PUBLIC = {
     "TimeSplit": "bert4rec_tf.config.data_names",
     "UserError": "bert4rec_tf.foundation.errors",
     "Vocabulary": "bert4rec_tf.data.sequences",
-    "execute": "bert4rec_tf.runs.pipeline",
+    "execute": "bert4rec_tf.runs.driver",
     "fit": "bert4rec_tf.runs.fitting",
     "interactions": "bert4rec_tf.data.reading.tables",
     "load": "bert4rec_tf.data.sources.datasets",
     "make_run": "bert4rec_tf.config.presets",
     "open": "bert4rec_tf.runs.fitted",
-    "open_experiment": "bert4rec_tf.runs.pipeline",
+    "open_experiment": "bert4rec_tf.runs.driver",
     "with_features": "bert4rec_tf.data.reading.features",
 }
 

@@ -210,9 +210,8 @@ def main(argv: list[str]) -> None:
     run, interactions, sequences = make_run(machines)
     if machines is not None and FLAGS.mode in TRAINS:
         join(machines, run)
-    run, start = begin(run, folder("workdir"))
-    workdir = WorkDirectory.of(run, folder("workdir"), folder("prepared_dir"))
-    workdir.follows = machines is not None and machines.index > 0
+    run, start = resolve_init_from(run, folder("workdir"))
+    workdir = WorkDirectory.from_run(run, folder("workdir"), folder("prepared_dir"))
     named = FLAGS.dataset is not None or FLAGS.interactions is not None
     if FLAGS.mode in ("evaluate", "export") and named:
         workdir.check_run(run)
@@ -228,8 +227,8 @@ def main(argv: list[str]) -> None:
         print(f"Preset {FLAGS.preset}. Expect: {preset.expect}", flush=True)
     if "steps" in given_settings() and FLAGS.warmup_steps is None:
         print(f"Of {run.training.steps:,} steps, {run.training.warmup_steps:,} are warm-up", flush=True)
-    options = {"processes": FLAGS.processes, "checkpoint_seconds": FLAGS.checkpoint_seconds}
-    carry_out(run, sequences, workdir, {**options, "interactions": interactions, "start": start})
+    options = {"interactions": interactions, "init_from": start, "checkpoint_seconds": FLAGS.checkpoint_seconds}
+    carry_out(run, sequences, workdir, options)
 
 
 def join(machines: Machines, run: Run) -> None:
@@ -243,14 +242,14 @@ def join(machines: Machines, run: Run) -> None:
     workers.current_team().agree({"run": str(run.to_dict()), "versions": str(versions()), "mode": FLAGS.mode})
 
 
-def begin(run: Run, workdir: Path | None) -> tuple[Run, Any]:
+def resolve_init_from(run: Run, workdir: Path | None) -> tuple[Run, Any]:
     """Returns the run, which starts from --init_from if given, and these weights, else None."""
     if FLAGS.init_from is None:
         return run, None
     start_tensorflow()
     from bert4rec_tf.runs import warm_start
 
-    return warm_start.begin(run, FLAGS.init_from, workdir)
+    return warm_start.resolve_initial(run, FLAGS.init_from, workdir)
 
 
 def load(dataset: str, interactions: Interactions | None, features: Mapping[str, Any]) -> Sequences:
@@ -283,54 +282,37 @@ def start_tensorflow() -> None:
         set_threads(FLAGS.threads)
 
 
-def opened(team: Any, run: Run, sequences: Sequences, workdir: WorkDirectory, options: dict[str, Any]) -> Any:
-    """Returns the experiment. If the `workers.Team` has several machines, the chief opens and prepares it first."""
-    from bert4rec_tf.runs.pipeline import Experiment
-
-    team.agree({"data": sequences.fingerprint})
-    with team.run_chief_first():
-        experiment = Experiment(run, sequences, workdir, **options)
-        if team.count > 1:
-            experiment.prepare()
-    return experiment
-
-
 def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: dict[str, Any]) -> None:
-    """Does what --mode says. `options`: further arguments of `pipeline.Experiment`."""
+    """Does what --mode says, and exports. `options`: further arguments of `driver.open_experiment`."""
     start_tensorflow()
     correction = popularity.parse(FLAGS.popularity_correction)
-    from bert4rec_tf.runs import exporting
-    from bert4rec_tf.training import workers
+    from bert4rec_tf.runs import driver, exporting
 
     if FLAGS.mode == "all":
         exporting.check_export(folder("export_dir") or workdir.export)
-    team = workers.current_team()
-    experiment = opened(team, run, sequences, workdir, options)
+    experiment = driver.open_experiment(
+        run, sequences, workdir=workdir.path, prepared_dir=workdir.prepared, processes=FLAGS.processes, **options
+    )
     if experiment.initial is not None:
-        print(summary.start(experiment.initial), flush=True)
-    with workdir.lock():
-        if FLAGS.mode in ("all", "prepare"):
-            experiment.prepare()
-        if FLAGS.mode in TRAINS:
-            model = experiment.train()
-        if not team.is_chief:
-            print(f"Worker {team.index} has done its part; worker 0 measures and exports")
+        print(summary.describe_start(experiment.initial), flush=True)
+    with experiment.workdir.lock():
+        result = driver.run_mode(experiment, FLAGS.mode, correction)
+        if not experiment.team.is_chief:
+            print(f"Worker {experiment.team.index} has done its part; worker 0 measures and exports")
             return
-        if FLAGS.mode == "evaluate":
-            model = experiment.trained_model()
-        if FLAGS.mode in ("all", "evaluate"):
-            content = experiment.evaluate(model, correction)
-            print("\n" + summary.table(content))
-        asked = FLAGS.export_dir or any(FLAGS[name].present for name in ("popularity_correction", *SAVED_MODEL_ONLY))
-        if FLAGS.mode == "all" and (asked or not workdir.export.exists()):
-            export(workdir, sequences)
-    print("\n" + summary.places(workdir.path))
-    if FLAGS.mode in ("all", "evaluate"):
-        print("\n" + summary.verdict(content))
+        if result.metrics:
+            print("\n" + summary.make_table(result.metrics))
+        export_flags = ("export_dir", "popularity_correction", *SAVED_MODEL_ONLY)
+        is_requested = any(FLAGS[name].present for name in export_flags)
+        if FLAGS.mode == "all" and (is_requested or not workdir.export.exists()):
+            export(experiment.workdir, sequences)
+    print("\n" + summary.list_files(workdir.path))
+    if result.metrics:
+        print("\n" + summary.compare_with_counting(result.metrics))
     if FLAGS.mode == "all":
-        place = folder("export_dir") or workdir.path
-        user = sequences.users[0] if model.needs_users else None
-        print(summary.next_command(place, sequences.vocabulary.items[:2].tolist(), user))
+        model_folder = folder("export_dir") or workdir.path
+        user = sequences.users[0] if result.model.needs_users else None
+        print(summary.make_next_command(model_folder, sequences.vocabulary.items[:2].tolist(), user))
 
 
 def export(workdir: WorkDirectory, sequences: Sequences | None) -> None:
@@ -345,7 +327,7 @@ def export(workdir: WorkDirectory, sequences: Sequences | None) -> None:
 
     path = exporting.export(workdir, folder("export_dir"), options, FLAGS.format)
     if FLAGS.mode == "export":
-        k = min(FLAGS.k, workdir.read_vocabulary().num_items)
+        k = min(FLAGS.k, workdir.read_ids().vocabulary.num_items)
         what = {
             "saved_model": f"SavedModel; takes raw ids, returns `items` and `scores` of {k} recommendations",
             "onnx": "encoder.onnx and scorer.onnx, for onnxruntime",

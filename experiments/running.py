@@ -17,7 +17,7 @@ from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import BERT4Rec
-from bert4rec_tf.runs import pipeline
+from bert4rec_tf.runs import driver
 from bert4rec_tf.runs.environment import set_threads
 from experiments.processes import Request
 from experiments.results import folder_of_data
@@ -36,7 +36,7 @@ def carry_out(request: Request) -> Path:
     if request.threads is not None:
         set_threads(request.threads)
     folder = folder_of_data(request.workdir, sequences.fingerprint)
-    result = pipeline.execute(run, CHOOSE, sequences=sequences, workdir=folder, prepared_dir=request.prepared_dir)
+    result = driver.execute(run, CHOOSE, sequences=sequences, workdir=folder, prepared_dir=request.prepared_dir)
     if request.attention:
         keep_attention(request.attention, run, result.model, sequences)
     return folder

@@ -168,11 +168,11 @@ class Search:
         """Trains or resumes a point. `watch` is called with every measurement."""
         import keras
 
-        from bert4rec_tf.runs import pipeline
+        from bert4rec_tf.runs import driver
 
         keras.backend.clear_session()
         folders = {"workdir": self.folder / run.digest, "prepared_dir": self.folder / "prepared"}
-        pipeline.open_experiment(run, self.sequences, **folders, silent=True, watch=watch).train()
+        driver.open_experiment(run, self.sequences, **folders, silent=True, watch=watch).train()
 
     def _report(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
         last = trial.last_step

@@ -22,8 +22,8 @@ from bert4rec_tf.config.paper import paper
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.export.options import ExportOptions
+from bert4rec_tf.runs.driver import execute
 from bert4rec_tf.runs.exporting import export
-from bert4rec_tf.runs.pipeline import execute
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.serving.http.app import open_versions
 from bert4rec_tf.serving.http.settings import ServerSettings

@@ -10,8 +10,8 @@ from support.models import SEQUENCES
 from support.paths import ROOT
 
 from bert4rec_tf.config import presets
+from bert4rec_tf.runs.driver import execute
 from bert4rec_tf.runs.exporting import export
-from bert4rec_tf.runs.pipeline import execute
 from bert4rec_tf.runs.workdir import WorkDirectory
 
 README = ROOT / "README.md"

@@ -12,4 +12,4 @@ def main(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     differences = comparison.compare(options.first, options.second)
     evaluation = WorkDirectory(options.first).read_config()["run"]["evaluation"]
-    print(summary.comparison_table(differences, evaluation["num_negatives"]))
+    print(summary.make_comparison_table(differences, evaluation["num_negatives"]))

@@ -4,11 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from bert4rec_tf.config.popularity import CHOOSE, CORRECTION
 from bert4rec_tf.config.run import Run
-from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.evaluation.metrics import COLD, COUNT_BASELINES, needs_seen_items
 from bert4rec_tf.export import portable, saved_model
 from bert4rec_tf.export.layout import SAVED_MODEL
@@ -18,8 +15,8 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.models.feature_recommender import fold_features
 from bert4rec_tf.runs.environment import versions
-from bert4rec_tf.runs.pipeline import load_trained, phases
-from bert4rec_tf.runs.workdir import WorkDirectory
+from bert4rec_tf.runs.phases import list_phases, load_trained
+from bert4rec_tf.runs.workdir import RawIds, WorkDirectory
 
 
 def check_export(folder: Path) -> None:
@@ -56,18 +53,19 @@ def export(
         options = replace(options, popularity_correction=_alpha_of_export(workdir, options.popularity_correction))
         if options.exclude_seen is None and "repeats" in config:
             options = replace(options, exclude_seen=not needs_seen_items(config["repeats"]))
-        vocabulary = workdir.read_vocabulary()
+        ids = workdir.read_ids()
         if form != SAVED_MODEL:
             run = replace(run, training=replace(run.training, mixed_precision=False))
-        model = fold_features(load_trained(run, vocabulary.num_items, config["num_users"], workdir, phases(run)[-1]))
+        model = fold_features(
+            load_trained(run, ids.vocabulary.num_items, config["num_users"], workdir, list_phases(run)[-1])
+        )
         folder = folder or workdir.path / form
-        users = workdir.read_users() if model.needs_users else None
-        counts = workdir.read_training_counts()
-        card = model_card(workdir, vocabulary, counts)
+        users = list(ids.users) if model.needs_users else None
+        card = make_model_card(workdir, ids)
         if form == SAVED_MODEL:
-            saved_model.export(model, vocabulary, folder, options, users, counts, card)
+            saved_model.export(model, ids.vocabulary, folder, options, users, ids.training_counts, card)
         else:
-            portable.export(model, vocabulary, folder, form, users, card)
+            portable.export(model, ids.vocabulary, folder, form, users, card)
         return folder
 
 
@@ -82,11 +80,8 @@ def _alpha_of_export(workdir: WorkDirectory, correction: float | str) -> float:
     return chosen["alpha"]
 
 
-def model_card(workdir: WorkDirectory, vocabulary: Vocabulary, training_counts: np.ndarray) -> dict[str, Any]:
-    """Returns the model card: settings, data, versions, and metrics (None before the evaluation).
-
-    `training_counts`: int64 [n], how often each item occurs in what the model was trained on.
-    """
+def make_model_card(workdir: WorkDirectory, ids: RawIds) -> dict[str, Any]:
+    """Returns the model card: settings, data, versions, and metrics (None before the evaluation)."""
     config, measured = workdir.read_config(), workdir.read_metrics()
     parts = ("measured", "repeats", COLD, "validation", "test", *COUNT_BASELINES, "random", "ceiling", "paper")
     return {
@@ -96,9 +91,9 @@ def model_card(workdir: WorkDirectory, vocabulary: Vocabulary, training_counts: 
             "name": config["run"]["dataset"],
             "fingerprint": config["data_fingerprint"],
             "users": config["num_users"],
-            "items": vocabulary.num_items,
-            "actions": int(vocabulary.counts.sum()),
-            "training_actions": int(training_counts.sum()),
+            "items": ids.vocabulary.num_items,
+            "actions": int(ids.vocabulary.counts.sum()),
+            "training_actions": int(ids.training_counts.sum()),
         },
         "trained_with": config["environment"],
         "exported_with": versions(),

@@ -32,7 +32,7 @@ from bert4rec_tf.foundation.stores import LocalCopy, Url
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.runs import exporting
-from bert4rec_tf.runs.pipeline import open_experiment
+from bert4rec_tf.runs.driver import open_experiment, run_mode
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.serving import batch
 from bert4rec_tf.serving.client import Choices, SavedRecommender, is_whole
@@ -342,8 +342,7 @@ def trained(
     options: dict[str, Any] = {"interactions": interactions, "silent": silent, "watch": watch}
     experiment = open_experiment(run, sequences, workdir=workdir, init_from=init_from, **options)
     with experiment.workdir.lock():
-        experiment.prepare()
-        experiment.evaluate(experiment.train())
+        run_mode(experiment)
         whole = Histories.of(sequences, int(sequences.lengths.max()))
         exporting.export(experiment.workdir, options=ExportOptions(histories=whole))
     path = experiment.workdir.path

@@ -32,8 +32,8 @@ ANY_AMONG = "all items, seen ones too"
 COLUMNS = ("validation", "test", "corrected", *COUNT_BASELINES, "random", "ceiling", "paper")
 
 
-def table(content: dict[str, Any]) -> str:
-    """Returns the results of a run as text. `content`: from `pipeline.Experiment.evaluate`."""
+def make_table(content: dict[str, Any]) -> str:
+    """Returns the results of a run as text. `content`: from `Experiment.evaluate`."""
     content = {**content, "corrected": content.get(CORRECTION, {}).get("test", {})}
     columns = [key for key in COLUMNS if content.get(key)]
 
@@ -43,11 +43,11 @@ def table(content: dict[str, Any]) -> str:
 
     titles, number = [COUNT_BASELINES.get(key, key) for key in columns], content["run"]["evaluation"]["num_negatives"]
     protocols = (*PROTOCOLS, NEW, ANY) if ANY in content.get("test", {}) else PROTOCOLS
-    lines = _blocks(titles, number, cells, (*METRICS, *LIST_METRICS), protocols)
-    return "\n".join([*lines, "", *_notes(content)])
+    lines = _make_blocks(titles, number, cells, (*METRICS, *LIST_METRICS), protocols)
+    return "\n".join([*lines, "", *_make_notes(content)])
 
 
-def comparison_table(comparison: Comparison, num_negatives: int) -> str:
+def make_comparison_table(comparison: Comparison, num_negatives: int) -> str:
     """Returns two runs side by side, with their difference and its 95 % confidence interval."""
 
     def cells(protocol: str, name: str) -> list[str]:
@@ -56,12 +56,12 @@ def comparison_table(comparison: Comparison, num_negatives: int) -> str:
         interval = [f"{value:+.4f}" for value in (difference.mean, difference.low, difference.high)]
         return [*means, *interval, f"{difference.p_value:.2g}"]
 
-    lines = _blocks(["first", "second", "difference", "low", "high", "p"], num_negatives, cells)
+    lines = _make_blocks(["first", "second", "difference", "low", "high", "p"], num_negatives, cells)
     interval = "low, high: 95 % confidence interval of the difference, paired over users."
     return "\n".join([*lines, "", interval, "If you compare many metrics or models, require a smaller p."])
 
 
-def _blocks(
+def _make_blocks(
     titles: Sequence[str],
     num_negatives: int,
     cells: Callable[[str, str], list[str]],
@@ -88,7 +88,7 @@ def _blocks(
     return lines
 
 
-def _notes(content: dict[str, Any]) -> list[str]:
+def _make_notes(content: dict[str, Any]) -> list[str]:
     notes = [f"{content['users']:,} users evaluated."]
     if content["users_with_fewer_candidates"]:
         wanted = content["run"]["evaluation"]["num_negatives"]
@@ -111,9 +111,9 @@ def _notes(content: dict[str, Any]) -> list[str]:
     if COLD in content:
         below = content[COLD]["below"]
         for name, what in ((COLD, f"fewer than {below}"), ("others", f"at least {below}")):
-            notes.append(_about_targets(name, what, content[COLD][name]))
+            notes.append(_describe_targets(name, what, content[COLD][name]))
     if CORRECTION in content:
-        notes.append(_about_correction(content[CORRECTION]))
+        notes.append(_describe_correction(content[CORRECTION]))
     if "initial" in content:
         notes.append(content["initial"]["leak"])
     if "ceiling" in content:
@@ -121,14 +121,14 @@ def _notes(content: dict[str, Any]) -> list[str]:
     return notes
 
 
-def _about_targets(name: str, what: str, found: dict[str, Any]) -> str:
+def _describe_targets(name: str, what: str, found: dict[str, Any]) -> str:
     if not found["targets"]:
         return f"{name}: no targets with {what} training actions"
     measured = "hr@10 {hr@10:.4f}, ndcg@10 {ndcg@10:.4f}, median rank {median_rank:,.0f}".format(**found)
     return f"{name}: {found['targets']:,} targets with {what} training actions: {measured}"
 
 
-def _about_correction(entry: dict[str, Any]) -> str:
+def _describe_correction(entry: dict[str, Any]) -> str:
     chosen = ""
     if "validation" in entry:
         seen = ", on which this model was trained" if entry["trained_on_validation"] else ""
@@ -136,8 +136,8 @@ def _about_correction(entry: dict[str, Any]) -> str:
     return f"corrected: ranked by score - alpha log(count + 1) with alpha = {entry['alpha']:g}{chosen}."
 
 
-def start(initial: dict[str, Any]) -> str:
-    """Returns the description of a warm start. `initial`: from `pipeline.Experiment.initial`."""
+def describe_start(initial: dict[str, Any]) -> str:
+    """Returns the description of a warm start. `initial`: from `Experiment.initial`."""
     step = "" if initial.get("step") is None else f", step {initial['step']:,}"
     changes = [
         f"{what}: {initial[what]['kept']:,} kept, {initial[what]['new']:,} new, {initial[what]['gone']:,} gone"
@@ -147,8 +147,8 @@ def start(initial: dict[str, Any]) -> str:
     return f"Starts from {initial['path']} ({initial['checkpoint']}{step}). {'; '.join(changes)}.\n{initial['leak']}"
 
 
-def verdict(content: dict[str, Any]) -> str:
-    """Returns a line or two that compare NDCG@10 on the test items with the baselines. `content`: as for `table`."""
+def compare_with_counting(content: dict[str, Any]) -> str:
+    """Returns a line or two that compare NDCG@10 with that of counting. `content`: as for `make_table`."""
     among = {POPULAR: f"{content['run']['evaluation']['num_negatives']} popular items", FULL: "all unseen items"}
     if ANY in content["test"]:
         among[ANY] = ANY_AMONG
@@ -168,11 +168,11 @@ def verdict(content: dict[str, Any]) -> str:
     if better:
         lines.append(f"Counting is as good or better: {', '.join(better)}.")
     if content.get("beyond_counting") and content["run"]["model"] != TRANSITIONS_MODEL:
-        lines.append(_beyond_counting(content["beyond_counting"]))
+        lines.append(_compare_with_transitions(content["beyond_counting"]))
     return "\n".join(lines)
 
 
-def _beyond_counting(found: dict[str, float]) -> str:
+def _compare_with_transitions(found: dict[str, float]) -> str:
     """Returns what the network adds to counting. `found`: a `metrics.Difference` of NDCG@10 among all items."""
     interval = f"{found['mean']:+.4f} (95 % interval {found['low']:+.4f} to {found['high']:+.4f})"
     if found["low"] > 0:
@@ -183,7 +183,7 @@ def _beyond_counting(found: dict[str, float]) -> str:
     )
 
 
-def next_command(model: Path, history: Sequence[str], user: str | None = None) -> str:
+def make_next_command(model: Path, history: Sequence[str], user: str | None = None) -> str:
     """Returns the command that recommends by an exported model, given a history and, if the model needs one, a user."""
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(history)
@@ -191,7 +191,7 @@ def next_command(model: Path, history: Sequence[str], user: str | None = None) -
     return f"Next: {shlex.join(words + ([f'--user={user}'] if user is not None else []))}"
 
 
-def places(workdir: Path) -> str:
+def list_files(workdir: Path) -> str:
     """Returns a list of the files in a work directory, with what they hold."""
     has_picture = any((workdir / phase / "curve.png").exists() for phase in (SELECT, RETRAIN, ALL))
     curves = "curve.csv, curve.png" if has_picture else "curve.csv"
@@ -199,7 +199,7 @@ def places(workdir: Path) -> str:
         "metrics.json": "these results and all settings",
         "transitions.json": "how transitions are counted, as the validation items decided",
         "config.json": "the settings",
-        "vocabulary.txt": "raw item ids, line k for item k; counts.txt, training_counts.txt: how often each occurs",
+        "vocabulary.npz": "raw ids of items and users, and how often each item occurs",
         "item_features.npz": "the features of the items",
         "user_features.npz": "the features of the users",
         "initial.npz": "the weights that training started from",

@@ -48,14 +48,14 @@ class StartWeights:
     features: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of_model(
+    def from_model(
         cls, name: str, model: Recommender, items: Sequence[str], users: Sequence[str], **origin: Any
     ) -> "StartWeights":
         """Returns a copy of a model's weights. `name`: its key in MODELS."""
         recorded = model.settings.record()
-        settings = {name: recorded[name] for name in _fixed(model.settings) if name in recorded}
-        weights = [np.asarray(weight).copy() for weight in _transferred(model)]
-        return cls(name, settings, items, users, weights, origin, names_of(model))
+        settings = {name: recorded[name] for name in _list_fixed_settings(model.settings) if name in recorded}
+        weights = [np.asarray(weight).copy() for weight in _select_transferable(model)]
+        return cls(name, settings, items, users, weights, origin, list_feature_names(model))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -78,14 +78,14 @@ class StartWeights:
             raise UserError(f"`model` must be {self.model}, as of the weights. Received: model={run.model}, {where}")
         if MODELS[run.model].examples is None:
             raise UserError(f"`init_from` must be left out for {run.model}, which is not trained. Received: {where}")
-        for name, default in _fixed(run.architecture).items():
-            value, asked = self.settings.get(name, default), getattr(run.architecture, name)
-            if asked != value:
-                raise UserError(f"`{name}` must be {value}, as in the weights. Received: {name}={asked}, {where}")
+        for name, default in _list_fixed_settings(run.architecture).items():
+            value, requested = self.settings.get(name, default), getattr(run.architecture, name)
+            if requested != value:
+                raise UserError(f"`{name}` must be {value}, as in the weights. Received: {name}={requested}, {where}")
         if run.initial_weights != self.fingerprint:
             raise ValueError(f"`run` must be of these weights. Received: initial_weights={run.initial_weights}")
 
-    def give(self, model: Recommender, items: Sequence[str], users: Sequence[str]) -> None:
+    def apply_to(self, model: Recommender, items: Sequence[str], users: Sequence[str]) -> None:
         """Copies the weights into a model with the same settings, which may have other items, users and features.
 
         Rows are matched by raw id, name of the feature value, position or special token (padding, mask). Rows without
@@ -96,27 +96,27 @@ class StartWeights:
             items, users: its raw ids, in the order of its own ids.
         """
         names = {ITEMS: (self.items, items), USERS: (self.users, users)}
-        names |= {kind: (self.features.get(kind, ()), ours) for kind, ours in names_of(model).items()}
-        shared = {kind: _pairs(theirs, ours) for kind, (theirs, ours) in names.items()}
+        names |= {kind: (self.features.get(kind, ()), ours) for kind, ours in list_feature_names(model).items()}
+        shared = {kind: _match_ids(theirs, ours) for kind, (theirs, ours) in names.items()}
         numbers = {kind: (len(theirs), len(ours)) for kind, (theirs, ours) in names.items()}
-        for weight, value in zip(_transferred(model), self.weights, strict=True):
+        for weight, value in zip(_select_transferable(model), self.weights, strict=True):
             kind = model.row_kind(weight)
             if kind is not None:
                 moved = np.asarray(weight).copy()
                 lengths = len(value), len(moved)
                 if kind in shared:
-                    theirs, ours = _id_rows(kind, lengths, shared[kind], numbers[kind])
+                    theirs, ours = _match_rows(kind, lengths, shared[kind], numbers[kind])
                 else:
-                    theirs, ours = _position_rows(kind, lengths)
+                    theirs, ours = _match_positions(kind, lengths)
                 moved[ours] = value[theirs]
                 value = moved
             weight.assign(value)
 
     def record(self, run: Run, sequences: Sequences) -> dict[str, Any]:
         """Returns the record of a warm start: the origin, how many rows match, and whether held-out items may leak."""
-        content = {**self.origin, ITEMS: _counts(self.items, sequences.vocabulary.items.tolist())}
+        content = {**self.origin, ITEMS: _count_matches(self.items, sequences.vocabulary.items.tolist())}
         if needs_users(run):
-            content[USERS] = _counts(self.users, sequences.users.tolist())
+            content[USERS] = _count_matches(self.users, sequences.users.tolist())
         return {**content, "leak": self._leak(sequences.fingerprint)}
 
     def _leak(self, data_fingerprint: str) -> str:
@@ -142,7 +142,7 @@ class StartWeights:
         npz.write(path, self._arrays())
 
 
-def load(path: Path, fingerprint: str | None) -> StartWeights:
+def load_start_weights(path: Path, fingerprint: str | None) -> StartWeights:
     """Returns what `StartWeights.save` wrote. Raises CorruptFileError if it is damaged or has another fingerprint."""
     content = npz.read(path)
     try:
@@ -151,45 +151,44 @@ def load(path: Path, fingerprint: str | None) -> StartWeights:
         weights = [content[name] for name in sorted(content) if name.startswith("weights/")]
         kinds = [kind for kind in (ITEM_FEATURES, USER_FEATURES) if kind in content]
         features = {kind: npz.lines(content[kind]) for kind in kinds}
-        source = StartWeights(header["model"], header["settings"], items, users, weights, features=features)
-        found = source.fingerprint
+        start = StartWeights(header["model"], header["settings"], items, users, weights, features=features)
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptFileError(f"{path}: cannot be read ({error!r})") from error
-    if found != fingerprint:
+    if start.fingerprint != fingerprint:
         raise CorruptFileError(f"{path}: holds other weights than the run started from")
-    return source
+    return start
 
 
-def names_of(model: Recommender) -> dict[str, list[str]]:
+def list_feature_names(model: Recommender) -> dict[str, list[str]]:
     """Returns kind of features -> the names of the values that a model has vectors of."""
     return {kind: features.names.tolist() for kind, features in model.features.items()}
 
 
-def _transferred(model: Recommender) -> list[keras.Variable]:
+def _select_transferable(model: Recommender) -> list[keras.Variable]:
     """Returns all weights but those of the evidence, which a new training counts again."""
     counted = set() if model.evidence is None else {weight.path for weight in model.evidence.weights}
     return [weight for weight in model.weights if weight.path not in counted]
 
 
-def _fixed(settings: Settings) -> dict[str, Any]:
+def _list_fixed_settings(settings: Settings) -> dict[str, Any]:
     """Returns name -> default of the settings that a warm start must not change."""
     return {field.name: field.default for field in dataclasses.fields(settings) if not field.metadata["changeable"]}
 
 
-def _pairs(theirs: Sequence[str], ours: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+def _match_ids(theirs: Sequence[str], ours: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Returns the places of the shared ids in the first and in the second list, int64 [shared] each."""
-    known = {raw: number for number, raw in enumerate(theirs)}
-    found = [(known[raw], number) for number, raw in enumerate(ours) if raw in known]
-    pairs = np.array(found, np.int64).reshape(-1, 2)
+    numbers = {raw: number for number, raw in enumerate(theirs)}
+    matches = [(numbers[raw], number) for number, raw in enumerate(ours) if raw in numbers]
+    pairs = np.array(matches, np.int64).reshape(-1, 2)
     return pairs[:, 0], pairs[:, 1]
 
 
-def _counts(theirs: Sequence[str], ours: Sequence[str]) -> dict[str, int]:
-    kept = len(_pairs(theirs, ours)[0])
-    return {"kept": kept, "new": len(ours) - kept, "gone": len(theirs) - kept}
+def _count_matches(theirs: Sequence[str], ours: Sequence[str]) -> dict[str, int]:
+    shared = len(_match_ids(theirs, ours)[0])
+    return {"kept": shared, "new": len(ours) - shared, "gone": len(theirs) - shared}
 
 
-def _id_rows(
+def _match_rows(
     kind: str, lengths: tuple[int, int], shared: tuple[np.ndarray, np.ndarray], numbers: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns matching rows of the source's weight and of the model's weight, for rows that have names.
@@ -197,7 +196,7 @@ def _id_rows(
     Args:
         kind: what the rows stand for. Only those of ITEMS have padding and special tokens too.
         lengths: the two weights' numbers of rows.
-        shared: from `_pairs`.
+        shared: from `_match_ids`.
         numbers: the two weights' numbers of names.
     """
     if kind != ITEMS:
@@ -207,7 +206,7 @@ def _id_rows(
     return theirs, ours
 
 
-def _position_rows(kind: str, lengths: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+def _match_positions(kind: str, lengths: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
     """Returns matching rows of two weights whose rows are positions, counted from the first or from the last."""
     both = np.arange(min(lengths))
     if kind == FROM_FIRST:

@@ -11,7 +11,7 @@ from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.models import Recommender, tf1_import
 from bert4rec_tf.models.construction import make_model
-from bert4rec_tf.runs.transfer import StartWeights, load
+from bert4rec_tf.runs.transfer import StartWeights, load_start_weights
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.training import checkpoints, trainer
 from bert4rec_tf.training.steps import make_strategy
@@ -20,53 +20,53 @@ ORIGINAL_CONFIG, ORIGINAL_VOCABULARY = "bert_config.json", "vocabulary.txt"
 """Files that must be in the same folder as a checkpoint of the authors' program."""
 
 
-def kept(workdir: WorkDirectory, run: Run) -> StartWeights:
+def load_initial(workdir: WorkDirectory, run: Run) -> StartWeights:
     """Returns the weights that a run started from. Raises UserError if they are missing or damaged."""
     try:
-        return load(workdir.initial, run.initial_weights)
+        return load_start_weights(workdir.initial, run.initial_weights)
     except CorruptFileError as error:
         raise UserError(f"{error}; name the weights with --init_from to have them written again") from error
 
 
-def keep(start: StartWeights, workdir: WorkDirectory) -> None:
+def save_initial(start: StartWeights, workdir: WorkDirectory) -> None:
     """Copies the weights into the folder of their run, so that the original is no longer needed."""
     if workdir.initial.exists():
         try:
-            load(workdir.initial, start.fingerprint)
+            load_start_weights(workdir.initial, start.fingerprint)
             return
         except CorruptFileError as error:
             warn(f"{error}; written again")
     start.save(workdir.initial)
 
 
-def begin(
+def resolve_initial(
     run: Run, init_from: str | Path | StartWeights, workdir: Path | str | None = None
 ) -> tuple[Run, StartWeights | None]:
     """Returns the run that starts from trained weights, and the weights.
 
     Args:
         run: the settings.
-        init_from: the weights, or their path (see `read`).
+        init_from: the weights, or their path (see `read_start_weights`).
         workdir: the folder of the run, if known. If that run started from `init_from` and this path no longer exists,
             the weights are None: the folder has its own copy.
 
     Raises:
-        UserError: as in `read`, or if there are fewer devices than replicas.
+        UserError: as in `read_start_weights`, or if there are fewer devices than replicas.
     """
     if isinstance(init_from, StartWeights):
         return dataclasses.replace(run, initial_weights=init_from.fingerprint), init_from
     path = expanded_path(init_from)
-    if workdir is not None and not path.exists() and not _index(path).exists():
-        known = WorkDirectory(expanded_path(workdir))
-        began = known.read_config() if known.config.exists() else {}
-        if began.get("initial", {}).get("path") == str(path.resolve()):
-            return dataclasses.replace(run, initial_weights=began["run"]["initial_weights"]), None
+    if workdir is not None and not path.exists() and not _index_path(path).exists():
+        run_folder = WorkDirectory(expanded_path(workdir))
+        config = run_folder.read_config() if run_folder.config.exists() else {}
+        if config.get("initial", {}).get("path") == str(path.resolve()):
+            return dataclasses.replace(run, initial_weights=config["run"]["initial_weights"]), None
     make_strategy(run.training.replicas)  # virtual devices must exist before reading computes anything
-    start = read(path)
+    start = read_start_weights(path)
     return dataclasses.replace(run, initial_weights=start.fingerprint), start
 
 
-def read(path: Path) -> StartWeights:
+def read_start_weights(path: Path) -> StartWeights:
     """Reads weights to start from.
 
     Args:
@@ -78,40 +78,39 @@ def read(path: Path) -> StartWeights:
         UserError: if it is none of these, or is damaged.
     """
     if path.is_dir():
-        return _of_run(WorkDirectory(path), None, path)
+        return _read_run(WorkDirectory(path), None, path)
     if path.is_file() and path.suffix == ".npz" and path.resolve().parent.name in (SELECT, RETRAIN, ALL):
-        return _of_run(WorkDirectory(path.resolve().parents[1]), path, path)
-    if not isinstance(path, Url) and _index(path).exists():
+        return _read_run(WorkDirectory(path.resolve().parents[1]), path, path)
+    if not isinstance(path, Url) and _index_path(path).exists():
         model, words = tf1_import.load(path, path.with_name(ORIGINAL_CONFIG), path.with_name(ORIGINAL_VOCABULARY))
         origin = {"path": str(path.resolve()), "checkpoint": path.name}
-        return StartWeights.of_model("bert4rec", model, words.items.tolist(), [], **origin)
+        return StartWeights.from_model("bert4rec", model, words.items.tolist(), [], **origin)
     raise UserError(
         "`init_from` must be a work directory, a checkpoint in one (select/best.npz), or the prefix of a TensorFlow "
         f"checkpoint (model.ckpt-400000). Received: init_from={path}"
     )
 
 
-def _of_run(workdir: WorkDirectory, checkpoint: Path | None, path: Path) -> StartWeights:
+def _read_run(workdir: WorkDirectory, checkpoint: Path | None, path: Path) -> StartWeights:
     config = workdir.read_config()
     run = Run.from_dict(config["run"])
-    vocabulary = workdir.read_vocabulary()
-    model = make_model(run, vocabulary.num_items, config["num_users"], features=workdir.read_features())
-    users = workdir.read_users() if model.needs_users else []
+    ids = workdir.read_ids()
+    model = make_model(run, ids.vocabulary.num_items, config["num_users"], features=workdir.read_features())
     restored, step = _restore(model, workdir, checkpoint)
     origin = {"path": str(path.resolve()), "checkpoint": restored, "step": step, "dataset": run.dataset}
     if run.initial_weights is None:
         origin["data_fingerprint"] = config["data_fingerprint"]
-    return StartWeights.of_model(run.model, model, list(vocabulary.items), users, **origin)
+    return StartWeights.from_model(run.model, model, list(ids.vocabulary.items), ids.users, **origin)
 
 
 def _restore(model: Recommender, workdir: WorkDirectory, checkpoint: Path | None) -> tuple[str, int]:
     """Restores the trained weights of a folder into a model. Returns the name of the checkpoint and its step."""
     for phase in (ALL, RETRAIN) if checkpoint is None else ():
-        if checkpoints.Series(workdir.phase(phase)).paths():
+        if checkpoints.Series(workdir.phase_folder(phase)).paths():
             _build_evidence(model, workdir, phase)
-            trainer.load_weights(model, workdir.phase(phase))
-            return phase, trainer.read_state(workdir.phase(phase)).step
-    checkpoint = checkpoint or workdir.phase(SELECT) / trainer.BEST
+            trainer.load_weights(model, workdir.phase_folder(phase))
+            return phase, trainer.read_state(workdir.phase_folder(phase)).step
+    checkpoint = checkpoint or workdir.phase_folder(SELECT) / trainer.BEST
     if not checkpoint.exists():
         raise UserError(f"{workdir.path}: holds no trained weights yet; run it with --mode=train first")
     _build_evidence(model, workdir, checkpoint.resolve().parent.name)
@@ -124,6 +123,6 @@ def _build_evidence(model: Recommender, workdir: WorkDirectory, phase: str) -> N
         model.evidence.build((workdir.read_num_pairs(phase),))
 
 
-def _index(path: Path) -> Path:
+def _index_path(path: Path) -> Path:
     """Returns the index file of a TensorFlow checkpoint."""
     return path.with_name(f"{path.name}.index")

@@ -2,7 +2,8 @@
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,44 @@ from bert4rec_tf.export.layout import CONFIG, SAVED_MODEL
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.lines import Lines
+from bert4rec_tf.foundation.npz import CorruptFileError
 from bert4rec_tf.foundation.progress import warn
 
-FORMAT = 3
+FORMAT = 4
 """The version of the layout. Incompatible changes increase it."""
 
 BUSY = "another process is using this folder; wait for it, or name another --workdir"
 ELSEWHERE = "name another --workdir"
 BAD_FEATURES = "does not fit the checkpoints; delete it, and run with --{}=FILE to have it written again"
+
+
+@dataclass(frozen=True, eq=False)
+class RawIds:
+    """The raw ids of a run, and how often each item occurs.
+
+    Attributes:
+        vocabulary: the items and their counts in all data.
+        training_counts: how often each item occurs in what the final model is trained on, int64 [n].
+        users: the raw user ids if the model has user embeddings, else empty.
+    """
+
+    vocabulary: Vocabulary
+    training_counts: np.ndarray
+    users: Sequence[str] = ()
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {
+            "items": npz.of_lines(self.vocabulary.items),
+            "counts": self.vocabulary.counts,
+            "training_counts": self.training_counts,
+            "users": npz.of_lines(self.users),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "RawIds":
+        """Returns what `arrays` was made of. Raises KeyError or ValueError for anything else."""
+        vocabulary = Vocabulary(Lines(arrays["items"].tobytes() + b"\n"), arrays["counts"])
+        return cls(vocabulary, arrays["training_counts"], npz.lines(arrays["users"]))
 
 
 class WorkDirectory:
@@ -36,36 +67,32 @@ class WorkDirectory:
         prepared: the folder of training examples and candidates; many runs can share it.
         config, metrics, ranks, export: the settings, the results, the ranks of the test items, the exported model.
         initial: the weights that a warm start began with.
-        vocabulary: the items' raw ids, one per line.
-        users: the users' raw ids, if the model has user embeddings.
-        counts: how often each item occurs in the data.
-        training_counts: how often each item occurs in what the final model was trained on.
-        follows: whether this machine only reads, because another one holds the lock and writes.
+        vocabulary: the raw ids and counts (`RawIds`).
+        transitions: how transitions are counted.
+        is_read_only: whether this machine only reads, because another one holds the lock and writes.
     """
 
-    follows: bool = False
+    is_read_only: bool = False
 
     def __init__(self, path: Path, prepared: Path | None = None) -> None:
         self.path = path
         self.prepared = prepared or path / "prepared"
         self.config, self.metrics, self.initial = path / CONFIG, path / "metrics.json", path / "initial.npz"
         self.ranks = path / "ranks-test.npz"
-        self.vocabulary, self.users = path / "vocabulary.txt", path / "users.txt"
-        self.counts, self.training_counts = path / "counts.txt", path / "training_counts.txt"
-        self.transitions = path / "transitions.json"
+        self.vocabulary, self.transitions = path / "vocabulary.npz", path / "transitions.json"
         self.export = path / SAVED_MODEL
         self._lock = files.FolderLock(path, busy=BUSY)
 
     @classmethod
-    def of(cls, run: Run, path: Path | None = None, prepared: Path | None = None) -> "WorkDirectory":
+    def from_run(cls, run: Run, path: Path | None = None, prepared: Path | None = None) -> "WorkDirectory":
         """Returns the folder at `path`, else `runs/<dataset>-<model>-<digest>`."""
         return cls(path or Path("runs") / f"{run.dataset}-{run.model}-{run.digest}", prepared)
 
-    def features(self, name: str) -> Path:
+    def features_path(self, name: str) -> Path:
         """Returns the file of the features `name`, in the order of the vocabulary or the users (`data.features`)."""
         return self.path / f"{name}.npz"
 
-    def phase(self, name: str) -> Path:
+    def phase_folder(self, name: str) -> Path:
         """Returns the folder of one training: SELECT, RETRAIN or ALL (`config.run`)."""
         return self.path / name
 
@@ -77,7 +104,7 @@ class WorkDirectory:
             UserError: if another process has the lock, or the folder holds something else or cannot be written.
         """
         self._refuse_foreign()
-        if self.follows:
+        if self.is_read_only:
             yield
             return
         with self._lock.lock() as first:
@@ -98,19 +125,19 @@ class WorkDirectory:
         self,
         run: Run,
         sequences: Sequences,
+        ids: RawIds,
         environment: dict[str, Any],
         interactions: Interactions | None = None,
-        initial: dict[str, Any] | None = None,
-        repeats: dict[str, float] | None = None,
+        **records: dict[str, Any] | None,
     ) -> None:
         """Writes the run into a new folder, or checks that the folder belongs to the run and its data.
 
         Args:
-            run, sequences: the settings and the data.
+            run, sequences, ids: the settings and the data.
             environment: versions, threads and devices; warns if they have changed.
             interactions: the user's own files, recorded so that they can be found again.
-            initial: the record of a warm start.
-            repeats: "validation" -> the share of these targets that are in their user's history, for a later export.
+            **records: further entries of `config.json`, if not None: `initial` of a warm start, and `repeats`,
+                "validation" -> the share of these targets that are in their user's history, for a later export.
 
         Raises:
             UserError: if the folder holds another run, other data or something else, or cannot be written.
@@ -129,19 +156,16 @@ class WorkDirectory:
                     "vocabulary_fingerprint": sequences.vocabulary.fingerprint,
                     "environment": environment,
                 }
-                if repeats is not None:
-                    content["repeats"] = repeats
+                content |= {name: record for name, record in records.items() if record is not None}
                 if interactions is not None:
                     content["interactions"] = interactions.to_dict()
-                if initial is not None:
-                    content["initial"] = initial
                 if sequences.features:
-                    content["features"] = fingerprints(sequences)
+                    content["features"] = feature_fingerprints(sequences)
                 files.write_json(self.config, content)
-            self._keep_vocabulary(sequences.vocabulary)
+            self._write_ids(ids)
             for name, features in sequences.features.items():
-                if not self.features(name).exists():
-                    npz.write(self.features(name), features.arrays())
+                if not self.features_path(name).exists():
+                    npz.write(self.features_path(name), features.arrays())
             self.read_features()
 
     @contextlib.contextmanager
@@ -179,7 +203,7 @@ class WorkDirectory:
 
     def _check(self, run: Run, sequences: Sequences, environment: dict[str, Any]) -> None:
         content = self.check_run(run)
-        kept, given = content.get("features", {}), fingerprints(sequences)
+        kept, given = content.get("features", {}), feature_fingerprints(sequences)
         for name in sorted({*kept, *given}):
             if kept.get(name) != given.get(name):
                 there = "was made with other features" if name in kept else "was made without features"
@@ -189,11 +213,13 @@ class WorkDirectory:
             changed = _first_difference(content["environment"], environment)
             warn(f"{self.path}: was begun in another environment ({changed}); the last bits of its results may differ")
 
-    def _keep_vocabulary(self, vocabulary: Vocabulary) -> None:
-        _keep_lines(self.counts, vocabulary.counts)
-        _keep_lines(self.vocabulary, vocabulary.items)
-        if not np.array_equal(self.read_vocabulary().counts, vocabulary.counts):
-            raise self._bad_vocabulary("does not fit the data")
+    def _write_ids(self, ids: RawIds) -> None:
+        """Writes the ids, or checks those that were written. Raises UserError if they differ."""
+        if not self.vocabulary.exists():
+            npz.write(self.vocabulary, ids.arrays())
+        known = self.read_ids().arrays()
+        if not all(np.array_equal(known[name], array) for name, array in ids.arrays().items()):
+            raise self._bad_vocabulary(f"{self.vocabulary}: does not fit the data")
 
     def read_config(self) -> dict[str, Any]:
         """Returns `config.json`. Raises UserError if it is missing, invalid or of another version."""
@@ -213,7 +239,7 @@ class WorkDirectory:
             Run.from_dict(content["run"])
             content["data_fingerprint"], content["vocabulary_fingerprint"], content["users_fingerprint"]
             content["num_users"], {**content["environment"], **content.get("features", {})}
-            interactions_of(content)
+            read_interactions(content)
             content.get("repeats", {"validation": 0.0})["validation"] + 0.0
             initial = content.get("initial", {"path": "", "leak": ""})
             initial["path"], initial["leak"]
@@ -236,56 +262,44 @@ class WorkDirectory:
             raise UserError(f"{self.metrics}: is of another run; run with --mode=evaluate")
         return content
 
-    def read_vocabulary(self) -> Vocabulary:
-        """Returns the vocabulary of the run. Raises UserError if it is missing or has changed."""
+    def read_ids(self) -> RawIds:
+        """Returns the raw ids and counts of the run. Raises UserError if they are missing or have changed."""
         try:
-            with self.vocabulary.open("rb") as file:
-                items = Lines(file.read())
-            counts = np.array(self.counts.read_text(encoding="utf-8").split(), np.int64)
-            vocabulary = Vocabulary(items, counts)
-        except (OSError, ValueError, OverflowError) as error:
-            raise self._bad_vocabulary(f"cannot be read ({error})") from error
-        expected = self.read_config()["vocabulary_fingerprint"]
-        if len(counts) != len(items) or (counts < 0).any() or vocabulary.fingerprint != expected:
-            raise self._bad_vocabulary("does not fit the checkpoints")
-        return vocabulary
+            ids = RawIds.from_arrays(npz.read(self.vocabulary))
+        except CorruptFileError as error:
+            raise self._bad_vocabulary(str(error)) from error
+        except (KeyError, ValueError) as error:
+            raise self._bad_vocabulary(f"{self.vocabulary}: cannot be read ({error})") from error
+        config = self.read_config()
+        same_items = ids.vocabulary.fingerprint == config["vocabulary_fingerprint"]
+        same_users = not ids.users or fingerprint_of(list(ids.users)) == config["users_fingerprint"]
+        lengths = {len(ids.vocabulary.counts), len(ids.training_counts)}
+        if not (same_items and same_users and lengths == {ids.vocabulary.num_items}):
+            raise self._bad_vocabulary(f"{self.vocabulary}: does not fit the checkpoints")
+        return ids
+
+    def _bad_vocabulary(self, why: str) -> UserError:
+        return UserError(f"{why}; delete it, and run with --mode=evaluate to have it written again")
 
     def read_features(self) -> dict[str, Features]:
         """Returns the features of the run by name. Raises UserError if they are missing or have changed."""
         found = {}
         for name, fingerprint in self.read_config().get("features", {}).items():
             try:
-                found[name] = Features.from_arrays(npz.read(self.features(name)))
+                found[name] = Features.from_arrays(npz.read(self.features_path(name)))
             except (UserError, ValueError) as error:
-                raise UserError(f"{self.features(name)}: {BAD_FEATURES.format(name)} ({error})") from error
+                raise UserError(f"{self.features_path(name)}: {BAD_FEATURES.format(name)} ({error})") from error
             if found[name].fingerprint != fingerprint:
-                raise UserError(f"{self.features(name)}: {BAD_FEATURES.format(name)}")
+                raise UserError(f"{self.features_path(name)}: {BAD_FEATURES.format(name)}")
         return found
 
-    def keep_training_counts(self, counts: np.ndarray) -> None:
-        """Writes the training counts, int64 [n], or checks the written ones. Raises UserError if they differ."""
-        _keep_lines(self.training_counts, counts)
-        if not np.array_equal(self.read_training_counts(), counts):
-            raise self._bad_training_counts("does not fit the data")
-
-    def read_training_counts(self) -> np.ndarray:
-        """Returns the training counts, int64 [n]. Raises UserError if they are missing or damaged."""
-        try:
-            counts = np.array(self.training_counts.read_text(encoding="utf-8").split(), np.int64)
-        except (OSError, ValueError, OverflowError) as error:
-            raise self._bad_training_counts(f"cannot be read ({error})") from error
-        in_all = self.read_vocabulary().counts
-        if len(counts) != len(in_all) or (counts < 0).any() or (counts > in_all).any():
-            raise self._bad_training_counts(f"does not fit {self.counts.name}")
-        return counts
-
-    def keep_transitions(self, record: dict[str, Any]) -> None:
+    def write_transitions(self, record: dict[str, Any]) -> None:
         """Writes how transitions are counted, and how many pairs of items each training has counted."""
-        if not self.follows:
+        if not self.is_read_only:
             files.write_json(self.transitions, record)
 
     def read_transitions(self) -> dict[str, Any]:
-        """Returns what `keep_transitions` wrote; empty before that. Raises UserError if it is damaged."""
+        """Returns what `write_transitions` wrote; empty before that. Raises UserError if it is damaged."""
         try:
             record = json.loads(self.transitions.read_text(encoding="utf-8"))
             settings = ItemTransitionsSettings(**record["settings"]).record()
@@ -301,45 +315,16 @@ class WorkDirectory:
         """Returns how many pairs of items a training has counted. Raises UserError if it has not begun."""
         record = self.read_transitions()
         if phase not in record.get("pairs", {}):
-            raise UserError(f"{self.phase(phase)}: no finished training; run with --mode=train first")
+            raise UserError(f"{self.phase_folder(phase)}: no finished training; run with --mode=train first")
         return record["pairs"][phase]
 
-    def keep_users(self, users: np.ndarray) -> None:
-        """Writes the raw user ids, unless they are there."""
-        _keep_lines(self.users, users)
 
-    def read_users(self) -> list[str]:
-        """Returns the raw user ids. Raises UserError if they are missing or have changed."""
-        try:
-            users = self.users.read_text(encoding="utf-8").split("\n")[:-1]
-        except (OSError, ValueError) as error:
-            raise UserError(f"{self.users}: cannot be read ({error})") from error
-        if fingerprint_of(users) != self.read_config()["users_fingerprint"]:
-            raise UserError(f"{self.users}: does not fit the checkpoints; delete it, and run with --mode=evaluate")
-        return users
-
-    def _bad_training_counts(self, why: str) -> UserError:
-        return UserError(f"{self.training_counts}: {why}; delete it, and run with --mode=evaluate to write it again")
-
-    def _bad_vocabulary(self, why: str) -> UserError:
-        return UserError(
-            f"{self.vocabulary}: {why}; delete it and {self.counts.name}, and run with --mode=evaluate to have them "
-            "written again"
-        )
-
-
-def _keep_lines(path: Path, values: np.ndarray) -> None:
-    """Writes a line for each value, unless the file is there."""
-    if not path.exists():
-        files.write_text(path, "".join(f"{value}\n" for value in values.tolist()))
-
-
-def fingerprints(sequences: Sequences) -> dict[str, str]:
+def feature_fingerprints(sequences: Sequences) -> dict[str, str]:
     """Returns the fingerprint of each kind of features."""
     return {name: features.fingerprint for name, features in sequences.features.items()}
 
 
-def interactions_of(config: dict[str, Any]) -> Interactions | None:
+def read_interactions(config: dict[str, Any]) -> Interactions | None:
     """Returns the user's own files of a run; None for a data set."""
     return Interactions(**config["interactions"]) if "interactions" in config else None
 

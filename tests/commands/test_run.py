@@ -45,7 +45,7 @@ def copy(whole, tmp_path):
 
 def test_a_run_leaves_everything_and_says_where(whole):
     folder, process = whole
-    files = ("metrics.json", "config.json", "vocabulary.txt", "ranks-test.npz")
+    files = ("metrics.json", "config.json", "vocabulary.npz", "ranks-test.npz")
     for name in (*files, "select", "prepared", "saved_model"):
         assert (folder / "work" / name).exists() and name in process.stdout
     assert (folder / "work" / "select" / "curve.csv").read_text().startswith("step,seconds,loss,hr@1,hr@5,hr@10")

@@ -15,7 +15,7 @@ from bert4rec_tf.config.run import EvaluationSettings, MaskingSettings, Run, Tra
 from bert4rec_tf.config.settings import field_type
 from bert4rec_tf.data.sources.datasets import DATASETS
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.runs import pipeline
+from bert4rec_tf.runs import phases
 
 every_preset = pytest.mark.parametrize("entry", presets.PRESETS.values(), ids=lambda entry: entry.command[30:])
 
@@ -455,8 +455,8 @@ def test_a_run_s_record_knows_the_protocol_alone():
 @pytest.mark.parametrize("dataset", ["beauty", "ml-1m", "synthetic"])
 def test_whoever_does_not_train_again_holds_the_validation_item_out(dataset, model):
     """Also where the preset's steps were chosen before, so that it is in the only training."""
-    assert pipeline.phases(presets.make_run(dataset, model, protocol="select")) == ["select"]
-    assert pipeline.phases(presets.make_run(dataset, model, protocol="select_and_retrain")) == ["select", "retrain"]
+    assert phases.list_phases(presets.make_run(dataset, model, protocol="select")) == ["select"]
+    assert phases.list_phases(presets.make_run(dataset, model, protocol="select_and_retrain")) == ["select", "retrain"]
 
 
 def test_sasrec_s_dropout_is_its_authors():

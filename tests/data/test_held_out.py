@@ -49,7 +49,7 @@ def opened(folder, name, phase):
 def test_batches_hold_what_the_phase_may_learn_from(tmp_path, name, phase):
     experiment, model = opened(tmp_path, name, phase)
     with small_and_quick():
-        batches = list(islice(experiment.batches(phase, model).as_numpy_iterator(), NUM_BATCHES))
+        batches = list(islice(experiment.make_batches(phase, model).as_numpy_iterator(), NUM_BATCHES))
     learnt = {int(item) for batch in batches for column in POSITIVES if column in batch for item in batch[column].flat}
     assert not learnt & TEST
     assert learnt & VALIDATION == (VALIDATION if phase == RETRAIN else set())
@@ -61,7 +61,7 @@ def test_batches_hold_what_the_phase_may_learn_from(tmp_path, name, phase):
 def test_a_user_s_negatives_are_none_of_the_items_learnt_from(tmp_path, name, phase):
     experiment, model = opened(tmp_path, name, phase)
     kept = slice(None, -1 if phase == RETRAIN else -2)
-    for batch in islice(experiment.batches(phase, model).as_numpy_iterator(), NUM_BATCHES):
+    for batch in islice(experiment.make_batches(phase, model).as_numpy_iterator(), NUM_BATCHES):
         for user, row in zip(batch["users"], batch["negatives"]):
             assert not set(row.flat) & set(SEQUENCES[user][kept].tolist())
 

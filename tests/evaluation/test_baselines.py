@@ -8,13 +8,13 @@ from bert4rec_tf.config import presets
 from bert4rec_tf.config.paper import paper
 from bert4rec_tf.evaluation import baselines
 from bert4rec_tf.evaluation.metrics import PROTOCOLS
-from bert4rec_tf.runs import pipeline, summary
+from bert4rec_tf.runs import driver, summary
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("counted") / "work"
-    return pipeline.execute(presets.make_run("synthetic", "item_transitions"), workdir=folder, silent=True)
+    return driver.execute(presets.make_run("synthetic", "item_transitions"), workdir=folder, silent=True)
 
 
 def test_item_transitions_stands_beside_itself(finished):
@@ -25,13 +25,13 @@ def test_item_transitions_stands_beside_itself(finished):
 
 
 def test_the_summary_has_it_on_all_protocols_and_older_results_can_be_read(finished):
-    lines = summary.table(finished.metrics).splitlines()
+    lines = summary.make_table(finished.metrics).splitlines()
     column = lines[0].split().index("item_transitions")
     rows = [line.split() for line in lines if line.startswith("ndcg@10")]
     found = [finished.metrics["item_transitions"][protocol]["ndcg@10"] for protocol in PROTOCOLS]
     assert [row[column] for row in rows] == [f"{value:.4f}" for value in found]
     older = {name: value for name, value in finished.metrics.items() if name != "item_transitions"}
-    assert summary.table(older).splitlines()[0].split() == ["metric", "test", "POP", "random", "ceiling"]
+    assert summary.make_table(older).splitlines()[0].split() == ["metric", "test", "POP", "random", "ceiling"]
 
 
 @pytest.mark.parametrize(("model", "published"), [("bert4rec", True), ("item_transitions", False)])

@@ -72,12 +72,12 @@ def test_every_table_and_figure_from_one_command(tmp_path):
 
 
 ALONE = """
-from bert4rec_tf.runs import pipeline
+from bert4rec_tf.runs import driver
 from bert4rec_tf.runs.environment import set_threads
 from experiments.plan import Plan
 set_threads(1)
 job = Plan(("synthetic",), quick=True).jobs("table3")["synthetic", "sasrec"][0]
-pipeline.execute(job.run, workdir="alone", silent=True)
+driver.execute(job.run, workdir="alone", silent=True)
 """
 
 

@@ -433,7 +433,7 @@ def too_large(folder, name, limit, *flags):
 
 def no_room_for_the_vocabulary_and_the_examples(folder, uninterrupted):
     expected, flags = uninterrupted("static"), FLAGS["static"]
-    too_large(folder, "vocabulary.txt", size(expected, "vocabulary.txt") - 1, *flags)
+    too_large(folder, "vocabulary.npz", size(expected, "vocabulary.npz") - 1, *flags)
     too_large(folder, "prepared/", size(expected, "prepared/*/train-00000*") - 1, *flags)
     runs.assert_same_runs(expected, runs.finished(folder, *flags))
 

@@ -107,7 +107,7 @@ def test_evidence_is_counted_again_where_weights_are_moved():
     """The rows of items are moved by their ids; pairs are counted in the new actions, and the mix is chosen anew."""
     source = make_with_evidence("sasrec")
     names = SEQUENCES.vocabulary.items.tolist()
-    start = StartWeights.of_model("sasrec", source, names, [])
+    start = StartWeights.from_model("sasrec", source, names, [])
     for evidence in ("transitions", "none"):
         model = make("sasrec", adapted=evidence == "none", evidence=evidence)
         before = {}
@@ -116,7 +116,7 @@ def test_evidence_is_counted_again_where_weights_are_moved():
             before = {weight.path: weight.numpy() for weight in model.evidence.weights}
             assert model.evidence.num_pairs != source.evidence.num_pairs
         model.own_items.assign(np.zeros(model.own_items.shape))
-        start.give(model, names[::-1], [])
+        start.apply_to(model, names[::-1], [])
         np.testing.assert_array_equal(model.own_items.numpy()[1:], source.own_items.numpy()[:0:-1])
         for weight in model.evidence.weights if before else ():
             np.testing.assert_array_equal(weight.numpy(), before[weight.path])

@@ -7,7 +7,7 @@ import pytest
 from bert4rec_tf.config import presets
 from bert4rec_tf.data.sources.synthetic import MarkovCatalogue
 from bert4rec_tf.models import MODELS
-from bert4rec_tf.runs.pipeline import execute
+from bert4rec_tf.runs.driver import execute
 
 PERSONAL = ("bpr_mf", "ncf")
 SEQUENTIAL = tuple(name for name in MODELS if name not in ("pop", *PERSONAL))

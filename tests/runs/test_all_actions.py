@@ -11,7 +11,7 @@ from support.trainings import small_and_quick
 from bert4rec_tf.config import presets
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.models import construction
-from bert4rec_tf.runs import pipeline, summary, warm_start
+from bert4rec_tf.runs import phases, summary, warm_start
 from bert4rec_tf.runs.exporting import export
 from bert4rec_tf.runs.pipeline import Experiment
 from bert4rec_tf.runs.workdir import WorkDirectory
@@ -54,25 +54,25 @@ def test_the_metrics_are_those_of_the_protocol_that_holds_out(finished, tmp_path
     assert metrics["measured"] == expected["measured"] == "select"
     assert metrics["test"] == expected["test"] and metrics["validation"] == expected["validation"]
     assert metrics["all"]["steps"] == metrics["select"]["best_step"]
-    assert experiment.evaluate(experiment.trained_model()) == metrics
-    assert "the exported one learnt them too" in summary.table(metrics)
+    assert experiment.evaluate(experiment.load_trained_model()) == metrics
+    assert "the exported one learnt them too" in summary.make_table(metrics)
 
 
 def test_the_export_is_of_the_model_that_learnt_all(finished):
     experiment, _ = finished
-    counts = experiment.workdir.read_training_counts()
+    counts = experiment.workdir.read_ids().training_counts
     assert counts.tolist() == SEQUENCES.vocabulary.counts.tolist()
     folder = export(experiment.workdir)
     card = json.loads((folder / "assets.extra" / "model_card.json").read_text())
     assert card["data"]["training_actions"] == SEQUENCES.num_actions and card["metrics"]["measured"] == "select"
     loaded = tf.saved_model.load(str(folder))
     scores = loaded.score([["item1"]], ["user3"], [SEQUENCES.vocabulary.items.tolist()])["scores"].numpy()
-    weights = weights_of(experiment.workdir.phase("all"))
+    weights = weights_of(experiment.workdir.phase_folder("all"))
     tables = {value.shape[0]: value for value in weights.values() if value.ndim == 2}
     products = tables[SEQUENCES.num_users][3] @ tables[SEQUENCES.num_items + 1][1:].T
     biases = next((value for value in weights.values() if value.shape == (SEQUENCES.num_items + 1,)), np.zeros(31))
     np.testing.assert_allclose(scores[0], products + biases[1:], rtol=1e-5, atol=1e-6)
-    assert warm_start.read(experiment.workdir.path).origin["checkpoint"] == "all"
+    assert warm_start.read_start_weights(experiment.workdir.path).origin["checkpoint"] == "all"
 
 
 def test_the_last_items_are_among_the_targets(tmp_path):
@@ -81,7 +81,7 @@ def test_the_last_items_are_among_the_targets(tmp_path):
 
     def last_targets(phase):
         found = set()
-        for batch in experiment.batches(phase, model).take(80):
+        for batch in experiment.make_batches(phase, model).take(80):
             is_fifth = (batch["mask_positions"].numpy() == 4) & (batch["mask_targets"].numpy() > 0)
             found |= set(batch["mask_targets"].numpy()[is_fifth].tolist())
         return found
@@ -113,7 +113,7 @@ def test_a_training_on_all_actions_that_was_stopped_goes_on_to_the_same_bits(fin
     assert (tmp_path / "work" / "all").is_dir() and not (tmp_path / "work" / "metrics.json").exists()
     again = opened(tmp_path / "work", patience=0)
     assert executed(again)["test"] == finished[1]["test"]
-    expected, found = (weights_of(one.workdir.phase("all")) for one in (finished[0], again))
+    expected, found = (weights_of(one.workdir.phase_folder("all")) for one in (finished[0], again))
     assert found.keys() == expected.keys() and found
     assert all(np.array_equal(found[name], expected[name]) for name in found)
 
@@ -121,6 +121,6 @@ def test_a_training_on_all_actions_that_was_stopped_goes_on_to_the_same_bits(fin
 def test_phases():
     names = ("fixed", "select", "select_and_retrain", "all")
     runs = [presets.make_run("synthetic", protocol=name) for name in names]
-    assert [pipeline.measured_phase(run) for run in runs] == ["retrain", "select", "retrain", "select"]
-    assert pipeline.phases(presets.make_run("own-shop"))[-1] == "all"
-    assert pipeline.phases(presets.make_run("beauty"))[-1] == "retrain"
+    assert [phases.find_measured_phase(run) for run in runs] == ["retrain", "select", "retrain", "select"]
+    assert phases.list_phases(presets.make_run("own-shop"))[-1] == "all"
+    assert phases.list_phases(presets.make_run("beauty"))[-1] == "retrain"

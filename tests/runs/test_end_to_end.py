@@ -3,7 +3,7 @@
 import pytest
 
 from bert4rec_tf.config import presets
-from bert4rec_tf.runs.pipeline import execute
+from bert4rec_tf.runs.driver import execute
 
 
 def ndcg(metrics, name):

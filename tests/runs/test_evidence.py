@@ -23,7 +23,8 @@ from bert4rec_tf.evaluation.evidence_search import GAINS, SHARES
 from bert4rec_tf.evaluation.metrics import FULL, LIST_METRICS, METRICS, NDCG, PROTOCOLS
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.runs import exporting, pipeline
+from bert4rec_tf.runs import exporting, phases
+from bert4rec_tf.runs.phases import select_training_data
 from bert4rec_tf.runs.pipeline import Experiment
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.serving.http.app import open_versions
@@ -78,7 +79,7 @@ def load(fitted, phase):
     workdir = WorkDirectory(fitted.workdir)
     content = workdir.read_config()
     run = Run.from_dict(content["run"])
-    return pipeline.load_trained(run, len(fitted.items), content["num_users"], workdir, phase)
+    return phases.load_trained(run, len(fitted.items), content["num_users"], workdir, phase)
 
 
 def score_all(model, items, history):
@@ -239,7 +240,7 @@ def test_given_factors_need_no_validation_items(tmp_path):
     experiment = open_run(tmp_path / "work", evidence="transitions", protocol=FIXED, **SMALL, **given)
     metrics = execute(experiment)
     assert "select" not in metrics and "validation" not in metrics and not (tmp_path / "work" / SELECT).exists()
-    mix = experiment.trained_model().evidence.mix.numpy().tolist()
+    mix = experiment.load_trained_model().evidence.mix.numpy().tolist()
     assert mix == pytest.approx([2.0, -0.3])
 
 
@@ -265,7 +266,7 @@ def test_an_export_of_a_model_with_features_scores_as_the_model(tmp_path):
     experiment = open_run(tmp_path / "work", sequences=sequences, **options)
     execute(experiment)
     folder = exporting.export(experiment.workdir, tmp_path / "export", ExportOptions(40))
-    served, model = b4r.open(folder), experiment.trained_model()
+    served, model = b4r.open(folder), experiment.load_trained_model()
     history = ["item3", "item4", "item9"]
     table = served.recommend(history=history, k=40, exclude_seen=False)
     expected = score_all(model, SEQUENCES.vocabulary.items.tolist(), history)
@@ -285,7 +286,7 @@ def test_a_model_with_evidence_is_not_loaded_before_its_training(tmp_path):
     experiment = open_run(tmp_path, evidence="transitions", protocol=SELECT, **SMALL)
     for _ in range(2):
         with pytest.raises(UserError, match="no finished training; run with --mode=train first"):
-            experiment.trained_model()
+            experiment.load_trained_model()
         experiment.prepare()
     record = json.loads(experiment.workdir.transitions.read_text())
     assert record["pairs"] == {}
@@ -300,8 +301,8 @@ def test_transitions_are_counted_as_an_item_transitions_run_says(tmp_path):
         settings[name] for name in settings if name != "num_neighbors"
     }
     evidence = plain_evidence(
-        histories_of(experiment.training_part(pipeline.measured_phase(experiment.run))),
+        histories_of(select_training_data(experiment.split, phases.find_measured_phase(experiment.run))),
         SEQUENCES.num_items,
         ItemTransitionsSettings(**settings),
     )
-    assert_counted(experiment.trained_model().evidence, evidence)
+    assert_counted(experiment.load_trained_model().evidence, evidence)

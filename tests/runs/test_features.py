@@ -17,8 +17,8 @@ from bert4rec_tf.config.run import SELECT, Run
 from bert4rec_tf.data.features import attached
 from bert4rec_tf.evaluation.metrics import compute_per_user
 from bert4rec_tf.models import MODELS
-from bert4rec_tf.runs import pipeline
-from bert4rec_tf.runs.transfer import StartWeights, load
+from bert4rec_tf.runs import driver, phases
+from bert4rec_tf.runs.transfer import StartWeights, load_start_weights
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.serving.client import SavedRecommender
 
@@ -140,7 +140,7 @@ def test_features_that_are_given_but_not_used_only_add_their_items(tmp_path):
     data = b4r.with_features(b4r.interactions(FRAME), item_features=ITEMS)
     run = b4r.make_run("own-shop", "sasrec", **SHORT)
     assert run.to_dict() == Run.from_dict(run.to_dict()).to_dict() and "use_item_features" not in str(run.to_dict())
-    result = pipeline.execute(run, sequences=data, workdir=tmp_path / "work", silent=True)
+    result = driver.execute(run, sequences=data, workdir=tmp_path / "work", silent=True)
     assert result.model.num_items == 43 and not result.model.features and "cold" in result.metrics
 
 
@@ -173,9 +173,11 @@ def test_a_warm_start_matches_feature_values_by_name(tmp_path, name, use):
     old = model_of(["a", "b", "c"], ["u", "v"], 4, 1)
     new = model_of(["c", "x", "a", "y"], ["w", "v", "u"], 6, 2)
     fresh = [np.asarray(table) for table in (new.item_feature_vectors, new.own_items)]
-    source = StartWeights.of_model(name, old, ["a", "b", "c"], ["u", "v"], path="here", checkpoint="select/best.npz")
+    source = StartWeights.from_model(name, old, ["a", "b", "c"], ["u", "v"], path="here", checkpoint="select/best.npz")
     source.save(tmp_path / "initial.npz")
-    load(tmp_path / "initial.npz", source.fingerprint).give(new, ["c", "x", "a", "y"], ["w", "v", "u"])
+    load_start_weights(tmp_path / "initial.npz", source.fingerprint).apply_to(
+        new, ["c", "x", "a", "y"], ["w", "v", "u"]
+    )
     vectors = np.asarray(new.item_feature_vectors)
     np.testing.assert_array_equal(vectors[[0, 1, 2, 3, 6, 7, 8, 9]], old.item_feature_vectors)
     np.testing.assert_array_equal(vectors[[4, 5, 10, 11]], fresh[0][[4, 5, 10, 11]])
@@ -206,7 +208,7 @@ def test_vectors_reach_the_export_and_the_next_training(tmp_path):
     workdir = WorkDirectory(model.workdir)
     kept = workdir.read_features()[ITEM_FEATURES]
     assert kept.vector_columns == [("text", 2)] and kept.vectors.shape == (43, 2) and kept.num_values == 7
-    trained = pipeline.load_trained(Run.from_dict(workdir.read_config()["run"]), 43, 50, workdir, SELECT)
+    trained = phases.load_trained(Run.from_dict(workdir.read_config()["run"]), 43, 50, workdir, SELECT)
     np.testing.assert_allclose(model.item_vectors, trained.item_vectors(), rtol=1e-5, atol=1e-7)
     batch = {"users": np.array([1]), "lengths": np.array([2]), "items": np.array([[1, 2]], np.int32)}
     encoded = model.user_vectors([model.items[:2]], users=["u1"])

@@ -49,7 +49,7 @@ from bert4rec_tf.evaluation.metrics import (
 from bert4rec_tf.evaluation.popularity_penalty import ALPHAS
 from bert4rec_tf.evaluation.ranker import RankingTask
 from bert4rec_tf.models import MODELS
-from bert4rec_tf.runs import pipeline
+from bert4rec_tf.runs import phases
 from bert4rec_tf.runs.pipeline import Experiment
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.training import trainer
@@ -230,7 +230,7 @@ SLOW_CASES = [case for case in dict.fromkeys(list_slow_cases()) if case not in C
 
 # What a training leaves behind.
 
-OF_ALL_DATA = ("config.json", "counts.txt", "prepared/candidates-*")
+OF_ALL_DATA = ("config.json", "vocabulary.npz: counts", "prepared/candidates-*")
 """Files that know the held-out items: the fingerprint of the data, their counts, and the candidates."""
 
 OF_VALIDATION = ("select/curve.csv", "select/*: header", "transitions.json")
@@ -253,7 +253,7 @@ def read_losses(folder, phase):
 
 def find_protocols(case):
     """Returns the trainings that hold something out -> a protocol with no other training. Not all models have both."""
-    return {pipeline.phases(make_run(case, protocol=protocol))[-1]: protocol for protocol in (SELECT, FIXED)}
+    return {phases.list_phases(make_run(case, protocol=protocol))[-1]: protocol for protocol in (SELECT, FIXED)}
 
 
 def make_versions(phase):
@@ -318,7 +318,7 @@ CHOOSING = {"steps": 3, "evaluate_every": 1}
 OF_TEST = ("metrics.json", "ranks-test.npz: *")
 """Files with what was measured on the test items; of the first, the rest is compared by itself."""
 
-LEARNT_FROM_ALL = ("all/*", "training_counts.txt", "prepared/*", "transitions.json")
+LEARNT_FROM_ALL = ("all/*", "vocabulary.npz: training_counts", "prepared/*", "transitions.json")
 """Files of the training on all actions. Its shards lie beside those of `select`, whose weights are compared, and its
 number of pairs beside how transitions are counted, which `metrics.json` has too."""
 
@@ -463,7 +463,7 @@ def run_and_measure(folder, case, protocol):
         return FinishedRun(*found, tested, part, validated, "validation")
     if protocol == FIXED:
         return FinishedRun(*found, model, part, model, part)
-    selected = pipeline.load_trained(experiment.run, ITEMS, USERS + len(SHORT), experiment.workdir, SELECT)
+    selected = phases.load_trained(experiment.run, ITEMS, USERS + len(SHORT), experiment.workdir, SELECT)
     return FinishedRun(*found, selected if part == "validation" else model, part, selected, "validation")
 
 
@@ -537,7 +537,7 @@ def test_candidates_are_new_to_their_user_and_drawn_by_all_counts(tmp_path):
         experiment = open_run(tmp_path / model, Case(model), many, num_negatives=1)
         drawn[model] = experiment.negatives
         for part in ("validation", "test"):
-            assert np.array_equal(experiment.task(part).negatives[POPULAR], drawn[model][POPULAR])
+            assert np.array_equal(experiment.make_task(part).negatives[POPULAR], drawn[model][POPULAR])
     for protocol, items in drawn["pop"].items():
         assert np.array_equal(items, drawn["bpr_mf"][protocol])
         assert not [user for user, row in enumerate(items) if set(row) & set(many[user])]
@@ -574,5 +574,5 @@ def test_test_items_of_a_table_are_not_learnt(tmp_path, model, split):
     )
     assert not find_differences(one, other)
     counts = Counter(str(item) for items in BEFORE["test"] for item in items)
-    found = WorkDirectory(one).read_training_counts().tolist()
+    found = WorkDirectory(one).read_ids().training_counts.tolist()
     assert found == [counts[item] for item in versions[0].vocabulary.items.tolist()]

@@ -10,8 +10,9 @@ from support.ranking_oracle import make_sequences
 from bert4rec_tf.config import presets
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.runs.driver import execute
 from bert4rec_tf.runs.exporting import export
-from bert4rec_tf.runs.pipeline import Experiment, execute
+from bert4rec_tf.runs.pipeline import Experiment
 from bert4rec_tf.runs.workdir import WorkDirectory
 
 RNG = np.random.default_rng(1)

@@ -95,7 +95,7 @@ def test_both_protocols_are_measured_for_the_model_and_the_baselines(tmp_path, l
     assert chances[0] == pytest.approx(chances[1])
     ranks = npz.read(one.workdir.ranks, (ANY, FULL, "is_repeat"))
     assert ranks[ANY].tolist() == every and ranks["is_repeat"].tolist() == [True] * 10 + [False] * 30
-    shown = summary.table(content)
+    shown = summary.make_table(content)
     assert "25 % of the next actions are items the user had before: recommend seen items too." in shown
     assert "among all items, seen ones too" in shown and "without the targets that are repeats" in shown
 
@@ -104,7 +104,7 @@ def test_few_repeats_are_told_apart_but_do_not_change_what_is_recommended(tmp_pa
     one = experiment(tmp_path / "work", 2)
     content = measured(one)
     assert content["repeats"]["validation"] == 0.05 and set(content["test"]) == {*PROTOCOLS, NEW}
-    assert "seen ones too" not in summary.table(content) and "had before" not in summary.table(content)
+    assert "seen ones too" not in summary.make_table(content) and "had before" not in summary.make_table(content)
     assert card_of(exporting.export(one.workdir))["exclude_seen"] is True
 
 

@@ -8,7 +8,8 @@ from support.trainings import Killed, small_and_quick
 from bert4rec_tf.config import presets
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.files import LOCK, expanded_path
-from bert4rec_tf.runs import exporting, pipeline
+from bert4rec_tf.runs import driver, exporting
+from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.serving.client import Choices, SavedRecommender
 from bert4rec_tf.training.trainer import Trainer
 
@@ -25,7 +26,7 @@ def quick():
 
 
 def go(**places):
-    return pipeline.execute(RUN, sequences=SEQUENCES, silent=True, checkpoint_seconds=0, **places)
+    return driver.execute(RUN, sequences=SEQUENCES, silent=True, checkpoint_seconds=0, **places)
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +59,11 @@ def test_a_run_in_a_store_is_killed_and_goes_on_to_what_a_folder_holds(memory, l
 
     other = presets.make_run("synthetic", "bpr_mf", seed=2, **SETTINGS)
     with pytest.raises(UserError, match="memory://bucket/runs/one: holds another run"):
-        pipeline.open_experiment(other, SEQUENCES, **PLACES)
+        driver.open_experiment(other, SEQUENCES, **PLACES)
 
 
 def test_a_model_is_exported_to_a_store_and_opened_there(memory, local):
-    workdir = pipeline.WorkDirectory(local / "work")
+    workdir = WorkDirectory(local / "work")
     url = expanded_path("memory://bucket/served")
     exporting.check_export(url)
     exporting.export(workdir, url)

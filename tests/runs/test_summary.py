@@ -32,7 +32,7 @@ def content(model="bert4rec", **measured):
 
 
 def test_the_verdict_compares_with_what_only_counts_and_with_the_ceiling():
-    found = summary.verdict(
+    found = summary.compare_with_counting(
         content(test=(0.632, 0.3), pop=(0.0876, 0.02), item_transitions=(0.4327, 0.2), ceiling=(0.7568, 0.5))
     )
     assert found == (
@@ -42,7 +42,7 @@ def test_the_verdict_compares_with_what_only_counts_and_with_the_ceiling():
 
 
 def test_a_model_that_counting_beats_is_told():
-    found = summary.verdict(content(test=(0.18, 0.02), pop=(0.03, 0.02), item_transitions=(0.17, 0.04)))
+    found = summary.compare_with_counting(content(test=(0.18, 0.02), pop=(0.03, 0.02), item_transitions=(0.17, 0.04)))
     assert "0.50 x item_transitions" in found
     assert found.splitlines()[1] == "Counting is as good or better: POP and item_transitions among all unseen items."
 
@@ -53,43 +53,49 @@ def beyond(mean, low, high):
 
 def test_what_the_network_adds_to_counting_is_told():
     measured = {"test": (0.6, 0.3), "item_transitions": (0.5, 0.2)}
-    surely = summary.verdict({**content(**measured), "beyond_counting": beyond(0.1, 0.0512, 0.1488)})
+    surely = summary.compare_with_counting({**content(**measured), "beyond_counting": beyond(0.1, 0.0512, 0.1488)})
     assert surely.splitlines()[-1] == (
         "Beyond counting transitions, the network adds +0.1000 (95 % interval +0.0512 to +0.1488) of NDCG@10 among all "
         "unseen items."
     )
-    perhaps = summary.verdict({**content(**measured), "beyond_counting": beyond(0.1, -0.01, 0.21)})
+    perhaps = summary.compare_with_counting({**content(**measured), "beyond_counting": beyond(0.1, -0.01, 0.21)})
     assert "The network adds nothing certain to counting transitions: +0.1000" in perhaps.splitlines()[-1]
     itself = {**content("item_transitions", **measured), "beyond_counting": beyond(0.0, 0.0, 0.0)}
     for one in (itself, {**content(**measured), "beyond_counting": None}):
-        assert "to counting" not in summary.verdict(one) and "Beyond" not in summary.verdict(one)
+        assert "to counting" not in summary.compare_with_counting(
+            one
+        ) and "Beyond" not in summary.compare_with_counting(one)
 
 
 def test_a_model_is_not_compared_with_itself_nor_with_nothing():
-    found = summary.verdict(content("pop", test=(0.03, 0.02), pop=(0.03, 0.02), item_transitions=(0.0, 0.01)))
+    found = summary.compare_with_counting(
+        content("pop", test=(0.03, 0.02), pop=(0.03, 0.02), item_transitions=(0.0, 0.01))
+    )
     assert "POP" not in found and "among all unseen items: 2.0 x item_transitions." in found
 
 
 def test_where_users_come_back_to_items_all_items_count_too():
     found = content(test=(0.6, 0.3), pop=(0.3, 0.1))
     found["test"]["any"], found["pop"]["any"] = {"ndcg@10": 0.5}, {"ndcg@10": 0.25}
-    assert summary.verdict(found).endswith(
+    assert summary.compare_with_counting(found).endswith(
         "among all unseen items: 3.0 x POP; among all items, seen ones too: 2.0 x POP."
     )
     found = {**SHORT, "test": found["test"], "repeats": {"validation": 0.2249, "test": 0.3}}
-    assert "22 % of the next actions are items the user had before: recommend seen items too." in summary.table(found)
+    assert "22 % of the next actions are items the user had before: recommend seen items too." in summary.make_table(
+        found
+    )
 
 
 def test_cold_targets_are_told_also_where_there_are_none():
     cold = compute_cold_metrics(np.array([0, 3]), np.array([9, 5]))
-    found = summary.table({**SHORT, "cold": {"below": 5, **cold}})
+    found = summary.make_table({**SHORT, "cold": {"below": 5, **cold}})
     assert "cold: no targets with fewer than 5 training actions" in found
     assert "others: 2 targets with at least 5 training actions: hr@10 1.0000, ndcg@10 0.7153, median rank 2" in found
 
 
 def test_the_next_command_can_be_pasted(tmp_path):
     items = ["a,b", 'say "x"', "it's"]
-    line = summary.next_command(tmp_path / "my runs", items, "o'neil")
+    line = summary.make_next_command(tmp_path / "my runs", items, "o'neil")
     program, command, *arguments = shlex.split(line.removeprefix("Next: "))
     options = make_parser().parse_args(arguments)
     assert (program, command) == ("bert4rec", "recommend")

@@ -11,6 +11,7 @@ from bert4rec_tf.config import presets
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.evaluation import baselines
 from bert4rec_tf.export.options import ExportOptions
+from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models.construction import make_model
 from bert4rec_tf.runs.exporting import export
@@ -48,10 +49,7 @@ def opened(folder, model="pop", **settings):
 def test_the_counts_are_of_what_the_last_training_trains_on(tmp_path, model, settings, held_out):
     experiment = opened(tmp_path / "work", model, **settings)
     items = experiment.sequences.vocabulary.items.tolist()
-    assert dict(zip(items, experiment.workdir.read_training_counts().tolist())) == counted(held_out)
-    assert [int(line) for line in experiment.workdir.training_counts.read_text().split()] == [
-        counted(held_out)[item] for item in items
-    ]
+    assert dict(zip(items, experiment.workdir.read_ids().training_counts.tolist())) == counted(held_out)
 
 
 @pytest.mark.parametrize(("protocol", "held_out"), [("fixed", 1), ("select", 2), ("all", 2)])
@@ -104,34 +102,16 @@ def test_an_export_is_corrected_by_them_without_the_data(trained, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_missing_counts_are_told_and_written_again_with_the_data(trained):
-    trained.workdir.training_counts.unlink()
-    with pytest.raises(UserError, match=r"training_counts\.txt: cannot be read .*; .*run with --mode=evaluate"):
+def test_a_missing_file_is_written_again_with_the_data(trained):
+    trained.workdir.vocabulary.unlink()
+    with pytest.raises(UserError, match=r"vocabulary\.npz: cannot be read .*; delete it, and run with --mode=evaluate"):
         export(trained.workdir)
     opened(trained.workdir.path)
     check_export(trained.workdir, counted(1), 4.5)
 
 
-DAMAGES = {
-    "empty": "",
-    "one line": "1\n",
-    "words": "many\n",
-    "negative": "-1\n" * 30,
-    "more than all": "1000\n" * 30,
-    "too large": "9" * 30,
-}
-
-
-@pytest.mark.parametrize("content", DAMAGES.values(), ids=DAMAGES)
-def test_damaged_counts_are_told_in_one_line(trained, content):
-    trained.workdir.training_counts.write_text(content)
-    for use in (lambda: export(trained.workdir), lambda: opened(trained.workdir.path)):
-        with pytest.raises(UserError, match=r"training_counts\.txt: .*; delete it, and run with --mode=evaluate"):
-            use()
-
-
-def test_counts_of_other_data_are_noticed_where_the_data_are(trained):
-    counts = trained.workdir.read_training_counts()
-    trained.workdir.training_counts.write_text("".join(f"{count}\n" for count in np.maximum(counts - 1, 0)))
-    with pytest.raises(UserError, match=r"training_counts\.txt: does not fit the data"):
+def test_counts_of_other_data_are_refused(trained):
+    content = npz.read(trained.workdir.vocabulary)
+    npz.write(trained.workdir.vocabulary, {**content, "training_counts": np.maximum(content["training_counts"] - 1, 0)})
+    with pytest.raises(UserError, match=r"vocabulary\.npz: does not fit the data; delete it"):
         opened(trained.workdir.path)

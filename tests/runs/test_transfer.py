@@ -11,7 +11,7 @@ from bert4rec_tf.config.model_settings import PopSettings
 from bert4rec_tf.config.run import Run
 from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.models.recommender import FROM_FIRST, FROM_LAST, ITEMS, USERS
-from bert4rec_tf.runs.transfer import StartWeights, load
+from bert4rec_tf.runs.transfer import StartWeights, load_start_weights
 
 SMALL = {"hidden_dim": 16, "max_length": 8, "num_heads": 2, "extra_negatives": 2, "markov_order": 3}
 OLD_ITEMS, OLD_USERS = [f"item {number}" for number in range(41)], [f"user {number}" for number in range(67)]
@@ -40,7 +40,7 @@ def trained(name, items=OLD_ITEMS, users=OLD_USERS, **changes):
 
 
 def source_of(name, model):
-    return StartWeights.of_model(name, model, OLD_ITEMS, OLD_USERS if model.needs_users else [])
+    return StartWeights.from_model(name, model, OLD_ITEMS, OLD_USERS if model.needs_users else [])
 
 
 def values(model):
@@ -68,7 +68,7 @@ def test_rows_go_to_where_their_raw_ids_are(name):
     old, new = trained(name), make(name, NEW_ITEMS, NEW_USERS)
     fresh = values(new)
     assert len({len(OLD_ITEMS), len(NEW_ITEMS), len(OLD_USERS), len(NEW_USERS)}) == 4
-    source_of(name, old).give(new, NEW_ITEMS, NEW_USERS)
+    source_of(name, old).apply_to(new, NEW_ITEMS, NEW_USERS)
     for weight, before, start in zip(values(new), values(old), fresh, strict=True):
         np.testing.assert_array_equal(weight, expected_of(before, start))
 
@@ -102,7 +102,7 @@ def histories(items, users, length=6):
 @every_trained_model
 def test_known_items_score_as_before(name):
     old, new = trained(name), make(name, NEW_ITEMS, NEW_USERS)
-    source_of(name, old).give(new, NEW_ITEMS, NEW_USERS)
+    source_of(name, old).apply_to(new, NEW_ITEMS, NEW_USERS)
     before, columns = histories(OLD_ITEMS, OLD_USERS)
     after, new_columns = histories(NEW_ITEMS, NEW_USERS)
     expected = np.asarray(old.score(before))[:, columns]
@@ -115,7 +115,7 @@ def test_known_items_score_as_before(name):
 def test_a_position_keeps_its_meaning_under_another_length(name, max_length):
     """Histories that both can read whole score as before; what was never read is fresh."""
     old, new = trained(name), make(name, NEW_ITEMS, NEW_USERS, max_length=max_length)
-    source_of(name, old).give(new, NEW_ITEMS, NEW_USERS)
+    source_of(name, old).apply_to(new, NEW_ITEMS, NEW_USERS)
     before, columns = histories(OLD_ITEMS, OLD_USERS, 5)
     after, new_columns = histories(NEW_ITEMS, NEW_USERS, 5)
     expected = np.asarray(old.score(before))[:, columns]
@@ -157,7 +157,7 @@ def test_any_items_users_and_lengths_go_where_they_should(old, new, data):
     new = (items, users, *new[2:])
     one, two = Rows(*old), Rows(*new)
     before, fresh = values(one), values(two)
-    StartWeights("bert4rec", {}, old[0], old[1], before).give(two, items, users)
+    StartWeights("bert4rec", {}, old[0], old[1], before).apply_to(two, items, users)
     for number, (was, now) in enumerate(zip(labels_of(*old), labels_of(*new), strict=True)):
         expected = moved_by_labels(before[number], fresh[number], was, now)
         np.testing.assert_array_equal(values(two)[number], expected.reshape(fresh[number].shape))
@@ -167,7 +167,7 @@ def test_any_items_users_and_lengths_go_where_they_should(old, new, data):
 def test_a_file_gives_the_same_weights_and_fingerprint(name, tmp_path):
     source = source_of(name, trained(name))
     source.save(tmp_path / "one.npz")
-    again = load(tmp_path / "one.npz", source.fingerprint)
+    again = load_start_weights(tmp_path / "one.npz", source.fingerprint)
     assert (again.model, dict(again.settings), list(again.items)) == (name, dict(source.settings), OLD_ITEMS)
     assert list(again.users) == (OLD_USERS if MODELS[name].needs_users else [])
     for one, other in zip(again.weights, source.weights, strict=True):
@@ -178,6 +178,6 @@ def test_the_fingerprint_is_that_of_the_content():
     model = trained("bpr_mf")
     source = source_of("bpr_mf", model)
     assert source.fingerprint == source_of("bpr_mf", model).fingerprint
-    renamed = StartWeights.of_model("bpr_mf", model, [*OLD_ITEMS[:-1], "other"], OLD_USERS)
+    renamed = StartWeights.from_model("bpr_mf", model, [*OLD_ITEMS[:-1], "other"], OLD_USERS)
     model.users.assign_add(np.eye(*model.users.shape) * 1e-6)
     assert len({source.fingerprint, renamed.fingerprint, source_of("bpr_mf", model).fingerprint}) == 3

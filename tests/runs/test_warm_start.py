@@ -171,12 +171,12 @@ def test_a_run_with_fresh_weights_has_the_record_that_it_always_had():
 @pytest.mark.slow
 def test_the_run_depends_on_the_weights_and_not_on_where_they_lie(trained, source):
     run = run_of("bert4rec")
-    one, _ = warm_start.begin(run, trained("bert4rec"))
-    other, weights = warm_start.begin(run, str(source("bert4rec")))
-    best, _ = warm_start.begin(run, trained("bert4rec") / "select" / "best.npz")
+    one, _ = warm_start.resolve_initial(run, trained("bert4rec"))
+    other, weights = warm_start.resolve_initial(run, str(source("bert4rec")))
+    best, _ = warm_start.resolve_initial(run, trained("bert4rec") / "select" / "best.npz")
     assert one == other and len({run.digest, one.digest, best.digest}) == 3
     assert Run.from_dict(json.loads(json.dumps(one.to_dict()))) == one
-    assert warm_start.begin(run, weights) == (one, weights)
+    assert warm_start.resolve_initial(run, weights) == (one, weights)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_weights_that_began_warm_learnt_from_more_than_their_own_data(trained, t
 
 
 def test_the_folder_alone_is_enough_to_go_on_and_says_so_where_it_is_not(trained, tmp_path, quick):
-    run, _ = warm_start.begin(run_of("bpr_mf"), trained("bpr_mf"))
+    run, _ = warm_start.resolve_initial(run_of("bpr_mf"), trained("bpr_mf"))
     with pytest.raises(b4r.UserError, match="is a new folder; name the weights to start from with --init_from"):
         execute(run, tmp_path / "work")
     assert not (tmp_path / "work").exists()
@@ -246,8 +246,8 @@ def test_known_items_score_as_in_the_authors_checkpoint(program):
         program, *(program.with_name(name) for name in ("bert_config.json", "vocabulary.txt"))
     )
     ours = make_model(Run.make("beauty", **ORIGINAL), len(ITEMS), 1)
-    source = warm_start.read(program)
-    source.give(ours, ITEMS, [])
+    source = warm_start.read_start_weights(program)
+    source.apply_to(ours, ITEMS, [])
     known = [item for item in ITEMS if item in words.items]
     assert len(known) == len(ITEMS) - 9
 
@@ -360,7 +360,7 @@ MISTAKES = {
     "another folder": ("--init_from=more", nothing, "more: no work directory"),
     "a run that has not begun": ("--init_from=old", without("old/select"), "old: holds no trained weights yet"),
     "a checkpoint cut short": ("--init_from=old", cut("old/select/best.npz"), "old/select/best.npz: cannot be read"),
-    "a changed vocabulary": ("--init_from=old", cut("old/vocabulary.txt"), "old/vocabulary.txt: does not fit"),
+    "a vocabulary cut short": ("--init_from=old", cut("old/vocabulary.npz"), "old/vocabulary.npz: cannot be read"),
     "another width": ("--init_from=old --hidden_dim=16", nothing, "`hidden_dim` must be 8", "hidden_dim=16"),
     "another depth": ("--init_from=old --num_layers=2", nothing, "`num_layers` must be 1", "num_layers=2"),
     "another part": ("--init_from=old --nouse_positions", nothing, "must be True", "use_positions=False"),

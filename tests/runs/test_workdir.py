@@ -8,22 +8,24 @@ from support.ranking_oracle import make_sequences
 from bert4rec_tf.config.run import SELECT, Run
 from bert4rec_tf.foundation import files
 from bert4rec_tf.runs.environment import versions
-from bert4rec_tf.runs.workdir import WorkDirectory
+from bert4rec_tf.runs.workdir import RawIds, WorkDirectory
 
 
 def test_only_the_first_entry_clears_away_what_is_half_written(tmp_path):
     workdir = WorkDirectory(tmp_path)
-    workdir.initialize(Run.make("beauty", "pop"), make_sequences([[1, 2, 3], [2, 3, 1]], 3), environment={})
-    workdir.phase(SELECT).mkdir()
-    left = workdir.phase(SELECT) / ".file.partial"
+    sequences = make_sequences([[1, 2, 3], [2, 3, 1]], 3)
+    ids = RawIds(sequences.vocabulary, sequences.vocabulary.counts)
+    workdir.initialize(Run.make("beauty", "pop"), sequences, ids, environment={})
+    workdir.phase_folder(SELECT).mkdir()
+    left = workdir.phase_folder(SELECT) / ".file.partial"
     left.touch()
     with workdir.lock():
         assert not left.exists()
-        with files.atomic_write(workdir.phase(SELECT) / "file") as aside:
+        with files.atomic_write(workdir.phase_folder(SELECT) / "file") as aside:
             aside.write_text("new")
             with workdir.lock():
                 assert aside.exists()
-    assert (workdir.phase(SELECT) / "file").read_text() == "new"
+    assert (workdir.phase_folder(SELECT) / "file").read_text() == "new"
 
 
 def test_tensorflow_has_a_version_whatever_its_package_is_called(monkeypatch):

@@ -28,11 +28,17 @@ def written(name: str, content: bytes | str) -> Callable[[Path], None]:
     return write
 
 
-def changed(name: str, change: Callable[[list[str]], list[str]]) -> Callable[[Path], None]:
-    """Changes the lines of a file."""
+def change_array(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Path], None]:
+    """Changes an array of vocabulary.npz. Ids are changed as an array of texts."""
 
     def rewrite(work: Path) -> None:
-        (work / name).write_bytes(text(change((work / name).read_text().splitlines())))
+        content = npz.read(work / "vocabulary.npz")
+        array = content[name]
+        if name in ("items", "users"):
+            content[name] = npz.of_lines(change(np.array(npz.lines(array), object)).tolist())
+        else:
+            content[name] = change(array)
+        npz.write(work / "vocabulary.npz", content)
 
     return rewrite
 
@@ -120,7 +126,7 @@ def setting(group: str, **values: Any) -> Callable[[Path], None]:
 
 
 NO_RECORD = ("work/config.json: ", "another --workdir")
-VOCABULARY = ("work/vocabulary.txt", "delete it and counts.txt", "--mode=evaluate")
+VOCABULARY = ("work/vocabulary.npz: ", "delete it", "--mode=evaluate")
 OF_RUNS = [
     of_run("another run", f"{AGAIN} --dropout=0.3", "holds another run (there dropout=0.5, now dropout=0.3)"),
     of_run("a run of another seed", f"{AGAIN} --seed=2", "holds another run (there seed=1, now seed=2)"),
@@ -139,17 +145,17 @@ OF_RUNS = [
     of_run(
         "a newer version",
         AGAIN,
-        *("work: was made by another version", "format 4; this one has 3", "another --workdir"),
-        set_up=recorded(lambda content: content.update(format=4)),
+        *("work: was made by another version", "format 5; this one has 4", "another --workdir"),
+        set_up=recorded(lambda content: content.update(format=5)),
     ),
     of_run("a newer version with another record", EXPORT, "format 9", set_up=written("config.json", '{"format": 9}')),
     of_run(
-        "a work directory of the layout with choose and final",
+        "a work directory with its ids in several files",
         EXPORT,
-        "format 1; this one has 3",
-        set_up=written("config.json", '{"format": 1}'),
+        "format 3; this one has 4",
+        set_up=written("config.json", '{"format": 3}'),
     ),
-    of_run("a record cut short", AGAIN, *NO_RECORD, set_up=written("config.json", '{"format": 3, "run": {')),
+    of_run("a record cut short", AGAIN, *NO_RECORD, set_up=written("config.json", '{"format": 4, "run": {')),
     of_run("a record of no text", EXPORT, *NO_RECORD, set_up=written("config.json", b"\xff\xfe\0")),
     of_run("an empty record", "--workdir=work", *NO_RECORD, set_up=written("config.json", "")),
     of_run("a record that is a list", AGAIN, *NO_RECORD, set_up=written("config.json", "[1]")),
@@ -196,27 +202,21 @@ OF_RUNS = [
         *(*NO_RECORD, "changed"),
         set_up=recorded(lambda content: content["run"].update(dataset="yelp")),
     ),
-    of_run("a changed item", AGAIN, *VOCABULARY, set_up=changed("vocabulary.txt", lambda rows: ["999", *rows[1:]])),
-    of_run("a changed item to export", EXPORT, *VOCABULARY, set_up=changed("vocabulary.txt", lambda rows: rows[::-1])),
-    of_run("a missing item", EXPORT, *VOCABULARY, set_up=changed("vocabulary.txt", lambda rows: rows[:-1])),
+    of_run("a changed item", AGAIN, *VOCABULARY, set_up=change_array("items", lambda ids: np.append("999", ids[1:]))),
+    of_run("a changed item to export", EXPORT, *VOCABULARY, set_up=change_array("items", lambda ids: ids[::-1])),
+    of_run("a missing item", EXPORT, *VOCABULARY, set_up=change_array("items", lambda ids: ids[:-1])),
+    of_run("a blank item", EXPORT, *VOCABULARY, set_up=change_array("items", lambda ids: np.append("", ids[1:]))),
+    of_run("no items", EXPORT, *VOCABULARY, set_up=change_array("items", lambda ids: ids[:0])),
+    of_run("a vocabulary cut short", EXPORT, *VOCABULARY, set_up=written("vocabulary.npz", b"PK")),
+    of_run("no vocabulary", EXPORT, *VOCABULARY, "No such file", set_up=without("vocabulary.npz")),
+    of_run("a count too few", AGAIN, *VOCABULARY, set_up=change_array("counts", lambda counts: counts[:-1])),
+    of_run("counts of other data", EVALUATE, *VOCABULARY, set_up=change_array("counts", lambda counts: counts + 1)),
     of_run(
-        "an item that is blank", EXPORT, *VOCABULARY, set_up=changed("vocabulary.txt", lambda rows: ["", *rows[1:]])
-    ),
-    of_run("a vocabulary cut short", EXPORT, *VOCABULARY, set_up=written("vocabulary.txt", "1\n2\n3")),
-    of_run("an empty vocabulary", EXPORT, *VOCABULARY, set_up=written("vocabulary.txt", "")),
-    of_run("a vocabulary of no text", EXPORT, *VOCABULARY, set_up=written("vocabulary.txt", b"\xff\n")),
-    of_run("no vocabulary", EXPORT, *VOCABULARY, "No such file", set_up=without("vocabulary.txt")),
-    of_run("no counts", EXPORT, "counts.txt", "--mode=evaluate", set_up=without("counts.txt")),
-    of_run("a count too few", EXPORT, *VOCABULARY, set_up=changed("counts.txt", lambda rows: rows[:-1])),
-    of_run("a count that is a word", EXPORT, *VOCABULARY, set_up=changed("counts.txt", lambda rows: ["x", *rows[1:]])),
-    of_run("a negative count", EXPORT, *VOCABULARY, set_up=changed("counts.txt", lambda rows: ["-4", *rows[1:]])),
-    of_run(
-        "a count beyond 64 bits",
+        "a training count too few",
         EXPORT,
         *VOCABULARY,
-        set_up=changed("counts.txt", lambda rows: [rows[0] * 30, *rows[1:]]),
+        set_up=change_array("training_counts", lambda counts: counts[:-1]),
     ),
-    of_run("counts of other data", EVALUATE, *VOCABULARY, set_up=changed("counts.txt", lambda rows: ["99", *rows[1:]])),
     of_run(
         "weights of another model",
         EVALUATE,

@@ -15,7 +15,7 @@ from bert4rec_tf.data.examples import preparation
 from bert4rec_tf.foundation import plots
 from bert4rec_tf.models import BERT4Rec, Recommender
 from bert4rec_tf.nn.dropout import Dropout
-from bert4rec_tf.runs import pipeline
+from bert4rec_tf.runs import driver
 from bert4rec_tf.runs.pipeline import Experiment
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.training.trainer import Trainer
@@ -166,7 +166,7 @@ def assert_a_kill_changes_nothing(folder, run, sequences):
     """Carries out a run twice, once killed at its fifth step and started again."""
 
     def go(name):
-        pipeline.execute(run, sequences=sequences, workdir=folder / name, silent=True, checkpoint_seconds=0)
+        driver.execute(run, sequences=sequences, workdir=folder / name, silent=True, checkpoint_seconds=0)
         return folder / name
 
     count, calls = Trainer._count, []

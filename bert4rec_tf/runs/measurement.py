@@ -1,0 +1,151 @@
+"""Measures a trained model on the test items, and writes the ranks and `metrics.json`."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bert4rec_tf.config.popularity import CHOOSE, CORRECTION
+from bert4rec_tf.config.run import SELECT
+from bert4rec_tf.evaluation import popularity_penalty
+from bert4rec_tf.evaluation.baselines import measure_baselines
+from bert4rec_tf.evaluation.metrics import (
+    COLD,
+    COLD_BELOW,
+    FULL,
+    MIN_USERS,
+    NDCG,
+    POPULAR,
+    compute_cold_metrics,
+    compute_per_user,
+)
+from bert4rec_tf.evaluation.ranker import Ranker, RankingTask
+from bert4rec_tf.foundation import files, npz
+from bert4rec_tf.models import Recommender
+from bert4rec_tf.runs.environment import environment
+from bert4rec_tf.runs.phases import find_measured_phase, list_phases, load_trained, select_training_data
+from bert4rec_tf.training import trainer
+
+if TYPE_CHECKING:
+    from bert4rec_tf.runs.pipeline import Experiment
+
+
+def measure(experiment: "Experiment", model: Recommender, alpha: float | str) -> dict[str, Any]:
+    """Evaluates a model on the test items. Writes the ranks and `metrics.json`, and returns the latter.
+
+    `alpha`: of the popularity correction; CHOOSE for the best one on the validation items.
+    """
+    run, split, workdir = experiment.run, experiment.split, experiment.workdir
+    task = experiment.make_task("test", all_items=True)
+    training = select_training_data(split, find_measured_phase(run))
+    ranked = popularity_penalty.make_ranker(model).rank_and_list(
+        task, None if experiment.silent else "measuring on test"
+    )
+    correction = _measure_corrected(experiment, model, task, alpha)
+    repeats = {**experiment.repeats, "test": float(task.is_repeat.mean())}
+    arrays = {f"{protocol}_candidates": number for protocol, number in ranked.num_candidates.items()}
+    if repeats["test"]:
+        arrays["is_repeat"] = task.is_repeat
+    npz.write(workdir.ranks, {"users": split.users, **ranked.ranks, **arrays})
+    fewer = ranked.num_candidates[POPULAR] < run.evaluation.num_negatives
+    baselines, counted_ranks = measure_baselines(
+        run, split, task, ranked.num_candidates, training, experiment.transitions
+    )
+    content = {
+        "run": run.to_dict(),
+        "digest": run.digest,
+        "data_fingerprint": experiment.sequences.fingerprint,
+        "environment": workdir.read_config()["environment"],
+        "evaluated_with": environment(),
+        "users": len(split.users),
+        "users_not_evaluated": split.num_not_evaluated,
+        "users_with_fewer_candidates": int(fewer.sum()),
+        "repeats": repeats,
+        "test": ranked.compute_metrics(),
+        "measured": find_measured_phase(run),
+        **correction,
+        **baselines,
+        "transitions": workdir.read_transitions(),
+        "beyond_counting": _compare_with_counting(ranked.ranks[FULL], counted_ranks[FULL]),
+        **_measure_validation(experiment, model),
+        **_read_training_results(experiment),
+    }
+    if experiment.sequences.features:
+        targets = training.counts()[split.targets("test")]
+        content[COLD] = {"below": COLD_BELOW, **compute_cold_metrics(ranked.ranks[FULL], targets)}
+    if experiment.initial is not None:
+        content["initial"] = experiment.initial
+    files.write_json(workdir.metrics, content)
+    return content
+
+
+def _compare_with_counting(ranks: np.ndarray, counted_ranks: np.ndarray) -> dict[str, float] | None:
+    """Returns by how much NDCG@10 among all items exceeds that of counting; None for too few users."""
+    if len(ranks) < MIN_USERS:
+        return None
+    return asdict(compute_difference(compute_per_user(NDCG, counted_ranks), compute_per_user(NDCG, ranks)))
+
+
+def _measure_corrected(
+    experiment: "Experiment", model: Recommender, task: RankingTask, alpha: float | str
+) -> dict[str, Any]:
+    """Returns the corrected ranking's entry of `metrics.json`; empty for an alpha of 0."""
+    if not alpha:
+        return {}
+    entry: dict[str, Any] = _choose_correction(experiment, model) if alpha == CHOOSE else {"alpha": alpha}
+    training = select_training_data(experiment.split, find_measured_phase(experiment.run))
+    ranker = popularity_penalty.make_ranker(
+        model, (popularity_penalty.compute_log_counts(training.counts()[1:]), entry["alpha"])
+    )
+    return {CORRECTION: {**entry, "test": ranker.rank_and_list(task).compute_metrics()}}
+
+
+def _choose_correction(experiment: "Experiment", model: Recommender) -> dict[str, Any]:
+    """Returns the alpha that is best on the validation items, and NDCG@10 for each alpha.
+
+    The model is that of `select`. Without `select` it is the final model, which was trained on these items; then
+    `trained_on_validation` is True.
+    """
+    counts_only, has_select = model.examples is None, list_phases(experiment.run)[0] == SELECT
+    if counts_only or has_select:
+        model = experiment.new_model()
+        model.adapt(experiment.split.training(with_validation=False), experiment.transitions)
+        if has_select:
+            trainer.load_weights(model, experiment.workdir.phase_folder(SELECT))
+    is_trained_on = not (counts_only or has_select)
+    counts = popularity_penalty.compute_log_counts(
+        experiment.split.training(with_validation=is_trained_on).counts()[1:]
+    )
+    curve = popularity_penalty.measure_alphas(
+        Ranker(model.score, model.max_history), experiment.make_task("validation"), counts
+    )
+    return {
+        "alpha": popularity_penalty.pick_best_alpha(curve),
+        "trained_on_validation": is_trained_on,
+        "validation": curve,
+    }
+
+
+def _read_training_results(experiment: "Experiment") -> dict[str, Any]:
+    """Returns the steps and seconds of each training."""
+    content: dict[str, Any] = {}
+    for phase in list_phases(experiment.run):
+        state = trainer.read_state(experiment.workdir.phase_folder(phase))
+        content[phase] = {"steps": state.step, "seconds": state.seconds, "best_step": state.best_step}
+    return content
+
+
+def _measure_validation(experiment: "Experiment", measured: Recommender) -> dict[str, Any]:
+    """Returns the metrics of `select`'s model on the validation items, by every protocol; empty without `select`.
+
+    `measured`: the model that is measured on the test items.
+    """
+    run, sequences = experiment.run, experiment.sequences
+    if SELECT not in list_phases(run):
+        return {}
+    model = measured
+    if find_measured_phase(run) != SELECT:
+        model = load_trained(run, sequences.num_items, sequences.num_users, experiment.workdir, SELECT)
+    return {
+        "validation": popularity_penalty.make_ranker(model).measure(experiment.make_task("validation", all_items=True))
+    }
