@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import lines, measuring, shapes
-from bert4rec_tf.config.run import MaskingSettings
+from bert4rec_tf.config.run_record import MaskingSettings
 from bert4rec_tf.data.examples import preparation
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.evaluation import candidates

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import conversion, measuring, original, shapes
-from bert4rec_tf.config.run import TrainingSettings
+from bert4rec_tf.config.run_record import TrainingSettings
 from bert4rec_tf.data.examples import in_memory, preparation
 from bert4rec_tf.data.examples.cloze import Numbering, cut_windows, mask_rows
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from bert4rec_tf.config.run import MaskingSettings
+from bert4rec_tf.config.run_record import MaskingSettings
 from bert4rec_tf.data.sequences import Sequences
 
 

@@ -12,7 +12,7 @@ _PUBLIC = {
     "FittedModel": "bert4rec_tf.runs.fitted",
     "Interactions": "bert4rec_tf.config.data_names",
     "MODELS": "bert4rec_tf.models",
-    "Run": "bert4rec_tf.config.run",
+    "Run": "bert4rec_tf.config.run_record",
     "Sequences": "bert4rec_tf.data.sequences",
     "TimeSplit": "bert4rec_tf.config.data_names",
     "UserError": "bert4rec_tf.foundation.errors",

@@ -18,12 +18,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from absl import app, flags, logging
 
-from bert4rec_tf.config import data_names, popularity, presets
+from bert4rec_tf.config import data_names, popularity_option, presets
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.machines import Machines
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, MODEL_SETTINGS, USER_FEATURES, settings_for_features
-from bert4rec_tf.config.run import Run, all_settings, help_texts
-from bert4rec_tf.config.settings import described, field_type, given_flags
+from bert4rec_tf.config.run_record import Run, all_settings, help_texts
+from bert4rec_tf.config.setting_fields import described, field_type, given_flags
 from bert4rec_tf.data.reading.features import with_features
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import datasets
@@ -194,7 +194,7 @@ def check_export_flags() -> None:
         names = ("popularity_correction", *SAVED_MODEL_ONLY)
         refuse(names, f"needs --format={SAVED_MODEL}. Received: format={FLAGS.format}")
     exports = FLAGS.mode in ("all", "export")
-    if popularity.parse(FLAGS.popularity_correction) and not (exports or FLAGS.mode == "evaluate"):
+    if popularity_option.parse(FLAGS.popularity_correction) and not (exports or FLAGS.mode == "evaluate"):
         raise UserError(f"--popularity_correction needs --mode=all, evaluate or export. Received: mode={FLAGS.mode}")
     if not exports:
         refuse(("export_dir", *SAVED_MODEL_ONLY), f"needs --mode=all or export. Received: mode={FLAGS.mode}")
@@ -285,7 +285,7 @@ def start_tensorflow() -> None:
 def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: dict[str, Any]) -> None:
     """Does what --mode says, and exports. `options`: further arguments of `driver.open_experiment`."""
     start_tensorflow()
-    correction = popularity.parse(FLAGS.popularity_correction)
+    correction = popularity_option.parse(FLAGS.popularity_correction)
     from bert4rec_tf.runs import driver, exporting
 
     if FLAGS.mode == "all":
@@ -321,7 +321,7 @@ def export(workdir: WorkDirectory, sequences: Sequences | None) -> None:
     if FLAGS.with_histories is not None:
         workdir.check_data(sequences)
         histories = Histories.of(sequences, FLAGS.with_histories)
-    options = ExportOptions(FLAGS.k, popularity.parse(FLAGS.popularity_correction), histories)
+    options = ExportOptions(FLAGS.k, popularity_option.parse(FLAGS.popularity_correction), histories)
     start_tensorflow()
     from bert4rec_tf.runs import exporting
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from bert4rec_tf.config.paper import paper
-from bert4rec_tf.config.popularity import CORRECTION
-from bert4rec_tf.config.run import RETRAIN, SELECT
+from bert4rec_tf.config.popularity_option import CORRECTION
+from bert4rec_tf.config.run_record import RETRAIN, SELECT
 from bert4rec_tf.evaluation.metrics import POPULAR
 from experiments.plan import Job, Plan
 from experiments.results import FINISHED, Line

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.model_settings import MASKED_MODEL
-from bert4rec_tf.config.run import SELECT, TRAININGS, Run
+from bert4rec_tf.config.run_record import SELECT, TRAININGS, Run
 from experiments.tables import TABLES, Cell
 
 SELECT_ONLY = {"protocol": SELECT}

@@ -18,7 +18,7 @@ from typing import Any
 
 import filelock
 
-from bert4rec_tf.config.run import Run
+from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.foundation.errors import UserError, in_one_line
 from experiments.results import BUSY, FAILED, FINISHED, STOPPED
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert4rec_tf.config.paper import paper
-from bert4rec_tf.config.run import RETRAIN, SELECT
+from bert4rec_tf.config.run_record import RETRAIN, SELECT
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation.metrics import POPULAR
 from bert4rec_tf.foundation import files, plots

@@ -10,7 +10,7 @@ from typing import Any
 
 import filelock
 
-from bert4rec_tf.config.run import RETRAIN, SELECT
+from bert4rec_tf.config.run_record import RETRAIN, SELECT
 from bert4rec_tf.data.reading import archives
 from bert4rec_tf.data.sources import datasets, download
 from bert4rec_tf.foundation import files

@@ -10,8 +10,8 @@ import_tensorflow()
 
 import tensorflow as tf
 
-from bert4rec_tf.config.popularity import CHOOSE
-from bert4rec_tf.config.run import Run
+from bert4rec_tf.config.popularity_option import CHOOSE
+from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.foundation import files

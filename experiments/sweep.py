@@ -11,7 +11,7 @@ from typing import Any
 
 import filelock
 
-from bert4rec_tf.config.run import Run
+from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation.metrics import POPULAR
 from bert4rec_tf.foundation import files

@@ -13,7 +13,7 @@ from typing import Any
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.model_settings import MASKED_MODEL
-from bert4rec_tf.config.run import SELECT_AND_RETRAIN, Run
+from bert4rec_tf.config.run_record import SELECT_AND_RETRAIN, Run
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation.metrics import NDCG
 from bert4rec_tf.foundation import files

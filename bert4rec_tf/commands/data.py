@@ -7,7 +7,7 @@ bert4rec data --interactions=ratings.csv --plot=ratings.png
 from pathlib import Path
 
 from bert4rec_tf.config.data_names import SOURCES, Interactions, column_options, named
-from bert4rec_tf.config.settings import add_flag, given_flags
+from bert4rec_tf.config.setting_fields import add_flag, given_flags
 from bert4rec_tf.data import statistics
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.foundation import plots

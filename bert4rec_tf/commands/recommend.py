@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from bert4rec_tf.config.data_names import Interactions, column_options
-from bert4rec_tf.config.settings import add_flag, given_flags
+from bert4rec_tf.config.setting_fields import add_flag, given_flags
 from bert4rec_tf.export.layout import check_model
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import warn

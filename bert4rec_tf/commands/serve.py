@@ -2,7 +2,7 @@
 
 from dataclasses import MISSING, fields
 
-from bert4rec_tf.config.settings import add_flag
+from bert4rec_tf.config.setting_fields import add_flag
 from bert4rec_tf.export.layout import model_folder
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.files import expanded_path

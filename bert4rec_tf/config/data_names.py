@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf.config.settings import Settings, setting
+from bert4rec_tf.config.setting_fields import Settings, setting
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 from bert4rec_tf.foundation.files import expanded_path
 

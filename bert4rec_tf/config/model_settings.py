@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from bert4rec_tf.config.settings import Settings, another_default, setting
+from bert4rec_tf.config.setting_fields import Settings, another_default, setting
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.foundation.errors import UserError
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bert4rec_tf.config.settings import Settings, setting
+from bert4rec_tf.config.setting_fields import Settings, setting
 
 
 def _chosen(help: str, **limits: Any) -> Any:

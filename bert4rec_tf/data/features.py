@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES, features_used
-from bert4rec_tf.config.settings import Settings
+from bert4rec_tf.config.setting_fields import Settings
 from bert4rec_tf.data.sequences import PAD, Sequences, Vocabulary, places_in_groups
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from bert4rec_tf.config.data_names import family
 from bert4rec_tf.config.paper import paper
-from bert4rec_tf.config.run import Run
+from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.data.sources import datasets

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from bert4rec_tf.config.popularity import check
+from bert4rec_tf.config.popularity_option import check
 from bert4rec_tf.evaluation.full_ranking import ProductScores
 from bert4rec_tf.evaluation.metrics import NDCG, compute_metrics
 from bert4rec_tf.evaluation.ranker import Ranker, RankingTask, rank_targets

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from bert4rec_tf.config import popularity
+from bert4rec_tf.config import popularity_option
 from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.foundation.errors import UserError
 
@@ -32,8 +32,8 @@ class ExportOptions:
     def __post_init__(self) -> None:
         if self.k < 1:
             raise UserError(f"`k` must be at least 1. Received: k={self.k}")
-        if self.popularity_correction != popularity.CHOOSE:
-            popularity.check(float(self.popularity_correction))
+        if self.popularity_correction != popularity_option.CHOOSE:
+            popularity_option.check(float(self.popularity_correction))
 
 
 DEFAULT = ExportOptions()

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from bert4rec_tf.config.model_settings import LOSSES, USER_FEATURES, Loss, features_used
-from bert4rec_tf.config.settings import Settings
+from bert4rec_tf.config.setting_fields import Settings
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.features import Features, select_features
 from bert4rec_tf.data.sequences import Sequences

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf.config.popularity import parse
-from bert4rec_tf.config.run import Run
+from bert4rec_tf.config.popularity_option import parse
+from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.foundation import files

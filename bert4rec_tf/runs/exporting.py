@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf.config.popularity import CHOOSE, CORRECTION
-from bert4rec_tf.config.run import Run
+from bert4rec_tf.config.popularity_option import CHOOSE, CORRECTION
+from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.evaluation.metrics import COLD, COUNT_BASELINES, needs_seen_items
 from bert4rec_tf.export import portable, saved_model
 from bert4rec_tf.export.layout import SAVED_MODEL

@@ -15,7 +15,7 @@ import tensorflow as tf
 from bert4rec_tf.config.data_names import Interactions, TimeSplit
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.config.presets import shortened_warmup
-from bert4rec_tf.config.run import ALL, SELECT, Run
+from bert4rec_tf.config.run_record import ALL, SELECT, Run
 from bert4rec_tf.data.reading.features import with_features
 from bert4rec_tf.data.sequences import Sequences, Vocabulary, joined, places_in_groups
 from bert4rec_tf.data.sources import given

@@ -7,7 +7,7 @@ from typing import Any
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.data_names import TimeSplit
 from bert4rec_tf.config.model_settings import ATTENTION_MODELS, ITEM_FEATURES, USER_FEATURES, settings_for_features
-from bert4rec_tf.config.run import ALL, SELECT, SELECT_AND_RETRAIN
+from bert4rec_tf.config.run_record import ALL, SELECT, SELECT_AND_RETRAIN
 from bert4rec_tf.data.reading.features import with_features
 from bert4rec_tf.data.sequences import held_out_later
 from bert4rec_tf.data.sources import given

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bert4rec_tf.config.popularity import CHOOSE, CORRECTION
-from bert4rec_tf.config.run import SELECT
+from bert4rec_tf.config.popularity_option import CHOOSE, CORRECTION
+from bert4rec_tf.config.run_record import SELECT
 from bert4rec_tf.evaluation import popularity_penalty
 from bert4rec_tf.evaluation.baselines import measure_baselines
 from bert4rec_tf.evaluation.metrics import (
@@ -17,6 +17,7 @@ from bert4rec_tf.evaluation.metrics import (
     NDCG,
     POPULAR,
     compute_cold_metrics,
+    compute_difference,
     compute_per_user,
 )
 from bert4rec_tf.evaluation.ranker import Ranker, RankingTask

@@ -1,6 +1,6 @@
 """The trainings of a run: which there are, what each trains on, and its trained model."""
 
-from bert4rec_tf.config.run import ALL, RETRAIN, TRAININGS, Run
+from bert4rec_tf.config.run_record import ALL, RETRAIN, TRAININGS, Run
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.models.construction import make_model

@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.config.popularity import parse
-from bert4rec_tf.config.run import ALL, RETRAIN, SELECT, Run
+from bert4rec_tf.config.popularity_option import parse
+from bert4rec_tf.config.run_record import ALL, RETRAIN, SELECT, Run
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.examples import batches, in_memory, preparation
 from bert4rec_tf.data.examples.tfrecords import Shards

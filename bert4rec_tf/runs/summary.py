@@ -9,8 +9,8 @@ from typing import Any
 
 from bert4rec_tf.config.data_names import family
 from bert4rec_tf.config.paper import paper
-from bert4rec_tf.config.popularity import CORRECTION
-from bert4rec_tf.config.run import ALL, RETRAIN, SELECT
+from bert4rec_tf.config.popularity_option import CORRECTION
+from bert4rec_tf.config.run_record import ALL, RETRAIN, SELECT
 from bert4rec_tf.evaluation.metrics import (
     ANY,
     COLD,

@@ -13,8 +13,8 @@ import keras
 import numpy as np
 
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
-from bert4rec_tf.config.run import ALL, RETRAIN, Run
-from bert4rec_tf.config.settings import Settings
+from bert4rec_tf.config.run_record import ALL, RETRAIN, Run
+from bert4rec_tf.config.setting_fields import Settings
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError

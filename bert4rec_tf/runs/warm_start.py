@@ -3,7 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from bert4rec_tf.config.run import ALL, RETRAIN, SELECT, Run
+from bert4rec_tf.config.run_record import ALL, RETRAIN, SELECT, Run
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.files import expanded_path
 from bert4rec_tf.foundation.npz import CorruptFileError

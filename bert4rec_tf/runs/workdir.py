@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.config.run import Run, digest_of
+from bert4rec_tf.config.run_record import Run, digest_of
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.features import Features
 from bert4rec_tf.data.sequences import Sequences, Vocabulary, fingerprint_of
@@ -93,7 +93,7 @@ class WorkDirectory:
         return self.path / f"{name}.npz"
 
     def phase_folder(self, name: str) -> Path:
-        """Returns the folder of one training: SELECT, RETRAIN or ALL (`config.run`)."""
+        """Returns the folder of one training: SELECT, RETRAIN or ALL (`config.run_record`)."""
         return self.path / name
 
     @contextlib.contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert4rec_tf.config import popularity
+from bert4rec_tf.config import popularity_option
 from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.export.layout import model_folder
 from bert4rec_tf.foundation.errors import UserError
@@ -49,7 +49,7 @@ class Choices:
         if self.exclude_seen is not None and not isinstance(self.exclude_seen, (bool, np.bool_)):
             raise UserError(f"`exclude_seen` must be True or False. Received: exclude_seen={self.exclude_seen!r}")
         if self.popularity_correction is not None:
-            popularity.check(self.popularity_correction)
+            popularity_option.check(self.popularity_correction)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Returns these options as inputs of the signature `recommend`."""

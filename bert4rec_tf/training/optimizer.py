@@ -2,7 +2,7 @@
 
 import math
 
-from bert4rec_tf.config.run import TrainingSettings
+from bert4rec_tf.config.run_record import TrainingSettings
 from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender
 from bert4rec_tf.nn.optimizers import Adagrad, BertAdam, RowwiseAdagrad, WarmUpLinearDecay
 

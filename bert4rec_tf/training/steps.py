@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 from keras.optimizers import Optimizer
 
-from bert4rec_tf.config.run import ROWWISE, TrainingSettings
+from bert4rec_tf.config.run_record import ROWWISE, TrainingSettings
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import graph
 from bert4rec_tf.foundation.types import Batch, Tensor

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert4rec_tf.config.run import TrainingSettings
+from bert4rec_tf.config.run_record import TrainingSettings
 from bert4rec_tf.foundation import files, plots
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.npz import CorruptFileError

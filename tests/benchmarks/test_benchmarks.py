@@ -14,7 +14,7 @@ from support.ranking_oracle import make_sequences
 
 from benchmarks import __main__ as program
 from benchmarks import growth, lines, measuring, original, serving, shapes
-from bert4rec_tf.config.run import MaskingSettings
+from bert4rec_tf.config.run_record import MaskingSettings
 from bert4rec_tf.data.examples.cloze import cut_windows
 from bert4rec_tf.data.sequences import LeaveOneOut, Vocabulary, mask_token
 from bert4rec_tf.evaluation.metrics import POPULAR

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import lines, measuring, peers, shapes
-from bert4rec_tf.config.run import MaskingSettings
+from bert4rec_tf.config.run_record import MaskingSettings
 
 TINY = shapes.Shape(60, 300, 5, 8.0, 10, MaskingSettings(mask_proportion=0.4, max_predictions=4, window_step=0.5))
 

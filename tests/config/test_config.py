@@ -11,8 +11,15 @@ from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.model_settings import MODEL_SETTINGS
 from bert4rec_tf.config.paper import paper
 from bert4rec_tf.config.presets import authors, best, fast, own
-from bert4rec_tf.config.run import EvaluationSettings, MaskingSettings, Run, TrainingSettings, all_settings, help_texts
-from bert4rec_tf.config.settings import field_type
+from bert4rec_tf.config.run_record import (
+    EvaluationSettings,
+    MaskingSettings,
+    Run,
+    TrainingSettings,
+    all_settings,
+    help_texts,
+)
+from bert4rec_tf.config.setting_fields import field_type
 from bert4rec_tf.data.sources.datasets import DATASETS
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.runs import phases

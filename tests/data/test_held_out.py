@@ -8,7 +8,7 @@ from support.ranking_oracle import make_sequences
 from support.trainings import small_and_quick
 
 from bert4rec_tf.config import presets
-from bert4rec_tf.config.run import FIXED, RETRAIN, SELECT, SELECT_AND_RETRAIN, Run
+from bert4rec_tf.config.run_record import FIXED, RETRAIN, SELECT, SELECT_AND_RETRAIN, Run
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.models.construction import make_model
 from bert4rec_tf.runs.pipeline import Experiment

@@ -12,7 +12,7 @@ from support.profiles import slow_but
 from support.ranking_oracle import make_sequences
 
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
-from bert4rec_tf.config.run import TrainingSettings
+from bert4rec_tf.config.run_record import TrainingSettings
 from bert4rec_tf.data.features import Features
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export import saved_model

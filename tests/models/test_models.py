@@ -26,10 +26,10 @@ from support.models import (
 )
 from support.profiles import slow_but
 
-from bert4rec_tf.config import presets, run
+from bert4rec_tf.config import presets, run_record
 from bert4rec_tf.config.model_settings import MODEL_SETTINGS
-from bert4rec_tf.config.run import Run, TrainingSettings
-from bert4rec_tf.config.settings import field_type
+from bert4rec_tf.config.run_record import Run, TrainingSettings
+from bert4rec_tf.config.setting_fields import field_type
 from bert4rec_tf.data.examples import in_memory
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export import saved_model
@@ -416,10 +416,10 @@ def test_bfloat16_reaches_the_models_that_are_said_to_have_it(name):
     plain = make(name)
     model.set_weights(plain.get_weights())
     same = np.array_equal(model.score(HISTORIES), plain.score(HISTORIES))
-    assert same == (name not in run.ATTENTION_MODELS)
+    assert same == (name not in run_record.ATTENTION_MODELS)
 
 
-@pytest.mark.parametrize("name", slow_but(["sasrec"], run.ATTENTION_MODELS))
+@pytest.mark.parametrize("name", slow_but(["sasrec"], run_record.ATTENTION_MODELS))
 def test_the_models_that_compute_in_bfloat16_learn_in_it(name):
     model = make(name, dtype="mixed_bfloat16")
     settings = TrainingSettings(steps=40, warmup_steps=0, learning_rate=0.02)

@@ -8,7 +8,7 @@ from support.pairwise_oracles import ORACLES, sigmoid
 from support.profiles import slow_but
 from support.shards import mask_windows
 
-from bert4rec_tf.config.run import MaskingSettings
+from bert4rec_tf.config.run_record import MaskingSettings
 from bert4rec_tf.data.examples.cloze import cut_windows
 
 WEIGHTS = np.random.default_rng(8)

@@ -9,7 +9,7 @@ from support import trainings
 from support.models import NUM_ITEMS, SEQUENCES, SMALL, batches, make, tensors
 
 from bert4rec_tf.config import presets
-from bert4rec_tf.config.run import Run, TrainingSettings
+from bert4rec_tf.config.run_record import Run, TrainingSettings
 from bert4rec_tf.data.examples.batches import with_draws
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.nn import sampling

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from support.paths import GOLDEN
 
-from bert4rec_tf.config.run import TrainingSettings
+from bert4rec_tf.config.run_record import TrainingSettings
 from bert4rec_tf.data.sequences import mask_token
 from bert4rec_tf.models import tf1_import
 from bert4rec_tf.nn import optimizers

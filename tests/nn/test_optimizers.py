@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert4rec_tf.config.run import TrainingSettings
+from bert4rec_tf.config.run_record import TrainingSettings
 from bert4rec_tf.models.bert4rec import BERT4Rec
 from bert4rec_tf.nn.optimizers import (
     Adagrad,

@@ -8,7 +8,7 @@ import pytest
 from support.ranking_oracle import make_sequences, plain_metrics
 
 from bert4rec_tf.commands import main
-from bert4rec_tf.config.run import Run
+from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.evaluation.metrics import METRICS, PROTOCOLS
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError

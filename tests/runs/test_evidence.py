@@ -17,7 +17,7 @@ from support.trainings import small_and_quick
 
 import bert4rec_tf as b4r
 from bert4rec_tf.config import presets
-from bert4rec_tf.config.run import ALL, FIXED, RETRAIN, SELECT, SELECT_AND_RETRAIN, Run
+from bert4rec_tf.config.run_record import ALL, FIXED, RETRAIN, SELECT, SELECT_AND_RETRAIN, Run
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.evaluation.evidence_search import GAINS, SHARES
 from bert4rec_tf.evaluation.metrics import FULL, LIST_METRICS, METRICS, NDCG, PROTOCOLS

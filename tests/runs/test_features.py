@@ -13,7 +13,7 @@ from support.trainings import assert_a_kill_changes_nothing, small_and_quick
 
 import bert4rec_tf as b4r
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
-from bert4rec_tf.config.run import SELECT, Run
+from bert4rec_tf.config.run_record import SELECT, Run
 from bert4rec_tf.data.features import attached
 from bert4rec_tf.evaluation.metrics import compute_per_user
 from bert4rec_tf.models import MODELS

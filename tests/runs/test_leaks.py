@@ -31,8 +31,8 @@ from support.trainings import small_and_quick
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.data_names import OWN, TimeSplit
 from bert4rec_tf.config.model_settings import ATTENTION_MODELS, MODEL_SETTINGS, features_used
-from bert4rec_tf.config.popularity import CORRECTION
-from bert4rec_tf.config.run import ALL, FIXED, SELECT, SELECT_AND_RETRAIN
+from bert4rec_tf.config.popularity_option import CORRECTION
+from bert4rec_tf.config.run_record import ALL, FIXED, SELECT, SELECT_AND_RETRAIN
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.sources import given
 from bert4rec_tf.evaluation import evidence_search

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.profiles import examples
 
 from bert4rec_tf.config.model_settings import PopSettings
-from bert4rec_tf.config.run import Run
+from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.models.recommender import FROM_FIRST, FROM_LAST, ITEMS, USERS
 from bert4rec_tf.runs.transfer import StartWeights, load_start_weights

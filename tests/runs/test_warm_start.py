@@ -14,7 +14,7 @@ from support.tf1_program import CHECKPOINT, CONFIG, TOKENS
 from support.trainings import RUN, small_and_quick
 
 import bert4rec_tf as b4r
-from bert4rec_tf.config.run import Run
+from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.models import tf1_import
 from bert4rec_tf.models.construction import make_model

@@ -5,7 +5,7 @@ import importlib.metadata
 import tensorflow as tf
 from support.ranking_oracle import make_sequences
 
-from bert4rec_tf.config.run import SELECT, Run
+from bert4rec_tf.config.run_record import SELECT, Run
 from bert4rec_tf.foundation import files
 from bert4rec_tf.runs.environment import versions
 from bert4rec_tf.runs.workdir import RawIds, WorkDirectory

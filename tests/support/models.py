@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from bert4rec_tf.config.model_settings import USER_FEATURES, features_used
-from bert4rec_tf.config.run import MaskingSettings, Run
+from bert4rec_tf.config.run_record import MaskingSettings, Run
 from bert4rec_tf.data.examples import in_memory
 from bert4rec_tf.data.examples.cloze import cut_windows
 from bert4rec_tf.models import MODELS

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from bert4rec_tf.config.model_settings import PopSettings
-from bert4rec_tf.config.run import Run, TrainingSettings
+from bert4rec_tf.config.run_record import Run, TrainingSettings
 from bert4rec_tf.data.examples import preparation
 from bert4rec_tf.foundation import plots
 from bert4rec_tf.models import BERT4Rec, Recommender

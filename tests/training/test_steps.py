@@ -16,7 +16,7 @@ import pytest
 import tensorflow as tf
 from support.paths import ROOT, TESTS
 
-from bert4rec_tf.config.run import TrainingSettings
+from bert4rec_tf.config.run_record import TrainingSettings
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import BERT4Rec
 from bert4rec_tf.training import checkpoints, steps

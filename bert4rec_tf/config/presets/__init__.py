@@ -9,7 +9,7 @@ from bert4rec_tf.config.model_settings import MODEL_SETTINGS
 from bert4rec_tf.config.presets import authors, best, fast
 from bert4rec_tf.config.presets.authors import dropout_of
 from bert4rec_tf.config.presets.entry import Preset
-from bert4rec_tf.config.run import ALL, FIXED, SELECT_AND_RETRAIN, Run, TrainingSettings
+from bert4rec_tf.config.run_record import ALL, FIXED, SELECT_AND_RETRAIN, Run, TrainingSettings
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 from bert4rec_tf.foundation.progress import warn
 

@@ -12,7 +12,7 @@ from bert4rec_tf.config.data_names import OWN
 from bert4rec_tf.config.presets import own
 from bert4rec_tf.config.presets.authors import OF_DATA, dropout_of
 from bert4rec_tf.config.presets.entry import NO_ESTIMATE, NOT_MEASURED, Preset
-from bert4rec_tf.config.presets.optimizers import OPTIMIZERS
+from bert4rec_tf.config.presets.model_optimizers import OPTIMIZERS
 
 NO_ORDER = "Nothing: there is no order to learn."
 ONE_THREAD = "of one thread (measured)."

@@ -10,7 +10,7 @@ from typing import Any
 from bert4rec_tf.config.data_names import OWN
 from bert4rec_tf.config.model_settings import TRANSITIONS
 from bert4rec_tf.config.presets.entry import NO_ESTIMATE, Preset
-from bert4rec_tf.config.presets.optimizers import OPTIMIZERS
+from bert4rec_tf.config.presets.model_optimizers import OPTIMIZERS
 
 LONG_HISTORIES = 50
 """From this mean length on, masks within long windows teach more per second than prefixes do."""

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from bert4rec_tf.config.model_settings import LOSSES, SAMPLE
-from bert4rec_tf.config.run import Run
+from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.data.examples import in_memory
 from bert4rec_tf.data.examples.dynamic_masks import mask_dynamically
 from bert4rec_tf.data.examples.in_memory import Examples

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bert4rec_tf.config.run import MaskingSettings, window_stride
+from bert4rec_tf.config.run_record import MaskingSettings, window_stride
 from bert4rec_tf.data.sequences import Sequences, mask_token, places_in_groups, take_rows
 
 

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from bert4rec_tf.config.run import MaskingSettings
+from bert4rec_tf.config.run_record import MaskingSettings
 from bert4rec_tf.data.sequences import mask_token
 from bert4rec_tf.foundation.graphs import plain
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from bert4rec_tf.config.run import MaskingSettings
+from bert4rec_tf.config.run_record import MaskingSettings
 from bert4rec_tf.data.examples import tfrecords
 from bert4rec_tf.data.examples.cloze import Numbering, Windows, cut, mask_rows
 from bert4rec_tf.data.examples.tfrecords import Column, Shards

@@ -3,7 +3,7 @@
 import dataclasses
 from dataclasses import dataclass
 
-from bert4rec_tf.config.settings import Settings, setting
+from bert4rec_tf.config.setting_fields import Settings, setting
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.serving.trust import TRUST
 

@@ -13,7 +13,7 @@ from scipy import stats
 from support.profiles import examples
 from support.shards import mask_windows
 
-from bert4rec_tf.config.run import MaskingSettings
+from bert4rec_tf.config.run_record import MaskingSettings
 from bert4rec_tf.data.examples.cloze import Numbering, cut, cut_windows, num_predictions
 from bert4rec_tf.data.examples.preparation import SHARD_SIZE, Plan
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences

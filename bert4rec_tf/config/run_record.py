@@ -14,7 +14,7 @@ from bert4rec_tf.config.model_settings import (
     TRANSITIONS,
     AttentionSettings,
 )
-from bert4rec_tf.config.settings import Settings, described, setting
+from bert4rec_tf.config.setting_fields import Settings, described, setting
 from bert4rec_tf.foundation.errors import UserError, unknown_name
 
 SELECT, RETRAIN, ALL = "select", "retrain", "all"
