@@ -30,7 +30,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 def main() -> None:
     from benchmarks import growth, lines, measuring
     from bert4rec_tf.foundation import files
-    from bert4rec_tf.runs.environment import environment
+    from bert4rec_tf.runs.environment import describe_environment
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
     parser.add_argument(
@@ -48,8 +48,8 @@ def main() -> None:
     rates = {"float32": measuring.matrix_rate(), "bfloat16": measuring.matrix_rate("bfloat16")}
     copy = measuring.copy_rate()
     print(f"matrix product {rates['float32'] / 1e9:.0f} GFLOP/s in float32, {rates['bfloat16'] / 1e9:.0f} in bfloat16;")
-    print(f"copy {copy / 1e9:.1f} GB/s; {environment()}\n", flush=True)
-    content = {"machine": {"product": rates, "copy": copy, **environment()}}
+    print(f"copy {copy / 1e9:.1f} GB/s; {describe_environment()}\n", flush=True)
+    content = {"machine": {"product": rates, "copy": copy, **describe_environment()}}
     kinds = ("serving", "growth", "peers", "catalogues")
     kind = next((name for name in kinds if getattr(named, name)), "lines")
     if named.peers:

@@ -52,7 +52,7 @@ def make(number: int, folder: Path) -> dict[str, float]:
     model = BprMf(number, num_users=USERS, hidden_dim=WIDTH)
     model.items.assign(items)
     model.users.assign(users)
-    vocabulary = Vocabulary(Lines.of(f"item{n}" for n in range(number)), np.arange(number, 0, -1))
+    vocabulary = Vocabulary(Lines.from_texts(f"item{n}" for n in range(number)), np.arange(number, 0, -1))
     begin = time.perf_counter()
     export(model, vocabulary, folder, users=[str(n) for n in range(USERS)])
     seconds = time.perf_counter() - begin

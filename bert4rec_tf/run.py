@@ -22,8 +22,8 @@ from bert4rec_tf.config import data_names, popularity_option, presets
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.machines import Machines
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, MODEL_SETTINGS, USER_FEATURES, settings_for_features
-from bert4rec_tf.config.run_record import Run, all_settings, help_texts
-from bert4rec_tf.config.setting_fields import described, field_type, given_flags
+from bert4rec_tf.config.run_record import Run, list_settings, make_help_texts
+from bert4rec_tf.config.setting_fields import collect_given_flags, describe_setting, get_field_type
 from bert4rec_tf.data.reading.features import with_features
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import datasets
@@ -31,9 +31,9 @@ from bert4rec_tf.export.histories import HISTORIES, Histories
 from bert4rec_tf.export.layout import FORMATS, SAVED_MODEL
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation import startup
-from bert4rec_tf.foundation.errors import UserError, unknown_name
-from bert4rec_tf.foundation.files import expanded_path
-from bert4rec_tf.foundation.startup import end, import_tensorflow
+from bert4rec_tf.foundation.errors import UserError, unknown_name_error
+from bert4rec_tf.foundation.files import expand_path
+from bert4rec_tf.foundation.startup import exit_with_error, import_tensorflow
 from bert4rec_tf.runs import summary
 from bert4rec_tf.runs.workdir import WorkDirectory, interactions_of
 
@@ -98,25 +98,25 @@ flags.DEFINE_string(
     "alpha >= 0: also measure the ranking by score - alpha log(count + 1), and export with it as the default; "
     "`validation` chooses alpha on the validation items",
 )
-for name, field in data_names.column_options().items():
-    DEFINE[field_type(field)](name, None, described(field))
-HELP = help_texts()
-for name, field in all_settings().items():
-    DEFINE[field_type(field)](name, None, f"{HELP[name]} (default: the preset's)")
+for name, field in data_names.list_column_options().items():
+    DEFINE[get_field_type(field)](name, None, describe_setting(field))
+HELP = make_help_texts()
+for name, field in list_settings().items():
+    DEFINE[get_field_type(field)](name, None, f"{HELP[name]} (default: the preset's)")
 
 
 def given_settings() -> dict[str, Any]:
     """Returns the settings given as flags, and those with which the model uses the given features."""
-    return {**settings_for_features(FLAGS.model, given_features()), **given_flags(FLAGS, all_settings())}
+    return {**settings_for_features(FLAGS.model, given_features()), **collect_given_flags(FLAGS, list_settings())}
 
 
 def given_features() -> dict[str, str]:
     """Returns the files of features: `item_features`, `user_features`, both or none."""
-    return given_flags(FLAGS, (ITEM_FEATURES, USER_FEATURES))
+    return collect_given_flags(FLAGS, (ITEM_FEATURES, USER_FEATURES))
 
 
 def folder(flag: str) -> Path | None:
-    return expanded_path(FLAGS[flag].value) if FLAGS[flag].value else None
+    return expand_path(FLAGS[flag].value) if FLAGS[flag].value else None
 
 
 def refuse(names: Iterable[str], why: str) -> None:
@@ -128,7 +128,7 @@ def refuse(names: Iterable[str], why: str) -> None:
 
 def given_interactions() -> Interactions | None:
     """Returns the user's own data; None without --interactions."""
-    options = given_flags(FLAGS, data_names.column_options())
+    options = collect_given_flags(FLAGS, data_names.list_column_options())
     if FLAGS.interactions is not None:
         refuse(("dataset", "source"), "cannot be used with --interactions")
         return Interactions(FLAGS.interactions, **options)
@@ -149,8 +149,8 @@ def make_run(machines: Machines | None) -> tuple[Run, Interactions | None, Seque
         settings.setdefault("replicas", machines.count)
     named = (FLAGS.model, FLAGS.preset, FLAGS.seed, FLAGS.source)
     if FLAGS.dataset is not None:
-        dataset, sequences = data_names.named(FLAGS.dataset, FLAGS.source), None
-        if presets.falls_back(FLAGS.preset, dataset, FLAGS.model):
+        dataset, sequences = data_names.add_source(FLAGS.dataset, FLAGS.source), None
+        if presets.uses_own_preset(FLAGS.preset, dataset, FLAGS.model):
             sequences = load(dataset, None, given_features())
         return presets.make_run(dataset, *named, sequences, **settings), None, sequences
     if interactions is not None:
@@ -172,7 +172,7 @@ def check_flags(argv: list[str]) -> None:
         raise UserError(f"Flags start with --. Received: {argv[1]!r}")
     for name, known in {"mode": MODES, "format": FORMATS, "engine": (LOCAL, SPARK)}.items():
         if FLAGS[name].value not in known:
-            raise unknown_name(name, FLAGS[name].value, known)
+            raise unknown_name_error(name, FLAGS[name].value, known)
     if FLAGS.engine == SPARK and FLAGS.mode != "prepare":
         raise UserError(f"--engine={SPARK} needs --mode=prepare. Received: mode={FLAGS.mode}")
     if FLAGS.engine != SPARK:
@@ -194,7 +194,7 @@ def check_export_flags() -> None:
         names = ("popularity_correction", *SAVED_MODEL_ONLY)
         refuse(names, f"needs --format={SAVED_MODEL}. Received: format={FLAGS.format}")
     exports = FLAGS.mode in ("all", "export")
-    if popularity_option.parse(FLAGS.popularity_correction) and not (exports or FLAGS.mode == "evaluate"):
+    if popularity_option.parse_correction(FLAGS.popularity_correction) and not (exports or FLAGS.mode == "evaluate"):
         raise UserError(f"--popularity_correction needs --mode=all, evaluate or export. Received: mode={FLAGS.mode}")
     if not exports:
         refuse(("export_dir", *SAVED_MODEL_ONLY), f"needs --mode=all or export. Received: mode={FLAGS.mode}")
@@ -223,7 +223,7 @@ def main(argv: list[str]) -> None:
         return
     print(f"\nModel {run.model}, run {run.digest} in {workdir.path}", flush=True)
     if named and not given_settings():
-        preset = presets.find(FLAGS.preset, run.dataset, run.model)
+        preset = presets.find_preset(FLAGS.preset, run.dataset, run.model)
         print(f"Preset {FLAGS.preset}. Expect: {preset.expect}", flush=True)
     if "steps" in given_settings() and FLAGS.warmup_steps is None:
         print(f"Of {run.training.steps:,} steps, {run.training.warmup_steps:,} are warm-up", flush=True)
@@ -234,12 +234,12 @@ def main(argv: list[str]) -> None:
 def join(machines: Machines, run: Run) -> None:
     """Waits for the other machines, and checks that they do the same."""
     start_tensorflow()
-    from bert4rec_tf.runs.environment import versions
+    from bert4rec_tf.runs.environment import list_versions
     from bert4rec_tf.training import workers
 
     print(f"Worker {machines.index} of {machines.count}: waiting for the others", flush=True)
     workers.join_team(machines, run.training.replicas)
-    workers.current_team().agree({"run": str(run.to_dict()), "versions": str(versions()), "mode": FLAGS.mode})
+    workers.current_team().agree({"run": str(run.to_dict()), "versions": str(list_versions()), "mode": FLAGS.mode})
 
 
 def resolve_init_from(run: Run, workdir: Path | None) -> tuple[Run, Any]:
@@ -285,7 +285,7 @@ def start_tensorflow() -> None:
 def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: dict[str, Any]) -> None:
     """Does what --mode says, and exports. `options`: further arguments of `driver.open_experiment`."""
     start_tensorflow()
-    correction = popularity_option.parse(FLAGS.popularity_correction)
+    correction = popularity_option.parse_correction(FLAGS.popularity_correction)
     from bert4rec_tf.runs import driver, exporting
 
     if FLAGS.mode == "all":
@@ -321,7 +321,7 @@ def export(workdir: WorkDirectory, sequences: Sequences | None) -> None:
     if FLAGS.with_histories is not None:
         workdir.check_data(sequences)
         histories = Histories.of(sequences, FLAGS.with_histories)
-    options = ExportOptions(FLAGS.k, popularity_option.parse(FLAGS.popularity_correction), histories)
+    options = ExportOptions(FLAGS.k, popularity_option.parse_correction(FLAGS.popularity_correction), histories)
     start_tensorflow()
     from bert4rec_tf.runs import exporting
 
@@ -346,7 +346,7 @@ def parse(argv: list[str]) -> list[str]:
             app.usage(shorthelp=True, writeto_stdout=True, exitcode=0)
         return FLAGS(argv)
     except (flags.Error, ValueError) as error:
-        end(str(error))
+        exit_with_error(str(error))
 
 
 def run_or_end(argv: list[str]) -> None:
@@ -355,7 +355,9 @@ def run_or_end(argv: list[str]) -> None:
     except Exception as error:
         if not isinstance(error, MemoryError) and type(error).__name__ != "ResourceExhaustedError":
             raise
-        end(f"There is not enough memory for these settings; reduce the largest of them ({str(error)[:200]})")
+        exit_with_error(
+            f"There is not enough memory for these settings; reduce the largest of them ({str(error)[:200]})"
+        )
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from bert4rec_tf.data.sources import datasets
-from bert4rec_tf.foundation.errors import UserError, unknown_name
+from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.foundation.progress import warn
-from bert4rec_tf.foundation.startup import Parser, exit_on_error, path_argument
+from bert4rec_tf.foundation.startup import Parser, exit_on_error, parse_path
 from experiments.findings import Findings
 from experiments.plan import Plan
 from experiments.processes import start_server
@@ -43,13 +43,13 @@ def parser() -> Parser:
     made.add_argument("--jobs", type=int, default=1, help="runs at once (default: 1)")
     made.add_argument("--threads", type=int, help="threads of each run (default: all)")
     made.add_argument("--time_budget", type=float, help="minutes after which a run stops; the next sweep resumes it")
-    made.add_argument("--data_dir", type=path_argument, help="folder of the data files, as for a run")
+    made.add_argument("--data_dir", type=parse_path, help="folder of the data files, as for a run")
     made.add_argument(
-        "--workdir", type=path_argument, help="folder of the runs (default: runs/experiments; --quick: runs/quick)"
+        "--workdir", type=parse_path, help="folder of the runs (default: runs/experiments; --quick: runs/quick)"
     )
     made.add_argument(
         "--results",
-        type=path_argument,
+        type=parse_path,
         help="folder of results and report (default: experiments/results of the repository; --quick: the workdir)",
     )
     return made
@@ -74,7 +74,7 @@ def chosen_datasets(text: str | None, quick: bool) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(","))
     for name in names:
         if name not in DATASETS:
-            raise unknown_name("dataset", name, DATASETS)
+            raise unknown_name_error("dataset", name, DATASETS)
     return names
 
 

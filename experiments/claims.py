@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 
-from bert4rec_tf.config.paper import paper
+from bert4rec_tf.config.paper import read_paper
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation.metrics import METRICS
 from experiments.findings import SAMPLES, Findings
@@ -113,7 +113,7 @@ def _of_proportion(found: Findings) -> list[Claim]:
         small.append(_beats(curve[0.2], curve[0.1]))
         falling += [_beats(curve[low], curve[high]) for low, high in itertools.pairwise(PROPORTIONS) if low >= 0.6]
         if None not in curve.values():
-            published = paper()["best_mask_proportion"][dataset]
+            published = read_paper()["best_mask_proportion"][dataset]
             bests.append(f"{datasets.find(dataset).title} {max(curve, key=curve.get)} (the paper's {published})")
     return [
         ("rho = .2 is better than .1.", _answer(small)),

@@ -19,7 +19,7 @@ Picture = tuple[str, str]
 
 def draw(findings: Mapping[str, Findings], results: Results) -> dict[str, list[Picture]]:
     """Draws the figures that have results, into the results' folder. Returns figure -> pictures."""
-    if not plots.available():
+    if not plots.is_available():
         warn("The figures need matplotlib: pip install '.[plots]'")
         return {}
     drawn = {}

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bert4rec_tf.config.paper import paper
+from bert4rec_tf.config.paper import read_paper
 from bert4rec_tf.config.popularity_option import CORRECTION
 from bert4rec_tf.config.run_record import RETRAIN, SELECT
 from bert4rec_tf.evaluation.metrics import POPULAR
@@ -109,7 +109,7 @@ class Findings:
 
     def paper(self, dataset: str, variant: str, metric: str, protocol: str = POPULAR) -> float | None:
         """Returns the published number; None if there is none."""
-        published = paper().get(self.name, {}) if protocol == POPULAR else {}
+        published = read_paper().get(self.name, {}) if protocol == POPULAR else {}
         return published.get(dataset, {}).get(variant, {}).get(metric)
 
     def pair(self, dataset: str, first: str, second: str) -> tuple[Job, Job] | None:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert4rec_tf.config.paper import paper
+from bert4rec_tf.config.paper import read_paper
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation.metrics import FULL, LIST_METRICS, METRICS, NDCG, POPULAR, UNIFORM
 from experiments.findings import SAMPLES, Findings
@@ -226,7 +226,7 @@ def _table2(found: Findings) -> list[Grid]:
                 ours = gain(found, dataset, metric)
                 last = NOT_RUN if ours is None else f"{ours:+.2%}"
             else:
-                last = f"{paper()['improvements'][dataset][metric]:+.2%}" if label == PAPER else ""
+                last = f"{read_paper()['improvements'][dataset][metric]:+.2%}" if label == PAPER else ""
             row.append(Text(last))
     others = _each(_protocols, ranked, items="results for the test items among 100 uniform or all unseen items")(found)
     more = (made(found, dataset) for dataset in found.run_on() for made in (_corrected, _recommended))
@@ -279,7 +279,7 @@ def of_statistics(statistics: Mapping[str, Mapping[str, Any]]) -> tuple[list[str
     header = ("users", "items", "actions", "mean length", "density")
     rows: list[list[str]] = []
     for dataset in dict.fromkeys((*TABLES["table1"].datasets, *statistics)):
-        found, published = statistics.get(dataset), paper()["table1"].get(dataset)
+        found, published = statistics.get(dataset), read_paper()["table1"].get(dataset)
         rows.append([title_of(dataset), *([found[key] for key in header] if found else [NOT_RUN] * len(header))])
         if published:
             counts = (f"{published['users']:,}", f"{published['items']:,}", published["actions"])

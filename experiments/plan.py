@@ -89,7 +89,7 @@ class Plan:
         if self.quick:
             changes = {**QUICK, **(QUICK_MASKED if is_masked else {}), **changes}
         run = presets.make_run(cell.dataset, cell.model, preset, seed, **changes)
-        if self.quick and run.flat().get("hidden_dim", 0) > QUICK_WIDTH:
+        if self.quick and run.flatten().get("hidden_dim", 0) > QUICK_WIDTH:
             run = presets.make_run(cell.dataset, cell.model, preset, seed, **{**changes, "hidden_dim": QUICK_WIDTH})
         return Job(shortened(run, self.budget), self.budget)
 

@@ -19,7 +19,7 @@ from typing import Any
 import filelock
 
 from bert4rec_tf.config.run_record import Run
-from bert4rec_tf.foundation.errors import UserError, in_one_line
+from bert4rec_tf.foundation.errors import UserError, format_error
 from experiments.results import BUSY, FAILED, FINISHED, STOPPED
 
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -133,7 +133,7 @@ def _answer(task: Task, request: Request) -> dict[str, Any]:
     except Exception as error:
         if not isinstance(error, UserError):
             traceback.print_exc()
-        return {"status": FAILED, "error": in_one_line(error)}
+        return {"status": FAILED, "error": format_error(error)}
 
 
 def _end_with_sweep() -> None:

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert4rec_tf.config.paper import paper
+from bert4rec_tf.config.paper import read_paper
 from bert4rec_tf.config.run_record import RETRAIN, SELECT
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation.metrics import POPULAR
 from bert4rec_tf.foundation import files, plots
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.progress import clock, warn
+from bert4rec_tf.foundation.progress import format_clock, warn
 from experiments import answer, claims, figures, significance
 from experiments.findings import Findings
 from experiments.grids import ELSEWHERE, GRIDS, NOT_RUN, Grid, Text, difference, gain, of_statistics, title_of
@@ -104,7 +104,7 @@ class Report:
     def _why_not_drawn(found: Findings) -> str:
         if not found.run_on():
             return NOT_RUN
-        return "no line has two points" if plots.available() else "it needs the extra [plots]"
+        return "no line has two points" if plots.is_available() else "it needs the extra [plots]"
 
     def _about(self) -> Section:
         """Returns the section about the results: data files, versions, and the number of runs."""
@@ -237,7 +237,7 @@ def _run_row(cells: str, line: Line) -> dict[str, str]:
         "steps": steps if any(trained) else "none",
         "validation": shown("validation"),
         "test": shown("test"),
-        "wall time": clock(line["wall_seconds"]),
+        "wall time": format_clock(line["wall_seconds"]),
         "peak memory": f"{line['peak_memory'] / 1e6:,.0f} MB" if line["peak_memory"] else "unknown",
     }
 
@@ -256,7 +256,7 @@ def _narrow(found: Findings) -> list[str]:
     """Returns a sentence that compares BERT4Rec with Table 5, if it has d = 64 as there."""
     parts = []
     for data in found.run_on():
-        runs, published = found.runs[data, "bert4rec"], paper()["table5"].get(data)
+        runs, published = found.runs[data, "bert4rec"], read_paper()["table5"].get(data)
         if runs and published and runs[0][0].run.architecture.hidden_dim == 64:
             value, default = found.mean(data, "bert4rec", "ndcg@10"), published["default"]["ndcg@10"]
             parts.append(f"{title_of(data)} {value:.4f} (paper {default:.4f}, difference {difference(value, default)})")
@@ -267,7 +267,7 @@ def _narrow(found: Findings) -> list[str]:
 def _mean_gains(found: Findings) -> list[str]:
     """Returns a sentence: section 4.4's mean gains over the strongest other model, on the complete data sets."""
     parts = []
-    for metric, published in paper()["gains"].items():
+    for metric, published in read_paper()["gains"].items():
         gains = [one for dataset in found.datasets() if (one := gain(found, dataset, metric)) is not None]
         mean = f"{np.mean(gains):+.2%} on {len(gains)}" if gains else NOT_RUN
         parts.append(f"{metric.upper()} {mean} (paper: {published:+.2%} on 4)")

@@ -15,7 +15,7 @@ from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation.metrics import POPULAR
 from bert4rec_tf.foundation import files
-from bert4rec_tf.foundation.progress import clock
+from bert4rec_tf.foundation.progress import format_clock
 from bert4rec_tf.runs.workdir import WorkDirectory
 from experiments import processes, results
 from experiments.plan import Job, num_trainings
@@ -186,7 +186,7 @@ class Sweep:
             result = f"{line['error']} (its log: {self.log(job)})"
         else:
             result = "the next sweep resumes it"
-        spent = clock(line["wall_seconds"])
+        spent = format_clock(line["wall_seconds"])
         print(f"{self._done} of {self._total}: {job.title}: {line['status']} after {spent}, {result}", flush=True)
 
 
@@ -194,13 +194,13 @@ def show(jobs: Sequence[Job], sweep: Sweep) -> None:
     """Prints every job's state, and how long the rest may take."""
     known, unknown = [], 0
     for job, state, seconds in states(jobs, sweep):
-        left = "" if state == FINISHED else "unknown" if seconds is None else clock(seconds)
+        left = "" if state == FINISHED else "unknown" if seconds is None else format_clock(seconds)
         print(f"{state:<9} {left:>9}  {job.title}")
         known.append(seconds or 0.0)
         unknown += seconds is None
     rest = f", and {unknown} runs of unknown length" if unknown else ""
     left = max(sum(known) / sweep.jobs, max(known, default=0.0))
-    print(f"About {clock(left)} left, estimated from the finished runs{rest}.")
+    print(f"About {format_clock(left)} left, estimated from the finished runs{rest}.")
 
 
 def states(jobs: Sequence[Job], sweep: Sweep) -> list[tuple[Job, str, float | None]]:

@@ -131,7 +131,7 @@ def max_predictions(mask_proportion: float, max_length: int) -> int:
 
 def _masks(dataset: str, preset: str, **changed: float) -> dict[str, Any]:
     """Returns the settings of another rho or N at d = 64, with the number of predictions that fits."""
-    masked = {**presets.find(preset, dataset).settings, **changed}
+    masked = {**presets.find_preset(preset, dataset).settings, **changed}
     most = max_predictions(masked["mask_proportion"], masked["max_length"])
     return {**_of_width(dataset, 64, preset), **changed, "max_predictions": most}
 

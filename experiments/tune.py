@@ -17,8 +17,8 @@ from bert4rec_tf.config.run_record import SELECT_AND_RETRAIN, Run
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation.metrics import NDCG
 from bert4rec_tf.foundation import files
-from bert4rec_tf.foundation.errors import UserError, in_one_line, unknown_name
-from bert4rec_tf.foundation.progress import clock
+from bert4rec_tf.foundation.errors import UserError, format_error, unknown_name_error
+from bert4rec_tf.foundation.progress import format_clock
 from bert4rec_tf.foundation.startup import import_tensorflow
 from experiments.plan import SELECT_ONLY, Plan
 from experiments.tables import PROPORTIONS, WIDTHS, Cell, max_predictions
@@ -70,7 +70,7 @@ States = optuna.trial.TrialState
 def space_of(model: str) -> dict[str, tuple[Any, ...]]:
     """Returns the grid of a model. Raises UserError if there is none."""
     if model not in SPACES:
-        raise unknown_name("model to tune", model, SPACES)
+        raise unknown_name_error("model to tune", model, SPACES)
     return SPACES[model]
 
 
@@ -101,7 +101,7 @@ class Search:
         plain = self.plan.job(cell, self.plan.seeds[0]).run
         if not values:
             return plain
-        settings = {**plain.flat(), **values}
+        settings = {**plain.flatten(), **values}
         if self.is_masked:
             settings["max_predictions"] = max_predictions(settings["mask_proportion"], settings["max_length"])
             del settings["num_heads"], settings["intermediate_dim"]  # both follow the width
@@ -141,7 +141,7 @@ class Search:
             raise
         except Exception as error:
             if not isinstance(error, optuna.TrialPruned):
-                trial.set_user_attr(ERROR, in_one_line(error))
+                trial.set_user_attr(ERROR, format_error(error))
             shutil.rmtree(self.folder / run.digest, ignore_errors=True)
             raise
         shutil.rmtree(self.folder / run.digest, ignore_errors=True)
@@ -177,7 +177,7 @@ class Search:
     def _report(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
         last = trial.last_step
         found = trial.user_attrs.get(ERROR) or f"NDCG@10 {trial.intermediate_values[last]:.4f} at step {last:,}"
-        state, spent = trial.state.name.lower(), clock(trial.duration.total_seconds())
+        state, spent = trial.state.name.lower(), format_clock(trial.duration.total_seconds())
         title = f"{self.model} on {self.dataset}, trial {trial.number}"
         print(f"{title}: {state}, {found}, {spent}: {trial.params}", flush=True)
 
@@ -196,23 +196,23 @@ class Search:
             self.dataset,
             self.model,
             f"NDCG@10 {study.best_value:.4f} on the validation item (measured{share}); the test item is not measured.",
-            f"Not measured yet; the search of {len(ended(study))} trials took {clock(seconds)}.",
+            f"Not measured yet; the search of {len(ended(study))} trials took {format_clock(seconds)}.",
             {**start.settings, **start.search, **changed},
         )
         shown = pprint.pformat(entry, width=110, sort_dicts=False)
         return f"# An entry for bert4rec_tf/config/presets:\n{shown},\n# Or by flags:\n{start.command} {flags}"
 
     def _start(self) -> presets.Preset:
-        return presets.find(self.plan.preset if self.is_masked else "fast", self.dataset, self.model)
+        return presets.find_preset(self.plan.preset if self.is_masked else "fast", self.dataset, self.model)
 
     def _changes(self, values: dict[str, Any]) -> dict[str, Any]:
         """Returns a point's settings, and the other settings in which its run differs from the preset."""
-        flat = self.run_of(values).flat()
+        flat = self.run_of(values).flatten()
         found = {name: flat[name] for name in (*values, *(["max_predictions"] if self.is_masked else []))}
         start = self._start()
         if start.search:  # steps that were selected before are not those of these settings
             found["protocol"] = SELECT_AND_RETRAIN
-        given = presets.make_run(self.dataset, self.model, start.name, self.plan.seeds[0], **found).flat()
+        given = presets.make_run(self.dataset, self.model, start.name, self.plan.seeds[0], **found).flatten()
         left = {*PROTOCOL, *(SHORTENED if self.plan.budget != 1 else ())}
         others = {name: value for name, value in flat.items() if name not in left and value != given.get(name)}
         return {**found, **others}

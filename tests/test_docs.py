@@ -18,7 +18,7 @@ from support.paths import ROOT
 from bert4rec_tf import run as runner
 from bert4rec_tf.commands import compare, data, recommend, serve, similar
 from bert4rec_tf.config import presets
-from bert4rec_tf.config.paper import paper
+from bert4rec_tf.config.paper import read_paper
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.export.options import ExportOptions
@@ -150,7 +150,7 @@ def test_the_table_of_nine_models_is_what_was_measured():
         for dataset in DATASETS.values():
             found = result(dataset, model)
             measured, mark = found["test"]["popular"], "" if found["data_file"]["as_published"] else "†"
-            published = paper()["table2"][dataset][model]
+            published = read_paper()["table2"][dataset][model]
             expected += [f"{shown(measured[m])}{mark} ({shown(published[m])})" for m in ("hr@10", "ndcg@10")]
         assert cells == expected, title
 
@@ -161,7 +161,7 @@ def test_the_table_of_bidirection_is_what_was_measured():
     variants = {"sasrec": "sasrec", "bert4rec_one_mask": "one_mask", "bert4rec": "bert4rec"}
     assert len(rows) == len(variants)
     for (_, *cells), (ours, theirs) in zip(rows, variants.items()):
-        published = paper()["table3"]["beauty"][theirs]
+        published = read_paper()["table3"]["beauty"][theirs]
         expected = [(found.mean("beauty", ours, metric), published[metric]) for metric in ("hr@10", "ndcg@10")]
         assert cells == [f"{shown(value)} ({shown(known)})" for value, known in expected]
 
@@ -170,7 +170,7 @@ def test_the_table_of_lengths_is_what_was_measured():
     text = TEXTS[ROOT / "docs" / "results.md"].split("(Table 4)", 1)[1]
     for length, *cells in rows_below(text, "| N | HR@10 | NDCG@10 |"):
         found = result("beauty", "bert4rec", max_length=int(length))["test"]["popular"]
-        published = paper()["table4"]["beauty"][length]
+        published = read_paper()["table4"]["beauty"][length]
         assert cells == [f"{shown(found[name])} ({shown(published[name])})" for name in ("hr@10", "ndcg@10")]
 
 
@@ -192,7 +192,7 @@ def test_the_tables_of_bert4rec_are_what_was_measured(dataset, section):
     for title, *cells in rows:
         metric = title.lower()
         sources = [found[source]["popular"] for source in ("test", "pop", "random")]
-        assert cells == [shown(source[metric]) for source in (*sources, paper()["table2"][dataset]["bert4rec"])]
+        assert cells == [shown(source[metric]) for source in (*sources, read_paper()["table2"][dataset]["bert4rec"])]
 
 
 ELSEWHERE = [

@@ -109,7 +109,7 @@ def write_block(table: pa.Table, folder: Path, first_later: float | None) -> int
     order = np.lexsort((users,) if times is None else (times, users))
     rows, users, times = rows[order], users[order], None if times is None else times[order]
     lengths = np.bincount(users)
-    ids = npz.of_lines(table["user"].take(pa.array(rows[np.cumsum(lengths) - lengths])).to_pylist())
+    ids = npz.encode_lines(table["user"].take(pa.array(rows[np.cumsum(lengths) - lengths])).to_pylist())
     content = {"items": columns["item"][rows].astype(np.int32), "lengths": lengths.astype(np.int64), "users": ids}
     if first_later is not None:
         content["later"] = np.bincount(users[np.asarray(times) >= first_later], minlength=len(lengths))
@@ -122,6 +122,6 @@ def join_blocks(numbers: Sequence[int], folder: Path, vocabulary: Vocabulary, nu
     """Returns the sequences of all blocks, in this order."""
     blocks = [npz.read(block_path(folder, number)) for number in numbers]
     columns = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0] if name != "users"}
-    users = np.array([user for block in blocks for user in npz.lines(block["users"])], object)
+    users = np.array([user for block in blocks for user in npz.decode_lines(block["users"])], object)
     splits = np.concatenate([[0], np.cumsum(columns["lengths"])])
     return Sequences(columns["items"], splits, users, vocabulary, num_left_out, columns.get("later"))

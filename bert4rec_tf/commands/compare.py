@@ -1,14 +1,14 @@
 """Compares two evaluated work directories user by user."""
 
-from bert4rec_tf.foundation.startup import Parser, path_argument
+from bert4rec_tf.foundation.startup import Parser, parse_path
 from bert4rec_tf.runs import comparison, summary
 from bert4rec_tf.runs.workdir import WorkDirectory
 
 
 def main(arguments: list[str]) -> None:
     parser = Parser(prog="bert4rec compare", description=__doc__, allow_abbrev=False)
-    parser.add_argument("first", type=path_argument, help="work directory of one run")
-    parser.add_argument("second", type=path_argument, help="work directory of another run on the same data")
+    parser.add_argument("first", type=parse_path, help="work directory of one run")
+    parser.add_argument("second", type=parse_path, help="work directory of another run on the same data")
     options = parser.parse_args(arguments)
     differences = comparison.compare(options.first, options.second)
     evaluation = WorkDirectory(options.first).read_config()["run"]["evaluation"]

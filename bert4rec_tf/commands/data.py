@@ -6,13 +6,13 @@ bert4rec data --interactions=ratings.csv --plot=ratings.png
 
 from pathlib import Path
 
-from bert4rec_tf.config.data_names import SOURCES, Interactions, column_options, named
-from bert4rec_tf.config.setting_fields import add_flag, given_flags
+from bert4rec_tf.config.data_names import SOURCES, Interactions, add_source, list_column_options
+from bert4rec_tf.config.setting_fields import add_flag, collect_given_flags
 from bert4rec_tf.data import statistics
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.foundation import plots
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.startup import Parser, path_argument
+from bert4rec_tf.foundation.startup import Parser, parse_path
 
 
 def make_parser() -> Parser:
@@ -21,16 +21,16 @@ def make_parser() -> Parser:
     data.add_argument("--dataset", help=f"a data set: {', '.join(datasets.DATASETS)}")
     data.add_argument("--interactions", metavar="FILE", help="your own file, pattern or folder of Parquet files")
     made.add_argument("--source", choices=SOURCES, help="file of a data set: the authors' (default) or the publisher's")
-    made.add_argument("--data_dir", type=path_argument, help="folder of downloaded and converted data")
-    made.add_argument("--plot", type=path_argument, metavar="FILE.png", help="also draw the distributions")
-    for field in column_options().values():
+    made.add_argument("--data_dir", type=parse_path, help="folder of downloaded and converted data")
+    made.add_argument("--plot", type=parse_path, metavar="FILE.png", help="also draw the distributions")
+    for field in list_column_options().values():
         add_flag(made, field, default=None)
     return made
 
 
 def main(arguments: list[str]) -> None:
     given = make_parser().parse_args(arguments)
-    options = given_flags(given, column_options())
+    options = collect_given_flags(given, list_column_options())
     if given.plot is not None:
         check_plot(given.plot)
     if given.dataset is not None and options:
@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> None:
     if given.dataset is None and given.source is not None:
         raise UserError("--source cannot be used with --interactions")
     source = given.source or SOURCES[0]
-    data = Interactions(given.interactions, **options) if given.dataset is None else named(given.dataset, source)
+    data = Interactions(given.interactions, **options) if given.dataset is None else add_source(given.dataset, source)
     sequences, report = datasets.load_with_report(data, given.data_dir)
     name = data if isinstance(data, str) else data.name
     print(datasets.describe(name, sequences, report))
@@ -54,5 +54,5 @@ def check_plot(path: Path) -> None:
         raise UserError(f"`plot` must end in .png. Received: plot={path}")
     if not path.absolute().parent.is_dir():
         raise UserError(f"{path.parent}: no such folder")
-    if not plots.available():
+    if not plots.is_available():
         raise UserError("--plot needs matplotlib: pip install 'bert4rec-tf[plots]'")

@@ -4,7 +4,7 @@ import importlib
 import sys
 
 import bert4rec_tf
-from bert4rec_tf.foundation.errors import unknown_name
+from bert4rec_tf.foundation.errors import unknown_name_error
 from bert4rec_tf.foundation.startup import exit_on_error
 
 COMMANDS = {
@@ -36,5 +36,5 @@ def main() -> None:
 
 def _command(name: str, arguments: list[str]) -> None:
     if name not in COMMANDS:
-        raise unknown_name("command", name, COMMANDS)
+        raise unknown_name_error("command", name, COMMANDS)
     importlib.import_module(f"bert4rec_tf.commands.{name}").main(arguments)

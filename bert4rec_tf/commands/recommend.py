@@ -4,19 +4,19 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from bert4rec_tf.config.data_names import Interactions, column_options
-from bert4rec_tf.config.setting_fields import add_flag, given_flags
+from bert4rec_tf.config.data_names import Interactions, list_column_options
+from bert4rec_tf.config.setting_fields import add_flag, collect_given_flags
 from bert4rec_tf.export.layout import check_model
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import warn
-from bert4rec_tf.foundation.startup import Parser, import_tensorflow, path_argument
+from bert4rec_tf.foundation.startup import Parser, import_tensorflow, parse_path
 from bert4rec_tf.serving.titles import read_titles
 from bert4rec_tf.serving.trust import TRUST
 
 if TYPE_CHECKING:
     from bert4rec_tf.serving.client import Recommendations
 
-COLUMNS = {name: column_options()[name] for name in ("user_column", "item_column", "time_column", "bad_rows")}
+COLUMNS = {name: list_column_options()[name] for name in ("user_column", "item_column", "time_column", "bad_rows")}
 
 
 def make_parser() -> Parser:
@@ -28,14 +28,12 @@ def make_parser() -> Parser:
         help="raw user ids, separated by commas, whose histories the export holds; with --history the id of one user, "
         "for models with user embeddings",
     )
-    parser.add_argument(
-        "--input", type=path_argument, help="CSV without a header: user id, then item ids, oldest first"
-    )
+    parser.add_argument("--input", type=parse_path, help="CSV without a header: user id, then item ids, oldest first")
     parser.add_argument("--interactions", metavar="FILE", help="your own file or pattern with one action per row")
     for field in COLUMNS.values():
         add_flag(parser, field, default=None)
     parser.add_argument(
-        "--output", type=path_argument, help="file to write for --input or --interactions; ends in .csv or .parquet"
+        "--output", type=parse_path, help="file to write for --input or --interactions; ends in .csv or .parquet"
     )
     parser.add_argument("-k", type=int, help="number of items (default: set at export)")
     parser.add_argument(
@@ -60,14 +58,14 @@ def make_parser() -> Parser:
 
 def add_model(parser: Parser) -> None:
     parser.add_argument(
-        "--model", type=path_argument, required=True, help="folder of a SavedModel, or a work directory that has one"
+        "--model", type=parse_path, required=True, help="folder of a SavedModel, or a work directory that has one"
     )
     parser.add_argument("--trust_model", action="store_true", help=TRUST)
 
 
 def add_titles(parser: Parser) -> None:
     parser.add_argument(
-        "--titles", type=path_argument, help="titles of the items: a CSV with a header, or MovieLens' movies.dat"
+        "--titles", type=parse_path, help="titles of the items: a CSV with a header, or MovieLens' movies.dat"
     )
 
 
@@ -107,7 +105,7 @@ def main(arguments: list[str]) -> None:
         given = batch_inputs.of_histories(options.input, model.items)
     else:
         given, report = batch_inputs.of_interactions(
-            Interactions(options.interactions, **given_flags(options, COLUMNS))
+            Interactions(options.interactions, **collect_given_flags(options, COLUMNS))
         )
         print(report)
     elsewhere = {}
@@ -132,7 +130,7 @@ def check(options: argparse.Namespace) -> None:
         raise UserError("--engine=spark needs --input or --interactions")
     if options.master and options.engine != "spark":
         raise UserError(f"--master needs --engine=spark. Received: engine={options.engine}")
-    named = given_flags(options, COLUMNS)
+    named = collect_given_flags(options, COLUMNS)
     if named and options.interactions is None:
         raise UserError(f"--{next(iter(named))} needs --interactions=FILE")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from bert4rec_tf.config.setting_fields import Settings, setting
-from bert4rec_tf.foundation.errors import UserError, unknown_name
-from bert4rec_tf.foundation.files import expanded_path
+from bert4rec_tf.foundation.errors import UserError, unknown_name_error
+from bert4rec_tf.foundation.files import expand_path
 
 SOURCES = ("processed", "raw")
 RAW = "-raw"
@@ -20,17 +20,17 @@ OWN = "own-"
 """Prefix of the names of a user's own data."""
 
 
-def named(dataset: str, source: str) -> str:
+def add_source(dataset: str, source: str) -> str:
     """Returns the name of a data set from one of SOURCES. Raises UserError for another source, and what is no name."""
     if not isinstance(dataset, str):
         kind = type(dataset).__name__
         raise UserError(f"`dataset` must be a name; a table goes to `fit` or `interactions`. Received: {kind}")
     if source not in SOURCES:
-        raise unknown_name("source", source, SOURCES)
+        raise unknown_name_error("source", source, SOURCES)
     return dataset if source == "processed" or dataset.endswith(RAW) else dataset + RAW
 
 
-def family(name: str) -> str:
+def remove_source(name: str) -> str:
     """Returns the name without its source, as presets and published numbers use it."""
     return name.removesuffix(RAW)
 
@@ -73,13 +73,13 @@ class Interactions(Settings):
         if self.k_core and max(self.min_user_actions, self.min_item_actions) <= 1:
             raise UserError("`k_core` needs `min_user_actions` or `min_item_actions` above 1. Received: k_core=True")
 
-    def _checked(self, field: dataclasses.Field) -> Any:
-        return self.path if field.name == "path" else super()._checked(field)
+    def _check_type(self, field: dataclasses.Field) -> Any:
+        return self.path if field.name == "path" else super()._check_type(field)
 
     @property
     def files(self) -> tuple[Path, ...]:
         """The paths as given: files, patterns and folders."""
-        return tuple(expanded_path(path) for path in ((self.path,) if isinstance(self.path, str) else self.path))
+        return tuple(expand_path(path) for path in ((self.path,) if isinstance(self.path, str) else self.path))
 
     @property
     def title(self) -> str:
@@ -89,7 +89,7 @@ class Interactions(Settings):
     @property
     def options(self) -> dict[str, Any]:
         """The options that differ from their defaults. The files and these decide the sequences."""
-        fields = column_options()
+        fields = list_column_options()
         return {name: value for name, field in fields.items() if (value := getattr(self, name)) != field.default}
 
     @property
@@ -121,6 +121,6 @@ class TimeSplit:
     test_from: str | float
 
 
-def column_options() -> dict[str, dataclasses.Field]:
+def list_column_options() -> dict[str, dataclasses.Field]:
     """Returns the options of `Interactions` by name. Each is a flag of the command line."""
     return {field.name: field for field in dataclasses.fields(Interactions) if field.name != "path"}

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from bert4rec_tf.config.setting_fields import Settings, another_default, setting
+from bert4rec_tf.config.setting_fields import Settings, change_default, setting
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.foundation.errors import UserError
 
@@ -21,11 +21,11 @@ def _size(default: int | None, help: str, **options: Any) -> Any:
 
 
 def _rate(default: float, help: str, **options: Any) -> Any:
-    return setting(default, help, at_least=0, below=1, changeable=True, **options)
+    return setting(default, help, at_least=0, below=1, may_change=True, **options)
 
 
 def _train_negatives(default: int) -> Any:
-    return _size(default, "unseen items per example, drawn again in every epoch", changeable=True)
+    return _size(default, "unseen items per example, drawn again in every epoch", may_change=True)
 
 
 TRANSITIONS = "transitions"
@@ -72,7 +72,7 @@ LOSSES = {
 
 def _loss(default: str, negatives: Collection[str], help: str = "the training loss", **options: Any) -> Any:
     choices = tuple(name for name, loss in LOSSES.items() if loss.negatives in negatives)
-    return setting(default, help, choices=choices, changeable=True, **options)
+    return setting(default, help, choices=choices, may_change=True, **options)
 
 
 @dataclass(frozen=True)
@@ -84,49 +84,51 @@ class AttentionSettings(Settings):
         "vectors of the items' features: no; add: their mean is added to the item's own vector; alone: it replaces "
         "that (default with --item_features: add)",
         choices=(NO, ADD, ALONE),
-        newer=True,
+        omit_default=True,
     )
     use_user_features: bool = setting(
         False,
         "add the mean vector of the user's features at every position (default with --user_features: true)",
-        newer=True,
+        omit_default=True,
     )
     initial_vectors: str = setting(
         "random",
         "item vectors before training: random; or cooccurrence, from how often items stand near each other",
         choices=("random", "cooccurrence"),
-        changeable=True,
-        newer=True,
+        may_change=True,
+        omit_default=True,
     )
     evidence: str = setting(
         "none",
         "what is added to the network's scores: none; or transitions, how often an item came after those of the "
         "history, as item_transitions counts it (not in the paper)",
         choices=("none", TRANSITIONS),
-        changeable=True,
-        newer=True,
+        may_change=True,
+        omit_default=True,
     )
     evidence_gain: float | None = setting(
         None,
         "factor of the evidence beside the network's scores (default: chosen on the validation items)",
         at_least=0,
-        changeable=True,
-        newer=True,
+        may_change=True,
+        omit_default=True,
     )
     evidence_popularity: float | None = setting(
         None,
         "weight of the logarithm of an item's popularity beside the network's scores (default: chosen on the "
         "validation items)",
-        changeable=True,
-        newer=True,
+        may_change=True,
+        omit_default=True,
     )
-    shared_negatives: int = _size(4096, "items that a batch draws for sampled_softmax", changeable=True, newer=True)
+    shared_negatives: int = _size(
+        4096, "items that a batch draws for sampled_softmax", may_change=True, omit_default=True
+    )
     negative_sampling: str = setting(
         "uniform",
         "how shared_negatives are drawn: uniform; or log_uniform, an item of rank r in proportion to log((r + 1) / r)",
         choices=("uniform", "log_uniform"),
-        changeable=True,
-        newer=True,
+        may_change=True,
+        omit_default=True,
     )
 
     def __post_init__(self) -> None:
@@ -142,7 +144,7 @@ class AttentionSettings(Settings):
 class BERT4RecSettings(AttentionSettings):
     """The settings of `models.bert4rec.BERT4Rec` (section 3)."""
 
-    max_length: int = setting(50, "N: the longest input, the mask token included", at_least=2, changeable=True)
+    max_length: int = setting(50, "N: the longest input, the mask token included", at_least=2, may_change=True)
     hidden_dim: int = _size(64, "d: width of the hidden states")
     num_layers: int = _size(2, "L: number of Transformer blocks")
     num_heads: int | None = _size(None, "h: attention heads (default: d / 32, one below d = 32)")
@@ -150,21 +152,21 @@ class BERT4RecSettings(AttentionSettings):
     dropout: float = _rate(0.1, "dropout of the embeddings and of each sub-layer")
     attention_dropout: float = _rate(0.1, "dropout of the attention probabilities")
     initializer_stddev: float = setting(
-        0.02, "standard deviation of the truncated normal initial weights", above=0, changeable=True
+        0.02, "standard deviation of the truncated normal initial weights", above=0, may_change=True
     )
     loss: str = _loss(
         "cross_entropy",
         (ALL_ITEMS, SAMPLE),
         "the training loss; cross_entropy is over all items, as in the paper",
-        newer=True,
+        omit_default=True,
     )
     initial_layers: str = setting(
         "random",
         "weights of the layers before training: random; or identity, which lets the item vectors pass from the history "
         "to the masked position (not in the paper)",
         choices=("random", "identity"),
-        changeable=True,
-        newer=True,
+        may_change=True,
+        omit_default=True,
     )
     use_positions: bool = setting(True, "add position embeddings (Table 5: PE)")
     use_feed_forward: bool = setting(True, "use feed-forward sub-layers (Table 5: PFFN)")
@@ -189,14 +191,14 @@ class PopSettings(Settings):
 @dataclass(frozen=True)
 class BprMfSettings(Settings):
     hidden_dim: int = _size(64, "d: width of the user and item embeddings")
-    l2: float = setting(1e-3, "weight of the squared norms of an example's embeddings", at_least=0, changeable=True)
-    initializer_stddev: float = setting(0.01, "standard deviation of the initial weights", above=0, changeable=True)
+    l2: float = setting(1e-3, "weight of the squared norms of an example's embeddings", at_least=0, may_change=True)
+    initializer_stddev: float = setting(0.01, "standard deviation of the initial weights", above=0, may_change=True)
     negatives: str = setting(
         "uniform",
         "uniform: draw negatives uniformly from a user's unseen items; popular: in proportion to their counts",
         choices=("uniform", "popular"),
-        changeable=True,
-        newer=True,
+        may_change=True,
+        omit_default=True,
     )
 
 
@@ -208,8 +210,8 @@ class FpmcSettings(BprMfSettings):
 @dataclass(frozen=True)
 class NcfSettings(Settings):
     hidden_dim: int = setting(64, "width of the tower's input, a multiple of 8", at_least=8)
-    l2: float = setting(0.0, "weight of the squared norms of an example's embeddings", at_least=0, changeable=True)
-    initializer_stddev: float = setting(0.01, "standard deviation of the initial weights", above=0, changeable=True)
+    l2: float = setting(0.0, "weight of the squared norms of an example's embeddings", at_least=0, may_change=True)
+    initializer_stddev: float = setting(0.01, "standard deviation of the initial weights", above=0, may_change=True)
     train_negatives: int = _train_negatives(4)
 
     def __post_init__(self) -> None:
@@ -220,43 +222,43 @@ class NcfSettings(Settings):
 
 @dataclass(frozen=True)
 class GRU4RecSettings(Settings):
-    max_length: int = _size(50, "how many of a history's last items are read", changeable=True)
+    max_length: int = _size(50, "how many of a history's last items are read", may_change=True)
     hidden_dim: int = _size(100, "width of the GRU and of the item embeddings")
     dropout: float = _rate(0.0, "dropout of the GRU's input and output")
     loss: str = _loss("top1", (BATCH,))
     final_activation: str = setting(
-        "tanh", "applied to the scores in the loss", choices=("linear", "tanh", "elu-0.5"), changeable=True
+        "tanh", "applied to the scores in the loss", choices=("linear", "tanh", "elu-0.5"), may_change=True
     )
     regularization: float = setting(
-        0.0, "weight of the negatives' squared scores in bpr_max", at_least=0, changeable=True
+        0.0, "weight of the negatives' squared scores in bpr_max", at_least=0, may_change=True
     )
-    extra_negatives: int = setting(0, "negatives per row that the whole batch shares", at_least=0, changeable=True)
-    alpha: float = setting(0.75, "shared negatives are drawn in proportion to count^alpha", at_least=0, changeable=True)
+    extra_negatives: int = setting(0, "negatives per row that the whole batch shares", at_least=0, may_change=True)
+    alpha: float = setting(0.75, "shared negatives are drawn in proportion to count^alpha", at_least=0, may_change=True)
 
 
 @dataclass(frozen=True)
 class GRU4RecPlusSettings(GRU4RecSettings):
-    loss: str = another_default(GRU4RecSettings, "loss", "bpr_max")
-    final_activation: str = another_default(GRU4RecSettings, "final_activation", "elu-0.5")
-    regularization: float = another_default(GRU4RecSettings, "regularization", 1.0)
-    extra_negatives: int = another_default(GRU4RecSettings, "extra_negatives", 16)
+    loss: str = change_default(GRU4RecSettings, "loss", "bpr_max")
+    final_activation: str = change_default(GRU4RecSettings, "final_activation", "elu-0.5")
+    regularization: float = change_default(GRU4RecSettings, "regularization", 1.0)
+    extra_negatives: int = change_default(GRU4RecSettings, "extra_negatives", 16)
 
 
 @dataclass(frozen=True)
 class CaserSettings(Settings):
     markov_order: int = _size(5, "L: how many of the last items are read")
-    num_targets: int = _size(3, "T: the next items that an example predicts", changeable=True)
+    num_targets: int = _size(3, "T: the next items that an example predicts", may_change=True)
     hidden_dim: int = _size(50, "d: width of the user and item embeddings")
     horizontal_filters: int = _size(16, "horizontal filters of each height")
     vertical_filters: int = _size(4, "vertical filters")
     dropout: float = _rate(0.5, "dropout of the convolutions' output")
     train_negatives: int = _train_negatives(3)
-    l2: float = setting(1e-6, "weight of half the squared norm of all weights", at_least=0, changeable=True)
+    l2: float = setting(1e-6, "weight of half the squared norm of all weights", at_least=0, may_change=True)
 
 
 @dataclass(frozen=True)
 class SASRecSettings(AttentionSettings):
-    max_length: int = _size(50, "how many of a history's last items are read", changeable=True)
+    max_length: int = _size(50, "how many of a history's last items are read", may_change=True)
     hidden_dim: int = _size(50, "d: width of the hidden states")
     num_layers: int = _size(2, "number of blocks")
     num_heads: int = _size(1, "attention heads")

@@ -11,23 +11,23 @@ CORRECTION = "popularity_correction"
 CHOOSE = "validation"
 """The value for an alpha that is chosen on the validation items."""
 
-MOST = 3.4e38
+MAX_ALPHA = 3.4e38
 """The largest alpha: about the largest float32."""
 
 
-def parse(given: float | str) -> float | str:
-    """Returns alpha, or CHOOSE. Raises UserError for other text, and as `check` does."""
+def parse_correction(given: float | str) -> float | str:
+    """Returns alpha, or CHOOSE. Raises UserError for other text, and as `check_correction` does."""
     if given == CHOOSE:
         return CHOOSE
     try:
         alpha = float(given)
     except (TypeError, ValueError):
         raise UserError(f"`{CORRECTION}` must be a number or {CHOOSE}. Received: {CORRECTION}={given}") from None
-    return check(alpha)
+    return check_correction(alpha)
 
 
-def check(alpha: float) -> float:
+def check_correction(alpha: float) -> float:
     """Returns alpha. Raises UserError if it is no number, negative or not finite."""
-    if not isinstance(alpha, numbers.Real) or not 0 <= alpha <= MOST:
+    if not isinstance(alpha, numbers.Real) or not 0 <= alpha <= MAX_ALPHA:
         raise UserError(f"`{CORRECTION}` must be at least 0 and finite. Received: {CORRECTION}={alpha!r}")
     return alpha

@@ -14,8 +14,8 @@ from bert4rec_tf.config.model_settings import (
     TRANSITIONS,
     AttentionSettings,
 )
-from bert4rec_tf.config.setting_fields import Settings, described, setting
-from bert4rec_tf.foundation.errors import UserError, unknown_name
+from bert4rec_tf.config.setting_fields import Settings, describe_setting, setting
+from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 
 SELECT, RETRAIN, ALL = "select", "retrain", "all"
 """The trainings, or phases: without the validation items, to select the number of steps; with them; on all actions."""
@@ -52,7 +52,7 @@ class MaskingSettings(Settings):
         "itself masked. With them, windows have no example with only their last item masked",
         at_least=0,
         at_most=10_000,
-        newer=True,
+        omit_default=True,
     )
     window_step: float = setting(0.5, "windows slide over long sequences by this share of N (-1: by N)", at_most=1)
 
@@ -62,7 +62,7 @@ class MaskingSettings(Settings):
             raise UserError(f"`window_step` must be above 0, or -1. Received: window_step={self.window_step}")
 
 
-def window_stride(window_step: float, max_length: int) -> int:
+def compute_window_stride(window_step: float, max_length: int) -> int:
     """Returns how many items a window slides by: int(window_step x N), or N for -1. Raises UserError for 0."""
     stride = max_length if window_step == -1 else int(window_step * max_length)
     if stride < 1:
@@ -92,7 +92,7 @@ class TrainingSettings(Settings):
         choices=("adam", "adagrad", ROWWISE),
     )
     row_learning_rate: float = setting(
-        0.05, "the highest learning rate of rowwise_adagrad's rows", only_with=(ROWWISE,), above=0, newer=True
+        0.05, "the highest learning rate of rowwise_adagrad's rows", only_with=(ROWWISE,), above=0, omit_default=True
     )
     schedule: str = setting(
         "linear",
@@ -123,7 +123,7 @@ class TrainingSettings(Settings):
         "what the best step is chosen by, NDCG@10 on the validation items among: popular, 100 items drawn by "
         "popularity, as in the paper; or full, all unseen items, as a recommender ranks (of at most 10,000 users)",
         choices=("popular", "full"),
-        newer=True,
+        omit_default=True,
     )
     patience: int = setting(0, "stop after this many measurements without a better one (0: never)", at_least=0)
     mixed_precision: bool = setting(
@@ -162,7 +162,7 @@ RETIRED = {"training": {"jit_compile": False}}
 run, so older runs keep their digests."""
 
 
-def digest_of(record: dict[str, Any]) -> str:
+def compute_digest(record: dict[str, Any]) -> str:
     """Returns twelve hexadecimal digits that depend on every field of a run's record."""
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:12]
 
@@ -188,7 +188,7 @@ class Run:
         if type(self.seed) is not int or not 0 <= self.seed < 2**32:
             raise UserError(f"`seed` must be a whole number from 0 to 2^32 - 1. Received: seed={self.seed}")
         if self.model == MASKED_MODEL:
-            window_stride(self.masking.window_step, self.architecture.max_length)
+            compute_window_stride(self.masking.window_step, self.architecture.max_length)
 
     @property
     def uses_evidence(self) -> bool:
@@ -198,7 +198,7 @@ class Run:
     @property
     def digest(self) -> str:
         """Twelve hexadecimal digits that depend on every field."""
-        return digest_of(self.to_dict())
+        return compute_digest(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the record in JSON's types."""
@@ -212,7 +212,7 @@ class Run:
         }
         return {**record, **groups}
 
-    def flat(self) -> dict[str, Any]:
+    def flatten(self) -> dict[str, Any]:
         """Returns every setting that the model uses by name, without its group."""
         masking = (self.masking,) if self.model == MASKED_MODEL else ()
         groups = (self.architecture, *masking, self.training, self.evaluation)
@@ -249,15 +249,15 @@ class Run:
         """Rebuilds a run from `to_dict`. Raises UserError for a model or a field this version does not know."""
         try:
             if content["model"] not in MODEL_SETTINGS:
-                raise unknown_name("model", str(content["model"]), MODEL_SETTINGS)
+                raise unknown_name_error("model", str(content["model"]), MODEL_SETTINGS)
             parts = {}
-            for group, settings in _group_types(content["model"]).items():
+            for group, settings in _list_groups(content["model"]).items():
                 retired = RETIRED.get(group, {}).items()
                 values = {name: value for name, value in {**content[group]}.items() if (name, value) not in retired}
                 known = [field.name for field in dataclasses.fields(settings)]
                 for name in values:
                     if name not in known:
-                        raise unknown_name(f"setting of {group}", name, known)
+                        raise unknown_name_error(f"setting of {group}", name, known)
                 parts[group] = settings(**values)
             return cls(**{**content, **parts})
         except (KeyError, TypeError) as error:
@@ -271,13 +271,13 @@ class Run:
             UserError: for an unknown name (it suggests the nearest one), or a value out of its range.
         """
         if model not in MODEL_SETTINGS:
-            raise unknown_name("model", model, MODEL_SETTINGS)
-        groups = _group_types(model)
-        group_of = {field.name: group for group, field in _fields(model)}
+            raise unknown_name_error("model", model, MODEL_SETTINGS)
+        groups = _list_groups(model)
+        group_of = {field.name: group for group, field in _list_fields(model)}
         known = [name for name, group in group_of.items() if group != "masking" or model == MASKED_MODEL]
         for name in settings:
             if name not in known:
-                raise unknown_name(f"setting of model {model!r}", name, known)
+                raise unknown_name_error(f"setting of model {model!r}", name, known)
         parts: dict[str, Any] = {
             group: kind(**{name: value for name, value in settings.items() if group_of[name] == group})
             for group, kind in groups.items()
@@ -285,7 +285,7 @@ class Run:
         return cls(dataset=dataset, model=model, seed=seed, **parts)
 
 
-def _group_types(model: str) -> dict[str, type[Settings]]:
+def _list_groups(model: str) -> dict[str, type[Settings]]:
     return {
         "architecture": MODEL_SETTINGS[model],
         "masking": MaskingSettings,
@@ -294,18 +294,18 @@ def _group_types(model: str) -> dict[str, type[Settings]]:
     }
 
 
-def all_settings() -> dict[str, dataclasses.Field]:
+def list_settings() -> dict[str, dataclasses.Field]:
     """Returns every field of every model's settings by name. Each is a flag of the command line."""
-    return {field.name: field for model in MODEL_SETTINGS for _, field in _fields(model)}
+    return {field.name: field for model in MODEL_SETTINGS for _, field in _list_fields(model)}
 
 
-def help_texts() -> dict[str, str]:
-    """Returns name -> meaning for each of `all_settings`. It names the models that have the setting, unless all do."""
+def make_help_texts() -> dict[str, str]:
+    """Returns name -> meaning for each of `list_settings`. It names the models that have the setting, unless all do."""
     models: dict[str, dict[str, list[str]]] = {}
     for model in MODEL_SETTINGS:
-        for group, field in _fields(model):
+        for group, field in _list_fields(model):
             if group != "masking" or model == MASKED_MODEL:
-                models.setdefault(field.name, {}).setdefault(described(field), []).append(model)
+                models.setdefault(field.name, {}).setdefault(describe_setting(field), []).append(model)
     return {
         name: "; ".join(
             text if len(some) == len(MODEL_SETTINGS) else f"{text} ({', '.join(some)})" for text, some in texts.items()
@@ -314,7 +314,7 @@ def help_texts() -> dict[str, str]:
     }
 
 
-def _fields(model: str) -> Iterator[tuple[str, dataclasses.Field]]:
-    for name, group in _group_types(model).items():
+def _list_fields(model: str) -> Iterator[tuple[str, dataclasses.Field]]:
+    for name, group in _list_groups(model).items():
         for field in dataclasses.fields(group):
             yield name, field

@@ -14,9 +14,9 @@ def setting(
     default: Any,
     help: str,
     *,
-    changeable: bool = False,
+    may_change: bool = False,
     only_with: tuple[str, ...] = (),
-    newer: bool = False,
+    omit_default: bool = False,
     **limits: Any,
 ) -> Any:
     """Declares a field.
@@ -24,17 +24,23 @@ def setting(
     Args:
         default: its value if none is given.
         help: what it means.
-        changeable: whether a warm start may change it: it decides neither the shape nor the meaning of a weight.
+        may_change: whether a warm start may change it: it decides neither the shape nor the meaning of a weight.
         only_with: the optimizers that use it; empty for all.
-        newer: whether the field is younger than the first results. It is then left out of a run's record while it has
-            its default, so older runs keep their digests.
+        omit_default: whether a run's record leaves it out while it has its default, so that runs from before the field
+            existed keep their digests.
         **limits: any of `at_least`, `above`, `at_most`, `below` and `choices`.
     """
-    metadata = {"help": help, "limits": limits, "changeable": changeable, "only_with": only_with, "newer": newer}
+    metadata = {
+        "help": help,
+        "limits": limits,
+        "may_change": may_change,
+        "only_with": only_with,
+        "omit_default": omit_default,
+    }
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def another_default(settings: type["Settings"], name: str, default: Any) -> Any:
+def change_default(settings: type["Settings"], name: str, default: Any) -> Any:
     """Declares the field `name` of other settings again, with another default."""
     field = next(field for field in dataclasses.fields(settings) if field.name == name)
     return dataclasses.field(default=default, metadata=field.metadata)
@@ -49,7 +55,7 @@ _LIMITS = {
 }
 
 
-def field_type(field: dataclasses.Field) -> Any:
+def get_field_type(field: dataclasses.Field) -> Any:
     """Returns the type of a field's values, without the `None` of an optional one."""
     return next(kind for kind in (typing.get_args(field.type) or (field.type,)) if kind is not type(None))
 
@@ -64,15 +70,15 @@ class Settings:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             limits = field.metadata.get("limits", {})
-            value = self._checked(field)
+            value = self._check_type(field)
             if value is None:
                 continue
             if not all(_LIMITS[kind][0](value, limit) for kind, limit in limits.items()):
                 wanted = " and ".join(_LIMITS[kind][1].format(limit) for kind, limit in limits.items())
                 raise UserError(f"`{field.name}` must be {wanted}. Received: {field.name}={value}")
 
-    def _checked(self, field: dataclasses.Field) -> Any:
-        value, kind = getattr(self, field.name), field_type(field)
+    def _check_type(self, field: dataclasses.Field) -> Any:
+        value, kind = getattr(self, field.name), get_field_type(field)
         if value is None and type(None) in typing.get_args(field.type):
             return None
         if kind is float and type(value) is int:
@@ -83,13 +89,15 @@ class Settings:
         return value
 
     def record(self) -> dict[str, Any]:
-        """Returns the fields in JSON's types, without the `newer` ones that have their default."""
+        """Returns the fields in JSON's types, without defaults that are to be omitted."""
         fields = dataclasses.fields(self)
-        left_out = {one.name for one in fields if one.metadata.get("newer") and getattr(self, one.name) == one.default}
+        left_out = {
+            one.name for one in fields if one.metadata.get("omit_default") and getattr(self, one.name) == one.default
+        }
         return {name: value for name, value in dataclasses.asdict(self).items() if name not in left_out}
 
 
-def described(field: dataclasses.Field) -> str:
+def describe_setting(field: dataclasses.Field) -> str:
     """Returns the help of a setting, with its choices unless the help names them."""
     text, choices = field.metadata["help"], field.metadata["limits"].get("choices", ())
     return text if all(choice in text for choice in choices) else f"{text}: {', '.join(choices)}"
@@ -97,7 +105,7 @@ def described(field: dataclasses.Field) -> str:
 
 def add_flag(parser: argparse.ArgumentParser, field: dataclasses.Field, shown: str = "", **options: Any) -> None:
     """Adds the flag of a field. `shown`: text after its help, not for a switch. `options`: as for `add_argument`."""
-    kind, text = field_type(field), field.metadata["help"]
+    kind, text = get_field_type(field), field.metadata["help"]
     if kind is bool:
         parser.add_argument(f"--{field.name}", action="store_true", help=text, **options)
         return
@@ -105,6 +113,6 @@ def add_flag(parser: argparse.ArgumentParser, field: dataclasses.Field, shown: s
     parser.add_argument(f"--{field.name}", type=kind, choices=choices, help=text + shown, **options)
 
 
-def given_flags(options: Any, names: Iterable[str]) -> dict[str, Any]:
+def collect_given_flags(options: Any, names: Iterable[str]) -> dict[str, Any]:
     """Returns name -> value for those flags that were given. `options`: argparse's namespace, or absl's `FLAGS`."""
     return {name: value for name in names if (value := getattr(options, name)) is not None}

@@ -118,14 +118,14 @@ class Features:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Returns the fields as arrays that need no pickle: texts as bytes, one per line."""
-        texts = {name: npz.of_lines(getattr(self, name).tolist()) for name in TEXTS}
+        texts = {name: npz.encode_lines(getattr(self, name).tolist()) for name in TEXTS}
         vectors = {} if self.vectors is None else {"vectors": self.vectors}
         return {**texts, "splits": self.splits, "values": self.values, **vectors}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "Features":
         """Makes features of what `arrays` returned."""
-        return cls.from_dict({**arrays, **{name: npz.lines(arrays[name]) for name in TEXTS if name in arrays}})
+        return cls.from_dict({**arrays, **{name: npz.decode_lines(arrays[name]) for name in TEXTS if name in arrays}})
 
 
 def select_features(

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from bert4rec_tf.config.data_names import family
-from bert4rec_tf.config.paper import paper
+from bert4rec_tf.config.data_names import remove_source
+from bert4rec_tf.config.paper import read_paper
 from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
@@ -64,10 +64,10 @@ def rank_by_counts(
 
 def _read_published(run: Run, split: LeaveOneOut) -> Metrics | None:
     """Returns the paper's Table 2 if it has the model, the data have Table 1's size, and there are 100 negatives."""
-    dataset = family(run.dataset)
-    table1 = paper()["table1"].get(dataset, {})
+    dataset = remove_source(run.dataset)
+    table1 = read_paper()["table1"].get(dataset, {})
     sizes = (split.sequences.num_users, split.sequences.num_items, run.evaluation.num_negatives)
     if sizes != (table1.get("users"), table1.get("items"), 100):
         return None
-    published = paper()["table2"][dataset].get(run.model)
+    published = read_paper()["table2"][dataset].get(run.model)
     return published and {POPULAR: published}

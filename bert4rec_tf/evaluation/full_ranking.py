@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from bert4rec_tf.data.sequences import PAD
 from bert4rec_tf.evaluation.metrics import LIST_LENGTH
-from bert4rec_tf.foundation.graphs import graph
+from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Batch, Tensor
 
 BLOCK = 2048
@@ -188,9 +188,9 @@ class FullRanking:
 
     def __init__(self, blocks: ProductScores | DenseScores, batch: dict[str, tf.TensorSpec]) -> None:
         self.blocks = blocks
-        self._prepare = graph(blocks.prepare, input_signature=[batch])
-        self._score_targets = graph(blocks.score_targets, reduce_retracing=True)
-        self._scan = graph(self._scan_blocks, reduce_retracing=True)
+        self._prepare = tf_function(blocks.prepare, input_signature=[batch])
+        self._score_targets = tf_function(blocks.score_targets, reduce_retracing=True)
+        self._scan = tf_function(self._scan_blocks, reduce_retracing=True)
 
     def rank(
         self, batch: Batch, candidates: np.ndarray, num_seen: int

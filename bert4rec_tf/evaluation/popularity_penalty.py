@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from bert4rec_tf.config.popularity_option import check
+from bert4rec_tf.config.popularity_option import check_correction
 from bert4rec_tf.evaluation.full_ranking import ProductScores
 from bert4rec_tf.evaluation.metrics import NDCG, compute_metrics
 from bert4rec_tf.evaluation.ranker import Ranker, RankingTask, rank_targets
@@ -31,7 +31,7 @@ def compute_log_counts(counts: np.ndarray) -> np.ndarray:
 
 def compute_penalties(log_counts: np.ndarray, alpha: float) -> np.ndarray:
     """Returns what is subtracted from each item's score, float32 [n + 1]. Raises UserError for a negative alpha."""
-    return (check(alpha) * log_counts).astype(np.float32)
+    return (check_correction(alpha) * log_counts).astype(np.float32)
 
 
 def correct_scores(score: Score, log_counts: np.ndarray, alpha: float) -> Score:

@@ -13,7 +13,7 @@ from bert4rec_tf.data.sequences import PAD, LeaveOneOut, Sequences, take_rows
 from bert4rec_tf.evaluation.full_ranking import DenseScores, FullRanking, ProductScores
 from bert4rec_tf.evaluation.metrics import ANY, FULL, LIST_LENGTH, NEW, compute_list_metrics, compute_metrics
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.graphs import graph
+from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.progress import Progress
 from bert4rec_tf.foundation.types import Batch, Tensor
 
@@ -184,10 +184,10 @@ class Ranker:
         self.batch_size = batch_size
         rows, singles = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)
         batch = {"users": singles, "items": rows, "lengths": singles}
-        self._score = graph(score, input_signature=[batch, rows])
+        self._score = tf_function(score, input_signature=[batch, rows])
         self._scores_all_at_once = products is None
         self._full_ranking = FullRanking(products or DenseScores(score), batch)
-        self._pick_best = graph(_pick_best, reduce_retracing=True)
+        self._pick_best = tf_function(_pick_best, reduce_retracing=True)
 
     def rank(
         self,

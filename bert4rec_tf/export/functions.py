@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from bert4rec_tf.foundation.graphs import graph
+from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.models.recommender import Recommender
 
 NAMES = ("serving_default", "recommend", "score", "encode", "similar", "item_vectors")
@@ -71,4 +71,4 @@ def _function(answer: Callable, inputs: Sequence[tf.TensorSpec], **defaults: tf.
     kind, required = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
     parameters = [inspect.Parameter(one.name, kind, default=defaults.get(one.name, required)) for one in inputs]
     named.__signature__ = inspect.Signature(parameters)  # TensorFlow reads names and defaults here
-    return graph(named, input_signature=inputs)
+    return tf_function(named, input_signature=inputs)

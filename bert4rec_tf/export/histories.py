@@ -60,7 +60,7 @@ class Histories:
     def write(self, path: Path) -> None:
         """Writes the file, compressed. Equal histories give equal bytes."""
         lengths = np.diff(self.splits).astype(np.int32)
-        content = {"items": self.items.astype(np.int32), "lengths": lengths, "users": npz.of_lines(self.users)}
+        content = {"items": self.items.astype(np.int32), "lengths": lengths, "users": npz.encode_lines(self.users)}
         npz.write(path, content, compressed=True)
 
     @classmethod
@@ -68,7 +68,7 @@ class Histories:
         """Reads what `write` wrote. Raises UserError if it is damaged or does not fit the number of items."""
         found = npz.read(path, ("items", "lengths", "users"))
         try:
-            items, users = found["items"], npz.lines(found["users"])
+            items, users = found["items"], npz.decode_lines(found["users"])
             if not users:
                 raise ValueError("no users")
             if items.dtype != np.int32 or (items.size and not 1 <= items.min() <= items.max() <= num_items):

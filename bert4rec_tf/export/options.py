@@ -33,7 +33,7 @@ class ExportOptions:
         if self.k < 1:
             raise UserError(f"`k` must be at least 1. Received: k={self.k}")
         if self.popularity_correction != popularity_option.CHOOSE:
-            popularity_option.check(float(self.popularity_correction))
+            popularity_option.check_correction(float(self.popularity_correction))
 
 
 DEFAULT = ExportOptions()

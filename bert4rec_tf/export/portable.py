@@ -14,8 +14,8 @@ from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export.layout import CARD
 from bert4rec_tf.export.saved_model import files_of_ids, model_facts, refuse_other_content
 from bert4rec_tf.foundation import files
-from bert4rec_tf.foundation.errors import UserError, unknown_name
-from bert4rec_tf.foundation.graphs import graph
+from bert4rec_tf.foundation.errors import UserError, unknown_name_error
+from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Tensor
 from bert4rec_tf.models.recommender import Recommender
 
@@ -75,7 +75,7 @@ def export(
 def check_export(folder: Path, form: str) -> None:
     """Raises UserError for an unknown format, a missing package, or a folder that holds other files."""
     if form not in NEEDED:
-        raise unknown_name("format", form, NEEDED)
+        raise unknown_name_error("format", form, NEEDED)
     for name in NEEDED[form]:
         try:
             importlib.import_module(name)
@@ -91,7 +91,7 @@ def _parts(model: Recommender, batch: int | None, width: int | None) -> Iterator
         specs.append(tf.TensorSpec([batch], tf.int32, "users"))
     histories = [{spec.name: one[spec.name] for spec in specs} for one in _histories(model, batch)]
 
-    @graph(input_signature=specs)
+    @tf_function(input_signature=specs)
     def encoder(items, lengths, users=None):
         users = tf.zeros_like(lengths) if users is None else users
         return {"vectors": model.user_vectors({"items": items, "lengths": lengths, "users": users})}
@@ -101,7 +101,7 @@ def _parts(model: Recommender, batch: int | None, width: int | None) -> Iterator
     # What evidence needs to know of a history is as wide as the history.
     depth = vectors[0]["vectors"].shape[1] if model.evidence is None or batch else None
 
-    @graph(input_signature=[tf.TensorSpec([batch, depth], tf.float32, "vectors")])
+    @tf_function(input_signature=[tf.TensorSpec([batch, depth], tf.float32, "vectors")])
     def scorer(vectors):
         scores = model.score_vectors(vectors)
         return {"scores": tf.nn.log_softmax(scores) if model.scores_are_logits else scores}

@@ -15,7 +15,7 @@ from bert4rec_tf.export.options import DEFAULT, ExportOptions
 from bert4rec_tf.export.service import Service
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.graphs import without_gradients
+from bert4rec_tf.foundation.graphs import disable_gradients
 from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.foundation.stores import BEGUN
 from bert4rec_tf.models.recommender import Recommender
@@ -80,7 +80,7 @@ def export(
 def _save(service: Service, aside: Path, folder: Path) -> None:
     """Writes the service into the folder `aside`. Raises UserError, which names `folder`."""
     try:
-        with without_gradients():
+        with disable_gradients():
             tf.saved_model.save(service, str(aside), signatures=service.functions)
     except tf.errors.OpError as error:
         raise UserError(f"{folder}: cannot be written ({error.message})") from error

@@ -12,7 +12,7 @@ from bert4rec_tf.export import ranking
 from bert4rec_tf.export.functions import NAMES, functions_of, inputs_of_users
 from bert4rec_tf.export.products import FEWEST_ROWS, ItemRows
 from bert4rec_tf.export.ranking import HIDDEN
-from bert4rec_tf.foundation.graphs import graph
+from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Tensor
 from bert4rec_tf.models.recommender import Recommender
 
@@ -86,7 +86,7 @@ class Service(tf.Module):
         self._names = tf.lookup.StaticHashTable(names, default_value="")
         self._users = _numbers_of_lines(tf.saved_model.Asset(str(users))) if users else None
         # Traced once; all signatures call it.
-        self._encode = graph(self._encode_request, input_signature=inputs_of_users(model))
+        self._encode = tf_function(self._encode_request, input_signature=inputs_of_users(model))
         for name, function in functions_of(self, model, k, popularity_correction, exclude_seen).items():
             setattr(self, name, function)
 

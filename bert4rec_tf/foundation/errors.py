@@ -8,13 +8,13 @@ class UserError(ValueError):
     """A mistake in a flag, a file or a folder. The command line prints it as one line and exits with code 2."""
 
 
-def in_one_line(error: Exception) -> str:
+def format_error(error: Exception) -> str:
     """Returns an error's message on one line: a UserError's in full; any other with its type, cut at 300 characters."""
     text = " ".join(str(error).split())
     return text if isinstance(error, UserError) else f"{type(error).__name__}: {text[:300]}"
 
 
-def unknown_name(what: str, name: str, known: Iterable[str]) -> UserError:
+def unknown_name_error(what: str, name: str, known: Iterable[str]) -> UserError:
     """Returns the error for a `name` that is not among the `known` ones. It suggests the closest of them."""
     known = sorted(known)
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)

@@ -32,7 +32,7 @@ UNREADABLE = (OSError, EOFError, zlib.error)
 """The exceptions that reading a file, plain or `.gz`, can raise."""
 
 
-def expanded_path(path: Path | str | Url) -> Path:
+def expand_path(path: Path | str | Url) -> Path:
     """Returns a path with a leading `~` expanded, which a shell does not do in `--data_dir=~/data`.
 
     For a URL it returns a `stores.Url`, which has the methods of a `Path` that this package uses. Raises UserError if
@@ -56,23 +56,23 @@ def atomic_write(path: Path) -> Iterator[Path]:
     uploaded. Raises UserError if the file cannot be written.
     """
     if isinstance(path, Url):
-        with writing(path), path.replaced() as aside:
+        with report_write_errors(path), path.replace_file() as aside:
             yield aside
         return
     aside = path.with_name(f".{path.name}.{new_writer_name()}{PARTIAL}")
     try:
-        with writing(path):
+        with report_write_errors(path):
             yield aside
-            _to_disk(aside)
+            _flush_to_disk(aside)
             os.replace(aside, path)
-            _to_disk(path.parent)
+            _flush_to_disk(path.parent)
     finally:
         with contextlib.suppress(OSError):
             aside.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def writing(path: Path | Url) -> Iterator[None]:
+def report_write_errors(path: Path | Url) -> Iterator[None]:
     """Turns an OSError raised inside the block into a UserError that names `path`."""
     try:
         yield
@@ -96,7 +96,7 @@ def replace_directory(path: Path, last: str | None = None) -> Iterator[Path]:
     Raises UserError if `path` is a file, or the folder cannot be written.
     """
     if isinstance(path, Url):
-        with FolderLock(path).lock(), writing(path), path.replaced_folder(last) as aside:
+        with FolderLock(path).lock(), report_write_errors(path), path.replace_folder(last) as aside:
             yield aside
         return
     place = path.resolve()
@@ -105,16 +105,16 @@ def replace_directory(path: Path, last: str | None = None) -> Iterator[Path]:
     writer = new_writer_name()
     aside, old = (place.with_name(f".{place.name}.{writer}.{part}{PARTIAL}") for part in ("new", "old"))
     try:
-        with writing(path):
+        with report_write_errors(path):
             remove_partials(place.parent, of=place.name)
             aside.mkdir(parents=True)
             yield aside
             for written in (*aside.rglob("*"), aside):
-                _to_disk(written)
+                _flush_to_disk(written)
             if place.exists():
                 os.replace(place, old)
             os.replace(aside, place)
-            _to_disk(place.parent)
+            _flush_to_disk(place.parent)
     finally:
         if old.exists() and not place.exists():
             os.replace(old, place)
@@ -122,7 +122,7 @@ def replace_directory(path: Path, last: str | None = None) -> Iterator[Path]:
             remove_folder(leftover)
 
 
-def _to_disk(path: Path) -> None:
+def _flush_to_disk(path: Path) -> None:
     """Flushes a file or a folder to the disk. Without this a power cut can undo a rename."""
     if os.name == "nt" and path.is_dir():
         return
@@ -148,7 +148,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise unreadable(path, error) from error
+        raise unreadable_error(path, error) from error
 
 
 def open_binary(path: Path) -> BinaryIO:
@@ -158,7 +158,7 @@ def open_binary(path: Path) -> BinaryIO:
     return gzip.open(path.open("rb") if isinstance(path, Url) else path, "rb")
 
 
-def unreadable(path: Path, error: Exception) -> UserError:
+def unreadable_error(path: Path, error: Exception) -> UserError:
     """Returns the UserError to raise for one of UNREADABLE."""
     return UserError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})")
 
@@ -192,18 +192,18 @@ def remove_partials(folder: Path, of: str | None = None) -> None:
     """
     if isinstance(folder, Url):
         return
-    left = [path for path in folder.glob(f".*{PARTIAL}") if not _belongs_to_another(path)]
+    left = [path for path in folder.glob(f".*{PARTIAL}") if not _may_be_in_use(path)]
     if of is not None:
         left = [path for path in left if (name := _PARTIAL_NAME.fullmatch(path.name)) and name["name"] == of]
     left.sort(reverse=True)  # Old folders are deleted first, so a new one beside an old one is always complete.
     for path in left:
-        _put_in_place(path)
+        _finish_replacement(path)
     for path in left:
         with contextlib.suppress(OSError):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _put_in_place(new: Path) -> None:
+def _finish_replacement(new: Path) -> None:
     """Makes the second rename of `replace_directory` if its process was killed after the first.
 
     Then both temporary folders exist and their target does not. The new one is complete, because it is flushed to the
@@ -214,10 +214,10 @@ def _put_in_place(new: Path) -> None:
         place, old = new.with_name(name["name"]), new.with_name(f".{name['name']}.{name['writer']}.old{PARTIAL}")
         if old.is_dir() and new.is_dir() and not os.path.lexists(place):
             os.replace(new, place)
-            _to_disk(place.parent)
+            _flush_to_disk(place.parent)
 
 
-def _belongs_to_another(path: Path) -> bool:
+def _may_be_in_use(path: Path) -> bool:
     """Whether another process may still write a temporary file; on another machine, it may for ABANDONED_SECONDS."""
     name = _PARTIAL_NAME.fullmatch(path.name)
     if name is None:
@@ -249,7 +249,7 @@ class FolderLock:
         Raises UserError if another process has the lock and `busy` is given, or the folder cannot be written.
         """
         make_folder(self.folder)
-        take(self._lock, self.folder, "another process works in it; waiting for that one", self.busy)
+        acquire_lock(self._lock, self.folder, "another process works in it; waiting for that one", self.busy)
         try:
             first = self._lock.lock_counter == 1
             if first:
@@ -259,12 +259,12 @@ class FolderLock:
             self._lock.release()
 
 
-def take(lock: StoreLock | filelock.BaseFileLock, path: Path, waiting: str, busy: str | None = None) -> None:
+def acquire_lock(lock: StoreLock | filelock.BaseFileLock, path: Path, waiting: str, busy: str | None = None) -> None:
     """Takes a lock on `path`. If another process has it, warns with the text `waiting`, and waits.
 
     With a text `busy`, raises a UserError with this text instead.
     """
-    with writing(path):
+    with report_write_errors(path):
         try:
             lock.acquire(timeout=0)
         except filelock.Timeout:

@@ -12,18 +12,18 @@ from typing import Any
 
 import tensorflow as tf
 
-graph = functools.partial(tf.function, autograph=False)
+tf_function = functools.partial(tf.function, autograph=False)
 """`tf.function` without AutoGraph."""
 
-plain = tf.autograph.experimental.do_not_convert
+no_autograph = tf.autograph.experimental.do_not_convert
 """Marks a function that `tf.data` calls: AutoGraph then leaves it as it is."""
 
 _only_values = contextvars.ContextVar("_only_values", default=False)
 
 
 @contextlib.contextmanager
-def without_gradients() -> Iterator[None]:
-    """Inside the block, functions made by `with_gradient` are traced without gradients, for models that only serve.
+def disable_gradients() -> Iterator[None]:
+    """Inside the block, functions made by `define_gradient` are traced without gradients, for models that only serve.
 
     The custom gradients of a SavedModel are never freed once it is loaded, and they keep all its graphs in memory.
     """
@@ -34,7 +34,7 @@ def without_gradients() -> Iterator[None]:
         _only_values.reset(token)
 
 
-def with_gradient(function: Callable[..., tuple[Any, Callable]]) -> Callable:
-    """Does what `tf.custom_gradient` does, except within `without_gradients`."""
+def define_gradient(function: Callable[..., tuple[Any, Callable]]) -> Callable:
+    """Does what `tf.custom_gradient` does, except within `disable_gradients`."""
     differentiable = tf.custom_gradient(function)
     return lambda *inputs: function(*inputs)[0] if _only_values.get() else differentiable(*inputs)

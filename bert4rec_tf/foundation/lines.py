@@ -11,7 +11,7 @@ FEW = 16
 """A search for so many texts is faster than a table of all."""
 
 
-def encoded(text: str) -> bytes:
+def encode_text(text: str) -> bytes:
     """Returns a text as UTF-8. Bytes escaped as surrogates become bytes again; other surrogates, invalid UTF-8."""
     try:
         return text.encode("utf-8", "surrogateescape")
@@ -35,31 +35,31 @@ class Lines(Sequence[str]):
         self._begins = np.append(0, np.flatnonzero(np.frombuffer(content, np.uint8) == ord(END)) + 1)
 
     @classmethod
-    def of(cls, texts: Iterable[str]) -> "Lines":
+    def from_texts(cls, texts: Iterable[str]) -> "Lines":
         """Makes lines of texts."""
         return cls("".join(f"{text}\n" for text in texts).encode())
 
     def __len__(self) -> int:
         return len(self._begins) - 1
 
-    def bytes_of(self, row: int) -> bytes:
+    def get_bytes(self, row: int) -> bytes:
         """Returns text number `row`, from 0, as UTF-8."""
         return self.content[self._begins[row] : self._begins[row + 1] - 1]
 
     def __getitem__(self, row: Any) -> Any:
         rows = range(len(self))[row]
-        return [self[one] for one in rows] if isinstance(rows, range) else self.bytes_of(rows).decode()
+        return [self[one] for one in rows] if isinstance(rows, range) else self.get_bytes(rows).decode()
 
     def __iter__(self) -> Iterator[str]:
-        return (self.bytes_of(row).decode() for row in range(len(self)))
+        return (self.get_bytes(row).decode() for row in range(len(self)))
 
     def __contains__(self, text: object) -> bool:
         if not isinstance(text, str) or "\n" in text:
             return False
-        line = encoded(text) + END
+        line = encode_text(text) + END
         return self.content.startswith(line) or END + line in self.content
 
-    def contained(self, texts: Iterable[str]) -> np.ndarray:
+    def contains_each(self, texts: Iterable[str]) -> np.ndarray:
         """Returns whether each of `texts` is there, bool [texts]. Ask for many at once: each call reads all content."""
         texts = list(texts)
         if len(texts) <= FEW:
@@ -67,7 +67,7 @@ class Lines(Sequence[str]):
         import pyarrow  # `data.sequences` needs NumPy alone.
         from pyarrow import compute
 
-        asked = [encoded(text) + END for text in texts]
+        asked = [encode_text(text) + END for text in texts]
         buffers = [None, pyarrow.py_buffer(self._begins), pyarrow.py_buffer(self.content)]
         known = pyarrow.LargeBinaryArray.from_buffers(pyarrow.large_binary(), len(self), buffers)
         return np.asarray(compute.is_in(pyarrow.array(asked, pyarrow.large_binary()), value_set=known))

@@ -44,11 +44,11 @@ def read(path: Path, names: Iterable[str] | None = None) -> dict[str, np.ndarray
         raise CorruptFileError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
 
 
-def of_lines(texts: Iterable[str]) -> np.ndarray:
+def encode_lines(texts: Iterable[str]) -> np.ndarray:
     """Returns texts without line breaks as an array that needs no pickle: UTF-8, one per line."""
     return np.frombuffer("\n".join(texts).encode(), np.uint8)
 
 
-def lines(array: np.ndarray) -> list[str]:
-    """Returns the texts that `of_lines` was given. Raises UnicodeDecodeError for what is not UTF-8."""
+def decode_lines(array: np.ndarray) -> list[str]:
+    """Returns the texts that `encode_lines` was given. Raises UnicodeDecodeError for what is not UTF-8."""
     return array.tobytes().decode().split("\n") if array.size else []

@@ -9,7 +9,7 @@ import numpy as np
 from bert4rec_tf.foundation import files
 
 
-def available() -> bool:
+def is_available() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 

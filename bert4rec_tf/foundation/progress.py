@@ -47,7 +47,7 @@ class Progress:
         seconds, is_due = 0.0, now - self._last_line >= STEP_LINES
         if measured >= MEASURED:
             seconds = max(now - self._begin, 1e-9) / measured
-            parts += [f"{self.examples_per_step / seconds:,.0f} examples/s", self._left(seconds)]
+            parts += [f"{self.examples_per_step / seconds:,.0f} examples/s", self._format_time_left(seconds)]
         if self._bar is not None:
             self._bar.set_postfix_str(", ".join(reversed(parts)), refresh=False)  # its end may be cut off
             self._bar.update()
@@ -55,11 +55,11 @@ class Progress:
             self._last_line = now
             self.say(", ".join([f"{self.title}: step {self._done:,} of {self.total:,}", *parts]))
 
-    def _left(self, seconds: float) -> str:
+    def _format_time_left(self, seconds: float) -> str:
         """Returns the time that is left if a step takes so many seconds."""
         left = self.total - self._done
-        with_later = f", at most {clock((left + self.later) * seconds)} for both trainings" if self.later else ""
-        return f"{clock(left * seconds)} left{with_later}"
+        with_later = f", at most {format_clock((left + self.later) * seconds)} for both trainings" if self.later else ""
+        return f"{format_clock(left * seconds)} left{with_later}"
 
     def say(self, line: str) -> None:
         """Prints a line without breaking the bar."""
@@ -100,7 +100,7 @@ class Transfer:
             print(f"{self._title}: {self._done / 1e6:,.0f} of {self._total / 1e6:,.0f} MB", file=sys.stderr, flush=True)
 
 
-def clock(seconds: float) -> str:
+def format_clock(seconds: float) -> str:
     """Returns hours, minutes and seconds as 1:02:03."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)

@@ -8,7 +8,7 @@ from types import FrameType
 
 
 @contextlib.contextmanager
-def interrupts_wait() -> Iterator[Callable[[], bool]]:
+def delay_interrupts() -> Iterator[Callable[[], bool]]:
     """Delays Ctrl-C and SIGTERM, so that a checkpoint is never written in the middle of a step.
 
     Yields a function that returns whether a signal arrived. A second signal acts at once. Only the main thread receives

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.files import expanded_path
+from bert4rec_tf.foundation.files import expand_path
 
 
 class Parser(argparse.ArgumentParser):
@@ -22,10 +22,10 @@ class Parser(argparse.ArgumentParser):
         raise UserError(message)
 
 
-def path_argument(text: str) -> Path:
-    """The argparse type of a path: `files.expanded_path`, with errors in the form that argparse shows."""
+def parse_path(text: str) -> Path:
+    """The argparse type of a path: `files.expand_path`, with errors in the form that argparse shows."""
     try:
-        return expanded_path(text)
+        return expand_path(text)
     except UserError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
@@ -35,18 +35,18 @@ def exit_on_error(main: Callable[[], None]) -> None:
     try:
         main()
     except UserError as error:
-        end(str(error))
+        exit_with_error(str(error))
     except BrokenPipeError:
         # The reader of the output has gone, as in `| head`. Python must not fail again when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        end(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        exit_with_error(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except KeyboardInterrupt:
         print("\nStopped. Run the same command again to resume.", file=sys.stderr)
         sys.exit(130)
 
 
-def end(message: str) -> NoReturn:
+def exit_with_error(message: str) -> NoReturn:
     """Prints an error on one line and exits with code 2."""
     print(f"error: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(2)
@@ -68,7 +68,7 @@ def import_tensorflow() -> None:
         os.environ.setdefault(name, value)
     with tempfile.TemporaryFile() as messages:
         try:
-            with stderr_in(messages):
+            with redirect_stderr(messages):
                 importlib.import_module("tensorflow")
         except BaseException:
             messages.seek(0)
@@ -77,7 +77,7 @@ def import_tensorflow() -> None:
 
 
 @contextlib.contextmanager
-def stderr_in(file: BinaryIO) -> Iterator[None]:
+def redirect_stderr(file: BinaryIO) -> Iterator[None]:
     """Redirects the standard error of the block, and of processes started in it, to a file."""
     stderr = os.dup(2)
     os.dup2(file.fileno(), 2)

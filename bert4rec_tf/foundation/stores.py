@@ -1,6 +1,6 @@
 """Files in stores: object stores (`s3://`, `gs://`), `hdfs://` and all else that fsspec knows.
 
-A `Url` has the methods of a `Path` that this package uses, so most code takes either. `files.expanded_path` makes
+A `Url` has the methods of a `Path` that this package uses, so most code takes either. `files.expand_path` makes
 either from a text. Code that can only read local files, such as TensorFlow, reads a `LocalCopy`.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 from typing import Any, BinaryIO, cast
 
-from bert4rec_tf.foundation.errors import UserError, in_one_line
+from bert4rec_tf.foundation.errors import UserError, format_error
 
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 OWNER = ".owner"
@@ -36,7 +36,7 @@ ATTEMPTS = 3
 
 
 @functools.cache
-def _file_system(scheme: str, text: str) -> Any:
+def _open_file_system(scheme: str, text: str) -> Any:
     try:
         import fsspec
     except ImportError as error:
@@ -49,11 +49,11 @@ def _file_system(scheme: str, text: str) -> Any:
         known = ", ".join(sorted(fsspec.available_protocols()))
         raise UserError(f"{text}: unknown scheme {scheme!r}. Known: {known}") from error
     except Exception as error:
-        raise UserError(f"{text}: cannot be reached ({in_one_line(error)})") from error
+        raise UserError(f"{text}: cannot be reached ({format_error(error)})") from error
 
 
 @contextlib.contextmanager
-def _as_os_errors(url: "Url") -> Iterator[None]:
+def _raise_os_errors(url: "Url") -> Iterator[None]:
     """Turns whatever a store raises into an OSError, as callers expect of a file."""
     try:
         yield
@@ -62,7 +62,7 @@ def _as_os_errors(url: "Url") -> Iterator[None]:
     except FileExistsError:
         raise
     except Exception as error:
-        raise OSError(errno.EIO, in_one_line(error), str(url)) from error
+        raise OSError(errno.EIO, format_error(error), str(url)) from error
 
 
 @dataclass(frozen=True, order=True)
@@ -82,7 +82,7 @@ class Url:
 
     @property
     def _store(self) -> Any:
-        store = _file_system(self._scheme, self._root)
+        store = _open_file_system(self._scheme, self._root)
         store.invalidate_cache()  # Other machines write too.
         return store
 
@@ -97,14 +97,14 @@ class Url:
         return f"{scheme}://{rest.partition('/')[0]}"
 
     @property
-    def _place(self) -> str:
+    def _store_path(self) -> str:
         """The path of this file or folder as fsspec takes it."""
         return self._store._strip_protocol(self.text)
 
-    def _ask(self, method: str, *arguments: Any, **options: Any) -> Any:
+    def _call_store(self, method: str, *arguments: Any, **options: Any) -> Any:
         """Calls a method of the store for this path. Whatever it raises becomes an OSError."""
-        with _as_os_errors(self):
-            return getattr(self._store, method)(self._place, *arguments, **options)
+        with _raise_os_errors(self):
+            return getattr(self._store, method)(self._store_path, *arguments, **options)
 
     def __str__(self) -> str:
         return self.text
@@ -140,27 +140,27 @@ class Url:
     def mkdir(self, **options: Any) -> None:
         """Creates the folder and its parents, except in object stores, which have no empty folders."""
         if self._scheme in FILE_SYSTEMS:
-            self._ask("makedirs", exist_ok=True)
+            self._call_store("makedirs", exist_ok=True)
 
     def rmdir(self) -> None:
         """Does nothing, even in FILE_SYSTEMS, where an empty folder stays."""
 
     def exists(self) -> bool:
-        return self._ask("exists")
+        return self._call_store("exists")
 
     def is_dir(self) -> bool:
-        return self._ask("isdir")
+        return self._call_store("isdir")
 
     def is_file(self) -> bool:
-        return self._ask("isfile")
+        return self._call_store("isfile")
 
     def stat(self) -> SimpleNamespace:
         """Returns `st_size`."""
-        return SimpleNamespace(st_size=self._ask("size"))
+        return SimpleNamespace(st_size=self._call_store("size"))
 
     def iterdir(self) -> Iterator["Url"]:
-        found = self._ask("ls", detail=False)
-        names = {PurePosixPath(place).name for place in found if place.rstrip("/") != self._place}
+        found = self._call_store("ls", detail=False)
+        names = {PurePosixPath(place).name for place in found if place.rstrip("/") != self._store_path}
         return iter([self / name for name in sorted(names)])
 
     def glob(self, pattern: str) -> Iterator["Url"]:
@@ -168,68 +168,70 @@ class Url:
         with contextlib.suppress(FileNotFoundError):
             yield from (path for path in self.iterdir() if fnmatch.fnmatchcase(path.name, pattern))
 
-    def matches(self) -> list["Url"]:
+    def glob_files(self) -> list["Url"]:
         """Returns the files that match this URL as a pattern."""
-        found = self._ask("glob", detail=True)
-        before = self.text.removesuffix(self._place)
+        found = self._call_store("glob", detail=True)
+        before = self.text.removesuffix(self._store_path)
         return [Url(before + place) for place, facts in found.items() if facts["type"] == "file"]
 
-    def listing(self) -> dict[str, str]:
+    def list_stamps(self) -> dict[str, str]:
         """Returns path in this folder -> a text that changes when the file does, for all files, also in subfolders."""
         try:
-            found = self._ask("find", detail=True)
+            found = self._call_store("find", detail=True)
         except FileNotFoundError:
             return {}
-        stamps = {place[len(self._place) :].lstrip("/"): str(sorted(facts.items())) for place, facts in found.items()}
+        stamps = {
+            place[len(self._store_path) :].lstrip("/"): str(sorted(facts.items())) for place, facts in found.items()
+        }
         return {name: stamp for name, stamp in stamps.items() if PurePosixPath(name).name not in ("", BEGUN, OWNER)}
 
     def open(self, mode: str = "rb") -> BinaryIO:
-        file = self._ask("open", mode, block_size=READ_AHEAD)
+        file = self._call_store("open", mode, block_size=READ_AHEAD)
         return cast(BinaryIO, io.BufferedReader(_Reader(self, file), io.DEFAULT_BUFFER_SIZE))
 
     def read_bytes(self) -> bytes:
-        return self._ask("cat_file")
+        return self._call_store("cat_file")
 
     def read_text(self, encoding: str = "utf-8") -> str:
         return self.read_bytes().decode(encoding)
 
     def unlink(self, missing_ok: bool = False) -> None:
         with contextlib.suppress(*(FileNotFoundError,) * missing_ok):
-            self._ask("rm_file")
+            self._call_store("rm_file")
 
     def remove(self) -> None:
         """Deletes all files in this folder and below, as far as that is possible."""
         with contextlib.suppress(OSError):
-            self._ask("rm", recursive=True)
+            self._call_store("rm", recursive=True)
 
     def create(self, content: bytes) -> None:
         """Writes a new object. Raises FileExistsError if there is one, even one written at the same moment."""
-        self._ask("pipe_file", content, mode="create")
+        self._call_store("pipe_file", content, mode="create")
 
     def write_bytes(self, content: bytes) -> None:
-        self._ask("pipe_file", content)
+        self._call_store("pipe_file", content)
 
     @contextlib.contextmanager
-    def replaced(self) -> Iterator[Path]:
+    def replace_file(self) -> Iterator[Path]:
         """Yields a local path to write to. When the block ends without an error, the file there replaces this one."""
         with tempfile.TemporaryDirectory() as scratch:
             yield Path(scratch, self.name)
             self._upload(Path(scratch, self.name))
 
     def _upload(self, local: Path) -> None:
-        with _as_os_errors(self):
+        with _raise_os_errors(self):
             if self._scheme not in FILE_SYSTEMS:
-                self._store.put_file(str(local), self._place)
+                self._store.put_file(str(local), self._store_path)
                 return
-            aside = self.with_name(f".{self.name}.partial")._place
+            aside = self.with_name(f".{self.name}.partial")._store_path
             self.parent.mkdir()
             self._store.put_file(str(local), aside)
-            if self._store.exists(self._place):
-                self._store.rm_file(self._place)
-            self._store.mv(aside, self._place)
+            if self._store.exists(self._store_path):
+                self._store.rm_file(self._store_path)
+            self._store.mv(aside, self._store_path)
 
     @contextlib.contextmanager
-    def replaced_folder(self, last: str | None = None) -> Iterator[Path]:
+    def replace_folder(self, last: str | None = None) -> Iterator[Path]:
         """Yields a local folder to fill, which replaces this one when the block ends without an error.
 
         The file `last` is deleted first and uploaded last, so a folder that has it is complete.
@@ -239,7 +241,7 @@ class Url:
             local.mkdir()
             yield local
             names = {str(PurePosixPath(path.relative_to(local))) for path in local.rglob("*") if path.is_file()}
-            old = self.listing()
+            old = self.list_stamps()
             (self / BEGUN).write_bytes(b"")
             if last in old:
                 (self / last).unlink()
@@ -265,13 +267,13 @@ class _Reader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        with _as_os_errors(self._url):
+        with _raise_os_errors(self._url):
             content = self._file.read(len(buffer))
         buffer[: len(content)] = content
         return len(content)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        with _as_os_errors(self._url):
+        with _raise_os_errors(self._url):
             return self._file.seek(offset, whence)
 
     def close(self) -> None:
@@ -295,10 +297,10 @@ class LocalCopy:
         for _ in range(ATTEMPTS):
             self._scratch = tempfile.TemporaryDirectory(prefix="bert4rec-")
             self.folder = Path(self._scratch.name, folder.name)
-            found = folder.listing()
+            found = folder.list_stamps()
             for name in found if names is None else names:
                 self._fetch(folder, name)
-            if names is not None or folder.listing() == found:
+            if names is not None or folder.list_stamps() == found:
                 return
         raise UserError(f"{folder}: changes while it is read; try again")
 
@@ -307,5 +309,5 @@ class LocalCopy:
             raise UserError(f"{folder}: refused, because its file {name!r} leads out of it")
         target = self.folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _as_os_errors(folder / name):
-            folder._store.get_file((folder / name)._place, str(target))
+        with _raise_os_errors(folder / name):
+            folder._store.get_file((folder / name)._store_path, str(target))

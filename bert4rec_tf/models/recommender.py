@@ -12,8 +12,8 @@ from bert4rec_tf.config.setting_fields import Settings
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.features import Features, select_features
 from bert4rec_tf.data.sequences import Sequences
-from bert4rec_tf.foundation.errors import UserError, unknown_name
-from bert4rec_tf.foundation.graphs import graph
+from bert4rec_tf.foundation.errors import UserError, unknown_name_error
+from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Batch, Shape, Tensor
 from bert4rec_tf.nn import losses
 from bert4rec_tf.nn.layers import check_size
@@ -199,7 +199,9 @@ class Recommender(keras.Model):
             initializer = keras.initializers.RandomNormal(stddev=initializer)
         initializer = keras.initializers.get(initializer)
         if rows * width >= LARGE:
-            initializer = graph(initializer)  # which scales in place; else each operation has its own copy of the table
+            initializer = tf_function(
+                initializer
+            )  # which scales in place; else each operation has its own copy of the table
         table = self.add_weight(name=name, shape=(rows, width), initializer=initializer, autocast=False)
         return self.mark_rows(table, row_kind)
 
@@ -234,7 +236,7 @@ def resolve_settings(kind: type[Settings], settings: Settings | None, fields: di
         known = [field.name for field in dataclasses.fields(kind)]
         for name in fields:
             if name not in known:
-                raise unknown_name(f"field of {kind.__name__}", name, known)
+                raise unknown_name_error(f"field of {kind.__name__}", name, known)
         return kind(**fields)
     if type(settings) is not kind:
         raise UserError(f"`settings` must be {kind.__name__}. Received: settings={settings!r}")

@@ -9,7 +9,7 @@ import math
 import tensorflow as tf
 from keras import ops
 
-from bert4rec_tf.foundation.graphs import with_gradient
+from bert4rec_tf.foundation.graphs import define_gradient
 from bert4rec_tf.foundation.types import Tensor
 
 
@@ -20,7 +20,7 @@ def dense(inputs: Tensor, kernel: Tensor, bias: Tensor) -> tf.Tensor:
     computed transposed.
     """
 
-    @with_gradient
+    @define_gradient
     def product(rows: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor):
         def gradients(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             if kernel.shape[0] <= kernel.shape[1]:
@@ -43,7 +43,7 @@ def gelu(inputs: Tensor) -> tf.Tensor:
     Its slope, Phi(x) + x phi(x), is computed together with the value.
     """
 
-    @with_gradient
+    @define_gradient
     def value(inputs: tf.Tensor):
         # Converters recognise GELU in this form. Halving is exact, so where it stands does not change the bits.
         scaled = inputs / math.sqrt(2.0)
@@ -92,7 +92,7 @@ def attend(
         back = [order.index(axis) for axis in range(4)]
         return tf.reshape(tf.transpose(heads, back), shape)
 
-    @with_gradient
+    @define_gradient
     def attend_heads(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor):
         queries = split(query, ROWS)
         scores = tf.cast(tf.matmul(queries, split(key, COLUMNS)), wide)

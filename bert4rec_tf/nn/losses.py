@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from bert4rec_tf.foundation.graphs import graph
+from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Tensor
 
 PIECE_ELEMENTS = 1 << 24
@@ -154,7 +154,7 @@ def sum_in_pieces(
     def floating(columns: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return [column for column in columns if column.dtype.is_floating]
 
-    @graph(jit_compile=True)
+    @tf_function(jit_compile=True)
     def compute_gradients(here: list[tf.Tensor], of_constants: list[tf.Tensor]):
         sources = [*floating(here), *of_constants]
         with tf.GradientTape() as tape:

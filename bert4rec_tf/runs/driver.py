@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf.config.popularity_option import parse
+from bert4rec_tf.config.popularity_option import parse_correction
 from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import datasets
@@ -65,7 +65,7 @@ def open_experiment(
     if sequences is None:
         sequences = datasets.load(options.get("interactions") or run.dataset, data_dir)
     team = workers.current_team()
-    paths = (files.expanded_path(path) if path else None for path in (workdir, prepared_dir))
+    paths = (files.expand_path(path) if path else None for path in (workdir, prepared_dir))
     folder = WorkDirectory.from_run(run, *paths)
     folder.is_read_only = not team.is_chief
     team.agree({"data": sequences.fingerprint})
@@ -105,5 +105,5 @@ def execute(run: Run, popularity_correction: float | str = 0.0, **options: Any) 
         popularity_correction: as for `Experiment.evaluate`.
         **options: as for `open_experiment`.
     """
-    alpha = parse(popularity_correction)  # reports a mistake before a long training
+    alpha = parse_correction(popularity_correction)  # reports a mistake before a long training
     return run_mode(open_experiment(run, **options), popularity_correction=alpha)

@@ -12,17 +12,17 @@ from bert4rec_tf.foundation.errors import UserError
 PACKAGES = ("tensorflow", "keras", "numpy")
 
 
-def versions() -> dict[str, str]:
+def list_versions() -> dict[str, str]:
     """Returns package -> version, as the package tells it: TensorFlow is installed under several names."""
     installed = {name: importlib.import_module(name).__version__ for name in PACKAGES}
     return {"bert4rec_tf": bert4rec_tf.__version__, **installed}
 
 
-def environment() -> dict[str, Any]:
-    """Returns the `versions`, the number of `threads` and the kinds of `devices`."""
+def describe_environment() -> dict[str, Any]:
+    """Returns the `list_versions`, the number of `threads` and the kinds of `devices`."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
-        "versions": versions(),
+        "versions": list_versions(),
         "threads": tf.config.threading.get_intra_op_parallelism_threads() or available,
         "devices": sorted({device.device_type for device in tf.config.list_physical_devices()}),
     }

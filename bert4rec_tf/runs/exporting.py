@@ -14,7 +14,7 @@ from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.models.feature_recommender import fold_features
-from bert4rec_tf.runs.environment import versions
+from bert4rec_tf.runs.environment import list_versions
 from bert4rec_tf.runs.phases import list_phases, load_trained
 from bert4rec_tf.runs.workdir import RawIds, WorkDirectory
 
@@ -96,6 +96,6 @@ def make_model_card(workdir: WorkDirectory, ids: RawIds) -> dict[str, Any]:
             "training_actions": int(ids.training_counts.sum()),
         },
         "trained_with": config["environment"],
-        "exported_with": versions(),
+        "exported_with": list_versions(),
         "metrics": measured and {part: measured[part] for part in parts if part in measured},
     }

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from bert4rec_tf.config.data_names import Interactions, TimeSplit
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
-from bert4rec_tf.config.presets import shortened_warmup
+from bert4rec_tf.config.presets import shorten_warmup
 from bert4rec_tf.config.run_record import ALL, SELECT, Run
 from bert4rec_tf.data.reading.features import with_features
 from bert4rec_tf.data.sequences import Sequences, Vocabulary, joined, places_in_groups
@@ -26,7 +26,7 @@ from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.export.layout import CONFIG, MODEL
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation import files
-from bert4rec_tf.foundation.errors import UserError, unknown_name
+from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.foundation.progress import Progress, warn
 from bert4rec_tf.foundation.stores import LocalCopy, Url
 from bert4rec_tf.foundation.types import Batch, Tensor
@@ -94,7 +94,7 @@ class FittedModel:
         """
         if user is None and history is None:
             raise UserError("`recommend` needs a `user` or a `history`. Received: neither")
-        whom = "" if user is None else text_of("user", user, self.saved.knows_user)
+        whom = "" if user is None else to_text("user", user, self.saved.knows_user)
         items = self.saved.history_of(whom) if history is None else self._texts("history", history)
         lists = self._texts("exclude", exclude), self._texts("candidates", candidates)
         chosen = Choices(k, exclude_seen, *lists, popularity_correction)
@@ -118,11 +118,11 @@ class FittedModel:
         Returns:
             Columns `user`, `rank`, `item`, `score`, and `title` if titles are known.
         """
-        names = self.users if users is None else texts("users", users, self.saved.knows_user)
+        names = self.users if users is None else to_texts("users", users, self.saved.knows_user)
         known = [field.name for field in fields(Choices) if field.name != "k"]
         for name, value in choices.items():
             if name not in known:
-                raise unknown_name("option of `recommend_all`", name, known)
+                raise unknown_name_error("option of `recommend_all`", name, known)
             if name in ("exclude", "candidates"):
                 choices[name] = self._texts(name, value)
         chosen = Choices(k, **choices)
@@ -142,7 +142,7 @@ class FittedModel:
         Raises:
             UserError: if the item is unknown, or the model cannot compare items (POP).
         """
-        answer = self.saved.similar([text_of("item", item, self.saved.knows_item)], k)
+        answer = self.saved.similar([to_text("item", item, self.saved.knows_item)], k)
         if answer.unknown[0]:
             raise UserError(f"`item` must be an item of the data. Received: item={item}")
         return self._table(answer.items[0], answer.scores[0])
@@ -166,7 +166,7 @@ class FittedModel:
         """Returns the vectors of users with these histories, float32 [b, d]. `users`: if the model has learnt users."""
         rows = [self._texts("histories", history) for history in histories]
         return self.saved.encode(
-            rows, [""] * len(rows) if users is None else texts("users", users, self.saved.knows_user)
+            rows, [""] * len(rows) if users is None else to_texts("users", users, self.saved.knows_user)
         )
 
     def evaluate(
@@ -212,7 +212,7 @@ class FittedModel:
                 f"{had:,} of {len(users):,} test rows are items that the user already has in the known histories. If "
                 "they are the same actions, the model has learnt them, and the metrics are too high"
             )
-        whole = _with_targets(known, users, targets)
+        whole = _append_targets(known, users, targets)
         num_negatives = min(num_negatives, known.num_items)
         negatives = {name: draw(whole, users, num_negatives, seed) for name, draw in SAMPLERS.items()}
         with_seen = not self.saved.card.get("exclude_seen", True)
@@ -243,7 +243,7 @@ class FittedModel:
         if fixed := options.keys() & FIXED:
             raise UserError(f"`{min(fixed)}` cannot be given to `continue_training`, which keeps that of this model")
         new = given.read(more, **columns, split=split, least=1)[1]
-        if repeated := _num_repeated(self._histories, new):
+        if repeated := _count_repeated_users(self._histories, new):
             warn(
                 f"the new actions of {repeated:,} users begin with their known ones, which then count twice: give only "
                 "actions that are new"
@@ -254,17 +254,17 @@ class FittedModel:
         features |= {name: options.pop(name) for name in (ITEM_FEATURES, USER_FEATURES) if name in options}
         data = with_features(data, **features)
         run = Run.from_dict(WorkDirectory(self.workdir).read_config()["run"])
-        settings = {**run.flat(), **options}
+        settings = {**run.flatten(), **options}
         if "warmup_steps" not in options:
-            settings["warmup_steps"] = shortened_warmup(settings["warmup_steps"], run.training.steps, settings["steps"])
+            settings["warmup_steps"] = shorten_warmup(settings["warmup_steps"], run.training.steps, settings["steps"])
         run = Run.make(given.FRAME, run.model, settings.pop("seed", run.seed), **settings)
         best = self.workdir / SELECT / BEST
         start = None if MODELS[run.model].examples is None else best if best.exists() else self.workdir
-        return trained(run, data, titles=self.titles, init_from=start, **kept)
+        return train_and_open(run, data, titles=self.titles, init_from=start, **kept)
 
     def save(self, path: Path | str) -> Path:
         """Copies the model to a new folder, which `open` and `bert4rec serve --model=` read. Returns the folder."""
-        target = files.expanded_path(path)
+        target = files.expand_path(path)
         if target.exists():
             raise UserError(f"`path` must be a new folder. Received: path={target}")
         with files.replace_directory(target, CONFIG if self.workdir else MODEL) as aside:
@@ -302,7 +302,7 @@ class FittedModel:
         return Sequences(found.items, found.splits, np.array(found.users, object), vocabulary)
 
     def _texts(self, name: str, raw: Iterable[Any]) -> list[str]:
-        return texts(name, raw, self.saved.knows_item)
+        return to_texts(name, raw, self.saved.knows_item)
 
     def _table(self, items: list[str], scores: np.ndarray) -> pd.DataFrame:
         table = pd.DataFrame({"rank": range(1, len(items) + 1), "item": items, "score": scores})
@@ -316,7 +316,7 @@ class FittedModel:
         return self.saved.scores(tf.gather(names, batch["items"]), users, tf.gather(names, numbers))
 
 
-def trained(
+def train_and_open(
     run: Run,
     sequences: Sequences,
     interactions: Interactions | None = None,
@@ -330,7 +330,7 @@ def trained(
 
     `interactions`: the user's own files, if the data came from some. The other arguments are as for `fitting.fit`.
     """
-    known, scratch = titles_of(titles), None
+    known, scratch = load_titles(titles), None
     if workdir is None:
         scratch = tempfile.TemporaryDirectory(prefix="bert4rec-")
         workdir = Path(scratch.name) / run.dataset
@@ -351,7 +351,7 @@ def trained(
     return FittedModel(SavedRecommender(experiment.workdir.export), path, known, scratch)
 
 
-def _with_targets(known: Sequences, users: np.ndarray, targets: np.ndarray) -> Sequences:
+def _append_targets(known: Sequences, users: np.ndarray, targets: np.ndarray) -> Sequences:
     """Returns the histories with each user's targets appended, so that they are not ranked against each other."""
     owners = np.concatenate([np.repeat(np.arange(known.num_users), known.lengths), users])
     items = np.concatenate([known.items, targets])[np.argsort(owners, kind="stable")]
@@ -360,7 +360,7 @@ def _with_targets(known: Sequences, users: np.ndarray, targets: np.ndarray) -> S
     return Sequences(items, splits, known.users, Vocabulary(known.vocabulary.items, counts))
 
 
-def _num_repeated(known: Sequences, new: Sequences) -> int:
+def _count_repeated_users(known: Sequences, new: Sequences) -> int:
     """Returns how many users' new actions begin with all of their known ones, three or more."""
     numbers = known.vocabulary.encode(new.vocabulary.items.tolist())[new.items - 1]
     places = pd.Index(known.users).get_indexer(new.users)
@@ -373,14 +373,14 @@ def _num_repeated(known: Sequences, new: Sequences) -> int:
     return len(users) - len(np.unique(owners[differs]))
 
 
-def texts(name: str, raw: Iterable[Any], knows: Callable[[str], bool]) -> list[str]:
-    """Returns ids as texts (`text_of`). Raises UserError if `raw` is a single id, such as a text of several letters."""
+def to_texts(name: str, raw: Iterable[Any], knows: Callable[[str], bool]) -> list[str]:
+    """Returns ids as texts (`to_text`). Raises UserError if `raw` is a single id, such as a text of several letters."""
     if isinstance(raw, (str, bytes)) or not isinstance(raw, Iterable) or getattr(raw, "ndim", 1) != 1:
         raise UserError(f"`{name}` must be a list of ids. Received: {name}={raw!r}")
-    return [text_of(name, one, knows) for one in raw]
+    return [to_text(name, one, knows) for one in raw]
 
 
-def text_of(name: str, raw: Any, knows: Callable[[str], bool] = lambda text: False) -> str:
+def to_text(name: str, raw: Any, knows: Callable[[str], bool] = lambda text: False) -> str:
     """Returns an id as a text. 54.0 is "54" unless "54.0" is known: pandas makes fractions of numbers with gaps.
 
     `name`: of the argument. Raises UserError for a missing id, and for a list.
@@ -405,9 +405,9 @@ def open(path: Path | str, titles: Any = None, trust_model: bool = False) -> Fit
     Raises:
         UserError: if it is neither, the work directory has no exported model yet, or the model cannot be trusted.
     """
-    folder = files.expanded_path(path)
+    folder = files.expand_path(path)
     kept = folder / TITLES
-    known = titles_of(kept if titles is None and kept.exists() else titles)
+    known = load_titles(kept if titles is None and kept.exists() else titles)
     if (folder / MODEL).exists():
         return FittedModel(SavedRecommender(folder, trust_model), None, known)
     if (folder / CONFIG).exists():
@@ -415,12 +415,12 @@ def open(path: Path | str, titles: Any = None, trust_model: bool = False) -> Fit
     raise UserError(f"`path` must be a work directory or a SavedModel. Received: path={folder}")
 
 
-def titles_of(titles: Any) -> dict[str, str]:
+def load_titles(titles: Any) -> dict[str, str]:
     """Returns raw id -> title, from a dictionary or a file (`serving.titles`); empty for None."""
     if titles is None:
         return {}
     if isinstance(titles, Mapping):
-        return {text_of("titles", item): str(title) for item, title in titles.items()}
+        return {to_text("titles", item): str(title) for item, title in titles.items()}
     if isinstance(titles, (str, Path, Url)):
-        return read_titles(files.expanded_path(titles))
+        return read_titles(files.expand_path(titles))
     raise UserError(f"`titles` must be a file or a dictionary. Received: {type(titles).__name__}")

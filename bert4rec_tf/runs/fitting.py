@@ -12,7 +12,7 @@ from bert4rec_tf.data.reading.features import with_features
 from bert4rec_tf.data.sequences import held_out_later
 from bert4rec_tf.data.sources import given
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.runs.fitted import FittedModel, trained
+from bert4rec_tf.runs.fitted import FittedModel, train_and_open
 
 PRESET = "preset"
 HELD_OUT = {None: ALL, 0: ALL, 1: SELECT_AND_RETRAIN, 2: SELECT}
@@ -89,4 +89,4 @@ def fit(
     sequences = with_features(sequences, **features)
     settings = {**settings_for_features(model, given_ones), **settings}
     run = presets.make_run(name, model, preset, seed, size=sequences, **settings)
-    return trained(run, sequences, interactions, titles, init_from, workdir, callbacks, silent)
+    return train_and_open(run, sequences, interactions, titles, init_from, workdir, callbacks, silent)

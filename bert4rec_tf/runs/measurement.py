@@ -23,7 +23,7 @@ from bert4rec_tf.evaluation.metrics import (
 from bert4rec_tf.evaluation.ranker import Ranker, RankingTask
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.models import Recommender
-from bert4rec_tf.runs.environment import environment
+from bert4rec_tf.runs.environment import describe_environment
 from bert4rec_tf.runs.phases import find_measured_phase, list_phases, load_trained, select_training_data
 from bert4rec_tf.training import trainer
 
@@ -57,7 +57,7 @@ def measure(experiment: "Experiment", model: Recommender, alpha: float | str) ->
         "digest": run.digest,
         "data_fingerprint": experiment.sequences.fingerprint,
         "environment": workdir.read_config()["environment"],
-        "evaluated_with": environment(),
+        "evaluated_with": describe_environment(),
         "users": len(split.users),
         "users_not_evaluated": split.num_not_evaluated,
         "users_with_fewer_candidates": int(fewer.sum()),

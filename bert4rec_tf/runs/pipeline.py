@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.config.popularity_option import parse
+from bert4rec_tf.config.popularity_option import parse_correction
 from bert4rec_tf.config.run_record import ALL, RETRAIN, SELECT, Run
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.examples import batches, in_memory, preparation
@@ -23,7 +23,7 @@ from bert4rec_tf.evaluation.ranker import Ranker, RankingTask
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS, Recommender, construction
 from bert4rec_tf.runs import measurement, warm_start
-from bert4rec_tf.runs.environment import environment
+from bert4rec_tf.runs.environment import describe_environment
 from bert4rec_tf.runs.phases import find_measured_phase, list_phases, load_trained, select_training_data
 from bert4rec_tf.runs.transfer import StartWeights
 from bert4rec_tf.runs.workdir import RawIds, WorkDirectory
@@ -82,7 +82,7 @@ class Experiment:
             self.run,
             self.sequences,
             RawIds(self.sequences.vocabulary, counts, users),
-            environment(),
+            describe_environment(),
             self.interactions,
             initial=initial,
             repeats=self.repeats,
@@ -210,7 +210,7 @@ class Experiment:
             popularity_correction: the model is also measured with this alpha (`popularity_penalty`). CHOOSE takes the
                 alpha that is best on the validation items.
         """
-        alpha = parse(popularity_correction)
+        alpha = parse_correction(popularity_correction)
         with self.workdir.lock():
             return measurement.measure(self, model, alpha)
 

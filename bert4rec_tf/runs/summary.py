@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf.config.data_names import family
-from bert4rec_tf.config.paper import paper
+from bert4rec_tf.config.data_names import remove_source
+from bert4rec_tf.config.paper import read_paper
 from bert4rec_tf.config.popularity_option import CORRECTION
 from bert4rec_tf.config.run_record import ALL, RETRAIN, SELECT
 from bert4rec_tf.evaluation.metrics import (
@@ -102,8 +102,8 @@ def _make_notes(content: dict[str, Any]) -> list[str]:
         notes.append(f"{share} of the next actions are items the user had before: recommend seen items too.")
     if content["run"]["training"]["protocol"] == ALL:
         notes.append("These metrics are of the model that held out the last actions; the exported one learnt them too.")
-    dataset = family(content["run"]["dataset"])
-    published = paper()["table5"].get(dataset, {}).get("default", {}).get(NDCG)
+    dataset = remove_source(content["run"]["dataset"])
+    published = read_paper()["table5"].get(dataset, {}).get("default", {}).get(NDCG)
     if "paper" in content and published and content["run"]["model"] == "bert4rec":
         notes.append(
             f"paper: Table 2, with the best width for this data set. With d = 64, NDCG@10 is {published} (Table 5)."

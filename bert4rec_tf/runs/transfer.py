@@ -30,7 +30,7 @@ class StartWeights:
 
     Attributes:
         model: the name of their model.
-        settings: the model's settings that are not `changeable`; a run must have the same.
+        settings: the model's settings that are not `may_change`; a run must have the same.
         items: raw ids of items 1 to n.
         users: raw ids of the users; empty if the model has no user embeddings.
         weights: the values of the model's `weights` but those of the evidence, in that order.
@@ -68,7 +68,7 @@ class StartWeights:
     def _arrays(self) -> dict[str, np.ndarray]:
         header = json.dumps({"model": self.model, "settings": dict(self.settings)}, sort_keys=True)
         lists = {ITEMS: self.items, USERS: self.users, **self.features}
-        content = {name: npz.of_lines(texts) for name, texts in {"header": [header], **lists}.items()}
+        content = {name: npz.encode_lines(texts) for name, texts in {"header": [header], **lists}.items()}
         return {**content, **{f"weights/{number:03d}": value for number, value in enumerate(self.weights)}}
 
     def check(self, run: Run) -> None:
@@ -147,10 +147,10 @@ def load_start_weights(path: Path, fingerprint: str | None) -> StartWeights:
     content = npz.read(path)
     try:
         header = json.loads(content["header"].tobytes())
-        items, users = (npz.lines(content[name]) for name in (ITEMS, USERS))
+        items, users = (npz.decode_lines(content[name]) for name in (ITEMS, USERS))
         weights = [content[name] for name in sorted(content) if name.startswith("weights/")]
         kinds = [kind for kind in (ITEM_FEATURES, USER_FEATURES) if kind in content]
-        features = {kind: npz.lines(content[kind]) for kind in kinds}
+        features = {kind: npz.decode_lines(content[kind]) for kind in kinds}
         start = StartWeights(header["model"], header["settings"], items, users, weights, features=features)
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptFileError(f"{path}: cannot be read ({error!r})") from error
@@ -172,7 +172,7 @@ def _select_transferable(model: Recommender) -> list[keras.Variable]:
 
 def _list_fixed_settings(settings: Settings) -> dict[str, Any]:
     """Returns name -> default of the settings that a warm start must not change."""
-    return {field.name: field.default for field in dataclasses.fields(settings) if not field.metadata["changeable"]}
+    return {field.name: field.default for field in dataclasses.fields(settings) if not field.metadata["may_change"]}
 
 
 def _match_ids(theirs: Sequence[str], ours: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bert4rec_tf.config.run_record import ALL, RETRAIN, SELECT, Run
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.files import expanded_path
+from bert4rec_tf.foundation.files import expand_path
 from bert4rec_tf.foundation.npz import CorruptFileError
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.stores import Url
@@ -55,9 +55,9 @@ def resolve_initial(
     """
     if isinstance(init_from, StartWeights):
         return dataclasses.replace(run, initial_weights=init_from.fingerprint), init_from
-    path = expanded_path(init_from)
+    path = expand_path(init_from)
     if workdir is not None and not path.exists() and not _index_path(path).exists():
-        run_folder = WorkDirectory(expanded_path(workdir))
+        run_folder = WorkDirectory(expand_path(workdir))
         config = run_folder.read_config() if run_folder.config.exists() else {}
         if config.get("initial", {}).get("path") == str(path.resolve()):
             return dataclasses.replace(run, initial_weights=config["run"]["initial_weights"]), None

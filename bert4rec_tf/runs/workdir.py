@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.config.run_record import Run, digest_of
+from bert4rec_tf.config.run_record import Run, compute_digest
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.features import Features
 from bert4rec_tf.data.sequences import Sequences, Vocabulary, fingerprint_of
@@ -46,17 +46,17 @@ class RawIds:
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {
-            "items": npz.of_lines(self.vocabulary.items),
+            "items": npz.encode_lines(self.vocabulary.items),
             "counts": self.vocabulary.counts,
             "training_counts": self.training_counts,
-            "users": npz.of_lines(self.users),
+            "users": npz.encode_lines(self.users),
         }
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "RawIds":
         """Returns what `arrays` was made of. Raises KeyError or ValueError for anything else."""
         vocabulary = Vocabulary(Lines(arrays["items"].tobytes() + b"\n"), arrays["counts"])
-        return cls(vocabulary, arrays["training_counts"], npz.lines(arrays["users"]))
+        return cls(vocabulary, arrays["training_counts"], npz.decode_lines(arrays["users"]))
 
 
 class WorkDirectory:
@@ -142,7 +142,7 @@ class WorkDirectory:
         Raises:
             UserError: if the folder holds another run, other data or something else, or cannot be written.
         """
-        with self._prepared_made(), self.lock():
+        with self._make_prepared_folder(), self.lock():
             if self.config.exists():
                 self._check(run, sequences, environment)
             else:
@@ -160,7 +160,7 @@ class WorkDirectory:
                 if interactions is not None:
                     content["interactions"] = interactions.to_dict()
                 if sequences.features:
-                    content["features"] = feature_fingerprints(sequences)
+                    content["features"] = compute_feature_fingerprints(sequences)
                 files.write_json(self.config, content)
             self._write_ids(ids)
             for name, features in sequences.features.items():
@@ -169,7 +169,7 @@ class WorkDirectory:
             self.read_features()
 
     @contextlib.contextmanager
-    def _prepared_made(self) -> Iterator[None]:
+    def _make_prepared_folder(self) -> Iterator[None]:
         """Creates `prepared` if it is outside this folder. If the block fails, removes the folders it created."""
         if self.prepared.resolve() == self.path.resolve():
             raise UserError(
@@ -190,7 +190,7 @@ class WorkDirectory:
         """Returns `config.json`. Raises UserError if it belongs to another run."""
         content = self.read_config()
         if content["digest"] != run.digest:
-            changed = _first_difference(content["run"], run.to_dict())
+            changed = _describe_first_difference(content["run"], run.to_dict())
             raise UserError(f"{self.path}: holds another run ({changed}); name another --workdir or change it back")
         return content
 
@@ -203,14 +203,14 @@ class WorkDirectory:
 
     def _check(self, run: Run, sequences: Sequences, environment: dict[str, Any]) -> None:
         content = self.check_run(run)
-        kept, given = content.get("features", {}), feature_fingerprints(sequences)
+        kept, given = content.get("features", {}), compute_feature_fingerprints(sequences)
         for name in sorted({*kept, *given}):
             if kept.get(name) != given.get(name):
                 there = "was made with other features" if name in kept else "was made without features"
                 raise UserError(f"{self.path}: {there} than --{name} has now; {ELSEWHERE}")
         self.check_data(sequences)
         if content["environment"] != environment:
-            changed = _first_difference(content["environment"], environment)
+            changed = _describe_first_difference(content["environment"], environment)
             warn(f"{self.path}: was begun in another environment ({changed}); the last bits of its results may differ")
 
     def _write_ids(self, ids: RawIds) -> None:
@@ -239,11 +239,11 @@ class WorkDirectory:
             Run.from_dict(content["run"])
             content["data_fingerprint"], content["vocabulary_fingerprint"], content["users_fingerprint"]
             content["num_users"], {**content["environment"], **content.get("features", {})}
-            read_interactions(content)
+            interactions_from_config(content)
             content.get("repeats", {"validation": 0.0})["validation"] + 0.0
             initial = content.get("initial", {"path": "", "leak": ""})
             initial["path"], initial["leak"]
-            if content["digest"] != digest_of(content["run"]):
+            if content["digest"] != compute_digest(content["run"]):
                 raise UserError("the settings were changed since the run began")
         except (UserError, KeyError, TypeError) as error:
             raise UserError(f"{self.config}: not the configuration of a run ({error}); {ELSEWHERE}") from error
@@ -319,21 +319,21 @@ class WorkDirectory:
         return record["pairs"][phase]
 
 
-def feature_fingerprints(sequences: Sequences) -> dict[str, str]:
+def compute_feature_fingerprints(sequences: Sequences) -> dict[str, str]:
     """Returns the fingerprint of each kind of features."""
     return {name: features.fingerprint for name, features in sequences.features.items()}
 
 
-def read_interactions(config: dict[str, Any]) -> Interactions | None:
+def interactions_from_config(config: dict[str, Any]) -> Interactions | None:
     """Returns the user's own files of a run; None for a data set."""
     return Interactions(**config["interactions"]) if "interactions" in config else None
 
 
-def _first_difference(old: dict[str, Any], new: dict[str, Any]) -> str:
+def _describe_first_difference(old: dict[str, Any], new: dict[str, Any]) -> str:
     for name in sorted({*old, *new}):
         value, other = old.get(name), new.get(name)
         if isinstance(value, dict) and isinstance(other, dict) and value != other:
-            return _first_difference(value, other)
+            return _describe_first_difference(value, other)
         if value != other:
             return f"there {name}={value}, now {name}={other}"
     return "with other settings"

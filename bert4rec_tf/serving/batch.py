@@ -49,7 +49,7 @@ class Counts:
         """Adds users with their histories. `items`: those that the model knows."""
         histories = [[item for item in history if item] for _, history in rows]
         lengths = [len(history) for history in histories]
-        known = items.contained(itertools.chain.from_iterable(histories))
+        known = items.contains_each(itertools.chain.from_iterable(histories))
         found = np.bincount(np.repeat(np.arange(len(rows)), lengths), known, len(rows))
         self.users += len(rows)
         self.ids += len(known)

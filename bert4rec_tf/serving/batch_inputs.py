@@ -85,7 +85,7 @@ def _are_actions(rows: Sequence[Row], known: Lines) -> bool:
         if distinct == len(rows) > 1:
             warn("every history has one item; if each row is one action, use --interactions in place of --input")
         return distinct < len(rows)
-    if len(lengths) != 1 or not last or known.contained(last).any():
+    if len(lengths) != 1 or not last or known.contains_each(last).any():
         return False
     return 2 * distinct <= len(rows) or all(_TIME.fullmatch(text) for text in last)
 
@@ -116,5 +116,5 @@ def _scan(path: Path) -> tuple[str, int]:
                 lines += block.count(b"\n")
                 last = block[-1:]
     except files.UNREADABLE as error:
-        raise files.unreadable(path, error) from error
+        raise files.unreadable_error(path, error) from error
     return digest.hexdigest(), lines + (last != b"\n")

@@ -14,7 +14,7 @@ from bert4rec_tf.config import popularity_option
 from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.export.layout import model_folder
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.lines import Lines, encoded
+from bert4rec_tf.foundation.lines import Lines, encode_text
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.serving.signatures import LoadedModel, ModelError
 
@@ -49,7 +49,7 @@ class Choices:
         if self.exclude_seen is not None and not isinstance(self.exclude_seen, (bool, np.bool_)):
             raise UserError(f"`exclude_seen` must be True or False. Received: exclude_seen={self.exclude_seen!r}")
         if self.popularity_correction is not None:
-            popularity_option.check(self.popularity_correction)
+            popularity_option.check_correction(self.popularity_correction)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Returns these options as inputs of the signature `recommend`."""
@@ -126,7 +126,7 @@ class SavedRecommender:
         """Warns of ids to leave out or to rank that are no items of the model."""
         for name in ("exclude", "candidates"):
             ids = getattr(choices, name)
-            if unknown := len(ids) - self._model.items.contained(ids).sum():
+            if unknown := len(ids) - self._model.items.contains_each(ids).sum():
                 warn(f"{unknown} of the {len(ids)} items in `{name}` are unknown and were skipped")
 
     def recommend(self, histories: Sequence[Sequence[str]], users: Sequence[str], choices: Choices) -> Recommendations:
@@ -190,7 +190,7 @@ def rectangle(rows: Sequence[Sequence[str]]) -> np.ndarray:
     """Returns lists of raw ids as an array of bytes objects [rows, longest row], padded with empty ones."""
     array = np.full([len(rows), max(map(len, rows), default=0)], b"", object)
     for number, row in enumerate(rows):
-        array[number, : len(row)] = [encoded(one) for one in row]
+        array[number, : len(row)] = [encode_text(one) for one in row]
     return array
 
 

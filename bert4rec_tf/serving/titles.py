@@ -61,7 +61,7 @@ def _read(path: Path) -> tuple[bytes, str]:
         with files.open_binary(path) as file:
             content = file.read()
     except files.UNREADABLE as error:
-        raise files.unreadable(path, error) from error
+        raise files.unreadable_error(path, error) from error
     start = content.split(b"\n", 1)[0].decode("utf-8", "replace")
     separator = next((one for one in (DOUBLE_COLON, "\t", ",", ";") if one in start), ",")
     try:

@@ -10,7 +10,7 @@ from keras.optimizers import Optimizer
 
 from bert4rec_tf.config.run_record import ROWWISE, TrainingSettings
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.graphs import graph
+from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.recommender import Recommender
 from bert4rec_tf.nn import optimizers
@@ -95,7 +95,7 @@ def make_step(
 def _make_single_step(
     model: Recommender, optimizer: Optimizer, settings: TrainingSettings, signature: Signature | None
 ) -> Step:
-    @graph(input_signature=signature and [signature])
+    @tf_function(input_signature=signature and [signature])
     def step(batch: Batch) -> dict[str, Tensor]:
         rate = tf.convert_to_tensor(optimizer.learning_rate)
         loss, gradients = _compute_gradients(model, optimizer, batch)
@@ -118,7 +118,7 @@ def _apply_gradients(optimizer: Optimizer, gradients: list[Tensor], variables: l
         if math.prod(variable.shape) >= LARGE and not isinstance(gradient, tf.IndexedSlices)
     ]
 
-    @graph(jit_compile=True)
+    @tf_function(jit_compile=True)
     def update_large(gradients: list[Tensor]) -> None:
         for index, gradient in zip(large, gradients, strict=True):
             optimizer.update_step(gradient, variables[index], rate)
@@ -151,7 +151,7 @@ def _make_replicated_step(
         gradients, norm = optimizers.clip_gradients(gradients, settings.clip_norm)
         return loss, norm, stopping, gradients
 
-    @graph(input_signature=signature and [signature, tf.TensorSpec([], tf.float32)])
+    @tf_function(input_signature=signature and [signature, tf.TensorSpec([], tf.float32)])
     def step(batch: Batch, stopping: Tensor = 0.0) -> dict[str, Tensor]:
         with strategy.scope():
             rate = tf.convert_to_tensor(optimizer.learning_rate)

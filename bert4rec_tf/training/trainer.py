@@ -16,7 +16,7 @@ from bert4rec_tf.foundation import files, plots
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.npz import CorruptFileError
 from bert4rec_tf.foundation.progress import Progress
-from bert4rec_tf.foundation.signals import interrupts_wait
+from bert4rec_tf.foundation.signals import delay_interrupts
 from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.models.recommender import Recommender
 from bert4rec_tf.training import checkpoints
@@ -139,7 +139,7 @@ class Trainer:
         tensorboard = TensorBoardWriter(place, self.state.step, self.settings.clip_norm)
         begin = time.monotonic() - self.state.seconds
         saved = time.monotonic()
-        with contextlib.closing(progress), contextlib.closing(tensorboard), interrupts_wait() as interrupted:
+        with contextlib.closing(progress), contextlib.closing(tensorboard), delay_interrupts() as interrupted:
             for batch in batches:
                 stopping = (float(interrupted()),) if self.team.count > 1 else ()
                 values = {name: float(value) for name, value in step(batch, *stopping).items()}
@@ -198,7 +198,7 @@ class Trainer:
         state.finished = state.step == self._end or has_stalled
         if self.team.is_chief:
             write_curve(self.folder / "curve.csv", state.curve)
-            if state.finished and plots.available():
+            if state.finished and plots.is_available():
                 plots.plot_curve(self.folder / "curve.png", state.curve, self.title)
         values = ", ".join(f"{name} {row[name]:.4f}" for name in ("loss", "hr@10", SELECTION_METRIC) if name in row)
         progress.say(f"{self.title}: step {state.step:,}, {state.seconds / 60:.1f} minutes: {values}")

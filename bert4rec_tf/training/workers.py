@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from bert4rec_tf.config.machines import Machines
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.graphs import graph
+from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Tensor
 
 LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
@@ -71,7 +71,7 @@ class Workers(Team):
             shared = self.strategy.experimental_distribute_values_from_function(
                 lambda context: tf.constant(per_device[context.replica_id_in_sync_group % devices])
             )
-            (summed,) = self.strategy.run(graph(sum_over_replicas), args=([shared],))
+            (summed,) = self.strategy.run(tf_function(sum_over_replicas), args=([shared],))
             return self.strategy.experimental_local_results(summed)[0].numpy()
 
     def agree(self, facts: Mapping[str, str]) -> None:

@@ -9,17 +9,17 @@ from support.paths import ROOT
 from bert4rec_tf.config import data_names, model_settings, presets
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.model_settings import MODEL_SETTINGS
-from bert4rec_tf.config.paper import paper
+from bert4rec_tf.config.paper import read_paper
 from bert4rec_tf.config.presets import authors, best, fast, own
 from bert4rec_tf.config.run_record import (
     EvaluationSettings,
     MaskingSettings,
     Run,
     TrainingSettings,
-    all_settings,
-    help_texts,
+    list_settings,
+    make_help_texts,
 )
-from bert4rec_tf.config.setting_fields import field_type
+from bert4rec_tf.config.setting_fields import get_field_type
 from bert4rec_tf.data.sources.datasets import DATASETS
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.runs import phases
@@ -118,10 +118,10 @@ def test_every_setting_and_the_seed_change_the_digest():
         "selection_metric": "full",
     }
     digests = {base.digest, Run.make("ml-1m").digest, Run.make("beauty", seed=2).digest}
-    for name, value in base.flat().items():
+    for name, value in base.flatten().items():
         other = not value if isinstance(value, bool) else changed.get(name) or value * 2 or type(value)(1)
         digests.add(Run.make("beauty", **{name: other}).digest)
-    assert len(digests) == 3 + len(base.flat())
+    assert len(digests) == 3 + len(base.flatten())
 
 
 def test_a_setting_that_came_later_leaves_older_digests_as_they_are():
@@ -151,7 +151,7 @@ def test_a_retired_setting_has_one_value():
 def test_settings_of_masks_are_of_no_use_to_other_models():
     with pytest.raises(UserError, match="Unknown setting of model 'sasrec': 'mask_proportion'"):
         Run.make("beauty", "sasrec", mask_proportion=0.3)
-    assert "mask_proportion" not in Run.make("beauty", "sasrec").flat()
+    assert "mask_proportion" not in Run.make("beauty", "sasrec").flatten()
 
 
 @pytest.mark.parametrize(
@@ -195,16 +195,16 @@ def test_a_data_set_without_a_preset_takes_the_one_for_own_data_of_its_size(caps
         run = presets.make_run(dataset, "sasrec", "best", size=size)
         assert capsys.readouterr().err.startswith(f"warning: sasrec has no preset 'best' for '{dataset}'; its settings")
         expected = own.sasrec_settings(size.num_users, size.num_actions)
-        assert run.flat().items() >= expected.items() and run.dataset == dataset
+        assert run.flatten().items() >= expected.items() and run.dataset == dataset
         assert run.training.protocol == "select_and_retrain", "the protocol of a data set"
-    assert presets.falls_back("best", dataset, "sasrec") and presets.falls_back("fast", "new", "caser")
+    assert presets.uses_own_preset("best", dataset, "sasrec") and presets.uses_own_preset("fast", "new", "caser")
 
 
 def test_only_a_data_set_without_a_preset_falls_back(capsys):
     assert presets.make_run("beauty", "sasrec", "best", size=Size(9, 99)) == presets.make_run(
         "beauty", "sasrec", "best"
     )
-    assert not any(presets.falls_back("best", name, "sasrec") for name in ("beauty", "beauty-raw", "own-shop"))
+    assert not any(presets.uses_own_preset("best", name, "sasrec") for name in ("beauty", "beauty-raw", "own-shop"))
     assert not capsys.readouterr().err
     with pytest.raises(UserError, match="Model 'sasrec' has no preset 'best' for 'steam'"):
         presets.make_run("steam", "sasrec", "best")  # without its size
@@ -221,14 +221,14 @@ def test_an_entry_is_of_its_own_model_and_data():
     entries = [*fast.ENTRIES, *best.ENTRIES, *authors.ENTRIES]
     assert len(presets.PRESETS) == len(entries), "no two are for the same"
     for (name, dataset, model), entry in presets.PRESETS.items():
-        assert entry is presets.find(name, "own-shop" if dataset == data_names.OWN else dataset, model)
+        assert entry is presets.find_preset(name, "own-shop" if dataset == data_names.OWN else dataset, model)
 
 
 @pytest.mark.parametrize(("name", "width", "dropout"), [("released", 64, 0.2), ("table2", 256, 0.5)])
 def test_the_authors_presets_of_ml_1m_are_those_of_their_script_and_of_the_paper(name, width, dropout):
     script = {"max_length": 200, "mask_proportion": 0.2, "max_predictions": 40, "window_step": 0.5, "steps": 400_000}
     expected = {**script, "hidden_dim": width, "dropout": dropout, "attention_dropout": 0.2, "protocol": "fixed"}
-    assert presets.find(name, "ml-1m").settings.items() >= expected.items()
+    assert presets.find_preset(name, "ml-1m").settings.items() >= expected.items()
 
 
 def test_equal_numbers_of_other_types_are_one_run():
@@ -255,13 +255,13 @@ def test_every_setting_has_a_help_text_and_one_meaning():
     for settings in MODEL_SETTINGS.values():
         for field in dataclasses.fields(settings):
             assert field.name not in common
-            assert types.setdefault(field.name, field_type(field)) is field_type(field)
-    assert all(len(field.metadata["help"]) > 10 for field in all_settings().values())
+            assert types.setdefault(field.name, get_field_type(field)) is get_field_type(field)
+    assert all(len(field.metadata["help"]) > 10 for field in list_settings().values())
 
 
 def test_the_help_says_what_a_setting_is_in_each_model():
-    texts = help_texts()
-    assert set(texts) == set(all_settings())
+    texts = make_help_texts()
+    assert set(texts) == set(list_settings())
     assert texts["l2"] == (
         "weight of the squared norms of an example's embeddings (bpr_mf, ncf, fpmc); "
         "weight of half the squared norm of all weights (caser)"
@@ -315,7 +315,7 @@ def test_a_run_that_was_made_with_such_a_setting_can_be_read():
     ],
 )
 def test_what_to_expect_is_of_the_model_and_the_data(dataset, model, words):
-    assert words in presets.find("fast", dataset, model).expect
+    assert words in presets.find_preset("fast", dataset, model).expect
 
 
 def test_settings_of_the_optimizer_in_use_are_taken():
@@ -329,7 +329,7 @@ def test_every_preset_makes_a_run_and_says_what_to_expect(entry):
     own = entry.dataset == data_names.OWN
     assert own or entry.dataset in DATASETS
     run = presets.make_run("own-shop" if own else entry.dataset, entry.model, entry.name)
-    assert {key: run.flat()[key] for key in entry.settings} == dict(entry.settings)
+    assert {key: run.flatten()[key] for key in entry.settings} == dict(entry.settings)
     assert entry.expect.endswith(".") and entry.takes.endswith(".")
 
 
@@ -371,7 +371,7 @@ def test_an_entry_s_search_selects_the_number_of_steps(entry):
     if not entry.search:
         return
     assert entry.settings["protocol"] == "fixed"
-    selected = presets.make_run(entry.dataset, entry.model, entry.name, protocol="select").flat()
+    selected = presets.make_run(entry.dataset, entry.model, entry.name, protocol="select").flatten()
     expected = {**entry.settings, **entry.search, "protocol": "select"}
     assert {name: selected[name] for name in expected} == expected and selected["patience"] > 0
 
@@ -383,17 +383,17 @@ def test_a_preset_s_command_makes_its_run(entry):
     assert program == "bert4rec_tf.run"
     dataset = Interactions("shop.csv") if flags.get("interactions") else flags["dataset"]
     made = presets.make_run(dataset, flags["model"], flags["preset"])
-    assert {key: made.flat()[key] for key in entry.settings} == dict(entry.settings)
+    assert {key: made.flatten()[key] for key in entry.settings} == dict(entry.settings)
 
 
 def test_every_data_set_of_the_paper_has_every_preset():
     names = set(presets.NAMES) - {"best"}
-    assert all((name, dataset, "bert4rec") in presets.PRESETS for name in names for dataset in paper()["table1"])
+    assert all((name, dataset, "bert4rec") in presets.PRESETS for name in names for dataset in read_paper()["table1"])
 
 
 def test_released_settings_are_the_authors_scripts():
     run = presets.make_run("beauty", preset="released")
-    flat = run.flat()
+    flat = run.flatten()
     expected = {
         "max_length": 50,
         "mask_proportion": 0.6,

@@ -42,7 +42,7 @@ def test_every_size_has_settings_that_make_a_run(users, mean_length, model):
     ],
 )
 def test_short_histories_become_prefixes_and_long_ones_are_masked(users, actions, expected):
-    flat = presets.make_run("own-shop", size=SimpleNamespace(num_users=users, num_actions=actions)).flat()
+    flat = presets.make_run("own-shop", size=SimpleNamespace(num_users=users, num_actions=actions)).flatten()
     assert {name: flat[name] for name in expected} == expected
 
 
@@ -57,7 +57,7 @@ def test_short_histories_become_prefixes_and_long_ones_are_masked(users, actions
 )
 def test_sasrec_passes_more_often_over_few_long_histories(users, actions, expected):
     size = SimpleNamespace(num_users=users, num_actions=actions)
-    flat = presets.make_run("own-shop", "sasrec", "best", size=size).flat()
+    flat = presets.make_run("own-shop", "sasrec", "best", size=size).flatten()
     assert {name: flat[name] for name in expected} == expected and flat["loss"] == "cross_entropy"
 
 

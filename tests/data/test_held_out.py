@@ -36,7 +36,7 @@ NUM_BATCHES = 60
 
 
 def opened(folder, name, phase):
-    known = Run.make("beauty", name).flat()
+    known = Run.make("beauty", name).flatten()
     small = {key: value for key, value in SMALL.items() if key in known}
     with_validation = {"protocol": FIXED if phase == RETRAIN else SELECT_AND_RETRAIN, "patience": 0}
     run = presets.make_run("beauty", name, batch_size=16, num_negatives=5, **small, **with_validation)

@@ -54,7 +54,7 @@ def test_a_run_leaves_all_that_one_on_a_data_set_leaves(finished):
     metrics = json.loads((work / "metrics.json").read_text())
     assert metrics["users"] == 40 and metrics["run"]["dataset"].startswith("own-ratings-")
     assert "paper" not in metrics
-    assert "item 8" in npz.lines(npz.read(work / "vocabulary.npz")["items"])
+    assert "item 8" in npz.decode_lines(npz.read(work / "vocabulary.npz")["items"])
     assert (work / "saved_model" / "saved_model.pb").exists()
     assert len(list((finished / "cache" / "bert4rec_tf" / "converted").iterdir())) == 1
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from bert4rec_tf.config import presets
-from bert4rec_tf.config.paper import paper
+from bert4rec_tf.config.paper import read_paper
 from bert4rec_tf.evaluation import baselines
 from bert4rec_tf.evaluation.metrics import PROTOCOLS
 from bert4rec_tf.runs import driver, summary
@@ -36,6 +36,6 @@ def test_the_summary_has_it_on_all_protocols_and_older_results_can_be_read(finis
 
 @pytest.mark.parametrize(("model", "published"), [("bert4rec", True), ("item_transitions", False)])
 def test_the_paper_has_no_numbers_of_what_it_does_not_measure(model, published):
-    sizes = {f"num_{name}": paper()["table1"]["beauty"][name] for name in ("users", "items")}
+    sizes = {f"num_{name}": read_paper()["table1"]["beauty"][name] for name in ("users", "items")}
     split = SimpleNamespace(sequences=SimpleNamespace(**sizes))
     assert bool(baselines._read_published(presets.make_run("beauty", model), split)) == published

@@ -156,7 +156,7 @@ def test_table_5_is_marked_as_in_the_paper():
 
 
 def test_a_default_without_dropout_is_told(monkeypatch):
-    default = presets.find("fast", "ml-1m")
+    default = presets.find_preset("fast", "ml-1m")
     for dropout, count in ((0.0, 1), (0.1, 0)):
         settings = {**default.settings, "dropout": dropout, "attention_dropout": 0.0}
         changed = dataclasses.replace(default, settings=settings)

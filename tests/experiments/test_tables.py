@@ -6,7 +6,7 @@ import pytest
 from support.paths import ROOT
 
 from bert4rec_tf.config import presets
-from bert4rec_tf.config.paper import paper
+from bert4rec_tf.config.paper import read_paper
 from bert4rec_tf.evaluation.metrics import METRICS
 from experiments.plan import Plan, distinct, shortened
 from experiments.tables import DATASETS, MODELS, TABLES
@@ -29,7 +29,7 @@ MARKED = {
 
 
 def changes(run, base):
-    return {name: value for name, value in run.flat().items() if base.flat().get(name, ...) != value}
+    return {name: value for name, value in run.flatten().items() if base.flatten().get(name, ...) != value}
 
 
 def of(name, dataset, preset="fast"):
@@ -39,7 +39,7 @@ def of(name, dataset, preset="fast"):
 
 
 def test_the_numbers_give_the_papers_improvements():
-    table2, printed = paper()["table2"], paper()["improvements"]
+    table2, printed = read_paper()["table2"], read_paper()["improvements"]
     assert printed == {
         dataset: {metric: pytest.approx(percent / 100) for metric, percent in zip(METRICS, percents)}
         for dataset, percents in IMPROVEMENTS.items()
@@ -54,18 +54,18 @@ def test_the_numbers_give_the_papers_improvements():
             assert 100 * (rows["bert4rec"][metric] / best - 1) == pytest.approx(percent, abs=0.03), (dataset, metric)
     for metric, index in (("hr@10", 2), ("ndcg@10", 4), ("mrr", 5)):
         mean = sum(row[index] for row in IMPROVEMENTS.values()) / 4
-        assert 100 * paper()["gains"][metric] == pytest.approx(mean, abs=0.011)
+        assert 100 * read_paper()["gains"][metric] == pytest.approx(mean, abs=0.011)
 
 
 def test_the_numbers_of_the_ablation_have_the_papers_marks():
     for dataset, (bold, arrow) in MARKED.items():
-        row = {variant: cell["ndcg@10"] for variant, cell in paper()["table5"][dataset].items()}
+        row = {variant: cell["ndcg@10"] for variant, cell in read_paper()["table5"][dataset].items()}
         assert {variant for variant, value in row.items() if value > row["default"]} == bold
         assert {variant for variant, value in row.items() if value < 0.9 * row["default"]} == arrow
 
 
 def test_tables_that_repeat_a_number_agree():
-    published = paper()
+    published = read_paper()
     for dataset in TABLES["table3"].datasets:
         for model in ("sasrec", "bert4rec"):
             for metric, value in published["table3"][dataset][model].items():
@@ -74,7 +74,7 @@ def test_tables_that_repeat_a_number_agree():
 
 
 def test_the_figures_have_no_numbers():
-    assert not {"figure2", "figure3", "figure4"} & set(paper())
+    assert not {"figure2", "figure3", "figure4"} & set(read_paper())
 
 
 def test_the_published_numbers_are_in_one_file():
@@ -86,7 +86,7 @@ def test_the_published_numbers_are_in_one_file():
 
 def test_every_published_cell_has_a_run_and_every_run_a_title():
     for name in ("table2", "table3", "table4", "table5"):
-        for dataset, row in paper()[name].items():
+        for dataset, row in read_paper()[name].items():
             assert set(row) <= set(of(name, dataset)), (name, dataset)
     for table in TABLES.values():
         for cell in table.cells(DATASETS):
@@ -242,7 +242,7 @@ def test_quick_runs_are_small_and_reach_every_table():
     assert [name for name in TABLES if not jobs[name]] == ["table1"]
     every = plan.all_jobs(TABLES)
     assert len(every) <= 16 and {job.run.model for job in every} == {*MODELS, "item_transitions"}
-    assert all(job.run.training.steps <= 20 and job.run.flat().get("hidden_dim", 0) <= 32 for job in every)
+    assert all(job.run.training.steps <= 20 and job.run.flatten().get("hidden_dim", 0) <= 32 for job in every)
     assert {job.run.architecture.num_layers for job in every if job.run.model == "bert4rec"} == {1}
     assert sum(job.attention for job in every) == 1
 

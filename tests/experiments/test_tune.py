@@ -208,10 +208,10 @@ def test_the_best_settings_can_be_pasted(tmp_path, monkeypatch, model):
     one = search(tmp_path, model)
     study = one.resume(3)
     flags = entered(one.preset(study), monkeypatch)
-    flat = presets.make_run("synthetic", model).flat()
+    flat = presets.make_run("synthetic", model).flatten()
     expected = study.best_params
     assert {name: flat[name] for name in expected} == expected
-    assert presets.find("fast", "synthetic", model).expect.startswith(
+    assert presets.find_preset("fast", "synthetic", model).expect.startswith(
         f"NDCG@10 {study.best_value:.4f} on the validation"
     )
     if model == "bert4rec":
@@ -227,20 +227,20 @@ def test_the_best_settings_can_be_pasted(tmp_path, monkeypatch, model):
 def test_what_is_printed_gives_the_run_that_was_measured(tmp_path, monkeypatch, model, dataset, preset, budget):
     """With every setting that the search did not vary, as ML-1m's larger batches."""
     if model == "bpr_mf":
-        known = presets.find("fast", dataset, model)
+        known = presets.find_preset("fast", dataset, model)
         changed = dataclasses.replace(known, settings={**known.settings, "batch_size": 512, "learning_rate": 3e-3})
         monkeypatch.setitem(presets.PRESETS, ("fast", dataset, model), changed)
-    invented(monkeypatch, lambda run: run.flat()["hidden_dim"] / 1e4)
+    invented(monkeypatch, lambda run: run.flatten()["hidden_dim"] / 1e4)
     one = tune.Search(model, dataset, Plan((dataset,), preset, budget=budget), tmp_path)
     study = one.resume(3)
     protocol = {"protocol", "evaluate_every"} | ({"steps", "warmup_steps"} if budget != 1 else set())
 
     def compared(run):
-        return {name: value for name, value in run.flat().items() if name not in protocol}
+        return {name: value for name, value in run.flatten().items() if name not in protocol}
 
     expected = compared(one.run_of(study.best_params))
-    searched = presets.find(preset, dataset, model).search  # its steps are chosen again
-    before = {**presets.make_run(dataset, model, preset).flat(), **searched}
+    searched = presets.find_preset(preset, dataset, model).search  # its steps are chosen again
+    before = {**presets.make_run(dataset, model, preset).flatten(), **searched}
     text = one.preset(study)
     with monkeypatch.context() as patch:
         flags = entered(text, patch)
@@ -248,8 +248,8 @@ def test_what_is_printed_gives_the_run_that_was_measured(tmp_path, monkeypatch, 
         assert compared(pasted) == expected
         fixed = model == "bert4rec" and preset == "released"
         assert pasted.training.protocol == ("fixed" if fixed else "select_and_retrain")
-        assert (pasted.training.steps, pasted.flat()["warmup_steps"]) == (before["steps"], before["warmup_steps"])
-        told = presets.find(preset, dataset, model).expect
+        assert (pasted.training.steps, pasted.flatten()["warmup_steps"]) == (before["steps"], before["warmup_steps"])
+        told = presets.find_preset(preset, dataset, model).expect
         assert ("with 50 % of the steps" in told) == (budget == 0.5)
     assert (flags.pop("dataset"), flags.pop("model"), flags.pop("preset", "fast")) == (dataset, model, preset)
     values = {name: type(before[name])(value) for name, value in flags.items()}
@@ -309,7 +309,7 @@ def test_the_tuned_settings_have_the_papers_grid():
         if "dropout" in space:
             assert space["dropout"] == (0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
         run = presets.make_run("ml-1m", model)
-        assert set(space) <= set(run.flat())
+        assert set(space) <= set(run.flatten())
 
 
 def test_every_point_of_the_grids_is_a_run():

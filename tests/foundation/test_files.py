@@ -41,12 +41,12 @@ def names(folder):
 )
 def test_a_path_is_expanded(named, found, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert files.expanded_path(named) == Path(found.format(home=tmp_path))
+    assert files.expand_path(named) == Path(found.format(home=tmp_path))
 
 
 def test_a_home_folder_that_is_not_there_is_told():
     with pytest.raises(UserError, match=r"^~nobody-at-all/x: no such user"):
-        files.expanded_path("~nobody-at-all/x")
+        files.expand_path("~nobody-at-all/x")
 
 
 class Stop(BaseException):

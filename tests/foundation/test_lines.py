@@ -11,11 +11,11 @@ texts = st.lists(st.text(st.characters(blacklist_characters="\n", codec="utf-8")
 
 @given(texts, st.lists(st.text(st.characters(), max_size=4)))
 def test_lines_are_a_list(known, others):
-    lines = Lines.of(known)
+    lines = Lines.from_texts(known)
     assert len(lines) == len(known) and list(lines) == known and lines[:3] == known[:3]
     assert [lines[row] for row in range(-len(known), len(known))] == known * 2
     asked = [*known, *others]
-    assert lines.contained(asked).tolist() == [text in known for text in asked]
+    assert lines.contains_each(asked).tolist() == [text in known for text in asked]
     for text in asked:
         assert (text in lines) == (text in known)
 
@@ -28,4 +28,4 @@ def test_a_damaged_file_is_refused(content):
 
 def test_a_row_beyond_the_end_is_an_index_error():
     with pytest.raises(IndexError):
-        Lines.of(["a"])[1]
+        Lines.from_texts(["a"])[1]

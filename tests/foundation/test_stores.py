@@ -13,7 +13,7 @@ import pytest
 
 from bert4rec_tf.foundation import files, npz, store_lock
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.files import FolderLock, atomic_write, expanded_path, replace_directory
+from bert4rec_tf.foundation.files import FolderLock, atomic_write, expand_path, replace_directory
 from bert4rec_tf.foundation.processes import host_code
 from bert4rec_tf.foundation.store_lock import StoreLock
 from bert4rec_tf.foundation.stores import LocalCopy, Url
@@ -46,9 +46,9 @@ def test_a_url_has_the_methods_of_a_path(place, tmp_path):
     for name, content in TREE.items():
         (local / name).parent.mkdir(parents=True, exist_ok=True)
         (local / name).write_bytes(content)
-    url = expanded_path(text)
-    assert isinstance(url, Url) and isinstance(expanded_path("s3:/bucket"), Path)
-    assert str(Url(text + "/")) == text and expanded_path(url) == url
+    url = expand_path(text)
+    assert isinstance(url, Url) and isinstance(expand_path("s3:/bucket"), Path)
+    assert str(Url(text + "/")) == text and expand_path(url) == url
     for name in (*TREE, "sub", "sub/deep", "none", "sub/none"):
         one, other = url / name, local / name
         for method in ("exists", "is_dir", "is_file"):
@@ -88,7 +88,7 @@ def test_a_file_is_read_in_any_order(place):
 
 def test_a_file_is_uploaded_when_its_writer_is_done_and_only_then(place):
     store, root, text = place
-    path = expanded_path(text) / "x.txt"
+    path = expand_path(text) / "x.txt"
     for content in ("one", "two"):
         files.write_text(path, content)
         assert content_of(store, root) == {"x.txt": content.encode()}
@@ -96,8 +96,8 @@ def test_a_file_is_uploaded_when_its_writer_is_done_and_only_then(place):
         aside.write_text("three")
         raise RuntimeError
     assert content_of(store, root) == {"x.txt": b"two"}
-    npz.write(path.with_name("x.npz"), {"one": npz.of_lines(["a", "b"])})
-    assert npz.lines(npz.read(path.with_name("x.npz"))["one"]) == ["a", "b"]
+    npz.write(path.with_name("x.npz"), {"one": npz.encode_lines(["a", "b"])})
+    assert npz.decode_lines(npz.read(path.with_name("x.npz"))["one"]) == ["a", "b"]
 
 
 def failing_at(store, monkeypatch, name):
@@ -122,13 +122,13 @@ def write_folder(url, tree):
 def test_a_folder_is_replaced_by_the_new_files_alone(place):
     store, root, text = place
     for tree in ({"a": b"1", "sub/b": b"1", "last": b"1"}, {"a": b"2", "sub/c": b"2", "last": b"2"}):
-        write_folder(expanded_path(text), tree)
+        write_folder(expand_path(text), tree)
         assert content_of(store, root) == tree
 
 
 @pytest.mark.parametrize("fails", ["a", "last"])
 def test_a_folder_that_is_not_whole_lacks_its_last_file_and_can_be_written_again(memory, monkeypatch, fails):
-    url, whole = expanded_path("memory://bucket/here"), {"a": b"2", "last": b"2"}
+    url, whole = expand_path("memory://bucket/here"), {"a": b"2", "last": b"2"}
     write_folder(url, {"a": b"1", "b": b"1", "last": b"1"})
     with monkeypatch.context() as patch:
         failing_at(memory, patch, fails)
@@ -178,7 +178,7 @@ def quick(monkeypatch):
 
 
 def test_a_folder_has_one_owner_at_a_time(memory, quick):
-    one, other = (FolderLock(expanded_path("memory://bucket/here"), busy="is busy") for _ in range(2))
+    one, other = (FolderLock(expand_path("memory://bucket/here"), busy="is busy") for _ in range(2))
     with one.lock() as first, one.lock() as second:
         assert (first, second) == (True, False)
         assert list(content_of(memory, "/bucket/here")) == [".owner"]
@@ -190,7 +190,7 @@ def test_a_folder_has_one_owner_at_a_time(memory, quick):
 
 
 def test_who_waits_goes_on_when_the_owner_is_done(memory, quick):
-    url, done = expanded_path("memory://bucket/here"), []
+    url, done = expand_path("memory://bucket/here"), []
 
     def wait():
         with FolderLock(url).lock():
@@ -208,7 +208,7 @@ def test_who_waits_goes_on_when_the_owner_is_done(memory, quick):
 def test_an_owner_of_another_machine_is_replaced_when_it_is_silent(memory, quick, monkeypatch):
     memory.pipe_file("/bucket/here/.owner", b"1-abcdef-12345678 3\n")
     monkeypatch.setattr(store_lock, "SILENT_SECONDS", 0.1)
-    with FolderLock(expanded_path("memory://bucket/here"), busy="is busy").lock():
+    with FolderLock(expand_path("memory://bucket/here"), busy="is busy").lock():
         assert not memory.cat_file("/bucket/here/.owner").startswith(b"1-abcdef")
 
 
@@ -217,7 +217,7 @@ def test_a_killed_process_of_this_machine_is_replaced_at_once(memory, monkeypatc
     name = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout.strip()
     memory.pipe_file("/bucket/here/.owner", name + b" 3\n")
     monkeypatch.setattr(store_lock.time, "sleep", lambda seconds: pytest.fail("waited"))
-    with FolderLock(expanded_path("memory://bucket/here"), busy="is busy").lock():
+    with FolderLock(expand_path("memory://bucket/here"), busy="is busy").lock():
         pass
 
 

@@ -29,13 +29,13 @@ from support.profiles import slow_but
 from bert4rec_tf.config import presets, run_record
 from bert4rec_tf.config.model_settings import MODEL_SETTINGS
 from bert4rec_tf.config.run_record import Run, TrainingSettings
-from bert4rec_tf.config.setting_fields import field_type
+from bert4rec_tf.config.setting_fields import get_field_type
 from bert4rec_tf.data.examples import in_memory
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export import saved_model
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.graphs import graph
+from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.models import MODELS, recommender
 from bert4rec_tf.models.construction import make_model
 from bert4rec_tf.nn.dropout import Dropout
@@ -136,7 +136,7 @@ def test_a_batch_scores_like_its_rows_and_padding_changes_nothing(name):
 @every_model
 def test_a_batch_without_rows_has_no_scores(name):
     nobody = {column: values[:0] for column, values in HISTORIES.items()}
-    assert graph(make(name).score)(tensors(nobody)).shape == (0, NUM_ITEMS)
+    assert tf_function(make(name).score)(tensors(nobody)).shape == (0, NUM_ITEMS)
 
 
 @every_model
@@ -171,9 +171,9 @@ def another(number, field):
     choices = field.metadata["limits"].get("choices")
     if choices:
         return next(choice for choice in choices if choice != field.default)
-    if field_type(field) is bool:
+    if get_field_type(field) is bool:
         return not field.default
-    if field_type(field) is float:
+    if get_field_type(field) is float:
         return (field.default or 0.0) / 3 + 0.25
     return (2 if field.default == 1 else 1) if field.name in ("num_heads", "num_layers") else 8 + 2 * number
 
@@ -310,7 +310,7 @@ def test_a_part_of_a_batch_weighs_what_its_share_of_the_loss_is(name):
     """Of the models whose rows do not answer to each other, and without dropout."""
     if name.startswith("gru4rec") or name == "caser":
         pytest.skip("the rows of a batch are each other's negatives, or two means are added")
-    rates = {rate: 0.0 for rate in ("dropout", "attention_dropout") if rate in Run.make("beauty", name).flat()}
+    rates = {rate: 0.0 for rate in ("dropout", "attention_dropout") if rate in Run.make("beauty", name).flatten()}
     model = make(name, **rates)
     batch = next(batches(model, 12))
     parts = [
@@ -402,7 +402,7 @@ def test_one_graph_serves_batches_of_all_widths(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in TRAINED if name != "bert4rec"])
 def test_a_run_that_is_killed_and_started_again_equals_one_that_is_not(tmp_path, name):
-    known = Run.make("beauty", name).flat()
+    known = Run.make("beauty", name).flatten()
     small = {key: value for key, value in SMALL.items() if key in known}
     short = {"steps": 6, "evaluate_every": 3, "patience": 0, "batch_size": 16, "num_negatives": 10}
     run = presets.make_run("beauty", name, **small, **short)

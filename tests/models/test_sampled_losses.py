@@ -117,7 +117,7 @@ def test_the_loss_falls_and_the_same_steps_give_the_same_bits(name, optimizer):
 @pytest.mark.parametrize("optimizer", ["adam", "rowwise_adagrad"])
 @every_name
 def test_a_run_that_is_killed_and_started_again_equals_one_that_is_not(tmp_path, name, optimizer):
-    known = Run.make("beauty", name).flat()
+    known = Run.make("beauty", name).flatten()
     small = {key: value for key, value in {**SMALL, "window_step": 0.5}.items() if key in known}
     short = {"steps": 6, "evaluate_every": 3, "patience": 0, "batch_size": 16, "num_negatives": 10}
     sampled = {"loss": "sampled_softmax", "shared_negatives": 24, "optimizer": optimizer}

@@ -148,7 +148,7 @@ def test_features_that_are_given_but_not_used_only_add_their_items(tmp_path):
 @pytest.mark.parametrize("name", ["bert4rec", "sasrec"])
 def test_a_run_that_is_killed_and_started_again_equals_one_that_is_not(tmp_path, name):
     data = attached(SEQUENCES, both([*SEQUENCES.vocabulary.items.tolist(), "new"], SEQUENCES.users.tolist()))
-    known = Run.make("beauty", name).flat()
+    known = Run.make("beauty", name).flatten()
     run = Run.make(
         "beauty",
         name,

@@ -167,7 +167,7 @@ class Long:
 
 def make_run(case, **settings):
     preset, size = (case.dataset, case.model, case.preset), Long if case.is_long else None
-    known = presets.make_run(*preset, size=size, **dict(case.settings)).flat()
+    known = presets.make_run(*preset, size=size, **dict(case.settings)).flatten()
     small = {name: value for name, value in SMALL.items() if name in known}
     if known.get("mask_copies", 0) > MOST_COPIES:
         small["mask_copies"] = MOST_COPIES

@@ -7,7 +7,7 @@ from support.trainings import Killed, small_and_quick
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.files import LOCK, expanded_path
+from bert4rec_tf.foundation.files import LOCK, expand_path
 from bert4rec_tf.runs import driver, exporting
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.serving.client import Choices, SavedRecommender
@@ -64,7 +64,7 @@ def test_a_run_in_a_store_is_killed_and_goes_on_to_what_a_folder_holds(memory, l
 
 def test_a_model_is_exported_to_a_store_and_opened_there(memory, local):
     workdir = WorkDirectory(local / "work")
-    url = expanded_path("memory://bucket/served")
+    url = expand_path("memory://bucket/served")
     exporting.check_export(url)
     exporting.export(workdir, url)
     assert {"saved_model.pb", "assets/vocabulary.txt"} <= {
@@ -78,7 +78,7 @@ def test_a_model_is_exported_to_a_store_and_opened_there(memory, local):
 
     memory.pipe_file("/bucket/other/mine.txt", b"x")
     with pytest.raises(UserError, match="memory://bucket/other: holds other files than an older export"):
-        exporting.check_export(expanded_path("memory://bucket/other"))
+        exporting.check_export(expand_path("memory://bucket/other"))
     memory.rm("/bucket/served/saved_model.pb")
     with pytest.raises(UserError, match=r"^memory://bucket/served/saved_model\.pb: cannot be read"):
         SavedRecommender(url)

@@ -12,7 +12,7 @@ import urllib.request
 import pytest
 from support import whole_runs
 
-from bert4rec_tf.foundation.files import FolderLock, expanded_path
+from bert4rec_tf.foundation.files import FolderLock, expand_path
 from bert4rec_tf.foundation.stores import Url
 
 pytestmark = pytest.mark.slow
@@ -153,7 +153,7 @@ def test_mistakes_end_in_one_line(s3, tmp_path, arguments, changes, message):
 
 
 def test_a_run_that_another_process_works_at_is_refused(s3, tmp_path):
-    with FolderLock(expanded_path("s3://bucket/work")).lock():
+    with FolderLock(expand_path("s3://bucket/work")).lock():
         line = refused("run", "--dataset=synthetic", "--mode=prepare", "--workdir=s3://bucket/work", cwd=tmp_path)
     assert line.startswith("error: s3://bucket/work: another process is using this folder")
     assert s3.find("bucket") == []

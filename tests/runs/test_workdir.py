@@ -7,7 +7,7 @@ from support.ranking_oracle import make_sequences
 
 from bert4rec_tf.config.run_record import SELECT, Run
 from bert4rec_tf.foundation import files
-from bert4rec_tf.runs.environment import versions
+from bert4rec_tf.runs.environment import list_versions
 from bert4rec_tf.runs.workdir import RawIds, WorkDirectory
 
 
@@ -35,4 +35,4 @@ def test_tensorflow_has_a_version_whatever_its_package_is_called(monkeypatch):
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
-    assert versions()["tensorflow"] == tf.__version__
+    assert list_versions()["tensorflow"] == tf.__version__

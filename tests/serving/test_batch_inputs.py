@@ -12,7 +12,7 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.serving import batch_inputs
 
-KNOWN = Lines.of([str(item) for item in range(1, 60)])
+KNOWN = Lines.from_texts([str(item) for item in range(1, 60)])
 
 
 def ratings(separator=",", width=4):

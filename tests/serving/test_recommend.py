@@ -160,7 +160,7 @@ def check(found, rows, k):
 
 
 def recommend_file(model, source, target, choices):
-    return batch.recommend_file(model, batch_inputs.of_histories(source, Lines.of(NAMES)), target, choices)
+    return batch.recommend_file(model, batch_inputs.of_histories(source, Lines.from_texts(NAMES)), target, choices)
 
 
 @pytest.fixture
@@ -292,7 +292,7 @@ def test_a_damaged_packed_file_is_told(tmp_path):
     for place in range(10, len(whole)):
         (tmp_path / "in.csv.gz").write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
         with pytest.raises(UserError, match="cannot be read") as told:
-            batch_inputs.of_histories(tmp_path / "in.csv.gz", Lines.of(NAMES))
+            batch_inputs.of_histories(tmp_path / "in.csv.gz", Lines.from_texts(NAMES))
         causes.add(type(told.value.__cause__))
     assert {zlib.error, gzip.BadGzipFile} <= causes
 

@@ -35,7 +35,7 @@ def change_array(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Calla
         content = npz.read(work / "vocabulary.npz")
         array = content[name]
         if name in ("items", "users"):
-            content[name] = npz.of_lines(change(np.array(npz.lines(array), object)).tolist())
+            content[name] = npz.encode_lines(change(np.array(npz.decode_lines(array), object)).tolist())
         else:
             content[name] = change(array)
         npz.write(work / "vocabulary.npz", content)

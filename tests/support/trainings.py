@@ -154,7 +154,7 @@ def small_and_quick():
     before = tf.config.functions_run_eagerly()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(preparation, "SHARD_SIZE", 40)
-        patch.setattr(plots, "available", lambda: False)
+        patch.setattr(plots, "is_available", lambda: False)
         tf.config.run_functions_eagerly(True)
         try:
             yield

@@ -32,7 +32,7 @@ def make_step(*arguments):
 def quick():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tensorboard, "EVERY", 5)
-        patch.setattr(plots, "available", lambda: False)
+        patch.setattr(plots, "is_available", lambda: False)
         patch.setattr(trainer, "make_step", make_step)
         yield
 

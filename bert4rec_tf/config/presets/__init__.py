@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from bert4rec_tf.config.data_names import OWN, Interactions, family, is_own, named
+from bert4rec_tf.config.data_names import OWN, Interactions, add_source, is_own, remove_source
 from bert4rec_tf.config.model_settings import MODEL_SETTINGS
 from bert4rec_tf.config.presets import authors, best, fast
 from bert4rec_tf.config.presets.authors import dropout_of
 from bert4rec_tf.config.presets.entry import Preset
 from bert4rec_tf.config.run_record import ALL, FIXED, SELECT_AND_RETRAIN, Run, TrainingSettings
-from bert4rec_tf.foundation.errors import UserError, unknown_name
+from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.foundation.progress import warn
 
 __all__ = ["NAMES", "PRESETS", "Preset", "dropout_of", "falls_back", "find", "make_run"]
@@ -36,32 +36,32 @@ class Size(Protocol):
     def num_actions(self) -> int: ...
 
 
-def find(name: str, dataset: str, model: str = "bert4rec") -> Preset:
+def find_preset(name: str, dataset: str, model: str = "bert4rec") -> Preset:
     """Returns the preset `name` for `dataset` and `model`. A data set without one takes that of your own data.
 
     Raises UserError if there is neither.
     """
-    for data in (_data_of(dataset), OWN):
+    for data in (_find_preset_data(dataset), OWN):
         if (name, data, model) in PRESETS:
             return PRESETS[name, data, model]
-    raise _no_preset(name, dataset, model)
+    raise _no_preset_error(name, dataset, model)
 
 
-def falls_back(name: str, dataset: str, model: str = "bert4rec") -> bool:
-    """Returns whether `find` returns the preset of your own data for a data set."""
-    return find(name, dataset, model).dataset == OWN and not is_own(dataset)
+def uses_own_preset(name: str, dataset: str, model: str = "bert4rec") -> bool:
+    """Returns whether `find_preset` returns the preset of your own data for a data set."""
+    return find_preset(name, dataset, model).dataset == OWN and not is_own(dataset)
 
 
-def _data_of(dataset: str) -> str:
-    return OWN if is_own(dataset) else SAME_AS.get(family(dataset), family(dataset))
+def _find_preset_data(dataset: str) -> str:
+    return OWN if is_own(dataset) else SAME_AS.get(remove_source(dataset), remove_source(dataset))
 
 
-def _no_preset(name: str, dataset: str, model: str) -> UserError:
+def _no_preset_error(name: str, dataset: str, model: str) -> UserError:
     """Returns the error for a preset that does not exist. It names what is unknown, or the presets that exist."""
-    data, datasets = _data_of(dataset), dict.fromkeys(known for _, known, _ in PRESETS)
+    data, datasets = _find_preset_data(dataset), dict.fromkeys(known for _, known, _ in PRESETS)
     for what, asked, known in (("preset", name, NAMES), ("model", model, MODEL_SETTINGS), ("dataset", data, datasets)):
         if asked not in known:
-            return unknown_name(what, asked, [choice for choice in known if choice != OWN])
+            return unknown_name_error(what, asked, [choice for choice in known if choice != OWN])
     others = [other for other, *of in PRESETS if of == [data, model]]
     there = f"It has: {', '.join(others)}" if others else "Add an entry for it to bert4rec_tf/config/presets/fast.py"
     return UserError(f"Model {model!r} has no preset {name!r} for {dataset!r}. {there}")
@@ -94,29 +94,29 @@ def make_run(
     Raises:
         UserError: for an unknown name, a value out of its range, or a setting that has no effect.
     """
-    dataset = dataset.name if isinstance(dataset, Interactions) else named(dataset, source)
-    entry = find(preset, dataset, model)
-    if falls_back(preset, dataset, model):
+    dataset = dataset.name if isinstance(dataset, Interactions) else add_source(dataset, source)
+    entry = find_preset(preset, dataset, model)
+    if uses_own_preset(preset, dataset, model):
         if size is None:
-            raise _no_preset(preset, dataset, model)
+            raise _no_preset_error(preset, dataset, model)
         warn(f"{model} has no preset {preset!r} for {dataset!r}; its settings are those for your own data of this size")
     if size is not None and entry.rule is not None:
         entry = replace(entry, settings=entry.rule(size.num_users, size.num_actions))
     if is_own(dataset):
         entry = replace(entry, settings={**entry.settings, "protocol": ALL})
-    run = Run.make(dataset, model, seed, **_base(entry, settings), **settings)
+    run = Run.make(dataset, model, seed, **_make_base_settings(entry, settings), **settings)
     run.check_named(settings)
     return run
 
 
-def shortened_warmup(warmup_steps: int, steps: int, asked: Any) -> int:
+def shorten_warmup(warmup_steps: int, steps: int, asked: Any) -> int:
     """Returns the warm-up for `asked` steps instead of `steps`: in proportion or a tenth of them, but never longer."""
     if not isinstance(asked, int):
         return warmup_steps  # such steps are refused later
     return min(warmup_steps, max(asked * warmup_steps // steps, asked // 10))
 
 
-def _base(entry: Preset, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _make_base_settings(entry: Preset, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the preset's settings that the given ones leave open, adapted to the given protocol and steps."""
     base, protocol = dict(entry.settings), settings.get("protocol")
     is_fixed = base.get("protocol") == FIXED
@@ -128,7 +128,7 @@ def _base(entry: Preset, settings: Mapping[str, Any]) -> dict[str, Any]:
             base.pop("evidence", None)  # nothing would choose its gain
     if "steps" in settings:
         steps, warmup = (base.get(name, getattr(TrainingSettings, name)) for name in ("steps", "warmup_steps"))
-        base["warmup_steps"] = shortened_warmup(warmup, steps, settings["steps"])
+        base["warmup_steps"] = shorten_warmup(warmup, steps, settings["steps"])
     return {name: value for name, value in base.items() if name not in settings}
 
 

@@ -8,7 +8,7 @@ from bert4rec_tf.data.examples import in_memory
 from bert4rec_tf.data.examples.dynamic_masks import mask_dynamically
 from bert4rec_tf.data.examples.in_memory import Examples
 from bert4rec_tf.data.examples.tfrecords import Shards
-from bert4rec_tf.foundation.graphs import plain
+from bert4rec_tf.foundation.graphs import no_autograph
 from bert4rec_tf.foundation.types import Batch
 
 OF_BATCHES = 1 << 34
@@ -26,7 +26,7 @@ def of_shards(shards: Shards, run: Run, num_items: int, start_step: int) -> tf.d
     batches = shards.read(run.training.batch_size, run.seed, start_step)
     if run.masking.masking == "dynamic":
         batches = mask_dynamically(batches, run.masking, num_items, run.seed, start_step)
-    return _with_negatives(batches.map(plain(_batch_of_columns)), run, start_step).prefetch(8)
+    return _with_negatives(batches.map(no_autograph(_batch_of_columns)), run, start_step).prefetch(8)
 
 
 def _batch_of_columns(columns: dict[str, tf.Tensor]) -> Batch:
@@ -49,7 +49,7 @@ def with_draws(batches: tf.data.Dataset, seed: int, start_step: int = 0) -> tf.d
     A replica gets only some of the rows. With the seed in every row, all replicas draw the same.
     """
 
-    @plain
+    @no_autograph
     def add(step: tf.Tensor, batch: Batch) -> Batch:
         rows = tf.shape(batch["items"])[0]
         return {**batch, "draw": tf.tile(tf.stack([[tf.constant(seed + OF_BATCHES, tf.int64), step]]), [rows, 1])}

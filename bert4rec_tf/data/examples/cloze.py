@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bert4rec_tf.config.run_record import MaskingSettings, window_stride
+from bert4rec_tf.config.run_record import MaskingSettings, compute_window_stride
 from bert4rec_tf.data.sequences import Sequences, mask_token, places_in_groups, take_rows
 
 
@@ -59,7 +59,7 @@ def cut_windows(sequences: Sequences, max_length: int, window_step: float) -> Wi
 
     Raises UserError if the step is less than one item.
     """
-    stride = window_stride(window_step, max_length)
+    stride = compute_window_stride(window_step, max_length)
     users = np.flatnonzero(sequences.lengths >= 2)
     beyond = np.maximum(sequences.lengths[users] - max_length, 0)
     per_user = -(-beyond // stride) + 1

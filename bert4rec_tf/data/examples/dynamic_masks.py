@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from bert4rec_tf.config.run_record import MaskingSettings
 from bert4rec_tf.data.sequences import mask_token
-from bert4rec_tf.foundation.graphs import plain
+from bert4rec_tf.foundation.graphs import no_autograph
 
 
 def mask_dynamically(
@@ -24,7 +24,7 @@ def mask_dynamically(
         Dictionaries of `user`, the masked `items`, and `mask_positions` and `mask_targets`, int32 [b, P].
     """
 
-    @plain
+    @no_autograph
     def mask(step: tf.Tensor, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         items = batch["items"]
         width = items.shape[1]

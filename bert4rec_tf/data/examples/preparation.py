@@ -27,7 +27,7 @@ from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import Progress
-from bert4rec_tf.foundation.startup import stderr_in
+from bert4rec_tf.foundation.startup import redirect_stderr
 
 SHARD_SIZE = 8_192
 """Examples per shard. It changes the bytes of the shards; the number of processes does not."""
@@ -176,7 +176,7 @@ def _written_by_workers(maker: ShardMaker, numbers: Sequence[int], processes: in
     with tempfile.TemporaryFile() as messages:
         try:
             with ProcessPoolExecutor(processes, context, _start_worker, (bare, windows_file)) as pool:
-                with stderr_in(messages), _without_ctrl_c():
+                with redirect_stderr(messages), _without_ctrl_c():
                     written = pool.map(_write_shard, numbers)
                 yield written
         except BrokenProcessPool as error:

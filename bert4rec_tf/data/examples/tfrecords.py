@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.graphs import plain
+from bert4rec_tf.foundation.graphs import no_autograph
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.stores import LocalCopy
 
@@ -135,7 +135,7 @@ class Shards:
         sizes = tf.constant(self.sizes, tf.int64)
         first_epoch, skipped_examples = divmod(start_step * batch_size, self.num_examples)
 
-        @plain
+        @no_autograph
         def shards_of(epoch: tf.Tensor) -> tf.data.Dataset:
             order = tf.random.experimental.stateless_shuffle(tf.range(len(self.names)), seed=tf.stack([seed, epoch]))
             ordered = tf.gather(sizes, order)
@@ -147,7 +147,7 @@ class Shards:
                 lambda epoch, shard, skipped: skipped < tf.gather(sizes, shard)
             )
 
-        @plain
+        @no_autograph
         def examples_of(epoch: tf.Tensor, shard: tf.Tensor, skipped: tf.Tensor) -> tf.data.Dataset:
             size = tf.gather(sizes, shard)
             shard_seed = tf.stack([seed + 1, epoch * len(self.names) + tf.cast(shard, tf.int64)])

@@ -13,7 +13,7 @@ from typing import IO, Any
 from tqdm.utils import CallbackIOWrapper
 
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.files import unreadable
+from bert4rec_tf.foundation.files import unreadable_error
 
 LIMIT = 8 << 30
 """Most bytes that a member of an archive may have when unpacked."""
@@ -58,7 +58,7 @@ def opened(
     except DAMAGED as error:
         raise UserError(f"{path}: cut short or damaged ({error})") from error
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise unreadable_error(path, error) from error
 
 
 def _opened(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:

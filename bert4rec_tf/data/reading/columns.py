@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bert4rec_tf.foundation.errors import UserError, unknown_name
+from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.foundation.progress import warn
 
 USERS = (
@@ -136,7 +136,7 @@ class Columns:
         elif name not in names and name.isascii() and name.isdigit() and 1 <= int(name) <= len(names):
             name = names[int(name) - 1]
         if name not in names:
-            raise unknown_name(f"column of {self.source}", name, names)
+            raise unknown_name_error(f"column of {self.source}", name, names)
         if list(names).count(name) > 1:
             raise UserError(f"{self.source}: has {list(names).count(name)} columns {name!r}; rename one")
         return name

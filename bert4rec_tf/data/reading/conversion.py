@@ -76,7 +76,7 @@ def files_of(asked: Interactions) -> list[Path]:
     found: dict[Path | str, Path] = {}
     for path in asked.files:
         if isinstance(path, Url) and glob.has_magic(str(path)):
-            matches = path.matches()
+            matches = path.glob_files()
         elif path.is_dir():
             matches = list(path.glob("*.parquet"))
             if not matches:
@@ -212,15 +212,15 @@ def checksum(path: Path) -> str:
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except OSError as error:
-        raise files.unreadable(path, error) from error
+        raise files.unreadable_error(path, error) from error
 
 
 def save(path: Path, sequences: Sequences, report: Report) -> None:
     """Writes sequences and their report to one `.npz` file."""
     content = {
-        "users": npz.of_lines(sequences.users.tolist()),
-        "names": npz.of_lines(sequences.vocabulary.items.tolist()),
-        "report": npz.of_lines([json.dumps(asdict(report))]),
+        "users": npz.encode_lines(sequences.users.tolist()),
+        "names": npz.encode_lines(sequences.vocabulary.items.tolist()),
+        "report": npz.encode_lines([json.dumps(asdict(report))]),
         "items": sequences.items,
         "splits": sequences.splits,
     }
@@ -236,7 +236,7 @@ def load(path: Path) -> tuple[Sequences, Report]:
     try:
         names, report = (found[name].tobytes().decode() for name in ("names", "report"))
         vocabulary = Vocabulary(np.array(names.split("\n"), object), found["counts"])
-        raw_users = np.array(npz.lines(found["users"]), object)
+        raw_users = np.array(npz.decode_lines(found["users"]), object)
         left_out, later = int(found["left_out"]), found.get("num_later")
         sequences = Sequences(found["items"], found["splits"], raw_users, vocabulary, left_out, later)
         content = json.loads(report)

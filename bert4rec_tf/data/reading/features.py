@@ -110,14 +110,14 @@ def read(source: Any, kind: str = ITEM_FEATURES) -> Features:
 def _columns(source: Any, kind: str, title: str) -> Mapping[str, Sequence[Any]]:
     """Returns the columns by name. A cell is a text, a number, None, a list, or a NumPy array for a list of floats."""
     if isinstance(source, (str, Path, Url)):
-        path = files.expanded_path(source)
+        path = files.expand_path(source)
         try:
             if path.suffix != ".parquet":
                 return _of_csv(path)
             with path.open("rb") as file:
                 source = pyarrow.parquet.read_table(file)
         except files.UNREADABLE as error:
-            raise files.unreadable(path, error) from error
+            raise files.unreadable_error(path, error) from error
         except (pa.ArrowException, UnicodeError) as error:
             raise UserError(f"{path}: cannot be read ({' '.join(str(error).split())[:200]})") from error
     names = tables.names_of(source, title)

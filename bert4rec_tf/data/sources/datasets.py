@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf.config.data_names import RAW, Interactions, family, is_own, named
-from bert4rec_tf.config.paper import paper
+from bert4rec_tf.config.data_names import RAW, Interactions, add_source, is_own, remove_source
+from bert4rec_tf.config.paper import read_paper
 from bert4rec_tf.data.reading import archives, conversion
 from bert4rec_tf.data.reading.conversion import Report, parse_pairs, read_bytes
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import download
 from bert4rec_tf.data.sources.download import Remote
 from bert4rec_tf.data.sources.synthetic import MarkovCatalogue, OrderlessCatalogue
-from bert4rec_tf.foundation.errors import UserError, unknown_name
-from bert4rec_tf.foundation.files import expanded_path
+from bert4rec_tf.foundation.errors import UserError, unknown_name_error
+from bert4rec_tf.foundation.files import expand_path
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.stores import Url
 
@@ -166,11 +166,11 @@ def find(name: str) -> Dataset:
     """
     if is_own(name):
         raise UserError(f"{name!r} are data of your own: name their file (--interactions=FILE, or `interactions`)")
-    if family(name) not in DATASETS:
-        raise unknown_name("dataset", name, DATASETS)
-    dataset = DATASETS[family(name)]
+    if remove_source(name) not in DATASETS:
+        raise unknown_name_error("dataset", name, DATASETS)
+    dataset = DATASETS[remove_source(name)]
     if name.endswith(RAW) and dataset.raw is None:
-        raise UserError(f"{family(name)!r} has no raw source. Received: source=raw")
+        raise UserError(f"{remove_source(name)!r} has no raw source. Received: source=raw")
     return dataset
 
 
@@ -186,8 +186,8 @@ def default_folder(folder: Path | str | None = None) -> Path:
     """
     given = folder or os.environ.get("BERT4REC_DATA")
     if not given:
-        return expanded_path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "bert4rec_tf"
-    found = expanded_path(given)
+        return expand_path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "bert4rec_tf"
+    found = expand_path(given)
     if isinstance(found, Url):
         raise UserError(f"`data_dir` must be a folder on this machine. Received: data_dir={found}")
     return found
@@ -268,7 +268,7 @@ def load_with_report(
     folder = default_folder(folder)
     if isinstance(data, Interactions):
         return conversion.converted(data, folder)
-    name = named(data, source)
+    name = add_source(data, source)
     origin, generator, found = source_of(name), find(name).generator, obtain(name, folder)
     if generator is not None:
         return generator.sequences(), None
@@ -299,7 +299,7 @@ def describe(name: str, sequences: Sequences, report: Report | None = None) -> s
     """Returns the report, and below it the data's row of Table 1 and the paper's, if there is one."""
     ours = table1_columns(sequences)
     rows = [("", *ours), (name if is_own(name) else find(name).title, *ours.values())]
-    published = paper()["table1"].get(family(name))
+    published = read_paper()["table1"].get(remove_source(name))
     lines = []
     if published:
         theirs = [f"{published['users']:,}", f"{published['items']:,}", published["actions"]]

@@ -69,7 +69,7 @@ def fetch(remote: Remote, path: Path) -> bool:
         raise UserError(download_by_hand(remote, path, f"{OFFLINE} is set"))
     files.make_folder(path.parent)
     lock = filelock.FileLock(path.with_name(f".{path.name}{files.LOCK}"))
-    files.take(lock, path, "another process is downloading it; waiting")
+    files.acquire_lock(lock, path, "another process is downloading it; waiting")
     try:
         if path.exists():
             return False
@@ -111,7 +111,7 @@ def _fetch_from(url: str, remote: Remote, path: Path) -> None:
     store = pooch.create(
         path.parent, base_url="", registry={path.name: None}, urls={path.name: url}, retry_if_failed=RETRIES
     )
-    with files.writing(path):
+    with files.report_write_errors(path):
         try:
             store.fetch(path.name, downloader=get)
         except (requests.RequestException, ValueError) as error:  # the latter from the address in a redirect

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf.config.data_names import OWN, Interactions, TimeSplit, family
+from bert4rec_tf.config.data_names import OWN, Interactions, TimeSplit, remove_source
 from bert4rec_tf.data.reading import conversion, tables
 from bert4rec_tf.data.reading.columns import NO_TIME
 from bert4rec_tf.data.sequences import Sequences
@@ -38,7 +38,7 @@ def read(
     """
     if split is not None and not isinstance(split, TimeSplit):
         raise UserError(f"`split` must be a TimeSplit. Received: split={split!r}")
-    is_known = isinstance(data, str) and family(data) in datasets.DATASETS
+    is_known = isinstance(data, str) and remove_source(data) in datasets.DATASETS
     if is_known or isinstance(data, (Sequences, Interactions)):
         what = f"the data set {data!r}" if is_known else f"`{type(data).__name__}`"
         for name, value in {"user": user, "item": item, "time": time, "split": split}.items():

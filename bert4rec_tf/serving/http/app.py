@@ -13,7 +13,7 @@ import orjson
 from aiohttp import web
 
 from bert4rec_tf.export.layout import model_folder
-from bert4rec_tf.foundation.files import expanded_path
+from bert4rec_tf.foundation.files import expand_path
 from bert4rec_tf.serving.http import guard, predict
 from bert4rec_tf.serving.http.batching import Batcher, Overloaded
 from bert4rec_tf.serving.http.catalogue import Catalogue
@@ -63,7 +63,7 @@ class Served:
 
 def open_versions(settings: ServerSettings) -> Versions:
     """Loads the newest version. Raises UserError if there is none, or the titles cannot be read."""
-    titles, tags = read_titles_and_tags(expanded_path(settings.titles)) if settings.titles else ({}, {})
+    titles, tags = read_titles_and_tags(expand_path(settings.titles)) if settings.titles else ({}, {})
 
     def load(folder: Path, number: int) -> Served:
         model = LoadedModel(folder, settings.trust_model)
@@ -72,7 +72,7 @@ def open_versions(settings: ServerSettings) -> Versions:
         model.warm_up()
         return Served(number, model, Catalogue(model.items, titles, tags))
 
-    return Versions(model_folder(expanded_path(settings.model)), load)
+    return Versions(model_folder(expand_path(settings.model)), load)
 
 
 class Service:

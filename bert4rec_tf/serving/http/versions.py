@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bert4rec_tf.export.layout import MODEL
-from bert4rec_tf.foundation.errors import UserError, in_one_line
+from bert4rec_tf.foundation.errors import UserError, format_error
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.stores import Url
 
@@ -100,7 +100,7 @@ class Versions:
         except UserError:
             raise
         except Exception as error:
-            raise UserError(f"{folder}: cannot be loaded ({in_one_line(error)})") from error
+            raise UserError(f"{folder}: cannot be loaded ({format_error(error)})") from error
 
     def _look(self) -> dict[int, Stamp]:
         """Returns the stamp of each version with a SavedModel."""
@@ -125,6 +125,6 @@ class Versions:
 
 def _stamp(folder: Path) -> Stamp:
     if isinstance(folder, Url):
-        return tuple(sorted(folder.listing().items()))
+        return tuple(sorted(folder.list_stamps().items()))
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return tuple((str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns) for path in files)

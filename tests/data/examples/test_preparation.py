@@ -26,7 +26,7 @@ from bert4rec_tf.data.examples.preparation import prepare
 from bert4rec_tf.data.examples.tfrecords import MANIFEST
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.files import expanded_path
+from bert4rec_tf.foundation.files import expand_path
 
 
 def window_counts():
@@ -218,7 +218,7 @@ def test_shards_in_a_store_are_those_of_a_folder_and_their_manifest_comes_last(m
     monkeypatch.setattr(type(memory), "put_file", put_file)
     monkeypatch.setattr(preparation, "SHARD_SIZE", 40)
     expected = prepare(SEQUENCES, STATIC, MAX_LENGTH, 1, tmp_path)
-    made = [prepare(SEQUENCES, STATIC, MAX_LENGTH, 1, expanded_path("memory://bucket/prepared")) for _ in range(2)]
+    made = [prepare(SEQUENCES, STATIC, MAX_LENGTH, 1, expand_path("memory://bucket/prepared")) for _ in range(2)]
     assert contents(made[0]) == contents(expected)
     assert uploads == [*expected.names, MANIFEST]
     order = [shards.read(5, seed=3).take(9) for shards in (made[1], expected)]
@@ -226,5 +226,5 @@ def test_shards_in_a_store_are_those_of_a_folder_and_their_manifest_comes_last(m
 
     memory.pipe_file(f"/bucket/prepared/{made[0].folder.name}/{expected.names[1]}", b"damaged")
     uploads.clear()
-    again = prepare(SEQUENCES, STATIC, MAX_LENGTH, 1, expanded_path("memory://bucket/prepared"))
+    again = prepare(SEQUENCES, STATIC, MAX_LENGTH, 1, expand_path("memory://bucket/prepared"))
     assert uploads == [expected.names[1], MANIFEST] and contents(again) == contents(expected)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.interaction_files import as_csv, as_json, as_literals, as_text, histories, plainly
 
 from bert4rec_tf.config import presets
-from bert4rec_tf.config.data_names import Interactions, family, named
+from bert4rec_tf.config.data_names import Interactions, add_source, remove_source
 from bert4rec_tf.data.reading import conversion
 from bert4rec_tf.data.reading.grouping import filtered, to_sequences
 from bert4rec_tf.data.sources import datasets
@@ -270,14 +270,14 @@ def test_table_1_is_compared_to_its_last_digit(real_data):
 
 def test_a_source_is_part_of_a_data_set_s_name():
     assert (
-        named("beauty", "processed") == "beauty"
-        and named("beauty", "raw") == named("beauty-raw", "raw") == "beauty-raw"
+        add_source("beauty", "processed") == "beauty"
+        and add_source("beauty", "raw") == add_source("beauty-raw", "raw") == "beauty-raw"
     )
-    assert family("beauty-raw") == "beauty"
+    assert remove_source("beauty-raw") == "beauty"
     assert presets.make_run("beauty", source="raw").dataset == "beauty-raw"
-    assert presets.make_run("beauty", source="raw").flat() == presets.make_run("beauty").flat()
+    assert presets.make_run("beauty", source="raw").flatten() == presets.make_run("beauty").flatten()
     with pytest.raises(UserError, match="Unknown source: 'rawe'"):
-        named("beauty", "rawe")
+        add_source("beauty", "rawe")
     for family_name in ("synthetic", "steam-sample"):
         with pytest.raises(UserError, match=f"'{family_name}' has no raw source"):
             datasets.load(f"{family_name}-raw")

@@ -9,7 +9,7 @@ from support.http_server import Server, best, card_of, export_two
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.files import expanded_path
+from bert4rec_tf.foundation.files import expand_path
 from bert4rec_tf.serving.http.app import open_versions
 from bert4rec_tf.serving.http.settings import ServerSettings
 from bert4rec_tf.serving.http.versions import Versions
@@ -42,7 +42,7 @@ def write(folder, name, content="model"):
 def test_versions_in_a_store_are_served_as_they_come(memory, told):
     memory.pipe_file("/bucket/served/1/saved_model.pb", b"first")
     loader = Loader()
-    versions = Versions(expanded_path("memory://bucket/served"), loader)
+    versions = Versions(expand_path("memory://bucket/served"), loader)
     memory.pipe_file("/bucket/served/2/variables/variables.index", b"")
     versions.refresh()
     memory.pipe_file("/bucket/served/2/saved_model.pb", b"broken")
