@@ -16,36 +16,42 @@ from bert4rec_tf.foundation.startup import Parser, parse_path
 
 
 def make_parser() -> Parser:
-    made = Parser(prog="bert4rec data", description=__doc__.splitlines()[0], allow_abbrev=False)
-    data = made.add_mutually_exclusive_group(required=True)
+    parser = Parser(prog="bert4rec data", description=__doc__.splitlines()[0], allow_abbrev=False)
+    data = parser.add_mutually_exclusive_group(required=True)
     data.add_argument("--dataset", help=f"a data set: {', '.join(datasets.DATASETS)}")
     data.add_argument("--interactions", metavar="FILE", help="your own file, pattern or folder of Parquet files")
-    made.add_argument("--source", choices=SOURCES, help="file of a data set: the authors' (default) or the publisher's")
-    made.add_argument("--data_dir", type=parse_path, help="folder of downloaded and converted data")
-    made.add_argument("--plot", type=parse_path, metavar="FILE.png", help="also draw the distributions")
+    parser.add_argument(
+        "--source", choices=SOURCES, help="file of a data set: the authors' (default) or the publisher's"
+    )
+    parser.add_argument("--data_dir", type=parse_path, help="folder of downloaded and converted data")
+    parser.add_argument("--plot", type=parse_path, metavar="FILE.png", help="also draw the distributions")
     for field in list_column_options().values():
-        add_flag(made, field, default=None)
-    return made
+        add_flag(parser, field, default=None)
+    return parser
 
 
 def main(arguments: list[str]) -> None:
-    given = make_parser().parse_args(arguments)
-    options = collect_given_flags(given, list_column_options())
-    if given.plot is not None:
-        check_plot(given.plot)
-    if given.dataset is not None and options:
+    namespace = make_parser().parse_args(arguments)
+    options = collect_given_flags(namespace, list_column_options())
+    if namespace.plot is not None:
+        check_plot(namespace.plot)
+    if namespace.dataset is not None and options:
         raise UserError(f"--{next(iter(options))} needs --interactions=FILE")
-    if given.dataset is None and given.source is not None:
+    if namespace.dataset is None and namespace.source is not None:
         raise UserError("--source cannot be used with --interactions")
-    source = given.source or SOURCES[0]
-    data = Interactions(given.interactions, **options) if given.dataset is None else add_source(given.dataset, source)
-    sequences, report = datasets.load_with_report(data, given.data_dir)
+    source = namespace.source or SOURCES[0]
+    data = (
+        Interactions(namespace.interactions, **options)
+        if namespace.dataset is None
+        else add_source(namespace.dataset, source)
+    )
+    sequences, report = datasets.load_with_report(data, namespace.data_dir)
     name = data if isinstance(data, str) else data.name
     print(datasets.describe(name, sequences, report))
     print("\n" + statistics.table(statistics.of(sequences)))
-    if given.plot is not None:
-        statistics.plot(given.plot, sequences, name)
-        print(f"\n{given.plot}: the distributions")
+    if namespace.plot is not None:
+        statistics.plot(namespace.plot, sequences, name)
+        print(f"\n{namespace.plot}: the distributions")
 
 
 def check_plot(path: Path) -> None:

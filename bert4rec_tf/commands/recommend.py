@@ -102,9 +102,9 @@ def main(arguments: list[str]) -> None:
         print(tables(answer, titles, [f"user {user}" for user in users]))
         return
     if options.input is not None:
-        given = batch_inputs.of_histories(options.input, model.items)
+        user_histories = batch_inputs.of_histories(options.input, model.items)
     else:
-        given, report = batch_inputs.of_interactions(
+        user_histories, report = batch_inputs.of_interactions(
             Interactions(options.interactions, **collect_given_flags(options, COLUMNS))
         )
         print(report)
@@ -114,7 +114,7 @@ def main(arguments: list[str]) -> None:
 
         spark = Spark(options.master)
         elsewhere = {"each": spark.map, "at_once": spark.tasks_in_flight}
-    counts = batch.recommend_file(model, given, options.output, choices, titles, **elsewhere)
+    counts = batch.recommend_file(model, user_histories, options.output, choices, titles, **elsewhere)
     if counts.unknown or counts.without_known:
         warn(str(counts))
     print(f"{options.output}: recommendations to {counts.users:,} users")

@@ -12,10 +12,10 @@ from bert4rec_tf.serving.http.settings import ServerSettings
 
 def main(arguments: list[str]) -> None:
     parser = Parser(prog="bert4rec serve", description=__doc__, allow_abbrev=False)
-    for one in fields(ServerSettings):
-        given = {"required": True} if one.default is MISSING else {"default": one.default}
-        shown = "" if given.get("default") is None else " (default: %(default)s)"
-        add_flag(parser, one, shown, **given)
+    for field in fields(ServerSettings):
+        options = {"required": True} if field.default is MISSING else {"default": field.default}
+        default_text = "" if options.get("default") is None else " (default: %(default)s)"
+        add_flag(parser, field, default_text, **options)
     settings = ServerSettings(**vars(parser.parse_args(arguments)))
     folder = model_folder(expand_path(settings.model))
     if not folder.is_dir():

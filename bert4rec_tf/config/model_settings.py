@@ -299,12 +299,12 @@ def features_used(settings: Settings) -> tuple[str, ...]:
     return tuple(name for name, is_used in used.items() if is_used)
 
 
-def settings_for_features(model: str, given: Collection[str]) -> dict[str, Any]:
+def settings_for_features(model: str, kinds: Collection[str]) -> dict[str, Any]:
     """Returns the settings with which a model uses all given features, as it does by default.
 
     `given`: ITEM_FEATURES, USER_FEATURES, both or none. Raises UserError for features that the model cannot use.
     """
-    for name in given:
+    for name in kinds:
         if model not in ATTENTION_MODELS:
             raise UserError(f"`{name}` goes with {' and '.join(ATTENTION_MODELS)}. Received: model={model}")
-    return {f"use_{name}": {ITEM_FEATURES: ADD, USER_FEATURES: True}[name] for name in given}
+    return {f"use_{name}": {ITEM_FEATURES: ADD, USER_FEATURES: True}[name] for name in kinds}

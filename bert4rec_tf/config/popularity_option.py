@@ -15,14 +15,14 @@ MAX_ALPHA = 3.4e38
 """The largest alpha: about the largest float32."""
 
 
-def parse_correction(given: float | str) -> float | str:
+def parse_correction(value: float | str) -> float | str:
     """Returns alpha, or CHOOSE. Raises UserError for other text, and as `check_correction` does."""
-    if given == CHOOSE:
+    if value == CHOOSE:
         return CHOOSE
     try:
-        alpha = float(given)
+        alpha = float(value)
     except (TypeError, ValueError):
-        raise UserError(f"`{CORRECTION}` must be a number or {CHOOSE}. Received: {CORRECTION}={given}") from None
+        raise UserError(f"`{CORRECTION}` must be a number or {CHOOSE}. Received: {CORRECTION}={value}") from None
     return check_correction(alpha)
 
 

@@ -235,8 +235,8 @@ class Run:
         for field in dataclasses.fields(self.training):
             needed = field.metadata["only_with"]
             if field.name in names and needed and used not in needed:
-                wanted = " or ".join(needed)
-                raise UserError(f"`{field.name}` goes with optimizer={wanted}. Received: optimizer={used}")
+                optimizers = " or ".join(needed)
+                raise UserError(f"`{field.name}` goes with optimizer={optimizers}. Received: optimizer={used}")
 
     def _masks_never_read(self) -> tuple[str, ...]:
         if self.model != MASKED_MODEL or self.masking.mask_copies:
@@ -254,10 +254,10 @@ class Run:
             for group, settings in _list_groups(content["model"]).items():
                 retired = RETIRED.get(group, {}).items()
                 values = {name: value for name, value in {**content[group]}.items() if (name, value) not in retired}
-                known = [field.name for field in dataclasses.fields(settings)]
+                known_names = [field.name for field in dataclasses.fields(settings)]
                 for name in values:
-                    if name not in known:
-                        raise unknown_name_error(f"setting of {group}", name, known)
+                    if name not in known_names:
+                        raise unknown_name_error(f"setting of {group}", name, known_names)
                 parts[group] = settings(**values)
             return cls(**{**content, **parts})
         except (KeyError, TypeError) as error:
@@ -274,10 +274,10 @@ class Run:
             raise unknown_name_error("model", model, MODEL_SETTINGS)
         groups = _list_groups(model)
         group_of = {field.name: group for group, field in _list_fields(model)}
-        known = [name for name, group in group_of.items() if group != "masking" or model == MASKED_MODEL]
+        known_names = [name for name, group in group_of.items() if group != "masking" or model == MASKED_MODEL]
         for name in settings:
-            if name not in known:
-                raise unknown_name_error(f"setting of model {model!r}", name, known)
+            if name not in known_names:
+                raise unknown_name_error(f"setting of model {model!r}", name, known_names)
         parts: dict[str, Any] = {
             group: kind(**{name: value for name, value in settings.items() if group_of[name] == group})
             for group, kind in groups.items()

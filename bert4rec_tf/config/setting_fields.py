@@ -74,8 +74,8 @@ class Settings:
             if value is None:
                 continue
             if not all(_LIMITS[kind][0](value, limit) for kind, limit in limits.items()):
-                wanted = " and ".join(_LIMITS[kind][1].format(limit) for kind, limit in limits.items())
-                raise UserError(f"`{field.name}` must be {wanted}. Received: {field.name}={value}")
+                bounds = " and ".join(_LIMITS[kind][1].format(limit) for kind, limit in limits.items())
+                raise UserError(f"`{field.name}` must be {bounds}. Received: {field.name}={value}")
 
     def _check_type(self, field: dataclasses.Field) -> Any:
         value, kind = getattr(self, field.name), get_field_type(field)

@@ -19,7 +19,7 @@ from bert4rec_tf.data import transitions
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.evaluation.metrics import NDCG, compute_metrics
 from bert4rec_tf.evaluation.ranker import RankingTask, batch_by_length, sample_rows
-from bert4rec_tf.foundation.graphs import tf_function as tf_function
+from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.models.feature_recommender import FeatureRecommender
 
 SEARCH_USERS, SEARCH_SCORES = 10_000, 1 << 23

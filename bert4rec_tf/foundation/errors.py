@@ -14,9 +14,9 @@ def format_error(error: Exception) -> str:
     return text if isinstance(error, UserError) else f"{type(error).__name__}: {text[:300]}"
 
 
-def unknown_name_error(what: str, name: str, known: Iterable[str]) -> UserError:
+def unknown_name_error(what: str, name: str, known_names: Iterable[str]) -> UserError:
     """Returns the error for a `name` that is not among the `known` ones. It suggests the closest of them."""
-    known = sorted(known)
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    known_names = sorted(known_names)
+    nearest = difflib.get_close_matches(name, known_names, n=1, cutoff=0.5)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-    return UserError(f"Unknown {what}: {name!r}.{hint} Known: {', '.join(known)}")
+    return UserError(f"Unknown {what}: {name!r}.{hint} Known: {', '.join(known_names)}")

@@ -192,13 +192,13 @@ def remove_partials(folder: Path, of: str | None = None) -> None:
     """
     if isinstance(folder, Url):
         return
-    left = [path for path in folder.glob(f".*{PARTIAL}") if not _may_be_in_use(path)]
+    partials = [path for path in folder.glob(f".*{PARTIAL}") if not _may_be_in_use(path)]
     if of is not None:
-        left = [path for path in left if (name := _PARTIAL_NAME.fullmatch(path.name)) and name["name"] == of]
-    left.sort(reverse=True)  # Old folders are deleted first, so a new one beside an old one is always complete.
-    for path in left:
+        partials = [path for path in partials if (name := _PARTIAL_NAME.fullmatch(path.name)) and name["name"] == of]
+    partials.sort(reverse=True)  # Old folders are deleted first, so a new one beside an old one is always complete.
+    for path in partials:
         _finish_replacement(path)
-    for path in left:
+    for path in partials:
         with contextlib.suppress(OSError):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 

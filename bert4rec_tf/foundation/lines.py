@@ -67,7 +67,7 @@ class Lines(Sequence[str]):
         import pyarrow  # `data.sequences` needs NumPy alone.
         from pyarrow import compute
 
-        asked = [encode_text(text) + END for text in texts]
+        lines = [encode_text(text) + END for text in texts]
         buffers = [None, pyarrow.py_buffer(self._begins), pyarrow.py_buffer(self.content)]
-        known = pyarrow.LargeBinaryArray.from_buffers(pyarrow.large_binary(), len(self), buffers)
-        return np.asarray(compute.is_in(pyarrow.array(asked, pyarrow.large_binary()), value_set=known))
+        own_lines = pyarrow.LargeBinaryArray.from_buffers(pyarrow.large_binary(), len(self), buffers)
+        return np.asarray(compute.is_in(pyarrow.array(lines, pyarrow.large_binary()), value_set=own_lines))

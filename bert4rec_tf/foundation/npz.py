@@ -34,8 +34,8 @@ def read(path: Path, names: Iterable[str] | None = None) -> dict[str, np.ndarray
     """
     try:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
-            wanted = [f"{name}.npy" for name in names] if names is not None else archive.namelist()
-            contents = {name.removesuffix(".npy"): archive.read(name) for name in wanted}
+            members = [f"{name}.npy" for name in names] if names is not None else archive.namelist()
+            contents = {name.removesuffix(".npy"): archive.read(name) for name in members}
         return {
             name: np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
             for name, content in contents.items()

@@ -57,9 +57,11 @@ class Progress:
 
     def _format_time_left(self, seconds: float) -> str:
         """Returns the time that is left if a step takes so many seconds."""
-        left = self.total - self._done
-        with_later = f", at most {format_clock((left + self.later) * seconds)} for both trainings" if self.later else ""
-        return f"{format_clock(left * seconds)} left{with_later}"
+        steps_left = self.total - self._done
+        with_later = (
+            f", at most {format_clock((steps_left + self.later) * seconds)} for both trainings" if self.later else ""
+        )
+        return f"{format_clock(steps_left * seconds)} left{with_later}"
 
     def say(self, line: str) -> None:
         """Prints a line without breaking the bar."""

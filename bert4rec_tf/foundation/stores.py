@@ -46,8 +46,8 @@ def _open_file_system(scheme: str, text: str) -> Any:
     except ImportError as error:
         raise UserError(f"{text}: {error}") from error
     except ValueError as error:
-        known = ", ".join(sorted(fsspec.available_protocols()))
-        raise UserError(f"{text}: unknown scheme {scheme!r}. Known: {known}") from error
+        schemes = ", ".join(sorted(fsspec.available_protocols()))
+        raise UserError(f"{text}: unknown scheme {scheme!r}. Known: {schemes}") from error
     except Exception as error:
         raise UserError(f"{text}: cannot be reached ({format_error(error)})") from error
 
@@ -159,8 +159,8 @@ class Url:
         return SimpleNamespace(st_size=self._call_store("size"))
 
     def iterdir(self) -> Iterator["Url"]:
-        found = self._call_store("ls", detail=False)
-        names = {PurePosixPath(place).name for place in found if place.rstrip("/") != self._store_path}
+        paths = self._call_store("ls", detail=False)
+        names = {PurePosixPath(place).name for place in paths if place.rstrip("/") != self._store_path}
         return iter([self / name for name in sorted(names)])
 
     def glob(self, pattern: str) -> Iterator["Url"]:
@@ -170,18 +170,18 @@ class Url:
 
     def glob_files(self) -> list["Url"]:
         """Returns the files that match this URL as a pattern."""
-        found = self._call_store("glob", detail=True)
+        entries = self._call_store("glob", detail=True)
         before = self.text.removesuffix(self._store_path)
-        return [Url(before + place) for place, facts in found.items() if facts["type"] == "file"]
+        return [Url(before + place) for place, facts in entries.items() if facts["type"] == "file"]
 
     def list_stamps(self) -> dict[str, str]:
         """Returns path in this folder -> a text that changes when the file does, for all files, also in subfolders."""
         try:
-            found = self._call_store("find", detail=True)
+            entries = self._call_store("find", detail=True)
         except FileNotFoundError:
             return {}
         stamps = {
-            place[len(self._store_path) :].lstrip("/"): str(sorted(facts.items())) for place, facts in found.items()
+            place[len(self._store_path) :].lstrip("/"): str(sorted(facts.items())) for place, facts in entries.items()
         }
         return {name: stamp for name, stamp in stamps.items() if PurePosixPath(name).name not in ("", BEGUN, OWNER)}
 
@@ -297,10 +297,10 @@ class LocalCopy:
         for _ in range(ATTEMPTS):
             self._scratch = tempfile.TemporaryDirectory(prefix="bert4rec-")
             self.folder = Path(self._scratch.name, folder.name)
-            found = folder.list_stamps()
-            for name in found if names is None else names:
+            stamps = folder.list_stamps()
+            for name in stamps if names is None else names:
                 self._fetch(folder, name)
-            if names is not None or folder.list_stamps() == found:
+            if names is not None or folder.list_stamps() == stamps:
                 return
         raise UserError(f"{folder}: changes while it is read; try again")
 

@@ -30,7 +30,8 @@ def compare(first: Path, second: Path) -> Comparison:
     ranks = [npz.read(folder.ranks, PROTOCOLS) for folder in folders]
     return {
         protocol: {
-            name: compute_difference(*(compute_per_user(name, found[protocol]) for found in ranks)) for name in METRICS
+            name: compute_difference(*(compute_per_user(name, one_ranks[protocol]) for one_ranks in ranks))
+            for name in METRICS
         }
         for protocol in PROTOCOLS
     }

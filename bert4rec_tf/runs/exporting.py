@@ -72,12 +72,12 @@ def export(
 def _alpha_of_export(workdir: WorkDirectory, correction: float | str) -> float:
     if correction != CHOOSE:
         return float(correction)
-    chosen = (workdir.read_metrics() or {}).get(CORRECTION, {})
-    if "validation" not in chosen:
+    entry = (workdir.read_metrics() or {}).get(CORRECTION, {})
+    if "validation" not in entry:
         raise UserError(
             f"{workdir.path}: no {CORRECTION} was chosen; run --mode=evaluate --{CORRECTION}={CHOOSE} first"
         )
-    return chosen["alpha"]
+    return entry["alpha"]
 
 
 def make_model_card(workdir: WorkDirectory, ids: RawIds) -> dict[str, Any]:

@@ -94,12 +94,12 @@ class FittedModel:
         """
         if user is None and history is None:
             raise UserError("`recommend` needs a `user` or a `history`. Received: neither")
-        whom = "" if user is None else to_text("user", user, self.saved.knows_user)
-        items = self.saved.history_of(whom) if history is None else self._texts("history", history)
+        user_id = "" if user is None else to_text("user", user, self.saved.knows_user)
+        items = self.saved.history_of(user_id) if history is None else self._texts("history", history)
         lists = self._texts("exclude", exclude), self._texts("candidates", candidates)
-        chosen = Choices(k, exclude_seen, *lists, popularity_correction)
-        self.saved.warn_of_unknown(chosen)
-        answer = self.saved.recommend([items], [whom], chosen)
+        request = Choices(k, exclude_seen, *lists, popularity_correction)
+        self.saved.warn_of_unknown(request)
+        answer = self.saved.recommend([items], [user_id], request)
         if answer.unknown[0]:
             warn(f"{answer.unknown[0]} of the {len(items)} items in the history are unknown and were skipped")
         return self._table(answer.items[0], answer.scores[0])
@@ -119,20 +119,20 @@ class FittedModel:
             Columns `user`, `rank`, `item`, `score`, and `title` if titles are known.
         """
         names = self.users if users is None else to_texts("users", users, self.saved.knows_user)
-        known = [field.name for field in fields(Choices) if field.name != "k"]
+        choice_names = [field.name for field in fields(Choices) if field.name != "k"]
         for name, value in choices.items():
-            if name not in known:
-                raise unknown_name_error("option of `recommend_all`", name, known)
+            if name not in choice_names:
+                raise unknown_name_error("option of `recommend_all`", name, choice_names)
             if name in ("exclude", "candidates"):
                 choices[name] = self._texts(name, value)
-        chosen = Choices(k, **choices)
-        self.saved.warn_of_unknown(chosen)
+        request = Choices(k, **choices)
+        self.saved.warn_of_unknown(request)
         rows = [(name, self.saved.history_of(name)) for name in names]
         progress = Progress("recommending", -(-len(rows) // batch.BATCH_USERS), 0, batch.BATCH_USERS, silent=silent)
-        lines = list(batch.recommended(self.saved, rows, chosen, self.titles, progress))
+        lines = list(batch.recommended(self.saved, rows, request, self.titles, progress))
         progress.close()
-        found = pd.DataFrame(lines, columns=[*batch.COLUMNS, "title"]).astype({"rank": int, "score": np.float32})
-        return found if self.titles else found.drop(columns="title")
+        table = pd.DataFrame(lines, columns=[*batch.COLUMNS, "title"]).astype({"rank": int, "score": np.float32})
+        return table if self.titles else table.drop(columns="title")
 
     def similar(self, item: Any, k: int = 10) -> pd.DataFrame:
         """Returns the most similar items, in the columns of `recommend`.
@@ -198,25 +198,27 @@ class FittedModel:
         for name, number, least in (("num_negatives", num_negatives, 1), ("seed", seed, 0)):
             if not is_whole(number) or number < least:
                 raise UserError(f"`{name}` must be a whole number, at least {least}. Received: {name}={number!r}")
-        known, rows = self._histories, given.read(test, user, item, time, least=1, ordered=False)[1]
-        targets = known.vocabulary.encode(rows.vocabulary.items.tolist())[rows.items - 1]
-        users = np.repeat(pd.Index(known.users).get_indexer(rows.users), rows.lengths)
+        known_histories, rows = self._histories, given.read(test, user, item, time, least=1, ordered=False)[1]
+        targets = known_histories.vocabulary.encode(rows.vocabulary.items.tolist())[rows.items - 1]
+        users = np.repeat(pd.Index(known_histories.users).get_indexer(rows.users), rows.lengths)
         is_known = (users >= 0) & (targets > 0)
         if not is_known.any():
             raise UserError("`test` must have rows of known users and items. Received: none")
         if not is_known.all():
             warn(f"{(~is_known).sum():,} of {len(users):,} test rows have an unknown user or item and were left out")
         users, targets = users[is_known], targets[is_known]
-        if 2 * (had := np.count_nonzero(known.contain(users, targets))) > len(users):
+        if 2 * (had := np.count_nonzero(known_histories.contain(users, targets))) > len(users):
             warn(
                 f"{had:,} of {len(users):,} test rows are items that the user already has in the known histories. If "
                 "they are the same actions, the model has learnt them, and the metrics are too high"
             )
-        whole = _append_targets(known, users, targets)
-        num_negatives = min(num_negatives, known.num_items)
+        whole = _append_targets(known_histories, users, targets)
+        num_negatives = min(num_negatives, known_histories.num_items)
         negatives = {name: draw(whole, users, num_negatives, seed) for name, draw in SAMPLERS.items()}
         with_seen = not self.saved.card.get("exclude_seen", True)
-        task = RankingTask(known, users, targets, negatives, all_items=True, excluded=whole, with_seen=with_seen)
+        task = RankingTask(
+            known_histories, users, targets, negatives, all_items=True, excluded=whole, with_seen=with_seen
+        )
         return pd.DataFrame(Ranker(self._score, self.saved.card.get("max_history")).measure(task))
 
     def continue_training(self, more: Any, split: TimeSplit | None = None, **options: Any) -> "FittedModel":
@@ -239,7 +241,7 @@ class FittedModel:
         if self.workdir is None:
             raise UserError("`continue_training` needs the work directory of the training: open that")
         columns = {name: options.pop(name, None) for name in ("user", "item", "time")}
-        kept = {name: options.pop(name) for name in ("workdir", "callbacks", "silent") if name in options}
+        passed_on = {name: options.pop(name) for name in ("workdir", "callbacks", "silent") if name in options}
         if fixed := options.keys() & FIXED:
             raise UserError(f"`{min(fixed)}` cannot be given to `continue_training`, which keeps that of this model")
         new = given.read(more, **columns, split=split, least=1)[1]
@@ -260,7 +262,7 @@ class FittedModel:
         run = Run.make(given.FRAME, run.model, settings.pop("seed", run.seed), **settings)
         best = self.workdir / SELECT / BEST
         start = None if MODELS[run.model].examples is None else best if best.exists() else self.workdir
-        return train_and_open(run, data, titles=self.titles, init_from=start, **kept)
+        return train_and_open(run, data, titles=self.titles, init_from=start, **passed_on)
 
     def save(self, path: Path | str) -> Path:
         """Copies the model to a new folder, which `open` and `bert4rec serve --model=` read. Returns the folder."""
@@ -279,14 +281,14 @@ class FittedModel:
         return measured or self.saved.card.get("metrics") or {}
 
     def __repr__(self) -> str:
-        card, found = self.saved.card, self.metrics
+        card, measured = self.saved.card, self.metrics
         data = card.get("data", {})
         sizes = ", ".join(f"{data[name]:,} {name}" for name in ("users", "items", "actions") if name in data)
         lines = [f"{card.get('model')} of {data.get('name')}: {sizes}"]
-        shown = {"test": "", **{name: f"{title} " for name, title in COUNT_BASELINES.items()}}
+        prefixes = {"test": "", **{name: f"{title} " for name, title in COUNT_BASELINES.items()}}
         for protocol, among in ((POPULAR, "popular items"), (FULL, "all unseen items"), (ANY, "all items")):
-            parts = {title: found.get(key, {}).get(protocol) for key, title in shown.items()}
-            cells = [f"{title}{one['ndcg@10']:.3f}" for title, one in parts.items() if one]
+            parts = {title: measured.get(key, {}).get(protocol) for key, title in prefixes.items()}
+            cells = [f"{title}{values['ndcg@10']:.3f}" for title, values in parts.items() if values]
             lines += [f"  NDCG@10 among {among}: {', '.join(cells)}"] * bool(cells)
         if card.get("run", {}).get("training", {}).get("protocol") == ALL:
             lines.append("  (measured with a model that held out the last actions; this one has learnt them too)")
@@ -295,11 +297,11 @@ class FittedModel:
     @cached_property
     def _histories(self) -> Sequences:
         """The users' histories. Raises UserError if the export has none."""
-        found = self.saved.known_histories()
+        stored = self.saved.known_histories()
         vocabulary = Vocabulary(
-            np.array(self.items, object), np.bincount(found.items, minlength=len(self.items) + 1)[1:]
+            np.array(self.items, object), np.bincount(stored.items, minlength=len(self.items) + 1)[1:]
         )
-        return Sequences(found.items, found.splits, np.array(found.users, object), vocabulary)
+        return Sequences(stored.items, stored.splits, np.array(stored.users, object), vocabulary)
 
     def _texts(self, name: str, raw: Iterable[Any]) -> list[str]:
         return to_texts(name, raw, self.saved.knows_item)
@@ -330,7 +332,7 @@ def train_and_open(
 
     `interactions`: the user's own files, if the data came from some. The other arguments are as for `fitting.fit`.
     """
-    known, scratch = load_titles(titles), None
+    title_of, scratch = load_titles(titles), None
     if workdir is None:
         scratch = tempfile.TemporaryDirectory(prefix="bert4rec-")
         workdir = Path(scratch.name) / run.dataset
@@ -346,29 +348,29 @@ def train_and_open(
         whole = Histories.of(sequences, int(sequences.lengths.max()))
         exporting.export(experiment.workdir, options=ExportOptions(histories=whole))
     path = experiment.workdir.path
-    if known:
-        files.write_text(path / TITLES, csv_of(known))
-    return FittedModel(SavedRecommender(experiment.workdir.export), path, known, scratch)
+    if title_of:
+        files.write_text(path / TITLES, csv_of(title_of))
+    return FittedModel(SavedRecommender(experiment.workdir.export), path, title_of, scratch)
 
 
-def _append_targets(known: Sequences, users: np.ndarray, targets: np.ndarray) -> Sequences:
+def _append_targets(histories: Sequences, users: np.ndarray, targets: np.ndarray) -> Sequences:
     """Returns the histories with each user's targets appended, so that they are not ranked against each other."""
-    owners = np.concatenate([np.repeat(np.arange(known.num_users), known.lengths), users])
-    items = np.concatenate([known.items, targets])[np.argsort(owners, kind="stable")]
-    splits = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=known.num_users))])
-    counts = np.bincount(items, minlength=known.num_items + 1)[1:]
-    return Sequences(items, splits, known.users, Vocabulary(known.vocabulary.items, counts))
+    owners = np.concatenate([np.repeat(np.arange(histories.num_users), histories.lengths), users])
+    items = np.concatenate([histories.items, targets])[np.argsort(owners, kind="stable")]
+    splits = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=histories.num_users))])
+    counts = np.bincount(items, minlength=histories.num_items + 1)[1:]
+    return Sequences(items, splits, histories.users, Vocabulary(histories.vocabulary.items, counts))
 
 
-def _count_repeated_users(known: Sequences, new: Sequences) -> int:
+def _count_repeated_users(histories: Sequences, new: Sequences) -> int:
     """Returns how many users' new actions begin with all of their known ones, three or more."""
-    numbers = known.vocabulary.encode(new.vocabulary.items.tolist())[new.items - 1]
-    places = pd.Index(known.users).get_indexer(new.users)
-    lengths = known.lengths[np.maximum(places, 0)]
+    numbers = histories.vocabulary.encode(new.vocabulary.items.tolist())[new.items - 1]
+    places = pd.Index(histories.users).get_indexer(new.users)
+    lengths = histories.lengths[np.maximum(places, 0)]
     users = np.flatnonzero((places >= 0) & (lengths >= 3) & (lengths <= new.lengths))
     lengths = lengths[users]
     steps, owners = places_in_groups(lengths), np.repeat(np.arange(len(users)), lengths)
-    old = known.items[np.repeat(known.splits[places[users]], lengths) + steps]
+    old = histories.items[np.repeat(histories.splits[places[users]], lengths) + steps]
     differs = numbers[np.repeat(new.splits[users], lengths) + steps] != old
     return len(users) - len(np.unique(owners[differs]))
 
@@ -406,12 +408,12 @@ def open(path: Path | str, titles: Any = None, trust_model: bool = False) -> Fit
         UserError: if it is neither, the work directory has no exported model yet, or the model cannot be trusted.
     """
     folder = files.expand_path(path)
-    kept = folder / TITLES
-    known = load_titles(kept if titles is None and kept.exists() else titles)
+    own_titles = folder / TITLES
+    title_of = load_titles(own_titles if titles is None and own_titles.exists() else titles)
     if (folder / MODEL).exists():
-        return FittedModel(SavedRecommender(folder, trust_model), None, known)
+        return FittedModel(SavedRecommender(folder, trust_model), None, title_of)
     if (folder / CONFIG).exists():
-        return FittedModel(SavedRecommender(folder, trust_model), folder, known)
+        return FittedModel(SavedRecommender(folder, trust_model), folder, title_of)
     raise UserError(f"`path` must be a work directory or a SavedModel. Received: path={folder}")
 
 

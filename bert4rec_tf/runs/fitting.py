@@ -83,8 +83,8 @@ def fit(
         if holdout not in list(HELD_OUT):
             raise UserError(f"`holdout` must be None, 0, 1 or 2. Received: holdout={holdout!r}")
         settings["protocol"] = HELD_OUT[holdout]
-    asked = {ITEM_FEATURES: item_features, USER_FEATURES: user_features}
-    features = {kind: carried.get(kind) if source is None else source for kind, source in asked.items()}
+    sources = {ITEM_FEATURES: item_features, USER_FEATURES: user_features}
+    features = {kind: carried.get(kind) if source is None else source for kind, source in sources.items()}
     given_ones = [kind for kind, source in features.items() if source is not None]
     sequences = with_features(sequences, **features)
     settings = {**settings_for_features(model, given_ones), **settings}

@@ -91,8 +91,8 @@ def _make_blocks(
 def _make_notes(content: dict[str, Any]) -> list[str]:
     notes = [f"{content['users']:,} users evaluated."]
     if content["users_with_fewer_candidates"]:
-        wanted = content["run"]["evaluation"]["num_negatives"]
-        few = f"{content['users_with_fewer_candidates']:,} users have fewer than {wanted} unseen items"
+        num_negatives = content["run"]["evaluation"]["num_negatives"]
+        few = f"{content['users_with_fewer_candidates']:,} users have fewer than {num_negatives} unseen items"
         notes.append(f"{few}; their targets are ranked among all of them.")
     if content["users_not_evaluated"]:
         few = f"{content['users_not_evaluated']:,} users with too few actions"
@@ -121,19 +121,19 @@ def _make_notes(content: dict[str, Any]) -> list[str]:
     return notes
 
 
-def _describe_targets(name: str, what: str, found: dict[str, Any]) -> str:
-    if not found["targets"]:
+def _describe_targets(name: str, what: str, metrics: dict[str, Any]) -> str:
+    if not metrics["targets"]:
         return f"{name}: no targets with {what} training actions"
-    measured = "hr@10 {hr@10:.4f}, ndcg@10 {ndcg@10:.4f}, median rank {median_rank:,.0f}".format(**found)
-    return f"{name}: {found['targets']:,} targets with {what} training actions: {measured}"
+    measured = "hr@10 {hr@10:.4f}, ndcg@10 {ndcg@10:.4f}, median rank {median_rank:,.0f}".format(**metrics)
+    return f"{name}: {metrics['targets']:,} targets with {what} training actions: {measured}"
 
 
 def _describe_correction(entry: dict[str, Any]) -> str:
-    chosen = ""
+    how = ""
     if "validation" in entry:
-        seen = ", on which this model was trained" if entry["trained_on_validation"] else ""
-        chosen = f", chosen on the validation items{seen}"
-    return f"corrected: ranked by score - alpha log(count + 1) with alpha = {entry['alpha']:g}{chosen}."
+        caution = ", on which this model was trained" if entry["trained_on_validation"] else ""
+        how = f", chosen on the validation items{caution}"
+    return f"corrected: ranked by score - alpha log(count + 1) with alpha = {entry['alpha']:g}{how}."
 
 
 def describe_start(initial: dict[str, Any]) -> str:
@@ -152,17 +152,19 @@ def compare_with_counting(content: dict[str, Any]) -> str:
     among = {POPULAR: f"{content['run']['evaluation']['num_negatives']} popular items", FULL: "all unseen items"}
     if ANY in content["test"]:
         among[ANY] = ANY_AMONG
-    others = {key: title for key, title in COUNT_BASELINES.items() if key in content and key != content["run"]["model"]}
+    baselines = {
+        key: title for key, title in COUNT_BASELINES.items() if key in content and key != content["run"]["model"]
+    }
     sentences, better = [], []
     for protocol, where in among.items():
         own = content["test"][protocol][NDCG]
-        found = {title: content[key][protocol][NDCG] for key, title in others.items()}
-        ratios = {title: own / value for title, value in found.items() if value}
+        values = {title: content[key][protocol][NDCG] for key, title in baselines.items()}
+        ratios = {title: own / value for title, value in values.items() if value}
         parts = [f"{ratio:.{2 if ratio < 2 else 1}f} x {title}" for title, ratio in ratios.items()]
         if ceiling := content.get("ceiling", {}).get(protocol, {}).get(NDCG):
             parts.append(f"{own / ceiling:.0%} of the ceiling".replace("%", " %"))
         sentences += [f"among {where}: {', '.join(parts)}"] * bool(parts)
-        counted = [title for title, value in found.items() if value >= own]
+        counted = [title for title, value in values.items() if value >= own]
         better += [f"{' and '.join(counted)} among {where}"] * bool(counted)
     lines = [f"NDCG@10 {'; '.join(sentences)}."] * bool(sentences)
     if better:
@@ -172,10 +174,10 @@ def compare_with_counting(content: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _compare_with_transitions(found: dict[str, float]) -> str:
+def _compare_with_transitions(difference: dict[str, float]) -> str:
     """Returns what the network adds to counting. `found`: a `metrics.Difference` of NDCG@10 among all items."""
-    interval = f"{found['mean']:+.4f} (95 % interval {found['low']:+.4f} to {found['high']:+.4f})"
-    if found["low"] > 0:
+    interval = f"{difference['mean']:+.4f} (95 % interval {difference['low']:+.4f} to {difference['high']:+.4f})"
+    if difference["low"] > 0:
         return f"Beyond counting transitions, the network adds {interval} of NDCG@10 among all unseen items."
     return (
         f"The network adds nothing certain to counting transitions: {interval} of NDCG@10 among all unseen items. "
@@ -195,7 +197,7 @@ def list_files(workdir: Path) -> str:
     """Returns a list of the files in a work directory, with what they hold."""
     has_picture = any((workdir / phase / "curve.png").exists() for phase in (SELECT, RETRAIN, ALL))
     curves = "curve.csv, curve.png" if has_picture else "curve.csv"
-    known = {
+    descriptions = {
         "metrics.json": "these results and all settings",
         "transitions.json": "how transitions are counted, as the validation items decided",
         "config.json": "the settings",
@@ -210,5 +212,5 @@ def list_files(workdir: Path) -> str:
         "prepared": "training examples and candidates",
         SAVED_MODEL: "the exported TensorFlow model, with its card in assets.extra",
     }
-    lines = [f"  {name:<17} {what}" for name, what in known.items() if (workdir / name).exists()]
+    lines = [f"  {name:<17} {what}" for name, what in descriptions.items() if (workdir / name).exists()]
     return "\n".join([f"In {workdir}:", *lines])

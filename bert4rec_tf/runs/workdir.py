@@ -203,11 +203,11 @@ class WorkDirectory:
 
     def _check(self, run: Run, sequences: Sequences, environment: dict[str, Any]) -> None:
         content = self.check_run(run)
-        kept, given = content.get("features", {}), compute_feature_fingerprints(sequences)
-        for name in sorted({*kept, *given}):
-            if kept.get(name) != given.get(name):
-                there = "was made with other features" if name in kept else "was made without features"
-                raise UserError(f"{self.path}: {there} than --{name} has now; {ELSEWHERE}")
+        recorded, current = content.get("features", {}), compute_feature_fingerprints(sequences)
+        for name in sorted({*recorded, *current}):
+            if recorded.get(name) != current.get(name):
+                difference = "was made with other features" if name in recorded else "was made without features"
+                raise UserError(f"{self.path}: {difference} than --{name} has now; {ELSEWHERE}")
         self.check_data(sequences)
         if content["environment"] != environment:
             changed = _describe_first_difference(content["environment"], environment)
@@ -217,8 +217,8 @@ class WorkDirectory:
         """Writes the ids, or checks those that were written. Raises UserError if they differ."""
         if not self.vocabulary.exists():
             npz.write(self.vocabulary, ids.arrays())
-        known = self.read_ids().arrays()
-        if not all(np.array_equal(known[name], array) for name, array in ids.arrays().items()):
+        written = self.read_ids().arrays()
+        if not all(np.array_equal(written[name], array) for name, array in ids.arrays().items()):
             raise self._bad_vocabulary(f"{self.vocabulary}: does not fit the data")
 
     def read_config(self) -> dict[str, Any]:
@@ -283,15 +283,15 @@ class WorkDirectory:
 
     def read_features(self) -> dict[str, Features]:
         """Returns the features of the run by name. Raises UserError if they are missing or have changed."""
-        found = {}
+        features = {}
         for name, fingerprint in self.read_config().get("features", {}).items():
             try:
-                found[name] = Features.from_arrays(npz.read(self.features_path(name)))
+                features[name] = Features.from_arrays(npz.read(self.features_path(name)))
             except (UserError, ValueError) as error:
                 raise UserError(f"{self.features_path(name)}: {BAD_FEATURES.format(name)} ({error})") from error
-            if found[name].fingerprint != fingerprint:
+            if features[name].fingerprint != fingerprint:
                 raise UserError(f"{self.features_path(name)}: {BAD_FEATURES.format(name)}")
-        return found
+        return features
 
     def write_transitions(self, record: dict[str, Any]) -> None:
         """Writes how transitions are counted, and how many pairs of items each training has counted."""

@@ -58,13 +58,21 @@ def _find_preset_data(dataset: str) -> str:
 
 def _no_preset_error(name: str, dataset: str, model: str) -> UserError:
     """Returns the error for a preset that does not exist. It names what is unknown, or the presets that exist."""
-    data, datasets = _find_preset_data(dataset), dict.fromkeys(known for _, known, _ in PRESETS)
-    for what, asked, known in (("preset", name, NAMES), ("model", model, MODEL_SETTINGS), ("dataset", data, datasets)):
-        if asked not in known:
-            return unknown_name_error(what, asked, [choice for choice in known if choice != OWN])
-    others = [other for other, *of in PRESETS if of == [data, model]]
-    there = f"It has: {', '.join(others)}" if others else "Add an entry for it to bert4rec_tf/config/presets/fast.py"
-    return UserError(f"Model {model!r} has no preset {name!r} for {dataset!r}. {there}")
+    data, datasets = _find_preset_data(dataset), dict.fromkeys(known_names for _, known_names, _ in PRESETS)
+    for what, requested, known_names in (
+        ("preset", name, NAMES),
+        ("model", model, MODEL_SETTINGS),
+        ("dataset", data, datasets),
+    ):
+        if requested not in known_names:
+            return unknown_name_error(what, requested, [choice for choice in known_names if choice != OWN])
+    preset_names = [preset_name for preset_name, *of in PRESETS if of == [data, model]]
+    hint = (
+        f"It has: {', '.join(preset_names)}"
+        if preset_names
+        else "Add an entry for it to bert4rec_tf/config/presets/fast.py"
+    )
+    return UserError(f"Model {model!r} has no preset {name!r} for {dataset!r}. {hint}")
 
 
 def make_run(
@@ -109,11 +117,11 @@ def make_run(
     return run
 
 
-def shorten_warmup(warmup_steps: int, steps: int, asked: Any) -> int:
+def shorten_warmup(warmup_steps: int, steps: int, new_steps: Any) -> int:
     """Returns the warm-up for `asked` steps instead of `steps`: in proportion or a tenth of them, but never longer."""
-    if not isinstance(asked, int):
+    if not isinstance(new_steps, int):
         return warmup_steps  # such steps are refused later
-    return min(warmup_steps, max(asked * warmup_steps // steps, asked // 10))
+    return min(warmup_steps, max(new_steps * warmup_steps // steps, new_steps // 10))
 
 
 def _make_base_settings(entry: Preset, settings: Mapping[str, Any]) -> dict[str, Any]:
