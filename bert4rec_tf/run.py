@@ -45,7 +45,7 @@ MODES = ("all", "prepare", "train", "evaluate", "export")
 TRAINS = ("all", "train")
 """The modes that use all machines of TF_CONFIG. The chief does the others alone."""
 
-MOST = 1_000_000
+MAX_COUNT = 1_000_000
 """The limit of --processes, --threads, --k and --with_histories."""
 
 LOCAL, SPARK = "local", "spark"
@@ -61,8 +61,7 @@ flags.DEFINE_string(
 flags.DEFINE_string(
     "item_features",
     None,
-    "CSV or Parquet with a column of item ids and columns of features; bert4rec and sasrec learn them "
-    "(docs/features.md)",
+    "CSV or Parquet with a column of item ids and columns of features, for bert4rec and sasrec (docs/features.md)",
 )
 flags.DEFINE_string("user_features", None, "CSV or Parquet as for --item_features, with a column of user ids")
 flags.DEFINE_string("model", "bert4rec", "model: " + ", ".join(MODEL_SETTINGS))
@@ -105,32 +104,32 @@ for name, field in list_settings().items():
     DEFINE[get_field_type(field)](name, None, f"{HELP[name]} (default: the preset's)")
 
 
-def given_settings() -> dict[str, Any]:
+def collect_settings() -> dict[str, Any]:
     """Returns the settings given as flags, and those with which the model uses the given features."""
-    return {**settings_for_features(FLAGS.model, given_features()), **collect_given_flags(FLAGS, list_settings())}
+    return {**settings_for_features(FLAGS.model, collect_features()), **collect_given_flags(FLAGS, list_settings())}
 
 
-def given_features() -> dict[str, str]:
+def collect_features() -> dict[str, str]:
     """Returns the files of features: `item_features`, `user_features`, both or none."""
     return collect_given_flags(FLAGS, (ITEM_FEATURES, USER_FEATURES))
 
 
-def folder(flag: str) -> Path | None:
+def read_folder(flag: str) -> Path | None:
     return expand_path(FLAGS[flag].value) if FLAGS[flag].value else None
 
 
-def refuse(names: Iterable[str], why: str) -> None:
+def refuse_flags(names: Iterable[str], why: str) -> None:
     """Raises UserError if one of these flags is given."""
     for name in names:
         if FLAGS[name].present:
             raise UserError(f"--{name} {why}")
 
 
-def given_interactions() -> Interactions | None:
+def collect_interactions() -> Interactions | None:
     """Returns the user's own data; None without --interactions."""
     options = collect_given_flags(FLAGS, data_names.list_column_options())
     if FLAGS.interactions is not None:
-        refuse(("dataset", "source"), "cannot be used with --interactions")
+        refuse_flags(("dataset", "source"), "cannot be used with --interactions")
         return Interactions(FLAGS.interactions, **options)
     if options:
         raise UserError(f"--{next(iter(options))} needs --interactions=FILE")
@@ -144,25 +143,25 @@ def make_run(machines: Machines | None) -> tuple[Run, Interactions | None, Seque
     --dataset and --interactions, the run is the one in --workdir. On a cluster, each machine is a replica unless
     --replicas says otherwise.
     """
-    settings, interactions = given_settings(), given_interactions()
+    settings, interactions = collect_settings(), collect_interactions()
     if machines is not None and FLAGS.mode in TRAINS:
         settings.setdefault("replicas", machines.count)
     named = (FLAGS.model, FLAGS.preset, FLAGS.seed, FLAGS.source)
     if FLAGS.dataset is not None:
         dataset, sequences = data_names.add_source(FLAGS.dataset, FLAGS.source), None
         if presets.uses_own_preset(FLAGS.preset, dataset, FLAGS.model):
-            sequences = load(dataset, None, given_features())
+            sequences = load_data(dataset, None, collect_features())
         return presets.make_run(dataset, *named, sequences, **settings), None, sequences
     if interactions is not None:
         presets.make_run(interactions, *named, **settings)  # reports mistakes before a long file is read
-        sequences = load(interactions.name, interactions, features=given_features())
+        sequences = load_data(interactions.name, interactions, features=collect_features())
         return presets.make_run(interactions, *named, sequences, **settings), interactions, sequences
     decisive = ("source", "model", "preset", "seed", "init_from")
-    given = [name for name in decisive if FLAGS[name].present] + list(given_features()) + list(given_settings())
-    if FLAGS.workdir is None or given:
-        when = f" with --{given[0]}" if given else ", unless --workdir names a run"
+    present = [name for name in decisive if FLAGS[name].present] + list(collect_features()) + list(collect_settings())
+    if FLAGS.workdir is None or present:
+        when = f" with --{present[0]}" if present else ", unless --workdir names a run"
         raise UserError(f"--dataset is required{when}. Try --dataset=synthetic, or --interactions=FILE")
-    config = WorkDirectory(folder("workdir")).read_config()
+    config = WorkDirectory(read_folder("workdir")).read_config()
     return Run.from_dict(config["run"]), interactions_of(config), None
 
 
@@ -170,16 +169,18 @@ def check_flags(argv: list[str]) -> None:
     """Raises UserError for mistakes that need no data to be found."""
     if len(argv) > 1:
         raise UserError(f"Flags start with --. Received: {argv[1]!r}")
-    for name, known in {"mode": MODES, "format": FORMATS, "engine": (LOCAL, SPARK)}.items():
-        if FLAGS[name].value not in known:
-            raise unknown_name_error(name, FLAGS[name].value, known)
+    for name, choices in {"mode": MODES, "format": FORMATS, "engine": (LOCAL, SPARK)}.items():
+        if FLAGS[name].value not in choices:
+            raise unknown_name_error(name, FLAGS[name].value, choices)
     if FLAGS.engine == SPARK and FLAGS.mode != "prepare":
         raise UserError(f"--engine={SPARK} needs --mode=prepare. Received: mode={FLAGS.mode}")
     if FLAGS.engine != SPARK:
-        refuse(["master"], f"needs --engine={SPARK}. Received: engine={FLAGS.engine}")
+        refuse_flags(["master"], f"needs --engine={SPARK}. Received: engine={FLAGS.engine}")
     for name in ("processes", "threads", "k", "with_histories"):
-        if FLAGS[name].value is not None and not 1 <= FLAGS[name].value <= MOST:
-            raise UserError(f"`{name}` must be at least 1 and at most {MOST}. Received: {name}={FLAGS[name].value}")
+        if FLAGS[name].value is not None and not 1 <= FLAGS[name].value <= MAX_COUNT:
+            raise UserError(
+                f"`{name}` must be at least 1 and at most {MAX_COUNT}. Received: {name}={FLAGS[name].value}"
+            )
     if not FLAGS.checkpoint_seconds >= 0:
         seconds = FLAGS.checkpoint_seconds
         raise UserError(f"`checkpoint_seconds` must be at least 0. Received: checkpoint_seconds={seconds}")
@@ -189,15 +190,15 @@ def check_flags(argv: list[str]) -> None:
 def check_export_flags() -> None:
     """Raises UserError for flags of an export that do not fit the others."""
     if FLAGS.mode != "export":
-        refuse(["format"], f"needs --mode=export. Received: mode={FLAGS.mode}")
+        refuse_flags(["format"], f"needs --mode=export. Received: mode={FLAGS.mode}")
     if FLAGS.format != SAVED_MODEL:
         names = ("popularity_correction", *SAVED_MODEL_ONLY)
-        refuse(names, f"needs --format={SAVED_MODEL}. Received: format={FLAGS.format}")
+        refuse_flags(names, f"needs --format={SAVED_MODEL}. Received: format={FLAGS.format}")
     exports = FLAGS.mode in ("all", "export")
     if popularity_option.parse_correction(FLAGS.popularity_correction) and not (exports or FLAGS.mode == "evaluate"):
         raise UserError(f"--popularity_correction needs --mode=all, evaluate or export. Received: mode={FLAGS.mode}")
     if not exports:
-        refuse(("export_dir", *SAVED_MODEL_ONLY), f"needs --mode=all or export. Received: mode={FLAGS.mode}")
+        refuse_flags(("export_dir", *SAVED_MODEL_ONLY), f"needs --mode=all or export. Received: mode={FLAGS.mode}")
 
 
 def main(argv: list[str]) -> None:
@@ -209,29 +210,29 @@ def main(argv: list[str]) -> None:
         return
     run, interactions, sequences = make_run(machines)
     if machines is not None and FLAGS.mode in TRAINS:
-        join(machines, run)
-    run, start = resolve_init_from(run, folder("workdir"))
-    workdir = WorkDirectory.from_run(run, folder("workdir"), folder("prepared_dir"))
+        join_machines(machines, run)
+    run, start = resolve_init_from(run, read_folder("workdir"))
+    workdir = WorkDirectory.from_run(run, read_folder("workdir"), read_folder("prepared_dir"))
     named = FLAGS.dataset is not None or FLAGS.interactions is not None
     if FLAGS.mode in ("evaluate", "export") and named:
         workdir.check_run(run)
     needs_data = FLAGS.mode != "export" or FLAGS.with_histories is not None
     if needs_data and sequences is None:
-        sequences = load(run.dataset, interactions, given_features() if named else workdir.read_features())
+        sequences = load_data(run.dataset, interactions, collect_features() if named else workdir.read_features())
     if FLAGS.mode == "export":
-        export(workdir, sequences)
+        export_model(workdir, sequences)
         return
     print(f"\nModel {run.model}, run {run.digest} in {workdir.path}", flush=True)
-    if named and not given_settings():
+    if named and not collect_settings():
         preset = presets.find_preset(FLAGS.preset, run.dataset, run.model)
         print(f"Preset {FLAGS.preset}. Expect: {preset.expect}", flush=True)
-    if "steps" in given_settings() and FLAGS.warmup_steps is None:
+    if "steps" in collect_settings() and FLAGS.warmup_steps is None:
         print(f"Of {run.training.steps:,} steps, {run.training.warmup_steps:,} are warm-up", flush=True)
     options = {"interactions": interactions, "init_from": start, "checkpoint_seconds": FLAGS.checkpoint_seconds}
     carry_out(run, sequences, workdir, options)
 
 
-def join(machines: Machines, run: Run) -> None:
+def join_machines(machines: Machines, run: Run) -> None:
     """Waits for the other machines, and checks that they do the same."""
     start_tensorflow()
     from bert4rec_tf.runs.environment import list_versions
@@ -252,7 +253,7 @@ def resolve_init_from(run: Run, workdir: Path | None) -> tuple[Run, Any]:
     return warm_start.resolve_initial(run, FLAGS.init_from, workdir)
 
 
-def load(dataset: str, interactions: Interactions | None, features: Mapping[str, Any]) -> Sequences:
+def load_data(dataset: str, interactions: Interactions | None, features: Mapping[str, Any]) -> Sequences:
     """Returns the data with features. Prints what was read. `features`: name of the flag -> file or `Features`."""
     if FLAGS.engine == SPARK and interactions is None:
         raise UserError(f"--engine={SPARK} needs --interactions=FILE. Received: dataset={dataset}")
@@ -264,11 +265,11 @@ def load(dataset: str, interactions: Interactions | None, features: Mapping[str,
     else:
         sequences, report = datasets.load_with_report(interactions or dataset, FLAGS.data_dir)
     print(datasets.describe(dataset, sequences, report), flush=True)
-    known, sequences = sequences.num_items, with_features(sequences, **features)
-    for name, found in sequences.features.items():
-        print(f"{name}: {found}", flush=True)
-    if sequences.num_items > known:
-        print(f"{sequences.num_items - known:,} items of {ITEM_FEATURES} have no actions", flush=True)
+    num_items, sequences = sequences.num_items, with_features(sequences, **features)
+    for name, values in sequences.features.items():
+        print(f"{name}: {values}", flush=True)
+    if sequences.num_items > num_items:
+        print(f"{sequences.num_items - num_items:,} items of {ITEM_FEATURES} have no actions", flush=True)
     return sequences
 
 
@@ -289,7 +290,7 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: d
     from bert4rec_tf.runs import driver, exporting
 
     if FLAGS.mode == "all":
-        exporting.check_export(folder("export_dir") or workdir.export)
+        exporting.check_export(read_folder("export_dir") or workdir.export)
     experiment = driver.open_experiment(
         run, sequences, workdir=workdir.path, prepared_dir=workdir.prepared, processes=FLAGS.processes, **options
     )
@@ -305,17 +306,17 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: d
         export_flags = ("export_dir", "popularity_correction", *SAVED_MODEL_ONLY)
         is_requested = any(FLAGS[name].present for name in export_flags)
         if FLAGS.mode == "all" and (is_requested or not workdir.export.exists()):
-            export(experiment.workdir, sequences)
+            export_model(experiment.workdir, sequences)
     print("\n" + summary.list_files(workdir.path))
     if result.metrics:
         print("\n" + summary.compare_with_counting(result.metrics))
     if FLAGS.mode == "all":
-        model_folder = folder("export_dir") or workdir.path
+        model_folder = read_folder("export_dir") or workdir.path
         user = sequences.users[0] if result.model.needs_users else None
         print(summary.make_next_command(model_folder, sequences.vocabulary.items[:2].tolist(), user))
 
 
-def export(workdir: WorkDirectory, sequences: Sequences | None) -> None:
+def export_model(workdir: WorkDirectory, sequences: Sequences | None) -> None:
     """Exports as the flags say. `sequences`: for the histories; None if the export has none."""
     histories = None
     if FLAGS.with_histories is not None:
@@ -325,7 +326,7 @@ def export(workdir: WorkDirectory, sequences: Sequences | None) -> None:
     start_tensorflow()
     from bert4rec_tf.runs import exporting
 
-    path = exporting.export(workdir, folder("export_dir"), options, FLAGS.format)
+    path = exporting.export(workdir, read_folder("export_dir"), options, FLAGS.format)
     if FLAGS.mode == "export":
         k = min(FLAGS.k, workdir.read_ids().vocabulary.num_items)
         what = {
@@ -339,7 +340,7 @@ def export(workdir: WorkDirectory, sequences: Sequences | None) -> None:
         print(f"{path / HISTORIES}: the last {FLAGS.with_histories} items of every user, {size:,} kB")
 
 
-def parse(argv: list[str]) -> list[str]:
+def parse_flags(argv: list[str]) -> list[str]:
     """Reads the flags. A mistake prints one line and ends with exit code 2, like every user error."""
     try:
         if {"--help", "-h", "-help"} & set(argv):
@@ -361,4 +362,4 @@ def run_or_end(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(run_or_end, flags_parser=parse)
+    app.run(run_or_end, flags_parser=parse_flags)

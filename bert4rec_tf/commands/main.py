@@ -1,6 +1,7 @@
 """The `bert4rec` command. Its first argument names a subcommand, which parses the rest."""
 
 import importlib
+import runpy
 import sys
 
 import bert4rec_tf
@@ -15,10 +16,10 @@ COMMANDS = {
     "similar": "find the items that are most similar to others",
     "serve": "serve an exported model over HTTP, with a page to try it",
 }
-"""Subcommand -> summary. Each is a module in `commands`; only the one that runs is imported."""
+"""Subcommand -> summary. Each but `run` is a module in `commands`; only the one that runs is imported."""
 
 
-def usage() -> str:
+def make_usage() -> str:
     lines = [f"  {name:<9} {summary}" for name, summary in COMMANDS.items()]
     return "\n".join(["usage: bert4rec COMMAND ...", "", *lines, "", "For details: bert4rec COMMAND --help"])
 
@@ -26,15 +27,19 @@ def usage() -> str:
 def main() -> None:
     name, *arguments = sys.argv[1:] or [""]
     if name in ("help", "--help", "-h"):
-        print(usage())
+        print(make_usage())
         return
     if name == "--version":
         print(f"bert4rec_tf {bert4rec_tf.__version__}")
         return
-    exit_on_error(lambda: _command(name, arguments))
+    exit_on_error(lambda: _run_command(name, arguments))
 
 
-def _command(name: str, arguments: list[str]) -> None:
+def _run_command(name: str, arguments: list[str]) -> None:
     if name not in COMMANDS:
         raise unknown_name_error("command", name, COMMANDS)
+    if name == "run":
+        sys.argv[1:] = arguments
+        runpy.run_module("bert4rec_tf.run", run_name="__main__", alter_sys=True)
+        return
     importlib.import_module(f"bert4rec_tf.commands.{name}").main(arguments)

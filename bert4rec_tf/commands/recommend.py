@@ -71,7 +71,7 @@ def add_titles(parser: Parser) -> None:
 
 def main(arguments: list[str]) -> None:
     options = make_parser().parse_args(arguments)
-    check(options)
+    check_options(options)
     check_model(options.model)
     titles = read_titles(options.titles) if options.titles else None
     import_tensorflow()
@@ -99,7 +99,7 @@ def main(arguments: list[str]) -> None:
         for unknown, history in zip(answer.unknown, histories):
             if unknown:
                 warn(f"{unknown} of the {len(history)} ids in the history are unknown and were skipped")
-        print(tables(answer, titles, [f"user {user}" for user in users]))
+        print(make_tables(answer, titles, [f"user {user}" for user in users]))
         return
     if options.input is not None:
         user_histories = batch_inputs.of_histories(options.input, model.items)
@@ -120,7 +120,7 @@ def main(arguments: list[str]) -> None:
     print(f"{options.output}: recommendations to {counts.users:,} users")
 
 
-def check(options: argparse.Namespace) -> None:
+def check_options(options: argparse.Namespace) -> None:
     """Raises UserError for arguments that do not go together."""
     files = [name for name in ("input", "interactions") if getattr(options, name) is not None]
     ids = [name for name in ("history", "user") if getattr(options, name) is not None]
@@ -135,10 +135,10 @@ def check(options: argparse.Namespace) -> None:
         raise UserError(f"--{next(iter(named))} needs --interactions=FILE")
 
 
-def tables(answer: "Recommendations", titles: Mapping[str, str] | None, names: Sequence[str]) -> str:
+def make_tables(answer: "Recommendations", titles: Mapping[str, str] | None, names: Sequence[str]) -> str:
     """Returns a table for each row of an answer: rank, item, score and, if titles are known, title.
 
-    `names` stand above the tables if there are several.
+    If there are several tables, each has its name above it.
     """
     parts = []
     for name, items, scores in zip(names, answer.items, answer.scores, strict=True):

@@ -1,6 +1,6 @@
 """Finds the items that are most similar to others, by the vectors of an exported model."""
 
-from bert4rec_tf.commands.recommend import add_model, add_titles, tables
+from bert4rec_tf.commands.recommend import add_model, add_titles, make_tables
 from bert4rec_tf.export.layout import check_model
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.startup import Parser, import_tensorflow
@@ -26,4 +26,4 @@ def main(arguments: list[str]) -> None:
     for item, unknown in zip(items, answer.unknown):
         if unknown:
             raise UserError(f"--item must name items of the model. Received: {item!r}")
-    print(tables(answer, titles, [" ".join(filter(None, (item, (titles or {}).get(item)))) for item in items]))
+    print(make_tables(answer, titles, [" ".join(filter(None, (item, (titles or {}).get(item)))) for item in items]))

@@ -93,7 +93,7 @@ class AttentionSettings(Settings):
     )
     initial_vectors: str = setting(
         "random",
-        "item vectors before training: random; or cooccurrence, from how often items stand near each other",
+        "item vectors before training: random; or cooccurrence, from how often items co-occur",
         choices=("random", "cooccurrence"),
         may_change=True,
         omit_default=True,
@@ -300,9 +300,9 @@ def features_used(settings: Settings) -> tuple[str, ...]:
 
 
 def settings_for_features(model: str, kinds: Collection[str]) -> dict[str, Any]:
-    """Returns the settings with which a model uses all given features, as it does by default.
+    """Returns the settings with which a model uses these features, as it does by default.
 
-    `given`: ITEM_FEATURES, USER_FEATURES, both or none. Raises UserError for features that the model cannot use.
+    `kinds`: ITEM_FEATURES, USER_FEATURES, both or none. Raises UserError for features that the model cannot use.
     """
     for name in kinds:
         if model not in ATTENTION_MODELS:

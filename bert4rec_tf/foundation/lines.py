@@ -20,7 +20,7 @@ def encode_text(text: str) -> bytes:
 
 
 class Lines(Sequence[str]):
-    """Different texts without line breaks. A text becomes a Python object only when it is asked for.
+    """Different texts without line breaks. A text becomes a Python object only when it is read.
 
     `content`: UTF-8, each text followed by a line break. Raises ValueError if the last line break is missing, or the
     content is not UTF-8 (UnicodeDecodeError).
@@ -60,7 +60,7 @@ class Lines(Sequence[str]):
         return self.content.startswith(line) or END + line in self.content
 
     def contains_each(self, texts: Iterable[str]) -> np.ndarray:
-        """Returns whether each of `texts` is there, bool [texts]. Ask for many at once: each call reads all content."""
+        """Returns whether each of `texts` is a line, bool [texts]. Pass many at once: each call reads all content."""
         texts = list(texts)
         if len(texts) <= FEW:
             return np.array([text in self for text in texts], bool)

@@ -13,7 +13,7 @@ PACKAGES = ("tensorflow", "keras", "numpy")
 
 
 def list_versions() -> dict[str, str]:
-    """Returns package -> version, as the package tells it: TensorFlow is installed under several names."""
+    """Returns package -> version, from the module itself, because TensorFlow is installed under several names."""
     installed = {name: importlib.import_module(name).__version__ for name in PACKAGES}
     return {"bert4rec_tf": bert4rec_tf.__version__, **installed}
 

@@ -28,15 +28,16 @@ from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.foundation.progress import Progress, warn
-from bert4rec_tf.foundation.stores import LocalCopy, Url
+from bert4rec_tf.foundation.stores import LocalCopy
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.runs import exporting
 from bert4rec_tf.runs.driver import open_experiment, run_mode
+from bert4rec_tf.runs.id_texts import load_titles, to_text, to_texts
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.serving import batch
 from bert4rec_tf.serving.client import Choices, SavedRecommender, is_whole
-from bert4rec_tf.serving.titles import csv_of, read_titles
+from bert4rec_tf.serving.titles import csv_of
 from bert4rec_tf.training.trainer import BEST
 
 TITLES = "titles.csv"
@@ -77,7 +78,7 @@ class FittedModel:
         """Recommends to one user of the data, or after any history.
 
         Args:
-            user: the user to recommend to. With a `history`, only models that have learnt users need it.
+            user: the user to recommend to. With a `history`, only models with user embeddings need it.
             history: items, oldest first, in place of the user's own. Unknown ones are skipped with a warning.
             k: number of items.
             exclude: items to leave out.
@@ -110,7 +111,7 @@ class FittedModel:
         """Recommends to many users of the data at once.
 
         Args:
-            users: whom to recommend to; None for all users.
+            users: the users to recommend to; None for all.
             k: number of items for each.
             silent: whether to hide the progress.
             **choices: `exclude`, `candidates`, `exclude_seen` and `popularity_correction`, as for `recommend`.
@@ -163,7 +164,7 @@ class FittedModel:
         return self.saved.item_vectors(self.items)
 
     def user_vectors(self, histories: Sequence[Iterable[Any]], users: Iterable[Any] | None = None) -> np.ndarray:
-        """Returns the vectors of users with these histories, float32 [b, d]. `users`: if the model has learnt users."""
+        """Returns the vectors of users with these histories, float32 [b, d]. `users`: for user embeddings."""
         rows = [self._texts("histories", history) for history in histories]
         return self.saved.encode(
             rows, [""] * len(rows) if users is None else to_texts("users", users, self.saved.knows_user)
@@ -178,7 +179,7 @@ class FittedModel:
         num_negatives: int = 100,
         seed: int = 0,
     ) -> pd.DataFrame:
-        """Measures the model on actions that it has not learnt.
+        """Measures the model on actions that it was not trained on.
 
         Each row of the test data is one case: the model ranks its item, given the user's whole history. The items of
         the user's other rows are no candidates. Rows with an unknown user or item are left out with a warning.
@@ -210,7 +211,7 @@ class FittedModel:
         if 2 * (had := np.count_nonzero(known_histories.contain(users, targets))) > len(users):
             warn(
                 f"{had:,} of {len(users):,} test rows are items that the user already has in the known histories. If "
-                "they are the same actions, the model has learnt them, and the metrics are too high"
+                "they are the same actions, the model was trained on them, and the metrics are too high"
             )
         whole = _append_targets(known_histories, users, targets)
         num_negatives = min(num_negatives, known_histories.num_items)
@@ -226,9 +227,9 @@ class FittedModel:
 
         Rows of items and users are matched by raw ids. Each user's last actions are held out again. The best weights of
         `select` have not seen them, so training starts from these. Without `select`, it starts from weights that may
-        have learnt the last actions of users without new ones. With `split`, the new actions from that time on are held
-        out. The weights cannot know these, but may know the validation item, the action before them. A model that only
-        counts is counted again.
+        have been trained on the last actions of users without new ones. With `split`, the new actions from that time on
+        are held out. The weights cannot have seen these, but may have seen the validation item, the action before them.
+        A model that only counts is counted again.
 
         Args:
             more: new actions only, as the data of `fit`; a user's follow the known ones.
@@ -291,7 +292,7 @@ class FittedModel:
             cells = [f"{title}{values['ndcg@10']:.3f}" for title, values in parts.items() if values]
             lines += [f"  NDCG@10 among {among}: {', '.join(cells)}"] * bool(cells)
         if card.get("run", {}).get("training", {}).get("protocol") == ALL:
-            lines.append("  (measured with a model that held out the last actions; this one has learnt them too)")
+            lines.append("  (measured with a model that held out the last actions; this one was trained on them too)")
         return "\n".join([*lines, f"  in {self.workdir or self.saved.folder}"])
 
     @cached_property
@@ -375,27 +376,6 @@ def _count_repeated_users(histories: Sequences, new: Sequences) -> int:
     return len(users) - len(np.unique(owners[differs]))
 
 
-def to_texts(name: str, raw: Iterable[Any], knows: Callable[[str], bool]) -> list[str]:
-    """Returns ids as texts (`to_text`). Raises UserError if `raw` is a single id, such as a text of several letters."""
-    if isinstance(raw, (str, bytes)) or not isinstance(raw, Iterable) or getattr(raw, "ndim", 1) != 1:
-        raise UserError(f"`{name}` must be a list of ids. Received: {name}={raw!r}")
-    return [to_text(name, one, knows) for one in raw]
-
-
-def to_text(name: str, raw: Any, knows: Callable[[str], bool] = lambda text: False) -> str:
-    """Returns an id as a text. 54.0 is "54" unless "54.0" is known: pandas makes fractions of numbers with gaps.
-
-    `name`: of the argument. Raises UserError for a missing id, and for a list.
-    """
-    if isinstance(raw, bytes):
-        return raw.decode("utf-8", "replace")
-    if pd.api.types.is_list_like(raw) or pd.isna(raw):
-        raise UserError(f"`{name}` must have ids alone, and no missing ones. Received: {raw!r}")
-    if isinstance(raw, (float, np.floating)) and raw.is_integer() and not knows(str(raw)):
-        return str(int(raw))
-    return str(raw)
-
-
 def open(path: Path | str, titles: Any = None, trust_model: bool = False) -> FittedModel:
     """Opens a trained model: a work directory, or an exported SavedModel.
 
@@ -415,14 +395,3 @@ def open(path: Path | str, titles: Any = None, trust_model: bool = False) -> Fit
     if (folder / CONFIG).exists():
         return FittedModel(SavedRecommender(folder, trust_model), folder, title_of)
     raise UserError(f"`path` must be a work directory or a SavedModel. Received: path={folder}")
-
-
-def load_titles(titles: Any) -> dict[str, str]:
-    """Returns raw id -> title, from a dictionary or a file (`serving.titles`); empty for None."""
-    if titles is None:
-        return {}
-    if isinstance(titles, Mapping):
-        return {to_text("titles", item): str(title) for item, title in titles.items()}
-    if isinstance(titles, (str, Path, Url)):
-        return read_titles(files.expand_path(titles))
-    raise UserError(f"`titles` must be a file or a dictionary. Received: {type(titles).__name__}")

@@ -16,7 +16,7 @@ from bert4rec_tf.runs.fitted import FittedModel, train_and_open
 
 PRESET = "preset"
 HELD_OUT = {None: ALL, 0: ALL, 1: SELECT_AND_RETRAIN, 2: SELECT}
-"""How many of each user's last actions the final model does not learn, None or 0 for none -> protocol."""
+"""How many of each user's last actions the final model is not trained on, None or 0 for none -> protocol."""
 
 
 def fit(
@@ -53,7 +53,7 @@ def fit(
         model: a name in `b4r.MODELS`.
         preset: name of the settings to start from. For your own data, they depend on the size of the data.
         seed: seed of everything random.
-        holdout: how many of each user's last actions the final model does not learn: 1, 2, or None for none, which
+        holdout: how many of each user's last actions the final model is not trained on: 1, 2, or None for none, which
             takes one more training after the measured one. The default is None for your own data, and what the preset
             says for a data set.
         split: None to hold out each user's last actions; or a `TimeSplit`.
@@ -69,7 +69,7 @@ def fit(
         **settings: any setting by its name (`steps=2_000`, `hidden_dim=128`), in place of the preset's.
 
     Raises:
-        UserError: for data that cannot be read or learnt from, or a setting that is unknown, out of range or unused
+        UserError: for data that cannot be read or trained on, or a setting that is unknown, out of range or unused
             (models that only count take the settings of training, and ignore them).
     """
     columns: dict[str, Any] = {"user": user, "item": item, "time": time}

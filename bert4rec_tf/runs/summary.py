@@ -101,7 +101,9 @@ def _make_notes(content: dict[str, Any]) -> list[str]:
         share = f"{content['repeats']['validation']:.0%}".replace("%", " %")
         notes.append(f"{share} of the next actions are items the user had before: recommend seen items too.")
     if content["run"]["training"]["protocol"] == ALL:
-        notes.append("These metrics are of the model that held out the last actions; the exported one learnt them too.")
+        notes.append(
+            "These metrics are of the model that held out the last actions; the exported one was trained on them too."
+        )
     dataset = remove_source(content["run"]["dataset"])
     published = read_paper()["table5"].get(dataset, {}).get("default", {}).get(NDCG)
     if "paper" in content and published and content["run"]["model"] == "bert4rec":

@@ -36,7 +36,7 @@ class StartWeights:
         weights: the values of the model's `weights` but those of the evidence, in that order.
         features: ITEM_FEATURES, USER_FEATURES or both, if the model uses them -> the names of the feature values.
         origin: for information: `path`, `checkpoint`, `step` and `dataset`; also `data_fingerprint` if the weights
-            certainly learnt from these data alone.
+            were certainly trained on these data alone.
     """
 
     model: str
@@ -122,20 +122,20 @@ class StartWeights:
     def _leak(self, data_fingerprint: str) -> str:
         if self.origin.get("data_fingerprint") != data_fingerprint:
             return (
-                "These weights learnt from other data, or from several. If those include what is held out here, the "
-                "validation and test metrics are too high (docs/training.md)."
+                "These weights were trained on other data, or on several data sets. If those include what is held out "
+                "here, the validation and test metrics are too high (docs/training.md)."
             )
         if self.origin["checkpoint"].startswith(ALL):
             return (
-                "These weights learnt from the validation and test items of the same data: both metrics are too high. "
-                "Checkpoints of `select` have not seen these items (docs/training.md)."
+                "These weights were trained on the validation and test items of the same data: both metrics are too "
+                "high. Checkpoints of `select` have not seen these items (docs/training.md)."
             )
         if self.origin["checkpoint"].startswith(RETRAIN):
             return (
-                "These weights learnt from the validation items of the same data: the validation metrics are too high, "
-                "the test metrics are not. Checkpoints of `select` have not seen these items (docs/training.md)."
+                "These weights were trained on the validation items of the same data: the validation metrics are too "
+                "high, the test metrics are not. Checkpoints of `select` have not seen these items (docs/training.md)."
             )
-        return "These weights learnt from the same data without the held-out items: nothing leaks."
+        return "These weights were trained on the same data without the held-out items: nothing leaks."
 
     def save(self, path: Path) -> None:
         """Writes everything but the origin, atomically."""
@@ -194,7 +194,7 @@ def _match_rows(
     """Returns matching rows of the source's weight and of the model's weight, for rows that have names.
 
     Args:
-        kind: what the rows stand for. Only those of ITEMS have padding and special tokens too.
+        kind: what each row represents. Only those of ITEMS have padding and special tokens too.
         lengths: the two weights' numbers of rows.
         shared: from `_match_ids`.
         numbers: the two weights' numbers of names.

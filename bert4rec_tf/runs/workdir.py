@@ -211,7 +211,9 @@ class WorkDirectory:
         self.check_data(sequences)
         if content["environment"] != environment:
             changed = _describe_first_difference(content["environment"], environment)
-            warn(f"{self.path}: was begun in another environment ({changed}); the last bits of its results may differ")
+            warn(
+                f"{self.path}: was started in another environment ({changed}); the last bits of its results may differ"
+            )
 
     def _write_ids(self, ids: RawIds) -> None:
         """Writes the ids, or checks those that were written. Raises UserError if they differ."""

@@ -169,7 +169,7 @@ def test_the_console_command_is_the_same_program_and_keeps_the_threads_with_the_
     again = finished(*POP, cwd=tmp_path)
     metrics, expected = (json.loads((folder / "pop" / "metrics.json").read_text()) for folder in (tmp_path, pop))
     assert metrics["test"] == expected["test"] and metrics["digest"] == expected["digest"]
-    assert "warning: pop: was begun in another environment (there threads=1, now threads=7)" in again.stderr
+    assert "warning: pop: was started in another environment (there threads=1, now threads=7)" in again.stderr
 
 
 def test_a_process_of_its_own_ends_with_exit_code_2(tmp_path):

@@ -391,7 +391,7 @@ def test_the_data_file_is_named():
 
 
 def test_cells_of_another_data_file_are_marked():
-    """Gains over models that learnt from other data mean nothing."""
+    """Gains over models that were trained on other data mean nothing."""
     jobs = Plan(("beauty",)).jobs("table2")
     other = {**FILE, "name": "other.txt", "sha256": "0123" * 16, "as_published": False}
     of = {"bert4rec": FILE, "pop": FILE, "sasrec": other, "ncf": FILE, "fpmc": other}

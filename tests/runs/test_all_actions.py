@@ -55,7 +55,7 @@ def test_the_metrics_are_those_of_the_protocol_that_holds_out(finished, tmp_path
     assert metrics["test"] == expected["test"] and metrics["validation"] == expected["validation"]
     assert metrics["all"]["steps"] == metrics["select"]["best_step"]
     assert experiment.evaluate(experiment.load_trained_model()) == metrics
-    assert "the exported one learnt them too" in summary.make_table(metrics)
+    assert "the exported one was trained on them too" in summary.make_table(metrics)
 
 
 def test_the_export_is_of_the_model_that_learnt_all(finished):

@@ -315,5 +315,5 @@ def test_the_readme_s_snippet_runs(tmp_path, monkeypatch):
     model, better = names["model"], names["better"]
     assert (tmp_path / "shop" / "saved_model").is_dir() and better.saved.history_of("3")[-1] == "25"
     assert "25" not in better.recommend(user=3, k=40)["item"].tolist()  # it is seen now
-    assert "learnt from other data" in better.metrics["initial"]["leak"]
+    assert "trained on other data" in better.metrics["initial"]["leak"]
     assert better.saved.card["run"]["architecture"] == model.saved.card["run"]["architecture"]

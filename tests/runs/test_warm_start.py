@@ -182,9 +182,9 @@ def test_the_run_depends_on_the_weights_and_not_on_where_they_lie(trained, sourc
 @pytest.mark.parametrize(
     ("data", "file", "words"),
     [
-        (OLD, "", "learnt from the validation items of the same data"),
+        (OLD, "", "trained on the validation items of the same data"),
         (OLD, "select/best.npz", "nothing leaks"),
-        (NEW, "select/best.npz", "learnt from other data"),
+        (NEW, "select/best.npz", "trained on other data"),
     ],
 )
 def test_what_the_weights_have_seen_is_told(trained, tmp_path, data, file, words):
@@ -267,7 +267,7 @@ def test_a_run_starts_from_the_authors_checkpoint(program, tmp_path, quick):
     run = run_of("bert4rec", **ORIGINAL, protocol="select")
     found = execute(run, tmp_path / "work", sequences, init_from=program).metrics["initial"]
     assert found["items"] == {"kept": 26, "new": 9, "gone": 31} and found["checkpoint"] == CHECKPOINT.name
-    assert "learnt from other data" in found["leak"]
+    assert "trained on other data" in found["leak"]
     shutil.rmtree(program.parent)
     assert execute(run, tmp_path / "work", sequences, init_from=program).metrics["initial"] == found
 
@@ -312,7 +312,7 @@ def test_the_command_tells_what_it_starts_from_and_goes_on_without_it(finished, 
     before = sorted((tmp_path / "work" / "select").glob("step-*.npz"))
     told = commands.finished("--mode=evaluate", "--workdir=work", "--data_dir=more", cwd=tmp_path).stdout
     assert "old (select/best.npz, step " in told and "items: 30 kept, 5 new, 0 gone." in told
-    assert told.count("These weights learnt from other data") == 2
+    assert told.count("These weights trained on other data") == 2
     commands.finished("--mode=train", "--workdir=work", "--data_dir=more", cwd=tmp_path)
     assert sorted((tmp_path / "work" / "select").glob("step-*.npz")) == before
     metrics = json.loads((tmp_path / "work" / "metrics.json").read_text())

@@ -59,7 +59,7 @@ BERT4REC_SYNTHETIC = {
     "evaluate_every": 350,
 }
 """The next item depends on the last one only, so one layer is enough. Smaller initial weights, such as the authors',
-first learn for hundreds of steps which items stand side by side, and only then which of them comes first."""
+first learn for hundreds of steps which items are neighbours, and only then which of them comes first."""
 
 COUNTING = ("pop", "item_transitions")
 
@@ -100,7 +100,7 @@ def _measured(dataset: str, model: str, ndcg: str, takes: str, *settings: Mappin
 
 
 def _others(dataset: str, at_most: Mapping[str, Any], *known: str, **further: Mapping[str, Any]) -> Iterator[Preset]:
-    """Yields presets that nobody has measured, for all models except BERT4Rec.
+    """Yields presets without a measurement, for all models except BERT4Rec.
 
     `at_most`: the settings of the number of steps. `known`: nothing, or what to expect, how long counting models take,
     and how long the others take. `further`: model -> further settings.

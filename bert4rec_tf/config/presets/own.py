@@ -19,7 +19,7 @@ FEW_ACTIONS, MANY_ACTIONS = 50_000, 300_000
 FEW_USERS = 3_000
 FEWEST_STEPS, FEWEST_SASREC_STEPS, MOST_STEPS = 1_000, 2_500, 20_000
 EPOCHS, EPOCHS_LONG, EPOCHS_LIKE_BEAUTY, EPOCHS_MANY = 15, 85, 8, 5.5
-"""Passes at most: usually; SASRec's over long histories; BERT4Rec's over prefixes that are learnt as Beauty's; the same
+"""Passes at most: usually; SASRec's over long histories; BERT4Rec's over prefixes, trained as Beauty's; the same
 from MANY_ACTIONS on. Training ends before when the validation items show no gain."""
 
 PREFIXES = {"prefix_copies": 1, "mask_copies": 0, "max_predictions": 1}
@@ -75,8 +75,8 @@ def bert4rec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     """Returns the settings of BERT4Rec.
 
     - Long histories are masked as in the paper; short ones are cut into prefixes.
-    - Short histories are learnt as Beauty's are (`best`): with much dropout, in few passes over large batches, and with
-      a large epsilon in Adam, which lets rare items keep their first vectors.
+    - Short histories are trained as Beauty's are (`best`): with much dropout, in few passes over large batches, and
+      with a large epsilon in Adam, which lets rare items keep their first vectors.
     - With fewer than FEW_ACTIONS, the batch is small, so that there are enough steps, and there is little dropout.
     """
     is_long = num_actions / num_users >= LONG_HISTORIES
