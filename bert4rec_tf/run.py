@@ -35,7 +35,7 @@ from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.foundation.files import expand_path
 from bert4rec_tf.foundation.startup import exit_with_error, import_tensorflow
 from bert4rec_tf.runs import summary
-from bert4rec_tf.runs.workdir import WorkDirectory, interactions_of
+from bert4rec_tf.runs.workdir import WorkDirectory, interactions_from_config
 
 FLAGS = flags.FLAGS
 SAVED_MODEL_ONLY = ("k", "with_histories")
@@ -162,7 +162,7 @@ def make_run(machines: Machines | None) -> tuple[Run, Interactions | None, Seque
         when = f" with --{present[0]}" if present else ", unless --workdir names a run"
         raise UserError(f"--dataset is required{when}. Try --dataset=synthetic, or --interactions=FILE")
     config = WorkDirectory(read_folder("workdir")).read_config()
-    return Run.from_dict(config["run"]), interactions_of(config), None
+    return Run.from_dict(config["run"]), interactions_from_config(config), None
 
 
 def check_flags(argv: list[str]) -> None:

@@ -34,7 +34,7 @@ def run(*flags: str, cwd: Path, data: Path | None = None) -> Ended:
         data: the folder that BERT4REC_DATA names; None for none.
     """
     with _user_in(cwd, data), flagsaver.flagsaver():
-        return _ended(lambda: runner.run_or_end(runner.parse(["run", *flags])))
+        return _ended(lambda: runner.run_or_end(runner.parse_flags(["run", *flags])))
 
 
 def console(*arguments: str, cwd: Path) -> Ended:

@@ -92,14 +92,14 @@ def test_large_tables_are_updated_as_small_ones_are(monkeypatch, optimizer):
     how = {**CALM, "bias_correction": True, "optimizer": optimizer, "momentum": 0.2}
     batches = [batch(16, seed) for seed in range(3)]
     plain, expected = train(batches, **how)
-    compiled, counted = [], steps.graph
+    compiled, counted = [], steps.tf_function
 
     def counting(*arguments, **options):
         compiled.append(options.get("jit_compile"))
         return counted(*arguments, **options)
 
     monkeypatch.setattr(steps, "LARGE", 60)
-    monkeypatch.setattr(steps, "graph", counting)
+    monkeypatch.setattr(steps, "tf_function", counting)
     made, weights = train(batches, **how)
     assert compiled == [None, True]
     assert_same_training((made, weights), (plain, expected))
