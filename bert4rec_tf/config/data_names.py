@@ -24,7 +24,7 @@ def add_source(dataset: str, source: str) -> str:
     """Returns the name of a data set from one of SOURCES. Raises UserError for another source, and what is no name."""
     if not isinstance(dataset, str):
         kind = type(dataset).__name__
-        raise UserError(f"`dataset` must be a name; a table goes to `fit` or `interactions`. Received: {kind}")
+        raise UserError(f"`dataset` must be a name; pass a table to `fit` or `interactions`. Received: {kind}")
     if source not in SOURCES:
         raise unknown_name_error("source", source, SOURCES)
     return dataset if source == "processed" or dataset.endswith(RAW) else dataset + RAW

@@ -222,13 +222,13 @@ class Run:
         """Raises UserError if a setting that the user named has no effect on this model or optimizer."""
         if self.training.mixed_precision and self.model not in ATTENTION_MODELS:
             raise UserError(
-                f"`mixed_precision` goes with {' and '.join(ATTENTION_MODELS)}. "
+                f"`mixed_precision` needs model={' or '.join(ATTENTION_MODELS)}. "
                 f"Received: mixed_precision=True, model={self.model}"
             )
         for name in self._masks_never_read():
             if name in names:
                 raise UserError(
-                    f"`{name}` goes with mask_copies above 0: without, each example has only its last item masked. "
+                    f"`{name}` needs mask_copies above 0: without, each example has only its last item masked. "
                     f"Received: {name}={getattr(self.masking, name)}, mask_copies=0"
                 )
         used = self.training.optimizer
@@ -236,7 +236,7 @@ class Run:
             needed = field.metadata["only_with"]
             if field.name in names and needed and used not in needed:
                 optimizers = " or ".join(needed)
-                raise UserError(f"`{field.name}` goes with optimizer={optimizers}. Received: optimizer={used}")
+                raise UserError(f"`{field.name}` needs optimizer={optimizers}. Received: optimizer={used}")
 
     def _masks_never_read(self) -> tuple[str, ...]:
         if self.model != MASKED_MODEL or self.masking.mask_copies:

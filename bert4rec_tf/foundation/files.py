@@ -52,7 +52,7 @@ def expand_path(path: Path | str | Url) -> Path:
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yields a temporary path to write to, and renames it to `path` when the block ends without an error.
 
-    Until then the file at `path` stays as it was, even if the disk is full or the power fails. In a store it is
+    Until then the file at `path` is unchanged, even if the disk is full or the power fails. In a store it is
     uploaded. Raises UserError if the file cannot be written.
     """
     if isinstance(path, Url):
@@ -84,7 +84,7 @@ def report_write_errors(path: Path | Url) -> Iterator[None]:
 def replace_directory(path: Path, last: str | None = None) -> Iterator[Path]:
     """Yields a temporary folder to fill, which replaces the folder at `path` when the block ends without an error.
 
-    Until then the folder at `path` stays as it was. Its parents are created.
+    Until then the folder at `path` is unchanged. Its parents are created.
 
     The old folder is renamed, then the new one. If the process is killed, the whole old or the whole new folder is at
     `path`. After a kill between the two renames there is none, until the next call for `path`, or the next lock on its
@@ -172,7 +172,7 @@ def make_folder(folder: Path) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Deletes a folder with all that is in it, as far as that is possible."""
+    """Deletes a folder with its content. Errors are ignored."""
     if isinstance(folder, Url):
         folder.remove()
     else:

@@ -8,7 +8,7 @@ import numpy as np
 END = b"\n"
 
 FEW = 16
-"""A search for so many texts is faster than a table of all."""
+"""Up to this number of texts, searching for each is faster than a table of all lines."""
 
 
 def encode_text(text: str) -> bytes:

@@ -56,7 +56,7 @@ class Progress:
             self.say(", ".join([f"{self.title}: step {self._done:,} of {self.total:,}", *parts]))
 
     def _format_time_left(self, seconds: float) -> str:
-        """Returns the time that is left if a step takes so many seconds."""
+        """Returns the remaining time if a step takes `seconds`."""
         steps_left = self.total - self._done
         with_later = (
             f", at most {format_clock((steps_left + self.later) * seconds)} for both trainings" if self.later else ""

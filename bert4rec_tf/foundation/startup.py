@@ -37,7 +37,7 @@ def exit_on_error(main: Callable[[], None]) -> None:
     except UserError as error:
         exit_with_error(str(error))
     except BrokenPipeError:
-        # The reader of the output has gone, as in `| head`. Python must not fail again when it closes stdout.
+        # The reader of the output has ended, as in `| head`. Python must not fail again when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         exit_with_error(f"{error.filename}: {error.strerror}" if error.filename else str(error))

@@ -36,7 +36,7 @@ class StoreLock:
         self._released = threading.Event()
 
     def acquire(self, timeout: float = -1) -> None:
-        """Takes the lock. If there is another owner, waits until it is gone.
+        """Takes the lock. If there is another owner, waits until it has released the lock.
 
         With a timeout of 0 it waits only until the other gives a sign of life, and then raises filelock.Timeout. Raises
         OSError if the store cannot be written.
@@ -104,7 +104,7 @@ class StoreLock:
         number = 0
         while not self._released.wait(BEAT_SECONDS):
             number += 1
-            with contextlib.suppress(OSError):  # A store that is away for a moment is asked again.
+            with contextlib.suppress(OSError):  # A store that is unavailable for a moment is tried again.
                 if not self._is_mine():
                     warn(f"{self._url}: another process has taken over this folder")
                     return

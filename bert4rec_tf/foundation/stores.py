@@ -1,4 +1,4 @@
-"""Files in stores: object stores (`s3://`, `gs://`), `hdfs://` and all else that fsspec knows.
+"""Files in stores: object stores (`s3://`, `gs://`), `hdfs://` and everything else that fsspec supports.
 
 A `Url` has the methods of a `Path` that this package uses, so most code takes either. `files.expand_path` makes
 either from a text. Code that can only read local files, such as TensorFlow, reads a `LocalCopy`.
@@ -200,7 +200,7 @@ class Url:
             self._call_store("rm_file")
 
     def remove(self) -> None:
-        """Deletes all files in this folder and below, as far as that is possible."""
+        """Deletes all files in this folder and below. Errors are ignored."""
         with contextlib.suppress(OSError):
             self._call_store("rm", recursive=True)
 
@@ -306,7 +306,7 @@ class LocalCopy:
 
     def _fetch(self, folder: Url, name: str) -> None:
         if ".." in PurePosixPath(name).parts:
-            raise UserError(f"{folder}: refused, because its file {name!r} leads out of it")
+            raise UserError(f"{folder}: refused, because its file {name!r} would be written outside of it")
         target = self.folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         with _raise_os_errors(folder / name):

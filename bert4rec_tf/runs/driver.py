@@ -1,4 +1,4 @@
-"""Does a whole run, or the part of it that a mode names. The command line, `fit` and experiments go through here."""
+"""Does a whole run, or the part of it that a mode names, for the command line, `fit` and experiments."""
 
 from dataclasses import dataclass
 from pathlib import Path

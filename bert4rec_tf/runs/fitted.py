@@ -182,7 +182,7 @@ class FittedModel:
         """Measures the model on actions that it was not trained on.
 
         Each row of the test data is one case: the model ranks its item, given the user's whole history. The items of
-        the user's other rows are no candidates. Rows with an unknown user or item are left out with a warning.
+        the user's other rows are not candidates. Rows with an unknown user or item are left out with a warning.
 
         Args:
             test: as the data of `fit`.
@@ -277,7 +277,7 @@ class FittedModel:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """What the training measured: `metrics.json`, or what the model card keeps of it; empty if neither is there."""
+        """What the training measured: `metrics.json`, or what the model card has of it; empty if there is neither."""
         measured = WorkDirectory(self.workdir).read_metrics() if self.workdir else None
         return measured or self.saved.card.get("metrics") or {}
 

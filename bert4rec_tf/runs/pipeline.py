@@ -34,7 +34,7 @@ MASKED = "masked"
 """The kind of examples that are prepared on disk. All others are made in memory (`data.examples.in_memory`)."""
 
 VALIDATION_USERS = 10_000
-"""If targets are ranked among all items during training, so many users are measured at most, always the same ones."""
+"""The most users who are measured during training if targets are ranked among all items. They are always the same."""
 
 TITLES = {SELECT: "selecting steps on validation", RETRAIN: "training", ALL: "training on all actions"}
 

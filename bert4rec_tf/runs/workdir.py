@@ -66,7 +66,7 @@ class WorkDirectory:
         path: the folder.
         prepared: the folder of training examples and candidates; many runs can share it.
         config, metrics, ranks, export: the settings, the results, the ranks of the test items, the exported model.
-        initial: the weights that a warm start began with.
+        initial: the weights that a warm start starts from.
         vocabulary: the raw ids and counts (`RawIds`).
         transitions: how transitions are counted.
         is_read_only: whether this machine only reads, because another one holds the lock and writes.
@@ -246,7 +246,7 @@ class WorkDirectory:
             initial = content.get("initial", {"path": "", "leak": ""})
             initial["path"], initial["leak"]
             if content["digest"] != compute_digest(content["run"]):
-                raise UserError("the settings were changed since the run began")
+                raise UserError("the settings were changed since the run started")
         except (UserError, KeyError, TypeError) as error:
             raise UserError(f"{self.config}: not the configuration of a run ({error}); {ELSEWHERE}") from error
         return content
@@ -314,7 +314,7 @@ class WorkDirectory:
             ) from error
 
     def read_num_pairs(self, phase: str) -> int:
-        """Returns how many pairs of items a training has counted. Raises UserError if it has not begun."""
+        """Returns how many pairs of items a training has counted. Raises UserError if it has not started."""
         record = self.read_transitions()
         if phase not in record.get("pairs", {}):
             raise UserError(f"{self.phase_folder(phase)}: no finished training; run with --mode=train first")

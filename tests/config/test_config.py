@@ -281,12 +281,12 @@ def test_the_help_says_what_a_setting_is_in_each_model():
         (
             "gru4rec",
             {"weight_decay": 0.1},
-            "`weight_decay` goes with optimizer=adam or rowwise_adagrad. Received: optimizer=adagrad",
+            "`weight_decay` needs optimizer=adam or rowwise_adagrad. Received: optimizer=adagrad",
         ),
-        ("gru4rec", {"epsilon": 1e-6}, "`epsilon` goes with optimizer=adam"),
-        ("gru4rec", {"optimizer": "adam", "momentum": 0.1}, "`momentum` goes with optimizer=adagrad"),
-        ("sasrec", {"momentum": 0.1}, "`momentum` goes with optimizer=adagrad. Received: optimizer=adam"),
-        ("caser", {"mixed_precision": True}, "`mixed_precision` goes with bert4rec and sasrec. Received: .*caser"),
+        ("gru4rec", {"epsilon": 1e-6}, "`epsilon` needs optimizer=adam"),
+        ("gru4rec", {"optimizer": "adam", "momentum": 0.1}, "`momentum` needs optimizer=adagrad"),
+        ("sasrec", {"momentum": 0.1}, "`momentum` needs optimizer=adagrad. Received: optimizer=adam"),
+        ("caser", {"mixed_precision": True}, "`mixed_precision` needs model=bert4rec or sasrec. Received: .*caser"),
     ],
 )
 def test_a_setting_that_nothing_would_come_of_is_refused(model, settings, words):
@@ -355,14 +355,14 @@ def test_steps_of_another_type_are_refused_by_name():
 @pytest.mark.parametrize("named", [{"mask_proportion": 0.3}, {"mask_prob": 0.8}, {"max_predictions": 5}])
 def test_settings_of_random_masks_are_refused_where_no_example_has_them(named):
     (name,) = named
-    with pytest.raises(UserError, match=f"`{name}` goes with mask_copies above 0.*Received: {name}=.*, mask_copies=0"):
+    with pytest.raises(UserError, match=f"`{name}` needs mask_copies above 0.*Received: {name}=.*, mask_copies=0"):
         presets.make_run("beauty", preset="best", **named)
     assert presets.make_run("beauty", preset="best", mask_copies=1, **named).masking.mask_copies == 1
 
 
 def test_windows_slide_where_no_prefixes_stand_in_for_them():
     assert presets.make_run("beauty", mask_copies=0, window_step=0.2).masking.window_step == 0.2
-    with pytest.raises(UserError, match="`window_step` goes with mask_copies above 0"):
+    with pytest.raises(UserError, match="`window_step` needs mask_copies above 0"):
         presets.make_run("beauty", preset="best", window_step=0.2)
 
 

@@ -167,7 +167,7 @@ def test_a_local_copy_has_the_files_of_one_moment_and_is_deleted(memory, monkeyp
 
 def test_a_local_copy_stays_in_its_folder(memory):
     memory.store["/bucket/here/../../../escaped"] = memory.open("/x", "wb")
-    with pytest.raises(UserError, match="leads out of it"):
+    with pytest.raises(UserError, match="would be written outside of it"):
         LocalCopy(Url("memory://bucket/here"))
 
 

@@ -118,7 +118,7 @@ def make_run(
 
 
 def shorten_warmup(warmup_steps: int, steps: int, new_steps: Any) -> int:
-    """Returns the warm-up for `asked` steps instead of `steps`: in proportion or a tenth of them, but never longer."""
+    """Returns the warm-up for `new_steps` instead of `steps`: in proportion or a tenth of them, but never longer."""
     if not isinstance(new_steps, int):
         return warmup_steps  # such steps are refused later
     return min(warmup_steps, max(new_steps * warmup_steps // steps, new_steps // 10))
