@@ -120,7 +120,7 @@ def test_a_run_goes_on_without_its_files_and_with_no_others(finished):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--model=bpr_mf", "--item_features=items.csv"), "`item_features` needs model=bert4rec or sasrec. Received: m"),
+        (("--model=bpr_mf", "--item_features=items.csv"), "`item_features` needs model=bert4rec or sasrec. Received: "),
         (("--use_item_features=add",), "`use_item_features` needs the features: name their file with --item_features"),
         (("--use_user_features",), "`use_user_features` needs the features: name their file with --user_features"),
         (("--item_features=nowhere.csv",), "nowhere.csv: cannot be read (No such file or directory)"),
