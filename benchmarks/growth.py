@@ -49,7 +49,7 @@ def by_users() -> dict[str, list[float]]:
         with tempfile.TemporaryDirectory() as folder:
             seconds["preparation seconds"].append(
                 measuring.once(
-                    lambda split=split, folder=folder: preparation.prepare(
+                    lambda split=split, folder=folder: preparation.prepare_shards(
                         split.training(True), masking, 50, 1, Path(folder)
                     )
                 )

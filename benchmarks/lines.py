@@ -76,7 +76,7 @@ def preparing() -> Iterator[Row]:
 
         def ours(shape=shape, training=training, counts=counts) -> None:
             with tempfile.TemporaryDirectory() as folder:
-                shards = preparation.prepare(training, shape.masking, shape.max_length, 1, Path(folder))
+                shards = preparation.prepare_shards(training, shape.masking, shape.max_length, 1, Path(folder))
                 counts["ours"] = shards.num_examples
 
         def theirs(shape=shape, training=training, users=users, counts=counts) -> None:
@@ -96,7 +96,7 @@ def reading(batches: int = 200) -> Iterator[Row]:
         training = LeaveOneOut(sequences).training(with_validation=True)
         slots = shape.masking.max_predictions
         with tempfile.TemporaryDirectory() as folder:
-            shards = preparation.prepare(training, shape.masking, shape.max_length, 1, Path(folder))
+            shards = preparation.prepare_shards(training, shape.masking, shape.max_length, 1, Path(folder))
             path = Path(folder) / "theirs.tfrecord"
             original.prepare(training, np.arange(SAMPLE_USERS), shape.masking, shape.max_length, path, 1)
             found = measuring.alternate(
@@ -165,7 +165,7 @@ def make_batch(shape: shapes.Shape, sequences: Sequences, batch_size: int = BATC
     """Returns a training batch, its number of real tokens, and its number of masked ones."""
     windows = cut_windows(LeaveOneOut(sequences).training(True), shape.max_length, shape.masking.window_step)
     chosen = np.random.default_rng(2).integers(len(windows) * (shape.masking.mask_copies + 1), size=batch_size)
-    window, last_only = Numbering(shape.masking, len(windows), 0).windows_of(chosen)
+    window, last_only = Numbering(shape.masking, len(windows), 0).locate_windows(chosen)
     rows = windows.rows(window, shape.max_length), windows.lengths[window], windows.users[window]
     made = mask_rows(*rows, last_only, shape.masking, sequences.num_items, [3])
     batch = {
@@ -234,7 +234,7 @@ def other_models() -> Iterator[Row]:
             options = {"num_users": sequences.num_users} if kind.needs_users else {"max_length": shape.max_length}
             model = kind(sequences.num_items, hidden_dim=WIDTH, **options, **settings)
             examples = in_memory.KINDS[kind.examples](training, **model.example_options)
-            batches = iter(in_memory.dataset_of(examples, BATCH_SIZE, 1))
+            batches = iter(in_memory.make_dataset(examples, BATCH_SIZE, 1))
             step = _step_of_model(model, batches.element_spec)
             calls[line] = partial(make_steps, step, batches, OUR_STEPS)
         for line, timing in measuring.alternate(calls, rounds=3).items():

@@ -150,7 +150,7 @@ def evaluate(
 
     for start in range(0, len(users), batch_size):
         rows = users[start : start + batch_size]
-        items, lengths = histories.last(rows, model.max_history)
+        items, lengths = histories.take_last(rows, model.max_history)
         scores = likelihoods(tf.constant(items), tf.constant(lengths)).numpy()
         negatives = draw_candidates(full, rows, rng)
         for score, target, drawn in zip(scores, targets[start : start + batch_size], negatives):

@@ -24,7 +24,7 @@ _PUBLIC = {
     "make_run": "bert4rec_tf.config.presets",
     "open": "bert4rec_tf.runs.fitted",
     "open_experiment": "bert4rec_tf.runs.driver",
-    "with_features": "bert4rec_tf.data.reading.features",
+    "with_features": "bert4rec_tf.data.reading.feature_files",
 }
 
 __all__ = sorted(_PUBLIC)

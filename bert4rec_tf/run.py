@@ -24,7 +24,7 @@ from bert4rec_tf.config.machines import Machines
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, MODEL_SETTINGS, USER_FEATURES, settings_for_features
 from bert4rec_tf.config.run_record import Run, list_settings, make_help_texts
 from bert4rec_tf.config.setting_fields import collect_given_flags, describe_setting, get_field_type
-from bert4rec_tf.data.reading.features import with_features
+from bert4rec_tf.data.reading.feature_files import with_features
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.export.histories import HISTORIES, Histories
@@ -261,10 +261,10 @@ def load_data(dataset: str, interactions: Interactions | None, features: Mapping
         start_tensorflow()
         from bert4rec_tf.cluster.spark import Spark
 
-        sequences, report = Spark(FLAGS.master).load(interactions, datasets.default_folder(FLAGS.data_dir))
+        sequences, report = Spark(FLAGS.master).load(interactions, datasets.resolve_data_folder(FLAGS.data_dir))
     else:
         sequences, report = datasets.load_with_report(interactions or dataset, FLAGS.data_dir)
-    print(datasets.describe(dataset, sequences, report), flush=True)
+    print(datasets.describe_data(dataset, sequences, report), flush=True)
     num_items, sequences = sequences.num_items, with_features(sequences, **features)
     for name, values in sequences.features.items():
         print(f"{name}: {values}", flush=True)

@@ -149,7 +149,7 @@ def unknown_parts(names: Sequence[str], plan: Plan) -> list[str]:
     Raises UserError if these are all the tables in `names`.
     """
     none = [name for name in names if not plan.quick and not set(plan.datasets) & set(TABLES[name].datasets)]
-    titles = " or ".join(datasets.find(data).title for data in plan.datasets)
+    titles = " or ".join(datasets.find_dataset(data).title for data in plan.datasets)
     parts = [f"{label(name)} of {titles}" for name in none]
     if len(none) == len(names):
         known = sorted({data for name in none for data in TABLES[name].datasets}, key=DATASETS.index)
@@ -165,8 +165,8 @@ def fetch(names: Sequence[str], sweep: Sweep) -> bool:
     are_there = True
     for name in names:
         try:
-            if datasets.present(name, sweep.data_dir) is None:
-                datasets.obtain(name, sweep.data_dir)
+            if datasets.find_file(name, sweep.data_dir) is None:
+                datasets.find_or_download(name, sweep.data_dir)
         except UserError as error:
             warn(str(error))
             are_there = False

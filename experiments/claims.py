@@ -114,7 +114,9 @@ def _of_proportion(found: Findings) -> list[Claim]:
         falling += [_beats(curve[low], curve[high]) for low, high in itertools.pairwise(PROPORTIONS) if low >= 0.6]
         if None not in curve.values():
             published = read_paper()["best_mask_proportion"][dataset]
-            bests.append(f"{datasets.find(dataset).title} {max(curve, key=curve.get)} (the paper's {published})")
+            bests.append(
+                f"{datasets.find_dataset(dataset).title} {max(curve, key=curve.get)} (the paper's {published})"
+            )
     return [
         ("rho = .2 is better than .1.", _answer(small)),
         ("Above rho = .6 results fall as rho rises.", _answer(falling)),
@@ -151,7 +153,7 @@ def _places_led(found: Findings) -> str:
         rows = [[found.mean(dataset, model, metric) for model in MODELS] for metric in METRICS]
         if not any(None in row for row in rows):
             led = sum(ours > max(others) for *others, ours in rows)
-            said.append(f"in {led} of {len(METRICS)} metrics on {datasets.find(dataset).title}")
+            said.append(f"in {led} of {len(METRICS)} metrics on {datasets.find_dataset(dataset).title}")
     return ", ".join(said) or "not run with every model"
 
 
@@ -171,7 +173,7 @@ def _of_length(found: Findings) -> list[Claim]:
         speeds = [found.mean(dataset, length, SAMPLES) for length in lengths]
         slower += [_beats(*pair) for pair in itertools.pairwise(speeds)]
         if None not in curve.values():
-            bests.append(f"{datasets.find(dataset).title} {max(curve, key=curve.get)}")
+            bests.append(f"{datasets.find_dataset(dataset).title} {max(curve, key=curve.get)}")
     return [
         ("The best N is 20 on Beauty and 200 on ML-1m.", ", ".join(bests) or "not run at every N"),
         ("Training gets slower as N grows (here: from each N to the next).", _answer(slower)),

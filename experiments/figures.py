@@ -37,7 +37,7 @@ def draw_attention(found: Findings, folder: Path) -> list[Picture]:
     for dataset in found.run_on():
         job = next(job for (of, _), some in found.runs.items() if of == dataset for job, _ in some)
         content = files.read_json(Results(folder).attention_path(job.key))
-        title = f"{datasets.find(dataset).title}, {content['users']:,} users"
+        title = f"{datasets.find_dataset(dataset).title}, {content['users']:,} users"
         maps = np.asarray(content["attention"])
         layers, heads, positions, _ = maps.shape
         figure = Figure(figsize=(4 * heads + 1, 3.6 * layers), layout="constrained")
@@ -104,7 +104,7 @@ def _grid(found: Findings, path: Path, curves: Callable[[Any, str, str], None], 
         for column, dataset in enumerate(names):
             axes = figure.add_subplot(len(metrics), len(names), row * len(names) + column + 1)
             curves(axes, dataset, metric)
-            axes.set(title=datasets.find(dataset).title, ylabel=metric.upper())
+            axes.set(title=datasets.find_dataset(dataset).title, ylabel=metric.upper())
             axes.grid(alpha=0.3)
             if axes.lines and row == column == 0:
                 axes.legend(fontsize="small")

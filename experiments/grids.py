@@ -51,7 +51,7 @@ Mark = Callable[[Sequence[Value], Sequence[str]], Iterable[Text]]
 
 
 def title_of(dataset: str) -> str:
-    return datasets.find(dataset).title
+    return datasets.find_dataset(dataset).title
 
 
 def shown(value: Value, metric: str = "") -> str:
@@ -286,14 +286,14 @@ def of_statistics(statistics: Mapping[str, Mapping[str, Any]]) -> tuple[list[str
             rows.append([PAPER, *counts, f"{published['mean_length']:.1f}", published["density"]])
         if published and found:
             rows.append([DIFFERENCE, *_from_table1(found, published)])
-    remarks = [remark for dataset in statistics if (remark := datasets.find(dataset).remark) is not None]
+    remarks = [remark for dataset in statistics if (remark := datasets.find_dataset(dataset).remark) is not None]
     return remarks, [Grid(["", *header], [list(map(Text, row)) for row in rows])]
 
 
 def _from_table1(found: Mapping[str, str], published: Mapping[str, Any]) -> list[str]:
     """Returns the differences from the paper's row, each with as many digits as the paper prints."""
     users, items, actions = (int(found[key].replace(",", "")) for key in ("users", "items", "actions"))
-    millions, digits = datasets.in_millions(published["actions"])
+    millions, digits = datasets.parse_millions(published["actions"])
     density, of_paper = (float(text.removesuffix("%")) for text in (found["density"], published["density"]))
     return [
         f"{users - published['users']:+,}",

@@ -185,7 +185,7 @@ def _named(file: Mapping[str, Any] | None) -> str:
 
 def file_sentence(dataset: str, file: Mapping[str, Any] | None) -> str:
     """Returns a sentence: on which file the results of a data set were measured."""
-    if datasets.source_of(dataset) is None:
+    if datasets.find_source(dataset) is None:
         return f"{title_of(dataset)}: built in."
     if file is None or file["as_published"] is None:
         return f"{title_of(dataset)}: {_named(file)}. Whether it is the authors' own file is unknown."
@@ -343,10 +343,10 @@ def statistics_of(found: Findings, sweep: Sweep) -> dict[str, dict[str, str]]:
     kept, made = sweep.results.read_json(STATISTICS), {}
     for name in found.plan.datasets:
         file = sweep.data_file(name)
-        is_there = file is not None or datasets.source_of(name) is None
+        is_there = file is not None or datasets.find_source(name) is None
         if is_there and kept.get(name, {}).get("data_file", ...) != file:
             try:
-                columns = datasets.table1_columns(datasets.load(name, sweep.data_dir))
+                columns = datasets.format_table1_columns(datasets.load(name, sweep.data_dir))
             except UserError as error:
                 warn(str(error))
                 continue

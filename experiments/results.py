@@ -149,17 +149,17 @@ def data_file(dataset: str, folder: Path | None) -> dict[str, Any] | None:
     Raises:
         UserError: if the file cannot be read.
     """
-    present = datasets.present(dataset, folder)
+    present = datasets.find_file(dataset, folder)
     if present is None:
         return None
     file, path = present
-    downloadable = datasets.source_of(dataset).downloadable
-    with archives.opened(path, file.member) as content:
+    downloadable = datasets.find_source(dataset).downloadable
+    with archives.open_unpacked(path, file.member) as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()
     if downloadable is None:
         return {"name": path.name, "sha256": digest, "as_published": None}
     expected = downloadable[1].checksum
-    is_published = download.digest(path, expected) == expected
+    is_published = download.compute_checksum(path, expected) == expected
     known = is_published or file == downloadable[0]
     return {"name": path.name, "sha256": digest, "as_published": is_published if known else None}
 

@@ -32,7 +32,7 @@ def carry_out(request: Request) -> Path:
     """Does a request's run and returns its folder."""
     run = request.run
     sequences, report = datasets.load_with_report(run.dataset, request.data_dir)
-    print(datasets.describe(run.dataset, sequences, report), flush=True)
+    print(datasets.describe_data(run.dataset, sequences, report), flush=True)
     if request.threads is not None:
         set_threads(request.threads)
     folder = folder_of_data(request.workdir, sequences.fingerprint)
@@ -56,7 +56,9 @@ def mean_attention(model: BERT4Rec, histories: Sequences, users: np.ndarray) -> 
     total: np.ndarray | float = 0.0
     for begin in range(0, len(kept), BATCH_SIZE):
         batch_users = kept[begin : begin + BATCH_SIZE]
-        items, lengths = histories.last(batch_users, int(min(histories.lengths[batch_users].max(), model.max_history)))
+        items, lengths = histories.take_last(
+            batch_users, int(min(histories.lengths[batch_users].max(), model.max_history))
+        )
         inputs, ends = model.append_mask({"items": items, "lengths": lengths})
         _, attention = model.encode(inputs, return_attention=True)
         places = ends[:, None] - POSITIONS + 1 + tf.range(POSITIONS)

@@ -76,7 +76,9 @@ def sentences(found: Findings, comparisons: Mapping[str, Any]) -> list[str]:
         comparisons: the content of FILE: "first second" -> protocol -> metric -> the fields of `metrics.Difference`.
     """
     names = pairs(found)
-    titles = {(dataset, model): f"{MODELS[model]} on {datasets.find(dataset).title}" for dataset, model in names}
+    titles = {
+        (dataset, model): f"{MODELS[model]} on {datasets.find_dataset(dataset).title}" for dataset, model in names
+    }
     compared = {place: one[POPULAR] for place, one in known(found, comparisons, names).items()}
     corrected = holm({(place, metric): compared[place][metric]["p_value"] for place in compared for metric in METRICS})
     if not corrected:

@@ -162,7 +162,7 @@ class Sweep:
     def _sitting(self, job: Job, answer: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """Returns the line of one sitting; a failed one if the data file is gone, so that its data are unknown."""
         file = self.data_file(job.run.dataset)
-        if answer["status"] == FINISHED and file is None and datasets.source_of(job.run.dataset) is not None:
+        if answer["status"] == FINISHED and file is None and datasets.find_source(job.run.dataset) is not None:
             gone = f"the file of {job.run.dataset} is gone, so the result is not kept; put it back and run this again"
             answer = {"status": FAILED, "error": gone}
         found = {

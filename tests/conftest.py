@@ -135,7 +135,7 @@ def real_data():
         folder = os.environ.get("BERT4REC_DATA")
         if not folder:
             pytest.skip("BERT4REC_DATA does not name the folder of the real data sets")
-        if datasets.present(name, Path(folder)) is None:
+        if datasets.find_file(name, Path(folder)) is None:
             pytest.skip(f"{folder} has no file of {name}")
         return datasets.load(name, Path(folder))
 
@@ -195,4 +195,4 @@ def _prepared(masking, folder):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(preparation, "SHARD_SIZE", 17)
-        return preparation.prepare(shards.SEQUENCES, getattr(shards, masking), shards.MAX_LENGTH, 5, folder)
+        return preparation.prepare_shards(shards.SEQUENCES, getattr(shards, masking), shards.MAX_LENGTH, 5, folder)

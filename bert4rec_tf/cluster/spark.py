@@ -88,9 +88,9 @@ class Spark:
 
     @errors_in_one_line()
     def load(self, asked: Interactions, folder: Path) -> tuple[Sequences, Report]:
-        """Does what `conversion.converted` does, with the same file."""
-        paths = [path.absolute() for path in conversion.files_of(asked)]
-        target = conversion.path_in(folder.absolute(), asked, self.map(conversion.checksum, paths))
+        """Does what `conversion.convert_once` does, with the same file."""
+        paths = [path.absolute() for path in conversion.list_files(asked)]
+        target = conversion.locate_conversion(folder.absolute(), asked, self.map(conversion.compute_checksum, paths))
         stage = target.with_name(f".{target.name}.parts")
         with files.FolderLock(stage).lock():
             found = conversion.load_or_convert(target, asked, Conversion(self, asked, tuple(paths), stage).convert)
@@ -112,7 +112,7 @@ class Conversion:
         asked, spark, stage = self.asked, self.spark, self.stage
         actions, read, source = self._read()
         if asked.test_from is not None and "time" not in actions.columns:
-            grouping.first_later(asked.test_from, None, None)  # raises
+            grouping.parse_test_from(asked.test_from, None, None)  # raises
         first_places = {role: actions.groupBy(role).agg(f.min("place").alias("first")) for role in ("user", "item")}
         before = self._sizes(actions)
         chosen = self._filtered(actions)
@@ -121,13 +121,13 @@ class Conversion:
         vocabulary = self._vocabulary(left, first_places["item"])
         users = left.select("user").distinct().join(first_places["user"], "user")
         numbers, num_users = self._numbered(users)
-        grouping.check_left(num_users, vocabulary.num_items, asked, tasks.merged(read))
+        grouping.check_trainable(num_users, vocabulary.num_items, asked, tasks.merged(read))
         first_later = None
         if asked.test_from is not None:
             times = Times()
             times.kind = source.kind
             latest = chosen.agg(f.max("time")).collect()[0][0]
-            first_later = grouping.first_later(asked.test_from, latest, times)
+            first_later = grouping.parse_test_from(asked.test_from, latest, times)
         codes = pa.table(
             {"item": pa.array(vocabulary.items, pa.string()), "code": np.arange(1, vocabulary.num_items + 1)}
         )
@@ -138,7 +138,7 @@ class Conversion:
             return pa.table({"block": [tasks.write_block(table, stage, first_later)]})
 
         blocks = [row["block"] for row in grouped.groupBy("block").applyInArrow(write, "block long").collect()]
-        bounds = grouping.least_user_actions(asked), asked.min_item_actions
+        bounds = grouping.bound_user_actions(asked), asked.min_item_actions
         report = Report(
             asked.title, str(source.layout), before, kept, *bounds, tasks.merged(read), source.layout.others
         )
@@ -147,7 +147,7 @@ class Conversion:
 
     def _read(self) -> tuple[DataFrame, list[tasks.Read], tasks.Source]:
         """Returns the good rows (`user`, `item`, `place` and perhaps `time`), what each file had, and the source."""
-        layout = conversion.layout_of(self.paths[0], self.asked)
+        layout = conversion.read_layout(self.paths[0], self.asked)
         source = tasks.Source(self.asked, self.paths, layout)
         if layout.time is not None:
             source = replace(source, kind=self.spark.map(tasks.kind_of_times, [source])[0])
@@ -160,8 +160,8 @@ class Conversion:
         return actions, read, source
 
     def _filtered(self, actions: DataFrame) -> DataFrame:
-        """Does what `grouping.filtered` does."""
-        bounds = {"user": grouping.least_user_actions(self.asked), "item": self.asked.min_item_actions}
+        """Does what `grouping.filter_actions` does."""
+        bounds = {"user": grouping.bound_user_actions(self.asked), "item": self.asked.min_item_actions}
         if max(bounds.values()) <= 1:
             return actions
         before, number = actions.count(), 0

@@ -33,9 +33,9 @@ class Source:
     kind: str | None = None
 
     def tables(self, number: int, times: Times, bad: dict[str, tuple[int, str]]) -> Iterator[pa.Table]:
-        """Yields the good rows of a file (`conversion.tables_of`)."""
+        """Yields the good rows of a file (`conversion.read_tables`)."""
         first = self.paths[0], self.layout
-        return conversion.tables_of(self.paths[number], first, self.asked, times, bad, len(self.paths) > 1)
+        return conversion.read_tables(self.paths[number], first, self.asked, times, bad, len(self.paths) > 1)
 
 
 @dataclass(frozen=True)

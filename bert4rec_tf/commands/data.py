@@ -47,10 +47,10 @@ def main(arguments: list[str]) -> None:
     )
     sequences, report = datasets.load_with_report(data, namespace.data_dir)
     name = data if isinstance(data, str) else data.name
-    print(datasets.describe(name, sequences, report))
-    print("\n" + statistics.table(statistics.of(sequences)))
+    print(datasets.describe_data(name, sequences, report))
+    print("\n" + statistics.format_table(statistics.compute_statistics(sequences)))
     if namespace.plot is not None:
-        statistics.plot(namespace.plot, sequences, name)
+        statistics.plot_distributions(namespace.plot, sequences, name)
         print(f"\n{namespace.plot}: the distributions")
 
 

@@ -25,7 +25,7 @@ SHOWN_USERS, SHOWN_ITEMS = 3, 8
 """How many users and items per user `print` shows."""
 
 
-def bad_id(raw: np.ndarray | Lines) -> str | None:
+def find_bad_id(raw: np.ndarray | Lines) -> str | None:
     """Returns the first raw id that is empty or contains a line break; None if all are valid."""
     if isinstance(raw, Lines):
         text = END + raw.content
@@ -33,7 +33,7 @@ def bad_id(raw: np.ndarray | Lines) -> str | None:
     return next((item for item in raw.tolist() if not item or "\n" in item or "\r" in item), None)
 
 
-def fingerprint_of(raw: list[str]) -> str:
+def compute_fingerprint(raw: list[str]) -> str:
     """Returns the SHA-256 of raw ids, in order."""
     return hashlib.sha256("\n".join(raw).encode()).hexdigest()
 
@@ -54,7 +54,7 @@ class Vocabulary:
     counts: np.ndarray
 
     def __post_init__(self) -> None:
-        bad = bad_id(self.items)
+        bad = find_bad_id(self.items)
         if bad is not None:
             raise ValueError(f"`items` must be ids that are not empty and contain no line break. Received: {bad!r}")
 
@@ -84,7 +84,7 @@ class Vocabulary:
         """SHA-256 of the raw ids, in order."""
         if isinstance(self.items, Lines):
             return hashlib.sha256(self.items.content[:-1]).hexdigest()
-        return fingerprint_of(self.items.tolist())
+        return compute_fingerprint(self.items.tolist())
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,8 +100,8 @@ class Sequences:
         num_later: [users] int64, how many of each user's last actions come after a cut, as in a split by time. The
             first of them is the test item. None if each user's last action is the test item.
         validates_later: whether the first action after the cut is the validation item too; else the one before it is.
-        features: `data.features.Features` of the items, the users or both, in the order of `vocabulary` and `users`
-            (`data.features.attached`).
+        features: `data.feature_values.Features` of the items, the users or both
+            (in the order of `vocabulary` and `users`; `data.feature_values.attach_features`).
     """
 
     items: np.ndarray
@@ -174,45 +174,45 @@ class Sequences:
             lines.append(f"  user {self.users[user]}: {', '.join([*items, *['...'] * more])}")
         return "\n".join([*lines, *["  ..."] * (self.num_users > SHOWN_USERS)])
 
-    def part(self, begin: int, end: int) -> "Sequences":
+    def slice_users(self, begin: int, end: int) -> "Sequences":
         """Returns the users from number `begin` to `end` - 1, without features. The vocabulary does not change."""
         splits = self.splits[begin : end + 1]
         later = None if self.num_later is None else self.num_later[begin:end]
         items, users = self.items[splits[0] : splits[-1]], self.users[begin:end]
         return replace(self, items=items, splits=splits - splits[0], users=users, num_later=later, features={})
 
-    def only(self, users: np.ndarray) -> "Sequences":
+    def select_users(self, users: np.ndarray) -> "Sequences":
         """Returns the given users, int64 [k], in this order and without features. The vocabulary does not change."""
         lengths = self.splits[users + 1] - self.splits[users]  # of these alone: there may be many more
         splits = np.concatenate([[0], np.cumsum(lengths)])
-        items = self.items[np.repeat(self.splits[users], lengths) + places_in_groups(lengths)]
+        items = self.items[np.repeat(self.splits[users], lengths) + number_within_groups(lengths)]
         later = None if self.num_later is None else self.num_later[users]
         return replace(self, items=items, splits=splits, users=self.users[users], num_later=later, features={})
 
-    def contain(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+    def have_items(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """Returns whether each user has an item, bool [k]. `users`: int64 [k]. `items`: int32 [k], one for each."""
         found = np.zeros(len(users), bool)
         for rows in np.array_split(np.arange(len(users)), 64):
-            part = self.only(users[rows])
+            part = self.select_users(users[rows])
             is_same = part.items == np.repeat(items[rows], part.lengths)
             found[np.repeat(rows, part.lengths)[is_same]] = True
         return found
 
-    def counts(self) -> np.ndarray:
+    def count_items(self) -> np.ndarray:
         """Returns how often each item occurs in these sequences, int64 [n + 1]; entry 0 is 0."""
         return np.bincount(self.items, minlength=self.num_items + 1)
 
-    def without_last(self, drop: np.ndarray) -> "Sequences":
+    def drop_last(self, drop: np.ndarray) -> "Sequences":
         """Returns each user's items but the last `drop[u]`, without features and `num_later`. The vocabulary stays."""
         lengths = self.lengths - drop
-        kept = places_in_groups(self.lengths) < np.repeat(lengths, self.lengths)
+        kept = number_within_groups(self.lengths) < np.repeat(lengths, self.lengths)
         splits = np.concatenate([[0], np.cumsum(lengths)])
         return Sequences(self.items[kept], splits, self.users, self.vocabulary, self.num_left_out)
 
-    def last(self, users: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
+    def take_last(self, users: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the last `width` items of `users`, int32 [users, width], right-padded, and their lengths, int32."""
         lengths = np.minimum(self.lengths[users], width)
-        return take_rows(self.items, self.splits[users + 1] - lengths, lengths, width), lengths.astype(np.int32)
+        return pad_rows(self.items, self.splits[users + 1] - lengths, lengths, width), lengths.astype(np.int32)
 
     @property
     def blocks(self) -> list[range]:
@@ -223,9 +223,9 @@ class Sequences:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of the `actions_fingerprint` of each block and of the fingerprints of raw ids and features."""
-        actions = [self.part(users.start, users.stop).actions_fingerprint for users in self.blocks]
+        actions = [self.slice_users(users.start, users.stop).actions_fingerprint for users in self.blocks]
         features = [f"{name} {self.features[name].fingerprint}" for name in sorted(self.features)]
-        return fingerprint_of([*actions, self.users_fingerprint, self.vocabulary.fingerprint, *features])
+        return compute_fingerprint([*actions, self.users_fingerprint, self.vocabulary.fingerprint, *features])
 
     @property
     def actions_fingerprint(self) -> str:
@@ -239,10 +239,10 @@ class Sequences:
     @cached_property
     def users_fingerprint(self) -> str:
         """SHA-256 of the raw ids of the users, in order."""
-        return fingerprint_of(self.users.tolist())
+        return compute_fingerprint(self.users.tolist())
 
 
-def joined(first: Sequences, second: Sequences) -> Sequences:
+def join_sequences(first: Sequences, second: Sequences) -> Sequences:
     """Returns the actions of both, without features. A user's actions in `second` follow those in `first`.
 
     Users and items are matched by their raw ids. What `second` holds out from a time on stays held out; `first` holds
@@ -268,17 +268,17 @@ def joined(first: Sequences, second: Sequences) -> Sequences:
     return replace(both, num_later=num_later, validates_later=second.validates_later)
 
 
-def held_out_later(first: Sequences, second: Sequences) -> Sequences:
-    """Returns the actions of both (`joined`). Those in `second` are held out, the first as validation and test item."""
-    return joined(first, replace(second, num_later=second.lengths, validates_later=True))
+def append_held_out(first: Sequences, second: Sequences) -> Sequences:
+    """Returns the actions of both (`join_sequences`). Those in `second` are held out."""
+    return join_sequences(first, replace(second, num_later=second.lengths, validates_later=True))
 
 
-def places_in_groups(sizes: np.ndarray) -> np.ndarray:
+def number_within_groups(sizes: np.ndarray) -> np.ndarray:
     """Returns 0, 1, ... sizes[g] - 1 for each group g, one group after the other."""
     return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
 
 
-def take_rows(flat: np.ndarray, starts: np.ndarray, lengths: np.ndarray, width: int) -> np.ndarray:
+def pad_rows(flat: np.ndarray, starts: np.ndarray, lengths: np.ndarray, width: int) -> np.ndarray:
     """Returns int32 [rows, width]: row r is `flat[starts[r]:starts[r] + lengths[r]]`, right-padded with 0."""
     offsets = np.arange(width)
     inside = offsets < lengths[:, None]
@@ -313,13 +313,13 @@ class LeaveOneOut:
 
     def histories(self, split: str) -> Sequences:
         """Returns the items before the held-out item of `split` ("validation" or "test")."""
-        return self.sequences.without_last(self._drop(split))
+        return self.sequences.drop_last(self._count_held_out(split))
 
     def targets(self, split: str) -> np.ndarray:
         """Returns the held-out items of `split`, int32 [evaluated], in the order of `users`."""
-        return self.sequences.items[self.sequences.splits[self.users + 1] - self._drop(split)[self.users]]
+        return self.sequences.items[self.sequences.splits[self.users + 1] - self._count_held_out(split)[self.users]]
 
-    def _drop(self, split: str) -> np.ndarray:
+    def _count_held_out(self, split: str) -> np.ndarray:
         """Returns how many of each user's last actions are held-out items of `split` or come after, int64 [users]."""
         later, is_evaluated = self.sequences.num_later, np.zeros(self.sequences.num_users, np.int64)
         is_evaluated[self.users] = 1

@@ -13,7 +13,7 @@ SHARES = (0.001, 0.01, 0.1, 0.2, 0.5)
 RARE = (1, 5)
 
 
-def of(sequences: Sequences) -> dict[str, Any]:
+def compute_statistics(sequences: Sequences) -> dict[str, Any]:
     """Returns statistics of a data set.
 
     Returns:
@@ -28,33 +28,33 @@ def of(sequences: Sequences) -> dict[str, Any]:
     total, number = np.cumsum(counts), len(counts)
     places = np.arange(1, number + 1)
     return {
-        "lengths": _percentiles(sequences.lengths),
-        "popularity": _percentiles(counts),
+        "lengths": _compute_percentiles(sequences.lengths),
+        "popularity": _compute_percentiles(counts),
         "top": {share: float(total[max(1, round(share * number)) - 1] / total[-1]) for share in SHARES},
         "gini": float((number + 1 - 2 * (places * counts).sum() / total[-1]) / number),
         "rare": {bound: int((counts <= bound).sum()) for bound in RARE},
         "evaluated": len(split.users),
         "never_trained": {
-            "with_validation": _never_trained(split, True),
-            "without_validation": _never_trained(split, False),
+            "with_validation": _compute_never_trained(split, True),
+            "without_validation": _compute_never_trained(split, False),
         },
     }
 
 
-def _percentiles(values: np.ndarray) -> dict[int, float]:
+def _compute_percentiles(values: np.ndarray) -> dict[int, float]:
     return dict(zip(PERCENTILES, np.percentile(values, PERCENTILES).tolist()))
 
 
-def _never_trained(split: LeaveOneOut, with_validation: bool) -> float | None:
+def _compute_never_trained(split: LeaveOneOut, with_validation: bool) -> float | None:
     """Returns the fraction of test items that do not occur in training; None if there are no test items."""
     if not len(split.users):
         return None
-    trained = split.training(with_validation).counts()
+    trained = split.training(with_validation).count_items()
     return float((trained[split.targets("test")] == 0).mean())
 
 
-def table(statistics: dict[str, Any]) -> str:
-    """Returns the result of `of` as text."""
+def format_table(statistics: dict[str, Any]) -> str:
+    """Returns the result of `compute_statistics` as text."""
     lines = [f"{'percentile of users or items':<32}" + "".join(f"{percent:>9}%" for percent in PERCENTILES)]
     for name, title in (("lengths", "actions of a user"), ("popularity", "actions of an item")):
         lines.append(f"{title:<32}" + "".join(f"{value:>10,.0f}" for value in statistics[name].values()))
@@ -74,7 +74,7 @@ def table(statistics: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def plot(path: Path, sequences: Sequences, title: str) -> None:
+def plot_distributions(path: Path, sequences: Sequences, title: str) -> None:
     """Writes a PNG with the distributions of lengths and popularity."""
     lengths = np.sort(sequences.lengths)[::-1]
     plots.plot_ranked(path, {"users": lengths, "items": np.sort(sequences.vocabulary.counts)[::-1]}, title)

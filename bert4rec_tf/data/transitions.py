@@ -58,7 +58,7 @@ def count_transitions(
 
     `block_actions`: about how many actions the items of a block have.
     """
-    items, counts = sequences.items, sequences.counts()
+    items, counts = sequences.items, sequences.count_items()
     begins, ends = (np.repeat(edges, sequences.lengths) for edges in (sequences.splits[:-1], sequences.splits[1:]))
     by_item = np.argsort(items, kind="stable")
     last_items = np.flatnonzero(np.diff(np.cumsum(counts) // block_actions, append=-1))
@@ -76,23 +76,25 @@ def count_transitions(
             pairs = items[places[inside]] - first, items[others[inside]]
             return sparse.csr_matrix((np.ones(len(pairs[0])), pairs), shape)
 
-        yield _index(
+        yield _index_pairs(
             first, [count(step) for step in range(1, window + 1)], [count(-step) for step in range(1, window + 1)]
         )
 
 
-def _index(first_item: int, forward: list[sparse.csr_matrix], backward: list[sparse.csr_matrix]) -> TransitionCounts:
+def _index_pairs(
+    first_item: int, forward: list[sparse.csr_matrix], backward: list[sparse.csr_matrix]
+) -> TransitionCounts:
     pairs = sum(forward[1:] + backward, forward[0]).tocsr()
     pairs.sort_indices()
     pairs.data = np.arange(1.0, pairs.nnz + 1)  # from 1, because a product drops zeros
 
-    def places_of(counts: sparse.csr_matrix) -> tuple[np.ndarray, np.ndarray]:
+    def locate_pairs(counts: sparse.csr_matrix) -> tuple[np.ndarray, np.ndarray]:
         counts.sort_indices()
         ones = sparse.csr_matrix((np.ones(counts.nnz), counts.indices, counts.indptr), counts.shape)
         return ones.multiply(pairs).tocsr().data.astype(np.int64) - 1, counts.data
 
     return TransitionCounts(
-        first_item, pairs, [places_of(one) for one in forward], [places_of(one) for one in backward]
+        first_item, pairs, [locate_pairs(one) for one in forward], [locate_pairs(one) for one in backward]
     )
 
 
@@ -126,7 +128,7 @@ def weigh_evidence(counts: sparse.csr_matrix, smoothing: float, num_items: int) 
     return sparse.csr_matrix((evidence, counts.indices, counts.indptr), counts.shape)
 
 
-def log_shares(counts: np.ndarray) -> np.ndarray:
+def compute_log_shares(counts: np.ndarray) -> np.ndarray:
     """Returns log p of each item, float32 [n + 1], p = (count + 1) / (sum of counts + n); entry 0 is 0.
 
     `counts`: how often each item occurs, int64 [n + 1].
@@ -135,7 +137,7 @@ def log_shares(counts: np.ndarray) -> np.ndarray:
     return np.r_[0.0, shares[1:]].astype(np.float32)
 
 
-def strongest_pairs(evidence: sparse.csr_matrix, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def select_strongest_pairs(evidence: sparse.csr_matrix, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns rows, columns and values of the `most` largest values of each row, the largest first.
 
     Of equal values, the smaller columns stay. Zeros are left out.

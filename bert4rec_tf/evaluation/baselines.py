@@ -44,8 +44,8 @@ def measure_baselines(
     numbers = task.add_new_protocol(num_candidates)
     baselines["random"] = {protocol: compute_random_metrics(found) for protocol, found in numbers.items()}
     generator = datasets.DATASETS[run.dataset].generator if run.dataset in datasets.DATASETS else None
-    if isinstance(generator, MarkovCatalogue) and generator.sequences().fingerprint == split.sequences.fingerprint:
-        true_scores = tf.constant(generator.scores(split.sequences, task.histories))
+    if isinstance(generator, MarkovCatalogue) and generator.make_sequences().fingerprint == split.sequences.fingerprint:
+        true_scores = tf.constant(generator.compute_scores(split.sequences, task.histories))
         ranker = Ranker(lambda batch, candidates: tf.gather(true_scores, batch["users"]))
         baselines["ceiling"] = ranker.measure(task)
     published = _read_published(run, split)

@@ -103,7 +103,7 @@ def _draw(
 
 def _mark_seen(sequences: Sequences, users: np.ndarray) -> np.ndarray:
     """Returns bool [users, items + 1]: whether each user has seen each item; True for PAD."""
-    histories = sequences.only(users)
+    histories = sequences.select_users(users)
     seen = np.zeros((len(users), sequences.num_items + 1), bool)
     seen[:, PAD] = True
     seen[np.repeat(np.arange(len(users)), histories.lengths), histories.items] = True

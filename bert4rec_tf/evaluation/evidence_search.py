@@ -69,7 +69,7 @@ class _Search:
     def __init__(self, split: LeaveOneOut, given: ItemTransitionsSettings) -> None:
         self._given, self._histories = given, split.histories("validation")
         self._num_items = self._histories.num_items
-        self._log_shares = transitions.log_shares(self._histories.counts())
+        self._log_shares = transitions.compute_log_shares(self._histories.count_items())
         counted = _every_kth_user(self._histories)
         self._share = counted.num_actions / max(self._histories.num_actions, 1)
         window = given.window or max(change["window"] for change in GRID["window"])
@@ -180,12 +180,12 @@ def rank_dense(sums: np.ndarray, added: np.ndarray, targets: np.ndarray) -> np.n
 
 def _every_kth_user(histories: Sequences) -> Sequences:
     step = -(-histories.num_actions // SEARCH_ACTIONS)
-    return histories if step <= 1 else histories.only(np.arange(0, histories.num_users, step))
+    return histories if step <= 1 else histories.select_users(np.arange(0, histories.num_users, step))
 
 
 def weigh_histories(histories: Sequences, users: np.ndarray, settings: CompleteSettings) -> sparse.csr_matrix:
     """Returns the weights of the items of users' histories, float32 [users, n + 1] (`transitions.weigh_ages`)."""
-    items, lengths = histories.last(users, settings.max_history)
+    items, lengths = histories.take_last(users, settings.max_history)
     rows, places = np.nonzero(items)
     weights = transitions.weigh_ages(items.shape[1], settings)[lengths[rows], lengths[rows] - 1 - places]
     return sparse.csr_matrix((weights, (rows, items[rows, places])), (len(users), histories.num_items + 1))
@@ -193,7 +193,7 @@ def weigh_histories(histories: Sequences, users: np.ndarray, settings: CompleteS
 
 def _mark_seen(histories: Sequences, users: np.ndarray, targets: np.ndarray) -> sparse.csr_matrix:
     """Returns HIDDEN for the items of each user's history, but never for the target, float32 [users, n + 1]."""
-    part = histories.only(users)
+    part = histories.select_users(users)
     rows = np.repeat(np.arange(len(users)), part.lengths)
     pairs = np.unique(rows * (histories.num_items + 1) + part.items)
     rows, items = np.divmod(pairs, histories.num_items + 1)

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import tensorflow as tf
 
-from bert4rec_tf.data.sequences import PAD, LeaveOneOut, Sequences, take_rows
+from bert4rec_tf.data.sequences import PAD, LeaveOneOut, Sequences, pad_rows
 from bert4rec_tf.evaluation.full_ranking import DenseScores, FullRanking, ProductScores
 from bert4rec_tf.evaluation.metrics import ANY, FULL, LIST_LENGTH, NEW, compute_list_metrics, compute_metrics
 from bert4rec_tf.foundation.errors import UserError
@@ -79,7 +79,7 @@ class RankingTask:
     @cached_property
     def is_repeat(self) -> np.ndarray:
         """Whether each target is in its user's history, bool [k]."""
-        return self.histories.contain(self.users, self.targets)
+        return self.histories.have_items(self.users, self.targets)
 
     def add_new_protocol(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns values of users by protocol, [k], and under NEW those of FULL for the targets that are no repeats.
@@ -117,7 +117,7 @@ class RankingTask:
         users, excluded = self.users[rows], self.excluded or self.histories
         lengths = excluded.lengths[users]
         width = int(lengths.max(initial=0))
-        items = np.sort(take_rows(excluded.items, excluded.splits[users], lengths, width), axis=1)
+        items = np.sort(pad_rows(excluded.items, excluded.splits[users], lengths, width), axis=1)
         repeated = np.zeros(items.shape, bool)
         repeated[:, 1:] = items[:, 1:] == items[:, :-1]
         return np.where(repeated | (items == self.targets[rows, None]), PAD, items)
@@ -141,7 +141,7 @@ class RankingResult:
 
     def compute_metrics(self) -> Metrics:
         """Returns METRICS of the ranks, and LIST_METRICS of the lists, also for NEW (`add_new_protocol`)."""
-        counts, num_users = self.task.histories.counts()[1:], self.task.histories.num_users
+        counts, num_users = self.task.histories.count_items()[1:], self.task.histories.num_users
         return {
             name: {**compute_metrics(found), **compute_list_metrics(self.list_counts[name][1:], counts, num_users)}
             for name, found in self.task.add_new_protocol(self.ranks).items()
@@ -311,7 +311,7 @@ def batch_by_length(task: RankingTask, max_history: int | None, size: int) -> It
     for start in range(0, len(by_length), size):
         rows = by_length[start : start + size]
         width = int(min(lengths[rows].max(), max_history or lengths[rows].max()))
-        items, kept = task.histories.last(task.users[rows], width)
+        items, kept = task.histories.take_last(task.users[rows], width)
         yield rows, {"users": task.users[rows].astype(np.int32), "items": items, "lengths": kept}
 
 

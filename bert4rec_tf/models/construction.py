@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from bert4rec_tf.config.model_settings import USER_FEATURES, features_used
 from bert4rec_tf.config.run_record import Run
-from bert4rec_tf.data.features import Features
+from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.models import MODELS, Recommender
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from bert4rec_tf.config.model_settings import ADD, ALONE, ITEM_FEATURES, NO, SAMPLE, TRANSITIONS, USER_FEATURES
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
-from bert4rec_tf.data.features import Features
+from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.initial_vectors import make_cooccurrence_vectors
@@ -81,7 +81,7 @@ class FeatureRecommender(Recommender):
         self._fixed_vectors = {
             name: tf.constant(vectors)
             for name, features in self.features.items()
-            if (vectors := features.unit_vectors()) is not None
+            if (vectors := features.compute_unit_vectors()) is not None
         }
 
     def add_users(self, vectors: Tensor) -> None:
@@ -104,7 +104,7 @@ class FeatureRecommender(Recommender):
         if self.evidence is not None:
             fit_evidence(self.evidence, sequences, (transitions or ItemTransitionsSettings()).resolve())
         if self.settings.use_item_features != NO:
-            self._unseen = np.flatnonzero(sequences.counts()[1:] == 0) + 1
+            self._unseen = np.flatnonzero(sequences.count_items()[1:] == 0) + 1
         if self.settings.use_item_features == ADD and ITEM_FEATURES in self._fixed_vectors:
             rows, given = self.own_items.numpy(), self._fixed_vectors[ITEM_FEATURES].numpy()
             rows[self._unseen[given[self._unseen - 1].any(axis=1)]] = 0
@@ -187,7 +187,7 @@ class FeatureRecommender(Recommender):
             states, targets, weights: float [t, d], int32 [t] and float [t].
             table: float [rows, d], from `training_table`.
             bias: float [rows]; None for no bias.
-            seeds: int64 [b, 2], the same in each row (`data.examples.batches.with_draws`); None without a sample.
+            seeds: int64 [b, 2], the same in each row (`data.examples.batches.add_draws`); None without a sample.
         """
         if self.loss_entry.negatives != SAMPLE:
             return self.apply_loss(states, table, bias, targets, weights)

@@ -63,11 +63,11 @@ def fit_evidence(evidence: TransitionEvidence, sequences: Sequences, settings: I
     parts = []
     for block in transitions.count_transitions(sequences, settings.window):
         counts = block.combine(weights, settings.backward)
-        rows, columns, values = transitions.strongest_pairs(
+        rows, columns, values = transitions.select_strongest_pairs(
             transitions.weigh_evidence(counts, settings.smoothing, sequences.num_items), most
         )
         parts.append((block.first_item + rows, columns, values))
     rows, columns, values = (np.concatenate(part) for part in zip(*parts))
     splits = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=size))])
     ages = transitions.weigh_ages(evidence.max_history, settings)
-    evidence.assign(splits, columns, values, transitions.log_shares(sequences.counts()), ages)
+    evidence.assign(splits, columns, values, transitions.compute_log_shares(sequences.count_items()), ages)

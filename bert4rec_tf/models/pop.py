@@ -26,7 +26,7 @@ class Pop(Recommender):
         self.mark_rows(self.counts, ITEMS)
 
     def adapt(self, sequences: Sequences, transitions: ItemTransitionsSettings | None = None) -> None:
-        self.counts.assign(sequences.counts().astype(np.float32))
+        self.counts.assign(sequences.count_items().astype(np.float32))
 
     def user_vectors(self, batch: Batch) -> Tensor:
         """Returns ones, [b, 1]: every user is the same."""

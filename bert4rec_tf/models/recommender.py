@@ -10,7 +10,7 @@ import tensorflow as tf
 from bert4rec_tf.config.model_settings import LOSSES, USER_FEATURES, Loss, features_used
 from bert4rec_tf.config.setting_fields import Settings
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
-from bert4rec_tf.data.features import Features, select_features
+from bert4rec_tf.data.feature_values import Features, select_features
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.foundation.graphs import tf_function

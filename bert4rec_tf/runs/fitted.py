@@ -16,9 +16,9 @@ from bert4rec_tf.config.data_names import Interactions, TimeSplit
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.config.presets import shorten_warmup
 from bert4rec_tf.config.run_record import ALL, SELECT, Run
-from bert4rec_tf.data.reading.features import with_features
-from bert4rec_tf.data.sequences import Sequences, Vocabulary, joined, places_in_groups
-from bert4rec_tf.data.sources import given
+from bert4rec_tf.data.reading.feature_files import with_features
+from bert4rec_tf.data.sequences import Sequences, Vocabulary, join_sequences, number_within_groups
+from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.evaluation.candidates import SAMPLERS
 from bert4rec_tf.evaluation.metrics import ANY, COUNT_BASELINES, FULL, POPULAR
 from bert4rec_tf.evaluation.ranker import Ranker, RankingTask
@@ -199,7 +199,7 @@ class FittedModel:
         for name, number, least in (("num_negatives", num_negatives, 1), ("seed", seed, 0)):
             if not is_whole(number) or number < least:
                 raise UserError(f"`{name}` must be a whole number, at least {least}. Received: {name}={number!r}")
-        known_histories, rows = self._histories, given.read(test, user, item, time, least=1, ordered=False)[1]
+        known_histories, rows = self._histories, inputs.load_any(test, user, item, time, least=1, ordered=False)[1]
         targets = known_histories.vocabulary.encode(rows.vocabulary.items.tolist())[rows.items - 1]
         users = np.repeat(pd.Index(known_histories.users).get_indexer(rows.users), rows.lengths)
         is_known = (users >= 0) & (targets > 0)
@@ -208,7 +208,7 @@ class FittedModel:
         if not is_known.all():
             warn(f"{(~is_known).sum():,} of {len(users):,} test rows have an unknown user or item and were left out")
         users, targets = users[is_known], targets[is_known]
-        if 2 * (had := np.count_nonzero(known_histories.contain(users, targets))) > len(users):
+        if 2 * (had := np.count_nonzero(known_histories.have_items(users, targets))) > len(users):
             warn(
                 f"{had:,} of {len(users):,} test rows are items that the user already has in the known histories. If "
                 "they are the same actions, the model was trained on them, and the metrics are too high"
@@ -245,13 +245,13 @@ class FittedModel:
         passed_on = {name: options.pop(name) for name in ("workdir", "callbacks", "silent") if name in options}
         if fixed := options.keys() & FIXED:
             raise UserError(f"`{min(fixed)}` cannot be given to `continue_training`, which keeps that of this model")
-        new = given.read(more, **columns, split=split, least=1)[1]
+        new = inputs.load_any(more, **columns, split=split, least=1)[1]
         if repeated := _count_repeated_users(self._histories, new):
             warn(
                 f"the new actions of {repeated:,} users begin with their known ones, which then count twice: give only "
                 "actions that are new"
             )
-        data = joined(self._histories, new)
+        data = join_sequences(self._histories, new)
         features = WorkDirectory(self.workdir).read_features()
         features |= {name: new.features[name] for name in features if name in new.features}
         features |= {name: options.pop(name) for name in (ITEM_FEATURES, USER_FEATURES) if name in options}
@@ -260,7 +260,7 @@ class FittedModel:
         settings = {**run.flatten(), **options}
         if "warmup_steps" not in options:
             settings["warmup_steps"] = shorten_warmup(settings["warmup_steps"], run.training.steps, settings["steps"])
-        run = Run.make(given.FRAME, run.model, settings.pop("seed", run.seed), **settings)
+        run = Run.make(inputs.FRAME, run.model, settings.pop("seed", run.seed), **settings)
         best = self.workdir / SELECT / BEST
         start = None if MODELS[run.model].examples is None else best if best.exists() else self.workdir
         return train_and_open(run, data, titles=self.titles, init_from=start, **passed_on)
@@ -370,7 +370,7 @@ def _count_repeated_users(histories: Sequences, new: Sequences) -> int:
     lengths = histories.lengths[np.maximum(places, 0)]
     users = np.flatnonzero((places >= 0) & (lengths >= 3) & (lengths <= new.lengths))
     lengths = lengths[users]
-    steps, owners = places_in_groups(lengths), np.repeat(np.arange(len(users)), lengths)
+    steps, owners = number_within_groups(lengths), np.repeat(np.arange(len(users)), lengths)
     old = histories.items[np.repeat(histories.splits[places[users]], lengths) + steps]
     differs = numbers[np.repeat(new.splits[users], lengths) + steps] != old
     return len(users) - len(np.unique(owners[differs]))

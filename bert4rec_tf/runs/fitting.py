@@ -8,9 +8,9 @@ from bert4rec_tf.config import presets
 from bert4rec_tf.config.data_names import TimeSplit
 from bert4rec_tf.config.model_settings import ATTENTION_MODELS, ITEM_FEATURES, USER_FEATURES, settings_for_features
 from bert4rec_tf.config.run_record import ALL, SELECT, SELECT_AND_RETRAIN
-from bert4rec_tf.data.reading.features import with_features
-from bert4rec_tf.data.sequences import held_out_later
-from bert4rec_tf.data.sources import given
+from bert4rec_tf.data.reading.feature_files import with_features
+from bert4rec_tf.data.sequences import append_held_out
+from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.runs.fitted import FittedModel, train_and_open
 
@@ -73,12 +73,12 @@ def fit(
             (models that only count take the settings of training, and ignore them).
     """
     columns: dict[str, Any] = {"user": user, "item": item, "time": time}
-    name, sequences, interactions = given.read(data, **columns, split=split)
+    name, sequences, interactions = inputs.load_any(data, **columns, split=split)
     carried = sequences.features if model in ATTENTION_MODELS else {}
     if validation is not None:
         if split is not None:
             raise UserError("`validation` must be left out with a `split`. Received: both")
-        sequences, interactions = held_out_later(sequences, given.read(validation, **columns, least=1)[1]), None
+        sequences, interactions = append_held_out(sequences, inputs.load_any(validation, **columns, least=1)[1]), None
     if holdout != PRESET:
         if holdout not in list(HELD_OUT):
             raise UserError(f"`holdout` must be None, 0, 1 or 2. Received: holdout={holdout!r}")

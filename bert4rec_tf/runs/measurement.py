@@ -72,7 +72,7 @@ def measure(experiment: "Experiment", model: Recommender, alpha: float | str) ->
         **_read_training_results(experiment),
     }
     if experiment.sequences.features:
-        targets = training.counts()[split.targets("test")]
+        targets = training.count_items()[split.targets("test")]
         content[COLD] = {"below": COLD_BELOW, **compute_cold_metrics(ranked.ranks[FULL], targets)}
     if experiment.initial is not None:
         content["initial"] = experiment.initial
@@ -96,7 +96,7 @@ def _measure_corrected(
     entry: dict[str, Any] = _choose_correction(experiment, model) if alpha == CHOOSE else {"alpha": alpha}
     training = select_training_data(experiment.split, find_measured_phase(experiment.run))
     ranker = popularity_penalty.make_ranker(
-        model, (popularity_penalty.compute_log_counts(training.counts()[1:]), entry["alpha"])
+        model, (popularity_penalty.compute_log_counts(training.count_items()[1:]), entry["alpha"])
     )
     return {CORRECTION: {**entry, "test": ranker.rank_and_list(task).compute_metrics()}}
 
@@ -115,7 +115,7 @@ def _choose_correction(experiment: "Experiment", model: Recommender) -> dict[str
             trainer.load_weights(model, experiment.workdir.phase_folder(SELECT))
     is_trained_on = not (counts_only or has_select)
     counts = popularity_penalty.compute_log_counts(
-        experiment.split.training(with_validation=is_trained_on).counts()[1:]
+        experiment.split.training(with_validation=is_trained_on).count_items()[1:]
     )
     curve = popularity_penalty.measure_alphas(
         Ranker(model.score, model.max_history), experiment.make_task("validation"), counts

@@ -14,7 +14,7 @@ from bert4rec_tf.config.run_record import ALL, RETRAIN, SELECT, Run
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.examples import batches, in_memory, preparation
 from bert4rec_tf.data.examples.tfrecords import Shards
-from bert4rec_tf.data.features import select_features
+from bert4rec_tf.data.feature_values import select_features
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.evaluation import candidates
 from bert4rec_tf.evaluation.evidence_search import MixSearch, search_settings
@@ -76,7 +76,7 @@ class Experiment:
         if reason := self._why_untrainable():
             raise UserError(f"{reason}. Received: dataset={self.run.dataset}")
         initial = self._check_start()
-        counts = select_training_data(self.split, list_phases(self.run)[-1]).counts()[1:]
+        counts = select_training_data(self.split, list_phases(self.run)[-1]).count_items()[1:]
         users = self.sequences.users.tolist() if construction.needs_users(self.run) else []
         self.workdir.initialize(
             self.run,
@@ -230,13 +230,13 @@ class Experiment:
     def make_batches(self, phase: str, model: Recommender, start_step: int = 0) -> tf.data.Dataset:
         """Returns the endless training batches of a phase, from `start_step` on."""
         if model.examples == MASKED:
-            return batches.of_shards(self._prepare_shards(phase), self.run, self.sequences.num_items, start_step)
+            return batches.from_shards(self._prepare_shards(phase), self.run, self.sequences.num_items, start_step)
         examples = in_memory.KINDS[model.examples](select_training_data(self.split, phase), **model.example_options)
-        return batches.of_examples(examples, self.run, start_step)
+        return batches.from_examples(examples, self.run, start_step)
 
     def _prepare_shards(self, phase: str) -> Shards:
         if phase not in self._prepared:
-            self._prepared[phase] = preparation.prepare(
+            self._prepared[phase] = preparation.prepare_shards(
                 select_training_data(self.split, phase),
                 self.run.masking,
                 self.run.architecture.max_length,

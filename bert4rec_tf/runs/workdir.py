@@ -12,8 +12,8 @@ import numpy as np
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.run_record import Run, compute_digest
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
-from bert4rec_tf.data.features import Features
-from bert4rec_tf.data.sequences import Sequences, Vocabulary, fingerprint_of
+from bert4rec_tf.data.feature_values import Features
+from bert4rec_tf.data.sequences import Sequences, Vocabulary, compute_fingerprint
 from bert4rec_tf.evaluation.metrics import NDCG
 from bert4rec_tf.export.layout import CONFIG, SAVED_MODEL
 from bert4rec_tf.foundation import files, npz
@@ -165,7 +165,7 @@ class WorkDirectory:
             self._write_ids(ids)
             for name, features in sequences.features.items():
                 if not self.features_path(name).exists():
-                    npz.write(self.features_path(name), features.arrays())
+                    npz.write(self.features_path(name), features.to_arrays())
             self.read_features()
 
     @contextlib.contextmanager
@@ -274,7 +274,7 @@ class WorkDirectory:
             raise self._bad_vocabulary(f"{self.vocabulary}: cannot be read ({error})") from error
         config = self.read_config()
         same_items = ids.vocabulary.fingerprint == config["vocabulary_fingerprint"]
-        same_users = not ids.users or fingerprint_of(list(ids.users)) == config["users_fingerprint"]
+        same_users = not ids.users or compute_fingerprint(list(ids.users)) == config["users_fingerprint"]
         lengths = {len(ids.vocabulary.counts), len(ids.training_counts)}
         if not (same_items and same_users and lengths == {ids.vocabulary.num_items}):
             raise self._bad_vocabulary(f"{self.vocabulary}: does not fit the checkpoints")

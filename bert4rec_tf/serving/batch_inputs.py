@@ -60,9 +60,9 @@ def of_interactions(asked: Interactions) -> tuple[Users, conversion.Report]:
 def _refuse_interactions(path: Path, known: Lines) -> None:
     """Raises UserError if each row seems to be one action, which would become a history."""
     with files.open_binary(path) as file:
-        start = file.read(layouts.SAMPLE)
+        start = file.read(layouts.SAMPLE_BYTES)
     try:
-        layout = layouts.find(path, Columns(str(path)), start)
+        layout = layouts.find_layout(path, Columns(str(path)), start)
     except UserError:  # no file of interactions, or one whose columns must be named
         layout = None
     is_other = layout is not None and (layout.kind != TEXT or layout.header or layout.separator != ",")

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bert4rec_tf.data.reading import text
-from bert4rec_tf.data.reading.columns import BETWEEN, ITEMS, guess
+from bert4rec_tf.data.reading.columns import ITEM_NAMES, VALUE_SEPARATOR, guess_column
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 
-IDS = ("id", *ITEMS)
+IDS = ("id", *ITEM_NAMES)
 TITLES = ("title", "name", "itemtitle", "itemname", "movietitle", "productname", "gamename", "trackname")
 TAGS = ("genres", "genre", "tags", "tag", "categories", "category")
 """Usual names of the columns, as in `data.reading.columns`."""
@@ -38,7 +38,7 @@ def read_titles_and_tags(path: Path) -> tuple[dict[str, str], dict[str, list[str
     content, separator = _read(path)
     columns = text.read_table(content, separator, str(path))
     first = [column[0] for column in columns]
-    names = [guess(first, known) for known in (IDS, TITLES, TAGS)]
+    names = [guess_column(first, known) for known in (IDS, TITLES, TAGS)]
     of_id, of_title, of_tags = (None if name is None else columns[first.index(name)][1:] for name in names)
     if of_id is None or of_title is None:
         if separator != DOUBLE_COLON or len(columns) < 2:
@@ -51,7 +51,7 @@ def read_titles_and_tags(path: Path) -> tuple[dict[str, str], dict[str, list[str
     if of_tags is None:
         return titles, {}
     return titles, {
-        raw: [tag.strip() for tag in tags.split(BETWEEN) if tag.strip()] for raw, tags in zip(of_id, of_tags)
+        raw: [tag.strip() for tag in tags.split(VALUE_SEPARATOR) if tag.strip()] for raw, tags in zip(of_id, of_tags)
     }
 
 

@@ -147,7 +147,7 @@ def test_home_folders_are_found_from_python(tmp_path, monkeypatch):
     opened = b4r.open_experiment(run, sequences=histories, workdir="~/work", prepared_dir="~/prepared")
     assert (opened.workdir.path, opened.workdir.prepared) == (tmp_path / "work", tmp_path / "prepared")
     assert not (tmp_path / "~").exists()
-    assert datasets.default_folder() == tmp_path / "data"
+    assert datasets.resolve_data_folder() == tmp_path / "data"
     monkeypatch.delenv("BERT4REC_DATA")
     monkeypatch.setenv("XDG_CACHE_HOME", "~/cache")
-    assert datasets.default_folder() == tmp_path / "cache" / "bert4rec_tf"
+    assert datasets.resolve_data_folder() == tmp_path / "cache" / "bert4rec_tf"

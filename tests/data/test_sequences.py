@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 from support.profiles import examples
 
 from bert4rec_tf.data import sequences as module
-from bert4rec_tf.data.sequences import PAD, LeaveOneOut, Sequences, Vocabulary, held_out_later, joined, mask_token
+from bert4rec_tf.data.sequences import (
+    PAD,
+    LeaveOneOut,
+    Sequences,
+    Vocabulary,
+    append_held_out,
+    join_sequences,
+    mask_token,
+)
 
 QUICK = settings(max_examples=examples(60))
 PAIRS = st.lists(st.tuples(st.sampled_from("abcde"), st.sampled_from("uvwxyz")), min_size=1, max_size=40)
@@ -103,8 +111,8 @@ def test_sizes_and_counts_are_those_of_the_lists(histories):
     assert sequences.num_actions == len(flat) == sum(map(len, histories))
     assert sequences.lengths.tolist() == [len(history) for history in histories]
     assert sequences.density == pytest.approx(len(flat) / (len(histories) * len(set(flat))))
-    assert sequences.counts().tolist() == [Counter(flat)[item] for item in range(sequences.num_items + 1)]
-    assert sequences.counts()[1:].tolist() == sequences.vocabulary.counts.tolist()
+    assert sequences.count_items().tolist() == [Counter(flat)[item] for item in range(sequences.num_items + 1)]
+    assert sequences.count_items()[1:].tolist() == sequences.vocabulary.counts.tolist()
 
 
 def test_no_item_has_the_id_of_padding_or_of_the_mask():
@@ -156,7 +164,7 @@ def test_without_last_drops_from_the_end_of_each_user(histories, data):
     sequences = from_histories(histories)
     before = as_lists(sequences)
     drop = [data.draw(st.integers(0, len(history))) for history in histories]
-    shorter = sequences.without_last(np.array(drop))
+    shorter = sequences.drop_last(np.array(drop))
     assert as_lists(shorter) == [history[: len(history) - less] for history, less in zip(before, drop)]
     assert shorter.vocabulary is sequences.vocabulary
     assert shorter.users.tolist() == sequences.users.tolist()
@@ -168,7 +176,7 @@ def test_without_last_drops_from_the_end_of_each_user(histories, data):
 def test_last_gives_right_padded_rows_for_any_choice_of_users(histories, width, data):
     sequences = from_histories(histories)
     chosen = data.draw(st.lists(st.integers(0, len(histories) - 1), min_size=1))
-    rows, lengths = sequences.last(np.array(chosen), width)
+    rows, lengths = sequences.take_last(np.array(chosen), width)
     ends = [as_lists(sequences)[user][-width:] for user in chosen]
     assert rows.tolist() == [end + [PAD] * (width - len(end)) for end in ends]
     assert lengths.tolist() == [len(end) for end in ends]
@@ -348,7 +356,7 @@ def test_vocabulary_fingerprint_follows_the_raw_ids_and_their_order():
 @given(PAIRS, PAIRS)
 def test_joined_sequences_have_a_user_s_later_actions_behind_the_earlier_ones(first, second):
     raw = raw_histories([*first, *second])
-    both = joined(*(Sequences.from_codes(*coded(pairs), least=1) for pairs in (first, second)))
+    both = join_sequences(*(Sequences.from_codes(*coded(pairs), least=1) for pairs in (first, second)))
     histories = {user: both.vocabulary.decode(both[place]) for place, user in enumerate(both.users.tolist())}
     assert histories == {user: history for user, history in raw.items() if len(history) >= 2}
     assert dict(zip(both.vocabulary.items.tolist(), both.vocabulary.counts.tolist())) == Counter(
@@ -381,7 +389,7 @@ def test_rows_that_are_held_out_choose_the_steps():
         group([*zip("aabb", "xyxz"), ("c", "x"), ("c", "y")]),
         group([("b", "w"), ("b", "x"), ("d", "x"), ("d", "y")]),
     )
-    both = held_out_later(first, second)
+    both = append_held_out(first, second)
     assert both.users.tolist() == [*"abcd"] and both.num_later.tolist() == [0, 2, 0, 2] and both.validates_later
     split = LeaveOneOut(both)
     assert both.vocabulary.decode(split.targets("validation")) == both.vocabulary.decode(split.targets("test")) == ["w"]

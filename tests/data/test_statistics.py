@@ -19,7 +19,7 @@ PROGRAM = "from bert4rec_tf.commands.main import main; main()"
 
 def test_the_numbers_are_those_that_one_counts(tmp_path):
     sequences = datasets.load("synthetic")
-    found = statistics.of(sequences)
+    found = statistics.compute_statistics(sequences)
     counts = np.bincount(sequences.items)[1:]
     assert found["lengths"][50] == np.median([len(sequences[user]) for user in range(sequences.num_users)])
     assert found["popularity"][100] == counts.max() and found["popularity"][0] == counts.min()
@@ -32,7 +32,7 @@ def test_the_numbers_are_those_that_one_counts(tmp_path):
 def test_test_items_never_trained_are_counted(tmp_path):
     (tmp_path / "a.csv").write_text("user,item\na,1\na,2\na,3\na,4\nb,1\nb,2\nb,3\nb,1\nc,1\nc,2\n")
     sequences = datasets.load(Interactions(tmp_path / "a.csv"), tmp_path)
-    found = statistics.of(sequences)
+    found = statistics.compute_statistics(sequences)
     split = LeaveOneOut(sequences)
     assert found["evaluated"] == len(split.users) == 2
     assert found["never_trained"] == {"with_validation": 0.5, "without_validation": 0.5}
@@ -40,15 +40,15 @@ def test_test_items_never_trained_are_counted(tmp_path):
 
 
 def test_beauty_has_the_known_share_of_items_never_trained(real_data):
-    found = statistics.of(real_data("beauty"))["never_trained"]
+    found = statistics.compute_statistics(real_data("beauty"))["never_trained"]
     assert found == {"with_validation": 3_133 / 40_226, "without_validation": 4_018 / 40_226}
 
 
 def test_data_without_test_items_have_statistics(tmp_path):
     (tmp_path / "a.csv").write_text("user,item\na,1\na,2\n")
-    found = statistics.of(datasets.load(Interactions(tmp_path / "a.csv"), tmp_path))
+    found = statistics.compute_statistics(datasets.load(Interactions(tmp_path / "a.csv"), tmp_path))
     assert found["never_trained"]["with_validation"] is None
-    assert "No user has enough actions" in statistics.table(found)
+    assert "No user has enough actions" in statistics.format_table(found)
 
 
 def test_the_program_prints_table_1_and_draws(tmp_path, capsys):

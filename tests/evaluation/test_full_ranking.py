@@ -108,7 +108,9 @@ def test_a_models_products_rank_as_its_scores_do(name, alpha):
     model = MODELS[name](NUM_ITEMS, num_users=split.sequences.num_users, hidden_dim=4)
     for weight in model.trainable_variables:
         weight.assign(rng.integers(-2, 3, weight.shape))
-    correction = None if alpha is None else (popularity_penalty.compute_log_counts(split.sequences.counts()[1:]), alpha)
+    correction = (
+        None if alpha is None else (popularity_penalty.compute_log_counts(split.sequences.count_items()[1:]), alpha)
+    )
     score = model.score if alpha is None else popularity_penalty.correct_scores(model.score, *correction)
     rankers = popularity_penalty.make_ranker(model, correction), Ranker(score, model.max_history)
     found, expected = (ranker.rank_and_list(task) for ranker in rankers)

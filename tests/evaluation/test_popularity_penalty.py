@@ -20,7 +20,7 @@ WEIGHTS = 1 / np.arange(1, NUM_ITEMS + 1)
 HISTORIES = [RNG.choice(NUM_ITEMS, size, p=WEIGHTS / WEIGHTS.sum()) + 1 for size in RNG.integers(3, 12, 60)]
 SPLIT = LeaveOneOut(make_sequences([*HISTORIES, np.arange(1, NUM_ITEMS + 1)], NUM_ITEMS))
 SCORES = RNG.normal(size=(SPLIT.sequences.num_users, NUM_ITEMS)).astype(np.float32)
-COUNTS = SPLIT.training(with_validation=True).counts().tolist()
+COUNTS = SPLIT.training(with_validation=True).count_items().tolist()
 
 
 def score(batch, candidates=None):
@@ -41,14 +41,14 @@ def by_hand(alpha):
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0, 40.0])
 def test_items_are_ranked_by_score_less_alpha_times_the_logarithm_of_their_count(alpha):
-    counts = popularity_penalty.compute_log_counts(SPLIT.training(with_validation=True).counts()[1:])
+    counts = popularity_penalty.compute_log_counts(SPLIT.training(with_validation=True).count_items()[1:])
     ranks = Ranker(popularity_penalty.correct_scores(score, counts, alpha)).rank(task())
     for protocol, expected in plain_ranks(task(), by_hand(alpha)).items():
         assert ranks[protocol].tolist() == expected, protocol
 
 
 def test_the_best_alpha_is_that_of_the_corrected_rankings():
-    counts = popularity_penalty.compute_log_counts(SPLIT.training(with_validation=True).counts()[1:])
+    counts = popularity_penalty.compute_log_counts(SPLIT.training(with_validation=True).count_items()[1:])
     validation = task("validation", all_items=False)
     curve = popularity_penalty.measure_alphas(Ranker(score), validation, counts)
     expected = {

@@ -117,8 +117,8 @@ def published(tmp_path, monkeypatch):
     folder.mkdir()
     with zipfile.ZipFile(folder / "ml-20m-processed.zip", "w") as archive:
         archive.writestr("ml-20m/ml-20m.txt", CONTENT)
-    source = datasets.source_of("ml-20m")
-    checksum = download.digest(folder / "ml-20m-processed.zip", "git:")
+    source = datasets.find_source("ml-20m")
+    checksum = download.compute_checksum(folder / "ml-20m-processed.zip", "git:")
     remote = dataclasses.replace(source.downloadable[1], checksum=checksum)
     changed = [file if file.remote is None else dataclasses.replace(file, remote=remote) for file in source.files]
     dataset = dataclasses.replace(

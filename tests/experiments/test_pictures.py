@@ -64,7 +64,7 @@ def test_a_part_does_not_take_the_place_of_the_whole_report(tmp_path):
 def test_table_1_has_its_data_fetched(tmp_path, monkeypatch, capsys):
     """What cannot be had is told, and the other data sets go on. A report alone fetches nothing."""
 
-    present = datasets.obtain
+    present = datasets.find_or_download
 
     def obtain(name, folder):
         if name == "beauty":
@@ -72,7 +72,7 @@ def test_table_1_has_its_data_fetched(tmp_path, monkeypatch, capsys):
         files.write_text(folder / "steam.txt", "1 2\n1 3\n1 4\n2 2\n2 3\n")
         return present(name, folder)
 
-    monkeypatch.setattr(datasets, "obtain", obtain)
+    monkeypatch.setattr(datasets, "find_or_download", obtain)
     flags = ["--tables=1", "--datasets=beauty,steam", f"--results={tmp_path}", f"--data_dir={tmp_path}"]
     assert program.main([*flags, "--report", f"--workdir={tmp_path}"]) == 0
     assert not (tmp_path / "steam.txt").exists()

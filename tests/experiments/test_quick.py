@@ -39,7 +39,7 @@ def test_a_part_from_one_command(tmp_path):
     assert set(line["test"]) == set(PROTOCOLS) and line["users"] > 1000
     text = (folder / "report.md").read_text()
     assert all(f"## {title}" in text for title in TITLES) and "quick runs: 20 steps" in text
-    columns = datasets.table1_columns(datasets.load("synthetic"))
+    columns = datasets.format_table1_columns(datasets.load("synthetic"))
     assert f"| Synthetic | {' | '.join(columns.values())} |" in text
     assert f" {line['test']['popular']['ndcg@10']:.4f} |" in text
     assert "](figure2-synthetic.png)" in text and (folder / "figure2-synthetic.png").stat().st_size > 10_000

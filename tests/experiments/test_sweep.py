@@ -303,7 +303,7 @@ def test_the_time_of_a_finished_run_is_that_of_who_did_it(tmp_path, monkeypatch)
 
 
 def test_listing_never_fetches_data(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(datasets, "obtain", lambda *_: pytest.fail("it would be downloaded"))
+    monkeypatch.setattr(datasets, "find_or_download", lambda *_: pytest.fail("it would be downloaded"))
     rows = states([Job(job(dataset="ml-20m").run)], sweep(tmp_path, data_dir=tmp_path))
     assert [row[1:] for row in rows] == [(MISSING, None)]
 

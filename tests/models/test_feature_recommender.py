@@ -13,7 +13,7 @@ from support.ranking_oracle import make_sequences
 
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.config.run_record import TrainingSettings
-from bert4rec_tf.data.features import Features
+from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export import saved_model
 from bert4rec_tf.export.options import ExportOptions
@@ -164,7 +164,7 @@ def test_first_vectors_from_cooccurrence_are_kept_and_projected_to_items_without
     random = np.concatenate([drawn[1:9], drawn[NUM_ITEMS + 1 :]])
     expected = np.asarray(plain.item_table()) * random.std() / drawn[1:].std()
     np.testing.assert_allclose(np.asarray(model.item_table())[known], expected[known], rtol=1e-4, atol=1e-6)
-    given = VECTORS[ITEM_FEATURES].unit_vectors().astype(np.float64)
+    given = VECTORS[ITEM_FEATURES].compute_unit_vectors().astype(np.float64)
     # Ridge regression is least squares with one more row, of zeros, for each number of a vector.
     rows = np.concatenate([given[np.array(known) - 1], np.eye(6)])
     targets = np.concatenate([expected[known], np.zeros((6, 16))])
@@ -273,7 +273,7 @@ def test_a_configuration_and_a_saved_file_give_the_model_back(tmp_path, name, wa
 def test_an_export_serves_strangers_by_their_history_alone(tmp_path, name):
     model = make(name, **WAYS["all"])
     users, raw = [f"user {number}" for number in range(NUM_USERS)], [f"item {number}" for number in range(NUM_ITEMS)]
-    vocabulary = Vocabulary(np.array(raw, object), SEQUENCES.counts()[1:])
+    vocabulary = Vocabulary(np.array(raw, object), SEQUENCES.count_items()[1:])
     saved_model.export(fold_features(model), vocabulary, tmp_path / "model", ExportOptions(5), users)
     service = tf.saved_model.load(tmp_path / "model")
     histories = tf.constant([[f"item {item - 1}" if item else "" for item in row] for row in HISTORIES["items"]])

@@ -13,7 +13,7 @@ from support.ranking_oracle import FEW, any_histories, make_sequences
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data import transitions
 from bert4rec_tf.data.sequences import LeaveOneOut
-from bert4rec_tf.data.sources import given as given_data
+from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.evaluation import popularity_penalty
 from bert4rec_tf.evaluation.metrics import FULL, NDCG, compute_metrics
 from bert4rec_tf.evaluation.ranker import RankingTask
@@ -259,5 +259,5 @@ def test_beauty_agrees_with_the_published_figure(real_file):
         recent_share=1.0,
         popularity_weight=-0.04,
     )
-    sequences = given_data.read(real_file("amazon-5core-beauty.txt.gz"))[1]
+    sequences = inputs.load_any(real_file("amazon-5core-beauty.txt.gz"))[1]
     assert measure_test_items(sequences, settings) == pytest.approx(0.0633, abs=0.0005)

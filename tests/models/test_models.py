@@ -252,7 +252,7 @@ def test_an_exported_model_recommends_and_scores_as_the_model_does(tmp_path, nam
     model = make(name)
     users = [f"user {number}" for number in range(NUM_USERS)]
     raw = np.array([f"item {number}" for number in range(NUM_ITEMS)], object)
-    vocabulary = Vocabulary(raw, SEQUENCES.counts()[1:])
+    vocabulary = Vocabulary(raw, SEQUENCES.count_items()[1:])
     saved_model.export(model, vocabulary, tmp_path / "model", ExportOptions(5), users)
     service = tf.saved_model.load(tmp_path / "model")
     histories = np.array([[f"item {item - 1}" if item else "" for item in row] for row in HISTORIES["items"]])
@@ -376,7 +376,7 @@ def test_every_dropout_acts_by_itself_in_training_and_never_in_scoring(name):
 def of_some_widths(model, batch_size=8):
     """Batches as a training reads them, until three widths have come, and what is known of their shapes."""
     examples = in_memory.KINDS[model.examples](SEQUENCES, **model.example_options)
-    dataset, found = in_memory.dataset_of(examples, batch_size, seed=1), {}
+    dataset, found = in_memory.make_dataset(examples, batch_size, seed=1), {}
     for batch in dataset:
         found.setdefault(batch["items"].shape[1], batch)
         if len(found) == 3:

@@ -18,7 +18,7 @@ STEPS = {"fpmc": 150, "gru4rec": 150, "gru4rec_plus": 100, "caser": 400, "sasrec
 
 @pytest.fixture(scope="module")
 def chain():
-    return MarkovCatalogue(num_users=1_500, num_items=60, num_communities=1, successors=2).sequences()
+    return MarkovCatalogue(num_users=1_500, num_items=60, num_communities=1, successors=2).make_sequences()
 
 
 @pytest.fixture(scope="module")

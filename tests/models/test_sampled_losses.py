@@ -10,7 +10,7 @@ from support.models import NUM_ITEMS, SEQUENCES, SMALL, batches, make, tensors
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.run_record import Run, TrainingSettings
-from bert4rec_tf.data.examples.batches import with_draws
+from bert4rec_tf.data.examples.batches import add_draws
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.nn import sampling
 from bert4rec_tf.training import steps
@@ -30,7 +30,7 @@ def drawn(model, size=16, first=0):
     """Batches with their draws."""
     source = batches(model, size)
     spec = {key: tf.TensorSpec([None] * column.ndim, column.dtype) for key, column in next(source).items()}
-    return iter(with_draws(tf.data.Dataset.from_generator(lambda: source, output_signature=spec), 5, first))
+    return iter(add_draws(tf.data.Dataset.from_generator(lambda: source, output_signature=spec), 5, first))
 
 
 def states_and_targets(model, batch):

@@ -14,7 +14,7 @@ from support.trainings import assert_a_kill_changes_nothing, small_and_quick
 import bert4rec_tf as b4r
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.config.run_record import SELECT, Run
-from bert4rec_tf.data.features import attached
+from bert4rec_tf.data.feature_values import attach_features
 from bert4rec_tf.evaluation.metrics import compute_per_user
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.runs import driver, phases
@@ -147,7 +147,7 @@ def test_features_that_are_given_but_not_used_only_add_their_items(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert4rec", "sasrec"])
 def test_a_run_that_is_killed_and_started_again_equals_one_that_is_not(tmp_path, name):
-    data = attached(SEQUENCES, both([*SEQUENCES.vocabulary.items.tolist(), "new"], SEQUENCES.users.tolist()))
+    data = attach_features(SEQUENCES, both([*SEQUENCES.vocabulary.items.tolist(), "new"], SEQUENCES.users.tolist()))
     known = Run.make("beauty", name).flatten()
     run = Run.make(
         "beauty",
@@ -216,7 +216,7 @@ def test_vectors_reach_the_export_and_the_next_training(tmp_path):
     more = pd.DataFrame([("u1", "i42", 9), ("u2", "i42", 9)], columns=FRAME.columns)
     again = model.continue_training(more, silent=True)
     later = WorkDirectory(again.workdir).read_features()[ITEM_FEATURES]  # in another order, since i42 has actions now
-    assert later.of(kept.ids.tolist()).fingerprint == kept.fingerprint
+    assert later.select_rows(kept.ids.tolist()).fingerprint == kept.fingerprint
 
 
 @pytest.mark.slow

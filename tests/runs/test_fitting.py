@@ -11,7 +11,7 @@ from support.ranking_oracle import plain_metrics
 from support.trainings import small_and_quick
 
 import bert4rec_tf as b4r
-from bert4rec_tf.data.sources import given
+from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.foundation.errors import UserError
 
 ROWS = [(user, f"i{(3 * user + 2 * place) % 40}", place) for user in range(60) for place in range(8)]
@@ -155,12 +155,14 @@ def test_data_come_in_many_forms(tmp_path, counted, monkeypatch):
     monkeypatch.setenv("BERT4REC_DATA", str(tmp_path))
     table, renamed = pa.Table.from_pandas(FRAME), FRAME.set_axis(["a", "b", "c"], axis=1)
     forms = (tmp_path / "ratings.csv", str(tmp_path / "rat*.csv"), [tmp_path / "ratings.csv"], b4r.interactions(FRAME))
-    read = [given.read(data)[:2] for data in (*forms, table, FRAME)] + [given.read(renamed, "a", "b", "c")[:2]]
+    read = [inputs.load_any(data)[:2] for data in (*forms, table, FRAME)] + [
+        inputs.load_any(renamed, "a", "b", "c")[:2]
+    ]
     assert {sequences.fingerprint for _, sequences in read} == {read[0][1].fingerprint}
     assert [name for name, _ in read] == ["own-ratings", "own-rat_", "own-ratings", *["own-frame"] * 4]
-    assert given.read("synthetic")[0] == "synthetic"
+    assert inputs.load_any("synthetic")[0] == "synthetic"
     (tmp_path / "ratings_Beauty.csv").write_text("".join(f"{u},{i},5,{i}\n" for u in range(5) for i in range(5)))
-    assert given.read("beauty-raw")[0] == "beauty-raw"
+    assert inputs.load_any("beauty-raw")[0] == "beauty-raw"
     assert b4r.fit(tmp_path / "ratings.csv", **COUNTING).recommend(user=3)["item"].tolist() == expected
 
 
@@ -169,7 +171,7 @@ def test_a_column_or_split_of_data_that_are_read_already_is_refused():
     for data, options in ((sequences, {"user": "who"}), ("synthetic", {"split": b4r.TimeSplit(5)})):
         (name,) = options
         with pytest.raises(UserError, match=f"`{name}` must be left out with .*, which has its own. Received: {name}="):
-            given.read(data, **options)
+            inputs.load_any(data, **options)
 
 
 def test_what_is_held_out_can_be_chosen():

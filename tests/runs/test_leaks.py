@@ -34,7 +34,7 @@ from bert4rec_tf.config.model_settings import ATTENTION_MODELS, MODEL_SETTINGS, 
 from bert4rec_tf.config.popularity_option import CORRECTION
 from bert4rec_tf.config.run_record import ALL, FIXED, SELECT, SELECT_AND_RETRAIN
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
-from bert4rec_tf.data.sources import given
+from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.evaluation import evidence_search
 from bert4rec_tf.evaluation.metrics import (
     COLD,
@@ -541,7 +541,7 @@ def test_candidates_are_new_to_their_user_and_drawn_by_all_counts(tmp_path):
     for protocol, items in drawn["pop"].items():
         assert np.array_equal(items, drawn["bpr_mf"][protocol])
         assert not [user for user, row in enumerate(items) if set(row) & set(many[user])]
-    for protocol, weights in {POPULAR: many.counts(), UNIFORM: np.ones(ITEMS + 1)}.items():
+    for protocol, weights in {POPULAR: many.count_items(), UNIFORM: np.ones(ITEMS + 1)}.items():
         shares = []
         for user in range(USERS):
             new = np.setdiff1d(np.arange(1, ITEMS + 1), many[user])
@@ -565,7 +565,7 @@ def make_table(test):
 def test_test_items_of_a_table_are_not_learnt(tmp_path, model, split):
     """Users swap their test items, so that every item keeps its count in all data, and so its number."""
     tables = [make_table(test) for test in (TEST, TEST[1:] + TEST[:1])]
-    versions = [given.read(table, split=split)[1] for table in tables]
+    versions = [inputs.load_any(table, split=split)[1] for table in tables]
     assert versions[0].vocabulary.items.tolist() == versions[1].vocabulary.items.tolist()
     assert versions[0].fingerprint != versions[1].fingerprint
     one, other = (

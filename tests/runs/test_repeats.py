@@ -69,7 +69,7 @@ def measured(one):
 def plain_ranks(split, part, among_every_item):
     """Ranks by popularity, in plain Python."""
     before = split.histories(part)
-    counts = before.counts().tolist()
+    counts = before.count_items().tolist()
     ranks = []
     for user, target in zip(split.users.tolist(), split.targets(part).tolist(), strict=True):
         left_out = set() if among_every_item else set(before[user].tolist())

@@ -57,7 +57,7 @@ def test_the_baselines_count_what_the_measured_model_has_learnt(tmp_path, monkey
     made, count = {}, baselines.rank_by_counts
 
     def record(name, training, *rest):
-        made[name] = training.counts()[1:].tolist()
+        made[name] = training.count_items()[1:].tolist()
         return count(name, training, *rest)
 
     monkeypatch.setattr(baselines, "rank_by_counts", record)

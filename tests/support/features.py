@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
-from bert4rec_tf.data.features import Features
+from bert4rec_tf.data.feature_values import Features
 
 
 def made(ids, seed, num_values=5):

@@ -31,7 +31,7 @@ NUM_ITEMS = SEQUENCES.num_items
 
 def mask_windows(windows, chosen, settings, max_length, num_items, seed):
     """Masks the examples of these numbers, as they are masked for their shards."""
-    window, last_only = Numbering(settings, windows.num_whole, windows.num_prefixes).windows_of(chosen)
+    window, last_only = Numbering(settings, windows.num_whole, windows.num_prefixes).locate_windows(chosen)
     rows = windows.rows(window, max_length), windows.lengths[window], windows.users[window]
     return mask_rows(*rows, last_only, settings, num_items, seed)
 

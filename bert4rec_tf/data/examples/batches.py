@@ -11,39 +11,39 @@ from bert4rec_tf.data.examples.tfrecords import Shards
 from bert4rec_tf.foundation.graphs import no_autograph
 from bert4rec_tf.foundation.types import Batch
 
-OF_BATCHES = 1 << 34
+DRAWS_SEED_OFFSET = 1 << 34
 """Added to the run's seed, so that these draws differ from those of the masks, whose seeds are below 2^32."""
 
 
-def of_examples(examples: Examples, run: Run, start_step: int) -> tf.data.Dataset:
+def from_examples(examples: Examples, run: Run, start_step: int) -> tf.data.Dataset:
     """Returns batches of examples made in memory."""
-    batches = in_memory.dataset_of(examples, run.training.batch_size, run.seed, start_step)
-    return _with_negatives(batches, run, start_step)
+    batches = in_memory.make_dataset(examples, run.training.batch_size, run.seed, start_step)
+    return _add_draws_if_sampled(batches, run, start_step)
 
 
-def of_shards(shards: Shards, run: Run, num_items: int, start_step: int) -> tf.data.Dataset:
+def from_shards(shards: Shards, run: Run, num_items: int, start_step: int) -> tf.data.Dataset:
     """Returns batches of masked examples."""
     batches = shards.read(run.training.batch_size, run.seed, start_step)
     if run.masking.masking == "dynamic":
         batches = mask_dynamically(batches, run.masking, num_items, run.seed, start_step)
-    return _with_negatives(batches.map(no_autograph(_batch_of_columns)), run, start_step).prefetch(8)
+    return _add_draws_if_sampled(batches.map(no_autograph(_make_batch)), run, start_step).prefetch(8)
 
 
-def _batch_of_columns(columns: dict[str, tf.Tensor]) -> Batch:
+def _make_batch(columns: dict[str, tf.Tensor]) -> Batch:
     lengths = tf.math.count_nonzero(columns["items"], axis=1, dtype=tf.int32)
     rest = {name: column for name, column in columns.items() if name not in ("user", "window", "epoch")}
     return {"users": columns["user"], "lengths": lengths, **rest}
 
 
-def _with_negatives(batches: tf.data.Dataset, run: Run, start_step: int) -> tf.data.Dataset:
+def _add_draws_if_sampled(batches: tf.data.Dataset, run: Run, start_step: int) -> tf.data.Dataset:
     """Adds the seed of every batch's negatives if the loss is one over a sample of the items."""
     loss = LOSSES.get(getattr(run.architecture, "loss", ""))
     if loss is not None and loss.negatives == SAMPLE:
-        return with_draws(batches, run.seed, start_step)
+        return add_draws(batches, run.seed, start_step)
     return batches
 
 
-def with_draws(batches: tf.data.Dataset, seed: int, start_step: int = 0) -> tf.data.Dataset:
+def add_draws(batches: tf.data.Dataset, seed: int, start_step: int = 0) -> tf.data.Dataset:
     """Adds `draw`, int64 [b, 2]: in every row the same seed, which depends on the run's seed and the step.
 
     A replica gets only some of the rows. With the seed in every row, all replicas draw the same.
@@ -52,6 +52,9 @@ def with_draws(batches: tf.data.Dataset, seed: int, start_step: int = 0) -> tf.d
     @no_autograph
     def add(step: tf.Tensor, batch: Batch) -> Batch:
         rows = tf.shape(batch["items"])[0]
-        return {**batch, "draw": tf.tile(tf.stack([[tf.constant(seed + OF_BATCHES, tf.int64), step]]), [rows, 1])}
+        return {
+            **batch,
+            "draw": tf.tile(tf.stack([[tf.constant(seed + DRAWS_SEED_OFFSET, tf.int64), step]]), [rows, 1]),
+        }
 
     return batches.enumerate(start_step).map(add, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)

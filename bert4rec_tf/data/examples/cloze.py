@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bert4rec_tf.config.run_record import MaskingSettings, compute_window_stride
-from bert4rec_tf.data.sequences import Sequences, mask_token, places_in_groups, take_rows
+from bert4rec_tf.data.sequences import Sequences, mask_token, number_within_groups, pad_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,10 +34,10 @@ class Windows:
 
     def rows(self, chosen: np.ndarray, width: int) -> np.ndarray:
         """Returns the items of the chosen windows, int32 [chosen, width], right-padded."""
-        return take_rows(self.items, self.starts[chosen], self.lengths[chosen], width)
+        return pad_rows(self.items, self.starts[chosen], self.lengths[chosen], width)
 
 
-def cut(sequences: Sequences, max_length: int, settings: MaskingSettings) -> Windows:
+def cut_windows_and_prefixes(sequences: Sequences, max_length: int, settings: MaskingSettings) -> Windows:
     """Returns the windows to mask, and after them the prefixes if the settings ask for prefix examples."""
     if not settings.prefix_copies:
         return cut_windows(sequences, max_length, settings.window_step)
@@ -64,7 +64,7 @@ def cut_windows(sequences: Sequences, max_length: int, window_step: float) -> Wi
     beyond = np.maximum(sequences.lengths[users] - max_length, 0)
     per_user = -(-beyond // stride) + 1
     owner = np.repeat(np.arange(len(users)), per_user)
-    offsets = np.maximum(beyond[owner] - (per_user[owner] - 1 - places_in_groups(per_user)) * stride, 0)
+    offsets = np.maximum(beyond[owner] - (per_user[owner] - 1 - number_within_groups(per_user)) * stride, 0)
     lengths = np.minimum(sequences.lengths[users], max_length)[owner]
     return Windows(sequences.items, sequences.splits[users][owner] + offsets, lengths, users[owner])
 
@@ -77,7 +77,7 @@ def cut_prefixes(sequences: Sequences, max_length: int) -> Windows:
     """
     lengths = np.maximum(sequences.lengths - 1, 0)
     users = np.repeat(np.arange(len(lengths)), lengths)
-    ends = places_in_groups(lengths) + 2
+    ends = number_within_groups(lengths) + 2
     kept = np.minimum(ends, max_length)
     return Windows(sequences.items, sequences.splits[users] + ends - kept, kept, users)
 
@@ -123,11 +123,11 @@ def mask_rows(
         seed: decides the masks of these rows.
     """
     rng, max_length = np.random.default_rng(seed), items.shape[1]
-    num_masked = np.where(last_only, 1, num_predictions(lengths, settings))
+    num_masked = np.where(last_only, 1, count_predictions(lengths, settings))
     keys = rng.random(items.shape)
     keys[np.arange(max_length) >= lengths[:, None]] = 2.0
     keys[last_only, lengths[last_only] - 1] = -1.0
-    positions, slots = _smallest(keys, num_masked, min(settings.max_predictions, max_length))
+    positions, slots = _select_smallest(keys, num_masked, min(settings.max_predictions, max_length))
     rows = np.arange(len(items))[:, None]
     targets = np.where(slots, items[rows, positions], 0)
     replacements = np.full(targets.shape, mask_token(num_items), np.int32)
@@ -161,7 +161,7 @@ class Numbering:
     def num_examples(self) -> int:
         return self.num_whole * self.copies + self.num_prefixes * self.settings.prefix_copies
 
-    def windows_of(self, examples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def locate_windows(self, examples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns the window of each example, and whether only its last item is masked (for dynamic masks: whether it
         is a prefix)."""
         beyond = examples - self.num_whole * self.copies
@@ -173,14 +173,14 @@ class Numbering:
         return window, examples // max(self.num_whole, 1) == self.settings.mask_copies
 
 
-def num_predictions(lengths: np.ndarray, settings: MaskingSettings) -> np.ndarray:
+def count_predictions(lengths: np.ndarray, settings: MaskingSettings) -> np.ndarray:
     """Returns the number of masked items for these lengths: length x rho, rounded half up, in 1 .. max_predictions."""
     exact = lengths * settings.mask_proportion
     rounded = np.floor(exact) + (exact - np.floor(exact) >= 0.5)
     return np.clip(rounded.astype(np.int64), 1, settings.max_predictions)
 
 
-def _smallest(keys: np.ndarray, counts: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
+def _select_smallest(keys: np.ndarray, counts: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the columns of each row's `counts` smallest keys, ascending, [rows, width], and which slots are used."""
     order = np.argpartition(keys, width - 1, axis=1)[:, :width] if width < keys.shape[1] else np.argsort(keys, axis=1)
     order = np.take_along_axis(order, np.argsort(np.take_along_axis(keys, order, axis=1), axis=1), axis=1)

@@ -34,7 +34,7 @@ def mask_dynamically(
         else:
             due = (tf.cast(batch["window"], tf.int64) + batch["epoch"]) % (masking.mask_copies + 1)
             last_only = due == masking.mask_copies
-        num_masked = tf.where(last_only, 1, _num_predictions(lengths, masking))
+        num_masked = tf.where(last_only, 1, _count_predictions(lengths, masking))
         keys = tf.random.stateless_uniform(tf.shape(items), seed=tf.stack([seed, 2 * step]))
         columns = tf.range(width)[None, :]
         keys = tf.where(columns < lengths[:, None], keys, 2.0)
@@ -45,7 +45,7 @@ def mask_dynamically(
         positions = tf.sort(tf.where(slots, positions, width), axis=1)
         positions = tf.where(slots, positions, 0)
         targets = tf.where(slots, tf.gather(items, positions, batch_dims=1), 0)
-        replacements = _replacements(targets, last_only, masking, num_items, tf.stack([seed, 2 * step + 1]))
+        replacements = _make_replacements(targets, last_only, masking, num_items, tf.stack([seed, 2 * step + 1]))
         where = tf.where(slots)
         indices = tf.stack([where[:, 0], tf.cast(tf.gather_nd(positions, where), tf.int64)], axis=1)
         masked = tf.tensor_scatter_nd_update(items, indices, tf.gather_nd(replacements, where))
@@ -54,13 +54,13 @@ def mask_dynamically(
     return batches.enumerate(start_step).map(mask, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
 
-def _num_predictions(lengths: tf.Tensor, masking: MaskingSettings) -> tf.Tensor:
+def _count_predictions(lengths: tf.Tensor, masking: MaskingSettings) -> tf.Tensor:
     exact = tf.cast(lengths, tf.float64) * masking.mask_proportion
     rounded = tf.floor(exact) + tf.cast(exact - tf.floor(exact) >= 0.5, tf.float64)
     return tf.clip_by_value(tf.cast(rounded, tf.int32), 1, masking.max_predictions)
 
 
-def _replacements(
+def _make_replacements(
     targets: tf.Tensor, last_only: tf.Tensor, masking: MaskingSettings, num_items: int, seed: tf.Tensor
 ) -> tf.Tensor:
     masks = tf.fill(tf.shape(targets), mask_token(num_items))

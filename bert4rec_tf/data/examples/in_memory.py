@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 import tensorflow as tf
 
-from bert4rec_tf.data.sequences import PAD, Sequences, places_in_groups, take_rows
+from bert4rec_tf.data.sequences import PAD, Sequences, number_within_groups, pad_rows
 
 ROUNDS = 20
 """Rounds of rejection sampling. After them, negatives are drawn from the list of the user's unseen items."""
@@ -29,16 +29,16 @@ class UnseenItems:
     def __init__(self, sequences: Sequences, popular: bool = False) -> None:
         self.num_items, self.popular = sequences.num_items, popular
         users = np.repeat(np.arange(sequences.num_users), sequences.lengths)
-        self._seen = np.unique(self._codes(users, sequences.items))
+        self._seen = np.unique(self._encode_pairs(users, sequences.items))
         self._sequences = sequences
-        self._counts = sequences.counts()
+        self._counts = sequences.count_items()
 
-    def _codes(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+    def _encode_pairs(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         return users.astype(np.int64) * (self.num_items + 1) + items
 
-    def seen(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+    def have_seen(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """Returns whether each user has seen each item, bool; the arguments are broadcast."""
-        codes = self._codes(users, items)
+        codes = self._encode_pairs(users, items)
         places = np.minimum(np.searchsorted(self._seen, codes), len(self._seen) - 1)
         return self._seen[places] == codes
 
@@ -47,28 +47,28 @@ class UnseenItems:
 
         Returns int32 [b, size]; 0 for users who have seen every item.
         """
-        drawn = self._any((len(users), size), rng)
+        drawn = self._draw_any((len(users), size), rng)
         owners = np.broadcast_to(users[:, None], drawn.shape)
-        rejected = self.seen(owners, drawn)
+        rejected = self.have_seen(owners, drawn)
         for _ in range(ROUNDS):
             if not rejected.any():
                 return drawn
-            drawn[rejected] = self._any((rejected.sum(),), rng)
-            rejected[rejected] = self.seen(owners[rejected], drawn[rejected])
+            drawn[rejected] = self._draw_any((rejected.sum(),), rng)
+            rejected[rejected] = self.have_seen(owners[rejected], drawn[rejected])
         for row in np.flatnonzero(rejected.any(axis=1)):
             unseen = np.setdiff1d(np.arange(1, self.num_items + 1), self._sequences[users[row]])
             drawn[row, rejected[row]] = (
-                rng.choice(unseen, rejected[row].sum(), p=self._shares(unseen)) if len(unseen) else PAD
+                rng.choice(unseen, rejected[row].sum(), p=self._compute_shares(unseen)) if len(unseen) else PAD
             )
         return drawn
 
-    def _any(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    def _draw_any(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
         """Draws from all items, int32 of `shape`. If `popular`, draws actions, so each item has its share of these."""
         if self.popular:
             return self._sequences.items[rng.integers(len(self._sequences.items), size=shape)]
         return rng.integers(1, self.num_items + 1, shape, np.int32)
 
-    def _shares(self, unseen: np.ndarray) -> np.ndarray | None:
+    def _compute_shares(self, unseen: np.ndarray) -> np.ndarray | None:
         """Returns the probabilities of a user's unseen items; None if they are equal."""
         counts = self._counts[unseen]
         return counts / counts.sum() if self.popular and counts.any() else None
@@ -125,7 +125,7 @@ class ContextTargetExamples(Examples):
         first = np.minimum(context, last)
         counts = np.where(lengths > min_context, last - first + 1, 0)
         self.users = np.repeat(np.arange(sequences.num_users), counts)
-        self.places = np.repeat(first, counts) + places_in_groups(counts)
+        self.places = np.repeat(first, counts) + number_within_groups(counts)
         self.num_examples = len(self.users)
 
     def batch(self, chosen: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -136,9 +136,9 @@ class ContextTargetExamples(Examples):
         targets = np.minimum(self.sequences.lengths[users] - places, self.num_targets)
         return {
             "users": users.astype(np.int32),
-            "items": take_rows(self.sequences.items, begins + places - lengths, lengths, self.context),
+            "items": pad_rows(self.sequences.items, begins + places - lengths, lengths, self.context),
             "lengths": lengths.astype(np.int32),
-            "targets": take_rows(self.sequences.items, begins + places, targets, self.num_targets),
+            "targets": pad_rows(self.sequences.items, begins + places, targets, self.num_targets),
             "negatives": self.unseen.draw(users, self.num_negatives, rng),
         }
 
@@ -169,14 +169,14 @@ class NextItemExamples(Examples):
     ) -> None:
         self.sequences, self.max_length = sequences, max_length
         self.num_negatives, self.num_shared = num_negatives, num_shared
-        item_counts = sequences.counts()[1:].astype(float)
+        item_counts = sequences.count_items()[1:].astype(float)
         self.cumulative = np.cumsum(np.where(item_counts > 0, item_counts, 1.0) ** alpha * (item_counts > 0))
         self.unseen = UnseenItems(sequences) if num_negatives else None
         users = np.flatnonzero(sequences.lengths >= 2)
         lengths = sequences.lengths[users]
         counts = -(-(lengths - 1) // max_length) if whole else np.ones_like(lengths)
         self.users = np.repeat(users, counts)
-        self.ends = np.repeat(lengths, counts) - max_length * places_in_groups(counts)
+        self.ends = np.repeat(lengths, counts) - max_length * number_within_groups(counts)
         self.num_examples = len(self.users)
 
     def batch(self, chosen: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -187,9 +187,9 @@ class NextItemExamples(Examples):
         width, begins = int(lengths.max()), self.sequences.splits[users] + ends - 1 - lengths
         batch = {
             "users": users.astype(np.int32),
-            "items": take_rows(self.sequences.items, begins, lengths, width),
+            "items": pad_rows(self.sequences.items, begins, lengths, width),
             "lengths": lengths.astype(np.int32),
-            "targets": take_rows(self.sequences.items, begins + 1, lengths, width),
+            "targets": pad_rows(self.sequences.items, begins + 1, lengths, width),
         }
         if self.unseen is not None:
             drawn = self.unseen.draw(users, width * self.num_negatives, rng)
@@ -204,7 +204,7 @@ KINDS: dict[str | None, Callable[..., Examples]] = {"contexts": ContextTargetExa
 """Value of `Recommender.examples` -> its class. Others are "masked", prepared on disk, and None, for no training."""
 
 
-def dataset_of(examples: Examples, batch_size: int, seed: int, start_step: int = 0) -> tf.data.Dataset:
+def make_dataset(examples: Examples, batch_size: int, seed: int, start_step: int = 0) -> tf.data.Dataset:
     """Returns the batches of `examples.batches` as a dataset that prefetches during each training step."""
 
     def spec(name: str, column: np.ndarray) -> tf.TensorSpec:

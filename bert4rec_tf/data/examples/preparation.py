@@ -21,7 +21,7 @@ import numpy as np
 
 from bert4rec_tf.config.run_record import MaskingSettings
 from bert4rec_tf.data.examples import tfrecords
-from bert4rec_tf.data.examples.cloze import Numbering, Windows, cut, mask_rows
+from bert4rec_tf.data.examples.cloze import Numbering, Windows, cut_windows_and_prefixes, mask_rows
 from bert4rec_tf.data.examples.tfrecords import Column, Shards
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation import files, npz
@@ -33,7 +33,7 @@ SHARD_SIZE = 8_192
 """Examples per shard. It changes the bytes of the shards; the number of processes does not."""
 
 
-def prepare(
+def prepare_shards(
     sequences: Sequences, masking: MaskingSettings, max_length: int, seed: int, folder: Path, processes: int = 1
 ) -> Shards:
     """Returns the shards of Cloze examples of `sequences`, shuffled. Writes those that are missing or damaged.
@@ -50,7 +50,7 @@ def prepare(
     """
     if processes < 1:
         raise UserError(f"`processes` must be at least 1. Received: processes={processes}")
-    windows = cut(sequences, max_length, masking)
+    windows = cut_windows_and_prefixes(sequences, max_length, masking)
     numbering = Numbering(masking, windows.num_whole, windows.num_prefixes)
     plan = Plan(numbering, max_length, sequences.num_items, seed, SHARD_SIZE)
     if not plan.num_examples:
@@ -61,7 +61,7 @@ def prepare(
     with lock.lock():
         files.make_folder(folder)
         files.remove_partials(folder)
-        missing = shards.missing(fingerprint)
+        missing = shards.find_missing(fingerprint)
         if missing:
             _write(ShardMaker(plan, windows, folder), missing, processes)
             shards.write_manifest(fingerprint)
@@ -118,9 +118,9 @@ class Plan:
         """The order of the examples on disk, int64 [num_examples]."""
         return np.random.default_rng([self.seed, 0]).permutation(self.num_examples)
 
-    def windows_of(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the windows of shard `number` and their kind (`Numbering.windows_of`), in order."""
-        return self.numbering.windows_of(self.order[number * self.shard_size : (number + 1) * self.shard_size])
+    def locate_windows(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the windows of shard `number` and their kind (`Numbering.locate_windows`), in order."""
+        return self.numbering.locate_windows(self.order[number * self.shard_size : (number + 1) * self.shard_size])
 
 
 @dataclass
@@ -137,7 +137,7 @@ class ShardMaker:
     def columns(self, number: int) -> dict[str, Column]:
         """Returns the content of shard `number`."""
         plan, windows = self.plan, self.windows
-        chosen, special = plan.windows_of(number)
+        chosen, special = plan.locate_windows(number)
         items = windows.rows(chosen, plan.max_length)
         lengths, users = windows.lengths[chosen], windows.users[chosen]
         if plan.masking.masking == "dynamic":
@@ -160,13 +160,13 @@ def _write(maker: ShardMaker, numbers: Sequence[int], processes: int) -> None:
     progress = Progress("preparing", len(numbers), examples_per_step=SHARD_SIZE)
     here = contextlib.nullcontext(map(maker.write, numbers))
     several = min(processes, len(numbers)) > 1
-    with contextlib.closing(progress), _written_by_workers(maker, numbers, processes) if several else here as written:
+    with contextlib.closing(progress), _write_with_workers(maker, numbers, processes) if several else here as written:
         for _ in written:
             progress.advance()
 
 
 @contextlib.contextmanager
-def _written_by_workers(maker: ShardMaker, numbers: Sequence[int], processes: int) -> Iterator[Iterable[None]]:
+def _write_with_workers(maker: ShardMaker, numbers: Sequence[int], processes: int) -> Iterator[Iterable[None]]:
     """Yields an iterable with one entry per written shard. The worker processes end when this process ends."""
     windows_file = maker.folder / f".windows{files.PARTIAL}"
     npz.write(windows_file, vars(maker.windows))
@@ -176,7 +176,7 @@ def _written_by_workers(maker: ShardMaker, numbers: Sequence[int], processes: in
     with tempfile.TemporaryFile() as messages:
         try:
             with ProcessPoolExecutor(processes, context, _start_worker, (bare, windows_file)) as pool:
-                with redirect_stderr(messages), _without_ctrl_c():
+                with redirect_stderr(messages), _ignore_ctrl_c():
                     written = pool.map(_write_shard, numbers)
                 yield written
         except BrokenProcessPool as error:
@@ -193,7 +193,7 @@ def _written_by_workers(maker: ShardMaker, numbers: Sequence[int], processes: in
 
 
 @contextlib.contextmanager
-def _without_ctrl_c() -> Iterator[None]:
+def _ignore_ctrl_c() -> Iterator[None]:
     """Processes started inside the block ignore Ctrl-C."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if hasattr(signal, "pthread_sigmask") else None
     try:

@@ -35,17 +35,17 @@ class Column:
     values: np.ndarray
     lengths: np.ndarray | None = None
 
-    def features(self, name: str, rows: slice) -> dict[str, tf.train.Feature]:
+    def make_features(self, name: str, rows: slice) -> dict[str, tf.train.Feature]:
         """Returns the given rows as features of one record."""
         values = self.values[rows]
         if self.lengths is None:
-            return {name: _integers(values)}
+            return {name: _make_feature(values)}
         lengths = self.lengths[rows]
         real = np.arange(values.shape[1]) < lengths[:, None]
-        return {name: _integers(values[real]), f"{name}{LENGTHS}": _integers(lengths)}
+        return {name: _make_feature(values[real]), f"{name}{LENGTHS}": _make_feature(lengths)}
 
 
-def _integers(values: np.ndarray) -> tf.train.Feature:
+def _make_feature(values: np.ndarray) -> tf.train.Feature:
     return tf.train.Feature(int64_list=tf.train.Int64List(value=values.tolist()))
 
 
@@ -57,7 +57,7 @@ def write_shard(path: Path, columns: Mapping[str, Column]) -> None:
             for start in range(0, rows, BLOCK):
                 block, features = slice(start, start + BLOCK), {}
                 for name, column in columns.items():
-                    features.update(column.features(name, block))
+                    features.update(column.make_features(name, block))
                 example = tf.train.Example(features=tf.train.Features(feature=features))
                 writer.write(example.SerializeToString(deterministic=True))
     except tf.errors.OpError as error:
@@ -84,17 +84,17 @@ class Shards:
     def _copy(self) -> LocalCopy:
         return LocalCopy(self.folder, self.names)
 
-    def _checksums(self) -> list[str | None]:
-        return [checksum(self.folder / name) for name in self.names]
+    def _compute_checksums(self) -> list[str | None]:
+        return [compute_checksum(self.folder / name) for name in self.names]
 
     def write_manifest(self, fingerprint: str) -> None:
         """Writes the manifest, which completes the folder."""
         manifest = self._manifest(fingerprint)
-        for row, found in zip(manifest["shards"], self._checksums(), strict=True):
+        for row, found in zip(manifest["shards"], self._compute_checksums(), strict=True):
             row["sha256"] = found
         files.write_json(self.folder / MANIFEST, manifest)
 
-    def missing(self, fingerprint: str) -> list[int]:
+    def find_missing(self, fingerprint: str) -> list[int]:
         """Returns the numbers of the shards to write.
 
         Without a manifest of this fingerprint these are all; else those whose checksum differs, each with a warning.
@@ -107,7 +107,7 @@ class Shards:
             return everything
         if manifest != self._manifest(fingerprint):
             return everything
-        found = self._checksums()
+        found = self._compute_checksums()
         damaged = [n for n in everything if found[n] != checksums[n]]
         for number in damaged:
             warn(f"{self.folder / self.names[number]}: damaged; written again")
@@ -136,7 +136,7 @@ class Shards:
         first_epoch, skipped_examples = divmod(start_step * batch_size, self.num_examples)
 
         @no_autograph
-        def shards_of(epoch: tf.Tensor) -> tf.data.Dataset:
+        def list_shards(epoch: tf.Tensor) -> tf.data.Dataset:
             order = tf.random.experimental.stateless_shuffle(tf.range(len(self.names)), seed=tf.stack([seed, epoch]))
             ordered = tf.gather(sizes, order)
             begins = tf.cumsum(ordered, exclusive=True)
@@ -148,7 +148,7 @@ class Shards:
             )
 
         @no_autograph
-        def examples_of(epoch: tf.Tensor, shard: tf.Tensor, skipped: tf.Tensor) -> tf.data.Dataset:
+        def read_examples(epoch: tf.Tensor, shard: tf.Tensor, skipped: tf.Tensor) -> tf.data.Dataset:
             size = tf.gather(sizes, shard)
             shard_seed = tf.stack([seed + 1, epoch * len(self.names) + tf.cast(shard, tf.int64)])
             order = tf.random.experimental.stateless_shuffle(tf.range(size), seed=shard_seed)[skipped:]
@@ -162,7 +162,7 @@ class Shards:
             return stored.apply(tf.data.experimental.assert_cardinality(blocks)).batch(blocks).map(arrange)
 
         epochs = tf.data.Dataset.range(first_epoch, tf.int64.max)
-        return epochs.flat_map(shards_of).flat_map(examples_of).rebatch(batch_size, drop_remainder=True)
+        return epochs.flat_map(list_shards).flat_map(read_examples).rebatch(batch_size, drop_remainder=True)
 
     def _parse(self, records: tf.Tensor) -> dict[str, tf.Tensor]:
         spec = {
@@ -179,7 +179,7 @@ class Shards:
         return {name: tf.cast(column, tf.int32) for name, column in dense.items()}
 
 
-def checksum(path: Path) -> str | None:
+def compute_checksum(path: Path) -> str | None:
     """Returns the SHA-256 of a file; None if it cannot be read."""
     try:
         with path.open("rb") as file:

@@ -21,17 +21,17 @@ LIMIT = 8 << 30
 MOST_PACKED = 200
 """A member may grow so many times when unpacked. Ratings grow about 4 times; with deflate, 1,032 are possible."""
 
-DAMAGED: tuple[type[Exception], ...] = (EOFError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error)
+DAMAGE_ERRORS: tuple[type[Exception], ...] = (EOFError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error)
 """What reading a damaged file raises."""
 
 with contextlib.suppress(ImportError):  # some builds of Python lack it
     from lzma import LZMAError
 
-    DAMAGED += (LZMAError,)
+    DAMAGE_ERRORS += (LZMAError,)
 
 
 @contextlib.contextmanager
-def opened(
+def open_unpacked(
     path: Path, member: str | None = None, watch: Callable[[int], None] = lambda count: None
 ) -> Iterator[IO[bytes]]:
     """Yields a file opened for reading, which is unpacked while it is read.
@@ -48,38 +48,38 @@ def opened(
             file: Any = CallbackIOWrapper(watch, stack.enter_context(path.open("rb")))
             if member is not None:
                 archive = stack.enter_context(zipfile.ZipFile(file))
-                yield stack.enter_context(_opened(path, archive, _checked(path, archive, member)))
+                yield stack.enter_context(_open_member(path, archive, _find_safe_member(path, archive, member)))
             elif path.suffix == ".gz":
                 yield stack.enter_context(io.BufferedReader(gzip.GzipFile(fileobj=file)))
             else:
                 yield file
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except DAMAGED as error:
+    except DAMAGE_ERRORS as error:
         raise UserError(f"{path}: cut short or damaged ({error})") from error
     except OSError as error:
         raise unreadable_error(path, error) from error
 
 
-def _opened(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
+def _open_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
     try:
         return archive.open(info)
     except (RuntimeError, NotImplementedError) as error:  # encrypted, or packed in a way that Python does not know
         raise UserError(f"{path}: {info.filename!r} cannot be unpacked ({error})") from error
 
 
-def members(path: Path) -> set[str] | None:
+def list_members(path: Path) -> set[str] | None:
     """Returns the names in an archive, without their folders; None if the file is not a readable archive."""
-    with contextlib.suppress(OSError, *DAMAGED), path.open("rb") as file, zipfile.ZipFile(file) as archive:
-        return {_base(info) for info in archive.infolist()}
+    with contextlib.suppress(OSError, *DAMAGE_ERRORS), path.open("rb") as file, zipfile.ZipFile(file) as archive:
+        return {_get_file_name(info) for info in archive.infolist()}
     return None
 
 
-def _base(info: zipfile.ZipInfo) -> str:
+def _get_file_name(info: zipfile.ZipInfo) -> str:
     return PurePosixPath(info.filename.replace("\\", "/")).name
 
 
-def _checked(path: Path, archive: zipfile.ZipFile, member: str) -> zipfile.ZipInfo:
+def _find_safe_member(path: Path, archive: zipfile.ZipFile, member: str) -> zipfile.ZipInfo:
     """Returns the member to read. An archive is refused for one bad member, even if another is to be read."""
     for info in archive.infolist():
         name = PurePosixPath(info.filename.replace("\\", "/"))
@@ -90,7 +90,7 @@ def _checked(path: Path, archive: zipfile.ZipFile, member: str) -> zipfile.ZipIn
                 f"{path}: refused, because its member {info.filename!r} would unpack from {info.compress_size:,} to "
                 f"{info.file_size:,} bytes (at most {LIMIT:,}, and {MOST_PACKED} times as much)"
             )
-    found = [info for info in archive.infolist() if _base(info) == member]
+    found = [info for info in archive.infolist() if _get_file_name(info) == member]
     if len(found) != 1:
         raise UserError(f"{path}: expected one member {member!r}, found {len(found)}")
     return found[0]

@@ -5,7 +5,7 @@ from typing import IO
 
 from bert4rec_tf.foundation.errors import UserError
 
-SIZE = 8 << 20
+BLOCK_SIZE = 8 << 20
 """Bytes per read. The system allocates a larger buffer anew each time, which costs more than the read."""
 
 PIECE = 2 << 20
@@ -13,22 +13,22 @@ PIECE = 2 << 20
 
 LONGEST_LINE = 64 << 20
 BOM = b"\xef\xbb\xbf"
-WIDE = (b"\xff\xfe", b"\xfe\xff")
+UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 Block = tuple[bytes, int]
 """Whole lines, and the number of the first, from 1."""
 
 
-def read(stream: IO[bytes], source: str) -> Iterator[Block]:
+def read_blocks(stream: IO[bytes], source: str) -> Iterator[Block]:
     """Yields the blocks of a file, named `source` in messages, without its byte order mark.
 
     Raises UserError for UTF-16, or a line longer than LONGEST_LINE.
     """
     rest, number = stream.read(len(BOM)), 1
-    if rest.startswith(WIDE):
+    if rest.startswith(UTF16_MARKS):
         raise UserError(f"{source}: is UTF-16 text; save it as UTF-8")
     rest = rest.removeprefix(BOM)
-    while piece := stream.read(SIZE):
+    while piece := stream.read(BLOCK_SIZE):
         content = rest + piece
         end = content.rfind(b"\n") + 1 or content.rfind(b"\r", 0, -1) + 1  # a `\n` may follow the last `\r`
         if not end and len(content) > LONGEST_LINE:
@@ -41,7 +41,7 @@ def read(stream: IO[bytes], source: str) -> Iterator[Block]:
         yield rest, number
 
 
-def lines(block: Block) -> Iterator[tuple[int, str]]:
+def split_lines(block: Block) -> Iterator[tuple[int, str]]:
     """Yields the number of each line of a block, and its text with its end. U+FFFD stands for what is not UTF-8."""
     content, first = block
     for number, line in enumerate(content.splitlines(keepends=True), first):

@@ -8,26 +8,26 @@ from typing import Any
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.foundation.progress import warn
 
-USERS = (
+USER_NAMES = (
     *("user", "userid", "uid", "username", "reviewerid", "customer", "customerid", "visitorid", "visitor", "account"),
     *("accountid", "member", "memberid", "clientid", "personid", "sessionid", "session"),
 )
-ITEMS = (
+ITEM_NAMES = (
     *("item", "itemid", "iid", "movie", "movieid", "asin", "parentasin", "product", "productid", "sku", "article"),
     *("articleid", "book", "bookid", "isbn", "song", "songid", "track", "trackid", "artist", "artistid", "video"),
     *("videoid", "game", "gameid", "businessid", "gmapid", "contentid", "newsid"),
 )
-TIMES = (
+TIME_NAMES = (
     *("timestamp", "time", "unixreviewtime", "unixtime", "unixtimestamp", "ts", "datetime", "date", "eventtime"),
     *("createdat", "created", "ratedat", "boughtat", "purchasedat", "orderedat", "ordertime", "ratingtimestamp"),
     *("reviewdate", "eventdate", "orderdate", "purchasedate", "transactiondate", "invoicedate", "day"),
 )
 """Usual names of the columns, in lowercase letters and digits only, preferred names first."""
 
-BETWEEN = "|"
+VALUE_SEPARATOR = "|"
 """Separates the values of one cell."""
 
-NUMBERS_ROWS = re.compile(r"$|index$|__index_level_|Unnamed:")
+ROW_NUMBERS = re.compile(r"$|index$|__index_level_|Unnamed:")
 """Columns in which pandas keeps the numbers of rows."""
 
 NO_TIME = "none"
@@ -65,13 +65,13 @@ class Layout:
         return {role: column for role in ("user", "item", "time") if (column := getattr(self, role)) is not None}
 
     def __str__(self) -> str:
-        def shown(column: Any) -> str:
+        def describe(column: Any) -> str:
             if self.kind != TEXT:
                 return repr(column)
             return repr(self.header[column]) if self.header else f"column {column + 1}"
 
-        order = "the order of the file (no time)" if self.time is None else f"time {shown(self.time)}"
-        return f"user {shown(self.user)}, item {shown(self.item)}, {order}"
+        order = "the order of the file (no time)" if self.time is None else f"time {describe(self.time)}"
+        return f"user {describe(self.user)}, item {describe(self.item)}, {order}"
 
 
 @dataclass(frozen=True)
@@ -90,28 +90,32 @@ class Columns:
     option: str = "--{}_column"
 
     @property
-    def named(self) -> list[str]:
+    def requested(self) -> list[str]:
         return [name for name in (self.user, self.item, self.time) if name not in (None, NO_TIME)]
 
-    def of_names(self, kind: str, names: Sequence[str]) -> Layout:
+    def layout_from_names(self, kind: str, names: Sequence[str]) -> Layout:
         """Returns the layout of a source whose columns have names. Raises UserError if one is not found."""
-        user, item, time = self._named("user", names, USERS), self._named("item", names, ITEMS), None
-        if self.time not in (None, NO_TIME) or (self.time is None and guess(names, TIMES)):
-            time = self._named("time", names, TIMES)
+        user, item, time = (
+            self._resolve_column("user", names, USER_NAMES),
+            self._resolve_column("item", names, ITEM_NAMES),
+            None,
+        )
+        if self.time not in (None, NO_TIME) or (self.time is None and guess_column(names, TIME_NAMES)):
+            time = self._resolve_column("time", names, TIME_NAMES)
         if len({user, item, time}) < 3:
             columns = user, item, time
             raise UserError(f"{self.source}: the columns of users, items and times must differ. Received: {columns}")
         is_open = time is None and self.time is None
-        others = tuple(name for name in names if is_open and name not in (user, item) and not NUMBERS_ROWS.match(name))
+        others = tuple(name for name in names if is_open and name not in (user, item) and not ROW_NUMBERS.match(name))
         return Layout(kind, user, item, time, others=others)
 
-    def of_header(self, separator: str, header: Sequence[str]) -> Layout:
+    def layout_from_header(self, separator: str, header: Sequence[str]) -> Layout:
         """Returns the layout of a text with a header."""
-        named = self.of_names(TEXT, header)
+        named = self.layout_from_names(TEXT, header)
         found = {role: list(header).index(name) for role, name in named.roles.items()}
         return Layout(TEXT, **found, separator=separator, header=tuple(header), width=len(header), others=named.others)
 
-    def of_numbers(self, separator: str, width: int) -> Layout:
+    def layout_from_width(self, separator: str, width: int) -> Layout:
         """Returns the layout of a text without a header: `user item`, `user item rating time`, or as named."""
         time = self.time or {2: NO_TIME, 4: "4"}.get(width)
         if time is None:
@@ -121,12 +125,12 @@ class Columns:
             )
         numbered = replace(self, user=self.user or "1", item=self.item or "2", time=time)
         names = [str(number) for number in range(1, width + 1)]
-        return replace(numbered.of_header(separator, names), header=())
+        return replace(numbered.layout_from_header(separator, names), header=())
 
-    def _named(self, role: str, names: Sequence[str], known: Sequence[str]) -> str:
+    def _resolve_column(self, role: str, names: Sequence[str], known: Sequence[str]) -> str:
         name = getattr(self, role)
         if name is None:
-            name = guess(names, known)
+            name = guess_column(names, known)
             if name is None:
                 option = self.option.format(role)
                 raise UserError(
@@ -151,7 +155,7 @@ def warn_without_times(source: str, others: Sequence[str], option: str = "--time
         )
 
 
-def guess(names: Sequence[str], known: Sequence[str]) -> str | None:
+def guess_column(names: Sequence[str], known: Sequence[str]) -> str | None:
     """Returns the column with a known name, or None. RecBole names its columns like `user_id:token`."""
     plain = {re.sub(r"[^a-z0-9]", "", name.lower().split(":")[0]): name for name in reversed(names)}
     return next((plain[name] for name in known if name in plain), None)

@@ -15,8 +15,8 @@ import pyarrow as pa
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading import archives, layouts, records, tables, text
 from bert4rec_tf.data.reading.columns import PARQUET, TEXT, Columns, Layout, warn_without_times
-from bert4rec_tf.data.reading.grouping import least_user_actions, to_sequences
-from bert4rec_tf.data.reading.rows import Rows, summary
+from bert4rec_tf.data.reading.grouping import bound_user_actions, make_sequences
+from bert4rec_tf.data.reading.rows import Rows, summarize_bad_rows
 from bert4rec_tf.data.reading.text import ANY_BLANKS
 from bert4rec_tf.data.reading.times import Times
 from bert4rec_tf.data.sequences import Sequences, Vocabulary
@@ -55,7 +55,7 @@ class Report:
         warn_without_times(self.path, self.others)
 
     def warn_of_skipped(self) -> None:
-        for line in summary(self.bad):
+        for line in summarize_bad_rows(self.bad):
             warn(f"{self.path}: {line}")
 
     def __str__(self) -> str:
@@ -63,11 +63,16 @@ class Report:
             ", ".join(f"{count:,} {name}" for name, count in found.items()) for found in (self.read, self.kept)
         )
         bounds = f"users with at least {self.min_user_actions}, items with at least {self.min_item_actions} actions"
-        lines = [f"{self.path}: {self.columns}", *summary(self.bad), f"read: {read}", f"kept: {kept} ({bounds})"]
+        lines = [
+            f"{self.path}: {self.columns}",
+            *summarize_bad_rows(self.bad),
+            f"read: {read}",
+            f"kept: {kept} ({bounds})",
+        ]
         return "\n".join(lines)
 
 
-def files_of(asked: Interactions) -> list[Path]:
+def list_files(asked: Interactions) -> list[Path]:
     """Returns the files to read, sorted: single ones, those that match a pattern, and the Parquet files of a folder.
 
     A file that is named in several ways is read once. Raises UserError if a folder has no Parquet file, or no file
@@ -102,20 +107,20 @@ def convert(asked: Interactions, member: str | None = None, least: int = 2) -> t
     Raises UserError if a file is missing, damaged or empty, its columns cannot be found or differ from the first
     file's, a row is bad and not skipped, or nothing can be learnt from what is left.
     """
-    paths = files_of(asked)
-    first = layout_of(paths[0], asked, member)
+    paths = list_files(asked)
+    first = read_layout(paths[0], asked, member)
     parts: list[pa.Table] = []
     times, bad = Times(), dict[str, tuple[int, str]]()
     for path in paths:
-        parts += tables_of(path, (paths[0], first), asked, times, bad, len(paths) > 1, member)
-    sequences, sizes = to_sequences(parts, asked, bad, least, times)
-    bounds = least_user_actions(asked, least), asked.min_item_actions
+        parts += read_tables(path, (paths[0], first), asked, times, bad, len(paths) > 1, member)
+    sequences, sizes = make_sequences(parts, asked, bad, least, times)
+    bounds = bound_user_actions(asked, least), asked.min_item_actions
     report = Report(asked.title, str(first), sizes["read"], sizes["kept"], *bounds, bad, first.others)
     report.warn_without_times()
     return sequences, report
 
 
-def tables_of(
+def read_tables(
     path: Path,
     first: tuple[Path, Layout],
     asked: Interactions,
@@ -132,29 +137,29 @@ def tables_of(
         is_one_of_several: whether `bad` must name the file.
         asked, member: as for `convert`, and so are the errors.
     """
-    layout = layout_of(path, asked, member)
+    layout = read_layout(path, asked, member)
     if str(layout) != str(first[1]):
         raise UserError(f"{path}: its columns are {layout}; those of {first[0]} are {first[1]}")
     unit, among = "row" if layout.kind in (PARQUET, TEXT) else "line", path.name if is_one_of_several else None
     rows = Rows(str(path), times, asked.bad_rows == "skip", layout.kind == TEXT, False, unit, among, bad)
     if layout.kind == PARQUET:
-        yield from tables.read(path, layout, rows)
+        yield from tables.read_rows(path, layout, rows)
         return
     shown = Transfer(f"reading {path.name}", path.stat().st_size)
-    with shown, archives.opened(path, member, watch=shown.advance) as stream:
-        yield from (text if layout.kind == TEXT else records).read(stream, layout, rows)
+    with shown, archives.open_unpacked(path, member, watch=shown.advance) as stream:
+        yield from (text if layout.kind == TEXT else records).read_rows(stream, layout, rows)
 
 
-def layout_of(path: Path, asked: Interactions, member: str | None = None) -> Layout:
+def read_layout(path: Path, asked: Interactions, member: str | None = None) -> Layout:
     """Returns the layout of a file. Raises UserError if it cannot be read or its columns cannot be found."""
     columns = Columns(str(path), asked.user_column, asked.item_column, asked.time_column)
-    with archives.opened(path, member) as stream:
-        return layouts.find(path, columns, stream.read(layouts.SAMPLE), member)
+    with archives.open_unpacked(path, member) as stream:
+        return layouts.find_layout(path, columns, stream.read(layouts.SAMPLE_BYTES), member)
 
 
 def read_bytes(path: Path, member: str | None = None) -> bytes:
     """Returns a file's unpacked content. Raises UserError if it is missing, damaged or empty."""
-    with archives.opened(path, member) as file:
+    with archives.open_unpacked(path, member) as file:
         content = file.read()
     if not content.strip():
         raise UserError(f"{path}: the file is empty")
@@ -167,12 +172,12 @@ def parse_pairs(content: bytes, path: Path) -> Sequences:
     Raises UserError if a line is not two integers, no user has two actions, or there is only one item.
     """
     layout, rows = Layout(TEXT, 0, 1, separator=ANY_BLANKS, width=2), Rows(str(path), Times(), integers=True)
-    return to_sequences(list(text.read(io.BytesIO(content), layout, rows)), Interactions(str(path)), {})[0]
+    return make_sequences(list(text.read_rows(io.BytesIO(content), layout, rows)), Interactions(str(path)), {})[0]
 
 
-def converted(asked: Interactions, folder: Path, member: str | None = None) -> tuple[Sequences, Report]:
+def convert_once(asked: Interactions, folder: Path, member: str | None = None) -> tuple[Sequences, Report]:
     """Does what `convert` does, and keeps the result in `folder`, where the next call reads it unless it is damaged."""
-    path = path_in(folder, asked, [checksum(path) for path in files_of(asked)], member)
+    path = locate_conversion(folder, asked, [compute_checksum(path) for path in list_files(asked)], member)
     return load_or_convert(path, asked, lambda: convert(asked, member))
 
 
@@ -197,14 +202,14 @@ def load_or_convert(
     return sequences, report
 
 
-def path_in(folder: Path, asked: Interactions, checksums: list[str], member: str | None = None) -> Path:
+def locate_conversion(folder: Path, asked: Interactions, checksums: list[str], member: str | None = None) -> Path:
     """Returns where a conversion is kept. `checksums`: of the files, in order."""
     key = {"format": FORMAT, "sources": checksums, "member": member, "options": asked.options}
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     return folder / FOLDER / f"{asked.name.removeprefix('own-')}-{digest}.npz"
 
 
-def checksum(path: Path) -> str:
+def compute_checksum(path: Path) -> str:
     """Returns the SHA-256 of a file. Raises UserError if it cannot be read."""
     try:
         with path.open("rb") as file:

@@ -5,17 +5,26 @@ from dataclasses import replace
 from pathlib import Path
 
 from bert4rec_tf.data.reading import records, tables
-from bert4rec_tf.data.reading.columns import ITEMS, JSON, LITERALS, PARQUET, USERS, Columns, Layout, guess
-from bert4rec_tf.data.reading.rows import printable
-from bert4rec_tf.data.reading.text import ANY_BLANKS, split
+from bert4rec_tf.data.reading.columns import (
+    ITEM_NAMES,
+    JSON,
+    LITERALS,
+    PARQUET,
+    USER_NAMES,
+    Columns,
+    Layout,
+    guess_column,
+)
+from bert4rec_tf.data.reading.rows import shorten
+from bert4rec_tf.data.reading.text import ANY_BLANKS, split_line
 from bert4rec_tf.foundation.errors import UserError
 
-SAMPLE = 1 << 20
+SAMPLE_BYTES = 1 << 20
 _PACKED = re.compile(rb"PK\x03\x04|\x1f\x8b|\xfd7zXZ\0|BZh[1-9]1AY&SY|\x28\xb5\x2f\xfd")
 """How archives and packed files begin: zip, gzip, xz, bzip2, zstandard."""
 
 
-def find(path: Path, columns: Columns, start: bytes, name: str | None = None) -> Layout:
+def find_layout(path: Path, columns: Columns, start: bytes, name: str | None = None) -> Layout:
     """Returns the layout of a file. Raises UserError if a column is missing or cannot be guessed.
 
     `columns`: as the user named them. `start`: the file's first bytes, unpacked. `name`: its name in an archive.
@@ -25,7 +34,7 @@ def find(path: Path, columns: Columns, start: bytes, name: str | None = None) ->
     if start.startswith(b"PAR1"):
         if path.suffix == ".gz":
             raise UserError(f"{path}: Parquet is packed already and is not read from .gz; unpack it")
-        return columns.of_names(PARQUET, tables.names(path))
+        return columns.layout_from_names(PARQUET, tables.read_names(path))
     text = start.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
     lines = re.split(r"\r\n|\r|\n", text)
     place = next((place for place, line in enumerate(lines) if line.strip(" \t")), None)
@@ -37,28 +46,30 @@ def find(path: Path, columns: Columns, start: bytes, name: str | None = None) ->
             f"{path}, line {place + 1}: begins a JSON array; write its objects one per line, without brackets"
         )
     if line.lstrip().startswith("{"):
-        return _of_records(path, columns, line, place + 1)
-    separator = _separator(path, name or path.name, line, place + 1)
-    first = [field.strip() for field in split(line, separator)]
-    if any(not name.isdigit() for name in columns.named) or (guess(first, USERS) and guess(first, ITEMS)):
-        return replace(columns.of_header(separator, first), skip=place + 1)
-    return replace(columns.of_numbers(separator, len(first)), skip=place)
+        return _find_record_layout(path, columns, line, place + 1)
+    separator = _find_separator(path, name or path.name, line, place + 1)
+    first = [field.strip() for field in split_line(line, separator)]
+    if any(not name.isdigit() for name in columns.requested) or (
+        guess_column(first, USER_NAMES) and guess_column(first, ITEM_NAMES)
+    ):
+        return replace(columns.layout_from_header(separator, first), skip=place + 1)
+    return replace(columns.layout_from_width(separator, len(first)), skip=place)
 
 
-def _separator(path: Path, name: str, line: str, number: int) -> str:
+def _find_separator(path: Path, name: str, line: str, number: int) -> str:
     suffix = Path(name.removesuffix(".gz")).suffix.lower()
     known = {".csv": (",", ";", "\t"), ".tsv": ("\t",)}.get(suffix, ("\t", "::", ",", ";", ANY_BLANKS))
     found = next((separator for separator in known if separator in line.strip()), None)
     if found is None:
-        raise UserError(f"{path}, line {number}: expected at least two columns, found {printable(line)!r}")
+        raise UserError(f"{path}, line {number}: expected at least two columns, found {shorten(line)!r}")
     return found
 
 
-def _of_records(path: Path, columns: Columns, line: str, number: int) -> Layout:
+def _find_record_layout(path: Path, columns: Columns, line: str, number: int) -> Layout:
     for kind in (JSON, LITERALS):
         try:
-            names = list(records.record_of(kind, line))
+            names = list(records.parse_record(kind, line))
         except ValueError:
             continue
-        return columns.of_names(kind, names)
+        return columns.layout_from_names(kind, names)
     raise UserError(f"{path}, line {number}: neither a whole JSON object nor a Python dictionary")

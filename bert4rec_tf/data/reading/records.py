@@ -16,7 +16,7 @@ _IDS = frozenset((str, type(None)))
 _TIMES = frozenset((str, float))
 
 
-def record_of(kind: str, line: str) -> Mapping[str, Any]:
+def parse_record(kind: str, line: str) -> Mapping[str, Any]:
     """Returns the JSON object or the Python dictionary of constants on a line. Raises ValueError for anything else."""
     parse: Callable[[str], Any] = json.loads if kind == JSON else ast.literal_eval
     try:
@@ -28,23 +28,23 @@ def record_of(kind: str, line: str) -> Mapping[str, Any]:
     return record
 
 
-def read(stream: IO[bytes], layout: Layout, rows: Rows) -> Iterator[pa.Table]:
+def read_rows(stream: IO[bytes], layout: Layout, rows: Rows) -> Iterator[pa.Table]:
     """Yields the good rows of a file. Raises UserError at a bad row, unless `rows` skips them."""
-    for block in blocks.read(stream, rows.source):
-        table = _at_once(block[0], layout, rows) if layout.kind == JSON else None
+    for block in blocks.read_blocks(stream, rows.source):
+        table = _parse_block(block[0], layout, rows) if layout.kind == JSON else None
         if table is not None:
             yield table
         else:
-            yield from rows.tables(_records(blocks.lines(block), layout), layout.roles)
+            yield from rows.make_tables(_parse_lines(blocks.split_lines(block), layout), layout.roles)
 
 
-def _at_once(content: bytes, layout: Layout, rows: Rows) -> pa.Table | None:
+def _parse_block(content: bytes, layout: Layout, rows: Rows) -> pa.Table | None:
     """Returns the rows of a block, read by Arrow; None if one of them is bad, or not like the first."""
     lines = content.splitlines()
     if not all(line.startswith(b"{") and line.endswith(b"}") for line in lines):
         return None  # Arrow would take objects over several lines, and crash if it met `null` in place of the first
     try:
-        first = record_of(JSON, lines[0].decode())
+        first = parse_record(JSON, lines[0].decode())
         kinds = {int: pa.int64(), float: pa.float64()}
         types = {name: kinds.get(type(first.get(name)), pa.string()) for name in layout.roles.values()}
         if pa.float64() in (types[layout.user], types[layout.item]):
@@ -62,17 +62,17 @@ def _at_once(content: bytes, layout: Layout, rows: Rows) -> pa.Table | None:
             columns[role].validate(full=True)
     except (pa.ArrowException, ValueError):
         return None
-    table, wrong = rows.good(columns, range(len(lines)))
+    table, wrong = rows.separate(columns, range(len(lines)))
     return None if wrong else table
 
 
-def _records(lines: Iterator[tuple[int, str]], layout: Layout) -> Iterator[Record]:
+def _parse_lines(lines: Iterator[tuple[int, str]], layout: Layout) -> Iterator[Record]:
     for number, line in lines:
         if not line.strip():
             continue
         text = line.rstrip("\r\n")
         try:
-            record = record_of(layout.kind, text)
+            record = parse_record(layout.kind, text)
             values = (record.get(name) for name in layout.roles.values())
             user, item, *times = (str(value) if type(value) is int else value for value in values)
         except ValueError:  # also from a whole number of too many digits

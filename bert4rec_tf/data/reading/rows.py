@@ -67,7 +67,7 @@ class Rows:
     found: dict[str, tuple[int, str]] = field(default_factory=dict)
     option: str = "--bad_rows=skip"
 
-    def good(
+    def separate(
         self, columns: Mapping[str, pa.Array], numbers: Sequence[int] | np.ndarray
     ) -> tuple[pa.Table, list[BadRow]]:
         """Returns the good rows of a batch, and the bad ones.
@@ -80,7 +80,7 @@ class Rows:
         """
         found, kinds = {}, np.zeros(len(columns["user"]), np.uint8)
         for role, missing in (("user", NO_USER), ("item", NO_ITEM)):
-            found[role], wrong = self._ids(columns[role], missing)
+            found[role], wrong = self._check_ids(columns[role], missing)
             if wrong is not None:
                 kinds = np.where(kinds == 0, wrong, kinds)
         if "time" in columns:
@@ -100,7 +100,7 @@ class Rows:
         bad = zip(places.tolist(), texts)
         return pa.table(found), [(numbers[place], _KINDS[kinds[place]], text) for place, text in bad]
 
-    def _ids(self, texts: pa.Array, missing: str) -> tuple[pa.DictionaryArray, np.ndarray | None]:
+    def _check_ids(self, texts: pa.Array, missing: str) -> tuple[pa.DictionaryArray, np.ndarray | None]:
         """Returns the ids, cleaned, and each row's index in _KINDS, uint8 [rows]; None if all are good."""
         ids = texts.dictionary_encode()
         if self.plain:
@@ -123,29 +123,29 @@ class Rows:
         wrong[-1] = _KINDS.index(missing)
         return ids, wrong[ids.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)]
 
-    def tables(self, records: Iterator[Record], roles: Iterable[str]) -> Iterator[pa.Table]:
+    def make_tables(self, records: Iterator[Record], roles: Iterable[str]) -> Iterator[pa.Table]:
         """Yields the good rows of records, and refuses the others. A record's values are in the order of `roles`."""
         while some := list(itertools.islice(records, RECORDS)):
             wrong = [(number, values, text) for number, text, values in some if isinstance(values, str)]
             fit = [(number, values) for number, _, values in some if not isinstance(values, str)]
-            columns = {role: _texts([values[place] for _, values in fit]) for place, role in enumerate(roles)}
-            table, others = self.good(columns, [number for number, _ in fit])
-            self.refuse(wrong + others)
+            columns = {role: _make_strings([values[place] for _, values in fit]) for place, role in enumerate(roles)}
+            table, others = self.separate(columns, [number for number, _ in fit])
+            self.refuse_or_count(wrong + others)
             yield table
 
-    def refuse(self, rows: Iterable[BadRow]) -> None:
+    def refuse_or_count(self, rows: Iterable[BadRow]) -> None:
         """Counts bad rows if they are skipped. Otherwise raises UserError for the first of them."""
         for number, kind, text in sorted(rows):
             if not self.skip:
                 place = f"{self.source}, {self.unit} {number}"
                 advice = "" if self.integers else f" ({self.option} skips such rows)"
-                raise UserError(f"{place}: {kind}: {printable(text)!r}{advice}")
+                raise UserError(f"{place}: {kind}: {shorten(text)!r}{advice}")
             place = f"{self.unit} {number:,}"
             count, first = self.found.get(kind, (0, f"{self.among}, {place}" if self.among else place))
             self.found[kind] = count + 1, first
 
 
-def _texts(values: Sequence[str | int | float | None]) -> pa.Array:
+def _make_strings(values: Sequence[str | int | float | None]) -> pa.Array:
     """Returns values as strings. Lone surrogates, which JSON can write but UTF-8 cannot, become U+FFFD."""
     texts = [value if value is None else str(value) for value in values]
     try:
@@ -154,11 +154,11 @@ def _texts(values: Sequence[str | int | float | None]) -> pa.Array:
         return pa.array([text and _SURROGATES.sub("\ufffd", text) for text in texts], pa.string())
 
 
-def summary(found: Mapping[str, tuple[int, str]]) -> list[str]:
+def summarize_bad_rows(found: Mapping[str, tuple[int, str]]) -> list[str]:
     """Returns a line for each kind of bad row: how many were skipped, and where the first is."""
     return [f"skipped {count:,} bad rows: {kind} (the first: {first})" for kind, (count, first) in found.items()]
 
 
-def printable(text: str) -> str:
+def shorten(text: str) -> str:
     """Returns the beginning of a text, with U+FFFD for lone surrogates."""
     return text[:SHOWN].encode("utf-8", "surrogatepass").decode("utf-8", "replace")

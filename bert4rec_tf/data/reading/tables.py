@@ -9,8 +9,8 @@ import pyarrow.parquet
 
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading.columns import PARQUET, Columns, Layout, warn_without_times
-from bert4rec_tf.data.reading.grouping import to_sequences
-from bert4rec_tf.data.reading.rows import Rows, summary
+from bert4rec_tf.data.reading.grouping import make_sequences
+from bert4rec_tf.data.reading.rows import Rows, summarize_bad_rows
 from bert4rec_tf.data.reading.times import Times
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.errors import UserError
@@ -23,42 +23,42 @@ UNREADABLE = (pa.ArrowException, OSError, UnicodeError)
 """What reading a damaged file raises."""
 
 
-def names(path: Path) -> list[str]:
+def read_names(path: Path) -> list[str]:
     """Returns the names of a Parquet file's columns. Raises UserError if it is damaged."""
     try:
         with path.open("rb") as file:
             return pyarrow.parquet.read_schema(file).names
     except UNREADABLE as error:
-        raise _damaged(path, error) from error
+        raise _make_damage_error(path, error) from error
 
 
-def read(path: Path, layout: Layout, rows: Rows) -> Iterator[pa.Table]:
-    """Yields the good rows of a Parquet file. Raises UserError if it is damaged, and as `text.read`."""
+def read_rows(path: Path, layout: Layout, rows: Rows) -> Iterator[pa.Table]:
+    """Yields the good rows of a Parquet file. Raises UserError if it is damaged, and as `text.read_rows`."""
     try:
         source = path.open("rb") if isinstance(path, Url) else path
         with pyarrow.parquet.ParquetFile(source, coerce_int96_timestamp_unit="us") as file:
-            yield from _good(file.iter_batches(BATCH, columns=list(layout.roles.values())), layout, rows)
+            yield from _select_good_rows(file.iter_batches(BATCH, columns=list(layout.roles.values())), layout, rows)
     except UNREADABLE as error:
-        raise _damaged(path, error) from error
+        raise _make_damage_error(path, error) from error
 
 
-def _damaged(path: Path, error: Exception) -> UserError:
+def _make_damage_error(path: Path, error: Exception) -> UserError:
     return UserError(f"{path}: cut short or damaged ({' '.join(str(error).split())[:200]})")
 
 
-def _good(batches: Iterable[pa.RecordBatch], layout: Layout, rows: Rows) -> Iterator[pa.Table]:
+def _select_good_rows(batches: Iterable[pa.RecordBatch], layout: Layout, rows: Rows) -> Iterator[pa.Table]:
     """Yields the good rows of batches whose columns have types. Rows are counted from 1."""
     first = 1
     for batch in batches:
-        columns = {role: plain(batch.column(name)) for role, name in layout.roles.items()}
-        columns |= {role: ids_of(columns[role], rows.source) for role in ("user", "item")}
-        table, wrong = rows.good(columns, range(first, first + batch.num_rows))
-        rows.refuse(wrong)
+        columns = {role: decode_texts(batch.column(name)) for role, name in layout.roles.items()}
+        columns |= {role: convert_ids(columns[role], rows.source) for role in ("user", "item")}
+        table, wrong = rows.separate(columns, range(first, first + batch.num_rows))
+        rows.refuse_or_count(wrong)
         yield table
         first += batch.num_rows
 
 
-def plain(column: pa.Array) -> pa.Array:
+def decode_texts(column: pa.Array) -> pa.Array:
     """Returns a column with texts of every kind as strings. U+FFFD stands for what is not UTF-8."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -72,7 +72,7 @@ def plain(column: pa.Array) -> pa.Array:
         return pa.array([text if text is None else text.decode("utf-8", "replace") for text in raw], pa.string())
 
 
-def ids_of(column: pa.Array, source: str) -> pa.Array:
+def convert_ids(column: pa.Array, source: str) -> pa.Array:
     kind = column.type
     if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_null(kind)):
         advice = " (pandas makes fractions of whole numbers with gaps: use Int64)" if pa.types.is_floating(kind) else ""
@@ -114,19 +114,19 @@ def interactions(
 
 def read_frame(frame: Any, asked: Interactions, least: int = 2) -> Sequences:
     """Does what `interactions` does, with the options of `asked`. Leaves out users with fewer than `least` actions."""
-    names = names_of(frame, "`frame`")
+    names = list_names(frame, "`frame`")
     columns = Columns(TITLE, asked.user_column, asked.item_column, asked.time_column, option="{}=")
-    layout = columns.of_names(PARQUET, names)
+    layout = columns.layout_from_names(PARQUET, names)
     warn_without_times(TITLE, layout.others, "time")
     rows = Rows(TITLE, times := Times(), asked.bad_rows == "skip", option='bad_rows="skip"')
-    batches = to_arrow(frame, names, list(layout.roles.values())).to_batches(BATCH)
-    tables = list(_good(batches, layout, rows))
-    for line in summary(rows.found):
+    batches = select_columns(frame, names, list(layout.roles.values())).to_batches(BATCH)
+    tables = list(_select_good_rows(batches, layout, rows))
+    for line in summarize_bad_rows(rows.found):
         warn(line)
-    return to_sequences(tables, asked, rows.found, least, times)[0]
+    return make_sequences(tables, asked, rows.found, least, times)[0]
 
 
-def names_of(frame: Any, title: str) -> list[str]:
+def list_names(frame: Any, title: str) -> list[str]:
     """Returns the names of a table's columns. Raises UserError if it is not a table."""
     is_arrow = isinstance(frame, (pa.Table, pa.RecordBatch))
     if not is_arrow and not (hasattr(frame, "iloc") and hasattr(frame, "columns")):
@@ -134,7 +134,7 @@ def names_of(frame: Any, title: str) -> list[str]:
     return [str(name) for name in (frame.schema.names if is_arrow else frame.columns)]
 
 
-def to_arrow(frame: Any, names: list[str], wanted: list[str]) -> pa.Table:
+def select_columns(frame: Any, names: list[str], wanted: list[str]) -> pa.Table:
     """Returns the wanted columns. Raises UserError for a column that Arrow cannot take."""
     if isinstance(frame, pa.RecordBatch):
         frame = pa.Table.from_batches([frame])

@@ -11,7 +11,7 @@ import pyarrow.csv
 
 from bert4rec_tf.data.reading import blocks
 from bert4rec_tf.data.reading.columns import Layout
-from bert4rec_tf.data.reading.rows import COLUMNS, Rows, printable
+from bert4rec_tf.data.reading.rows import COLUMNS, Rows, shorten
 from bert4rec_tf.foundation.errors import UserError
 
 ANY_BLANKS = " "
@@ -24,21 +24,21 @@ UNIT_SEPARATOR = "\x1f"
 """Replaces `::`, because Arrow takes one character."""
 
 
-def read(stream: IO[bytes], layout: Layout, rows: Rows) -> Iterator[pa.Table]:
+def read_rows(stream: IO[bytes], layout: Layout, rows: Rows) -> Iterator[pa.Table]:
     """Yields the good rows of a file. Raises UserError at a bad row, unless `rows` skips them.
 
     Rows are counted from 1, the header too, but no blank lines.
     """
     number, unfinished, wanted = int(bool(layout.header)), b"", list(layout.roles.values())
-    for content in _contents(stream, layout, rows.source):
-        columns, misfits, unfinished = _parse(unfinished + content, layout.separator, layout.width, wanted)
+    for content in _read_contents(stream, layout, rows.source):
+        columns, misfits, unfinished = _parse_rows(unfinished + content, layout.separator, layout.width, wanted)
         count = columns.num_rows + len(misfits)
         numbers = np.delete(np.arange(number + 1, number + count + 1), [misfit.number - 1 for misfit in misfits])
         found = dict(zip(layout.roles, (column.combine_chunks() for column in columns.columns)))
-        table, wrong = rows.good(found, numbers)
+        table, wrong = rows.separate(found, numbers)
         for misfit in misfits:
-            wrong.append((number + misfit.number, *_explain(misfit)))
-        rows.refuse(wrong)
+            wrong.append((number + misfit.number, *_explain_misfit(misfit)))
+        rows.refuse_or_count(wrong)
         yield table
         number += count
         if len(unfinished) > blocks.LONGEST_LINE:
@@ -54,37 +54,41 @@ def read_table(content: bytes, separator: str, source: str) -> list[list[str]]:
     """
     content = content.removeprefix(blocks.BOM)
     first = next((line for line in content.splitlines() if line), b"")
-    width = len(split(first.decode(), separator)) if first else 0
+    width = len(split_line(first.decode(), separator)) if first else 0
     if width < 2:
         return [[first.decode()]] if first else []
-    columns, misfits, unfinished = _parse(_with_unit(content, separator), separator, width, range(width))
+    columns, misfits, unfinished = _parse_rows(_replace_separator(content, separator), separator, width, range(width))
     if misfits:
-        kind, text = _explain(misfits[0])
+        kind, text = _explain_misfit(misfits[0])
         advice = "; put a field that contains the separator in double quotes" if separator in QUOTED else ""
-        raise UserError(f"{source}, row {misfits[0].number}: {kind}: {printable(text)!r}{advice}")
+        raise UserError(f"{source}, row {misfits[0].number}: {kind}: {shorten(text)!r}{advice}")
     if unfinished:
         raise UserError(f"{source}, row {columns.num_rows + 1}: a quote is never closed")
     return [column.to_pylist() for column in columns.columns]
 
 
-def split(line: str, separator: str) -> list[str]:
+def split_line(line: str, separator: str) -> list[str]:
     """Splits one line, of which the last field may go on in the next."""
     if separator == ANY_BLANKS:
         return re.findall("[^ \t]+", line)
     return next(csv.reader([line], delimiter=separator)) if separator in QUOTED else line.split(separator)
 
 
-def _contents(stream: IO[bytes], layout: Layout, source: str) -> Iterator[bytes]:
+def _read_contents(stream: IO[bytes], layout: Layout, source: str) -> Iterator[bytes]:
     """Yields whole lines, behind the header, as Arrow can read them: UTF-8 with one character between columns."""
-    for content, first in blocks.read(stream, source):
+    for content, first in blocks.read_blocks(stream, source):
         if first <= layout.skip:
             content = b"".join(content.splitlines(keepends=True)[layout.skip + 1 - first :])
         if not content.isascii():
             content = content.decode("utf-8", "replace").encode()
-        yield _squeeze(content) if layout.separator == ANY_BLANKS else _with_unit(content, layout.separator)
+        yield (
+            _squeeze_blanks(content)
+            if layout.separator == ANY_BLANKS
+            else _replace_separator(content, layout.separator)
+        )
 
 
-def _with_unit(content: bytes, separator: str) -> bytes:
+def _replace_separator(content: bytes, separator: str) -> bytes:
     """Returns the content with one character between columns."""
     if separator != "::":
         return content
@@ -92,7 +96,7 @@ def _with_unit(content: bytes, separator: str) -> bytes:
     return content.replace(unit, "\ufffd".encode()).replace(b"::", unit)
 
 
-def _squeeze(content: bytes) -> bytes:
+def _squeeze_blanks(content: bytes) -> bytes:
     """Returns lines with one blank between columns, and none at their ends."""
     content = content.replace(b"\t", b" ")
     while b"  " in content:
@@ -102,13 +106,13 @@ def _squeeze(content: bytes) -> bytes:
     return content.strip(b" ")
 
 
-def _explain(misfit: pyarrow.csv.InvalidRow) -> tuple[str, str]:
+def _explain_misfit(misfit: pyarrow.csv.InvalidRow) -> tuple[str, str]:
     """Returns what is wrong with a row that has another number of columns, and its text."""
     kind = COLUMNS.format(misfit.expected_columns, misfit.actual_columns)
     return kind, misfit.text.replace(UNIT_SEPARATOR, "::")
 
 
-def _parse(
+def _parse_rows(
     content: bytes, separator: str, width: int, wanted: Sequence[int]
 ) -> tuple[pa.Table, list[pyarrow.csv.InvalidRow], bytes]:
     """Parses some rows, of which the last may be unfinished, because its quote is not closed.

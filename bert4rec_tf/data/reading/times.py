@@ -38,9 +38,9 @@ class Times:
         UserError. `source`: its file, for messages.
         """
         if pa.types.is_string(column.type):
-            values = self._of_texts(column)
+            values = self._read_texts(column)
         else:
-            kind, values = _of_type(column, source)
+            kind, values = _convert_typed(column, source)
             self.kind = self.kind or kind
             if kind != self.kind:
                 values = pa.nulls(len(values), values.type)
@@ -51,15 +51,15 @@ class Times:
             return values, None
         return pc.if_else(good, values, pa.scalar(0, values.type)), ~good.to_numpy(zero_copy_only=False)
 
-    def _of_texts(self, texts: pa.Array) -> pa.Array:
+    def _read_texts(self, texts: pa.Array) -> pa.Array:
         if self.kind is None and len(texts):
-            self.kind = _kind_of(texts[:1]) or _kind_of(texts)
+            self.kind = _find_kind(texts[:1]) or _find_kind(texts)
         if self.kind is None:
             return pa.nulls(len(texts), pa.int64())
         values = _cast(texts, self.kind)
         return _cast_some(texts, self.kind) if values is None else values
 
-    def moment(self, text: str, latest: float) -> int | float:
+    def parse_moment(self, text: str, latest: float) -> int | float:
         """Returns the time that a user names as `test_from`, as a number like the times that were read.
 
         Args:
@@ -70,7 +70,7 @@ class Times:
         Raises UserError if the text is no time of this kind.
         """
         texts = pa.array([text], pa.string())
-        kind = _kind_of(texts)
+        kind = _find_kind(texts)
         found = None if kind is None else _cast(pc.utf8_trim(texts, characters=BLANKS), kind)
         if kind is None or found is None or (kind == NUMBER and self.kind != NUMBER):
             wanted = "a number or a date (2020-01-31)" if self.kind == NUMBER else "a date (2020-01-31)"
@@ -93,11 +93,11 @@ def _cast(texts: pa.Array, kind: str) -> pa.Array | None:
             return values.cast(pa.int64())
         if pa.types.is_floating(wanted):
             return values if pc.all(pc.less(pc.abs(values), BEYOND), min_count=0).as_py() else None
-        return None if _has_x(texts) else values
+        return None if _may_be_hexadecimal(texts) else values
     return None
 
 
-def _has_x(texts: pa.Array) -> bool:
+def _may_be_hexadecimal(texts: pa.Array) -> bool:
     """Returns whether a text may be hexadecimal, which Arrow takes as a whole number but not as a fraction."""
     letters = texts.buffers()[2]
     return letters is not None and bool((np.frombuffer(letters, np.uint8) | 32 == ord("x")).any())
@@ -120,7 +120,7 @@ def _looks_like(texts: pa.Array, kind: str) -> np.ndarray:
     return pc.match_substring_regex(texts, _LIKE[kind]).fill_null(False).to_numpy(zero_copy_only=False)
 
 
-def _kind_of(texts: pa.Array) -> str | None:
+def _find_kind(texts: pa.Array) -> str | None:
     """Returns the kind of the first text that has one."""
     texts = pc.utf8_trim(texts, characters=BLANKS).unique()
     like = {kind: _looks_like(texts, kind) for kind in _LIKE}
@@ -131,7 +131,7 @@ def _kind_of(texts: pa.Array) -> str | None:
     return None
 
 
-def _of_type(column: pa.Array, source: str) -> tuple[str | None, pa.Array]:
+def _convert_typed(column: pa.Array, source: str) -> tuple[str | None, pa.Array]:
     """Returns the kind of a column that is not text, and its times as numbers; null for those beyond 64 bits."""
     kind = column.type
     if pa.types.is_null(kind):

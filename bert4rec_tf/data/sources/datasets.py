@@ -79,13 +79,13 @@ class Dataset:
     remark: str | None = None
 
 
-def _processed(name: str, blob: str, terms: str | None = None) -> Source:
+def _make_processed_source(name: str, blob: str, terms: str | None = None) -> Source:
     """Returns a file in the authors' repository. `blob`: its id in Git."""
     file = f"{name}.txt"
     return Source((File(file, Remote((AUTHORS + file,), f"git:{blob}")),), terms=terms)
 
 
-def _movielens(name: str, sha256: str, member: str, columns: tuple[str, str, str]) -> tuple[File, File]:
+def _list_movielens_files(name: str, sha256: str, member: str, columns: tuple[str, str, str]) -> tuple[File, File]:
     """Returns GroupLens' archive, and the unpacked file."""
     archive = Remote((f"{GROUPLENS}{name}.zip",), f"sha256:{sha256}")
     return File(f"{name}.zip", archive, member, columns), File(f"{name}/{member}", columns=columns)
@@ -108,10 +108,10 @@ _STEAM_REVIEWS = Remote(
     ),
     "sha256:40c6343deedf488689987749c5f8435233da48c163fbaa2a7766c215d584bc61",
 )
-_ML_1M = _movielens(
+_ML_1M = _list_movielens_files(
     "ml-1m", "a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20", "ratings.dat", _RATINGS
 )
-_ML_20M = _movielens(
+_ML_20M = _list_movielens_files(
     "ml-20m", "96f243c338a8665f6bcc89c53edf6ee39162a846940de6b7c8c48aeada765ff3", "ratings.csv", _MOVIES
 )
 _ML_20M_PACKED = Remote((AUTHORS + "ml-20m.zip",), "git:94df4e7735d9776c21561168b6ee437bf969335a")
@@ -124,7 +124,7 @@ _ML_20M_PROCESSED = (
 DATASETS: dict[str, Dataset] = {
     "beauty": Dataset(
         "Beauty",
-        _processed("beauty", "16718a33ebdb33504f257421b18ae8bf3ddfe327"),
+        _make_processed_source("beauty", "16718a33ebdb33504f257421b18ae8bf3ddfe327"),
         Source(
             (
                 File("ratings_Beauty.csv", _RATINGS_BEAUTY, columns=_RATINGS),
@@ -135,7 +135,7 @@ DATASETS: dict[str, Dataset] = {
     ),
     "steam": Dataset(
         "Steam",
-        _processed("steam", "d277c3a119f12764dc2822eca9684949a516b244"),
+        _make_processed_source("steam", "d277c3a119f12764dc2822eca9684949a516b244"),
         Source(
             (
                 File("steam_reviews.json.gz", _STEAM_REVIEWS, columns=_STEAM),
@@ -147,7 +147,7 @@ DATASETS: dict[str, Dataset] = {
     "steam-sample": Dataset("Steam, sample", Source((File("steam-sample.csv", columns=_SAMPLE),))),
     "ml-1m": Dataset(
         "ML-1m",
-        _processed("ml-1m", "9ab8e3edb8742f8d8cc4911e3dee25e82a6fcc24", MOVIELENS_TERMS),
+        _make_processed_source("ml-1m", "9ab8e3edb8742f8d8cc4911e3dee25e82a6fcc24", MOVIELENS_TERMS),
         Source(_ML_1M, 5, MOVIELENS_TERMS),
         remark="Table 1's mean length and density of ML-1m are those without the two held-out actions of every user.",
     ),
@@ -159,7 +159,7 @@ DATASETS: dict[str, Dataset] = {
 }
 
 
-def find(name: str) -> Dataset:
+def find_dataset(name: str) -> Dataset:
     """Returns the data set `name`, which may end in `-raw`.
 
     Raises UserError for an unknown name (it suggests the nearest one), or a source that the data set does not have.
@@ -174,12 +174,12 @@ def find(name: str) -> Dataset:
     return dataset
 
 
-def source_of(name: str) -> Source | None:
+def find_source(name: str) -> Source | None:
     """Returns where the data set of this name comes from; None for a built-in one."""
-    return find(name).raw if name.endswith(RAW) else find(name).processed
+    return find_dataset(name).raw if name.endswith(RAW) else find_dataset(name).processed
 
 
-def default_folder(folder: Path | str | None = None) -> Path:
+def resolve_data_folder(folder: Path | str | None = None) -> Path:
     """Returns `folder`, else the environment variable BERT4REC_DATA, else a folder in the user's cache.
 
     Raises UserError for a URL.
@@ -193,29 +193,29 @@ def default_folder(folder: Path | str | None = None) -> Path:
     return found
 
 
-def present(name: str, folder: Path | None = None) -> tuple[File, Path] | None:
+def find_file(name: str, folder: Path | None = None) -> tuple[File, Path] | None:
     """Returns the file of a data set in `folder`, plain or `.gz`; None if there is none, or it is built in."""
-    source, folder = source_of(name), folder or default_folder()
+    source, folder = find_source(name), folder or resolve_data_folder()
     for file in source.files if source else ():
         for path in (folder / file.name, folder / f"{file.name}.gz"):
-            if path.exists() and _may_be(file, path):
+            if path.exists() and _is_likely(file, path):
                 return file, path
     return None
 
 
-def _may_be(file: File, path: Path) -> bool:
+def _is_likely(file: File, path: Path) -> bool:
     """Returns whether the file at `path` may be `file`: two archives of ML-20m have the same name. A damaged one is
     taken to be the one that can be downloaded."""
     if file.member is None:
         return True
-    held = archives.members(path)
+    held = archives.list_members(path)
     return file.remote is not None if held is None else file.member in held
 
 
-def obtain(name: str, folder: Path | None = None) -> tuple[File, Path] | None:
-    """Does what `present` does, but downloads a missing file. Raises UserError if that is not possible."""
-    source, folder = source_of(name), folder or default_folder()
-    found = present(name, folder)
+def find_or_download(name: str, folder: Path | None = None) -> tuple[File, Path] | None:
+    """Does what `find_file` does, but downloads a missing file. Raises UserError if that is not possible."""
+    source, folder = find_source(name), folder or resolve_data_folder()
+    found = find_file(name, folder)
     if found or source is None:
         return found
     if source.downloadable is None:
@@ -223,7 +223,7 @@ def obtain(name: str, folder: Path | None = None) -> tuple[File, Path] | None:
         raise UserError(f"{name!r} cannot be downloaded. Put {wanted} or {wanted}.gz into {folder}")
     file, remote = source.downloadable
     target = folder / file.name
-    if target.exists() and not _may_be(file, target):
+    if target.exists() and not _is_likely(file, target):
         raise UserError(
             f"{target}: has no {file.member!r}; rename it, because the file from {remote.urls[0]} gets this name"
         )
@@ -238,7 +238,11 @@ def _read_processed(file: File, path: Path) -> Sequences:
     if file.remote is not None:
         checksum = file.remote.checksum
         is_plain = file.member is None
-        found = download.digest_of(io.BytesIO(content), checksum) if is_plain else download.digest(path, checksum)
+        found = (
+            download.compute_content_checksum(io.BytesIO(content), checksum)
+            if is_plain
+            else download.compute_checksum(path, checksum)
+        )
         if found != checksum:
             warn(f"{path}: is not the file that the authors published ({checksum}); results may differ from theirs")
     return parse_pairs(content, path)
@@ -249,7 +253,7 @@ def load(data: str | Interactions, folder: Path | str | None = None, source: str
 
     Args:
         data: a name in DATASETS, or your own files.
-        folder: for downloads and converted files; by default `default_folder()`.
+        folder: for downloads and converted files; by default `resolve_data_folder()`.
         source: `processed` (the authors' file) or `raw` (the publisher's).
 
     Raises:
@@ -265,13 +269,13 @@ def load_with_report(
     data: str | Interactions, folder: Path | str | None = None, source: str = "processed"
 ) -> tuple[Sequences, Report | None]:
     """Does what `load` does, and returns the report of the conversion too; None if nothing was converted."""
-    folder = default_folder(folder)
+    folder = resolve_data_folder(folder)
     if isinstance(data, Interactions):
-        return conversion.converted(data, folder)
+        return conversion.convert_once(data, folder)
     name = add_source(data, source)
-    origin, generator, found = source_of(name), find(name).generator, obtain(name, folder)
+    origin, generator, found = find_source(name), find_dataset(name).generator, find_or_download(name, folder)
     if generator is not None:
-        return generator.sequences(), None
+        return generator.make_sequences(), None
     if origin is None or found is None:
         raise UserError(f"{name!r} has no source {source!r}")
     file, path = found
@@ -281,10 +285,10 @@ def load_with_report(
     asked = Interactions(
         str(path), user, item, time, min_user_actions=5, min_item_actions=origin.min_item_actions, bad_rows="skip"
     )
-    return conversion.converted(asked, folder, file.member)
+    return conversion.convert_once(asked, folder, file.member)
 
 
-def table1_columns(sequences: Sequences) -> dict[str, str]:
+def format_table1_columns(sequences: Sequences) -> dict[str, str]:
     """Returns the columns of Table 1 as text."""
     return {
         "users": f"{sequences.num_users:,}",
@@ -295,16 +299,16 @@ def table1_columns(sequences: Sequences) -> dict[str, str]:
     }
 
 
-def describe(name: str, sequences: Sequences, report: Report | None = None) -> str:
+def describe_data(name: str, sequences: Sequences, report: Report | None = None) -> str:
     """Returns the report, and below it the data's row of Table 1 and the paper's, if there is one."""
-    ours = table1_columns(sequences)
-    rows = [("", *ours), (name if is_own(name) else find(name).title, *ours.values())]
+    ours = format_table1_columns(sequences)
+    rows = [("", *ours), (name if is_own(name) else find_dataset(name).title, *ours.values())]
     published = read_paper()["table1"].get(remove_source(name))
     lines = []
     if published:
         theirs = [f"{published['users']:,}", f"{published['items']:,}", published["actions"]]
         rows.append(("the paper's Table 1", *theirs, f"{published['mean_length']:.1f}", published["density"]))
-        lines = _mismatch(name, sequences, published)
+        lines = _compare_with_paper(name, sequences, published)
     width = max(20, *(len(row[0]) + 1 for row in rows))
     lines = [f"{row[0]:<{width}}" + "".join(f"{cell:>13}" for cell in row[1:]) for row in rows] + lines
     if sequences.num_left_out:
@@ -312,15 +316,15 @@ def describe(name: str, sequences: Sequences, report: Report | None = None) -> s
     return "\n".join([*([str(report)] if report else []), *lines])
 
 
-def in_millions(printed: str) -> tuple[float, int]:
+def parse_millions(printed: str) -> tuple[float, int]:
     """Returns the number in a text like "0.35m", and how many digits it has after the point."""
     number = printed.removesuffix("m")
     return float(number), len(number.partition(".")[2])
 
 
-def _mismatch(name: str, sequences: Sequences, published: Mapping[str, Any]) -> list[str]:
+def _compare_with_paper(name: str, sequences: Sequences, published: Mapping[str, Any]) -> list[str]:
     """Returns a line on the numbers that differ from Table 1, at the precision printed there."""
-    actions, digits = in_millions(published["actions"])
+    actions, digits = parse_millions(published["actions"])
     same = {
         "users": sequences.num_users == published["users"],
         "items": sequences.num_items == published["items"],
@@ -331,5 +335,5 @@ def _mismatch(name: str, sequences: Sequences, published: Mapping[str, Any]) -> 
     others = [what for what, equal in same.items() if not equal]
     if not others:
         return ["As in Table 1."]
-    known = find(name).remark if set(others) <= {"mean length", "density"} else None
+    known = find_dataset(name).remark if set(others) <= {"mean length", "density"} else None
     return [f"Not as in Table 1: {', '.join(others)}.{' ' + known if known else ''}"]

@@ -41,13 +41,13 @@ class Remote:
     checksum: str
 
 
-def digest(path: Path, checksum: str) -> str:
+def compute_checksum(path: Path, checksum: str) -> str:
     """Returns a file's checksum, with the algorithm of the given checksum. A `.gz` file is decompressed first."""
     with files.open_binary(path) as file:
-        return digest_of(file, checksum)
+        return compute_content_checksum(file, checksum)
 
 
-def digest_of(file: BinaryIO, checksum: str) -> str:
+def compute_content_checksum(file: BinaryIO, checksum: str) -> str:
     """Returns the checksum of an open file's content, with the algorithm of the given checksum."""
     algorithm = checksum.split(":")[0]
     found = hashlib.new("sha1" if algorithm == "git" else algorithm, usedforsecurity=False)
@@ -66,7 +66,7 @@ def fetch(remote: Remote, path: Path) -> bool:
     the file with its checksum.
     """
     if os.environ.get(OFFLINE):
-        raise UserError(download_by_hand(remote, path, f"{OFFLINE} is set"))
+        raise UserError(explain_manual_download(remote, path, f"{OFFLINE} is set"))
     files.make_folder(path.parent)
     lock = filelock.FileLock(path.with_name(f".{path.name}{files.LOCK}"))
     files.acquire_lock(lock, path, "another process is downloading it; waiting")
@@ -80,12 +80,12 @@ def fetch(remote: Remote, path: Path) -> bool:
                 return True
             except Unreachable as error:
                 reasons.append(str(error))
-        raise UserError(download_by_hand(remote, path, "; ".join(reasons)))
+        raise UserError(explain_manual_download(remote, path, "; ".join(reasons)))
     finally:
         lock.release()
 
 
-def download_by_hand(remote: Remote, path: Path, reason: str) -> str:
+def explain_manual_download(remote: Remote, path: Path, reason: str) -> str:
     """Returns an error message that says which file to put where."""
     return (
         f"{path}: no such file, with or without .gz, and it was not downloaded ({reason}). Get {remote.urls[0]} and "
@@ -101,7 +101,7 @@ def _fetch_from(url: str, remote: Remote, path: Path) -> None:
         # pooch sets the total when it knows it, and until then asks for one that is not 0.
         with tqdm(desc=path.name, total=1, unit="B", unit_scale=True, mininterval=interval, delay=1) as progress:
             pooch.HTTPDownloader(progressbar=progress, timeout=TIMEOUT, headers=HEADERS)(url, output, store)
-        received = digest(Path(output), remote.checksum)  # pooch knows no ids of blobs
+        received = compute_checksum(Path(output), remote.checksum)  # pooch knows no ids of blobs
         if received != remote.checksum:
             raise Unreachable(
                 f"the file at {url} has the wrong checksum: expected {remote.checksum}, received {received}"
@@ -115,9 +115,9 @@ def _fetch_from(url: str, remote: Remote, path: Path) -> None:
         try:
             store.fetch(path.name, downloader=get)
         except (requests.RequestException, ValueError) as error:  # the latter from the address in a redirect
-            raise Unreachable(f"{url}: {_line(error)}") from error
+            raise Unreachable(f"{url}: {_make_printable(error)}") from error
 
 
-def _line(reason: object) -> str:
+def _make_printable(reason: object) -> str:
     """Returns what a server said as one line, without characters that act on a terminal."""
     return "".join(letter for letter in " ".join(str(reason).split()) if letter.isprintable())

@@ -24,7 +24,7 @@ class Catalogue:
     popularity_exponent: float = 0.9
     seed: int = 2019
 
-    def zipf(self) -> np.ndarray:
+    def compute_zipf(self) -> np.ndarray:
         """Returns [items]: the weights of a Zipf distribution."""
         return (1 + np.arange(self.num_items)) ** -self.popularity_exponent
 
@@ -42,23 +42,23 @@ class MarkovCatalogue(Catalogue):
     successors: int = 4
     order: float = 0.85
 
-    def tastes(self) -> np.ndarray:
+    def draw_tastes(self) -> np.ndarray:
         """Returns [communities, items]: the probability of each item under each community's taste."""
         rng = np.random.default_rng([self.seed, 0])
         common = rng.permutation(self.num_items)
-        zipf = self.zipf()
+        zipf = self.compute_zipf()
         tastes = np.empty((self.num_communities, self.num_items))
         for taste in tastes:
             rank = np.argsort(np.argsort(common) + rng.normal(0, self.num_items / 4, self.num_items))
             taste[rank] = zipf / zipf.sum()
         return tastes
 
-    def transitions(self) -> np.ndarray:
+    def draw_transitions(self) -> np.ndarray:
         """Returns [communities, items, items]: the probability of each next item, ignoring which were seen before."""
         rng = np.random.default_rng([self.seed, 1])
         weights = 0.5 ** np.arange(self.successors)
         weights /= weights.sum()
-        tastes = self.tastes()
+        tastes = self.draw_tastes()
         table = np.repeat((1 - self.order) * tastes[:, None, :], self.num_items, axis=1)
         keys = rng.exponential(size=table.shape) / tastes[:, None, :]
         chosen = np.argsort(keys, axis=2)[:, :, : self.successors]
@@ -67,40 +67,40 @@ class MarkovCatalogue(Catalogue):
             table[community, item, chosen[:, :, slot]] += self.order * weight
         return table
 
-    def communities(self) -> np.ndarray:
+    def draw_communities(self) -> np.ndarray:
         """Returns [users]: the community of each user."""
         return np.random.default_rng([self.seed, 2]).integers(self.num_communities, size=self.num_users)
 
-    def histories(self) -> list[np.ndarray]:
+    def draw_histories(self) -> list[np.ndarray]:
         """Returns each user's items (numbers from 0), oldest first."""
         rng = np.random.default_rng([self.seed, 3])
-        communities, tables = self.communities(), self.transitions()
+        communities, tables = self.draw_communities(), self.draw_transitions()
         lengths = rng.integers(self.shortest, self.longest + 1, size=self.num_users)
         drawn = np.empty((self.num_users, self.longest), np.int64)
         unseen = np.ones((self.num_users, self.num_items))
         users = np.arange(self.num_users)
-        tastes = self.tastes()[communities]
+        tastes = self.draw_tastes()[communities]
         probabilities = tastes
         for step in range(self.longest):
             weights = probabilities * unseen
             weights = np.where(weights.any(axis=1, keepdims=True), weights, tastes * unseen)
-            drawn[:, step] = _draw(weights, rng)
+            drawn[:, step] = _draw_columns(weights, rng)
             unseen[users, drawn[:, step]] = 0
             probabilities = tables[communities, drawn[:, step]]
         return [row[:length] for row, length in zip(drawn, lengths)]
 
-    def sequences(self) -> Sequences:
-        return _to_sequences(self.histories())
+    def make_sequences(self) -> Sequences:
+        return _number_histories(self.draw_histories())
 
-    def scores(self, sequences: Sequences, histories: Sequences) -> np.ndarray:
+    def compute_scores(self, sequences: Sequences, histories: Sequences) -> np.ndarray:
         """Returns the true transition probabilities as scores: float64 [users, n], column j for item j + 1.
 
-        `sequences` are from `sequences()`; `histories` are the known part of them, for all users.
+        `sequences` are from `make_sequences()`; `histories` are the known part of them, for all users.
         """
         numbers = np.array([int(item.removeprefix("item")) for item in sequences.vocabulary.items])
         last = np.array([histories[user][-1] for user in range(histories.num_users)])
-        communities = self.communities()[[int(user.removeprefix("user")) for user in sequences.users]]
-        tables = self.transitions()[:, :, numbers]
+        communities = self.draw_communities()[[int(user.removeprefix("user")) for user in sequences.users]]
+        tables = self.draw_transitions()[:, :, numbers]
         return tables[communities, numbers[last - 1]]
 
 
@@ -108,20 +108,20 @@ class MarkovCatalogue(Catalogue):
 class OrderlessCatalogue(Catalogue):
     """Histories drawn from a single Zipf distribution, no item twice. There is nothing to learn but popularity."""
 
-    def sequences(self) -> Sequences:
+    def make_sequences(self) -> Sequences:
         rng = np.random.default_rng([self.seed, 4])
         lengths = rng.integers(self.shortest, self.longest + 1, size=self.num_users)
-        keys = rng.exponential(size=(self.num_users, self.num_items)) / rng.permutation(self.zipf())
+        keys = rng.exponential(size=(self.num_users, self.num_items)) / rng.permutation(self.compute_zipf())
         order = np.argsort(keys, axis=1)
-        return _to_sequences([row[:length] for row, length in zip(order, lengths)])
+        return _number_histories([row[:length] for row, length in zip(order, lengths)])
 
 
-def _draw(weights: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _draw_columns(weights: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     cumulative = np.cumsum(weights, axis=1)
     return (cumulative < rng.random((len(weights), 1)) * cumulative[:, -1:]).sum(axis=1)
 
 
-def _to_sequences(histories: list[np.ndarray]) -> Sequences:
+def _number_histories(histories: list[np.ndarray]) -> Sequences:
     numbers = pa.array(np.concatenate(histories)).dictionary_encode()  # by first appearance
     items = np.array([f"item{number}" for number in numbers.dictionary.to_pylist()], object)
     users = np.array([f"user{user}" for user in range(len(histories))], object)

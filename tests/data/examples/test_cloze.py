@@ -14,7 +14,7 @@ from support.profiles import examples
 from support.shards import mask_windows
 
 from bert4rec_tf.config.run_record import MaskingSettings
-from bert4rec_tf.data.examples.cloze import Numbering, cut, cut_windows, num_predictions
+from bert4rec_tf.data.examples.cloze import Numbering, count_predictions, cut_windows, cut_windows_and_prefixes
 from bert4rec_tf.data.examples.preparation import SHARD_SIZE, Plan
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.foundation.errors import UserError
@@ -153,7 +153,7 @@ def predictions_by_hand(length, masking):
 @QUICK
 @given(st.integers(1, 300), MASKINGS)
 def test_number_of_predictions_is_rounded_half_away_from_zero_and_limited(length, masking):
-    assert num_predictions(np.array([length]), masking).tolist() == [predictions_by_hand(length, masking)]
+    assert count_predictions(np.array([length]), masking).tolist() == [predictions_by_hand(length, masking)]
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_number_of_predictions_is_rounded_half_away_from_zero_and_limited(length
 )
 def test_number_of_predictions_of_single_lengths(length, proportion, expected):
     masking = MaskingSettings(mask_proportion=proportion, max_predictions=40)
-    assert num_predictions(np.array([length]), masking).tolist() == [expected]
+    assert count_predictions(np.array([length]), masking).tolist() == [expected]
 
 
 def mask_all(histories, masking, max_length, seed=0, chosen=None):
@@ -247,7 +247,7 @@ def test_rows_are_made_in_the_order_they_are_chosen(histories, masking, random):
 def test_prefix_examples_ask_for_every_item_after_those_before_it(histories, max_length, masking, copies):
     sequences = from_histories(histories)
     masking = dataclasses.replace(masking, prefix_copies=copies)
-    windows = cut(sequences, max_length, masking)
+    windows = cut_windows_and_prefixes(sequences, max_length, masking)
     examples = np.arange(Numbering(masking, windows.num_whole, windows.num_prefixes).num_examples)
     made = mask_windows(windows, examples, masking, max_length, sequences.num_items, [0])
     questions = Counter()

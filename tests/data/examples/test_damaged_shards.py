@@ -6,7 +6,7 @@ from support import whole_runs as runs
 from support.shards import DYNAMIC, MAX_LENGTH, SEQUENCES, STATIC, contents
 from support.trainings import experiment, small_and_quick, whole_run
 
-from bert4rec_tf.data.examples.preparation import prepare
+from bert4rec_tf.data.examples.preparation import prepare_shards
 from bert4rec_tf.data.examples.tfrecords import MANIFEST
 from bert4rec_tf.foundation.errors import UserError
 
@@ -54,12 +54,12 @@ def stamps(folder):
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("masking", [STATIC, DYNAMIC], ids=["static", "dynamic"])
 def test_only_the_damaged_shard_is_written_again_and_it_is_named(tmp_path, small_shards, capsys, masking, damage):
-    shards = prepare(SEQUENCES, masking, MAX_LENGTH, 5, tmp_path)
+    shards = prepare_shards(SEQUENCES, masking, MAX_LENGTH, 5, tmp_path)
     whole, before = contents(shards), stamps(shards.folder)
     victim = shards.names[1]
     damage(shards.folder / victim)
     capsys.readouterr()
-    assert prepare(SEQUENCES, masking, MAX_LENGTH, 5, tmp_path).names == shards.names
+    assert prepare_shards(SEQUENCES, masking, MAX_LENGTH, 5, tmp_path).names == shards.names
     assert contents(shards) == whole
     touched = {name for name, stamp in stamps(shards.folder).items() if stamp != before[name]}
     assert touched == {victim, MANIFEST}
@@ -69,7 +69,7 @@ def test_only_the_damaged_shard_is_written_again_and_it_is_named(tmp_path, small
 
 @pytest.mark.parametrize("damage", [empty, lose_the_last_record, double_all_records])
 def test_a_shard_with_more_or_fewer_examples_is_never_read_as_if_it_was_whole(tmp_path, small_shards, damage):
-    shards = prepare(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path)
+    shards = prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path)
     damage(shards.folder / shards.names[1])
     with pytest.raises(tf.errors.OpError, match="expected to contain 1 element"):
         list(shards.read(16, 1).take(2 * shards.num_examples // 16))

@@ -13,7 +13,7 @@ from support.shards import DYNAMIC, MAX_LENGTH, NUM_ITEMS, SEQUENCES, as_rows
 
 from bert4rec_tf.data.examples.cloze import cut_windows
 from bert4rec_tf.data.examples.dynamic_masks import mask_dynamically
-from bert4rec_tf.data.examples.preparation import prepare
+from bert4rec_tf.data.examples.preparation import prepare_shards
 
 
 def masked(shards, masking=DYNAMIC, batch_size=10, seed=3, start_step=0):
@@ -139,7 +139,7 @@ def test_random_items_are_uniform_over_the_items_in_dynamic_masks():
 
 def test_prefixes_are_never_masked_elsewhere_and_windows_never_at_the_last_item_alone(tmp_path):
     masking = dataclasses.replace(DYNAMIC, mask_proportion=0.5, mask_copies=2, prefix_copies=2)
-    shards = prepare(SEQUENCES, masking, MAX_LENGTH, 0, tmp_path)
+    shards = prepare_shards(SEQUENCES, masking, MAX_LENGTH, 0, tmp_path)
     prefixes = int((SEQUENCES.lengths - 1).sum())
     windows = shards.num_examples - 2 * prefixes
     assert windows == len(cut_windows(SEQUENCES, MAX_LENGTH, masking.window_step))

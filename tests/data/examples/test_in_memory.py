@@ -14,7 +14,7 @@ from bert4rec_tf.data.examples.in_memory import (
     ContextTargetExamples,
     NextItemExamples,
     UnseenItems,
-    dataset_of,
+    make_dataset,
 )
 from bert4rec_tf.models import MODELS
 
@@ -47,10 +47,10 @@ def test_unseen_items_are_drawn_uniformly():
 @given(any_histories(longest=15), st.integers(0, 5))
 def test_popular_negatives_are_drawn_in_proportion_to_their_counts_in_training(sequences, seed):
     """Without the last user's items, of whom every item would have a count."""
-    counted = sequences.without_last(np.append(np.zeros(sequences.num_users - 1, int), sequences.num_items - 1))
+    counted = sequences.drop_last(np.append(np.zeros(sequences.num_users - 1, int), sequences.num_items - 1))
     drawn = UnseenItems(counted, popular=True).draw(np.zeros(400, int), 5, np.random.default_rng(seed))
     unseen = np.setdiff1d(np.arange(1, sequences.num_items + 1), counted[0])
-    counts = counted.counts()[unseen]
+    counts = counted.count_items()[unseen]
     expected = counts if counts.any() else np.ones(len(unseen))
     found = np.bincount(drawn.ravel(), minlength=sequences.num_items + 1)[unseen]
     assert found.sum() == (2_000 if len(unseen) else 0) and not found[expected == 0].any()
@@ -111,7 +111,7 @@ def test_windows_slide_over_long_histories_and_short_ones_have_one():
 
 
 def test_a_single_item_is_a_pair_but_no_transition():
-    sequences = make_sequences([[1, 2]], 3).without_last(np.array([1]))
+    sequences = make_sequences([[1, 2]], 3).drop_last(np.array([1]))
     assert ContextTargetExamples(sequences, context=0).num_examples == 1
     assert ContextTargetExamples(sequences, context=1).num_examples == NextItemExamples(sequences, 5).num_examples == 0
 
@@ -149,7 +149,7 @@ def test_whole_histories_have_every_target_once(sequences, max_length):
 def test_shared_negatives_follow_the_power_of_their_counts(alpha):
     examples = NextItemExamples(HISTORIES, 4, num_shared=2_000, alpha=alpha)
     drawn = np.bincount(everything(examples)["shared"].ravel(), minlength=13)[1:]
-    counts = HISTORIES.counts()[1:]
+    counts = HISTORIES.count_items()[1:]
     weights = np.where(counts > 0, np.maximum(counts, 1) ** alpha, 0.0)
     assert not drawn[counts == 0].any()
     expected = 8_000 * weights[counts > 0] / weights.sum()
@@ -200,7 +200,7 @@ def test_every_batch_has_negatives_of_its_own():
 @pytest.mark.parametrize("name", KINDS)
 def test_tensorflow_reads_the_same_batches(name):
     examples = {"contexts": MADE["windows"], "shifted": MADE["shifted"]}[name]
-    dataset = dataset_of(examples, 3, 1, 2)
+    dataset = make_dataset(examples, 3, 1, 2)
     for read, made in zip(dataset.take(4), examples.batches(3, 1, 2)):
         assert set(read) == set(made) == set(dataset.element_spec)
         for column in made:
@@ -209,7 +209,7 @@ def test_tensorflow_reads_the_same_batches(name):
 
 def test_only_the_width_of_a_batch_is_not_known_beforehand():
     def shapes(examples):
-        return {name: tuple(spec.shape) for name, spec in dataset_of(examples, 7, 1).element_spec.items()}
+        return {name: tuple(spec.shape) for name, spec in make_dataset(examples, 7, 1).element_spec.items()}
 
     windows = shapes(ContextTargetExamples(HISTORIES, context=4, num_targets=2, num_negatives=3))
     assert windows == {"users": (7,), "items": (7, 4), "lengths": (7,), "targets": (7, 2), "negatives": (7, 3)}

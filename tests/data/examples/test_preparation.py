@@ -22,7 +22,7 @@ from support.shards import (
 
 from bert4rec_tf.data.examples import preparation
 from bert4rec_tf.data.examples.cloze import cut_windows
-from bert4rec_tf.data.examples.preparation import prepare
+from bert4rec_tf.data.examples.preparation import prepare_shards
 from bert4rec_tf.data.examples.tfrecords import MANIFEST
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.foundation.errors import UserError
@@ -85,15 +85,15 @@ def test_copies_of_a_window_are_spread_over_the_shards(static):
 def test_any_number_of_processes_gives_the_same_bytes(tmp_path):
     sequences = catalogue(800, longest=6)
     masking = dataclasses.replace(STATIC, mask_copies=10)
-    one = prepare(sequences, masking, MAX_LENGTH, 5, tmp_path / "one", processes=1)
-    two = prepare(sequences, masking, MAX_LENGTH, 5, tmp_path / "two", processes=2)
+    one = prepare_shards(sequences, masking, MAX_LENGTH, 5, tmp_path / "one", processes=1)
+    two = prepare_shards(sequences, masking, MAX_LENGTH, 5, tmp_path / "two", processes=2)
     assert len(one.names) == 2
     assert contents(one) == contents(two)
 
 
 def test_more_processes_than_shards_are_no_trouble(tmp_path):
-    one = prepare(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path / "one", processes=1)
-    many = prepare(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path / "many", processes=4)
+    one = prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path / "one", processes=1)
+    many = prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path / "many", processes=4)
     assert len(one.names) == 1
     assert contents(one) == contents(many)
 
@@ -104,9 +104,9 @@ def stamps(folder):
 
 @pytest.mark.parametrize("masking", [STATIC, DYNAMIC], ids=["static", "dynamic"])
 def test_prepared_twice_writes_nothing_the_second_time(tmp_path, small_shards, masking):
-    first = prepare(SEQUENCES, masking, MAX_LENGTH, 5, tmp_path)
+    first = prepare_shards(SEQUENCES, masking, MAX_LENGTH, 5, tmp_path)
     before = stamps(tmp_path)
-    second = prepare(SEQUENCES, masking, MAX_LENGTH, 5, tmp_path)
+    second = prepare_shards(SEQUENCES, masking, MAX_LENGTH, 5, tmp_path)
     assert stamps(tmp_path) == before
     assert (second.folder, second.names, second.sizes) == (first.folder, first.names, first.sizes)
     assert dict(second.widths) == dict(first.widths)
@@ -129,19 +129,19 @@ def remove(path):
 @pytest.mark.parametrize("damage", [flip_a_byte, cut_short, remove])
 @pytest.mark.parametrize("victim", ["the first shard", "the last shard"])
 def test_a_damaged_shard_is_noticed_and_written_again_the_same(tmp_path, small_shards, damage, victim):
-    shards = prepare(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path)
+    shards = prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path)
     before = contents(shards)
     damage(shards.folder / shards.names[0 if victim == "the first shard" else -1])
     assert contents(shards) != before
-    assert contents(prepare(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path)) == before
+    assert contents(prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path)) == before
 
 
 @pytest.mark.parametrize("damage", [cut_short, remove])
 def test_a_folder_without_a_whole_manifest_is_prepared_again(tmp_path, small_shards, damage):
-    shards = prepare(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path)
+    shards = prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path)
     before = contents(shards)
     damage(shards.folder / MANIFEST)
-    assert contents(prepare(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path)) == before
+    assert contents(prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path)) == before
 
 
 def test_an_interrupted_preparation_is_not_taken_for_a_whole_one(tmp_path, small_shards, monkeypatch):
@@ -155,22 +155,22 @@ def test_an_interrupted_preparation_is_not_taken_for_a_whole_one(tmp_path, small
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(preparation.ShardMaker, "write", stop_at_the_third)
-        prepare(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path / "again")
+        prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path / "again")
     assert done == [0, 1]
-    again = prepare(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path / "again")
-    assert contents(again) == contents(prepare(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path / "at once"))
+    again = prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path / "again")
+    assert contents(again) == contents(prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path / "at once"))
 
 
 def test_shards_of_another_fingerprint_are_not_opened(static):
-    assert len(static.missing("another")) == len(static.names)
+    assert len(static.find_missing("another")) == len(static.names)
     elsewhere = dataclasses.replace(static, folder=static.folder / "nowhere")
-    assert len(elsewhere.missing("another")) == len(static.names)
+    assert len(elsewhere.find_missing("another")) == len(static.names)
 
 
 CHANGED = {
     "seed": {"seed": 6},
     "longest window": {"max_length": 5},
-    "data": {"sequences": SEQUENCES.without_last(np.eye(1, 23, dtype=np.int64)[0])},
+    "data": {"sequences": SEQUENCES.drop_last(np.eye(1, 23, dtype=np.int64)[0])},
     "proportion": {"masking": dataclasses.replace(STATIC, mask_proportion=0.4)},
     "most predictions": {"masking": dataclasses.replace(STATIC, max_predictions=2)},
     "mask probability": {"masking": dataclasses.replace(STATIC, mask_prob=0.8)},
@@ -183,9 +183,9 @@ CHANGED = {
 @pytest.mark.parametrize("change", CHANGED)
 def test_changed_settings_have_a_folder_of_their_own(tmp_path, change):
     settings = {"sequences": SEQUENCES, "masking": STATIC, "max_length": MAX_LENGTH, "seed": 5, "folder": tmp_path}
-    first = prepare(**settings)
+    first = prepare_shards(**settings)
     before = stamps(first.folder)
-    second = prepare(**{**settings, **CHANGED[change]})
+    second = prepare_shards(**{**settings, **CHANGED[change]})
     assert second.folder.parent == first.folder.parent == tmp_path
     assert second.folder != first.folder
     assert stamps(first.folder) == before
@@ -199,13 +199,13 @@ def test_nothing_to_mask_is_an_error(tmp_path):
         np.array(["x", "y", "z"]),
     )
     with pytest.raises(UserError, match="two training items"):
-        prepare(LeaveOneOut(single).training(False), STATIC, MAX_LENGTH, 5, tmp_path)
+        prepare_shards(LeaveOneOut(single).training(False), STATIC, MAX_LENGTH, 5, tmp_path)
 
 
 def test_a_file_in_the_place_of_the_folder_is_an_error(tmp_path):
     (tmp_path / "taken").write_text("")
     with pytest.raises(UserError, match="taken"):
-        prepare(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path / "taken")
+        prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path / "taken")
 
 
 def test_shards_in_a_store_are_those_of_a_folder_and_their_manifest_comes_last(memory, tmp_path, monkeypatch):
@@ -217,8 +217,8 @@ def test_shards_in_a_store_are_those_of_a_folder_and_their_manifest_comes_last(m
 
     monkeypatch.setattr(type(memory), "put_file", put_file)
     monkeypatch.setattr(preparation, "SHARD_SIZE", 40)
-    expected = prepare(SEQUENCES, STATIC, MAX_LENGTH, 1, tmp_path)
-    made = [prepare(SEQUENCES, STATIC, MAX_LENGTH, 1, expand_path("memory://bucket/prepared")) for _ in range(2)]
+    expected = prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 1, tmp_path)
+    made = [prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 1, expand_path("memory://bucket/prepared")) for _ in range(2)]
     assert contents(made[0]) == contents(expected)
     assert uploads == [*expected.names, MANIFEST]
     order = [shards.read(5, seed=3).take(9) for shards in (made[1], expected)]
@@ -226,5 +226,5 @@ def test_shards_in_a_store_are_those_of_a_folder_and_their_manifest_comes_last(m
 
     memory.pipe_file(f"/bucket/prepared/{made[0].folder.name}/{expected.names[1]}", b"damaged")
     uploads.clear()
-    again = prepare(SEQUENCES, STATIC, MAX_LENGTH, 1, expand_path("memory://bucket/prepared"))
+    again = prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 1, expand_path("memory://bucket/prepared"))
     assert uploads == [expected.names[1], MANIFEST] and contents(again) == contents(expected)

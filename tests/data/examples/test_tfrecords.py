@@ -74,7 +74,7 @@ def test_a_shard_of_any_number_of_blocks_reads_back_equal(tmp_path, rows):
 
 
 def test_a_shard_that_fails_half_way_leaves_no_file(tmp_path, monkeypatch):
-    made, features = [], Column.features
+    made, features = [], Column.make_features
 
     def fail_at_the_third(self, name, rows):
         made.append(name)
@@ -82,7 +82,7 @@ def test_a_shard_that_fails_half_way_leaves_no_file(tmp_path, monkeypatch):
             raise OverflowError
         return features(self, name, rows)
 
-    monkeypatch.setattr(Column, "features", fail_at_the_third)
+    monkeypatch.setattr(Column, "make_features", fail_at_the_third)
     with pytest.raises(OverflowError):
         write_shard(tmp_path / "shard", random_columns(np.random.default_rng(2), 2 * BLOCK))
     assert list(tmp_path.iterdir()) == []

@@ -20,7 +20,7 @@ def archive(folder, members, packing=zipfile.ZIP_DEFLATED):
 
 
 def refusal(path, member="ratings.dat"):
-    with pytest.raises(UserError) as refused, archives.opened(path, member) as file:
+    with pytest.raises(UserError) as refused, archives.open_unpacked(path, member) as file:
         file.read()
     assert str(path) in str(refused.value) and "\n" not in str(refused.value)
     return str(refused.value)
@@ -28,9 +28,9 @@ def refusal(path, member="ratings.dat"):
 
 def test_a_member_is_read_wherever_it_lies(tmp_path):
     path = archive(tmp_path, {"ml-1m/README": b"read me", "ml-1m/ratings.dat": b"1::2::3::4\n"})
-    with archives.opened(path, "ratings.dat") as file:
+    with archives.open_unpacked(path, "ratings.dat") as file:
         assert file.read() == b"1::2::3::4\n"
-    assert archives.members(path) == {"README", "ratings.dat"}
+    assert archives.list_members(path) == {"README", "ratings.dat"}
 
 
 @pytest.mark.parametrize("name", ["plain", "packed.gz", "data.zip"])
@@ -40,7 +40,7 @@ def test_whoever_watches_is_told_of_every_byte_on_the_disk(tmp_path, name):
         archive(tmp_path, {"ratings.dat": content})
     else:
         path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    with archives.opened(path, "ratings.dat" if name == "data.zip" else None, watch=counts.append) as file:
+    with archives.open_unpacked(path, "ratings.dat" if name == "data.zip" else None, watch=counts.append) as file:
         assert b"".join(iter(lambda: file.read(1_000_000), b"")) == content
     size = path.stat().st_size
     assert size <= sum(counts) <= size + (1 << 20) and len([count for count in counts if count]) >= 3
@@ -97,7 +97,7 @@ def test_what_is_no_archive_is_told(tmp_path, content):
     path = tmp_path / "data.zip"
     path.write_bytes(content)
     assert "damaged" in refusal(path)
-    assert archives.members(path) is None
+    assert archives.list_members(path) is None
 
 
 def test_a_damaged_member_that_lzma_packed_is_told(tmp_path):

@@ -116,7 +116,7 @@ def check(folder, name, lines, end, size):
     path = write(folder, name, end.join(lines))
     options = {} if name == "a.json" else {"user_column": "1", "item_column": "2", "time_column": "3"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "SIZE", size)
+        patch.setattr(blocks, "BLOCK_SIZE", size)
         sequences, report = read(path, bad_rows="skip", **options)
         assert histories(sequences) == plainly(rows)
         first = {kind: number for number, kind in reversed(kinds)}
@@ -130,8 +130,8 @@ def check(folder, name, lines, end, size):
 
 @settings(deadline=None)
 @given(files())
-@example(("a.txt", [b"a 1 5 lamp", b"a\t  2\t  4.5\t  " + LATIN], b"\n", blocks.SIZE))
-@example(("a.txt", [b"a 1 5 lamp", b"a\t  2\t  4.5\t  " + LATIN, b"a 3"], b"\n", blocks.SIZE))
+@example(("a.txt", [b"a 1 5 lamp", b"a\t  2\t  4.5\t  " + LATIN], b"\n", blocks.BLOCK_SIZE))
+@example(("a.txt", [b"a 1 5 lamp", b"a\t  2\t  4.5\t  " + LATIN, b"a 3"], b"\n", blocks.BLOCK_SIZE))
 def test_each_bad_row_is_named_or_skipped_whatever_its_neighbours_are(folder, file):
     name, lines, end, size = file
     check(folder, name, lines, end, size)
@@ -158,7 +158,7 @@ def test_a_quoted_end_of_line_in_an_id_is_bad_and_begins_no_row(tmp_path):
 def test_a_quote_that_is_never_closed_refuses_the_file(tmp_path, monkeypatch, end, policy):
     path = write(tmp_path, "ratings.csv", TITLED + end)
     assert f"{path}, row 6: a quote is never closed" in refusal(path, bad_rows=policy)
-    monkeypatch.setattr(blocks, "SIZE", 10)
+    monkeypatch.setattr(blocks, "BLOCK_SIZE", 10)
     assert f"{path}, row 6: a quote is never closed" in refusal(path, bad_rows=policy)
 
 
@@ -173,7 +173,7 @@ def test_quotes_are_read_as_the_csv_module_does_whatever_the_size_of_blocks(fold
     outcomes = []
     for size in (9, 8 << 20):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(blocks, "SIZE", size)
+            patch.setattr(blocks, "BLOCK_SIZE", size)
             try:
                 sequences, report = read(path, bad_rows="skip")
                 outcomes.append((histories(sequences), report.bad))
@@ -189,9 +189,9 @@ def test_quotes_are_read_as_the_csv_module_does_whatever_the_size_of_blocks(fold
         assert found == expected
 
 
-@pytest.mark.parametrize("size", [7, blocks.SIZE])
+@pytest.mark.parametrize("size", [7, blocks.BLOCK_SIZE])
 def test_rows_are_counted_across_quotes_of_every_kind(tmp_path, monkeypatch, size):
-    monkeypatch.setattr(blocks, "SIZE", size)
+    monkeypatch.setattr(blocks, "BLOCK_SIZE", size)
     odd = b'a,3,1,5" lamp\na,"3",1,"of\n5"" or\r\n\n3"""\nb,"2" x,3,"4"5\n'
     path = write(tmp_path, "a.csv", TITLED + odd + b"a,3\n")
     assert f"{path}, row 9: {bad_rows.COLUMNS.format(4, 2)}" in refusal(path)
@@ -199,7 +199,7 @@ def test_rows_are_counted_across_quotes_of_every_kind(tmp_path, monkeypatch, siz
 
 
 def test_a_line_beyond_the_limit_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(blocks, "SIZE", 10)
+    monkeypatch.setattr(blocks, "BLOCK_SIZE", 10)
     monkeypatch.setattr(blocks, "LONGEST_LINE", 100)
     line = refusal(write(tmp_path, "ratings.csv", TITLED + b"a,1,2," + b"x" * 200 + b"\n"))
     assert "ratings.csv, line 6: longer than 100 bytes" in line
@@ -240,7 +240,7 @@ HANDLED = {
 @pytest.mark.parametrize("size", [11, 8 << 20])
 @pytest.mark.parametrize("kind", HANDLED)
 def test_what_is_no_mistake_is_read_the_same(tmp_path, monkeypatch, kind, size):
-    monkeypatch.setattr(blocks, "SIZE", size)
+    monkeypatch.setattr(blocks, "BLOCK_SIZE", size)
     sequences, report = read(write(tmp_path, "ratings.csv", HANDLED[kind]))
     assert histories(sequences) == {"a": ["2", "1"], "b": ["1", "3"]} and not report.bad
 
@@ -352,10 +352,10 @@ NOT_ONE_OBJECT = {
 }
 
 
-@pytest.mark.parametrize("size", [30, blocks.SIZE])
+@pytest.mark.parametrize("size", [30, blocks.BLOCK_SIZE])
 @pytest.mark.parametrize("kind", NOT_ONE_OBJECT)
 def test_a_line_that_is_not_one_object_is_bad(tmp_path, monkeypatch, kind, size):
-    monkeypatch.setattr(blocks, "SIZE", size)
+    monkeypatch.setattr(blocks, "BLOCK_SIZE", size)
     lines, count = NOT_ONE_OBJECT[kind]
     path = write(
         tmp_path, "a.json", as_json(ROWS) + lines.replace(b"user", b"user_id").replace(b"item", b"item_id") + b"\n"

@@ -19,18 +19,18 @@ LINES = st.lists(st.sampled_from(["a,1", "bb,22", ""]), min_size=1, max_size=30)
 def test_blocks_are_the_file_cut_at_ends_of_lines_and_numbered(lines, ends, size):
     content = "".join(line + end for line, end in zip(lines, ends)).encode()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "SIZE", size)
-        found = list(blocks.read(io.BytesIO(content), "ratings.csv"))
+        patch.setattr(blocks, "BLOCK_SIZE", size)
+        found = list(blocks.read_blocks(io.BytesIO(content), "ratings.csv"))
     assert b"".join(block[0] for block in found) == content
     before = b""
     for block in found:
         assert block[1] == 1 + len(re.findall(rb"\r\n|\r|\n", before))
         before += block[0]
     numbered = enumerate(re.findall(r"[^\r\n]*(?:\r\n|\r|\n)", content.decode()), start=1)
-    assert list(itertools.chain.from_iterable(map(blocks.lines, found))) == list(numbered)
+    assert list(itertools.chain.from_iterable(map(blocks.split_lines, found))) == list(numbered)
 
 
 def test_a_file_of_old_line_ends_comes_in_many_blocks(monkeypatch):
-    monkeypatch.setattr(blocks, "SIZE", 10)
-    found = list(blocks.read(io.BytesIO(b"aa,1\rb,2\r" * 50), "ratings.csv"))
+    monkeypatch.setattr(blocks, "BLOCK_SIZE", 10)
+    found = list(blocks.read_blocks(io.BytesIO(b"aa,1\rb,2\r" * 50), "ratings.csv"))
     assert len(found) > 10 and all(block[0].endswith(b"\r") for block in found)

@@ -1,4 +1,4 @@
-"""From a file to sequences: what is filtered, what is kept, the raw sources of the data sets, and names."""
+"""From a file to sequences: what is filter_actions, what is kept, the raw sources of the data sets, and names."""
 
 import gzip
 import hashlib
@@ -16,7 +16,7 @@ from support.interaction_files import as_csv, as_json, as_literals, as_text, his
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.data_names import Interactions, add_source, remove_source
 from bert4rec_tf.data.reading import conversion
-from bert4rec_tf.data.reading.grouping import filtered, to_sequences
+from bert4rec_tf.data.reading.grouping import filter_actions, make_sequences
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.data.sources.download import Remote
 from bert4rec_tf.foundation import npz
@@ -33,7 +33,7 @@ ROWS += [("rare", "i1", 5), ("u1", "once", 1)]
 )
 def test_the_filter_is_one_pass_and_then_the_users(pairs, least):
     users, items = (np.array(column, np.int32) for column in (zip(*pairs) if pairs else ([], [])))
-    chosen = filtered(users, items, *least, k_core=False)
+    chosen = filter_actions(users, items, *least, k_core=False)
     once = [
         sum(u == user for u, _ in pairs) >= least[0] and sum(i == item for _, i in pairs) >= least[1]
         for user, item in pairs
@@ -56,7 +56,7 @@ def test_actions_are_ordered_by_user_time_and_row(rows, kind, grouped):
     table = pa.table({role: pa.array(texts, pa.string()).dictionary_encode() for role, texts in columns.items()})
     if kind != "none":
         table = table.append_column("time", pa.array(np.array([time for _, time in rows], kind)))
-    sequences, _ = to_sequences([table], Interactions("x"), {}, least=1)
+    sequences, _ = make_sequences([table], Interactions("x"), {}, least=1)
     times = np.zeros(len(rows)) if kind == "none" else table["time"].to_numpy()
     order = sorted(range(len(rows)), key=lambda row: times[row])
     expected = {user: [str(row) for row in order if rows[row][0] == int(user)] for user in columns["user"]}
@@ -72,9 +72,9 @@ def path(tmp_path):
 
 def test_what_was_converted_is_read_again(path, tmp_path, monkeypatch):
     asked = Interactions(path, min_user_actions=2, min_item_actions=2)
-    first = conversion.converted(asked, tmp_path / "data")
+    first = conversion.convert_once(asked, tmp_path / "data")
     monkeypatch.setattr(conversion, "convert", None)
-    again = conversion.converted(asked, tmp_path / "data")
+    again = conversion.convert_once(asked, tmp_path / "data")
     assert again[0].fingerprint == first[0].fingerprint and again[1] == first[1]
     assert again[0].num_left_out == first[0].num_left_out
     np.testing.assert_array_equal(again[0].vocabulary.counts, first[0].vocabulary.counts)
@@ -82,17 +82,17 @@ def test_what_was_converted_is_read_again(path, tmp_path, monkeypatch):
 
 def test_equal_files_are_kept_as_equal_bytes_under_the_same_name(path, tmp_path):
     for folder in ("one", "two"):
-        conversion.converted(Interactions(path), tmp_path / folder)
+        conversion.convert_once(Interactions(path), tmp_path / folder)
     ((one,), (two,)) = ([*(tmp_path / folder / "converted").iterdir()] for folder in ("one", "two"))
     assert one.name == two.name and one.read_bytes() == two.read_bytes()
 
 
 def test_another_file_or_option_is_converted_anew(path, tmp_path):
     folder = tmp_path / "data"
-    whole, _ = conversion.converted(Interactions(path), folder)
-    fewer, _ = conversion.converted(Interactions(path, min_item_actions=2), folder)
+    whole, _ = conversion.convert_once(Interactions(path), folder)
+    fewer, _ = conversion.convert_once(Interactions(path, min_item_actions=2), folder)
     path.write_bytes(as_csv(ROWS[:50]))
-    changed, _ = conversion.converted(Interactions(path), folder)
+    changed, _ = conversion.convert_once(Interactions(path), folder)
     assert len({whole.fingerprint, fewer.fingerprint, changed.fingerprint}) == 3
     assert len(list((folder / "converted").iterdir())) == 3
 
@@ -100,18 +100,18 @@ def test_another_file_or_option_is_converted_anew(path, tmp_path):
 def test_a_change_of_any_of_several_files_is_seen(path, tmp_path):
     asked = Interactions([path, tmp_path / "more*.csv"])
     (tmp_path / "more.csv").write_bytes(as_csv(ROWS[:2]))
-    first, _ = conversion.converted(asked, tmp_path / "data")
-    assert conversion.converted(asked, tmp_path / "data")[0].fingerprint == first.fingerprint
+    first, _ = conversion.convert_once(asked, tmp_path / "data")
+    assert conversion.convert_once(asked, tmp_path / "data")[0].fingerprint == first.fingerprint
     (tmp_path / "more.csv").write_bytes(as_csv(ROWS[:3]))
-    assert conversion.converted(asked, tmp_path / "data")[0].num_actions == first.num_actions + 1
+    assert conversion.convert_once(asked, tmp_path / "data")[0].num_actions == first.num_actions + 1
     (tmp_path / "more2.csv").write_bytes(as_csv(ROWS[:4]))
-    assert conversion.converted(asked, tmp_path / "data")[0].num_actions == first.num_actions + 5
+    assert conversion.convert_once(asked, tmp_path / "data")[0].num_actions == first.num_actions + 5
     assert len(list((tmp_path / "data" / "converted").iterdir())) == 3
 
 
 @pytest.mark.parametrize("damage", ["cut short", "flipped", "something else"])
 def test_what_is_damaged_is_converted_again(path, tmp_path, capfd, damage):
-    first, _ = conversion.converted(Interactions(path), tmp_path / "data")
+    first, _ = conversion.convert_once(Interactions(path), tmp_path / "data")
     (kept,) = (tmp_path / "data" / "converted").iterdir()
     whole = kept.read_bytes()
     if damage == "something else":
@@ -121,13 +121,13 @@ def test_what_is_damaged_is_converted_again(path, tmp_path, capfd, damage):
         kept.write_bytes(
             whole[:middle] + (b"" if damage == "cut short" else bytes([whole[middle] ^ 255]) + whole[middle + 1 :])
         )
-    again, _ = conversion.converted(Interactions(path), tmp_path / "data")
+    again, _ = conversion.convert_once(Interactions(path), tmp_path / "data")
     assert "converted again" in capfd.readouterr().err
     assert again.fingerprint == first.fingerprint and kept.read_bytes() == whole
 
 
 def test_where_nothing_can_be_kept_the_data_are_read_all_the_same(path, tmp_path, capfd):
-    sequences, _ = conversion.converted(Interactions(path), path)
+    sequences, _ = conversion.convert_once(Interactions(path), path)
     assert histories(sequences) == plainly(ROWS)
     assert "the converted data are not kept" in capfd.readouterr().err
 
@@ -198,10 +198,10 @@ def test_the_rare_items_of_ml_20m_stay(tmp_path):
 def test_the_authors_archive_of_ml_20m_and_its_publishers_have_one_name(tmp_path):
     content = as_csv(rated(ROWS), ("userId", "movieId", "rating", "timestamp"))
     put_archive(tmp_path, "ml-20m.zip", "ml-20m/ratings.csv", content)
-    assert datasets.present("ml-20m", tmp_path) is None
+    assert datasets.find_file("ml-20m", tmp_path) is None
     put_archive(tmp_path, "ml-20m.zip", "ml-20m.txt", b"1 2\n1 3\n2 3\n2 2\n")
     assert histories(datasets.load("ml-20m", tmp_path)) == {"1": ["2", "3"], "2": ["3", "2"]}
-    assert datasets.present("ml-20m-raw", tmp_path) is None
+    assert datasets.find_file("ml-20m-raw", tmp_path) is None
     with pytest.raises(UserError, match=r"ml-20m\.zip: has no 'ratings.csv'; rename it"):
         datasets.load("ml-20m", tmp_path, source="raw")
     put(tmp_path, "ml-20m/ratings.csv", content)
@@ -231,7 +231,7 @@ def test_an_authors_file_that_is_theirs_is_taken_without_a_word(tmp_path, capfd,
 
 
 def test_the_published_sources_are_named_with_their_checksums():
-    assert datasets.source_of("steam-sample").downloadable is None
+    assert datasets.find_source("steam-sample").downloadable is None
     for name, dataset in datasets.DATASETS.items():
         for source in filter(None, (dataset.processed, dataset.raw)) if name != "steam-sample" else ():
             remote = source.downloadable[1]
@@ -258,10 +258,10 @@ def test_real_files_have_the_blob_ids_of_git(real_file):
 
 
 def test_table_1_is_compared_to_its_last_digit(real_data):
-    assert "As in Table 1." in datasets.describe("beauty", real_data("beauty"))
-    told = datasets.describe("ml-1m", real_data("ml-1m"))
+    assert "As in Table 1." in datasets.describe_data("beauty", real_data("beauty"))
+    told = datasets.describe_data("ml-1m", real_data("ml-1m"))
     assert "Not as in Table 1: mean length, density. Table 1's mean length" in told
-    told = datasets.describe("ml-1m", real_data("beauty"))
+    told = datasets.describe_data("ml-1m", real_data("beauty"))
     assert "Not as in Table 1: users, items, actions, mean length, density." in told.splitlines()
 
 
@@ -340,7 +340,7 @@ def test_a_k_core_is_what_is_left_when_no_user_and_no_item_can_be_dropped(action
         users, items = Counter(user for user, _ in left), Counter(item for _, item in left)
         left = [(user, item) for user, item in left if users[user] >= min_user and items[item] >= min_item]
     users, items = np.array(actions).T
-    chosen = filtered(users, items, min_user, min_item, k_core=True)
+    chosen = filter_actions(users, items, min_user, min_item, k_core=True)
     found = [action for action, kept in zip(actions, chosen) if kept]
     assert found == left
 

@@ -77,7 +77,7 @@ WRITERS = {
 }
 
 
-SIZES = st.sampled_from([9, 60, blocks.SIZE])
+SIZES = st.sampled_from([9, 60, blocks.BLOCK_SIZE])
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_whatever_rows_are_written_are_read_back_filtered_and_in_order(folder, d
     path, expected = write(folder, name, written(rows)), plainly(rows, least, least)
     options = {"min_user_actions": least, "min_item_actions": least}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "SIZE", size)
+        patch.setattr(blocks, "BLOCK_SIZE", size)
         if len({item for items in expected.values() for item in items}) < 2:
             assert "left" in refusal(path, **options)
             return
@@ -152,13 +152,13 @@ def test_python_dictionaries_are_read_as_python_reads_them(record, old):
         return ("u" if old else "") + (ascii if old else repr)(value) if isinstance(value, str) else repr(value)
 
     line = "{" + ", ".join(f"{literal(key)}: {literal(value)}" for key, value in record.items()) + "}"
-    assert records.record_of(LITERALS, line) == record
+    assert records.parse_record(LITERALS, line) == record
 
 
 @pytest.mark.parametrize("line", ["{'a': '" + r"\'" * 300_000, "{'a': '" + "\\" * 600_001, "{'" * 300_000])
 def test_a_long_odd_line_is_looked_at_once(line):
     with pytest.raises(ValueError):
-        records.record_of(LITERALS, line)
+        records.parse_record(LITERALS, line)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_a_long_odd_line_is_looked_at_once(line):
 )
 def test_what_is_no_dictionary_of_literals_is_not_read(line):
     with pytest.raises(ValueError):
-        records.record_of(LITERALS, line)
+        records.parse_record(LITERALS, line)
 
 
 def test_ids_are_texts(tmp_path):
@@ -205,7 +205,7 @@ def test_the_first_time_that_is_one_says_the_kind_of_all(tmp_path):
 
 
 def test_whole_and_broken_times_in_different_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr(blocks, "SIZE", 16)
+    monkeypatch.setattr(blocks, "BLOCK_SIZE", 16)
     rows = [("a", str(number), 10 - number + (0.5 if number == 7 else 0)) for number in range(10)]
     assert histories(read(write(tmp_path, "a.csv", as_csv(rows)))[0]) == plainly(rows)
 
@@ -228,7 +228,7 @@ def test_columns_are_taken_by_name_and_by_number(tmp_path):
 
 def test_the_guess_prefers_the_names_that_mean_the_thing():
     names = ["reviewerName", "asin", "reviewTime", "unixReviewTime", "reviewerID"]
-    found = Columns("reviews.json").of_names(JSON, names)
+    found = Columns("reviews.json").layout_from_names(JSON, names)
     assert (found.user, found.item, found.time) == ("reviewerID", "asin", "unixReviewTime")
 
 

@@ -251,7 +251,7 @@ def test_beauty_keeps_the_items_with_fewer_than_five_actions(beauty):
 @pytest.mark.parametrize(("with_validation", "cold"), [(True, 3_133), (False, 4_018)])
 def test_test_items_of_beauty_that_never_occur_in_training(beauty, with_validation, cold):
     split = LeaveOneOut(beauty)
-    met = split.training(with_validation).counts()
+    met = split.training(with_validation).count_items()
     assert np.count_nonzero(met[split.targets("test")] == 0) == cold
 
 

@@ -9,7 +9,7 @@ from support.interaction_files import LAYOUTS, ROWS, as_csv, as_parquet, histori
 
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading import conversion
-from bert4rec_tf.data.reading.features import read as read_features
+from bert4rec_tf.data.reading.feature_files import read_features
 from bert4rec_tf.foundation.errors import UserError
 
 
@@ -43,10 +43,10 @@ def test_many_files_are_read_in_the_order_of_their_names(memory):
 def test_what_was_converted_from_a_store_is_found_again_and_is_the_same_as_of_a_folder(memory, tmp_path, monkeypatch):
     local = write(tmp_path, "mine.csv", as_csv(ROWS))
     memory.pipe_file("/data/mine.csv", local.read_bytes())
-    first, _ = conversion.converted(Interactions("memory://data/mine.csv"), tmp_path / "kept")
+    first, _ = conversion.convert_once(Interactions("memory://data/mine.csv"), tmp_path / "kept")
     monkeypatch.setattr(conversion, "convert", lambda *arguments: pytest.fail("converted again"))
     for path in ("memory://data/mine.csv", str(local)):
-        again, report = conversion.converted(Interactions(path), tmp_path / "kept")
+        again, report = conversion.convert_once(Interactions(path), tmp_path / "kept")
         assert again.fingerprint == first.fingerprint and report.path == path
     assert Interactions("memory://data/mine.csv").name == "own-mine"
     assert Interactions("memory://data/mine.csv").to_dict()["path"] == "memory://data/mine.csv"
@@ -79,7 +79,7 @@ def test_mistakes_are_told_with_the_url(memory, tmp_path, path, message):
     memory.pipe_file("/data/cut.csv.gz", gzip.compress(as_csv(ROWS * 1000))[:200])
     memory.pipe_file("/cut.parquet", as_parquet(ROWS)[:100])
     with pytest.raises(UserError) as error:
-        conversion.converted(Interactions(path), tmp_path)
+        conversion.convert_once(Interactions(path), tmp_path)
     assert str(error.value).startswith(message) and "\n" not in str(error.value)
 
 

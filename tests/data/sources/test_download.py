@@ -46,10 +46,10 @@ def kept(folder):
 def test_a_blob_id_of_git_is_known(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"hello\n")
-    assert download.digest(path, "git:") == "git:ce013625030ba8dba906f756967f9e9ca394464a"
+    assert download.compute_checksum(path, "git:") == "git:ce013625030ba8dba906f756967f9e9ca394464a"
     packed = tmp_path / "file.gz"
     packed.write_bytes(gzip.compress(b"hello\n"))
-    assert download.digest(packed, "git:") == download.digest(path, "git:")
+    assert download.compute_checksum(packed, "git:") == download.compute_checksum(path, "git:")
 
 
 @pytest.mark.parametrize("path", ["/file", "/moved"], ids=["straight", "redirected"])
@@ -203,4 +203,4 @@ def test_a_forbidden_network_is_not_asked(tmp_path, monkeypatch):
 
 
 def test_what_a_server_says_cannot_act_on_a_terminal():
-    assert download._line("gone\x1b[2J\r\n now\n") == "gone[2J now"
+    assert download._make_printable("gone\x1b[2J\r\n now\n") == "gone[2J now"

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from bert4rec_tf.config.model_settings import USER_FEATURES
-from bert4rec_tf.data.features import Features
-from bert4rec_tf.data.reading import features
+from bert4rec_tf.data.feature_values import Features
+from bert4rec_tf.data.reading import feature_files
 from bert4rec_tf.foundation.errors import UserError
 
 ROWS = [
@@ -31,10 +31,10 @@ def values(found):
     return {raw: sorted(row) for raw, row in zip(found.ids.tolist(), rows, strict=True)}
 
 
-def read(tmp_path, text, name="items.csv"):
+def read_features(tmp_path, text, name="items.csv"):
     path = tmp_path / name
     path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
-    return features.read(path)
+    return feature_files.read_features(path)
 
 
 EXPECTED = {
@@ -48,7 +48,7 @@ EXPECTED = {
 
 
 def test_a_cell_holds_one_value_or_several_and_what_one_item_has_is_left_out(tmp_path):
-    found = read(tmp_path, CSV)
+    found = read_features(tmp_path, CSV)
     assert values(found) == EXPECTED
     assert found.names.tolist() == ["genres=Drama", "genres=War", "year=1990", "colour=red"]
     assert found.values.dtype == np.int32 and found.splits.dtype == np.int64
@@ -57,25 +57,25 @@ def test_a_cell_holds_one_value_or_several_and_what_one_item_has_is_left_out(tmp
 @pytest.mark.parametrize("name", ["items.csv.gz", "items.tsv"])
 def test_packed_and_other_separators_read_the_same(tmp_path, name):
     text = CSV.replace(",", "\t") if name.endswith(".tsv") else CSV
-    assert read(tmp_path, "\ufeff" + text, name).fingerprint == read(tmp_path, CSV).fingerprint
+    assert read_features(tmp_path, "\ufeff" + text, name).fingerprint == read_features(tmp_path, CSV).fingerprint
 
 
 def test_a_table_reads_as_its_file_does(tmp_path):
     frame = pd.DataFrame(ROWS, columns=NAMES).replace("", None)
     frame["movieId"] = frame["movieId"].astype(int)
     frame["year"] = pd.to_numeric(frame["year"]).astype("Int64")
-    expected = read(tmp_path, CSV).fingerprint
+    expected = read_features(tmp_path, CSV).fingerprint
     frame.to_parquet(tmp_path / "items.parquet")
-    assert features.read(frame).fingerprint == expected
-    assert features.read(frame.astype({"year": float})).fingerprint == expected
-    assert features.read(pa.Table.from_pandas(frame)).fingerprint == expected
-    assert features.read(tmp_path / "items.parquet").fingerprint == expected
+    assert feature_files.read_features(frame).fingerprint == expected
+    assert feature_files.read_features(frame.astype({"year": float})).fingerprint == expected
+    assert feature_files.read_features(pa.Table.from_pandas(frame)).fingerprint == expected
+    assert feature_files.read_features(tmp_path / "items.parquet").fingerprint == expected
     frame["genres"] = [None if pd.isna(cell) else cell.split("|") for cell in frame["genres"]]
-    assert features.read(frame).fingerprint == expected
+    assert feature_files.read_features(frame).fingerprint == expected
 
 
 def test_rows_of_one_item_add_up(tmp_path):
-    found = read(tmp_path, "id,tag\na,x\nb,x\na,y\nb,y\na,x\n")
+    found = read_features(tmp_path, "id,tag\na,x\nb,x\na,y\nb,y\na,x\n")
     assert values(found) == {"a": ["tag=x", "tag=y"], "b": ["tag=x", "tag=y"]}
 
 
@@ -84,7 +84,7 @@ def test_many_different_numbers_are_cut_at_their_quantiles(tmp_path, skewed):
     numbers = np.random.default_rng(2).integers(0, 40, 300)
     numbers = numbers // 7 * numbers if skewed else numbers
     cells = ["" if place % 10 == 0 else str(number) for place, number in enumerate(numbers)]
-    found = read(tmp_path, "id,price\n" + "".join(f"{place},{cell}\n" for place, cell in enumerate(cells)))
+    found = read_features(tmp_path, "id,price\n" + "".join(f"{place},{cell}\n" for place, cell in enumerate(cells)))
     shown = values(found)
     known = sorted(int(cell) for cell in cells if cell)
     bins = {}
@@ -99,35 +99,38 @@ def test_many_different_numbers_are_cut_at_their_quantiles(tmp_path, skewed):
     spans = sorted((min(cells), max(cells)) for cells in bins.values())
     assert all(first[1] < second[0] for first, second in itertools.pairwise(spans))
     if not skewed:
-        assert len(bins) == features.BINS
-        assert max(map(len, bins.values())) < 2.5 * len(known) / features.BINS
+        assert len(bins) == feature_files.BINS
+        assert max(map(len, bins.values())) < 2.5 * len(known) / feature_files.BINS
 
 
 def test_bins_of_large_numbers_have_names_of_their_own():
     numbers = pd.Series(range(10**9, 10**9 + 100))
-    names = features.read(pd.DataFrame({"id": numbers.astype(str), "size": numbers})).names.tolist()
-    assert len(names) == features.BINS and "size=1.00000001e+09..1.00000002e+09" in names
+    names = feature_files.read_features(pd.DataFrame({"id": numbers.astype(str), "size": numbers})).names.tolist()
+    assert len(names) == feature_files.BINS and "size=1.00000001e+09..1.00000002e+09" in names
 
 
 def test_few_different_numbers_are_categories(tmp_path):
-    found = read(tmp_path, "id,stars\n" + "".join(f"{place},{place % 10}\n" for place in range(40)))
+    found = read_features(tmp_path, "id,stars\n" + "".join(f"{place},{place % 10}\n" for place in range(40)))
     assert found.names.tolist() == [f"stars={number}" for number in range(10)]
 
 
 def test_the_order_of_the_rows_decides_only_the_order_of_the_ids(tmp_path):
-    one, other = read(tmp_path, CSV), read(tmp_path, "\n".join(CSV.split("\n")[:1] + CSV.split("\n")[5:0:-1]) + "\n")
+    one, other = (
+        read_features(tmp_path, CSV),
+        read_features(tmp_path, "\n".join(CSV.split("\n")[:1] + CSV.split("\n")[5:0:-1]) + "\n"),
+    )
     assert values(one) == values(other) and one.names.tolist() == other.names.tolist()
-    assert one.of(other.ids.tolist()).fingerprint == other.fingerprint
+    assert one.select_rows(other.ids.tolist()).fingerprint == other.fingerprint
 
 
 def test_blanks_around_an_id_are_no_part_of_it_as_in_a_file_of_interactions(tmp_path):
-    assert read(tmp_path, "genre, item\nwar, 1\nwar,\t2 \n").ids.tolist() == ["1", "2"]
+    assert read_features(tmp_path, "genre, item\nwar, 1\nwar,\t2 \n").ids.tolist() == ["1", "2"]
 
 
 def test_users_are_found_by_their_own_names_of_columns(tmp_path):
     path = tmp_path / "users.csv"
     path.write_text("user_id,item_id,country\na,1,de\nb,1,de\n")
-    assert values(features.read(path, USER_FEATURES))["b"] == ["country=de", "item_id=1"]
+    assert values(feature_files.read_features(path, USER_FEATURES))["b"] == ["country=de", "item_id=1"]
 
 
 @pytest.mark.parametrize(
@@ -145,26 +148,26 @@ def test_users_are_found_by_their_own_names_of_columns(tmp_path):
 )
 def test_mistakes_are_named(tmp_path, text, message):
     with pytest.raises(UserError) as raised:
-        read(tmp_path, text)
+        read_features(tmp_path, text)
     assert message in str(raised.value) and "\n" not in str(raised.value)
 
 
 def test_what_is_no_table_is_named(tmp_path):
     with pytest.raises(UserError, match=r"items\.csv: cannot be read"):
-        features.read(tmp_path / "items.csv")
+        feature_files.read_features(tmp_path / "items.csv")
     (tmp_path / "items.csv").write_bytes(b"id,x\n1,\xff\n")
     with pytest.raises(UserError, match="cannot be read"):
-        features.read(tmp_path / "items.csv")
+        feature_files.read_features(tmp_path / "items.csv")
     with pytest.raises(UserError, match=r"`item_features` must be a pandas DataFrame .* Received: int"):
-        features.read(3)
+        feature_files.read_features(3)
 
 
 @pytest.mark.parametrize("source", [pd.DataFrame, lambda rows, columns: pa.table([*zip(*rows)], names=columns)])
 def test_mistakes_in_a_table_are_named(source):
     with pytest.raises(UserError, match=r"must name each column once\. Received: id, tag, tag"):
-        features.read(source([("a", "x", "y"), ("b", "x", "y")], columns=["id", "tag", "tag"]))
+        feature_files.read_features(source([("a", "x", "y"), ("b", "x", "y")], columns=["id", "tag", "tag"]))
     with pytest.raises(UserError, match="an id must not be empty"):
-        features.read(source([("a", "x"), (None, "x")], columns=["id", "tag"]))
+        feature_files.read_features(source([("a", "x"), (None, "x")], columns=["id", "tag"]))
 
 
 TEXTS = [[0.5, -1.25], None, [3, 0.125], [], [1e-3, 2]]
@@ -178,45 +181,47 @@ def frame_with(cells):
 
 
 def test_lists_with_fractions_are_vectors_beside_the_categories(tmp_path):
-    found = features.read(frame_with(TEXTS))
+    found = feature_files.read_features(frame_with(TEXTS))
     assert values(found) == EXPECTED
     assert found.names.tolist()[4:] == ["text[0]", "text[1]"]
     np.testing.assert_array_equal(found.vectors, VECTORS)
     assert found.vectors.dtype == np.float32
     expected, plain = found.fingerprint, frame_with(TEXTS)
     arrays = [None if cell is None else np.array(cell, np.float32) for cell in TEXTS]
-    assert features.read(frame_with(arrays)).fingerprint == expected
+    assert feature_files.read_features(frame_with(arrays)).fingerprint == expected
     for kind in (pa.list_(pa.float32()), pa.large_list(pa.float64())):
         table = pa.Table.from_pandas(plain.drop(columns="text")).append_column("text", pa.array(TEXTS, kind))
-        assert features.read(table).fingerprint == expected
+        assert feature_files.read_features(table).fingerprint == expected
     plain.to_parquet(tmp_path / "items.parquet")
-    assert features.read(tmp_path / "items.parquet").fingerprint == expected
+    assert feature_files.read_features(tmp_path / "items.parquet").fingerprint == expected
     cells = ["" if cell is None else json.dumps(cell) for cell in TEXTS]
     frame_with(cells).to_csv(tmp_path / "items.csv", index=False)
-    assert features.read(tmp_path / "items.csv").fingerprint == expected
+    assert feature_files.read_features(tmp_path / "items.csv").fingerprint == expected
 
 
 def test_several_columns_of_vectors_follow_one_another_and_need_no_categories():
-    found = features.read(pd.DataFrame({"id": ["a", "b"], "text": [[0.5, 2.0], None], "image": [[0.1], [0.2]]}))
+    found = feature_files.read_features(
+        pd.DataFrame({"id": ["a", "b"], "text": [[0.5, 2.0], None], "image": [[0.1], [0.2]]})
+    )
     assert found.names.tolist() == ["text[0]", "text[1]", "image[0]"] and not len(found.values)
     np.testing.assert_array_equal(found.vectors, np.array([[0.5, 2, 0.1], [0, 0, 0.2]], np.float32))
     assert repr(found) == "2 rows, vectors of 2 numbers of text, vectors of 1 numbers of image; 0 rows have none"
 
 
 def test_lists_of_whole_numbers_and_other_texts_in_brackets_are_categories(tmp_path):
-    found = features.read(pd.DataFrame({"id": ["a", "b"], "tags": [[3, 17], [17]]}))
+    found = feature_files.read_features(pd.DataFrame({"id": ["a", "b"], "tags": [[3, 17], [17]]}))
     assert found.vectors is None and found.names.tolist() == ["tags=17"]
-    found = read(tmp_path, 'id,tag\na,[REC]\nb,[REC]\nc,"[1, 2]"\nd,"[1, 2]"\n')
+    found = read_features(tmp_path, 'id,tag\na,[REC]\nb,[REC]\nc,"[1, 2]"\nd,"[1, 2]"\n')
     assert found.vectors is None and found.names.tolist() == ["tag=[1, 2]", "tag=[REC]"]
 
 
 def test_rows_of_one_item_repeat_its_vector():
     frame = pd.DataFrame({"id": ["a", "a", "b", "a"], "tag": list("xyxy"), "text": [[0.5], [0.5], [1.0], None]})
-    found = features.read(frame)
+    found = feature_files.read_features(frame)
     np.testing.assert_array_equal(found.vectors, [[0.5], [1]])
     frame.at[3, "text"] = [0.25]
     with pytest.raises(UserError, match=r"column text, item a: must have one vector\. Received: two diff"):
-        features.read(frame)
+        feature_files.read_features(frame)
 
 
 @pytest.mark.parametrize(
@@ -239,17 +244,17 @@ def test_a_bad_vector_is_named_with_its_column_and_item(tmp_path, cell, message)
     frame_with(texts).to_csv(tmp_path / "items.csv", index=False)
     for source in (frame_with(cells), tmp_path / "items.csv"):
         with pytest.raises(UserError) as raised:
-            features.read(source)
+            feature_files.read_features(source)
         assert message in str(raised.value) and "\n" not in str(raised.value)
 
 
 def test_a_bad_vector_of_a_user_is_named_too():
     frame = pd.DataFrame({"user_id": ["a", "b"], "taste": [[0.5], [0.5, 1.0]]})
     with pytest.raises(UserError, match="`user_features`, column taste, user b: a vector must have 1 numbers"):
-        features.read(frame, USER_FEATURES)
+        feature_files.read_features(frame, USER_FEATURES)
 
 
 def test_features_come_back_from_arrays_and_json(tmp_path):
-    found = read(tmp_path, CSV)
-    for again in (Features.from_arrays(found.arrays()), Features.from_dict(found.to_dict())):
+    found = read_features(tmp_path, CSV)
+    for again in (Features.from_arrays(found.to_arrays()), Features.from_dict(found.to_dict())):
         assert again.fingerprint == found.fingerprint and values(again) == values(found)

@@ -15,7 +15,7 @@ FRAME = f"{OWN}frame"
 """The name of data that do not come from a file."""
 
 
-def read(
+def load_any(
     data: Any,
     user: str | None = None,
     item: str | None = None,

@@ -12,16 +12,16 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
-from bert4rec_tf.data.features import Features, attached
+from bert4rec_tf.data.feature_values import Features, attach_features
 from bert4rec_tf.data.reading import tables, text
-from bert4rec_tf.data.reading.columns import BETWEEN, ITEMS, USERS, guess
+from bert4rec_tf.data.reading.columns import ITEM_NAMES, USER_NAMES, VALUE_SEPARATOR, guess_column
 from bert4rec_tf.data.reading.times import BLANKS
-from bert4rec_tf.data.sequences import Sequences, bad_id
+from bert4rec_tf.data.sequences import Sequences, find_bad_id
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.stores import Url
 
-IDS = {ITEM_FEATURES: (*ITEMS, "id"), USER_FEATURES: (*USERS, "id")}
+IDS = {ITEM_FEATURES: (*ITEM_NAMES, "id"), USER_FEATURES: (*USER_NAMES, "id")}
 """Usual names of the column of ids, preferred ones first."""
 
 BINS = 10
@@ -43,13 +43,15 @@ def with_features(sequences: Sequences, item_features: Any = None, user_features
         item_features, user_features: a path, a DataFrame, an Arrow table, or `Features`; None for none.
 
     Raises:
-        UserError: as in `read`.
+        UserError: as in `read_features`.
     """
     given = {ITEM_FEATURES: item_features, USER_FEATURES: user_features}
-    return attached(sequences, {name: read(source, name) for name, source in given.items() if source is not None})
+    return attach_features(
+        sequences, {name: read_features(source, name) for name, source in given.items() if source is not None}
+    )
 
 
-def read(source: Any, kind: str = ITEM_FEATURES) -> Features:
+def read_features(source: Any, kind: str = ITEM_FEATURES) -> Features:
     """Reads features: one column has the ids, every other column is a feature.
 
     A cell holds one value, or several with `|` between them. A column of more than BINS different numbers is cut at its
@@ -70,28 +72,28 @@ def read(source: Any, kind: str = ITEM_FEATURES) -> Features:
     if isinstance(source, Features):
         return source
     title = str(source) if isinstance(source, (str, Path, Url)) else f"`{kind}`"
-    columns = _columns(source, kind, title)
-    of_ids = guess(list(columns), IDS[kind])
-    if of_ids is None:
+    columns = _load_columns(source, kind, title)
+    id_column = guess_column(list(columns), IDS[kind])
+    if id_column is None:
         received = ", ".join(columns)[:300]
         raise UserError(f"{title}: no column has a known name for ids; name one {IDS[kind][1]!r}. Received: {received}")
-    ids = ["" if raw is None else raw for raw in columns[of_ids]]
+    ids = ["" if raw is None else raw for raw in columns[id_column]]
     places = {raw: place for place, raw in enumerate(dict.fromkeys(ids))}
-    bad = bad_id(np.array(list(places), object))
+    bad = find_bad_id(np.array(list(places), object))
     if bad is not None:
         raise UserError(f"{title}: an id must not be empty and contain no line break. Received: {bad!r}")
     rows = np.array([places[raw] for raw in ids], np.int64)
     names, pairs = list[str](), [np.empty((0, 2), np.int64)]
     numbers, vectors = list[str](), list[np.ndarray]()
     for column, cells in columns.items():
-        if column == of_ids:
+        if column == id_column:
             continue
         if any(map(_has_fraction, lists := [_parse_list(cell) for cell in cells])):
             whose = f"{title}, column {column}, {'item' if kind == ITEM_FEATURES else 'user'}"
-            vectors.append(_vectors(lists, rows, list(places), whose))
+            vectors.append(_stack_vectors(lists, rows, list(places), whose))
             numbers += [f"{' '.join(column.split())}[{number}]" for number in range(vectors[-1].shape[1])]
         else:
-            found, entries = _entries(column, cells, rows)
+            found, entries = _list_entries(column, cells, rows)
             pairs.append(entries + np.array([0, len(names)]))
             names += found
     if not names and not numbers:
@@ -107,32 +109,32 @@ def read(source: Any, kind: str = ITEM_FEATURES) -> Features:
     )
 
 
-def _columns(source: Any, kind: str, title: str) -> Mapping[str, Sequence[Any]]:
+def _load_columns(source: Any, kind: str, title: str) -> Mapping[str, Sequence[Any]]:
     """Returns the columns by name. A cell is a text, a number, None, a list, or a NumPy array for a list of floats."""
     if isinstance(source, (str, Path, Url)):
         path = files.expand_path(source)
         try:
             if path.suffix != ".parquet":
-                return _of_csv(path)
+                return _load_csv(path)
             with path.open("rb") as file:
                 source = pyarrow.parquet.read_table(file)
         except files.UNREADABLE as error:
             raise files.unreadable_error(path, error) from error
         except (pa.ArrowException, UnicodeError) as error:
             raise UserError(f"{path}: cannot be read ({' '.join(str(error).split())[:200]})") from error
-    names = tables.names_of(source, title)
+    names = tables.list_names(source, title)
     if len(set(names)) < len(names):
         raise UserError(f"{title}: must name each column once. Received: {', '.join(names)[:300]}")
-    lists = {} if isinstance(source, (pa.Table, pa.RecordBatch)) else _lists_of_frame(source, names)
-    table = tables.to_arrow(source, names, [name for name in names if name not in lists])
+    lists = {} if isinstance(source, (pa.Table, pa.RecordBatch)) else _find_vector_columns(source, names)
+    table = tables.select_columns(source, names, [name for name in names if name not in lists])
     columns = {name: table.column(name).combine_chunks() for name in table.column_names}
-    of_ids = guess(table.column_names, IDS[kind])
-    if of_ids is not None:
-        columns[of_ids] = tables.ids_of(tables.plain(columns[of_ids]), title)
-    return {name: lists[name] if name in lists else _cells(columns[name]) for name in names}
+    id_column = guess_column(table.column_names, IDS[kind])
+    if id_column is not None:
+        columns[id_column] = tables.convert_ids(tables.decode_texts(columns[id_column]), title)
+    return {name: lists[name] if name in lists else _list_cells(columns[name]) for name in names}
 
 
-def _lists_of_frame(frame: Any, names: Sequence[str]) -> dict[str, list[Any]]:
+def _find_vector_columns(frame: Any, names: Sequence[str]) -> dict[str, list[Any]]:
     """Returns the cells of a DataFrame's columns of vectors. Arrow's errors would not name the item."""
     found = {}
     for place, name in enumerate(names):
@@ -142,14 +144,14 @@ def _lists_of_frame(frame: Any, names: Sequence[str]) -> dict[str, list[Any]]:
     return found
 
 
-def _cells(column: pa.Array) -> list[Any]:
+def _list_cells(column: pa.Array) -> list[Any]:
     kind = column.type
     if kind.num_fields == 1 and hasattr(kind, "value_type") and pa.types.is_floating(kind.value_type):
         return column.to_numpy(zero_copy_only=False).tolist()  # each list as an array: far smaller than Python's floats
     return column.to_pylist()
 
 
-def _of_csv(path: Path) -> Mapping[str, Sequence[Any]]:
+def _load_csv(path: Path) -> Mapping[str, Sequence[Any]]:
     with files.open_binary(path) as file:
         content = file.read()
     first = content.decode().split("\n", 1)[0]
@@ -177,7 +179,7 @@ def _has_fraction(cell: Any) -> bool:
     return isinstance(cell, (list, tuple)) and any(isinstance(one, (float, np.floating)) for one in cell)
 
 
-def _vectors(cells: Sequence[Any], rows: np.ndarray, ids: Sequence[str], whose: str) -> np.ndarray:
+def _stack_vectors(cells: Sequence[Any], rows: np.ndarray, ids: Sequence[str], whose: str) -> np.ndarray:
     """Returns the vector of each id, float32 [ids, width]; zeros for an id without one.
 
     Args:
@@ -192,7 +194,7 @@ def _vectors(cells: Sequence[Any], rows: np.ndarray, ids: Sequence[str], whose: 
     for row, cell in zip(rows.tolist(), cells):
         if _is_empty(cell) or (isinstance(cell, (list, tuple, np.ndarray)) and not len(cell)):
             continue
-        vector = _numbers_of_list(cell)
+        vector = _parse_vector(cell)
         if vector is None:
             received = " ".join(str(cell).split())[:100]
             raise UserError(f"{whose} {ids[row]}: a vector must be a list of finite numbers. Received: {received}")
@@ -207,7 +209,7 @@ def _vectors(cells: Sequence[Any], rows: np.ndarray, ids: Sequence[str], whose: 
     return vectors
 
 
-def _numbers_of_list(cell: Any) -> np.ndarray | None:
+def _parse_vector(cell: Any) -> np.ndarray | None:
     """Returns a list of finite numbers, float32 [width]; None for anything else."""
     try:
         numbers = np.asarray(cell)
@@ -220,10 +222,10 @@ def _numbers_of_list(cell: Any) -> np.ndarray | None:
     return numbers if np.isfinite(numbers).all() else None
 
 
-def _entries(column: str, cells: Sequence[Any], rows: np.ndarray) -> tuple[list[str], np.ndarray]:
+def _list_entries(column: str, cells: Sequence[Any], rows: np.ndarray) -> tuple[list[str], np.ndarray]:
     """Returns the names of a column's values, sorted, and pairs of row and place of its name, int64 [entries, 2]."""
-    numbers = _numbers(cells)
-    texts = _texts(cells) if numbers is None else _binned(numbers)
+    numbers = _parse_numbers(cells)
+    texts = _split_texts(cells) if numbers is None else _bin_numbers(numbers)
     pairs = {(int(row), value) for row, values in zip(rows, texts) for value in values}
     counts = Counter(value for _, value in pairs)
     kept = sorted(value for value, count in counts.items() if count >= FEWEST)
@@ -233,7 +235,7 @@ def _entries(column: str, cells: Sequence[Any], rows: np.ndarray) -> tuple[list[
     return [f"{name}={value}" for value in kept], np.array(found, np.int64).reshape(-1, 2)
 
 
-def _numbers(cells: Sequence[Any]) -> np.ndarray | None:
+def _parse_numbers(cells: Sequence[Any]) -> np.ndarray | None:
     """Returns a column of more than BINS different numbers, float64 with NaN for empty cells; else None."""
     try:
         numbers = [math.nan if _is_empty(cell) else float(cell) for cell in cells if not isinstance(cell, bool)]
@@ -245,7 +247,7 @@ def _numbers(cells: Sequence[Any]) -> np.ndarray | None:
     return np.array(numbers)
 
 
-def _binned(numbers: np.ndarray) -> Iterator[list[str]]:
+def _bin_numbers(numbers: np.ndarray) -> Iterator[list[str]]:
     """Yields each number's bin as a text such as `1995..1997`: the least and the greatest number in the bin."""
     known = np.sort(numbers[~np.isnan(numbers)])
     edges = np.unique(np.quantile(known, np.arange(1, BINS) / BINS))
@@ -259,11 +261,11 @@ def _binned(numbers: np.ndarray) -> Iterator[list[str]]:
         yield [] if math.isnan(number) else [names[np.searchsorted(edges, number, side="right")]]
 
 
-def _texts(cells: Sequence[Any]) -> Iterator[list[str]]:
+def _split_texts(cells: Sequence[Any]) -> Iterator[list[str]]:
     for cell in cells:
         if isinstance(cell, float) and cell.is_integer():
             cell = int(cell)  # pandas makes fractions of whole numbers with gaps
-        values = cell if isinstance(cell, list) else [] if _is_empty(cell) else str(cell).split(BETWEEN)
+        values = cell if isinstance(cell, list) else [] if _is_empty(cell) else str(cell).split(VALUE_SEPARATOR)
         yield [text for value in values if not _is_empty(value) and (text := " ".join(str(value).split()))]
 
 

@@ -11,11 +11,11 @@ import numpy as np
 
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES, features_used
 from bert4rec_tf.config.setting_fields import Settings
-from bert4rec_tf.data.sequences import PAD, Sequences, Vocabulary, places_in_groups
+from bert4rec_tf.data.sequences import PAD, Sequences, Vocabulary, number_within_groups
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
 
-TEXTS = ("ids", "names")
+TEXT_FIELDS = ("ids", "names")
 """The fields of `Features` that are texts."""
 
 TINY = np.finfo(np.float32).tiny
@@ -63,7 +63,7 @@ class Features:
         columns = groupby(name.rpartition("[")[0] for name in self.names[self.num_values :].tolist())
         return [(column, len(list(numbers))) for column, numbers in columns]
 
-    def unit_vectors(self) -> np.ndarray | None:
+    def compute_unit_vectors(self) -> np.ndarray | None:
         """Returns `vectors`, in which each column's part of a row is scaled to length 1, float32 [rows, e]; or None."""
         if self.vectors is None:
             return None
@@ -78,13 +78,13 @@ class Features:
         """Values per row, int64 [rows]."""
         return np.diff(self.splits)
 
-    def of(self, ids: Sequence[str]) -> "Features":
+    def select_rows(self, ids: Sequence[str]) -> "Features":
         """Returns the rows of `ids`, in that order. An unknown id has no values and no vector."""
         places = {raw: row for row, raw in enumerate(self.ids.tolist())}
         rows = np.array([places.get(raw, -1) for raw in ids], np.int64)
         lengths = np.append(self.lengths, 0)[rows]
         splits = np.concatenate([[0], np.cumsum(lengths)])
-        values = self.values[np.repeat(self.splits[rows], lengths) + places_in_groups(lengths)]
+        values = self.values[np.repeat(self.splits[rows], lengths) + number_within_groups(lengths)]
         vectors = None
         if self.vectors is not None:
             vectors = np.zeros((len(rows), self.vectors.shape[1]), np.float32)
@@ -116,16 +116,18 @@ class Features:
             kinds["vectors"] = np.float32
         return cls(**{name: np.array(content[name], kind) for name, kind in kinds.items()})
 
-    def arrays(self) -> dict[str, np.ndarray]:
+    def to_arrays(self) -> dict[str, np.ndarray]:
         """Returns the fields as arrays that need no pickle: texts as bytes, one per line."""
-        texts = {name: npz.encode_lines(getattr(self, name).tolist()) for name in TEXTS}
+        texts = {name: npz.encode_lines(getattr(self, name).tolist()) for name in TEXT_FIELDS}
         vectors = {} if self.vectors is None else {"vectors": self.vectors}
         return {**texts, "splits": self.splits, "values": self.values, **vectors}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "Features":
-        """Makes features of what `arrays` returned."""
-        return cls.from_dict({**arrays, **{name: npz.decode_lines(arrays[name]) for name in TEXTS if name in arrays}})
+        """Makes features of what `to_arrays` returned."""
+        return cls.from_dict(
+            {**arrays, **{name: npz.decode_lines(arrays[name]) for name in TEXT_FIELDS if name in arrays}}
+        )
 
 
 def select_features(
@@ -152,7 +154,7 @@ def select_features(
     return selected
 
 
-def attached(sequences: Sequences, features: Mapping[str, Features]) -> Sequences:
+def attach_features(sequences: Sequences, features: Mapping[str, Features]) -> Sequences:
     """Returns the sequences with these features. Features of the other kind stay.
 
     Items that occur only among the features join the vocabulary, after all others and with a count of 0. Users that
@@ -165,7 +167,7 @@ def attached(sequences: Sequences, features: Mapping[str, Features]) -> Sequence
         counts = np.concatenate([known.counts, np.zeros(len(new), np.int64)])
         vocabulary = Vocabulary(np.array([*known.items.tolist(), *new], object), counts)
         sequences = replace(sequences, vocabulary=vocabulary)
-        found[ITEM_FEATURES] = of_items.of(vocabulary.items.tolist())
+        found[ITEM_FEATURES] = of_items.select_rows(vocabulary.items.tolist())
     if (of_users := features.get(USER_FEATURES)) is not None:
-        found[USER_FEATURES] = of_users.of(sequences.users.tolist())
+        found[USER_FEATURES] = of_users.select_rows(sequences.users.tolist())
     return replace(sequences, features=found)
