@@ -50,27 +50,32 @@ def prepare_shards(
     """
     if processes < 1:
         raise UserError(f"`processes` must be at least 1. Received: processes={processes}")
-    windows = cut_windows_and_prefixes(sequences, max_length, masking)
-    numbering = Numbering(masking, windows.num_whole, windows.num_prefixes)
-    plan = Plan(numbering, max_length, sequences.num_items, seed, SHARD_SIZE)
-    if not plan.num_examples:
+    maker = ShardMaker(
+        cut_windows_and_prefixes(sequences, max_length, masking),
+        masking,
+        max_length,
+        sequences.num_items,
+        seed,
+        SHARD_SIZE,
+    )
+    if not maker.num_examples:
         raise UserError("No user has two training items, so there is no item to mask with a context")
-    fingerprint = plan.fingerprint(sequences.fingerprint)
-    lock, folder = files.FolderLock(folder), folder / fingerprint[:16]
-    shards = Shards(folder, tuple(plan.names()), tuple(plan.sizes()), plan.widths())
+    fingerprint = maker.compute_fingerprint(sequences.fingerprint)
+    lock, maker.folder = files.FolderLock(folder), folder / fingerprint[:16]
+    shards = Shards(maker.folder, tuple(maker.names), tuple(maker.sizes), maker.widths)
     with lock.lock():
-        files.make_folder(folder)
-        files.remove_partials(folder)
+        files.make_folder(maker.folder)
+        files.remove_partials(maker.folder)
         missing = shards.find_missing(fingerprint)
         if missing:
-            _write(ShardMaker(plan, windows, folder), missing, processes)
+            _write(maker, missing, processes)
             shards.write_manifest(fingerprint)
     return shards
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Which examples are in which shard. Each shard depends only on its number, so they can be written in any order.
+@dataclass
+class ShardMaker:
+    """Makes each shard from its number alone, so shards can be written in any order.
 
     With static masks the examples are masked (`cloze.mask_rows`). With dynamic masks they are unmasked windows with
     their numbers, and `prefix_copies` of each prefix with the number -1 (`dynamic_masks.mask_dynamically`).
@@ -78,36 +83,42 @@ class Plan:
     `max_length` is N, and `num_items` n. The seed decides the masks and the order of the examples.
     """
 
-    numbering: Numbering
+    windows: Windows
+    masking: MaskingSettings
     max_length: int
     num_items: int
     seed: int
     shard_size: int
+    folder: Path = Path()
 
     @property
-    def masking(self) -> MaskingSettings:
-        return self.numbering.settings
+    def numbering(self) -> Numbering:
+        return Numbering(self.masking, self.windows.num_whole, self.windows.num_prefixes)
 
     @property
     def num_examples(self) -> int:
         return self.numbering.num_examples
 
-    def fingerprint(self, data: str) -> str:
+    def compute_fingerprint(self, data: str) -> str:
         """Returns the SHA-256 of all that decides the shards. `data`: fingerprint of the training sequences."""
         content = [tfrecords.FORMAT, self.shard_size, data, self.masking.record(), self.max_length, self.seed]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
+    @property
     def names(self) -> list[str]:
-        count = len(self.sizes())
+        count = len(self.sizes)
         return [f"train-{number:05d}-of-{count:05d}.tfrecord" for number in range(count)]
 
+    @property
     def sizes(self) -> list[int]:
+        """The number of examples of each shard."""
         return [
             min(self.shard_size, self.num_examples - start) for start in range(0, self.num_examples, self.shard_size)
         ]
 
+    @property
     def widths(self) -> dict[str, int | None]:
-        """Returns feature -> the width it is padded to (`Shards.widths`)."""
+        """Feature -> the width it is padded to (`Shards.widths`)."""
         if self.masking.masking == "dynamic":
             return {"user": None, "window": None, "items": self.max_length}
         predictions = min(self.masking.max_predictions, self.max_length)
@@ -118,41 +129,28 @@ class Plan:
         """The order of the examples on disk, int64 [num_examples]."""
         return np.random.default_rng([self.seed, 0]).permutation(self.num_examples)
 
-    def locate_windows(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the windows of shard `number` and their kind (`Numbering.locate_windows`), in order."""
-        return self.numbering.locate_windows(self.order[number * self.shard_size : (number + 1) * self.shard_size])
-
-
-@dataclass
-class ShardMaker:
-    """Writes the shards of a plan from its windows."""
-
-    plan: Plan
-    windows: Windows
-    folder: Path
-
     def write(self, number: int) -> None:
-        tfrecords.write_shard(self.folder / self.plan.names()[number], self.columns(number))
+        """Writes shard `number`."""
+        tfrecords.write_shard(self.folder / self.names[number], self.make_columns(number))
 
-    def columns(self, number: int) -> dict[str, Column]:
+    def make_columns(self, number: int) -> dict[str, Column]:
         """Returns the content of shard `number`."""
-        plan, windows = self.plan, self.windows
-        chosen, special = plan.locate_windows(number)
-        items = windows.rows(chosen, plan.max_length)
-        lengths, users = windows.lengths[chosen], windows.users[chosen]
-        if plan.masking.masking == "dynamic":
+        examples = self.order[number * self.shard_size : (number + 1) * self.shard_size]
+        chosen, special = self.numbering.locate_windows(examples)
+        items = self.windows.rows(chosen, self.max_length)
+        lengths, users = self.windows.lengths[chosen], self.windows.users[chosen]
+        if self.masking.masking == "dynamic":
             return {
                 "user": Column(users),
                 "window": Column(np.where(special, -1, chosen)),
                 "items": Column(items, lengths),
             }
-        seed = [plan.seed, 1, number]
-        examples = mask_rows(items, lengths, users, special, plan.masking, plan.num_items, seed)
+        masked = mask_rows(items, lengths, users, special, self.masking, self.num_items, [self.seed, 1, number])
         return {
-            "user": Column(examples.users),
-            "items": Column(examples.items, examples.lengths),
-            "mask_positions": Column(examples.mask_positions, examples.num_masked),
-            "mask_targets": Column(examples.mask_targets, examples.num_masked),
+            "user": Column(users),
+            "items": Column(masked.items, lengths),
+            "mask_positions": Column(masked.mask_positions, masked.num_masked),
+            "mask_targets": Column(masked.mask_targets, masked.num_masked),
         }
 
 

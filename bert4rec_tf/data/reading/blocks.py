@@ -8,9 +8,6 @@ from bert4rec_tf.foundation.errors import UserError
 BLOCK_SIZE = 8 << 20
 """Bytes per read. The system allocates a larger buffer anew each time, which costs more than the read."""
 
-PIECE = 2 << 20
-"""Bytes that a thread of Arrow takes at a time."""
-
 LONGEST_LINE = 64 << 20
 BOM = b"\xef\xbb\xbf"
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")

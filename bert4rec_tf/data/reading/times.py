@@ -1,5 +1,7 @@
 """Reads the times of actions: numbers of any unit, or ISO 8601 dates with or without a zone. One kind per source."""
 
+import re
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -71,11 +73,11 @@ class Times:
         """
         texts = pa.array([text], pa.string())
         kind = _find_kind(texts)
-        found = None if kind is None else _cast(pc.utf8_trim(texts, characters=BLANKS), kind)
-        if kind is None or found is None or (kind == NUMBER and self.kind != NUMBER):
-            wanted = "a number or a date (2020-01-31)" if self.kind == NUMBER else "a date (2020-01-31)"
-            raise UserError(f"`test_from` must be {wanted}, like the times of the data. Received: test_from={text}")
-        value = found[0].as_py()
+        times = None if kind is None else _cast(pc.utf8_trim(texts, characters=BLANKS), kind)
+        if kind is None or times is None or (kind == NUMBER and self.kind != NUMBER):
+            expected = "a number or a date (2020-01-31)" if self.kind == NUMBER else "a date (2020-01-31)"
+            raise UserError(f"`test_from` must be {expected}, like the times of the data. Received: test_from={text}")
+        value = times[0].as_py()
         if kind == NUMBER or self.kind != NUMBER:
             return value
         unit = next((factor for factor in _NANOSECONDS.values() if abs(latest) < 10**20 / factor), 1)
@@ -84,49 +86,36 @@ class Times:
 
 def _cast(texts: pa.Array, kind: str) -> pa.Array | None:
     """Returns the times of texts; None if one of them is not of this kind."""
-    for wanted in TYPES[kind]:
+    for target in TYPES[kind]:
         try:
-            values = texts.cast(wanted)
+            values = texts.cast(target)
         except pa.ArrowInvalid:
             continue
         if kind != NUMBER:
             return values.cast(pa.int64())
-        if pa.types.is_floating(wanted):
+        if pa.types.is_floating(target):
             return values if pc.all(pc.less(pc.abs(values), BEYOND), min_count=0).as_py() else None
-        return None if _may_be_hexadecimal(texts) else values
+        # Arrow takes a hexadecimal text as a whole number, but not as a fraction.
+        return None if pc.any(pc.or_(pc.starts_with(texts, "0x"), pc.starts_with(texts, "0X"))).as_py() else values
     return None
-
-
-def _may_be_hexadecimal(texts: pa.Array) -> bool:
-    """Returns whether a text may be hexadecimal, which Arrow takes as a whole number but not as a fraction."""
-    letters = texts.buffers()[2]
-    return letters is not None and bool((np.frombuffer(letters, np.uint8) | 32 == ord("x")).any())
 
 
 def _cast_some(texts: pa.Array, kind: str) -> pa.Array:
     """Returns the times of texts; null for those that are not of this kind."""
-    coded = pc.utf8_trim(texts, characters=BLANKS).dictionary_encode()
-    names = coded.dictionary
-    good = np.flatnonzero(_looks_like(names, kind))
-    if _cast(names.take(pa.array(good)), kind) is None:
-        good = np.array([place for place in good if _cast(names.take(pa.array([place])), kind) is not None], np.int64)
-    values = _cast(names.take(pa.array(good)), kind) or pa.nulls(0, pa.int64())
-    places = np.full(len(names), -1)
-    places[good] = np.arange(len(good))
-    return values.take(pa.array(places, mask=places < 0).take(coded.indices))
-
-
-def _looks_like(texts: pa.Array, kind: str) -> np.ndarray:
-    return pc.match_substring_regex(texts, _LIKE[kind]).fill_null(False).to_numpy(zero_copy_only=False)
+    texts = pc.utf8_trim(texts, characters=BLANKS)
+    texts = pc.if_else(pc.match_substring_regex(texts, _LIKE[kind]), texts, None)
+    values = _cast(texts, kind)
+    if values is None:  # one of them looks like a time and is none, such as 2020-02-30
+        is_time = [_cast(texts[row : row + 1], kind) is not None for row in range(len(texts))]
+        values = _cast(pc.if_else(pa.array(is_time), texts, None), kind)
+    return values
 
 
 def _find_kind(texts: pa.Array) -> str | None:
     """Returns the kind of the first text that has one."""
-    texts = pc.utf8_trim(texts, characters=BLANKS).unique()
-    like = {kind: _looks_like(texts, kind) for kind in _LIKE}
-    for place in np.flatnonzero(np.any(list(like.values()), axis=0)).tolist():
-        for kind, found in like.items():
-            if found[place] and _cast(texts.take(pa.array([place])), kind) is not None:
+    for text in pc.utf8_trim(texts, characters=BLANKS).drop_null().unique():
+        for kind, pattern in _LIKE.items():
+            if re.match(pattern, text.as_py()) and _cast(pa.array([text]), kind) is not None:
                 return kind
     return None
 
