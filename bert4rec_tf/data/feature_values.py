@@ -19,7 +19,7 @@ TEXT_FIELDS = ("ids", "names")
 """The fields of `Features` that are texts."""
 
 TINY = np.finfo(np.float32).tiny
-"""What a length of 0 is divided by instead."""
+"""Replaces a length of 0 as a divisor."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,13 +108,13 @@ class Features:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Features":
-        """Makes features of what `to_dict` returned. Raises ValueError if a field is missing or does not fit."""
-        kinds = {"ids": object, "splits": np.int64, "values": np.int32, "names": object}
-        if missing := kinds.keys() - content.keys():
-            raise ValueError(f"{min(missing)} is missing")
+        """Makes features from what `to_dict` returned. Raises ValueError if a field is missing or does not fit."""
+        dtypes = {"ids": object, "splits": np.int64, "values": np.int32, "names": object}
+        if missing_fields := dtypes.keys() - content.keys():
+            raise ValueError(f"{min(missing_fields)} is missing")
         if "vectors" in content:
-            kinds["vectors"] = np.float32
-        return cls(**{name: np.array(content[name], kind) for name, kind in kinds.items()})
+            dtypes["vectors"] = np.float32
+        return cls(**{name: np.array(content[name], kind) for name, kind in dtypes.items()})
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Returns the fields as arrays that need no pickle: texts as bytes, one per line."""
@@ -124,20 +124,18 @@ class Features:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "Features":
-        """Makes features of what `to_arrays` returned."""
-        return cls.from_dict(
-            {**arrays, **{name: npz.decode_lines(arrays[name]) for name in TEXT_FIELDS if name in arrays}}
-        )
+        """Makes features from what `to_arrays` returned."""
+        return cls.from_dict({**arrays, **{name: npz.decode_lines(arrays[name]) for name in TEXT_FIELDS if name in arrays}})
 
 
 def select_features(
     settings: Settings, features: Mapping[str, Features], num_items: int, num_users: int | None
 ) -> dict[str, Features]:
-    """Returns the features that a model uses: ITEM_FEATURES, USER_FEATURES, both or none. It ignores the others.
+    """Returns the features that a model with these settings uses.
 
     Args:
         settings: of the model.
-        features: kind -> features, in the order of the items or users.
+        features: ITEM_FEATURES and USER_FEATURES -> features, in the order of the items or users.
         num_items, num_users: how many rows they must have.
 
     Raises:
@@ -155,19 +153,19 @@ def select_features(
 
 
 def attach_features(sequences: Sequences, features: Mapping[str, Features]) -> Sequences:
-    """Returns the sequences with these features. Features of the other kind stay.
+    """Returns the sequences with these features. Features of the other kind do not change.
 
     Items that occur only among the features join the vocabulary, after all others and with a count of 0. Users that
     occur only there are left out. `features`: ITEM_FEATURES, USER_FEATURES or both -> the features, in any order.
     """
-    found = dict(sequences.features)
+    attached = dict(sequences.features)
     if (of_items := features.get(ITEM_FEATURES)) is not None:
-        known, ids = sequences.vocabulary, of_items.ids.tolist()
-        new = [raw for raw, number in zip(ids, known.encode(ids)) if number == PAD]
-        counts = np.concatenate([known.counts, np.zeros(len(new), np.int64)])
-        vocabulary = Vocabulary(np.array([*known.items.tolist(), *new], object), counts)
+        vocabulary, ids = sequences.vocabulary, of_items.ids.tolist()
+        new = [raw for raw, number in zip(ids, vocabulary.encode(ids)) if number == PAD]
+        counts = np.concatenate([vocabulary.counts, np.zeros(len(new), np.int64)])
+        vocabulary = Vocabulary(np.array([*vocabulary.items.tolist(), *new], object), counts)
         sequences = replace(sequences, vocabulary=vocabulary)
-        found[ITEM_FEATURES] = of_items.select_rows(vocabulary.items.tolist())
+        attached[ITEM_FEATURES] = of_items.select_rows(vocabulary.items.tolist())
     if (of_users := features.get(USER_FEATURES)) is not None:
-        found[USER_FEATURES] = of_users.select_rows(sequences.users.tolist())
-    return replace(sequences, features=found)
+        attached[USER_FEATURES] = of_users.select_rows(sequences.users.tolist())
+    return replace(sequences, features=attached)

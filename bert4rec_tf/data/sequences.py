@@ -10,7 +10,7 @@ import numpy as np
 from bert4rec_tf.foundation.lines import END, Lines
 
 PAD = 0
-"""Not an item: shorter rows are padded on the right with it."""
+"""The number that pads shorter rows on the right. No item has it."""
 
 
 def mask_token(num_items: int) -> int:
@@ -29,7 +29,11 @@ def find_bad_id(raw: np.ndarray | Lines) -> str | None:
     """Returns the first raw id that is empty or contains a line break; None if all are valid."""
     if isinstance(raw, Lines):
         text = END + raw.content
-        return next((one for one in raw if not one or "\r" in one), None) if b"\r" in text or END * 2 in text else None
+        return (
+            next((raw_id for raw_id in raw if not raw_id or "\r" in raw_id), None)
+            if b"\r" in text or END * 2 in text
+            else None
+        )
     return next((item for item in raw.tolist() if not item or "\n" in item or "\r" in item), None)
 
 
@@ -115,7 +119,7 @@ class Sequences:
 
     @classmethod
     def from_codes(
-        cls, user_codes: np.ndarray, item_codes: np.ndarray, users: np.ndarray, items: np.ndarray, least: int = 2
+        cls, user_codes: np.ndarray, item_codes: np.ndarray, users: np.ndarray, items: np.ndarray, min_actions: int = 2
     ) -> "Sequences":
         """Groups actions by user and numbers the items by popularity.
 
@@ -123,22 +127,22 @@ class Sequences:
             user_codes, item_codes: [actions] places in `users` and `items`. Items are numbered by first appearance, and
                 each user's actions are oldest first.
             users, items: raw ids.
-            least: users with fewer actions are left out.
+            min_actions: users with fewer actions are left out.
         """
         lengths = np.bincount(user_codes, minlength=len(users))
-        kept = lengths >= least
-        if not kept.all():
-            of_kept = kept[user_codes]
-            user_codes, item_codes = (np.cumsum(kept) - 1)[user_codes[of_kept]], item_codes[of_kept]
+        is_kept = lengths >= min_actions
+        if not is_kept.all():
+            is_kept_action = is_kept[user_codes]
+            user_codes, item_codes = (np.cumsum(is_kept) - 1)[user_codes[is_kept_action]], item_codes[is_kept_action]
         counts = np.bincount(item_codes, minlength=len(items))
         order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
         ids = np.zeros(len(items), np.int32)
         ids[order] = np.arange(1, len(order) + 1, dtype=np.int32)
         if (user_codes[1:] < user_codes[:-1]).any():
             item_codes = item_codes[np.argsort(user_codes, kind="stable")]
-        splits = np.concatenate([[0], np.cumsum(lengths[kept])]).astype(np.int64)
+        splits = np.concatenate([[0], np.cumsum(lengths[is_kept])]).astype(np.int64)
         vocabulary = Vocabulary(np.asarray(items)[order], counts[order].astype(np.int64))
-        return cls(ids[item_codes], splits, np.asarray(users)[kept], vocabulary, int((~kept).sum()))
+        return cls(ids[item_codes], splits, np.asarray(users)[is_kept], vocabulary, int((~is_kept).sum()))
 
     @property
     def num_users(self) -> int:
@@ -177,37 +181,37 @@ class Sequences:
     def slice_users(self, begin: int, end: int) -> "Sequences":
         """Returns the users from number `begin` to `end` - 1, without features. The vocabulary does not change."""
         splits = self.splits[begin : end + 1]
-        later = None if self.num_later is None else self.num_later[begin:end]
+        num_later = None if self.num_later is None else self.num_later[begin:end]
         items, users = self.items[splits[0] : splits[-1]], self.users[begin:end]
-        return replace(self, items=items, splits=splits - splits[0], users=users, num_later=later, features={})
+        return replace(self, items=items, splits=splits - splits[0], users=users, num_later=num_later, features={})
 
     def select_users(self, users: np.ndarray) -> "Sequences":
-        """Returns the given users, int64 [k], in this order and without features. The vocabulary does not change."""
-        lengths = self.splits[users + 1] - self.splits[users]  # of these alone: there may be many more
+        """Returns the histories of `users`, int64 [k], in this order, without features. The vocabulary is the same."""
+        lengths = self.splits[users + 1] - self.splits[users]  # `self.lengths` would compute those of all users
         splits = np.concatenate([[0], np.cumsum(lengths)])
         items = self.items[np.repeat(self.splits[users], lengths) + number_within_groups(lengths)]
-        later = None if self.num_later is None else self.num_later[users]
-        return replace(self, items=items, splits=splits, users=self.users[users], num_later=later, features={})
+        num_later = None if self.num_later is None else self.num_later[users]
+        return replace(self, items=items, splits=splits, users=self.users[users], num_later=num_later, features={})
 
     def have_items(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """Returns whether each user has an item, bool [k]. `users`: int64 [k]. `items`: int32 [k], one for each."""
-        found = np.zeros(len(users), bool)
+        has_item = np.zeros(len(users), bool)
         for rows in np.array_split(np.arange(len(users)), 64):
             part = self.select_users(users[rows])
             is_same = part.items == np.repeat(items[rows], part.lengths)
-            found[np.repeat(rows, part.lengths)[is_same]] = True
-        return found
+            has_item[np.repeat(rows, part.lengths)[is_same]] = True
+        return has_item
 
     def count_items(self) -> np.ndarray:
         """Returns how often each item occurs in these sequences, int64 [n + 1]; entry 0 is 0."""
         return np.bincount(self.items, minlength=self.num_items + 1)
 
-    def drop_last(self, drop: np.ndarray) -> "Sequences":
+    def drop_last(self, num_dropped: np.ndarray) -> "Sequences":
         """Returns each user's items but the last `drop[u]`, without features and `num_later`. The vocabulary stays."""
-        lengths = self.lengths - drop
-        kept = number_within_groups(self.lengths) < np.repeat(lengths, self.lengths)
+        lengths = self.lengths - num_dropped
+        is_kept = number_within_groups(self.lengths) < np.repeat(lengths, self.lengths)
         splits = np.concatenate([[0], np.cumsum(lengths)])
-        return Sequences(self.items[kept], splits, self.users, self.vocabulary, self.num_left_out)
+        return Sequences(self.items[is_kept], splits, self.users, self.vocabulary, self.num_left_out)
 
     def take_last(self, users: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the last `width` items of `users`, int32 [users, width], right-padded, and their lengths, int32."""
@@ -245,8 +249,8 @@ class Sequences:
 def join_sequences(first: Sequences, second: Sequences) -> Sequences:
     """Returns the actions of both, without features. A user's actions in `second` follow those in `first`.
 
-    Users and items are matched by their raw ids. What `second` holds out from a time on stays held out; `first` holds
-    out nothing.
+    Users and items are matched by their raw ids. The held-out actions of `second` stay held out; all of `first` are
+    trained on.
     """
 
     def codes(users: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -298,10 +302,10 @@ class LeaveOneOut:
     @cached_property
     def users(self) -> np.ndarray:
         """The users with a test item, a validation item and an item before these, int64 [evaluated]."""
-        lengths, later = self.sequences.lengths, self.sequences.num_later
-        if later is None:
+        lengths, num_later = self.sequences.lengths, self.sequences.num_later
+        if num_later is None:
             return np.flatnonzero(lengths >= 3)
-        return np.flatnonzero((later > 0) & (lengths - later >= (1 if self.sequences.validates_later else 2)))
+        return np.flatnonzero((num_later > 0) & (lengths - num_later >= (1 if self.sequences.validates_later else 2)))
 
     @property
     def num_not_evaluated(self) -> int:
@@ -321,8 +325,8 @@ class LeaveOneOut:
 
     def _count_held_out(self, split: str) -> np.ndarray:
         """Returns how many of each user's last actions are held-out items of `split` or come after, int64 [users]."""
-        later, is_evaluated = self.sequences.num_later, np.zeros(self.sequences.num_users, np.int64)
+        num_later, is_evaluated = self.sequences.num_later, np.zeros(self.sequences.num_users, np.int64)
         is_evaluated[self.users] = 1
-        if later is None:
+        if num_later is None:
             return {"test": 1, "validation": 2}[split] * is_evaluated
-        return later + is_evaluated * (split == "validation" and not self.sequences.validates_later)
+        return num_later + is_evaluated * (split == "validation" and not self.sequences.validates_later)

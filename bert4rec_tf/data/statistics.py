@@ -1,4 +1,4 @@
-"""Statistics of a data set, to look at before training."""
+"""Statistics of a data set before training."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ def compute_statistics(sequences: Sequences) -> dict[str, Any]:
         `lengths`, `popularity`: percentile -> actions per user and per item.
         `top`: fraction of the items -> fraction of all actions that the most popular items have.
         `gini`: Gini coefficient of the popularity, 0 if all items are equally popular.
-        `rare`: bound -> number of items with at most so many actions.
+        `rare`: bound -> number of items with at most this many actions.
         `evaluated`: number of users with a test item.
         `never_trained`: fraction of test items that do not occur in training, with and without the validation items.
     """

@@ -1,6 +1,6 @@
-"""Counts how often one item comes some places after another in histories. Only NumPy and SciPy.
+"""Counts how often two items occur at each distance in histories. Only NumPy and SciPy.
 
-The counts are kept by distance, so that many weightings of the distances share them.
+Counts of different distances are separate, so that many weightings of the distances can use them.
 """
 
 from collections.abc import Iterator
@@ -14,15 +14,15 @@ from bert4rec_tf.config.transition_settings import CompleteSettings
 from bert4rec_tf.data.sequences import Sequences
 
 BLOCK_ACTIONS = 1 << 20
-"""To bound the memory, first items are counted in blocks of about so many actions, or of one item."""
+"""To limit memory, first items are counted in blocks of about this many actions, or of one item."""
 
 
 @dataclass(frozen=True, eq=False)
 class TransitionCounts:
     """The counts of the pairs whose first item is one of a block of items.
 
-    A pair (b, a) has one number per direction and distance d: how often a stands d places after b, and how often d
-    places before it, in all histories.
+    A pair (b, a) has one number per direction and distance d: how often a occurs d positions after b, and how often d
+    positions before it, in all histories.
 
     Attributes:
         first_item: the first items are `first_item` and those after it, one row each.
@@ -38,8 +38,8 @@ class TransitionCounts:
     def combine(self, distance_weights: np.ndarray, backward: float) -> sparse.csr_matrix:
         """Returns the weighted sums of the counts, float64 [rows, n + 1].
 
-        An item d places after the first counts `distance_weights[d - 1]`; one d places before it, `backward` times
-        that. The terms of a pair are added in the order of the distances, so equal pairs have equal bits.
+        An item d positions after the first has the weight `distance_weights[d - 1]`; one d positions before it,
+        `backward` times that. The terms of a pair are added in order of distance, so equal pairs have equal bits.
         """
         sums = np.zeros(self.pairs.nnz)
         for weight, (places, counts), (places_before, counts_before) in zip(
@@ -71,9 +71,9 @@ def count_transitions(
         def count(
             step: int, places: np.ndarray = places, first: int = first, shape: tuple = shape
         ) -> sparse.csr_matrix:
-            others = places + step
-            inside = (others >= begins[places]) & (others < ends[places])
-            pairs = items[places[inside]] - first, items[others[inside]]
+            other_places = places + step
+            inside = (other_places >= begins[places]) & (other_places < ends[places])
+            pairs = items[places[inside]] - first, items[other_places[inside]]
             return sparse.csr_matrix((np.ones(len(pairs[0])), pairs), shape)
 
         yield _index_pairs(
@@ -94,7 +94,7 @@ def _index_pairs(
         return ones.multiply(pairs).tocsr().data.astype(np.int64) - 1, counts.data
 
     return TransitionCounts(
-        first_item, pairs, [locate_pairs(one) for one in forward], [locate_pairs(one) for one in backward]
+        first_item, pairs, [locate_pairs(counts) for counts in forward], [locate_pairs(counts) for counts in backward]
     )
 
 
@@ -140,11 +140,11 @@ def compute_log_shares(counts: np.ndarray) -> np.ndarray:
 def select_strongest_pairs(evidence: sparse.csr_matrix, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns rows, columns and values of the `most` largest values of each row, the largest first.
 
-    Of equal values, the smaller columns stay. Zeros are left out.
+    Of equal values, the smaller columns come first. Zeros are left out.
     """
     rows = np.repeat(np.arange(evidence.shape[0]), np.diff(evidence.indptr))
     order = np.lexsort((evidence.indices, -evidence.data, rows))
     places = np.arange(len(order)) - np.repeat(evidence.indptr[:-1], np.diff(evidence.indptr))
-    kept = (places < most) & (evidence.data[order] > 0)
-    order = order[kept]
+    is_kept = (places < most) & (evidence.data[order] > 0)
+    order = order[is_kept]
     return rows[order], evidence.indices[order], evidence.data[order]

@@ -199,7 +199,7 @@ class FittedModel:
         for name, number, least in (("num_negatives", num_negatives, 1), ("seed", seed, 0)):
             if not is_whole(number) or number < least:
                 raise UserError(f"`{name}` must be a whole number, at least {least}. Received: {name}={number!r}")
-        known_histories, rows = self._histories, inputs.load_any(test, user, item, time, least=1, ordered=False)[1]
+        known_histories, rows = self._histories, inputs.load_any(test, user, item, time, min_actions=1, ordered=False)[1]
         targets = known_histories.vocabulary.encode(rows.vocabulary.items.tolist())[rows.items - 1]
         users = np.repeat(pd.Index(known_histories.users).get_indexer(rows.users), rows.lengths)
         is_known = (users >= 0) & (targets > 0)
@@ -245,7 +245,7 @@ class FittedModel:
         passed_on = {name: options.pop(name) for name in ("workdir", "callbacks", "silent") if name in options}
         if fixed := options.keys() & FIXED:
             raise UserError(f"`{min(fixed)}` cannot be given to `continue_training`, which keeps that of this model")
-        new = inputs.load_any(more, **columns, split=split, least=1)[1]
+        new = inputs.load_any(more, **columns, split=split, min_actions=1)[1]
         if repeated := _count_repeated_users(self._histories, new):
             warn(
                 f"the new actions of {repeated:,} users begin with their known ones, which then count twice: give only "

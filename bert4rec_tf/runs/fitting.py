@@ -78,7 +78,10 @@ def fit(
     if validation is not None:
         if split is not None:
             raise UserError("`validation` must be left out with a `split`. Received: both")
-        sequences, interactions = append_held_out(sequences, inputs.load_any(validation, **columns, least=1)[1]), None
+        sequences, interactions = (
+            append_held_out(sequences, inputs.load_any(validation, **columns, min_actions=1)[1]),
+            None,
+        )
     if holdout != PRESET:
         if holdout not in list(HELD_OUT):
             raise UserError(f"`holdout` must be None, 0, 1 or 2. Received: holdout={holdout!r}")

@@ -48,7 +48,7 @@ def of_interactions(asked: Interactions) -> tuple[Users, conversion.Report]:
 
     Raises UserError as `conversion.convert` does.
     """
-    sequences, report = conversion.convert(asked, least=1)
+    sequences, report = conversion.convert(asked, min_actions=1)
 
     def rows() -> Iterator[Row]:
         for place, user in enumerate(sequences.users.tolist()):

@@ -356,7 +356,7 @@ def test_vocabulary_fingerprint_follows_the_raw_ids_and_their_order():
 @given(PAIRS, PAIRS)
 def test_joined_sequences_have_a_user_s_later_actions_behind_the_earlier_ones(first, second):
     raw = raw_histories([*first, *second])
-    both = join_sequences(*(Sequences.from_codes(*coded(pairs), least=1) for pairs in (first, second)))
+    both = join_sequences(*(Sequences.from_codes(*coded(pairs), min_actions=1) for pairs in (first, second)))
     histories = {user: both.vocabulary.decode(both[place]) for place, user in enumerate(both.users.tolist())}
     assert histories == {user: history for user, history in raw.items() if len(history) >= 2}
     assert dict(zip(both.vocabulary.items.tolist(), both.vocabulary.counts.tolist())) == Counter(

@@ -1,4 +1,4 @@
-"""The endless training batches of a run, from the first step or from a later one."""
+"""The training batches of a run, without end, from any step on."""
 
 import tensorflow as tf
 
@@ -12,7 +12,7 @@ from bert4rec_tf.foundation.graphs import no_autograph
 from bert4rec_tf.foundation.types import Batch
 
 DRAWS_SEED_OFFSET = 1 << 34
-"""Added to the run's seed, so that these draws differ from those of the masks, whose seeds are below 2^32."""
+"""Added to the run's seed, which is below 2^32, so that masks and negatives have different seeds."""
 
 
 def from_examples(examples: Examples, run: Run, start_step: int) -> tf.data.Dataset:
@@ -36,7 +36,7 @@ def _make_batch(columns: dict[str, tf.Tensor]) -> Batch:
 
 
 def _add_draws_if_sampled(batches: tf.data.Dataset, run: Run, start_step: int) -> tf.data.Dataset:
-    """Adds the seed of every batch's negatives if the loss is one over a sample of the items."""
+    """Adds the seed of every batch's negatives if the loss samples items."""
     loss = LOSSES.get(getattr(run.architecture, "loss", ""))
     if loss is not None and loss.negatives == SAMPLE:
         return add_draws(batches, run.seed, start_step)
@@ -46,7 +46,7 @@ def _add_draws_if_sampled(batches: tf.data.Dataset, run: Run, start_step: int) -
 def add_draws(batches: tf.data.Dataset, seed: int, start_step: int = 0) -> tf.data.Dataset:
     """Adds `draw`, int64 [b, 2]: in every row the same seed, which depends on the run's seed and the step.
 
-    A replica gets only some of the rows. With the seed in every row, all replicas draw the same.
+    A replica gets only some of the rows, and all replicas must draw the same negatives.
     """
 
     @no_autograph

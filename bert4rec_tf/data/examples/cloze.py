@@ -32,9 +32,9 @@ class Windows:
         """The number of windows before the prefixes."""
         return len(self) - self.num_prefixes
 
-    def rows(self, chosen: np.ndarray, width: int) -> np.ndarray:
+    def rows(self, windows: np.ndarray, width: int) -> np.ndarray:
         """Returns the items of the chosen windows, int32 [chosen, width], right-padded."""
-        return pad_rows(self.items, self.starts[chosen], self.lengths[chosen], width)
+        return pad_rows(self.items, self.starts[windows], self.lengths[windows], width)
 
 
 def cut_windows_and_prefixes(sequences: Sequences, max_length: int, settings: MaskingSettings) -> Windows:
@@ -54,8 +54,8 @@ def cut_windows(sequences: Sequences, max_length: int, window_step: float) -> Wi
 
     A history of up to N items is one window. In a longer one, the last window ends at the end of the history, each
     further window starts int(window_step x N) items earlier (N items for a step of -1), and the first window starts at
-    the first item. Histories with a single item are skipped: masking it leaves no context. The original stops there
-    with an assertion.
+    the first item. Histories with a single item are skipped: masking it leaves no context. The original fails
+    there with an assertion.
 
     Raises UserError if the step is less than one item.
     """
@@ -72,14 +72,14 @@ def cut_windows(sequences: Sequences, max_length: int, window_step: float) -> Wi
 def cut_prefixes(sequences: Sequences, max_length: int) -> Windows:
     """Cuts every history after each of its items but the first, and keeps the last N items of each part.
 
-    With its last item masked, such a part asks what a served model is asked: what comes after these items? A history of
-    m items has m - 1 prefixes.
+    With its last item masked, a prefix is the question that a served model answers: what comes after these items? A
+    history of m items has m - 1 prefixes.
     """
     lengths = np.maximum(sequences.lengths - 1, 0)
     users = np.repeat(np.arange(len(lengths)), lengths)
     ends = number_within_groups(lengths) + 2
-    kept = np.minimum(ends, max_length)
-    return Windows(sequences.items, sequences.splits[users] + ends - kept, kept, users)
+    lengths_in_window = np.minimum(ends, max_length)
+    return Windows(sequences.items, sequences.splits[users] + ends - lengths_in_window, lengths_in_window, users)
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +146,7 @@ def mask_rows(
 
 @dataclass(frozen=True)
 class Numbering:
-    """Says which window each example is of. Examples go copy by copy through the whole windows, then the prefixes."""
+    """Maps examples to windows: every copy of all whole windows, then every copy of all prefixes."""
 
     settings: MaskingSettings
     num_whole: int

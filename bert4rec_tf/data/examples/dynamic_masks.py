@@ -13,7 +13,7 @@ def mask_dynamically(
     """Masks batches of windows in the same way as `cloze.mask_rows`.
 
     In one of `mask_copies` + 1 epochs only the last item of a window is masked; in the others, random items. This is
-    the original's proportion. With prefix examples, only these have just their last item masked.
+    the original's proportion. With prefix examples, only the prefixes have just their last item masked.
 
     Args:
         batches: dictionaries of `user`, `window` (-1 for a prefix) and `epoch`, [b] each, and `items` [b, N].

@@ -1,4 +1,4 @@
-"""Training examples that are made in memory, batch by batch, for all models but BERT4Rec.
+"""Training examples made in memory, batch by batch, for all models but BERT4Rec.
 
 A batch depends only on the seed and the step, so training can resume at any step.
 """
@@ -13,7 +13,7 @@ import tensorflow as tf
 from bert4rec_tf.data.sequences import PAD, Sequences, number_within_groups, pad_rows
 
 ROUNDS = 20
-"""Rounds of rejection sampling. After them, negatives are drawn from the list of the user's unseen items."""
+"""Rounds of rejection sampling, after which negatives are drawn from a list of the user's unseen items."""
 
 
 class UnseenItems:
@@ -21,7 +21,7 @@ class UnseenItems:
 
     Args:
         sequences: the training sequences, whose items count as seen. Held-out items must not: if they were never drawn,
-            the model could learn which they are.
+            the model could infer which they are.
         popular: draw in proportion to the items' counts in `sequences`, as LightFM and implicit do; if False,
             uniformly. If all items with a count have been seen, the others are drawn uniformly.
     """
@@ -84,7 +84,7 @@ class Examples(abc.ABC):
     varying: ClassVar[tuple[str, ...]] = ()
 
     @abc.abstractmethod
-    def batch(self, chosen: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    def batch(self, examples: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Returns the chosen examples as int32 columns; `rng` draws their negatives."""
 
     def batches(self, batch_size: int, seed: int, start_step: int = 0) -> Iterator[dict[str, np.ndarray]]:
@@ -95,13 +95,13 @@ class Examples(abc.ABC):
         epoch, order, step = -1, np.empty(0, np.int64), start_step
         while True:
             places = np.arange(step * batch_size, (step + 1) * batch_size)
-            chosen = np.empty(batch_size, np.int64)
+            examples = np.empty(batch_size, np.int64)
             for number in np.unique(places // self.num_examples):
                 if number != epoch:
                     epoch, order = number, np.random.default_rng([seed, 0, number]).permutation(self.num_examples)
                 here = places // self.num_examples == number
-                chosen[here] = order[places[here] % self.num_examples]
-            yield self.batch(chosen, np.random.default_rng([seed, 1, step]))
+                examples[here] = order[places[here] % self.num_examples]
+            yield self.batch(examples, np.random.default_rng([seed, 1, step]))
             step += 1
 
 
@@ -128,10 +128,10 @@ class ContextTargetExamples(Examples):
         self.places = np.repeat(first, counts) + number_within_groups(counts)
         self.num_examples = len(self.users)
 
-    def batch(self, chosen: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    def batch(self, examples: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Returns `users [b]`, `items [b, context]`, `lengths [b]`, `targets [b, num_targets]` and
         `negatives [b, num_negatives]`. Items and targets are right-padded with 0."""
-        users, places = self.users[chosen], self.places[chosen]
+        users, places = self.users[examples], self.places[examples]
         begins, lengths = self.sequences.splits[users], np.minimum(places, self.context)
         targets = np.minimum(self.sequences.lengths[users] - places, self.num_targets)
         return {
@@ -179,10 +179,10 @@ class NextItemExamples(Examples):
         self.ends = np.repeat(lengths, counts) - max_length * number_within_groups(counts)
         self.num_examples = len(self.users)
 
-    def batch(self, chosen: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    def batch(self, examples: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Returns `users [b]`, `items` and `targets [b, n]`, right-padded to the longest, and `lengths [b]`; where
         asked for, also `negatives [b, n, num_negatives]` and `shared [b, num_shared]`."""
-        users, ends = self.users[chosen], self.ends[chosen]
+        users, ends = self.users[examples], self.ends[examples]
         lengths = np.minimum(ends - 1, self.max_length)
         width, begins = int(lengths.max()), self.sequences.splits[users] + ends - 1 - lengths
         batch = {

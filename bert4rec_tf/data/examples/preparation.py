@@ -136,13 +136,13 @@ class ShardMaker:
     def make_columns(self, number: int) -> dict[str, Column]:
         """Returns the content of shard `number`."""
         examples = self.order[number * self.shard_size : (number + 1) * self.shard_size]
-        chosen, special = self.numbering.locate_windows(examples)
-        items = self.windows.rows(chosen, self.max_length)
-        lengths, users = self.windows.lengths[chosen], self.windows.users[chosen]
+        windows, special = self.numbering.locate_windows(examples)
+        items = self.windows.rows(windows, self.max_length)
+        lengths, users = self.windows.lengths[windows], self.windows.users[windows]
         if self.masking.masking == "dynamic":
             return {
                 "user": Column(users),
-                "window": Column(np.where(special, -1, chosen)),
+                "window": Column(np.where(special, -1, windows)),
                 "items": Column(items, lengths),
             }
         masked = mask_rows(items, lengths, users, special, self.masking, self.num_items, [self.seed, 1, number])
@@ -192,7 +192,7 @@ def _write_with_workers(maker: ShardMaker, numbers: Sequence[int], processes: in
 
 @contextlib.contextmanager
 def _ignore_ctrl_c() -> Iterator[None]:
-    """Processes started inside the block ignore Ctrl-C."""
+    """Lets processes that are started inside the block ignore Ctrl-C."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if hasattr(signal, "pthread_sigmask") else None
     try:
         yield
@@ -202,11 +202,11 @@ def _ignore_ctrl_c() -> Iterator[None]:
 
 
 _makers: list[ShardMaker] = []
-"""The shard maker of a worker process, which is sent only once."""
+"""The shard maker of a worker process, which receives it once."""
 
 
 def _start_worker(bare: ShardMaker, windows_file: Path) -> None:
-    """Gives the maker its windows, from a file: if they were sent, the workers would start one after the other."""
+    """Reads the maker's windows from a file: if they were sent, the workers would start one after the other."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     stored: dict[str, Any] = npz.read(windows_file)

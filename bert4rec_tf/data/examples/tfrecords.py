@@ -88,27 +88,28 @@ class Shards:
         return [compute_checksum(self.folder / name) for name in self.names]
 
     def write_manifest(self, fingerprint: str) -> None:
-        """Writes the manifest, which completes the folder."""
+        """Writes the manifest. A folder that has it is complete."""
         manifest = self._manifest(fingerprint)
-        for row, found in zip(manifest["shards"], self._compute_checksums(), strict=True):
-            row["sha256"] = found
+        for row, checksum in zip(manifest["shards"], self._compute_checksums(), strict=True):
+            row["sha256"] = checksum
         files.write_json(self.folder / MANIFEST, manifest)
 
     def find_missing(self, fingerprint: str) -> list[int]:
         """Returns the numbers of the shards to write.
 
-        Without a manifest of this fingerprint these are all; else those whose checksum differs, each with a warning.
+        Without a manifest of this fingerprint, these are all shards. Otherwise those with another checksum, each with a
+        warning.
         """
-        everything = list(range(len(self.names)))
+        all_shards = list(range(len(self.names)))
         try:
             manifest = json.loads((self.folder / MANIFEST).read_text())
             checksums = [row.pop("sha256") for row in manifest["shards"]]
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return everything
+            return all_shards
         if manifest != self._manifest(fingerprint):
-            return everything
-        found = self._compute_checksums()
-        damaged = [n for n in everything if found[n] != checksums[n]]
+            return all_shards
+        received = self._compute_checksums()
+        damaged = [n for n in all_shards if received[n] != checksums[n]]
         for number in damaged:
             warn(f"{self.folder / self.names[number]}: damaged; written again")
         return damaged
@@ -124,7 +125,7 @@ class Shards:
     def read(self, batch_size: int, seed: int, start_step: int = 0) -> tf.data.Dataset:
         """Reads batches without end, from number `start_step` on. Shards in a store are copied first.
 
-        Each epoch has the shards, and the examples of a shard, in another order, which depends only on seed and epoch.
+        Each epoch shuffles the shards, and the examples of each shard, in an order that depends only on seed and epoch.
         A batch may span two epochs.
 
         Returns:

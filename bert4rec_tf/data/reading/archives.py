@@ -19,7 +19,7 @@ LIMIT = 8 << 30
 """Most bytes that a member of an archive may have when unpacked."""
 
 MOST_PACKED = 200
-"""A member may grow so many times when unpacked. Ratings grow about 4 times; with deflate, 1,032 are possible."""
+"""A member may unpack to this many times its size. Ratings grow about 4 times; deflate allows 1,032 times."""
 
 DAMAGE_ERRORS: tuple[type[Exception], ...] = (EOFError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error)
 """What reading a damaged file raises."""
@@ -64,7 +64,10 @@ def open_unpacked(
 def _open_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
     try:
         return archive.open(info)
-    except (RuntimeError, NotImplementedError) as error:  # encrypted, or packed in a way that Python does not know
+    except (
+        RuntimeError,
+        NotImplementedError,
+    ) as error:  # encrypted, or packed by a method that Python does not support
         raise UserError(f"{path}: {info.filename!r} cannot be unpacked ({error})") from error
 
 
@@ -90,7 +93,7 @@ def _find_safe_member(path: Path, archive: zipfile.ZipFile, member: str) -> zipf
                 f"{path}: refused, because its member {info.filename!r} would unpack from {info.compress_size:,} to "
                 f"{info.file_size:,} bytes (at most {LIMIT:,}, and {MOST_PACKED} times as much)"
             )
-    found = [info for info in archive.infolist() if _get_file_name(info) == member]
-    if len(found) != 1:
-        raise UserError(f"{path}: expected one member {member!r}, found {len(found)}")
-    return found[0]
+    matches = [info for info in archive.infolist() if _get_file_name(info) == member]
+    if len(matches) != 1:
+        raise UserError(f"{path}: expected one member {member!r}, found {len(matches)}")
+    return matches[0]

@@ -39,7 +39,7 @@ def read_blocks(stream: IO[bytes], source: str) -> Iterator[Block]:
 
 
 def split_lines(block: Block) -> Iterator[tuple[int, str]]:
-    """Yields the number of each line of a block, and its text with its end. U+FFFD stands for what is not UTF-8."""
+    """Yields the number of each line of a block, and its text with its end. What is not UTF-8 becomes U+FFFD."""
     content, first = block
     for number, line in enumerate(content.splitlines(keepends=True), first):
         yield number, line.decode("utf-8", "replace")

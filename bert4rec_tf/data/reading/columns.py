@@ -22,13 +22,13 @@ TIME_NAMES = (
     *("createdat", "created", "ratedat", "boughtat", "purchasedat", "orderedat", "ordertime", "ratingtimestamp"),
     *("reviewdate", "eventdate", "orderdate", "purchasedate", "transactiondate", "invoicedate", "day"),
 )
-"""Usual names of the columns, in lowercase letters and digits only, preferred names first."""
+"""Common names of the columns, in lowercase letters and digits only, preferred names first."""
 
 VALUE_SEPARATOR = "|"
 """Separates the values of one cell."""
 
 ROW_NUMBERS = re.compile(r"$|index$|__index_level_|Unnamed:")
-"""Columns in which pandas keeps the numbers of rows."""
+"""Columns in which pandas stores row numbers."""
 
 NO_TIME = "none"
 TEXT, JSON, LITERALS, PARQUET = "text", "json", "literals", "parquet"
@@ -46,7 +46,7 @@ class Layout:
         header: the names in the first line of a TEXT; empty if it has no header.
         width: the number of columns of a TEXT.
         skip: the number of lines before the first row of a TEXT.
-        others: the other columns, if there is none of times and nobody said so.
+        others: the other columns, if no column has times and the user did not say that there is none.
     """
 
     kind: str
@@ -111,9 +111,11 @@ class Columns:
 
     def layout_from_header(self, separator: str, header: Sequence[str]) -> Layout:
         """Returns the layout of a text with a header."""
-        named = self.layout_from_names(TEXT, header)
-        found = {role: list(header).index(name) for role, name in named.roles.items()}
-        return Layout(TEXT, **found, separator=separator, header=tuple(header), width=len(header), others=named.others)
+        layout = self.layout_from_names(TEXT, header)
+        columns = {role: list(header).index(name) for role, name in layout.roles.items()}
+        return Layout(
+            TEXT, **columns, separator=separator, header=tuple(header), width=len(header), others=layout.others
+        )
 
     def layout_from_width(self, separator: str, width: int) -> Layout:
         """Returns the layout of a text without a header: `user item`, `user item rating time`, or as named."""
@@ -127,10 +129,10 @@ class Columns:
         names = [str(number) for number in range(1, width + 1)]
         return replace(numbered.layout_from_header(separator, names), header=())
 
-    def _resolve_column(self, role: str, names: Sequence[str], known: Sequence[str]) -> str:
+    def _resolve_column(self, role: str, names: Sequence[str], common_names: Sequence[str]) -> str:
         name = getattr(self, role)
         if name is None:
-            name = guess_column(names, known)
+            name = guess_column(names, common_names)
             if name is None:
                 option = self.option.format(role)
                 raise UserError(
@@ -155,7 +157,7 @@ def warn_without_times(source: str, others: Sequence[str], option: str = "--time
         )
 
 
-def guess_column(names: Sequence[str], known: Sequence[str]) -> str | None:
+def guess_column(names: Sequence[str], common_names: Sequence[str]) -> str | None:
     """Returns the column with a known name, or None. RecBole names its columns like `user_id:token`."""
-    plain = {re.sub(r"[^a-z0-9]", "", name.lower().split(":")[0]): name for name in reversed(names)}
-    return next((plain[name] for name in known if name in plain), None)
+    columns = {re.sub(r"[^a-z0-9]", "", name.lower().split(":")[0]): name for name in reversed(names)}
+    return next((columns[name] for name in common_names if name in columns), None)

@@ -1,4 +1,4 @@
-"""Converts files of interactions to `Sequences`, and keeps the result for the next time."""
+"""Converts files of interactions to `Sequences`, and stores the result for the next time."""
 
 import glob
 import hashlib
@@ -26,7 +26,7 @@ from bert4rec_tf.foundation.progress import Transfer, warn
 from bert4rec_tf.foundation.stores import Url
 
 FORMAT = 5
-"""The version of kept conversions: raise it when conversion changes, so that older ones are not read."""
+"""The version of stored conversions. Raise it when the conversion changes, so that older ones are not read."""
 
 FOLDER = "converted"
 
@@ -60,7 +60,7 @@ class Report:
 
     def __str__(self) -> str:
         read, kept = (
-            ", ".join(f"{count:,} {name}" for name, count in found.items()) for found in (self.read, self.kept)
+            ", ".join(f"{count:,} {name}" for name, count in counts.items()) for counts in (self.read, self.kept)
         )
         bounds = f"users with at least {self.min_user_actions}, items with at least {self.min_item_actions} actions"
         lines = [
@@ -72,14 +72,14 @@ class Report:
         return "\n".join(lines)
 
 
-def list_files(asked: Interactions) -> list[Path]:
+def list_files(interactions: Interactions) -> list[Path]:
     """Returns the files to read, sorted: single ones, those that match a pattern, and the Parquet files of a folder.
 
-    A file that is named in several ways is read once. Raises UserError if a folder has no Parquet file, or no file
+    A file that matches several of them is read once. Raises UserError if a folder has no Parquet file, or no file
     matches a pattern.
     """
-    found: dict[Path | str, Path] = {}
-    for path in asked.files:
+    paths: dict[Path | str, Path] = {}
+    for path in interactions.files:
         if isinstance(path, Url) and glob.has_magic(str(path)):
             matches = path.glob_files()
         elif path.is_dir():
@@ -92,30 +92,30 @@ def list_files(asked: Interactions) -> list[Path]:
             matches = [path]
         if not matches:
             raise UserError(f"{path}: no such file")
-        found |= {path if isinstance(path, Url) else os.path.realpath(path): path for path in matches}
-    return sorted(found.values(), key=lambda path: (isinstance(path, Url), path))
+        paths |= {path if isinstance(path, Url) else os.path.realpath(path): path for path in matches}
+    return sorted(paths.values(), key=lambda path: (isinstance(path, Url), path))
 
 
-def convert(asked: Interactions, member: str | None = None, least: int = 2) -> tuple[Sequences, Report]:
+def convert(interactions: Interactions, member: str | None = None, min_actions: int = 2) -> tuple[Sequences, Report]:
     """Returns the sequences in files of interactions, and a report.
 
     Args:
-        asked: the files and how to read them.
+        interactions: the files and how to read them.
         member: if the file is an archive, the name of the member to read.
-        least: users with fewer actions are left out.
+        min_actions: users with fewer actions are left out.
 
     Raises UserError if a file is missing, damaged or empty, its columns cannot be found or differ from the first
-    file's, a row is bad and not skipped, or nothing can be learnt from what is left.
+    file's, a row is bad and not skipped, or too little is left to train on.
     """
-    paths = list_files(asked)
-    first = read_layout(paths[0], asked, member)
+    paths = list_files(interactions)
+    first = read_layout(paths[0], interactions, member)
     parts: list[pa.Table] = []
     times, bad = Times(), dict[str, tuple[int, str]]()
     for path in paths:
-        parts += read_tables(path, (paths[0], first), asked, times, bad, len(paths) > 1, member)
-    sequences, sizes = make_sequences(parts, asked, bad, least, times)
-    bounds = bound_user_actions(asked, least), asked.min_item_actions
-    report = Report(asked.title, str(first), sizes["read"], sizes["kept"], *bounds, bad, first.others)
+        parts += read_tables(path, (paths[0], first), interactions, times, bad, len(paths) > 1, member)
+    sequences, sizes = make_sequences(parts, interactions, bad, min_actions, times)
+    bounds = bound_user_actions(interactions, min_actions), interactions.min_item_actions
+    report = Report(interactions.title, str(first), sizes["read"], sizes["kept"], *bounds, bad, first.others)
     report.warn_without_times()
     return sequences, report
 
@@ -123,7 +123,7 @@ def convert(asked: Interactions, member: str | None = None, least: int = 2) -> t
 def read_tables(
     path: Path,
     first: tuple[Path, Layout],
-    asked: Interactions,
+    interactions: Interactions,
     times: Times,
     bad: dict[str, tuple[int, str]],
     is_one_of_several: bool,
@@ -135,24 +135,24 @@ def read_tables(
         first: path and layout of the first file. All files must have this layout.
         bad: as `Rows.found`.
         is_one_of_several: whether `bad` must name the file.
-        asked, member: as for `convert`, and so are the errors.
+        interactions, member: as for `convert`, and so are the errors.
     """
-    layout = read_layout(path, asked, member)
+    layout = read_layout(path, interactions, member)
     if str(layout) != str(first[1]):
         raise UserError(f"{path}: its columns are {layout}; those of {first[0]} are {first[1]}")
     unit, among = "row" if layout.kind in (PARQUET, TEXT) else "line", path.name if is_one_of_several else None
-    rows = Rows(str(path), times, asked.bad_rows == "skip", layout.kind == TEXT, False, unit, among, bad)
+    rows = Rows(str(path), times, interactions.bad_rows == "skip", layout.kind == TEXT, False, unit, among, bad)
     if layout.kind == PARQUET:
         yield from tables.read_rows(path, layout, rows)
         return
-    shown = Transfer(f"reading {path.name}", path.stat().st_size)
-    with shown, archives.open_unpacked(path, member, watch=shown.advance) as stream:
+    progress = Transfer(f"reading {path.name}", path.stat().st_size)
+    with progress, archives.open_unpacked(path, member, watch=progress.advance) as stream:
         yield from (text if layout.kind == TEXT else records).read_rows(stream, layout, rows)
 
 
-def read_layout(path: Path, asked: Interactions, member: str | None = None) -> Layout:
+def read_layout(path: Path, interactions: Interactions, member: str | None = None) -> Layout:
     """Returns the layout of a file. Raises UserError if it cannot be read or its columns cannot be found."""
-    columns = Columns(str(path), asked.user_column, asked.item_column, asked.time_column)
+    columns = Columns(str(path), interactions.user_column, interactions.item_column, interactions.time_column)
     with archives.open_unpacked(path, member) as stream:
         return layouts.find_layout(path, columns, stream.read(layouts.SAMPLE_BYTES), member)
 
@@ -175,20 +175,22 @@ def parse_pairs(content: bytes, path: Path) -> Sequences:
     return make_sequences(list(text.read_rows(io.BytesIO(content), layout, rows)), Interactions(str(path)), {})[0]
 
 
-def convert_once(asked: Interactions, folder: Path, member: str | None = None) -> tuple[Sequences, Report]:
-    """Does what `convert` does, and keeps the result in `folder`, where the next call reads it unless it is damaged."""
-    path = locate_conversion(folder, asked, [compute_checksum(path) for path in list_files(asked)], member)
-    return load_or_convert(path, asked, lambda: convert(asked, member))
+def convert_once(interactions: Interactions, folder: Path, member: str | None = None) -> tuple[Sequences, Report]:
+    """Does what `convert` does, but stores the result in `folder` and reads it from there, unless it is damaged."""
+    path = locate_conversion(
+        folder, interactions, [compute_checksum(path) for path in list_files(interactions)], member
+    )
+    return load_or_convert(path, interactions, lambda: convert(interactions, member))
 
 
 def load_or_convert(
-    path: Path, asked: Interactions, convert: Callable[[], tuple[Sequences, Report]]
+    path: Path, interactions: Interactions, convert: Callable[[], tuple[Sequences, Report]]
 ) -> tuple[Sequences, Report]:
-    """Returns the conversion that is kept at `path`. Calls `convert`, and keeps what it returns, if none is."""
+    """Returns the conversion that is stored at `path`. If there is none, calls `convert` and stores the result."""
     if path.exists():
         try:
             sequences, report = load(path)
-            report = replace(report, path=asked.title)
+            report = replace(report, path=interactions.title)
             report.warn_without_times()
             return sequences, report
         except npz.CorruptFileError as error:
@@ -202,11 +204,13 @@ def load_or_convert(
     return sequences, report
 
 
-def locate_conversion(folder: Path, asked: Interactions, checksums: list[str], member: str | None = None) -> Path:
-    """Returns where a conversion is kept. `checksums`: of the files, in order."""
-    key = {"format": FORMAT, "sources": checksums, "member": member, "options": asked.options}
+def locate_conversion(
+    folder: Path, interactions: Interactions, checksums: list[str], member: str | None = None
+) -> Path:
+    """Returns where a conversion is stored. `checksums`: of the files, in order."""
+    key = {"format": FORMAT, "sources": checksums, "member": member, "options": interactions.options}
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
-    return folder / FOLDER / f"{asked.name.removeprefix('own-')}-{digest}.npz"
+    return folder / FOLDER / f"{interactions.name.removeprefix('own-')}-{digest}.npz"
 
 
 def compute_checksum(path: Path) -> str:
@@ -237,13 +241,13 @@ def save(path: Path, sequences: Sequences, report: Report) -> None:
 
 def load(path: Path) -> tuple[Sequences, Report]:
     """Reads what `save` wrote. Raises `npz.CorruptFileError` if it cannot be read."""
-    found = npz.read(path)
+    arrays = npz.read(path)
     try:
-        names, report = (found[name].tobytes().decode() for name in ("names", "report"))
-        vocabulary = Vocabulary(np.array(names.split("\n"), object), found["counts"])
-        raw_users = np.array(npz.decode_lines(found["users"]), object)
-        left_out, later = int(found["left_out"]), found.get("num_later")
-        sequences = Sequences(found["items"], found["splits"], raw_users, vocabulary, left_out, later)
+        names, report = (arrays[name].tobytes().decode() for name in ("names", "report"))
+        vocabulary = Vocabulary(np.array(names.split("\n"), object), arrays["counts"])
+        raw_users = np.array(npz.decode_lines(arrays["users"]), object)
+        left_out, num_later = int(arrays["left_out"]), arrays.get("num_later")
+        sequences = Sequences(arrays["items"], arrays["splits"], raw_users, vocabulary, left_out, num_later)
         content = json.loads(report)
         content["bad"] = {kind: tuple(counts) for kind, counts in content["bad"].items()}
         content["others"] = tuple(content.get("others", ()))

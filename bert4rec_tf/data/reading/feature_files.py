@@ -22,13 +22,13 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.stores import Url
 
 IDS = {ITEM_FEATURES: (*ITEM_NAMES, "id"), USER_FEATURES: (*USER_NAMES, "id")}
-"""Usual names of the column of ids, preferred ones first."""
+"""Common names of the column of ids, preferred names first."""
 
 BINS = 10
 """A column with more different numbers than this is cut into this many quantiles."""
 
 FEWEST = 2
-"""A value that fewer ids have is left out: it tells nothing about other ids."""
+"""A value that fewer ids have is left out, because it says nothing about other ids."""
 
 
 def with_features(sequences: Sequences, item_features: Any = None, user_features: Any = None) -> Sequences:
@@ -45,9 +45,9 @@ def with_features(sequences: Sequences, item_features: Any = None, user_features
     Raises:
         UserError: as in `read_features`.
     """
-    given = {ITEM_FEATURES: item_features, USER_FEATURES: user_features}
+    sources = {ITEM_FEATURES: item_features, USER_FEATURES: user_features}
     return attach_features(
-        sequences, {name: read_features(source, name) for name, source in given.items() if source is not None}
+        sequences, {name: read_features(source, name) for name, source in sources.items() if source is not None}
     )
 
 
@@ -93,9 +93,9 @@ def read_features(source: Any, kind: str = ITEM_FEATURES) -> Features:
             vectors.append(_stack_vectors(lists, rows, list(places), whose))
             numbers += [f"{' '.join(column.split())}[{number}]" for number in range(vectors[-1].shape[1])]
         else:
-            found, entries = _list_entries(column, cells, rows)
+            column_names, entries = _list_entries(column, cells, rows)
             pairs.append(entries + np.array([0, len(names)]))
-            names += found
+            names += column_names
     if not names and not numbers:
         raise UserError(f"{title}: no column has a value that {FEWEST} rows share")
     entries = np.unique(np.concatenate(pairs), axis=0)
@@ -135,13 +135,13 @@ def _load_columns(source: Any, kind: str, title: str) -> Mapping[str, Sequence[A
 
 
 def _find_vector_columns(frame: Any, names: Sequence[str]) -> dict[str, list[Any]]:
-    """Returns the cells of a DataFrame's columns of vectors. Arrow's errors would not name the item."""
-    found = {}
+    """Returns the cells of a DataFrame's columns of vectors. Arrow's own errors would not name the item."""
+    vectors = {}
     for place, name in enumerate(names):
         column = frame.iloc[:, place]
         if column.dtype == object and any(map(_has_fraction, column)):
-            found[name] = column.where(column.notna(), None).tolist()
-    return found
+            vectors[name] = column.where(column.notna(), None).tolist()
+    return vectors
 
 
 def _list_cells(column: pa.Array) -> list[Any]:
@@ -176,7 +176,7 @@ def _parse_list(cell: Any) -> Any:
 def _has_fraction(cell: Any) -> bool:
     if isinstance(cell, np.ndarray):
         return cell.dtype.kind == "f" and cell.size > 0
-    return isinstance(cell, (list, tuple)) and any(isinstance(one, (float, np.floating)) for one in cell)
+    return isinstance(cell, (list, tuple)) and any(isinstance(number, (float, np.floating)) for number in cell)
 
 
 def _stack_vectors(cells: Sequence[Any], rows: np.ndarray, ids: Sequence[str], whose: str) -> np.ndarray:
@@ -190,7 +190,7 @@ def _stack_vectors(cells: Sequence[Any], rows: np.ndarray, ids: Sequence[str], w
     Raises:
         UserError: for a cell that is no list of finite numbers, another width than the first, or two vectors of an id.
     """
-    vectors, known = np.zeros((len(ids), 0), np.float32), np.zeros(len(ids), bool)
+    vectors, has_vector = np.zeros((len(ids), 0), np.float32), np.zeros(len(ids), bool)
     for row, cell in zip(rows.tolist(), cells):
         if _is_empty(cell) or (isinstance(cell, (list, tuple, np.ndarray)) and not len(cell)):
             continue
@@ -203,9 +203,9 @@ def _stack_vectors(cells: Sequence[Any], rows: np.ndarray, ids: Sequence[str], w
         if len(vector) != vectors.shape[1]:
             expected = f"must have {vectors.shape[1]} numbers, as the first one"
             raise UserError(f"{whose} {ids[row]}: a vector {expected}. Received: {len(vector)} numbers")
-        if known[row] and not np.array_equal(vectors[row], vector):
+        if has_vector[row] and not np.array_equal(vectors[row], vector):
             raise UserError(f"{whose} {ids[row]}: must have one vector. Received: two different ones")
-        vectors[row], known[row] = vector, True
+        vectors[row], has_vector[row] = vector, True
     return vectors
 
 
@@ -228,11 +228,11 @@ def _list_entries(column: str, cells: Sequence[Any], rows: np.ndarray) -> tuple[
     texts = _split_texts(cells) if numbers is None else _bin_numbers(numbers)
     pairs = {(int(row), value) for row, values in zip(rows, texts) for value in values}
     counts = Counter(value for _, value in pairs)
-    kept = sorted(value for value, count in counts.items() if count >= FEWEST)
-    places = {value: place for place, value in enumerate(kept)}
-    found = [(row, places[value]) for row, value in pairs if value in places]
+    frequent = sorted(value for value, count in counts.items() if count >= FEWEST)
+    places = {value: place for place, value in enumerate(frequent)}
+    entries = [(row, places[value]) for row, value in pairs if value in places]
     name = " ".join(column.split())
-    return [f"{name}={value}" for value in kept], np.array(found, np.int64).reshape(-1, 2)
+    return [f"{name}={value}" for value in frequent], np.array(entries, np.int64).reshape(-1, 2)
 
 
 def _parse_numbers(cells: Sequence[Any]) -> np.ndarray | None:
@@ -241,19 +241,21 @@ def _parse_numbers(cells: Sequence[Any]) -> np.ndarray | None:
         numbers = [math.nan if _is_empty(cell) else float(cell) for cell in cells if not isinstance(cell, bool)]
     except (TypeError, ValueError):
         return None
-    given = {number for number in numbers if not math.isnan(number)}
-    if len(numbers) < len(cells) or len(given) <= BINS or not all(map(math.isfinite, given)):
+    distinct = {number for number in numbers if not math.isnan(number)}
+    if len(numbers) < len(cells) or len(distinct) <= BINS or not all(map(math.isfinite, distinct)):
         return None
     return np.array(numbers)
 
 
 def _bin_numbers(numbers: np.ndarray) -> Iterator[list[str]]:
     """Yields each number's bin as a text such as `1995..1997`: the least and the greatest number in the bin."""
-    known = np.sort(numbers[~np.isnan(numbers)])
-    edges = np.unique(np.quantile(known, np.arange(1, BINS) / BINS))
-    bins = np.searchsorted(edges, known, side="right")
-    spans = {number: (known[bins == number][0], known[bins == number][-1]) for number in np.unique(bins)}
-    for digits in range(6, 18):  # as few as tell the bins apart
+    sorted_numbers = np.sort(numbers[~np.isnan(numbers)])
+    edges = np.unique(np.quantile(sorted_numbers, np.arange(1, BINS) / BINS))
+    bins = np.searchsorted(edges, sorted_numbers, side="right")
+    spans = {
+        number: (sorted_numbers[bins == number][0], sorted_numbers[bins == number][-1]) for number in np.unique(bins)
+    }
+    for digits in range(6, 18):  # as few as give the bins different names
         names = {number: f"{low:.{digits}g}..{high:.{digits}g}" for number, (low, high) in spans.items()}
         if len(set(names.values())) == len(names):
             break

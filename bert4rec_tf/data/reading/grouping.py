@@ -18,26 +18,29 @@ ID = pa.dictionary(pa.int32(), pa.string())
 
 def make_sequences(
     tables: list[pa.Table],
-    asked: Interactions,
-    bad: Mapping[str, tuple[int, str]],
-    least: int = 2,
-    read: Times | None = None,
+    interactions: Interactions,
+    skipped_rows: Mapping[str, tuple[int, str]],
+    min_actions: int = 2,
+    time_reader: Times | None = None,
 ) -> tuple[Sequences, dict[str, Any]]:
     """Filters, orders and groups the parts of a table. Empties `tables`, to save memory.
 
     One pass keeps the users and items with enough actions in the table; then users with too few left are dropped. With
-    `asked.k_core` this is repeated until nothing changes (`bound_user_actions`). A user's actions are ordered by time,
-    then by row.
+    `k_core` this is repeated until nothing changes (`bound_user_actions`). A user's actions are ordered by time, then
+    by row.
 
     Args:
         tables: columns `user` and `item` (dictionaries of texts) and, if there are times, `time` (int64 or float64).
-        asked: the filter, and the source's name for messages.
-        bad: the rows that were skipped (`Rows.found`), for messages.
-        least: users with fewer actions are left out. Below 2, it does not matter whether anything can be learnt.
-        read: what read the times; needed for `asked.test_from`.
+        interactions: the filter, and the name of the source for messages.
+        skipped_rows: the rows that were skipped (`Rows.found`), for messages.
+        min_actions: users with fewer actions are left out. Below 2, the rest may be too little to train on.
+        time_reader: what read the times; needed for `interactions.test_from`.
 
-    Returns the sequences, and `read` and `kept`: the numbers of users, items and actions before and after the filter.
-    Raises UserError if nothing can be learnt from what is left.
+    Returns:
+        The sequences, and `read` and `kept`: the numbers of users, items and actions before and after the filter.
+
+    Raises:
+        UserError: if too little is left to train on.
     """
     user_codes, users = _encode_ids([table["user"] for table in tables])
     item_codes, items = _encode_ids([table["item"] for table in tables])
@@ -46,55 +49,61 @@ def make_sequences(
         times = np.concatenate([table["time"].to_numpy() for table in tables])
     tables.clear()
     before = {"users": len(users), "items": len(items), "actions": len(user_codes)}
-    if max(asked.min_user_actions, asked.min_item_actions) > 1:
-        bounds = bound_user_actions(asked, least), asked.min_item_actions
-        chosen = filter_actions(user_codes, item_codes, *bounds, asked.k_core)
-        user_codes, users = _drop_unused_names(user_codes[chosen], users)
-        item_codes, items = _drop_unused_names(item_codes[chosen], items)
-        times = None if times is None else times[chosen]
-    kept = {"users": len(users), "items": len(items), "actions": len(user_codes)}
-    if least >= 2 and not len(user_codes):
-        check_trainable(0, 0, asked, bad)
-    later = None
-    if asked.test_from is not None:
+    if max(interactions.min_user_actions, interactions.min_item_actions) > 1:
+        bounds = bound_user_actions(interactions, min_actions), interactions.min_item_actions
+        keep = filter_actions(user_codes, item_codes, *bounds, interactions.k_core)
+        user_codes, users = _drop_unused_names(user_codes[keep], users)
+        item_codes, items = _drop_unused_names(item_codes[keep], items)
+        times = None if times is None else times[keep]
+    after = {"users": len(users), "items": len(items), "actions": len(user_codes)}
+    if min_actions >= 2 and not len(user_codes):
+        check_trainable(0, 0, interactions, skipped_rows)
+    num_later = None
+    if interactions.test_from is not None:
         latest = None if times is None or not len(times) else times.max()
-        is_later = np.asarray(times) >= parse_test_from(asked.test_from, latest, read)
-        later = np.bincount(user_codes[is_later], minlength=len(users))
+        is_later = np.asarray(times) >= parse_test_from(interactions.test_from, latest, time_reader)
+        num_later = np.bincount(user_codes[is_later], minlength=len(users))
     if times is not None:
         order = np.argsort(times, kind="stable")
         user_codes, item_codes = user_codes[order], item_codes[order]
         del order, times
-    sequences = Sequences.from_codes(user_codes, item_codes, users, items, least)
-    if later is not None:
-        sequences = replace(sequences, num_later=later[np.bincount(user_codes, minlength=len(users)) >= least])
-    if least >= 2:
-        check_trainable(sequences.num_users, sequences.num_items, asked, bad)
-    return sequences, {"read": before, "kept": kept}
+    sequences = Sequences.from_codes(user_codes, item_codes, users, items, min_actions)
+    if num_later is not None:
+        sequences = replace(
+            sequences, num_later=num_later[np.bincount(user_codes, minlength=len(users)) >= min_actions]
+        )
+    if min_actions >= 2:
+        check_trainable(sequences.num_users, sequences.num_items, interactions, skipped_rows)
+    return sequences, {"read": before, "kept": after}
 
 
-def bound_user_actions(asked: Interactions, least: int = 2) -> int:
-    """Returns how many actions the filter asks of a user: in a k-core at least `least`, which keep it in the data."""
-    return max(asked.min_user_actions, least) if asked.k_core else asked.min_user_actions
+def bound_user_actions(interactions: Interactions, min_actions: int = 2) -> int:
+    """Returns how many actions the filter requires of a user: in a k-core, at least `min_actions`."""
+    return max(interactions.min_user_actions, min_actions) if interactions.k_core else interactions.min_user_actions
 
 
-def check_trainable(num_users: int, num_items: int, asked: Interactions, bad: Mapping[str, tuple[int, str]]) -> None:
-    """Raises UserError if nothing can be learnt from so many users and items."""
-    why = "".join(f"; {line}" for line in summarize_bad_rows(bad))
+def check_trainable(
+    num_users: int, num_items: int, interactions: Interactions, skipped_rows: Mapping[str, tuple[int, str]]
+) -> None:
+    """Raises UserError if no user or only one item is left."""
+    reasons = "".join(f"; {line}" for line in summarize_bad_rows(skipped_rows))
     if num_users == 0:
-        raise UserError(f"{asked.title}: no user has two actions left, so there is nothing to learn from{why}")
+        raise UserError(
+            f"{interactions.title}: no user has two actions left, so there is nothing to learn from{reasons}"
+        )
     if num_items == 1:
-        raise UserError(f"{asked.title}: there is only one item left, so there is nothing to recommend{why}")
+        raise UserError(f"{interactions.title}: there is only one item left, so there is nothing to recommend{reasons}")
 
 
-def parse_test_from(since: str, latest: float | None, read: Times | None) -> int | float:
-    """Returns `since` as a number like the times. `latest`: the last of these. Raises UserError without times."""
-    if latest is None or read is None:
+def parse_test_from(since: str, latest: float | None, time_reader: Times | None) -> int | float:
+    """Returns `since` as a number like the times, of which `latest` is the last. Raises UserError without times."""
+    if latest is None or time_reader is None:
         raise UserError(f"`test_from` needs a column of times. Received: test_from={since}")
-    return read.parse_moment(since, latest)
+    return time_reader.parse_moment(since, latest)
 
 
 def _encode_ids(parts: list[pa.ChunkedArray]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns int32 [rows] codes by first appearance, and the raw ids that they stand for."""
+    """Returns int32 [rows] codes by first appearance, and their raw ids."""
     chunks = pa.chunked_array([chunk for part in parts for chunk in part.chunks], ID).unify_dictionaries().chunks
     if not chunks:
         return np.zeros(0, np.int32), np.zeros(0, object)
@@ -107,23 +116,23 @@ def filter_actions(
 ) -> np.ndarray:
     """Returns which actions to keep, bool [actions].
 
-    `k_core`: whether to go on until every user and every item that is left has enough actions.
+    `k_core`: whether to repeat until all users and items that are left have enough actions.
     """
 
     def has_enough(codes: np.ndarray, least: int) -> np.ndarray:
-        return (np.bincount(codes[chosen], minlength=codes.max(initial=0) + 1) >= least)[codes]
+        return (np.bincount(codes[keep], minlength=codes.max(initial=0) + 1) >= least)[codes]
 
-    chosen = np.ones(len(users), bool)
+    keep = np.ones(len(users), bool)
     while True:
-        before = chosen
-        chosen = before & has_enough(users, min_user_actions) & has_enough(items, min_item_actions)
+        before = keep
+        keep = before & has_enough(users, min_user_actions) & has_enough(items, min_item_actions)
         if not k_core:
-            return chosen & has_enough(users, min_user_actions)
-        if np.array_equal(before, chosen):
-            return chosen
+            return keep & has_enough(users, min_user_actions)
+        if np.array_equal(before, keep):
+            return keep
 
 
 def _drop_unused_names(codes: np.ndarray, names: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns codes and names without the names that no action has any more."""
+    """Returns codes and names without the names that no action uses."""
     used = np.bincount(codes, minlength=len(names)) > 0
     return (np.cumsum(used, dtype=np.int32) - 1)[codes], names[used]

@@ -21,7 +21,7 @@ from bert4rec_tf.foundation.errors import UserError
 
 SAMPLE_BYTES = 1 << 20
 _PACKED = re.compile(rb"PK\x03\x04|\x1f\x8b|\xfd7zXZ\0|BZh[1-9]1AY&SY|\x28\xb5\x2f\xfd")
-"""How archives and packed files begin: zip, gzip, xz, bzip2, zstandard."""
+"""The first bytes of archives and packed files: zip, gzip, xz, bzip2, zstandard."""
 
 
 def find_layout(path: Path, columns: Columns, start: bytes, name: str | None = None) -> Layout:
@@ -37,32 +37,32 @@ def find_layout(path: Path, columns: Columns, start: bytes, name: str | None = N
         return columns.layout_from_names(PARQUET, tables.read_names(path))
     text = start.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
     lines = re.split(r"\r\n|\r|\n", text)
-    place = next((place for place, line in enumerate(lines) if line.strip(" \t")), None)
-    if place is None:
+    first_line = next((number for number, line in enumerate(lines, 1) if line.strip(" \t")), None)
+    if first_line is None:
         raise UserError(f"{path}: the file is empty")
-    line = lines[place]
+    line = lines[first_line - 1]
     if re.match(r"\s*\[\s*(\{|$)", line):
         raise UserError(
-            f"{path}, line {place + 1}: begins a JSON array; write its objects one per line, without brackets"
+            f"{path}, line {first_line}: begins a JSON array; write its objects one per line, without brackets"
         )
     if line.lstrip().startswith("{"):
-        return _find_record_layout(path, columns, line, place + 1)
-    separator = _find_separator(path, name or path.name, line, place + 1)
-    first = [field.strip() for field in split_line(line, separator)]
+        return _find_record_layout(path, columns, line, first_line)
+    separator = _find_separator(path, name or path.name, line, first_line)
+    fields = [field.strip() for field in split_line(line, separator)]
     if any(not name.isdigit() for name in columns.requested) or (
-        guess_column(first, USER_NAMES) and guess_column(first, ITEM_NAMES)
+        guess_column(fields, USER_NAMES) and guess_column(fields, ITEM_NAMES)
     ):
-        return replace(columns.layout_from_header(separator, first), skip=place + 1)
-    return replace(columns.layout_from_width(separator, len(first)), skip=place)
+        return replace(columns.layout_from_header(separator, fields), skip=first_line)
+    return replace(columns.layout_from_width(separator, len(fields)), skip=first_line - 1)
 
 
 def _find_separator(path: Path, name: str, line: str, number: int) -> str:
     suffix = Path(name.removesuffix(".gz")).suffix.lower()
-    known = {".csv": (",", ";", "\t"), ".tsv": ("\t",)}.get(suffix, ("\t", "::", ",", ";", ANY_BLANKS))
-    found = next((separator for separator in known if separator in line.strip()), None)
-    if found is None:
+    candidates = {".csv": (",", ";", "\t"), ".tsv": ("\t",)}.get(suffix, ("\t", "::", ",", ";", ANY_BLANKS))
+    separator = next((candidate for candidate in candidates if candidate in line.strip()), None)
+    if separator is None:
         raise UserError(f"{path}, line {number}: expected at least two columns, found {shorten(line)!r}")
-    return found
+    return separator
 
 
 def _find_record_layout(path: Path, columns: Columns, line: str, number: int) -> Layout:

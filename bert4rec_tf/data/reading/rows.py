@@ -1,4 +1,4 @@
-"""Separates good rows from bad ones. The first bad row is an error, or all are skipped and counted."""
+"""Separates good rows from bad ones. The first bad row is an error, or all bad rows are skipped and counted."""
 
 import itertools
 import re
@@ -34,10 +34,10 @@ Record = tuple[int, str, list[Any] | str]
 """A row read by itself: its number, its text, and its user, item and time, or what is wrong with it."""
 
 RECORDS = 1 << 17
-"""Rows that are read one by one become tables of so many."""
+"""How many rows that are read one by one become one table."""
 
 SHOWN = 60
-"""Characters of a bad row that a message shows."""
+"""How many characters of a bad row a message shows."""
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -49,12 +49,12 @@ class Rows:
     Attributes:
         source: the name of the file, for messages.
         skip: whether to skip and count bad rows; else the first is an error.
-        plain: whether the source is plain text: then blanks around ids are removed, and MISSING are no ids.
+        plain: whether the source is plain text, in which blanks around ids are removed and MISSING are no ids.
         integers: whether ids must be integers.
         unit: what is counted from 1: `row`, or `line` if each row is one.
         option: for messages, the option that skips bad rows.
         among: the file's name if it is one of several, to show before the number.
-        found: kind of bad row -> how many there were, and where the first is.
+        found: kind of bad row -> how many were skipped, and where the first is.
     """
 
     source: str
@@ -78,27 +78,27 @@ class Rows:
             columns: `user` and `item` as texts, and `time` if there are times.
             numbers: the rows' numbers in the source.
         """
-        found, kinds = {}, np.zeros(len(columns["user"]), np.uint8)
+        good_columns, kinds = {}, np.zeros(len(columns["user"]), np.uint8)
         for role, missing in (("user", NO_USER), ("item", NO_ITEM)):
-            found[role], wrong = self._check_ids(columns[role], missing)
+            good_columns[role], wrong = self._check_ids(columns[role], missing)
             if wrong is not None:
                 kinds = np.where(kinds == 0, wrong, kinds)
         if "time" in columns:
             good = np.flatnonzero(kinds == 0)
             times = columns["time"] if len(good) == len(kinds) else columns["time"].take(pa.array(good))
-            found["time"], wrong = self.times.read(times, self.source)
+            good_columns["time"], wrong = self.times.read(times, self.source)
             if wrong is not None:
                 kinds[good[wrong]] = _KINDS.index(NO_TIME)
-                found["time"] = found["time"].filter(pa.array(~wrong))
+                good_columns["time"] = good_columns["time"].filter(pa.array(~wrong))
         if not kinds.any():
-            return pa.table(found), []
-        kept, places = pa.array(kinds == 0), np.flatnonzero(kinds)
+            return pa.table(good_columns), []
+        is_good, places = pa.array(kinds == 0), np.flatnonzero(kinds)
         for role in ("user", "item"):  # encoded again, so that the dictionary has only what occurs
-            found[role] = found[role].filter(kept).dictionary_decode().dictionary_encode()
-        shown = zip(*(column.take(pa.array(places)).cast(pa.string()).to_pylist() for column in columns.values()))
-        texts = (", ".join(value or "" for value in row) for row in shown)
+            good_columns[role] = good_columns[role].filter(is_good).dictionary_decode().dictionary_encode()
+        values = zip(*(column.take(pa.array(places)).cast(pa.string()).to_pylist() for column in columns.values()))
+        texts = (", ".join(value or "" for value in row) for row in values)
         bad = zip(places.tolist(), texts)
-        return pa.table(found), [(numbers[place], _KINDS[kinds[place]], text) for place, text in bad]
+        return pa.table(good_columns), [(numbers[place], _KINDS[kinds[place]], text) for place, text in bad]
 
     def _check_ids(self, texts: pa.Array, missing: str) -> tuple[pa.DictionaryArray, np.ndarray | None]:
         """Returns the ids, cleaned, and each row's index in _KINDS, uint8 [rows]; None if all are good."""
@@ -116,8 +116,8 @@ class Rows:
         if self.integers:
             tests = {NO_INTEGER: pc.invert(pc.match_substring_regex(names, "^-?[0-9]+$"))} | tests
         wrong = np.zeros(len(names) + 1, np.uint8)
-        for kind, found in tests.items():
-            wrong[:-1][found.to_numpy(zero_copy_only=False)] = _KINDS.index(kind)
+        for kind, is_bad in tests.items():
+            wrong[:-1][is_bad.to_numpy(zero_copy_only=False)] = _KINDS.index(kind)
         if not wrong.any() and not ids.null_count:
             return ids, None
         wrong[-1] = _KINDS.index(missing)
@@ -125,12 +125,12 @@ class Rows:
 
     def make_tables(self, records: Iterator[Record], roles: Iterable[str]) -> Iterator[pa.Table]:
         """Yields the good rows of records, and refuses the others. A record's values are in the order of `roles`."""
-        while some := list(itertools.islice(records, RECORDS)):
-            wrong = [(number, values, text) for number, text, values in some if isinstance(values, str)]
-            fit = [(number, values) for number, _, values in some if not isinstance(values, str)]
-            columns = {role: _make_strings([values[place] for _, values in fit]) for place, role in enumerate(roles)}
-            table, others = self.separate(columns, [number for number, _ in fit])
-            self.refuse_or_count(wrong + others)
+        while batch := list(itertools.islice(records, RECORDS)):
+            bad = [(number, values, text) for number, text, values in batch if isinstance(values, str)]
+            good = [(number, values) for number, _, values in batch if not isinstance(values, str)]
+            columns = {role: _make_strings([values[place] for _, values in good]) for place, role in enumerate(roles)}
+            table, more_bad = self.separate(columns, [number for number, _ in good])
+            self.refuse_or_count(bad + more_bad)
             yield table
 
     def refuse_or_count(self, rows: Iterable[BadRow]) -> None:
@@ -154,9 +154,9 @@ def _make_strings(values: Sequence[str | int | float | None]) -> pa.Array:
         return pa.array([text and _SURROGATES.sub("\ufffd", text) for text in texts], pa.string())
 
 
-def summarize_bad_rows(found: Mapping[str, tuple[int, str]]) -> list[str]:
+def summarize_bad_rows(skipped: Mapping[str, tuple[int, str]]) -> list[str]:
     """Returns a line for each kind of bad row: how many were skipped, and where the first is."""
-    return [f"skipped {count:,} bad rows: {kind} (the first: {first})" for kind, (count, first) in found.items()]
+    return [f"skipped {count:,} bad rows: {kind} (the first: {first})" for kind, (count, first) in skipped.items()]
 
 
 def shorten(text: str) -> str:

@@ -52,14 +52,14 @@ def _select_good_rows(batches: Iterable[pa.RecordBatch], layout: Layout, rows: R
     for batch in batches:
         columns = {role: decode_texts(batch.column(name)) for role, name in layout.roles.items()}
         columns |= {role: convert_ids(columns[role], rows.source) for role in ("user", "item")}
-        table, wrong = rows.separate(columns, range(first, first + batch.num_rows))
-        rows.refuse_or_count(wrong)
+        table, bad = rows.separate(columns, range(first, first + batch.num_rows))
+        rows.refuse_or_count(bad)
         yield table
         first += batch.num_rows
 
 
 def decode_texts(column: pa.Array) -> pa.Array:
-    """Returns a column with texts of every kind as strings. U+FFFD stands for what is not UTF-8."""
+    """Returns a column with texts of every kind as strings. What is not UTF-8 becomes U+FFFD."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
@@ -106,24 +106,24 @@ def interactions(
         bad_rows: "refuse" or "skip" (with a warning) rows whose user, item or time is missing or cannot be read.
 
     Raises:
-        UserError: for an unknown column, a bad row (counted from 1) that is not skipped, and a table from which nothing
-            can be learnt.
+        UserError: for an unknown column, a bad row (counted from 1) that is not skipped, and a table in which no user
+            has two actions or which has only one item.
     """
     return read_frame(frame, Interactions(TITLE, user, item, time, min_user_actions, min_item_actions, bad_rows))
 
 
-def read_frame(frame: Any, asked: Interactions, least: int = 2) -> Sequences:
-    """Does what `interactions` does, with the options of `asked`. Leaves out users with fewer than `least` actions."""
+def read_frame(frame: Any, options: Interactions, min_actions: int = 2) -> Sequences:
+    """Does what `interactions` does. Leaves out users with fewer than `min_actions` actions."""
     names = list_names(frame, "`frame`")
-    columns = Columns(TITLE, asked.user_column, asked.item_column, asked.time_column, option="{}=")
+    columns = Columns(TITLE, options.user_column, options.item_column, options.time_column, option="{}=")
     layout = columns.layout_from_names(PARQUET, names)
     warn_without_times(TITLE, layout.others, "time")
-    rows = Rows(TITLE, times := Times(), asked.bad_rows == "skip", option='bad_rows="skip"')
+    rows = Rows(TITLE, times := Times(), options.bad_rows == "skip", option='bad_rows="skip"')
     batches = select_columns(frame, names, list(layout.roles.values())).to_batches(BATCH)
     tables = list(_select_good_rows(batches, layout, rows))
     for line in summarize_bad_rows(rows.found):
         warn(line)
-    return make_sequences(tables, asked, rows.found, least, times)[0]
+    return make_sequences(tables, options, rows.found, min_actions, times)[0]
 
 
 def list_names(frame: Any, title: str) -> list[str]:
@@ -134,15 +134,15 @@ def list_names(frame: Any, title: str) -> list[str]:
     return [str(name) for name in (frame.schema.names if is_arrow else frame.columns)]
 
 
-def select_columns(frame: Any, names: list[str], wanted: list[str]) -> pa.Table:
+def select_columns(frame: Any, names: list[str], columns: list[str]) -> pa.Table:
     """Returns the wanted columns. Raises UserError for a column that Arrow cannot take."""
     if isinstance(frame, pa.RecordBatch):
         frame = pa.Table.from_batches([frame])
     if isinstance(frame, pa.Table):
-        return frame.select(wanted)
+        return frame.select(columns)
     try:
-        chosen = frame.iloc[:, [names.index(name) for name in wanted]]
-        return pa.Table.from_pandas(chosen, preserve_index=False).rename_columns(wanted)
+        selected = frame.iloc[:, [names.index(name) for name in columns]]
+        return pa.Table.from_pandas(selected, preserve_index=False).rename_columns(columns)
     except (pa.ArrowException, UnicodeError, OverflowError, TypeError) as error:
         why = "; ".join(map(str, error.args))
         what = "has values of several types" if isinstance(error, pa.ArrowException) else "cannot be read"

@@ -15,7 +15,7 @@ from bert4rec_tf.data.reading.rows import COLUMNS, Rows, shorten
 from bert4rec_tf.foundation.errors import UserError
 
 ANY_BLANKS = " "
-"""The separator that stands for any number of blanks and tabs."""
+"""The separator for any number of blanks and tabs."""
 
 QUOTED = (",", ";")
 """The separators whose fields may be quoted."""
@@ -29,16 +29,16 @@ def read_rows(stream: IO[bytes], layout: Layout, rows: Rows) -> Iterator[pa.Tabl
 
     Rows are counted from 1, the header too, but no blank lines.
     """
-    number, unfinished, wanted = int(bool(layout.header)), b"", list(layout.roles.values())
+    number, unfinished, column_numbers = int(bool(layout.header)), b"", list(layout.roles.values())
     for content in _read_contents(stream, layout, rows.source):
-        columns, misfits, unfinished = _parse_rows(unfinished + content, layout.separator, layout.width, wanted)
+        columns, misfits, unfinished = _parse_rows(unfinished + content, layout.separator, layout.width, column_numbers)
         count = columns.num_rows + len(misfits)
         numbers = np.delete(np.arange(number + 1, number + count + 1), [misfit.number - 1 for misfit in misfits])
-        found = dict(zip(layout.roles, (column.combine_chunks() for column in columns.columns)))
-        table, wrong = rows.separate(found, numbers)
+        by_role = dict(zip(layout.roles, (column.combine_chunks() for column in columns.columns)))
+        table, bad = rows.separate(by_role, numbers)
         for misfit in misfits:
-            wrong.append((number + misfit.number, *_explain_misfit(misfit)))
-        rows.refuse_or_count(wrong)
+            bad.append((number + misfit.number, *_explain_misfit(misfit)))
+        rows.refuse_or_count(bad)
         yield table
         number += count
         if len(unfinished) > blocks.LONGEST_LINE:
@@ -68,7 +68,7 @@ def read_table(content: bytes, separator: str, source: str) -> list[list[str]]:
 
 
 def split_line(line: str, separator: str) -> list[str]:
-    """Splits one line, of which the last field may go on in the next."""
+    """Splits one line, whose last field may continue on the next line."""
     if separator == ANY_BLANKS:
         return re.findall("[^ \t]+", line)
     return next(csv.reader([line], delimiter=separator)) if separator in QUOTED else line.split(separator)
@@ -113,23 +113,23 @@ def _explain_misfit(misfit: pyarrow.csv.InvalidRow) -> tuple[str, str]:
 
 
 def _parse_rows(
-    content: bytes, separator: str, width: int, wanted: Sequence[int]
+    content: bytes, separator: str, width: int, column_numbers: Sequence[int]
 ) -> tuple[pa.Table, list[pyarrow.csv.InvalidRow], bytes]:
-    """Parses some rows, of which the last may be unfinished, because its quote is not closed.
+    """Parses rows, of which the last is unfinished if its quote is not closed.
 
     Returns the wanted columns as texts, the rows with another number of columns, and the unfinished row.
     """
     is_quoted, separator = separator in QUOTED, UNIT_SEPARATOR if separator == "::" else separator
     names = [str(number) for number in range(width)]
-    types = {names[number]: pa.string() for number in wanted}
+    types = {names[number]: pa.string() for number in column_numbers}
     misfits = list[pyarrow.csv.InvalidRow]()
 
     def skip(row: pyarrow.csv.InvalidRow) -> str:
         misfits.append(row)
         return "skip"
 
-    # With this behind it, an unfinished row has too many columns. Else this is the last row, and has too few columns,
-    # or too many where there are no quotes. Either way Arrow hands it over with the text before it.
+    # An unfinished row with this at its end has too many columns. Otherwise this is a row of its own, with too few
+    # columns, or too many if there are no quotes. In both cases Arrow passes it to `skip` with the text before it.
     end = '"' + separator * width
     content += (b"" if content.endswith((b"\n", b"\r")) else b"\n") + end.encode()
     columns = pyarrow.csv.read_csv(

@@ -36,7 +36,7 @@ class File:
 
     Attributes:
         name: its path in the data folder; it is also looked for with `.gz`.
-        remote: where to download it; None if it is only used when it is there.
+        remote: where to download it; None if it cannot be downloaded.
         member: the file in it, if it is an archive.
         columns: those of users, items and times in a raw file; None for the authors' processed file.
     """
@@ -49,7 +49,7 @@ class File:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a data set comes from: the first of `files` that is there, or else the one with a `remote`.
+    """Where a data set comes from: the first of `files` that exists, or else the one with a `remote`.
 
     `min_item_actions` is the filter of a raw file, beside at least five actions per user. `terms` are printed after a
     download.
@@ -69,7 +69,7 @@ class Source:
 class Dataset:
     """A data set: its title in the paper's tables, and the authors' file and the publisher's, or a `generator`.
 
-    `remark` says how it is known to differ from Table 1.
+    `remark` says why it differs from Table 1.
     """
 
     title: str
@@ -184,13 +184,13 @@ def resolve_data_folder(folder: Path | str | None = None) -> Path:
 
     Raises UserError for a URL.
     """
-    given = folder or os.environ.get("BERT4REC_DATA")
-    if not given:
+    requested = folder or os.environ.get("BERT4REC_DATA")
+    if not requested:
         return expand_path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "bert4rec_tf"
-    found = expand_path(given)
-    if isinstance(found, Url):
-        raise UserError(f"`data_dir` must be a folder on this machine. Received: data_dir={found}")
-    return found
+    path = expand_path(requested)
+    if isinstance(path, Url):
+        raise UserError(f"`data_dir` must be a folder on this machine. Received: data_dir={path}")
+    return path
 
 
 def find_file(name: str, folder: Path | None = None) -> tuple[File, Path] | None:
@@ -204,8 +204,8 @@ def find_file(name: str, folder: Path | None = None) -> tuple[File, Path] | None
 
 
 def _is_likely(file: File, path: Path) -> bool:
-    """Returns whether the file at `path` may be `file`: two archives of ML-20m have the same name. A damaged one is
-    taken to be the one that can be downloaded."""
+    """Returns whether the file at `path` may be `file`: two archives of ML-20m have the same name. A damaged one
+    counts as the one that can be downloaded."""
     if file.member is None:
         return True
     held = archives.list_members(path)
@@ -213,14 +213,14 @@ def _is_likely(file: File, path: Path) -> bool:
 
 
 def find_or_download(name: str, folder: Path | None = None) -> tuple[File, Path] | None:
-    """Does what `find_file` does, but downloads a missing file. Raises UserError if that is not possible."""
+    """Does what `find_file` does, but downloads a missing file. Raises UserError if it cannot."""
     source, folder = find_source(name), folder or resolve_data_folder()
-    found = find_file(name, folder)
-    if found or source is None:
-        return found
+    present = find_file(name, folder)
+    if present or source is None:
+        return present
     if source.downloadable is None:
-        wanted = source.files[0].name
-        raise UserError(f"{name!r} cannot be downloaded. Put {wanted} or {wanted}.gz into {folder}")
+        file_name = source.files[0].name
+        raise UserError(f"{name!r} cannot be downloaded. Put {file_name} or {file_name}.gz into {folder}")
     file, remote = source.downloadable
     target = folder / file.name
     if target.exists() and not _is_likely(file, target):
@@ -238,12 +238,12 @@ def _read_processed(file: File, path: Path) -> Sequences:
     if file.remote is not None:
         checksum = file.remote.checksum
         is_plain = file.member is None
-        found = (
+        received = (
             download.compute_content_checksum(io.BytesIO(content), checksum)
             if is_plain
             else download.compute_checksum(path, checksum)
         )
-        if found != checksum:
+        if received != checksum:
             warn(f"{path}: is not the file that the authors published ({checksum}); results may differ from theirs")
     return parse_pairs(content, path)
 
@@ -273,19 +273,19 @@ def load_with_report(
     if isinstance(data, Interactions):
         return conversion.convert_once(data, folder)
     name = add_source(data, source)
-    origin, generator, found = find_source(name), find_dataset(name).generator, find_or_download(name, folder)
+    origin, generator, located = find_source(name), find_dataset(name).generator, find_or_download(name, folder)
     if generator is not None:
         return generator.make_sequences(), None
-    if origin is None or found is None:
+    if origin is None or located is None:
         raise UserError(f"{name!r} has no source {source!r}")
-    file, path = found
+    file, path = located
     if file.columns is None:
         return _read_processed(file, path), None
     user, item, time = file.columns
-    asked = Interactions(
+    interactions = Interactions(
         str(path), user, item, time, min_user_actions=5, min_item_actions=origin.min_item_actions, bad_rows="skip"
     )
-    return conversion.convert_once(asked, folder, file.member)
+    return conversion.convert_once(interactions, folder, file.member)
 
 
 def format_table1_columns(sequences: Sequences) -> dict[str, str]:
@@ -317,7 +317,7 @@ def describe_data(name: str, sequences: Sequences, report: Report | None = None)
 
 
 def parse_millions(printed: str) -> tuple[float, int]:
-    """Returns the number in a text like "0.35m", and how many digits it has after the point."""
+    """Returns the number in a text like "0.35m", and its number of digits after the point."""
     number = printed.removesuffix("m")
     return float(number), len(number.partition(".")[2])
 
@@ -325,15 +325,15 @@ def parse_millions(printed: str) -> tuple[float, int]:
 def _compare_with_paper(name: str, sequences: Sequences, published: Mapping[str, Any]) -> list[str]:
     """Returns a line on the numbers that differ from Table 1, at the precision printed there."""
     actions, digits = parse_millions(published["actions"])
-    same = {
+    is_equal = {
         "users": sequences.num_users == published["users"],
         "items": sequences.num_items == published["items"],
         "actions": round(sequences.num_actions / 1e6, digits) == actions,
         "mean length": f"{sequences.num_actions / sequences.num_users:.1f}" == f"{published['mean_length']:.1f}",
         "density": f"{sequences.density:.2%}" == published["density"],
     }
-    others = [what for what, equal in same.items() if not equal]
-    if not others:
+    differences = [what for what, equal in is_equal.items() if not equal]
+    if not differences:
         return ["As in Table 1."]
-    known = find_dataset(name).remark if set(others) <= {"mean length", "density"} else None
-    return [f"Not as in Table 1: {', '.join(others)}.{' ' + known if known else ''}"]
+    remark = find_dataset(name).remark if set(differences) <= {"mean length", "density"} else None
+    return [f"Not as in Table 1: {', '.join(differences)}.{' ' + remark if remark else ''}"]

@@ -1,4 +1,4 @@
-"""Downloads files with pooch: verifies them, and lets one process at a time fetch a file."""
+"""Downloads and verifies files with pooch. One process at a time downloads a file."""
 
 import hashlib
 import os
@@ -50,13 +50,13 @@ def compute_checksum(path: Path, checksum: str) -> str:
 def compute_content_checksum(file: BinaryIO, checksum: str) -> str:
     """Returns the checksum of an open file's content, with the algorithm of the given checksum."""
     algorithm = checksum.split(":")[0]
-    found = hashlib.new("sha1" if algorithm == "git" else algorithm, usedforsecurity=False)
+    hasher = hashlib.new("sha1" if algorithm == "git" else algorithm, usedforsecurity=False)
     if algorithm == "git":  # which hashes the size first
-        found.update(b"blob %d\0" % file.seek(0, os.SEEK_END))
+        hasher.update(b"blob %d\0" % file.seek(0, os.SEEK_END))
         file.seek(0)
     while piece := file.read(PIECE):
-        found.update(piece)
-    return f"{algorithm}:{found.hexdigest()}"
+        hasher.update(piece)
+    return f"{algorithm}:{hasher.hexdigest()}"
 
 
 def fetch(remote: Remote, path: Path) -> bool:
@@ -119,5 +119,5 @@ def _fetch_from(url: str, remote: Remote, path: Path) -> None:
 
 
 def _make_printable(reason: object) -> str:
-    """Returns what a server said as one line, without characters that act on a terminal."""
+    """Returns a server's message as one line, without control characters."""
     return "".join(letter for letter in " ".join(str(reason).split()) if letter.isprintable())

@@ -1,4 +1,4 @@
-"""Reads whatever the caller of `fit` has: a table, a file, a data set's name, or sequences."""
+"""Reads whatever `fit` accepts: a table, a file, a data set's name, or sequences."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ def load_any(
     item: str | None = None,
     time: str | None = None,
     split: TimeSplit | None = None,
-    least: int = 2,
+    min_actions: int = 2,
     ordered: bool = True,
 ) -> tuple[str, Sequences, Interactions | None]:
     """Returns the name of the data, the sequences, and the user's own files if the data came from any.
@@ -31,7 +31,7 @@ def load_any(
             `Sequences`.
         user, item, time: the columns; None to guess them.
         split: by time; None for none.
-        least: users with fewer actions are left out of tables and files.
+        min_actions: users with fewer actions are left out of tables and files.
         ordered: whether the order of the actions matters. If not, times are only read if named.
 
     Raises UserError for a column or a split of data that have their own.
@@ -53,16 +53,16 @@ def load_any(
         return FRAME, data, None
     if is_known:
         return data, datasets.load(data), None
-    if isinstance(data, (list, tuple)) and not all(isinstance(one, (str, Path, Url)) for one in data):
+    if isinstance(data, (list, tuple)) and not all(isinstance(path, (str, Path, Url)) for path in data):
         raise UserError(
             f"`data` must be one table, or a list of paths. Received: a {type(data).__name__} of other things"
         )
     if isinstance(data, (str, Path, list, tuple)):
         data = Interactions(**{"path": data, **columns})
     if isinstance(data, Interactions):
-        if least == 2:
+        if min_actions == 2:
             return data.name, datasets.load(data), data
-        sequences, report = conversion.convert(data, least=least)
+        sequences, report = conversion.convert(data, min_actions=min_actions)
         report.warn_of_skipped()
         return data.name, sequences, data
-    return FRAME, tables.read_frame(data, Interactions(tables.TITLE, **columns), least), None
+    return FRAME, tables.read_frame(data, Interactions(tables.TITLE, **columns), min_actions), None

@@ -15,7 +15,7 @@ from bert4rec_tf.data.sequences import Sequences
 
 @dataclass(frozen=True)
 class Catalogue:
-    """What both generators need: history lengths are uniform in [shortest, longest], and `seed` decides everything."""
+    """The settings of both generators. History lengths are uniform in [shortest, longest]; `seed` seeds everything."""
 
     num_users: int = 4_000
     num_items: int = 300
@@ -54,17 +54,17 @@ class MarkovCatalogue(Catalogue):
         return tastes
 
     def draw_transitions(self) -> np.ndarray:
-        """Returns [communities, items, items]: the probability of each next item, ignoring which were seen before."""
+        """Returns [communities, items, items]: the probability of each next item, seen or not."""
         rng = np.random.default_rng([self.seed, 1])
         weights = 0.5 ** np.arange(self.successors)
         weights /= weights.sum()
         tastes = self.draw_tastes()
         table = np.repeat((1 - self.order) * tastes[:, None, :], self.num_items, axis=1)
         keys = rng.exponential(size=table.shape) / tastes[:, None, :]
-        chosen = np.argsort(keys, axis=2)[:, :, : self.successors]
+        successors = np.argsort(keys, axis=2)[:, :, : self.successors]
         for slot, weight in enumerate(weights):
             community, item = np.ogrid[: self.num_communities, : self.num_items]
-            table[community, item, chosen[:, :, slot]] += self.order * weight
+            table[community, item, successors[:, :, slot]] += self.order * weight
         return table
 
     def draw_communities(self) -> np.ndarray:
@@ -95,7 +95,7 @@ class MarkovCatalogue(Catalogue):
     def compute_scores(self, sequences: Sequences, histories: Sequences) -> np.ndarray:
         """Returns the true transition probabilities as scores: float64 [users, n], column j for item j + 1.
 
-        `sequences` are from `make_sequences()`; `histories` are the known part of them, for all users.
+        `sequences` are from `make_sequences()`; `histories` are the histories of the same users to score after.
         """
         numbers = np.array([int(item.removeprefix("item")) for item in sequences.vocabulary.items])
         last = np.array([histories[user][-1] for user in range(histories.num_users)])
@@ -106,7 +106,7 @@ class MarkovCatalogue(Catalogue):
 
 @dataclass(frozen=True)
 class OrderlessCatalogue(Catalogue):
-    """Histories drawn from a single Zipf distribution, no item twice. There is nothing to learn but popularity."""
+    """Histories drawn from a single Zipf distribution, no item twice. Only popularity predicts the next item."""
 
     def make_sequences(self) -> Sequences:
         rng = np.random.default_rng([self.seed, 4])

@@ -56,7 +56,7 @@ def test_actions_are_ordered_by_user_time_and_row(rows, kind, grouped):
     table = pa.table({role: pa.array(texts, pa.string()).dictionary_encode() for role, texts in columns.items()})
     if kind != "none":
         table = table.append_column("time", pa.array(np.array([time for _, time in rows], kind)))
-    sequences, _ = make_sequences([table], Interactions("x"), {}, least=1)
+    sequences, _ = make_sequences([table], Interactions("x"), {}, min_actions=1)
     times = np.zeros(len(rows)) if kind == "none" else table["time"].to_numpy()
     order = sorted(range(len(rows)), key=lambda row: times[row])
     expected = {user: [str(row) for row in order if rows[row][0] == int(user)] for user in columns["user"]}
