@@ -79,9 +79,7 @@ class Vocabulary:
         ids = np.asarray(ids, np.int64)
         if ids.size and (ids.min() < 1 or ids.max() > self.num_items):
             raise ValueError(f"`ids` must be in [1, {self.num_items}]. Received: {ids.min()} to {ids.max()}")
-        if isinstance(self.items, Lines):
-            return [self.items[place - 1] for place in ids.tolist()]
-        return self.items[ids - 1].tolist()
+        return [self.items[number - 1] for number in ids.tolist()]
 
     @cached_property
     def fingerprint(self) -> str:
@@ -195,12 +193,7 @@ class Sequences:
 
     def have_items(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """Returns whether each user has an item, bool [k]. `users`: int64 [k]. `items`: int32 [k], one for each."""
-        has_item = np.zeros(len(users), bool)
-        for rows in np.array_split(np.arange(len(users)), 64):
-            part = self.select_users(users[rows])
-            is_same = part.items == np.repeat(items[rows], part.lengths)
-            has_item[np.repeat(rows, part.lengths)[is_same]] = True
-        return has_item
+        return np.array([item in self[user] for user, item in zip(users.tolist(), items.tolist())], bool)
 
     def count_items(self) -> np.ndarray:
         """Returns how often each item occurs in these sequences, int64 [n + 1]; entry 0 is 0."""
@@ -253,22 +246,16 @@ def join_sequences(first: Sequences, second: Sequences) -> Sequences:
     trained on.
     """
 
-    def codes(users: bool) -> tuple[np.ndarray, np.ndarray]:
-        names = [(one.users if users else one.vocabulary.items).tolist() for one in (first, second)]
-        places = {name: place for place, name in enumerate(dict.fromkeys([*names[0], *names[1]]))}
-        found = [np.array([places[name] for name in part], np.int64) for part in names]
-        columns = [
-            np.repeat(part, one.lengths) if users else part[one.items - 1] for part, one in zip(found, (first, second))
-        ]
-        return np.concatenate(columns), np.array(list(places), object)
+    import pandas  # the rest of this module needs NumPy alone
 
-    user_codes, users = codes(users=True)
-    item_codes, items = codes(users=False)
+    user_numbers, users = pandas.factorize(np.concatenate([first.users, second.users]))
+    item_numbers, items = pandas.factorize(np.concatenate([first.vocabulary.items, second.vocabulary.items]))
+    user_codes = np.repeat(user_numbers, np.concatenate([first.lengths, second.lengths]))
+    item_codes = item_numbers[np.concatenate([first.items, second.items + first.num_items]) - 1]
     both = Sequences.from_codes(user_codes, item_codes, users, items)
     if second.num_later is None:
         return both
-    later = dict(zip(second.users.tolist(), second.num_later.tolist()))
-    num_later = np.array([later.get(user, 0) for user in both.users.tolist()], np.int64)
+    num_later = pandas.Series(second.num_later, second.users).reindex(both.users, fill_value=0).to_numpy()
     return replace(both, num_later=num_later, validates_later=second.validates_later)
 
 

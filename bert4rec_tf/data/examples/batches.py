@@ -18,7 +18,7 @@ DRAWS_SEED_OFFSET = 1 << 34
 def from_examples(examples: Examples, run: Run, start_step: int) -> tf.data.Dataset:
     """Returns batches of examples made in memory."""
     batches = in_memory.make_dataset(examples, run.training.batch_size, run.seed, start_step)
-    return _add_draws_if_sampled(batches, run, start_step)
+    return add_draws(batches, run.seed, start_step) if _samples_items(run) else batches
 
 
 def from_shards(shards: Shards, run: Run, num_items: int, start_step: int) -> tf.data.Dataset:
@@ -26,7 +26,8 @@ def from_shards(shards: Shards, run: Run, num_items: int, start_step: int) -> tf
     batches = shards.read(run.training.batch_size, run.seed, start_step)
     if run.masking.masking == "dynamic":
         batches = mask_dynamically(batches, run.masking, num_items, run.seed, start_step)
-    return _add_draws_if_sampled(batches.map(no_autograph(_make_batch)), run, start_step).prefetch(8)
+    batches = batches.map(no_autograph(_make_batch))
+    return (add_draws(batches, run.seed, start_step) if _samples_items(run) else batches).prefetch(8)
 
 
 def _make_batch(columns: dict[str, tf.Tensor]) -> Batch:
@@ -35,12 +36,10 @@ def _make_batch(columns: dict[str, tf.Tensor]) -> Batch:
     return {"users": columns["user"], "lengths": lengths, **rest}
 
 
-def _add_draws_if_sampled(batches: tf.data.Dataset, run: Run, start_step: int) -> tf.data.Dataset:
-    """Adds the seed of every batch's negatives if the loss samples items."""
+def _samples_items(run: Run) -> bool:
+    """Returns whether the loss compares the targets with a sample of the items."""
     loss = LOSSES.get(getattr(run.architecture, "loss", ""))
-    if loss is not None and loss.negatives == SAMPLE:
-        return add_draws(batches, run.seed, start_step)
-    return batches
+    return loss is not None and loss.negatives == SAMPLE
 
 
 def add_draws(batches: tf.data.Dataset, seed: int, start_step: int = 0) -> tf.data.Dataset:

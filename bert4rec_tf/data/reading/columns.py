@@ -24,6 +24,8 @@ TIME_NAMES = (
 )
 """Common names of the columns, in lowercase letters and digits only, preferred names first."""
 
+COMMON_NAMES = {"user": USER_NAMES, "item": ITEM_NAMES, "time": TIME_NAMES}
+
 VALUE_SEPARATOR = "|"
 """Separates the values of one cell."""
 
@@ -95,13 +97,9 @@ class Columns:
 
     def layout_from_names(self, kind: str, names: Sequence[str]) -> Layout:
         """Returns the layout of a source whose columns have names. Raises UserError if one is not found."""
-        user, item, time = (
-            self._resolve_column("user", names, USER_NAMES),
-            self._resolve_column("item", names, ITEM_NAMES),
-            None,
-        )
+        user, item, time = self._resolve_column("user", names), self._resolve_column("item", names), None
         if self.time not in (None, NO_TIME) or (self.time is None and guess_column(names, TIME_NAMES)):
-            time = self._resolve_column("time", names, TIME_NAMES)
+            time = self._resolve_column("time", names)
         if len({user, item, time}) < 3:
             columns = user, item, time
             raise UserError(f"{self.source}: the columns of users, items and times must differ. Received: {columns}")
@@ -129,17 +127,14 @@ class Columns:
         names = [str(number) for number in range(1, width + 1)]
         return replace(numbered.layout_from_header(separator, names), header=())
 
-    def _resolve_column(self, role: str, names: Sequence[str], common_names: Sequence[str]) -> str:
-        name = getattr(self, role)
+    def _resolve_column(self, role: str, names: Sequence[str]) -> str:
+        name = getattr(self, role) or guess_column(names, COMMON_NAMES[role])
         if name is None:
-            name = guess_column(names, common_names)
-            if name is None:
-                option = self.option.format(role)
-                raise UserError(
-                    f"{self.source}: no column has a known name for the {role}s. Name {option}, one of: "
-                    f"{', '.join(names)[:300]}"
-                )
-        elif name not in names and name.isascii() and name.isdigit() and 1 <= int(name) <= len(names):
+            raise UserError(
+                f"{self.source}: no column has a known name for the {role}s. Name {self.option.format(role)}, one of: "
+                f"{', '.join(names)[:300]}"
+            )
+        if name not in names and name.isascii() and name.isdigit() and 1 <= int(name) <= len(names):
             name = names[int(name) - 1]
         if name not in names:
             raise unknown_name_error(f"column of {self.source}", name, names)

@@ -80,28 +80,26 @@ class Rows:
         """
         good_columns, kinds = {}, np.zeros(len(columns["user"]), np.uint8)
         for role, missing in (("user", NO_USER), ("item", NO_ITEM)):
-            good_columns[role], wrong = self._check_ids(columns[role], missing)
-            if wrong is not None:
-                kinds = np.where(kinds == 0, wrong, kinds)
+            good_columns[role], kinds_of_role = self._check_ids(columns[role], missing)
+            kinds = np.where(kinds == 0, kinds_of_role, kinds)
         if "time" in columns:
-            good = np.flatnonzero(kinds == 0)
-            times = columns["time"] if len(good) == len(kinds) else columns["time"].take(pa.array(good))
-            good_columns["time"], wrong = self.times.read(times, self.source)
-            if wrong is not None:
-                kinds[good[wrong]] = _KINDS.index(NO_TIME)
-                good_columns["time"] = good_columns["time"].filter(pa.array(~wrong))
+            rows = np.flatnonzero(kinds == 0)
+            times, is_bad = self.times.read(columns["time"].take(pa.array(rows)), self.source)
+            kinds[rows[is_bad]] = _KINDS.index(NO_TIME)
+            good_columns["time"] = times.filter(pa.array(~is_bad))
         if not kinds.any():
             return pa.table(good_columns), []
-        is_good, places = pa.array(kinds == 0), np.flatnonzero(kinds)
-        for role in ("user", "item"):  # encoded again, so that the dictionary has only what occurs
-            good_columns[role] = good_columns[role].filter(is_good).dictionary_decode().dictionary_encode()
-        values = zip(*(column.take(pa.array(places)).cast(pa.string()).to_pylist() for column in columns.values()))
+        for role in ("user", "item"):  # encoded again, so that the dictionary has only ids that occur
+            good_columns[role] = good_columns[role].filter(pa.array(kinds == 0)).dictionary_decode().dictionary_encode()
+        bad_rows = np.flatnonzero(kinds)
+        values = zip(*(column.take(pa.array(bad_rows)).cast(pa.string()).to_pylist() for column in columns.values()))
         texts = (", ".join(value or "" for value in row) for row in values)
-        bad = zip(places.tolist(), texts)
-        return pa.table(good_columns), [(numbers[place], _KINDS[kinds[place]], text) for place, text in bad]
+        return pa.table(good_columns), [
+            (numbers[row], _KINDS[kinds[row]], text) for row, text in zip(bad_rows.tolist(), texts)
+        ]
 
-    def _check_ids(self, texts: pa.Array, missing: str) -> tuple[pa.DictionaryArray, np.ndarray | None]:
-        """Returns the ids, cleaned, and each row's index in _KINDS, uint8 [rows]; None if all are good."""
+    def _check_ids(self, texts: pa.Array, missing: str) -> tuple[pa.DictionaryArray, np.ndarray]:
+        """Returns the ids, cleaned, and each row's index in _KINDS, uint8 [rows]."""
         ids = texts.dictionary_encode()
         if self.plain:
             names = pc.utf8_trim(ids.dictionary, characters=BLANKS)
@@ -115,13 +113,11 @@ class Rows:
         }
         if self.integers:
             tests = {NO_INTEGER: pc.invert(pc.match_substring_regex(names, "^-?[0-9]+$"))} | tests
-        wrong = np.zeros(len(names) + 1, np.uint8)
+        kinds = np.full(len(names) + 1, _KINDS.index(missing), np.uint8)  # the last is that of a null
+        kinds[:-1] = 0
         for kind, is_bad in tests.items():
-            wrong[:-1][is_bad.to_numpy(zero_copy_only=False)] = _KINDS.index(kind)
-        if not wrong.any() and not ids.null_count:
-            return ids, None
-        wrong[-1] = _KINDS.index(missing)
-        return ids, wrong[ids.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)]
+            kinds[:-1][is_bad.to_numpy(zero_copy_only=False)] = _KINDS.index(kind)
+        return ids, kinds[ids.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)]
 
     def make_tables(self, records: Iterator[Record], roles: Iterable[str]) -> Iterator[pa.Table]:
         """Yields the good rows of records, and refuses the others. A record's values are in the order of `roles`."""

@@ -33,8 +33,8 @@ class Times:
     def __init__(self) -> None:
         self.kind: str | None = None
 
-    def read(self, column: pa.Array, source: str) -> tuple[pa.Array, np.ndarray | None]:
-        """Returns times as numbers, int64 or float64 [rows], and which are bad, bool [rows]; None if all are good.
+    def read(self, column: pa.Array, source: str) -> tuple[pa.Array, np.ndarray]:
+        """Returns times as numbers, int64 or float64 [rows], and which are bad, bool [rows].
 
         A bad row has the time 0. The column has texts, numbers, dates or timestamps; for another type, raises
         UserError. `source`: its file, for messages.
@@ -49,8 +49,6 @@ class Times:
         good = values.is_valid()
         if pa.types.is_floating(values.type):
             good = pc.less(pc.abs(values), BEYOND).fill_null(False)
-        if pc.all(good, min_count=0).as_py():
-            return values, None
         return pc.if_else(good, values, pa.scalar(0, values.type)), ~good.to_numpy(zero_copy_only=False)
 
     def _read_texts(self, texts: pa.Array) -> pa.Array:

@@ -1,6 +1,5 @@
 """DATASETS: name -> where a data set comes from, how it is read, and what the paper says about it."""
 
-import io
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -234,18 +233,13 @@ def find_or_download(name: str, folder: Path | None = None) -> tuple[File, Path]
 
 def _read_processed(file: File, path: Path) -> Sequences:
     """Reads a file of the authors. Warns if it is not the one that they published."""
-    content = read_bytes(path, file.member)
-    if file.remote is not None:
-        checksum = file.remote.checksum
-        is_plain = file.member is None
-        received = (
-            download.compute_content_checksum(io.BytesIO(content), checksum)
-            if is_plain
-            else download.compute_checksum(path, checksum)
+    sequences = parse_pairs(read_bytes(path, file.member), path)
+    if file.remote is not None and download.compute_checksum(path, file.remote.checksum) != file.remote.checksum:
+        warn(
+            f"{path}: is not the file that the authors published ({file.remote.checksum}); results may differ from "
+            "theirs"
         )
-        if received != checksum:
-            warn(f"{path}: is not the file that the authors published ({checksum}); results may differ from theirs")
-    return parse_pairs(content, path)
+    return sequences
 
 
 def load(data: str | Interactions, folder: Path | str | None = None, source: str = "processed") -> Sequences:

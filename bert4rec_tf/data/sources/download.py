@@ -6,7 +6,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import filelock
 import pooch
@@ -20,7 +19,6 @@ from bert4rec_tf.foundation.progress import TRANSFER_LINES
 OFFLINE = "BERT4REC_OFFLINE"
 """The environment variable that forbids downloads."""
 
-PIECE = 1 << 20
 TIMEOUT = 60.0
 RETRIES = 2
 HEADERS = {"User-Agent": "bert4rec_tf", "Accept-Encoding": "identity"}
@@ -43,20 +41,12 @@ class Remote:
 
 def compute_checksum(path: Path, checksum: str) -> str:
     """Returns a file's checksum, with the algorithm of the given checksum. A `.gz` file is decompressed first."""
-    with files.open_binary(path) as file:
-        return compute_content_checksum(file, checksum)
-
-
-def compute_content_checksum(file: BinaryIO, checksum: str) -> str:
-    """Returns the checksum of an open file's content, with the algorithm of the given checksum."""
     algorithm = checksum.split(":")[0]
-    hasher = hashlib.new("sha1" if algorithm == "git" else algorithm, usedforsecurity=False)
-    if algorithm == "git":  # which hashes the size first
-        hasher.update(b"blob %d\0" % file.seek(0, os.SEEK_END))
-        file.seek(0)
-    while piece := file.read(PIECE):
-        hasher.update(piece)
-    return f"{algorithm}:{hasher.hexdigest()}"
+    with files.open_binary(path) as file:
+        if algorithm != "git":
+            return f"{algorithm}:{hashlib.file_digest(file, algorithm).hexdigest()}"
+        content = file.read()
+    return f"git:{hashlib.sha1(b'blob %d' % len(content) + bytes(1) + content, usedforsecurity=False).hexdigest()}"
 
 
 def fetch(remote: Remote, path: Path) -> bool:
