@@ -211,16 +211,11 @@ class Sequences:
         lengths = np.minimum(self.lengths[users], width)
         return pad_rows(self.items, self.splits[users + 1] - lengths, lengths, width), lengths.astype(np.int32)
 
-    @property
-    def blocks(self) -> list[range]:
-        """The users of each block."""
-        size, count = USERS_OF_A_BLOCK, self.num_users
-        return [range(begin, min(begin + size, count)) for begin in range(0, count, size)]
-
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of the `actions_fingerprint` of each block and of the fingerprints of raw ids and features."""
-        actions = [self.slice_users(users.start, users.stop).actions_fingerprint for users in self.blocks]
+        starts = range(0, self.num_users, USERS_OF_A_BLOCK)
+        actions = [self.slice_users(start, start + USERS_OF_A_BLOCK).actions_fingerprint for start in starts]
         features = [f"{name} {self.features[name].fingerprint}" for name in sorted(self.features)]
         return compute_fingerprint([*actions, self.users_fingerprint, self.vocabulary.fingerprint, *features])
 

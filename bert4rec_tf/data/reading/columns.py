@@ -128,7 +128,8 @@ class Columns:
         return replace(numbered.layout_from_header(separator, names), header=())
 
     def _resolve_column(self, role: str, names: Sequence[str]) -> str:
-        name = getattr(self, role) or guess_column(names, COMMON_NAMES[role])
+        requested = getattr(self, role)
+        name = guess_column(names, COMMON_NAMES[role]) if requested is None else requested
         if name is None:
             raise UserError(
                 f"{self.source}: no column has a known name for the {role}s. Name {self.option.format(role)}, one of: "

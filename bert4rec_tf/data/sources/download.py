@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import filelock
 import pooch
@@ -44,7 +45,7 @@ def compute_checksum(path: Path, checksum: str) -> str:
     algorithm = checksum.split(":")[0]
     with files.open_binary(path) as file:
         if algorithm != "git":
-            return f"{algorithm}:{hashlib.file_digest(file, algorithm).hexdigest()}"
+            return f"{algorithm}:{hashlib.file_digest(cast(Any, file), algorithm).hexdigest()}"
         content = file.read()
     return f"git:{hashlib.sha1(b'blob %d' % len(content) + bytes(1) + content, usedforsecurity=False).hexdigest()}"
 
