@@ -125,7 +125,9 @@ class Features:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "Features":
         """Makes features from what `to_arrays` returned."""
-        return cls.from_dict({**arrays, **{name: npz.decode_lines(arrays[name]) for name in TEXT_FIELDS if name in arrays}})
+        return cls.from_dict(
+            {**arrays, **{name: npz.decode_lines(arrays[name]) for name in TEXT_FIELDS if name in arrays}}
+        )
 
 
 def select_features(

@@ -199,7 +199,10 @@ class FittedModel:
         for name, number, least in (("num_negatives", num_negatives, 1), ("seed", seed, 0)):
             if not is_whole(number) or number < least:
                 raise UserError(f"`{name}` must be a whole number, at least {least}. Received: {name}={number!r}")
-        known_histories, rows = self._histories, inputs.load_any(test, user, item, time, min_actions=1, ordered=False)[1]
+        known_histories, rows = (
+            self._histories,
+            inputs.load_any(test, user, item, time, min_actions=1, ordered=False)[1],
+        )
         targets = known_histories.vocabulary.encode(rows.vocabulary.items.tolist())[rows.items - 1]
         users = np.repeat(pd.Index(known_histories.users).get_indexer(rows.users), rows.lengths)
         is_known = (users >= 0) & (targets > 0)
