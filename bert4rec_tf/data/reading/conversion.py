@@ -133,7 +133,7 @@ def read_tables(
 
     Args:
         first: path and layout of the first file. All files must have this layout.
-        bad: as `Rows.found`.
+        bad: as `Rows.skipped`.
         is_one_of_several: whether `bad` must name the file.
         interactions, member: as for `convert`, and so are the errors.
     """

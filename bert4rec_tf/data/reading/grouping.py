@@ -32,7 +32,7 @@ def make_sequences(
     Args:
         tables: columns `user` and `item` (dictionaries of texts) and, if there are times, `time` (int64 or float64).
         interactions: the filter, and the name of the source for messages.
-        skipped_rows: the rows that were skipped (`Rows.found`), for messages.
+        skipped_rows: the rows that were skipped (`Rows.skipped`), for messages.
         min_actions: users with fewer actions are left out. Below 2, the rest may be too little to train on.
         time_reader: what read the times; needed for `interactions.test_from`.
 

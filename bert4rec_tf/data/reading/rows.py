@@ -54,7 +54,7 @@ class Rows:
         unit: what is counted from 1: `row`, or `line` if each row is one.
         option: for messages, the option that skips bad rows.
         among: the file's name if it is one of several, to show before the number.
-        found: kind of bad row -> how many were skipped, and where the first is.
+        skipped: kind of bad row -> how many were skipped, and where the first is.
     """
 
     source: str
@@ -64,7 +64,7 @@ class Rows:
     integers: bool = False
     unit: str = "row"
     among: str | None = None
-    found: dict[str, tuple[int, str]] = field(default_factory=dict)
+    skipped: dict[str, tuple[int, str]] = field(default_factory=dict)
     option: str = "--bad_rows=skip"
 
     def separate(
@@ -137,8 +137,8 @@ class Rows:
                 advice = "" if self.integers else f" ({self.option} skips such rows)"
                 raise UserError(f"{place}: {kind}: {shorten(text)!r}{advice}")
             place = f"{self.unit} {number:,}"
-            count, first = self.found.get(kind, (0, f"{self.among}, {place}" if self.among else place))
-            self.found[kind] = count + 1, first
+            count, first = self.skipped.get(kind, (0, f"{self.among}, {place}" if self.among else place))
+            self.skipped[kind] = count + 1, first
 
 
 def _make_strings(values: Sequence[str | int | float | None]) -> pa.Array:

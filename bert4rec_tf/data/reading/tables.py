@@ -121,9 +121,9 @@ def read_frame(frame: Any, options: Interactions, min_actions: int = 2) -> Seque
     rows = Rows(TITLE, times := Times(), options.bad_rows == "skip", option='bad_rows="skip"')
     batches = select_columns(frame, names, list(layout.roles.values())).to_batches(BATCH)
     tables = list(_select_good_rows(batches, layout, rows))
-    for line in summarize_bad_rows(rows.found):
+    for line in summarize_bad_rows(rows.skipped):
         warn(line)
-    return make_sequences(tables, options, rows.found, min_actions, times)[0]
+    return make_sequences(tables, options, rows.skipped, min_actions, times)[0]
 
 
 def list_names(frame: Any, title: str) -> list[str]:
