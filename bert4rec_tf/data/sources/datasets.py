@@ -1,5 +1,6 @@
 """DATASETS: name -> where a data set comes from, how it is read, and what the paper says about it."""
 
+import io
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -233,13 +234,16 @@ def find_or_download(name: str, folder: Path | None = None) -> tuple[File, Path]
 
 def _read_processed(file: File, path: Path) -> Sequences:
     """Reads a file of the authors. Warns if it is not the one that they published."""
-    sequences = parse_pairs(read_bytes(path, file.member), path)
-    if file.remote is not None and download.compute_checksum(path, file.remote.checksum) != file.remote.checksum:
-        warn(
-            f"{path}: is not the file that the authors published ({file.remote.checksum}); results may differ from "
-            "theirs"
-        )
-    return sequences
+    content = read_bytes(path, file.member)
+    if file.remote is not None:
+        expected = file.remote.checksum
+        if file.member is None:
+            received = download.compute_content_checksum(io.BytesIO(content), expected)
+        else:
+            received = download.compute_checksum(path, expected)
+        if received != expected:
+            warn(f"{path}: is not the file that the authors published ({expected}); results may differ from theirs")
+    return parse_pairs(content, path)
 
 
 def load(data: str | Interactions, folder: Path | str | None = None, source: str = "processed") -> Sequences:

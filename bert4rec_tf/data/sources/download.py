@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 import filelock
 import pooch
@@ -42,11 +42,16 @@ class Remote:
 
 def compute_checksum(path: Path, checksum: str) -> str:
     """Returns a file's checksum, with the algorithm of the given checksum. A `.gz` file is decompressed first."""
-    algorithm = checksum.split(":")[0]
     with files.open_binary(path) as file:
-        if algorithm != "git":
-            return f"{algorithm}:{hashlib.file_digest(cast(Any, file), algorithm).hexdigest()}"
-        content = file.read()
+        return compute_content_checksum(file, checksum)
+
+
+def compute_content_checksum(file: BinaryIO, checksum: str) -> str:
+    """Returns the checksum of an open file's content, with the algorithm of the given checksum."""
+    algorithm = checksum.split(":")[0]
+    if algorithm != "git":
+        return f"{algorithm}:{hashlib.file_digest(cast(Any, file), algorithm).hexdigest()}"
+    content = file.read()
     return f"git:{hashlib.sha1(b'blob %d' % len(content) + bytes(1) + content, usedforsecurity=False).hexdigest()}"
 
 
