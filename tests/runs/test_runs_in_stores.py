@@ -39,7 +39,7 @@ def local(tmp_path_factory):
 
 
 def test_a_run_in_a_store_is_killed_and_goes_on_to_what_a_folder_holds(memory, local, tmp_path, monkeypatch):
-    count, steps = Trainer._count, []
+    count, steps = Trainer._count_step, []
 
     def killed_at_the_fifth(trainer, made):
         steps.append(made)
@@ -48,7 +48,7 @@ def test_a_run_in_a_store_is_killed_and_goes_on_to_what_a_folder_holds(memory, l
         count(trainer, made)
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(Trainer, "_count", killed_at_the_fifth)
+        patch.setattr(Trainer, "_count_step", killed_at_the_fifth)
         go(**PLACES)
     assert memory.exists("/bucket/runs/one/select/step-000000004.npz")
     go(**PLACES)

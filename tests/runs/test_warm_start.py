@@ -93,7 +93,7 @@ class Killed(BaseException):
 
 def kill_at(patch, number):
     """Ends the process' trainings before step `number` of all that they make is counted."""
-    count, calls = Trainer._count, []
+    count, calls = Trainer._count_step, []
 
     def counted(trainer, made):
         calls.append(made)
@@ -101,7 +101,7 @@ def kill_at(patch, number):
             raise Killed
         count(trainer, made)
 
-    patch.setattr(Trainer, "_count", counted)
+    patch.setattr(Trainer, "_count_step", counted)
 
 
 def weights_in(path, model):

@@ -169,7 +169,7 @@ def assert_a_kill_changes_nothing(folder, run, sequences):
         driver.execute(run, sequences=sequences, workdir=folder / name, silent=True, checkpoint_seconds=0)
         return folder / name
 
-    count, calls = Trainer._count, []
+    count, calls = Trainer._count_step, []
 
     def killed_at_the_fifth(trainer, made):
         calls.append(made)
