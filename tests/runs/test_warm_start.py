@@ -199,7 +199,7 @@ def test_weights_that_began_warm_learnt_from_more_than_their_own_data(trained, t
     execute(run, tmp_path / "one", init_from=trained("bpr_mf"))
     again = b4r.open_experiment(run, sequences=NEW, workdir=tmp_path / "two", init_from=tmp_path / "one")
     assert again.initial["checkpoint"] == "select/best.npz"
-    assert "or from several" in again.initial["leak"]
+    assert "or on several data sets" in again.initial["leak"]
 
 
 def test_the_folder_alone_is_enough_to_go_on_and_says_so_where_it_is_not(trained, tmp_path, quick):
@@ -312,7 +312,7 @@ def test_the_command_tells_what_it_starts_from_and_goes_on_without_it(finished, 
     before = sorted((tmp_path / "work" / "select").glob("step-*.npz"))
     told = commands.finished("--mode=evaluate", "--workdir=work", "--data_dir=more", cwd=tmp_path).stdout
     assert "old (select/best.npz, step " in told and "items: 30 kept, 5 new, 0 gone." in told
-    assert told.count("These weights trained on other data") == 2
+    assert told.count("These weights were trained on other data") == 2
     commands.finished("--mode=train", "--workdir=work", "--data_dir=more", cwd=tmp_path)
     assert sorted((tmp_path / "work" / "select").glob("step-*.npz")) == before
     metrics = json.loads((tmp_path / "work" / "metrics.json").read_text())
