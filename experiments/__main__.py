@@ -27,46 +27,48 @@ NOT_TUNED = ("list", "report", "tables", "figures", "jobs", "time_budget", "resu
 """Flags that --tune refuses."""
 
 
-def parser() -> Parser:
-    made = Parser(prog="run_all.sh", description=__doc__, allow_abbrev=False)
-    made.add_argument("--tables", help="numbers, as 2,5 (default: all; none where --figures is given)")
-    made.add_argument("--figures", help="numbers, as 3,4 (default: all; none where --tables is given)")
-    made.add_argument("--datasets", help=f"some of {','.join(DATASETS)} (default: all)")
-    made.add_argument("--seeds", default="1", help="repeat every run with these (default: 1)")
-    made.add_argument("--preset", default="fast", help="settings of BERT4Rec: fast, released or table2")
-    made.add_argument("--budget", type=float, default=1.0, help="share of the presets' steps, as 0.25 (default: 1)")
-    made.add_argument("--quick", action="store_true", help="everything on the built-in data with tiny models")
-    made.add_argument("--list", action="store_true", help="show what is done, running and missing, and run nothing")
-    made.add_argument("--report", action="store_true", help="write the report from what is there, and run nothing")
-    made.add_argument("--tune", metavar="MODELS", help="search the paper's grid for these models, in place of a sweep")
-    made.add_argument("--trials", type=int, default=30, help="settings that --tune tries (default: 30)")
-    made.add_argument("--jobs", type=int, default=1, help="runs at once (default: 1)")
-    made.add_argument("--threads", type=int, help="threads of each run (default: all)")
-    made.add_argument("--time_budget", type=float, help="minutes after which a run stops; the next sweep resumes it")
-    made.add_argument("--data_dir", type=parse_path, help="folder of the data files, as for a run")
-    made.add_argument(
+def make_parser() -> Parser:
+    parser = Parser(prog="run_all.sh", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--tables", help="numbers, as 2,5 (default: all; none where --figures is given)")
+    parser.add_argument("--figures", help="numbers, as 3,4 (default: all; none where --tables is given)")
+    parser.add_argument("--datasets", help=f"some of {','.join(DATASETS)} (default: all)")
+    parser.add_argument("--seeds", default="1", help="repeat every run with these (default: 1)")
+    parser.add_argument("--preset", default="fast", help="settings of BERT4Rec: fast, released or table2")
+    parser.add_argument("--budget", type=float, default=1.0, help="share of the presets' steps, as 0.25 (default: 1)")
+    parser.add_argument("--quick", action="store_true", help="everything on the built-in data with tiny models")
+    parser.add_argument("--list", action="store_true", help="show what is done, running and missing, and run nothing")
+    parser.add_argument("--report", action="store_true", help="write the report from what is there, and run nothing")
+    parser.add_argument(
+        "--tune", metavar="MODELS", help="search the paper's grid for these models, in place of a sweep"
+    )
+    parser.add_argument("--trials", type=int, default=30, help="settings that --tune tries (default: 30)")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at once (default: 1)")
+    parser.add_argument("--threads", type=int, help="threads of each run (default: all)")
+    parser.add_argument("--time_budget", type=float, help="minutes after which a run stops; the next sweep resumes it")
+    parser.add_argument("--data_dir", type=parse_path, help="folder of the data files, as for a run")
+    parser.add_argument(
         "--workdir", type=parse_path, help="folder of the runs (default: runs/experiments; --quick: runs/quick)"
     )
-    made.add_argument(
+    parser.add_argument(
         "--results",
         type=parse_path,
         help="folder of results and report (default: experiments/results of the repository; --quick: the workdir)",
     )
-    return made
+    return parser
 
 
-def numbered(kind: str, text: str | None, other: str | None) -> list[str]:
-    """Returns the names in TABLES of `kind` ("table" or "figure") that were asked for."""
-    known = {name.removeprefix(kind): name for name in TABLES if name.startswith(kind)}
+def find_tables(kind: str, text: str | None, other: str | None) -> list[str]:
+    """Returns the names in TABLES of `kind` ("table" or "figure") that the flags name."""
+    names_by_number = {name.removeprefix(kind): name for name in TABLES if name.startswith(kind)}
     if text is None:
-        return list(known.values()) if other is None else []
+        return list(names_by_number.values()) if other is None else []
     numbers = [number.strip() for number in text.split(",")]
-    if not set(numbers) <= set(known):
-        raise UserError(f"`{kind}s` must be numbers among {', '.join(known)}. Received: {kind}s={text}")
-    return [known[number] for number in numbers]
+    if not set(numbers) <= set(names_by_number):
+        raise UserError(f"`{kind}s` must be numbers among {', '.join(names_by_number)}. Received: {kind}s={text}")
+    return [names_by_number[number] for number in numbers]
 
 
-def chosen_datasets(text: str | None, quick: bool) -> tuple[str, ...]:
+def parse_datasets(text: str | None, quick: bool) -> tuple[str, ...]:
     if text is None:
         return QUICK_DATASETS if quick else DATASETS
     if quick:
@@ -78,64 +80,69 @@ def chosen_datasets(text: str | None, quick: bool) -> tuple[str, ...]:
     return names
 
 
-def chosen_seeds(text: str) -> list[int]:
+def parse_seeds(text: str) -> list[int]:
     try:
         return [int(seed) for seed in text.split(",")]
     except ValueError:
         raise UserError(f"`seeds` must be whole numbers. Received: seeds={text}") from None
 
 
-def check(asked: argparse.Namespace) -> None:
+def check(options: argparse.Namespace) -> None:
     for name in ("jobs", "threads", "trials"):
-        value = getattr(asked, name)
+        value = getattr(options, name)
         if value is not None and value < 1:
             raise UserError(f"`{name}` must be at least 1. Received: {name}={value}")
-    if asked.time_budget is not None and not asked.time_budget > 0:
-        raise UserError(f"`time_budget` must be above 0 minutes. Received: time_budget={asked.time_budget}")
-    if asked.preset == "best":
+    if options.time_budget is not None and not options.time_budget > 0:
+        raise UserError(f"`time_budget` must be above 0 minutes. Received: time_budget={options.time_budget}")
+    if options.preset == "best":
         raise UserError(
             "`preset` must be fast, released or table2; Table 2 has a column for best. Received: preset=best"
         )
-    if not 0 < asked.budget <= 1:
-        raise UserError(f"`budget` must be above 0 and at most 1. Received: budget={asked.budget}")
-    if asked.tune is not None:
-        defaults = parser()
+    if not 0 < options.budget <= 1:
+        raise UserError(f"`budget` must be above 0 and at most 1. Received: budget={options.budget}")
+    if options.tune is not None:
+        defaults = make_parser()
         for name in NOT_TUNED:
-            if getattr(asked, name) != defaults.get_default(name):
+            if getattr(options, name) != defaults.get_default(name):
                 raise UserError(f"--{name} and --tune exclude each other")
-        if len(chosen_seeds(asked.seeds)) > 1:
-            raise UserError(f"`seeds` must be one number for --tune. Received: seeds={asked.seeds}")
-        if asked.datasets is None and not asked.quick:
+        if len(parse_seeds(options.seeds)) > 1:
+            raise UserError(f"`seeds` must be one number for --tune. Received: seeds={options.seeds}")
+        if options.datasets is None and not options.quick:
             raise UserError(f"--tune goes with --datasets, or --quick. Known: {', '.join(DATASETS)}")
 
 
 def main(arguments: Sequence[str]) -> int:
     """Does what the command line says. Returns the exit code: 1 if a run failed or data could not be downloaded."""
-    asked = parser().parse_args(arguments)
-    check(asked)
-    chosen = chosen_datasets(asked.datasets, asked.quick)
-    plan = Plan(chosen, asked.preset, chosen_seeds(asked.seeds), asked.budget, asked.quick)
-    workdir = asked.workdir or HERE.parent / "runs" / ("quick" if asked.quick else "experiments")
-    if asked.tune is not None:
+    options = make_parser().parse_args(arguments)
+    check(options)
+    names_of_data = parse_datasets(options.datasets, options.quick)
+    plan = Plan(names_of_data, options.preset, parse_seeds(options.seeds), options.budget, options.quick)
+    workdir = options.workdir or HERE.parent / "runs" / ("quick" if options.quick else "experiments")
+    if options.tune is not None:
         from experiments import tune
 
-        return tune.main(asked.tune.split(","), plan, workdir / "tuning", asked.trials, asked.data_dir, asked.threads)
-    names = [*numbered("table", asked.tables, asked.figures), *numbered("figure", asked.figures, asked.tables)]
-    not_published = unknown_parts(names, plan)
-    results = Results(asked.results or (workdir if asked.quick else HERE / "results"))
-    seconds = 60 * asked.time_budget if asked.time_budget else None
-    sweep = Sweep(results, workdir, asked.data_dir, asked.jobs, seconds, asked.threads)
+        return tune.main(
+            options.tune.split(","), plan, workdir / "tuning", options.trials, options.data_dir, options.threads
+        )
+    names = [
+        *find_tables("table", options.tables, options.figures),
+        *find_tables("figure", options.figures, options.tables),
+    ]
+    not_published = list_unpublished(names, plan)
+    results = Results(options.results or (workdir if options.quick else HERE / "results"))
+    seconds = 60 * options.time_budget if options.time_budget else None
+    sweep = Sweep(results, workdir, options.data_dir, options.jobs, seconds, options.threads)
     jobs = plan.all_jobs(names)
-    if asked.list:
+    if options.list:
         show(jobs, sweep)
         return 0
     from experiments import report
 
-    if not asked.report:
+    if not options.report:
         start_server()
-    statuses = {} if asked.report else sweep.run(jobs)
-    has_data = asked.report or "table1" not in names or fetch(plan.datasets, sweep)
-    whole = dataclasses.replace(plan, datasets=QUICK_DATASETS if asked.quick else DATASETS)
+    statuses = {} if options.report else sweep.run(jobs)
+    has_data = options.report or "table1" not in names or fetch(plan.datasets, sweep)
+    whole = dataclasses.replace(plan, datasets=QUICK_DATASETS if options.quick else DATASETS)
     lines, attentions = results.read(), results.attentions()
     findings = {name: Findings(name, whole, lines, attentions) for name in TABLES}
     for path in report.write(findings, sweep, [job.key for job in jobs], not_published):
@@ -143,7 +150,7 @@ def main(arguments: Sequence[str]) -> int:
     return int(FAILED in statuses.values() or not has_data)
 
 
-def unknown_parts(names: Sequence[str], plan: Plan) -> list[str]:
+def list_unpublished(names: Sequence[str], plan: Plan) -> list[str]:
     """Returns the tables that the paper does not have for any of the plan's data sets, as "Table 3 of Steam".
 
     Raises UserError if these are all the tables in `names`.
@@ -152,9 +159,9 @@ def unknown_parts(names: Sequence[str], plan: Plan) -> list[str]:
     titles = " or ".join(datasets.find_dataset(data).title for data in plan.datasets)
     parts = [f"{label(name)} of {titles}" for name in none]
     if len(none) == len(names):
-        known = sorted({data for name in none for data in TABLES[name].datasets}, key=DATASETS.index)
+        published = sorted({data for name in none for data in TABLES[name].datasets}, key=DATASETS.index)
         raise UserError(
-            f"`datasets` must have one of {', '.join(known)}, for the paper has no {' and no '.join(parts)}. "
+            f"`datasets` must have one of {', '.join(published)}, for the paper has no {' and no '.join(parts)}. "
             f"Received: datasets={','.join(plan.datasets)}"
         )
     return parts
@@ -173,13 +180,13 @@ def fetch(names: Sequence[str], sweep: Sweep) -> bool:
     return are_there
 
 
-def interrupted(*_: Any) -> NoReturn:
+def raise_interrupt(*_: Any) -> NoReturn:
     raise KeyboardInterrupt
 
 
 def command(arguments: Sequence[str]) -> None:
     """Runs `main` and exits with its code. A UserError prints one line; SIGTERM acts like Ctrl-C."""
-    signal.signal(signal.SIGTERM, interrupted)
+    signal.signal(signal.SIGTERM, raise_interrupt)
     exit_on_error(lambda: sys.exit(main(arguments)))
 
 

@@ -12,7 +12,7 @@ from scipy import stats
 from bert4rec_tf.evaluation.metrics import NDCG, POPULAR, PROTOCOLS
 from experiments import significance
 from experiments.findings import Findings
-from experiments.grids import ELSEWHERE, NOT_RUN, PROTOCOL_TITLES, Grid, Text, shown, title_of
+from experiments.grids import ELSEWHERE, NOT_RUN, PROTOCOL_TITLES, Grid, Text, format_value, title_of
 from experiments.tables import NOT_IN_PAPER, TABLES
 
 STANDARD_ERRORS = 2.0
@@ -24,23 +24,23 @@ SURE = ("yes", "yes, by a bound")
 """The verdicts on a lead beyond chance."""
 
 
-def leaders(found: Findings) -> dict[tuple[str, str], list[tuple[str, float]]]:
+def find_leaders(findings: Findings) -> dict[tuple[str, str], list[tuple[str, float]]]:
     """Returns (data set, protocol) -> the best two models with their mean NDCG@10, where two or more have one."""
     places = {}
-    for dataset, protocol in itertools.product(found.run_on(), PROTOCOLS):
-        means = {model: found.mean(dataset, model, NDCG, protocol) for model in found.variants(dataset)}
+    for dataset, protocol in itertools.product(findings.run_on(), PROTOCOLS):
+        means = {model: findings.mean(dataset, model, NDCG, protocol) for model in findings.variants(dataset)}
         values = [(model, value) for model, value in means.items() if value is not None]
         if len(values) > 1:
             places[dataset, protocol] = sorted(values, key=lambda one: one[1], reverse=True)[:2]
     return places
 
 
-def pairs(found: Findings) -> dict[tuple[str, str], str]:
+def name_pairs(findings: Findings) -> dict[tuple[str, str], str]:
     """Returns (data set, protocol) -> the keys of the second and the best model's runs, if they share a seed."""
     return {
-        (dataset, protocol): f"{both[0].key} {both[1].key}"
-        for (dataset, protocol), ((best, _), (second, _)) in leaders(found).items()
-        if (both := found.pair(dataset, second, best))
+        (dataset, protocol): name
+        for (dataset, protocol), ((best, _), (second, _)) in find_leaders(findings).items()
+        if (name := findings.name_pair(dataset, second, best))
     }
 
 
@@ -54,7 +54,9 @@ def exceeds_bound(best: float, second: float, users: int) -> bool:
     return best - second > STANDARD_ERRORS * largest
 
 
-def interval(compared: Mapping[str, float], bests: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
+def compute_interval(
+    compared: Mapping[str, float], bests: Sequence[float], seconds: Sequence[float]
+) -> tuple[float, float]:
     """Returns the 95 % confidence interval of a lead.
 
     With one seed of a model it is that of `compared`, one seed of each on the same users. With several of both it is
@@ -76,9 +78,9 @@ def interval(compared: Mapping[str, float], bests: Sequence[float], seconds: Seq
     return lead - half, lead + half
 
 
-def sentences(found: Findings, rows: Sequence[Sequence[Text]]) -> list[str]:
+def write_sentences(findings: Findings, rows: Sequence[Sequence[Text]]) -> list[str]:
     """Returns the paragraphs that explain the rows of `grid`."""
-    if not found.run_on():
+    if not findings.run_on():
         return [f"Table 2: {NOT_RUN}."]
     first = Counter(row[1].text.removesuffix(ELSEWHERE) for row in rows)
     surely = Counter(row[1].text.removesuffix(ELSEWHERE) for row in rows if row[-1].text in SURE)
@@ -94,48 +96,50 @@ def sentences(found: Findings, rows: Sequence[Sequence[Text]]) -> list[str]:
         "several seeds, in training. Where one has a single seed, it compares one seed of each, whose lead differs "
         "from that of the means, and leaves chance in training out. It is not corrected for the number of rows. If it "
         "is unknown, a bound decides: it can confirm a lead, or leave it open.",
-        *_seeds(found),
+        *_describe_seeds(findings),
     ]
 
 
-def _seeds(found: Findings) -> list[str]:
+def _describe_seeds(findings: Findings) -> list[str]:
     """Returns the paragraph that says how far the seeds of a model lie apart; none without several seeds."""
-    said = []
-    for dataset in found.run_on():
-        for model in found.variants(dataset):
-            values = found.values(dataset, model, NDCG, POPULAR)
+    ranges = []
+    for dataset in findings.run_on():
+        for model in findings.variants(dataset):
+            values = findings.values(dataset, model, NDCG, POPULAR)
             if len(values) > 1:
-                seeds = f"over the {len(values)} seeds of “{_title(found, dataset, model)}” on {title_of(dataset)}"
-                said.append(f"from {shown(min(values))} to {shown(max(values))} {seeds}")
-    apart = f"Another seed gives another result. Among popular items NDCG@10 goes {'; '.join(said)}."
-    return [apart] if said else []
+                seeds = (
+                    f"over the {len(values)} seeds of “{_title_of(findings, dataset, model)}” on {title_of(dataset)}"
+                )
+                ranges.append(f"from {format_value(min(values))} to {format_value(max(values))} {seeds}")
+    apart = f"Another seed gives another result. Among popular items NDCG@10 goes {'; '.join(ranges)}."
+    return [apart] if ranges else []
 
 
-def grid(found: Findings, comparisons: Mapping[str, Any]) -> Grid:
-    """Returns a row for each of `leaders`. `found`: Table 2. `comparisons`: the content of `significance.FILE`."""
-    known = significance.known(found, comparisons, pairs(found))
-    rows = [_row(found, *place, two, known.get(place)) for place, two in leaders(found).items()]
+def make_grid(findings: Findings, comparisons: Mapping[str, Any]) -> Grid:
+    """Returns a row for each of the leaders. `findings`: Table 2. `comparisons`: the content of `significance.FILE`."""
+    matching = significance.select_matching(findings, comparisons, name_pairs(findings))
+    rows = [_make_row(findings, *place, two, matching.get(place)) for place, two in find_leaders(findings).items()]
     return Grid(HEADER, rows, "The two best models by NDCG@10 of the test items, for each set of candidates")
 
 
-def _row(
-    found: Findings, dataset: str, protocol: str, two: list[tuple[str, float]], compared: Mapping[str, Any] | None
+def _make_row(
+    findings: Findings, dataset: str, protocol: str, two: list[tuple[str, float]], compared: Mapping[str, Any] | None
 ) -> list[Text]:
     (first, best), (other, second) = two
     if compared and protocol in compared:
-        bests, seconds = (found.values(dataset, model, NDCG, protocol) for model in (first, other))
-        low, high = interval(compared[protocol][NDCG], bests, seconds)
+        bests, seconds = (findings.values(dataset, model, NDCG, protocol) for model in (first, other))
+        low, high = compute_interval(compared[protocol][NDCG], bests, seconds)
         shown_interval, verdict = f"{low:+.4f} to {high:+.4f}", SURE[0] if low > 0 else "no"
         shown_interval += " (one seed)" * (min(len(bests), len(seconds)) < 2)
     else:
-        users = found.runs[dataset, first][0][1]["users"]
+        users = findings.runs[dataset, first][0][1]["users"]
         shown_interval, verdict = "unknown", SURE[1] if exceeds_bound(best, second, users) else "open"
     cells = [
         f"{title_of(dataset)}, {PROTOCOL_TITLES[protocol]}",
-        _title(found, dataset, first),
-        shown(best),
-        _title(found, dataset, other),
-        shown(second),
+        _title_of(findings, dataset, first),
+        format_value(best),
+        _title_of(findings, dataset, other),
+        format_value(second),
         f"{best / second - 1:+.1%}" if second else "",
         shown_interval,
         verdict,
@@ -143,6 +147,6 @@ def _row(
     return [Text(cell, bold=column == 1) for column, cell in enumerate(cells)]
 
 
-def _title(found: Findings, dataset: str, model: str) -> str:
-    title = TABLES[found.name].variants[model].removesuffix(NOT_IN_PAPER)
-    return title + ELSEWHERE * found.is_elsewhere(dataset, model)
+def _title_of(findings: Findings, dataset: str, model: str) -> str:
+    title = TABLES[findings.name].variants[model].title.removesuffix(NOT_IN_PAPER)
+    return title + ELSEWHERE * findings.is_elsewhere(dataset, model)

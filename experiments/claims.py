@@ -19,53 +19,57 @@ Curve = Sequence[float | None]
 """A result for each of WIDTHS; None if not run."""
 
 
-def sentences(found: Findings) -> list[str]:
+def write_sentences(findings: Findings) -> list[str]:
     """Returns the paper's claims about a table or figure, each with what the results say."""
-    claims = CLAIMS[found.name](found) if found.name in CLAIMS else []
+    claims = CLAIMS[findings.name](findings) if findings.name in CLAIMS else []
     return [f"The paper says: {claim} Here: {answer}." for claim, answer in claims]
 
 
-def _answer(found: Iterable[bool | None]) -> str:
-    cases = list(found)
-    known = [case for case in cases if case is not None]
-    if not known:
+def _count_cases(results: Iterable[bool | None]) -> str:
+    cases = list(results)
+    decided = [case for case in cases if case is not None]
+    if not decided:
         return NOT_RUN
-    return f"true in {sum(known)} of {len(known)} cases" + (f", {len(cases) - len(known)} not run" * (None in cases))
+    return f"true in {sum(decided)} of {len(decided)} cases" + (
+        f", {len(cases) - len(decided)} not run" * (None in cases)
+    )
 
 
 def _beats(first: float | None, second: float | None) -> bool | None:
     return None if first is None or second is None else first > second
 
 
-def _above(
-    found: Findings, models: Iterable[str], rivals: Iterable[str], metrics: Iterable[str] = METRICS
+def _compare_each(
+    findings: Findings, models: Iterable[str], rivals: Iterable[str], metrics: Iterable[str] = METRICS
 ) -> list[bool | None]:
     """Returns, for each data set and metric, whether each model beats each rival; None if not run."""
     return [
-        _beats(found.mean(dataset, model, metric), found.mean(dataset, rival, metric))
-        for dataset, metric, model, rival in itertools.product(found.datasets(), metrics, models, rivals)
+        _beats(findings.mean(dataset, model, metric), findings.mean(dataset, rival, metric))
+        for dataset, metric, model, rival in itertools.product(findings.datasets(), metrics, models, rivals)
     ]
 
 
-def _of_width(found: Findings) -> list[Claim]:
+def _claim_width(findings: Findings) -> list[Claim]:
     """Returns the claims of section 4.5, tested by the two metrics of Figure 3."""
     metrics = ("hr@10", "ndcg@10")
-    panels = list(itertools.product(found.datasets(), metrics))
+    panels = list(itertools.product(findings.datasets(), metrics))
     curves = {
-        (*panel, model): [found.mean(panel[0], f"{model}@{width}", panel[1]) for width in WIDTHS]
+        (*panel, model): [findings.mean(panel[0], f"{model}@{width}", panel[1]) for width in WIDTHS]
         for panel in panels
         for model in SEQUENTIAL
     }
 
-    def above(models: Iterable[str], rivals: Iterable[str]) -> str:
+    def count_above(models: Iterable[str], rivals: Iterable[str]) -> str:
         pairs = [([f"{one}@{width}" for one in models], [f"{one}@{width}" for one in rivals]) for width in WIDTHS]
-        return _answer(case for pair in pairs for case in _above(found, *pair, metrics))
+        return _count_cases(case for pair in pairs for case in _compare_each(findings, *pair, metrics))
 
-    def falls(of_sparse: bool) -> str:
-        return _answer(_falls_somewhere(curve) for place, curve in curves.items() if (place[0] in SPARSE) == of_sparse)
+    def count_falls(of_sparse: bool) -> str:
+        return _count_cases(
+            _falls_somewhere(curve) for place, curve in curves.items() if (place[0] in SPARSE) == of_sparse
+        )
 
-    converge = _answer(map(_flattens, curves.values()))
-    others = [model for model in SEQUENTIAL if model not in ATTENTIVE]
+    converge = _count_cases(map(_flattens, curves.values()))
+    plain = [model for model in SEQUENTIAL if model not in ATTENTIVE]
     unstable = (
         _turns_most(curves[*panel, "caser"], [curves[*panel, model] for model in SEQUENTIAL if model != "caser"])
         for panel in panels
@@ -74,11 +78,11 @@ def _of_width(found: Findings) -> list[Claim]:
         ("Results converge as the width grows (here: they rise more from d = 16 to 64 than from 64 to 256).", converge),
         (
             "A larger d is not necessarily better, especially on Beauty and Steam (here: some smaller d beats 256).",
-            f"on Beauty and Steam {falls(True)}, on MovieLens {falls(False)}",
+            f"on Beauty and Steam {count_falls(True)}, on MovieLens {count_falls(False)}",
         ),
-        ("Caser is unstable (here: its curve changes direction more often than any other).", _answer(unstable)),
-        ("SASRec and BERT4Rec are above the three other models at every width.", above(ATTENTIVE, others)),
-        ("BERT4Rec is above every other model at every width.", above(["bert4rec"], SEQUENTIAL[:-1])),
+        ("Caser is unstable (here: its curve changes direction more often than any other).", _count_cases(unstable)),
+        ("SASRec and BERT4Rec are above the three other models at every width.", count_above(ATTENTIVE, plain)),
+        ("BERT4Rec is above every other model at every width.", count_above(["bert4rec"], SEQUENTIAL[:-1])),
     ]
 
 
@@ -94,11 +98,11 @@ def _falls_somewhere(curve: Curve) -> bool | None:
 
 
 def _turns_most(curve: Curve, others: Iterable[Curve]) -> bool | None:
-    own, *rest = map(_turns, (curve, *others))
-    return None if own is None or None in rest else own > max(rest)
+    first, *rest = map(_count_turns, (curve, *others))
+    return None if first is None or None in rest else first > max(rest)
 
 
-def _turns(curve: Curve) -> int | None:
+def _count_turns(curve: Curve) -> int | None:
     """Returns how often a curve goes from rising to falling or back."""
     if None in curve:
         return None
@@ -106,10 +110,10 @@ def _turns(curve: Curve) -> int | None:
     return sum(first != second for first, second in itertools.pairwise(steps))
 
 
-def _of_proportion(found: Findings) -> list[Claim]:
+def _claim_proportion(findings: Findings) -> list[Claim]:
     small, falling, bests = [], [], []
-    for dataset in found.datasets():
-        curve = {rho: found.mean(dataset, str(rho), "ndcg@10") for rho in PROPORTIONS}
+    for dataset in findings.datasets():
+        curve = {rho: findings.mean(dataset, str(rho), "ndcg@10") for rho in PROPORTIONS}
         small.append(_beats(curve[0.2], curve[0.1]))
         falling += [_beats(curve[low], curve[high]) for low, high in itertools.pairwise(PROPORTIONS) if low >= 0.6]
         if None not in curve.values():
@@ -118,8 +122,8 @@ def _of_proportion(found: Findings) -> list[Claim]:
                 f"{datasets.find_dataset(dataset).title} {max(curve, key=curve.get)} (the paper's {published})"
             )
     return [
-        ("rho = .2 is better than .1.", _answer(small)),
-        ("Above rho = .6 results fall as rho rises.", _answer(falling)),
+        ("rho = .2 is better than .1.", _count_cases(small)),
+        ("Above rho = .6 results fall as rho rises.", _count_cases(falling)),
         ("The best rho is .6 on Beauty, .4 on Steam and .2 on MovieLens.", ", ".join(bests) or "not run at every rho"),
     ]
 
@@ -128,116 +132,129 @@ BIDIRECTION = "BERT4Rec with one mask beats SASRec, so bidirection helps"
 CLOZE = "More masks are better than one, so the Cloze task helps"
 
 
-def _of_models(found: Findings) -> list[Claim]:
+def _claim_models(findings: Findings) -> list[Claim]:
     """Returns the claims of section 4.4, tested by every metric of Table 2."""
 
-    def above(models: Iterable[str], rivals: Iterable[str]) -> str:
-        return _answer(_above(found, models, rivals))
+    def count_above(models: Iterable[str], rivals: Iterable[str]) -> str:
+        return _count_cases(_compare_each(findings, models, rivals))
 
     return [
-        ("POP is the worst.", above((model for model in MODELS if model != "pop"), ["pop"])),
-        ("Sequential models beat BPR-MF and NCF.", above(("fpmc", *SEQUENTIAL), ("bpr_mf", "ncf"))),
-        ("Caser beats FPMC.", above(["caser"], ["fpmc"])),
-        ("Caser is worse than GRU4Rec+ and SASRec.", above(("gru4rec_plus", "sasrec"), ["caser"])),
-        ("SASRec beats GRU4Rec and GRU4Rec+.", above(["sasrec"], ("gru4rec", "gru4rec_plus"))),
-        ("BERT4Rec is the best of all (here: of the paper's nine models).", _places_led(found)),
-        (f"{BIDIRECTION} (here: the presets' widths and losses differ).", above(["bert4rec_one_mask"], ["sasrec"])),
-        (f"{CLOZE} (here: at the preset's width).", above(["bert4rec"], ["bert4rec_one_mask"])),
+        ("POP is the worst.", count_above((model for model in MODELS if model != "pop"), ["pop"])),
+        ("Sequential models beat BPR-MF and NCF.", count_above(("fpmc", *SEQUENTIAL), ("bpr_mf", "ncf"))),
+        ("Caser beats FPMC.", count_above(["caser"], ["fpmc"])),
+        ("Caser is worse than GRU4Rec+ and SASRec.", count_above(("gru4rec_plus", "sasrec"), ["caser"])),
+        ("SASRec beats GRU4Rec and GRU4Rec+.", count_above(["sasrec"], ("gru4rec", "gru4rec_plus"))),
+        ("BERT4Rec is the best of all (here: of the paper's nine models).", _count_leads(findings)),
+        (
+            f"{BIDIRECTION} (here: the presets' widths and losses differ).",
+            count_above(["bert4rec_one_mask"], ["sasrec"]),
+        ),
+        (f"{CLOZE} (here: at the preset's width).", count_above(["bert4rec"], ["bert4rec_one_mask"])),
     ]
 
 
-def _places_led(found: Findings) -> str:
+def _count_leads(findings: Findings) -> str:
     """Returns a text: by how many metrics BERT4Rec leads the paper's other models, for each complete data set."""
-    said = []
-    for dataset in found.datasets():
-        rows = [[found.mean(dataset, model, metric) for model in MODELS] for metric in METRICS]
+    parts = []
+    for dataset in findings.datasets():
+        rows = [[findings.mean(dataset, model, metric) for model in MODELS] for metric in METRICS]
         if not any(None in row for row in rows):
             led = sum(ours > max(others) for *others, ours in rows)
-            said.append(f"in {led} of {len(METRICS)} metrics on {datasets.find_dataset(dataset).title}")
-    return ", ".join(said) or "not run with every model"
+            parts.append(f"in {led} of {len(METRICS)} metrics on {datasets.find_dataset(dataset).title}")
+    return ", ".join(parts) or "not run with every model"
 
 
-def _of_bidirection(found: Findings) -> list[Claim]:
+def _claim_bidirection(findings: Findings) -> list[Claim]:
     """Returns the claims of section 4.4, question 1."""
     pairs = (("one_mask", "sasrec"), ("bert4rec", "one_mask"))
-    one, more = (_answer(_above(found, [own], [rival], TABLES[found.name].metrics)) for own, rival in pairs)
+    one, more = (
+        _count_cases(_compare_each(findings, [own], [rival], TABLES[findings.name].metrics)) for own, rival in pairs
+    )
     return [(f"{BIDIRECTION}.", one), (f"{CLOZE}.", more)]
 
 
-def _of_length(found: Findings) -> list[Claim]:
+def _claim_length(findings: Findings) -> list[Claim]:
     """Returns the claims of section 4.7."""
     bests, slower = [], []
-    for dataset in found.datasets():
-        lengths = sorted(found.variants(dataset), key=int)
-        curve = {length: found.mean(dataset, length, "ndcg@10") for length in lengths}
-        speeds = [found.mean(dataset, length, SAMPLES) for length in lengths]
+    for dataset in findings.datasets():
+        lengths = sorted(findings.variants(dataset), key=int)
+        curve = {length: findings.mean(dataset, length, "ndcg@10") for length in lengths}
+        speeds = [findings.mean(dataset, length, SAMPLES) for length in lengths]
         slower += [_beats(*pair) for pair in itertools.pairwise(speeds)]
         if None not in curve.values():
             bests.append(f"{datasets.find_dataset(dataset).title} {max(curve, key=curve.get)}")
     return [
         ("The best N is 20 on Beauty and 200 on ML-1m.", ", ".join(bests) or "not run at every N"),
-        ("Training gets slower as N grows (here: from each N to the next).", _answer(slower)),
+        ("Training gets slower as N grows (here: from each N to the next).", _count_cases(slower)),
     ]
 
 
-def _of_ablation(found: Findings) -> list[Claim]:
+def _claim_ablation(findings: Findings) -> list[Claim]:
     """Returns the claims of section 4.8. Each variant is compared with its data set's default."""
 
-    def kept(dataset: str, variant: str, default: str = "default") -> float | None:
+    def compute_share(dataset: str, variant: str, default: str = "default") -> float | None:
         """Returns a variant's NDCG@10 divided by the default's; None if both are the same run or one is missing."""
-        own, other = ({job.key for job, _ in found.runs.get((dataset, one), ())} for one in (variant, default))
-        if own & other:
+        own_keys, default_keys = (
+            {job.key for job, _ in findings.runs.get((dataset, one), ())} for one in (variant, default)
+        )
+        if own_keys & default_keys:
             return None
-        value, whole = (found.mean(dataset, one, "ndcg@10") for one in (variant, default))
+        value, whole = (findings.mean(dataset, one, "ndcg@10") for one in (variant, default))
         return None if value is None or whole is None else value / whole
 
-    known = found.datasets()
-    long = [dataset for dataset in LONG if dataset in known]
-    short = [dataset for dataset in SPARSE if dataset in known]
-    others = [dataset for dataset in known if dataset != "beauty"]
-    one_four = [_beats(kept(dataset, "heads_4"), kept(dataset, "heads_1")) for dataset in long]
-    one_eight = _beats(kept("beauty", "heads_1"), kept("beauty", "heads_8"))
-    far = [_beats(LARGE_DROP, kept(dataset, "no_positions")) for dataset in long]
+    all_datasets = findings.datasets()
+    long = [dataset for dataset in LONG if dataset in all_datasets]
+    short = [dataset for dataset in SPARSE if dataset in all_datasets]
+    others = [dataset for dataset in all_datasets if dataset != "beauty"]
+    one_four = [_beats(compute_share(dataset, "heads_4"), compute_share(dataset, "heads_1")) for dataset in long]
+    one_eight = _beats(compute_share("beauty", "heads_1"), compute_share("beauty", "heads_8"))
+    far = [_beats(LARGE_DROP, compute_share(dataset, "no_positions")) for dataset in long]
     claims = [
-        ("Without positions, results fall far on long histories (here: over 10 % on MovieLens).", _answer(far)),
+        ("Without positions, results fall far on long histories (here: over 10 % on MovieLens).", _count_cases(far)),
         (
             "Long histories gain more from the feed-forward networks (here: MovieLens loses more without them).",
-            _answer(
-                _beats(kept(few, "no_feed_forward"), kept(many, "no_feed_forward")) for few in short for many in long
+            _count_cases(
+                _beats(compute_share(few, "no_feed_forward"), compute_share(many, "no_feed_forward"))
+                for few in short
+                for many in long
             ),
         ),
         (
             "Layer norm, residual connections and dropout matter most on small data (here: Beauty loses more).",
-            _answer(
-                _beats(kept(dataset, variant), kept("beauty", variant))
+            _count_cases(
+                _beats(compute_share(dataset, variant), compute_share("beauty", variant))
                 for variant in ("no_layer_norm", "no_residual", "no_dropout")
                 for dataset in others
             ),
         ),
         (
             "Three and four layers beat two, and two beat one.",
-            _answer(
+            _count_cases(
                 [
-                    *(_beats(kept(dataset, more), 1.0) for dataset in known for more in ("layers_3", "layers_4")),
-                    *(_beats(1.0, kept(dataset, "layers_1")) for dataset in known),
+                    *(
+                        _beats(compute_share(dataset, more), 1.0)
+                        for dataset in all_datasets
+                        for more in ("layers_3", "layers_4")
+                    ),
+                    *(_beats(1.0, compute_share(dataset, "layers_1")) for dataset in all_datasets),
                 ]
             ),
         ),
-        ("Long histories prefer more heads (here: four heads beat one on MovieLens).", _answer(one_four)),
-        ("Beauty prefers fewer heads (here: one head beats eight).", _answer([one_eight])),
+        ("Long histories prefer more heads (here: four heads beat one on MovieLens).", _count_cases(one_four)),
+        ("Beauty prefers fewer heads (here: one head beats eight).", _count_cases([one_eight])),
     ]
-    if "ml-20m" in known:
-        share = kept("ml-20m", "layers_4_no_residual", "layers_4")
+    if "ml-20m" in all_datasets:
+        share = compute_share("ml-20m", "layers_4_no_residual", "layers_4")
         answer = NOT_RUN if share is None else f"{share - 1:+.1%}"
         claims.append(("On ML-20m with L = 4, NDCG@10 falls by about 10 % without residual connections.", answer))
     return claims
 
 
 CLAIMS: dict[str, Callable[[Findings], list[Claim]]] = {
-    "table2": _of_models,
-    "table3": _of_bidirection,
-    "table4": _of_length,
-    "figure3": _of_width,
-    "figure4": _of_proportion,
-    "table5": _of_ablation,
+    "table2": _claim_models,
+    "table3": _claim_bidirection,
+    "table4": _claim_length,
+    "figure3": _claim_width,
+    "figure4": _claim_proportion,
+    "table5": _claim_ablation,
 }

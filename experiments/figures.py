@@ -29,13 +29,13 @@ def draw(findings: Mapping[str, Findings], results: Results) -> dict[str, list[P
     return drawn
 
 
-def draw_attention(found: Findings, folder: Path) -> list[Picture]:
+def draw_attention(findings: Findings, folder: Path) -> list[Picture]:
     """Draws Figure 2 of each data set: a heat map per layer and head, of the first finished seed."""
     from matplotlib.figure import Figure
 
     drawn = []
-    for dataset in found.run_on():
-        job = next(job for (of, _), some in found.runs.items() if of == dataset for job, _ in some)
+    for dataset in findings.run_on():
+        job = next(job for (of, _), some in findings.runs.items() if of == dataset for job, _ in some)
         content = files.read_json(Results(folder).attention_path(job.key))
         title = f"{datasets.find_dataset(dataset).title}, {content['users']:,} users"
         maps = np.asarray(content["attention"])
@@ -50,55 +50,55 @@ def draw_attention(found: Findings, folder: Path) -> list[Picture]:
             figure.colorbar(image, ax=axes)
         name = f"figure2-{dataset}.png"
         _save(figure, folder / name)
-        shown = f"{title}: mean attention in each layer and head; position {positions - 1} is the mask token"
-        drawn.append((name, shown))
+        caption = f"{title}: mean attention in each layer and head; position {positions - 1} is the mask token"
+        drawn.append((name, caption))
     return drawn
 
 
-def draw_widths(found: Findings, folder: Path) -> list[Picture]:
+def draw_widths(findings: Findings, folder: Path) -> list[Picture]:
     """Draws Figure 3: a column per data set, HR@10 above NDCG@10, a curve per model over the width."""
 
     def curves(axes: Any, dataset: str, metric: str) -> None:
         for model in SEQUENTIAL:
-            values = [found.mean(dataset, f"{model}@{width}", metric) for width in WIDTHS]
+            values = [findings.mean(dataset, f"{model}@{width}", metric) for width in WIDTHS]
             _curve(axes, WIDTHS, values, MODELS[model])
         axes.set_xscale("log", base=2)
         axes.set_xticks(WIDTHS, labels=[str(width) for width in WIDTHS])
         axes.set_xlabel("d")
 
-    return _grid(found, folder / "figure3.png", curves, "HR@10 and NDCG@10 among 100 popular items, by the width d")
+    return _grid(findings, folder / "figure3.png", curves, "HR@10 and NDCG@10 among 100 popular items, by the width d")
 
 
-def draw_proportions(found: Findings, folder: Path) -> list[Picture]:
+def draw_proportions(findings: Findings, folder: Path) -> list[Picture]:
     """Draws Figure 4: a column per data set, HR@10 above NDCG@10, over rho."""
 
     def curves(axes: Any, dataset: str, metric: str) -> None:
-        values = [found.mean(dataset, str(rho), metric) for rho in PROPORTIONS]
+        values = [findings.mean(dataset, str(rho), metric) for rho in PROPORTIONS]
         _curve(axes, PROPORTIONS, values, "BERT4Rec", marks_best=True)
         axes.set_xticks(PROPORTIONS)
         axes.set_xlabel("rho")
 
-    shown = "HR@10 and NDCG@10 among 100 popular items, by the mask proportion rho; the large symbol is the best"
-    return _grid(found, folder / "figure4.png", curves, shown)
+    caption = "HR@10 and NDCG@10 among 100 popular items, by the mask proportion rho; the large symbol is the best"
+    return _grid(findings, folder / "figure4.png", curves, caption)
 
 
 def _curve(
     axes: Any, places: Sequence[float], values: Sequence[float | None], label: str, marks_best: bool = False
 ) -> None:
-    known = {place: value for place, value in zip(places, values) if value is not None}
-    if not known:
+    points = {place: value for place, value in zip(places, values) if value is not None}
+    if not points:
         return
-    (line,) = axes.plot(list(known), list(known.values()), marker="o", label=label)
-    if marks_best and len(known) > 1:
-        best = max(known, key=known.__getitem__)
-        axes.plot([best], [known[best]], marker="o", markersize=2 * line.get_markersize(), color=line.get_color())
+    (line,) = axes.plot(list(points), list(points.values()), marker="o", label=label)
+    if marks_best and len(points) > 1:
+        best = max(points, key=points.__getitem__)
+        axes.plot([best], [points[best]], marker="o", markersize=2 * line.get_markersize(), color=line.get_color())
 
 
-def _grid(found: Findings, path: Path, curves: Callable[[Any, str, str], None], shown: str) -> list[Picture]:
+def _grid(findings: Findings, path: Path, curves: Callable[[Any, str, str], None], caption: str) -> list[Picture]:
     """Draws a panel per data set and metric. Draws and returns nothing if no line has two points."""
     from matplotlib.figure import Figure
 
-    names, metrics = found.run_on(), TABLES[found.name].metrics
+    names, metrics = findings.run_on(), TABLES[findings.name].metrics
     figure = Figure(figsize=(4 * len(names), 6), layout="constrained")
     for row, metric in enumerate(metrics):
         for column, dataset in enumerate(names):
@@ -111,7 +111,7 @@ def _grid(found: Findings, path: Path, curves: Callable[[Any, str, str], None], 
     if all(len(line.get_xdata()) < 2 for axes in figure.axes for line in axes.lines):
         return []
     _save(figure, path)
-    return [(path.name, shown)]
+    return [(path.name, caption)]
 
 
 def _save(figure: Any, path: Path) -> None:

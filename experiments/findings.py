@@ -27,7 +27,7 @@ class Findings:
 
     Attributes:
         name: the table's key in TABLES.
-        plan: what is asked for.
+        plan: the data sets, preset, budget and seeds that were requested.
         lines: the newest line of each key.
         attentions: keys of the runs whose mean attention is kept. A table that shows the attention counts only these.
         budgets: data set -> the share of the presets' steps that its runs had.
@@ -47,22 +47,22 @@ class Findings:
     elsewhere: dict[str, Line] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.elsewhere.update(_of_other_files(self.lines))
+        self.elsewhere.update(_find_other_files(self.lines))
         seeds = sorted({*self.plan.seeds, *(line["run"]["seed"] for line in self.lines.values())})
         finished: dict[tuple[str, float], dict[str, list[tuple[Job, Line]]]] = {}
         for budget in {self.plan.budget, *(line["budget"] for line in self.lines.values())}:
             for (dataset, variant), jobs in replace(self.plan, budget=budget, seeds=seeds).jobs(self.name).items():
-                known = [(job, self.lines[job.key]) for job in jobs if self._is_counted(job.key)]
-                finished.setdefault((dataset, budget), {})[variant] = known
+                counted = [(job, self.lines[job.key]) for job in jobs if self._is_counted(job.key)]
+                finished.setdefault((dataset, budget), {})[variant] = counted
         counts = {
             place: len({job.key for some in runs.values() for job, _ in some}) for place, runs in finished.items()
         }
         for dataset in dict.fromkeys(dataset for dataset, _ in finished):
             _, budget = max((count * share, share) for (of, share), count in counts.items() if of == dataset)
             self.budgets[dataset] = budget
-            self.runs.update({(dataset, variant): known for variant, known in finished[dataset, budget].items()})
-        shown = self.budgets.items()
-        self.left_out.update({place: count for place, count in counts.items() if count and place not in shown})
+            self.runs.update({(dataset, variant): counted for variant, counted in finished[dataset, budget].items()})
+        chosen_budgets = self.budgets.items()
+        self.left_out.update({place: count for place, count in counts.items() if count and place not in chosen_budgets})
 
     def _is_counted(self, key: str) -> bool:
         if TABLES[self.name].keeps_attention and key not in self.attentions:
@@ -74,7 +74,7 @@ class Findings:
 
     def run_on(self) -> list[str]:
         """Returns the data sets that have a finished run."""
-        return [name for name in self.budgets if any(known for (of, _), known in self.runs.items() if of == name)]
+        return [name for name in self.budgets if any(runs for (of, _), runs in self.runs.items() if of == name)]
 
     def variants(self, dataset: str) -> list[str]:
         return [variant for of, variant in self.runs if of == dataset]
@@ -112,18 +112,18 @@ class Findings:
         published = read_paper().get(self.name, {}) if protocol == POPULAR else {}
         return published.get(dataset, {}).get(variant, {}).get(metric)
 
-    def pair(self, dataset: str, first: str, second: str) -> tuple[Job, Job] | None:
-        """Returns the jobs of two cells, with the first seed that both have finished; None if they share none."""
-        seconds = {job.run.seed: job for job, _ in self.runs.get((dataset, second), ())}
-        jobs = (job for job, _ in self.runs.get((dataset, first), ()) if job.run.seed in seconds)
-        return next(((job, seconds[job.run.seed]) for job in jobs), None)
+    def name_pair(self, dataset: str, first: str, second: str) -> str | None:
+        """Returns the keys of two cells' runs, "first second", of the first seed that both have; None if none is."""
+        keys = {job.run.seed: job.key for job, _ in self.runs.get((dataset, second), ())}
+        jobs = (job for job, _ in self.runs.get((dataset, first), ()) if job.run.seed in keys)
+        return next((f"{job.key} {keys[job.run.seed]}" for job in jobs), None)
 
 
 def _mean(values: Sequence[float]) -> float | None:
     return float(np.mean(values)) if values else None
 
 
-def _of_other_files(lines: Mapping[str, Line]) -> dict[str, Line]:
+def _find_other_files(lines: Mapping[str, Line]) -> dict[str, Line]:
     """Returns `Findings.elsewhere`: key -> finished line of another data file."""
     of_files: dict[str, dict[tuple[bool, str | None], list[str]]] = {}
     for key, line in lines.items():
@@ -131,12 +131,14 @@ def _of_other_files(lines: Mapping[str, Line]) -> dict[str, Line]:
             file = line["data_file"] or {}
             place = (bool(file.get("as_published")), file.get("sha256"))
             of_files.setdefault(line["run"]["dataset"], {}).setdefault(place, []).append(key)
-    own = {dataset: max(files, key=lambda file: (file[0], len(files[file]))) for dataset, files in of_files.items()}
+    main_file = {
+        dataset: max(files, key=lambda file: (file[0], len(files[file]))) for dataset, files in of_files.items()
+    }
     return {
         key: lines[key]
         for dataset, files in of_files.items()
         for file, keys in files.items()
-        if file != own[dataset]
+        if file != main_file[dataset]
         for key in keys
     }
 

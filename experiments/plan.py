@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.model_settings import MASKED_MODEL
 from bert4rec_tf.config.run_record import SELECT, TRAININGS, Run
-from experiments.tables import TABLES, Cell
+from experiments.tables import TABLES, Variant
 
 SELECT_ONLY = {"protocol": SELECT}
 """The protocol of quick runs and searches: one training, with the validation item held out."""
@@ -52,7 +52,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is asked for.
+    """The runs that the command line requests.
 
     Attributes:
         datasets: names of the data sets.
@@ -71,30 +71,30 @@ class Plan:
     def jobs(self, name: str) -> dict[tuple[str, str], list[Job]]:
         """Returns the jobs of a table: (data set, variant) -> one per seed."""
         table, label = TABLES[name], name.replace("table", "T").replace("figure", "F")
-        found = {}
-        for cell in table.cells(self.datasets, self.preset, self.quick):
-            kept = {"attention": table.keeps_attention, "cells": (f"{label}: {table.variants[cell.variant]}",)}
-            jobs = [dataclasses.replace(self.job(cell, seed), **kept) for seed in self.seeds]
-            found[cell.dataset, cell.variant] = jobs
-        return found
+        jobs = {}
+        for dataset, key in table.cells(self.datasets, self.quick):
+            runs = [self.make_run(dataset, table.variants[key], seed) for seed in self.seeds]
+            cells = (f"{label}: {table.variants[key].title}",)
+            jobs[dataset, key] = [Job(run, self.budget, table.keeps_attention, cells) for run in runs]
+        return jobs
 
     def all_jobs(self, names: Iterable[str]) -> list[Job]:
         """Returns every run of some tables once."""
-        return distinct(job for name in names for some in self.jobs(name).values() for job in some)
+        return merge_equal(job for name in names for some in self.jobs(name).values() for job in some)
 
-    def job(self, cell: Cell, seed: int) -> Job:
-        """Returns the job of a cell."""
-        is_masked, changes = cell.model == MASKED_MODEL, dict(cell.changes)
-        preset = cell.preset or (self.preset if is_masked else "fast")
+    def make_run(self, dataset: str, variant: Variant, seed: int) -> Run:
+        """Returns the run of a variant, with the plan's share of the steps."""
+        is_masked, changes = variant.model == MASKED_MODEL, variant.changes_on(dataset, self.preset)
+        preset = variant.preset or (self.preset if is_masked else "fast")
         if self.quick:
             changes = {**QUICK, **(QUICK_MASKED if is_masked else {}), **changes}
-        run = presets.make_run(cell.dataset, cell.model, preset, seed, **changes)
+        run = presets.make_run(dataset, variant.model, preset, seed, **changes)
         if self.quick and run.flatten().get("hidden_dim", 0) > QUICK_WIDTH:
-            run = presets.make_run(cell.dataset, cell.model, preset, seed, **{**changes, "hidden_dim": QUICK_WIDTH})
-        return Job(shortened(run, self.budget), self.budget)
+            run = presets.make_run(dataset, variant.model, preset, seed, **{**changes, "hidden_dim": QUICK_WIDTH})
+        return shorten(run, self.budget)
 
 
-def shortened(run: Run, budget: float) -> Run:
+def shorten(run: Run, budget: float) -> Run:
     """Returns a run with a share of its steps. The warm-up and the distance of measurements shrink likewise."""
     if budget == 1:
         return run
@@ -109,11 +109,11 @@ def shortened(run: Run, budget: float) -> Run:
     return dataclasses.replace(run, training=scaled)
 
 
-def distinct(jobs: Iterable[Job]) -> list[Job]:
+def merge_equal(jobs: Iterable[Job]) -> list[Job]:
     """Returns each run once, because tables share runs, with all its cells; its attention is kept if a table asks."""
-    found: dict[str, Job] = {}
+    merged: dict[str, Job] = {}
     for job in jobs:
-        known = found.get(job.key, job)
-        cells = tuple(dict.fromkeys((*known.cells, *job.cells)))
-        found[job.key] = dataclasses.replace(known, attention=known.attention or job.attention, cells=cells)
-    return list(found.values())
+        equal = merged.get(job.key, job)
+        cells = tuple(dict.fromkeys((*equal.cells, *job.cells)))
+        merged[job.key] = dataclasses.replace(equal, attention=equal.attention or job.attention, cells=cells)
+    return list(merged.values())

@@ -86,17 +86,17 @@ def call(task: Task, request: Request, should_stop: Callable[[], bool]) -> dict[
     process = CONTEXT.Process(target=_work, args=(task, request, sender))
     process.start()
     sender.close()
-    told = None
+    stopped_at = None
     while process.is_alive():
         process.join(POLL_SECONDS)
-        if told is None and should_stop():
-            told = time.monotonic()
+        if stopped_at is None and should_stop():
+            stopped_at = time.monotonic()
             process.terminate()
-        elif told is not None and time.monotonic() - told > PATIENCE_SECONDS:
+        elif stopped_at is not None and time.monotonic() - stopped_at > PATIENCE_SECONDS:
             process.kill()
     with contextlib.suppress(EOFError):
         return answers.recv()
-    if told is not None:
+    if stopped_at is not None:
         return {"status": STOPPED}
     code = process.exitcode
     how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"

@@ -16,7 +16,17 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import format_clock, warn
 from experiments import answer, claims, figures, significance
 from experiments.findings import Findings
-from experiments.grids import ELSEWHERE, GRIDS, NOT_RUN, Grid, Text, difference, gain, of_statistics, title_of
+from experiments.grids import (
+    ELSEWHERE,
+    NOT_RUN,
+    Grid,
+    Text,
+    compute_gain,
+    describe_statistics,
+    format_difference,
+    make_all_grids,
+    title_of,
+)
 from experiments.plan import QUICK, QUICK_WIDTH
 from experiments.results import FAILED, FINISHED, STOPPED, Line, newest
 from experiments.sweep import Sweep
@@ -59,93 +69,93 @@ class Report:
         comparisons: as `significance.sentences` takes them.
         statistics: data set -> its row of Table 1, if its file is or was there.
         pictures: table -> file names and what the pictures show.
-        asked: keys of the runs that were asked for; None for all of `findings`.
-        not_published: tables that were asked for but are not in the paper, as "Table 3 of Steam".
+        requested: keys of the runs that the command line requests; None for all of `findings`.
+        not_published: requested tables that are not in the paper, as "Table 3 of Steam".
     """
 
     findings: Mapping[str, Findings]
     comparisons: Mapping[str, Any] = field(default_factory=dict)
     statistics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     pictures: Mapping[str, Sequence[figures.Picture]] = field(default_factory=dict)
-    asked: Collection[str] | None = None
+    requested: Collection[str] | None = None
     not_published: Sequence[str] = ()
 
-    def sections(self) -> list[Section]:
+    def make_sections(self) -> list[Section]:
         """Returns the sections: the answer, about the results, the tables in the paper's order, and the runs."""
-        made = [self._section(found) for name in TABLES if (found := self.findings.get(name))]
+        tables = [self._make_section(table) for name in TABLES if (table := self.findings.get(name))]
         first: list[Section] = []
-        if found := self.findings.get("table2"):
-            grid = answer.grid(found, self.comparisons)
-            first = [Section("Which model ranks best?", answer.sentences(found, grid.rows), [grid])]
-        return [*first, self._about(), *made, self._runs()]
+        if table := self.findings.get("table2"):
+            grid = answer.make_grid(table, self.comparisons)
+            first = [Section("Which model ranks best?", answer.write_sentences(table, grid.rows), [grid])]
+        return [*first, self._make_about_section(), *tables, self._make_runs_section()]
 
-    def _section(self, found: Findings) -> Section:
-        name, table = found.name, TABLES[found.name]
+    def _make_section(self, findings: Findings) -> Section:
+        name, table = findings.name, TABLES[findings.name]
         title = f"{label(name)}: {table.title}"
         if name == "table1":
-            return Section(title, *of_statistics(self.statistics))
+            return Section(title, *describe_statistics(self.statistics))
         paragraphs = [table.note] if table.note else []
-        paragraphs += claims.sentences(found)
+        paragraphs += claims.write_sentences(findings)
         if name == "table2":
-            paragraphs += significance.sentences(found, self.comparisons)
+            paragraphs += significance.write_sentences(findings, self.comparisons)
         for more in DETAILS.get(name, ()):
-            paragraphs += more(found)
-        paragraphs += _remarks(found.lines[job.key] for some in found.runs.values() for job, _ in some)
-        paragraphs += _budgets(found)
-        missing = [title_of(data) for data in found.datasets() if data not in found.run_on()]
+            paragraphs += more(findings)
+        paragraphs += _list_remarks(findings.lines[job.key] for some in findings.runs.values() for job, _ in some)
+        paragraphs += _describe_budgets(findings)
+        missing = [title_of(data) for data in findings.datasets() if data not in findings.run_on()]
         if missing:
             paragraphs.append(f"{', '.join(missing)}: {NOT_RUN}.")
         pictures = self.pictures.get(name, ())
         if name.startswith("figure") and not pictures:
-            paragraphs.append(f"No picture: {self._why_not_drawn(found)}.")
-        return Section(title, paragraphs, GRIDS[name](found), pictures)
+            paragraphs.append(f"No picture: {self._why_not_drawn(findings)}.")
+        return Section(title, paragraphs, make_all_grids(findings), pictures)
 
     @staticmethod
-    def _why_not_drawn(found: Findings) -> str:
-        if not found.run_on():
+    def _why_not_drawn(findings: Findings) -> str:
+        if not findings.run_on():
             return NOT_RUN
         return "no line has two points" if plots.is_available() else "it needs the extra [plots]"
 
-    def _about(self) -> Section:
+    def _make_about_section(self) -> Section:
         """Returns the section about the results: data files, versions, and the number of runs."""
-        every = {job.key for found in self.findings.values() for job in found.plan.all_jobs([found.name])}
-        part = every if self.asked is None else set(self.asked)
-        shown, lines = [line for _, line in self._shown()], self._lines()
+        every = {job.key for one in self.findings.values() for job in one.plan.all_jobs([one.name])}
+        part = every if self.requested is None else set(self.requested)
+        shown, lines = [line for _, line in self._list_shown()], self._lines()
         statuses = [lines.get(key, {}).get("status") for key in part]
         counts = {status: statuses.count(status) for status in (FINISHED, FAILED, STOPPED)}
         counts["missing"] = len(part) - sum(counts.values())
         states = ", ".join(f"{status}: {count}" for status, count in counts.items())
         paragraphs = [f"Runs shown here: {len(shown)}. Runs asked for: {len(part)} ({states}).", READING]
         untouched = [
-            label(found.name) for found in self.findings.values() if TABLES[found.name].cell and not found.run_on()
+            label(one.name) for one in self.findings.values() if TABLES[one.name].variants and not one.run_on()
         ]
         if untouched:
             paragraphs.append(f"Not run at all: {', '.join(untouched)}.")
         if self.not_published:
             paragraphs.append(f"The paper has no {' and no '.join(self.not_published)}.")
-        if any(found.plan.quick for found in self.findings.values()):
+        if any(one.plan.quick for one in self.findings.values()):
             paragraphs.append(
                 f"These are quick runs: {QUICK['steps']} steps, no model wider than d = {QUICK_WIDTH} and BERT4Rec of "
                 "one block, whatever a title says. They show that everything works, and nothing about the models."
             )
         used = {(line["run"]["dataset"], str(line["data_file"])): line["data_file"] for line in shown}
-        paragraphs += [file_sentence(dataset, file) for (dataset, _), file in sorted(used.items())]
-        paragraphs += self._elsewhere()
-        paragraphs += sorted({f"Versions: {_versions(line['environment'])}." for line in shown})
-        known = {*every, *part, *(line["key"] for line in shown)}
-        for line in (newest(line) for key, line in sorted(lines.items()) if key in known):
+        paragraphs += [describe_file(dataset, file) for (dataset, _), file in sorted(used.items())]
+        paragraphs += self._describe_other_files()
+        paragraphs += sorted({f"Versions: {_describe_versions(line['environment'])}." for line in shown})
+        mentioned = {*every, *part, *(line["key"] for line in shown)}
+        for line in (newest(line) for key, line in sorted(lines.items()) if key in mentioned):
             if line["status"] == FAILED:
                 run = line["run"]
                 paragraphs.append(f"Failed: {run['model']} on {run['dataset']}, run {line['key']} ({line['error']}).")
         return Section("About these results", paragraphs)
 
-    def _elsewhere(self) -> list[str]:
+    def _describe_other_files(self) -> list[str]:
         """Returns sentences: which runs are of another data file than the others of their data set."""
         keys: dict[tuple[str, str], list[str]] = {}
-        elsewhere = {key for found in self.findings.values() for key in found.elsewhere}
-        for _, line in self._shown():
+        elsewhere = {key for one in self.findings.values() for key in one.elsewhere}
+        for _, line in self._list_shown():
             if line["key"] in elsewhere:
-                place = title_of(line["run"]["dataset"]), _named(line["data_file"])
+                place = title_of(line["run"]["dataset"]), _name_file(line["data_file"])
                 keys.setdefault(place, []).append(f"{line['key']} ({line['run']['model']})")
         return [
             f"{ELSEWHERE} These runs on {title} used another data file than the rest, so compare them with care: "
@@ -156,48 +166,48 @@ class Report:
     def _lines(self) -> Mapping[str, Line]:
         return next(iter(self.findings.values())).lines if self.findings else {}
 
-    def _shown(self) -> list[tuple[str, Line]]:
+    def _list_shown(self) -> list[tuple[str, Line]]:
         """Returns the cells and the line of each finished run that a table shows."""
         cells: dict[str, list[str]] = {}
-        for found in self.findings.values():
-            for job, _ in (one for some in found.runs.values() for one in some):
+        for one_table in self.findings.values():
+            for job, _ in (one for some in one_table.runs.values() for one in some):
                 cells.setdefault(job.key, []).extend(job.cells)
         return [("; ".join(some), self._lines()[key]) for key, some in cells.items()]
 
-    def _runs(self) -> Section:
+    def _make_runs_section(self) -> Section:
         """Returns the section with a row per finished run: its cells, its budget, and the time and memory it took."""
-        shown = self._shown()
+        shown = self._list_shown()
         if not shown:
             return Section("All runs", ["No run is finished."])
         last = [line["key"] for _, line in shown if _is_best_at_the_end(line)]
         capped = f"Best at the last step that was allowed, so more steps may do better: {', '.join(last)}."
-        rows = [list(map(Text, _run_row(cells, line).values())) for cells, line in shown]
+        rows = [list(map(Text, _make_run_row(cells, line).values())) for cells, line in shown]
         return Section(
             "All runs",
-            [RUNS, *([capped] if last else []), *_remarks(line for _, line in shown)],
-            [Grid(list(_run_row(*shown[0])), rows, "Finished runs, with NDCG@10 among 100 popular items")],
+            [RUNS, *([capped] if last else []), *_list_remarks(line for _, line in shown)],
+            [Grid(list(_make_run_row(*shown[0])), rows, "Finished runs, with NDCG@10 among 100 popular items")],
         )
 
 
-def _named(file: Mapping[str, Any] | None) -> str:
+def _name_file(file: Mapping[str, Any] | None) -> str:
     return "an unknown file" if file is None else f"{file['name']}, SHA-256 of its content {file['sha256']}"
 
 
-def file_sentence(dataset: str, file: Mapping[str, Any] | None) -> str:
+def describe_file(dataset: str, file: Mapping[str, Any] | None) -> str:
     """Returns a sentence: on which file the results of a data set were measured."""
     if datasets.find_source(dataset) is None:
         return f"{title_of(dataset)}: built in."
     if file is None or file["as_published"] is None:
-        return f"{title_of(dataset)}: {_named(file)}. Whether it is the authors' own file is unknown."
+        return f"{title_of(dataset)}: {_name_file(file)}. Whether it is the authors' own file is unknown."
     if file["as_published"]:
-        return f"{title_of(dataset)}: {_named(file)}, the authors' own file."
+        return f"{title_of(dataset)}: {_name_file(file)}, the authors' own file."
     return (
-        f"{title_of(dataset)}: {_named(file)}. This is not the file that the authors published: actions at equal "
+        f"{title_of(dataset)}: {_name_file(file)}. This is not the file that the authors published: actions at equal "
         "times may be in another order, and so other items may be held out."
     )
 
 
-def _versions(environment: Mapping[str, Any]) -> str:
+def _describe_versions(environment: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in sorted(environment["versions"].items()))
     threads = "1 thread" if environment["threads"] == 1 else f"{environment['threads']} threads"
     return f"{versions}; {threads} on {', '.join(environment['devices'])}"
@@ -207,7 +217,7 @@ def _is_best_at_the_end(line: Line) -> bool:
     return line.get(SELECT, {}).get("best_step") == line["run"]["training"]["steps"]
 
 
-def _remarks(lines: Iterable[Line]) -> list[str]:
+def _list_remarks(lines: Iterable[Line]) -> list[str]:
     """Returns sentences: what is known to be wrong with runs, from the `remark` of their lines."""
     keys: dict[str, list[str]] = {}
     for line in lines:
@@ -216,15 +226,15 @@ def _remarks(lines: Iterable[Line]) -> list[str]:
     return [f"Read with care: {', '.join(some)}: {remark}." for remark, some in keys.items()]
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
-def _run_row(cells: str, line: Line) -> dict[str, str]:
+def _make_run_row(cells: str, line: Line) -> dict[str, str]:
     run, trained = line["run"], [line[phase]["steps"] for phase in (SELECT, RETRAIN) if phase in line]
     steps = " and ".join(f"{count:,}" for count in trained) + f" of {run['training']['batch_size']}"
 
-    def shown(part: str) -> str:
+    def format_part(part: str) -> str:
         return f"{line[part][POPULAR]['ndcg@10']:.4f}" if part in line else "none"
 
     return {
@@ -233,50 +243,61 @@ def _run_row(cells: str, line: Line) -> dict[str, str]:
         "model": run["model"],
         "cells": cells,
         "seed": str(run["seed"]),
-        "budget": _percent(line["budget"]),
+        "budget": _format_percent(line["budget"]),
         "steps": steps if any(trained) else "none",
-        "validation": shown("validation"),
-        "test": shown("test"),
+        "validation": format_part("validation"),
+        "test": format_part("test"),
         "wall time": format_clock(line["wall_seconds"]),
         "peak memory": f"{line['peak_memory'] / 1e6:,.0f} MB" if line["peak_memory"] else "unknown",
     }
 
 
-def _budgets(found: Findings) -> list[str]:
+def _describe_budgets(findings: Findings) -> list[str]:
     """Returns sentences: where runs had only a share of the steps, and which were left out for another share."""
-    parts = [f"{title_of(data)} {_percent(found.budgets[data])}" for data in found.run_on() if found.budgets[data] != 1]
-    others = [f"{count} on {title_of(data)} with {_percent(share)}" for (data, share), count in found.left_out.items()]
+    parts = [
+        f"{title_of(data)} {_format_percent(findings.budgets[data])}"
+        for data in findings.run_on()
+        if findings.budgets[data] != 1
+    ]
+    others = [
+        f"{count} on {title_of(data)} with {_format_percent(share)}"
+        for (data, share), count in findings.left_out.items()
+    ]
     return [
         *([f"Budget: these runs had only a part of their presets' steps: {', '.join(parts)}."] if parts else []),
         *([f"Runs left out, as they had another share of the steps: {', '.join(others)}."] if others else []),
     ]
 
 
-def _narrow(found: Findings) -> list[str]:
+def _compare_narrow(findings: Findings) -> list[str]:
     """Returns a sentence that compares BERT4Rec with Table 5, if it has d = 64 as there."""
     parts = []
-    for data in found.run_on():
-        runs, published = found.runs[data, "bert4rec"], read_paper()["table5"].get(data)
+    for data in findings.run_on():
+        runs, published = findings.runs[data, "bert4rec"], read_paper()["table5"].get(data)
         if runs and published and runs[0][0].run.architecture.hidden_dim == 64:
-            value, default = found.mean(data, "bert4rec", "ndcg@10"), published["default"]["ndcg@10"]
-            parts.append(f"{title_of(data)} {value:.4f} (paper {default:.4f}, difference {difference(value, default)})")
+            value, default = findings.mean(data, "bert4rec", "ndcg@10"), published["default"]["ndcg@10"]
+            parts.append(
+                f"{title_of(data)} {value:.4f} (paper {default:.4f}, difference {format_difference(value, default)})"
+            )
     text = "BERT4Rec has d = 64 here, but its best width in the paper's Table 2. NDCG@10 beside Table 5 at d = 64"
     return [f"{text}: {'; '.join(parts)}."] if parts else []
 
 
-def _mean_gains(found: Findings) -> list[str]:
+def _describe_mean_gains(findings: Findings) -> list[str]:
     """Returns a sentence: section 4.4's mean gains over the strongest other model, on the complete data sets."""
     parts = []
     for metric, published in read_paper()["gains"].items():
-        gains = [one for dataset in found.datasets() if (one := gain(found, dataset, metric)) is not None]
+        gains = [one for dataset in findings.datasets() if (one := compute_gain(findings, dataset, metric)) is not None]
         mean = f"{np.mean(gains):+.2%} on {len(gains)}" if gains else NOT_RUN
         parts.append(f"{metric.upper()} {mean} (paper: {published:+.2%} on 4)")
     return [f"Mean gain over the best other model (section 4.4) on the data sets with all nine: {'; '.join(parts)}."]
 
 
-def _about_correction(found: Findings) -> list[str]:
+def _explain_correction(findings: Findings) -> list[str]:
     """Returns what the correction for popularity means, if a run was measured with one."""
-    if all(found.alpha(dataset, model) is None for dataset in found.run_on() for model in found.variants(dataset)):
+    if all(
+        findings.alpha(dataset, model) is None for dataset in findings.run_on() for model in findings.variants(dataset)
+    ):
         return []
     return [
         "Correction for popularity: items are ranked by score - alpha log(count + 1) without training again. Alpha is "
@@ -289,16 +310,16 @@ def _about_correction(found: Findings) -> list[str]:
     ]
 
 
-def _without_dropout(found: Findings) -> list[str]:
+def _note_missing_dropout(findings: Findings) -> list[str]:
     """Returns a sentence: where “w/o dropout” changes nothing, because the preset has none."""
-    runs = {place: jobs[0].run for place, jobs in found.plan.jobs(found.name).items()}
-    same = [title_of(data) for data in found.datasets() if runs[data, "default"] == runs.get((data, "no_dropout"))]
+    runs = {place: jobs[0].run for place, jobs in findings.plan.jobs(findings.name).items()}
+    same = [title_of(data) for data in findings.datasets() if runs[data, "default"] == runs.get((data, "no_dropout"))]
     return [f"On {' and '.join(same)} the default has no dropout, so “w/o dropout” is the same run."] if same else []
 
 
 DETAILS: dict[str, Sequence[Callable[[Findings], list[str]]]] = {
-    "table2": (_narrow, _mean_gains, _about_correction),
-    "table5": (_without_dropout,),
+    "table2": (_compare_narrow, _describe_mean_gains, _explain_correction),
+    "table5": (_note_missing_dropout,),
 }
 """Table -> the functions that make its own paragraphs."""
 
@@ -313,24 +334,24 @@ def render(form: str, sections: Sequence[Section], title: str = TITLE) -> str:
 def write(
     findings: Mapping[str, Findings],
     sweep: Sweep,
-    asked: Collection[str] | None = None,
+    requested: Collection[str] | None = None,
     not_published: Sequence[str] = (),
 ) -> list[Path]:
     """Writes the report. First makes its comparisons, statistics and pictures, as far as ranks and data are here.
 
-    `asked` and `not_published`: as in `Report`. Returns the paths of `report.md` and `report.html`.
+    `requested` and `not_published`: as in `Report`. Returns the paths of `report.md` and `report.html`.
     """
     results = sweep.results
     if "table2" in findings:
-        found = findings["table2"]
-        folders = {job.key: sweep.folder_of(job, line) for some in found.runs.values() for job, line in some}
-        names = {*significance.pairs(found).values(), *answer.pairs(found).values()}
+        table2 = findings["table2"]
+        folders = {job.key: sweep.folder_of(job, line) for some in table2.runs.values() for job, line in some}
+        names = {*significance.name_pairs(table2).values(), *answer.name_pairs(table2).values()}
         significance.compare_all(sorted(names), folders, results)
-    statistics = statistics_of(findings["table1"], sweep) if "table1" in findings else {}
+    statistics = load_statistics(findings["table1"], sweep) if "table1" in findings else {}
     pictures = figures.draw(findings, results)
     comparisons = results.read_json(significance.FILE)
-    made = Report(findings, comparisons, statistics, pictures, asked, not_published)
-    sections, paths = made.sections(), []
+    report = Report(findings, comparisons, statistics, pictures, requested, not_published)
+    sections, paths = report.make_sections(), []
     files.make_folder(results.folder)
     for form in ("md", "html"):
         paths.append(results.folder / f"report.{form}")
@@ -338,10 +359,10 @@ def write(
     return paths
 
 
-def statistics_of(found: Findings, sweep: Sweep) -> dict[str, dict[str, str]]:
+def load_statistics(findings: Findings, sweep: Sweep) -> dict[str, dict[str, str]]:
     """Returns data set -> its row of Table 1, if the data are or were here, and keeps the rows beside the results."""
     kept, made = sweep.results.read_json(STATISTICS), {}
-    for name in found.plan.datasets:
+    for name in findings.plan.datasets:
         file = sweep.data_file(name)
         is_there = file is not None or datasets.find_source(name) is None
         if is_there and kept.get(name, {}).get("data_file", ...) != file:

@@ -50,14 +50,14 @@ class Results:
         """Returns key -> its newest line. Raises UserError if a line cannot be read."""
         if not self.path.exists():
             return {}
-        found = {}
+        lines = {}
         for number, text in enumerate(self.path.read_text(encoding="utf-8").splitlines(), start=1):
             try:
                 line = json.loads(text)
-                found[line["key"]] = line
+                lines[line["key"]] = line
             except (ValueError, KeyError, TypeError) as error:
                 raise UserError(f"{self.path}, line {number}: not the result of a run ({error})") from error
-        return found
+        return lines
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Returns the content of a JSON file in the folder; empty if there is none."""
@@ -88,15 +88,15 @@ class Results:
             The new line; or the finished line of the same data file, if there was one.
         """
         with self.lock():
-            found = self.read()
-            older = found.get(sitting["key"], {})
+            lines = self.read()
+            older = lines.get(sitting["key"], {})
             is_finished = older.get("status") == FINISHED
             if is_finished and same_file(older.get("data_file"), sitting.get("data_file")):
                 return older
             line = _with_earlier_sittings(older.get(BEGUN) if is_finished else older, sitting)
             stays = is_finished and line["status"] != FINISHED
-            found[line["key"]] = {**older, BEGUN: line} if stays else line
-            ordered = sorted(found.values(), key=lambda one: (one["run"]["dataset"], one["run"]["model"], one["key"]))
+            lines[line["key"]] = {**older, BEGUN: line} if stays else line
+            ordered = sorted(lines.values(), key=lambda one: (one["run"]["dataset"], one["run"]["model"], one["key"]))
             files.write_text(self.path, "".join(f"{json.dumps(one, sort_keys=True)}\n" for one in ordered))
             return line
 
@@ -160,8 +160,8 @@ def data_file(dataset: str, folder: Path | None) -> dict[str, Any] | None:
         return {"name": path.name, "sha256": digest, "as_published": None}
     expected = downloadable[1].checksum
     is_published = download.compute_checksum(path, expected) == expected
-    known = is_published or file == downloadable[0]
-    return {"name": path.name, "sha256": digest, "as_published": is_published if known else None}
+    is_known = is_published or file == downloadable[0]
+    return {"name": path.name, "sha256": digest, "as_published": is_published if is_known else None}
 
 
 @functools.cache

@@ -49,13 +49,13 @@ def mean_attention(model: BERT4Rec, histories: Sequences, users: np.ndarray) -> 
     skipped. The attention is float64 [layers, heads, POSITIONS, POSITIONS]; rows are the positions that attend. Raises
     UserError if no input is long enough.
     """
-    kept = users[np.minimum(histories.lengths[users], model.max_history) + 1 >= POSITIONS]
-    if not len(kept):
+    long_enough = users[np.minimum(histories.lengths[users], model.max_history) + 1 >= POSITIONS]
+    if not len(long_enough):
         raise UserError(f"Figure 2 needs inputs of at least {POSITIONS} positions; no user has one")
-    kept = kept[np.argsort(histories.lengths[kept], kind="stable")]
+    long_enough = long_enough[np.argsort(histories.lengths[long_enough], kind="stable")]
     total: np.ndarray | float = 0.0
-    for begin in range(0, len(kept), BATCH_SIZE):
-        batch_users = kept[begin : begin + BATCH_SIZE]
+    for begin in range(0, len(long_enough), BATCH_SIZE):
+        batch_users = long_enough[begin : begin + BATCH_SIZE]
         items, lengths = histories.take_last(
             batch_users, int(min(histories.lengths[batch_users].max(), model.max_history))
         )
@@ -66,9 +66,9 @@ def mean_attention(model: BERT4Rec, histories: Sequences, users: np.ndarray) -> 
         layers = [
             tf.gather(tf.gather(one, for_heads, batch_dims=2), for_heads, axis=3, batch_dims=2) for one in attention
         ]
-        found = np.stack([np.asarray(layer, np.float64) for layer in layers])
-        total = total + (found / found.sum(axis=-1, keepdims=True)).sum(axis=1)
-    return total / len(kept), len(kept)
+        values = np.stack([np.asarray(layer, np.float64) for layer in layers])
+        total = total + (values / values.sum(axis=-1, keepdims=True)).sum(axis=1)
+    return total / len(long_enough), len(long_enough)
 
 
 def keep_attention(path: Path, run: Run, model: BERT4Rec, sequences: Sequences) -> None:

@@ -25,11 +25,10 @@ LEVEL = 0.01
 WORSE, NOT_SIGNIFICANT = "Significantly worse than", "Not significantly different from"
 
 
-def pairs(found: Findings) -> dict[tuple[str, str], str]:
+def name_pairs(findings: Findings) -> dict[tuple[str, str], str]:
     """Returns (data set, model) -> the name of its comparison with BERT4Rec, if both have finished a seed."""
-    places = [(dataset, model) for dataset in found.datasets() for model in MODELS if model != OURS]
-    jobs = {place: found.pair(*place, OURS) for place in places}
-    return {place: f"{both[0].key} {both[1].key}" for place, both in jobs.items() if both is not None}
+    places = [(dataset, model) for dataset in findings.datasets() for model in MODELS if model != OURS]
+    return {place: name for place in places if (name := findings.name_pair(*place, OURS))}
 
 
 def compare_all(names: Iterable[str], folders: Mapping[str, Path], results: Results) -> None:
@@ -38,7 +37,7 @@ def compare_all(names: Iterable[str], folders: Mapping[str, Path], results: Resu
     Older comparisons stay if the results have both runs. `names`: pairs of keys, "first second". `folders`: key ->
     work directory.
     """
-    made = {}
+    new = {}
     for name in names:
         first, second = (folders[key] for key in name.split())
         if not all(WorkDirectory(folder).ranks.exists() for folder in (first, second)):
@@ -48,18 +47,18 @@ def compare_all(names: Iterable[str], folders: Mapping[str, Path], results: Resu
         except UserError as error:
             warn(str(error))
             continue
-        made[name] = {
+        new[name] = {
             protocol: {metric: asdict(one) for metric, one in of_metrics.items()}
             for protocol, of_metrics in compared.items()
         }
-    if made:
+    if new:
         with results.lock():
-            lines, kept = results.read(), results.read_json(FILE)
-            kept = {name: one for name, one in kept.items() if all(key in lines for key in name.split())}
-            files.write_json(results.folder / FILE, {**kept, **made})
+            lines, older = results.read(), results.read_json(FILE)
+            older = {name: one for name, one in older.items() if all(key in lines for key in name.split())}
+            files.write_json(results.folder / FILE, {**older, **new})
 
 
-def holm(p_values: Mapping[Any, float]) -> dict[Any, float]:
+def correct_by_holm(p_values: Mapping[Any, float]) -> dict[Any, float]:
     """Returns the p-values, corrected by Holm's method for their number."""
     corrected, highest = {}, 0.0
     for place, name in enumerate(sorted(p_values, key=p_values.__getitem__)):
@@ -68,19 +67,21 @@ def holm(p_values: Mapping[Any, float]) -> dict[Any, float]:
     return corrected
 
 
-def sentences(found: Findings, comparisons: Mapping[str, Any]) -> list[str]:
+def write_sentences(findings: Findings, comparisons: Mapping[str, Any]) -> list[str]:
     """Returns sentences: in which cells of Table 2 BERT4Rec is better, worse, not significantly different, or untested.
 
     Args:
-        found: Table 2.
+        findings: Table 2.
         comparisons: the content of FILE: "first second" -> protocol -> metric -> the fields of `metrics.Difference`.
     """
-    names = pairs(found)
+    names = name_pairs(findings)
     titles = {
         (dataset, model): f"{MODELS[model]} on {datasets.find_dataset(dataset).title}" for dataset, model in names
     }
-    compared = {place: one[POPULAR] for place, one in known(found, comparisons, names).items()}
-    corrected = holm({(place, metric): compared[place][metric]["p_value"] for place in compared for metric in METRICS})
+    compared = {place: one[POPULAR] for place, one in select_matching(findings, comparisons, names).items()}
+    corrected = correct_by_holm(
+        {(place, metric): compared[place][metric]["p_value"] for place in compared for metric in METRICS}
+    )
     if not corrected:
         return ["Significance: unknown. It needs the ranks of two runs, which stay in their work directories."]
     verdicts: dict[str, dict[tuple[str, str], list[str]]] = {"better": {}, WORSE: {}, NOT_SIGNIFICANT: {}}
@@ -98,21 +99,23 @@ def sentences(found: Findings, comparisons: Mapping[str, Any]) -> list[str]:
     for verdict in (WORSE, NOT_SIGNIFICANT):
         listed = [f"{titles[place]} ({', '.join(metrics)})" for place, metrics in verdicts[verdict].items()]
         lines += [f"{verdict} {'; '.join(listed)}."] if listed else []
-    missing = [titles[place] for place in names if place not in compared]
-    if missing:
+    untested = [titles[place] for place in names if place not in compared]
+    if untested:
         lines.append(
-            f"Not compared or counted, because the ranks of both runs were not here together: {'; '.join(missing)}."
+            f"Not compared or counted, because the ranks of both runs were not here together: {'; '.join(untested)}."
         )
     return lines
 
 
-def known(found: Findings, comparisons: Mapping[str, Any], names: Mapping[Any, str]) -> dict[Any, Mapping[str, Any]]:
-    """Returns the comparisons that fit the results in `found`: place -> protocol -> metric -> difference.
+def select_matching(
+    findings: Findings, comparisons: Mapping[str, Any], names: Mapping[Any, str]
+) -> dict[Any, Mapping[str, Any]]:
+    """Returns the comparisons that fit the results in `findings`: place -> protocol -> metric -> difference.
 
     Comparisons of the same runs on other data are left out. Older comparisons only have popular candidates.
 
     Args:
-        found: Table 2.
+        findings: Table 2.
         comparisons: the content of FILE.
         names: place -> the keys of its two runs, "first second".
     """
@@ -120,11 +123,11 @@ def known(found: Findings, comparisons: Mapping[str, Any], names: Mapping[Any, s
         place: comparisons[name]
         for place, name in names.items()
         if POPULAR in comparisons.get(name, ())
-        and _is_of(comparisons[name], *(found.lines[key]["test"] for key in name.split()))
+        and _is_consistent(comparisons[name], *(findings.lines[key]["test"] for key in name.split()))
     }
 
 
-def _is_of(compared: Mapping[str, Any], first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+def _is_consistent(compared: Mapping[str, Any], first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     return all(
         abs(one["mean"] - (second[protocol][metric] - first[protocol][metric])) < ROUNDING
         for protocol, of_metrics in compared.items()

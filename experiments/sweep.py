@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -113,25 +112,16 @@ class Sweep:
         return self.workdir / "logs" / f"{job.key}.txt"
 
     def _run_all(self, jobs: Sequence[Job], statuses: dict[str, str]) -> None:
-        waiting = deque(jobs)
         files.make_folder(self.workdir)
         with ThreadPoolExecutor(self.jobs) as pool:
-            lanes = [pool.submit(self._run_lane, waiting, statuses) for _ in range(min(self.jobs, len(jobs)))]
+            keys = {pool.submit(self._run_one, job): job.key for job in jobs}
             try:
-                for lane in as_completed(lanes):
-                    lane.result()
+                for future in as_completed(keys):
+                    statuses[keys[future]] = future.result()
             except BaseException:
                 self._stop.set()
+                pool.shutdown(cancel_futures=True)
                 raise
-
-    def _run_lane(self, waiting: deque[Job], statuses: dict[str, str]) -> None:
-        """Runs one waiting job after the other, until none is left."""
-        while not self._stop.is_set():
-            try:
-                job = waiting.popleft()
-            except IndexError:
-                return
-            statuses[job.key] = self._run_one(job)
 
     def _run_one(self, job: Job) -> str:
         if self.is_finished(job):
@@ -155,17 +145,17 @@ class Sweep:
         answer = processes.call(self.task, request, should_stop)
         if answer["status"] == BUSY:
             return BUSY
-        line = self.results.put(self._sitting(job, answer, time.monotonic() - begin))
+        line = self.results.put(self._make_line(job, answer, time.monotonic() - begin))
         self._report(job, line)
         return line["status"]
 
-    def _sitting(self, job: Job, answer: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    def _make_line(self, job: Job, answer: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """Returns the line of one sitting; a failed one if the data file is gone, so that its data are unknown."""
         file = self.data_file(job.run.dataset)
         if answer["status"] == FINISHED and file is None and datasets.find_source(job.run.dataset) is not None:
             gone = f"the file of {job.run.dataset} is gone, so the result is not kept; put it back and run this again"
             answer = {"status": FAILED, "error": gone}
-        found = {
+        line = {
             "key": job.key,
             "run": job.run.to_dict(),
             "budget": job.budget,
@@ -175,8 +165,8 @@ class Sweep:
             "peak_memory": None,
             **answer,
         }
-        folder = found.pop("folder", None)
-        return {**files.read_json(WorkDirectory(folder).metrics), **found} if folder else found
+        folder = line.pop("folder", None)
+        return {**files.read_json(WorkDirectory(folder).metrics), **line} if folder else line
 
     def _report(self, job: Job, line: Line) -> None:
         self._done += 1
@@ -192,18 +182,18 @@ class Sweep:
 
 def show(jobs: Sequence[Job], sweep: Sweep) -> None:
     """Prints every job's state, and how long the rest may take."""
-    known, unknown = [], 0
-    for job, state, seconds in states(jobs, sweep):
-        left = "" if state == FINISHED else "unknown" if seconds is None else format_clock(seconds)
-        print(f"{state:<9} {left:>9}  {job.title}")
-        known.append(seconds or 0.0)
+    seconds_left, unknown = [], 0
+    for job, state, seconds in list_states(jobs, sweep):
+        remaining = "" if state == FINISHED else "unknown" if seconds is None else format_clock(seconds)
+        print(f"{state:<9} {remaining:>9}  {job.title}")
+        seconds_left.append(seconds or 0.0)
         unknown += seconds is None
     rest = f", and {unknown} runs of unknown length" if unknown else ""
-    left = max(sum(known) / sweep.jobs, max(known, default=0.0))
-    print(f"About {format_clock(left)} left, estimated from the finished runs{rest}.")
+    remaining = max(sum(seconds_left) / sweep.jobs, max(seconds_left, default=0.0))
+    print(f"About {format_clock(remaining)} left, estimated from the finished runs{rest}.")
 
 
-def states(jobs: Sequence[Job], sweep: Sweep) -> list[tuple[Job, str, float | None]]:
+def list_states(jobs: Sequence[Job], sweep: Sweep) -> list[tuple[Job, str, float | None]]:
     """Returns each job, its state (finished, running, stopped, failed or missing), and the seconds it may still take;
     None if unknown. For a running job, only earlier sittings count as done."""
     lines = sweep.results.read()
@@ -215,41 +205,41 @@ def states(jobs: Sequence[Job], sweep: Sweep) -> list[tuple[Job, str, float | No
         line = newest(lines.get(job.key, {}))
         status = line.get("status", MISSING)
         state = RUNNING if sweep.is_running(job) else MISSING if status == FINISHED else status
-        whole = estimate(job.run, list(lines.values()))
-        rows.append((job, state, None if whole is None else max(0.0, whole - _done(job, line, sweep))))
+        whole = estimate_seconds(job.run, list(lines.values()))
+        rows.append((job, state, None if whole is None else max(0.0, whole - _sum_done(job, line, sweep))))
     return rows
 
 
-def _done(job: Job, line: Line, sweep: Sweep) -> float:
+def _sum_done(job: Job, line: Line, sweep: Sweep) -> float:
     """Returns the seconds already spent on a stopped job, if it can be resumed here; else 0."""
     if line.get("status") != STOPPED or not sweep.folder(job).exists():
         return 0.0
     return line["wall_seconds"] if same_file(line["data_file"], sweep.data_file(job.run.dataset)) else 0.0
 
 
-def estimate(run: Run, lines: Sequence[Line]) -> float | None:
+def estimate_seconds(run: Run, lines: Sequence[Line]) -> float | None:
     """Returns the seconds that a whole run may take: the mean of the finished runs with the most equal settings.
 
     Only runs of the same model on the same data set count. None if there are none.
     """
-    wanted = run.to_dict()
+    settings = run.to_dict()
     alike: dict[int, list[float]] = {}
     for line in lines:
         other = line["run"]
         if line["status"] == FINISHED and (other["model"], other["dataset"]) == (run.model, run.dataset):
             groups = ("architecture", "masking", "training")
-            same = sum(other[group].get(name) == value for group in groups for name, value in wanted[group].items())
-            alike.setdefault(same, []).append(_seconds(line, run.training.steps * num_trainings(run)))
+            same = sum(other[group].get(name) == value for group in groups for name, value in settings[group].items())
+            alike.setdefault(same, []).append(_scale_seconds(line, run.training.steps * num_trainings(run)))
     if not alike:
         return None
     nearest = alike[max(alike)]
     return sum(nearest) / len(nearest)
 
 
-def _seconds(line: Line, steps: int) -> float:
+def _scale_seconds(line: Line, steps: int) -> float:
     """Returns the seconds of `steps` at a finished run's pace, plus its time outside the trainings."""
-    known = trainings(line)
-    if not known:
+    entries = trainings(line)
+    if not entries:
         return line["wall_seconds"]
-    spent = sum(training["seconds"] for training in known)
-    return max(0.0, line["wall_seconds"] - spent) + spent / sum(training["steps"] for training in known) * steps
+    spent = sum(training["seconds"] for training in entries)
+    return max(0.0, line["wall_seconds"] - spent) + spent / sum(training["steps"] for training in entries) * steps

@@ -21,7 +21,7 @@ from bert4rec_tf.foundation.errors import UserError, format_error, unknown_name_
 from bert4rec_tf.foundation.progress import format_clock
 from bert4rec_tf.foundation.startup import import_tensorflow
 from experiments.plan import SELECT_ONLY, Plan
-from experiments.tables import PROPORTIONS, WIDTHS, Cell, max_predictions
+from experiments.tables import PROPORTIONS, WIDTHS, Variant, max_predictions
 
 try:
     import optuna
@@ -67,7 +67,7 @@ BUSY = "another search works in this folder; wait for it, or name another --work
 States = optuna.trial.TrialState
 
 
-def space_of(model: str) -> dict[str, tuple[Any, ...]]:
+def find_space(model: str) -> dict[str, tuple[Any, ...]]:
     """Returns the grid of a model. Raises UserError if there is none."""
     if model not in SPACES:
         raise unknown_name_error("model to tune", model, SPACES)
@@ -89,7 +89,7 @@ class Search:
     data_dir: Path | None = None
 
     def __post_init__(self) -> None:
-        self.space = space_of(self.model)
+        self.space = find_space(self.model)
         self.is_masked = self.model == MASKED_MODEL
         self.base = self.run_of({})
         self.sequences = datasets.load(self.dataset, self.data_dir)
@@ -97,8 +97,8 @@ class Search:
     def run_of(self, values: dict[str, Any]) -> Run:
         """Returns the run of a point, which trains once, with the validation item held out. {} is the preset's."""
         often = {"evaluate_every": QUICK_DISTANCE} if self.plan.quick else {}
-        cell = Cell(self.dataset, self.model, "tuned", {**SELECT_ONLY, **often})
-        plain = self.plan.job(cell, self.plan.seeds[0]).run
+        variant = Variant("tuned", self.model, changes={**SELECT_ONLY, **often})
+        plain = self.plan.make_run(self.dataset, variant, self.plan.seeds[0])
         if not values:
             return plain
         settings = {**plain.flatten(), **values}
@@ -125,17 +125,17 @@ class Search:
         with files.FolderLock(self.folder, busy=BUSY).lock():
             study = self.study()
             retry(study)
-            while len(ended(study)) < trials:
+            while len(list_ended(study)) < trials:
                 study.optimize(self.objective, n_trials=1, catch=(Exception,), callbacks=[self._report])
             return study
 
     def objective(self, trial: optuna.Trial) -> float:
         """Trains a trial's point and returns its best measurement. Then deletes the run's folder."""
-        values = {name: trial.suggest_categorical(name, list(known)) for name, known in self.space.items()}
+        values = {name: trial.suggest_categorical(name, list(earlier)) for name, earlier in self.space.items()}
         run = self.run_of(values)
         try:
-            known = next((other for other in ended(trial.study) if other.params == trial.params), None)
-            found = self._measured(trial, run) if known is None else _repeated(trial, known)
+            earlier = next((other for other in list_ended(trial.study) if other.params == trial.params), None)
+            value = self._measure(trial, run) if earlier is None else _repeat(trial, earlier)
         except KeyboardInterrupt:
             trial.set_user_attr(STOPPED, True)
             raise
@@ -145,10 +145,10 @@ class Search:
             shutil.rmtree(self.folder / run.digest, ignore_errors=True)
             raise
         shutil.rmtree(self.folder / run.digest, ignore_errors=True)
-        return found
+        return value
 
-    def _measured(self, trial: optuna.Trial, run: Run) -> float:
-        killed = [other for other in _interrupted(trial.study) if STOPPED not in other.user_attrs]
+    def _measure(self, trial: optuna.Trial, run: Run) -> float:
+        killed = [other for other in _list_interrupted(trial.study) if STOPPED not in other.user_attrs]
         times = sum(other.params == trial.params for other in killed)
         if times >= MOST_KILLED:
             raise UserError(f"its process was killed {times} times")
@@ -176,10 +176,10 @@ class Search:
 
     def _report(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
         last = trial.last_step
-        found = trial.user_attrs.get(ERROR) or f"NDCG@10 {trial.intermediate_values[last]:.4f} at step {last:,}"
+        outcome = trial.user_attrs.get(ERROR) or f"NDCG@10 {trial.intermediate_values[last]:.4f} at step {last:,}"
         state, spent = trial.state.name.lower(), format_clock(trial.duration.total_seconds())
         title = f"{self.model} on {self.dataset}, trial {trial.number}"
-        print(f"{title}: {state}, {found}, {spent}: {trial.params}", flush=True)
+        print(f"{title}: {state}, {outcome}, {spent}: {trial.params}", flush=True)
 
     def preset(self, study: optuna.Study) -> str:
         """Returns the best settings as an entry of `bert4rec_tf/config/presets`, and as a command.
@@ -196,11 +196,11 @@ class Search:
             self.dataset,
             self.model,
             f"NDCG@10 {study.best_value:.4f} on the validation item (measured{share}); the test item is not measured.",
-            f"Not measured yet; the search of {len(ended(study))} trials took {format_clock(seconds)}.",
+            f"Not measured yet; the search of {len(list_ended(study))} trials took {format_clock(seconds)}.",
             {**start.settings, **start.search, **changed},
         )
-        shown = pprint.pformat(entry, width=110, sort_dicts=False)
-        return f"# An entry for bert4rec_tf/config/presets:\n{shown},\n# Or by flags:\n{start.command} {flags}"
+        text = pprint.pformat(entry, width=110, sort_dicts=False)
+        return f"# An entry for bert4rec_tf/config/presets:\n{text},\n# Or by flags:\n{start.command} {flags}"
 
     def _start(self) -> presets.Preset:
         return presets.find_preset(self.plan.preset if self.is_masked else "fast", self.dataset, self.model)
@@ -208,44 +208,46 @@ class Search:
     def _changes(self, values: dict[str, Any]) -> dict[str, Any]:
         """Returns a point's settings, and the other settings in which its run differs from the preset."""
         flat = self.run_of(values).flatten()
-        found = {name: flat[name] for name in (*values, *(["max_predictions"] if self.is_masked else []))}
+        changes = {name: flat[name] for name in (*values, *(["max_predictions"] if self.is_masked else []))}
         start = self._start()
         if start.search:  # steps that were selected before are not those of these settings
-            found["protocol"] = SELECT_AND_RETRAIN
-        given = presets.make_run(self.dataset, self.model, start.name, self.plan.seeds[0], **found).flatten()
-        left = {*PROTOCOL, *(SHORTENED if self.plan.budget != 1 else ())}
-        others = {name: value for name, value in flat.items() if name not in left and value != given.get(name)}
-        return {**found, **others}
+            changes["protocol"] = SELECT_AND_RETRAIN
+        from_preset = presets.make_run(self.dataset, self.model, start.name, self.plan.seeds[0], **changes).flatten()
+        left_out = {*PROTOCOL, *(SHORTENED if self.plan.budget != 1 else ())}
+        others = {
+            name: value for name, value in flat.items() if name not in left_out and value != from_preset.get(name)
+        }
+        return {**changes, **others}
 
 
 def retry(study: optuna.Study) -> None:
     """Queues each stopped or killed trial again, once."""
     for trial in study.get_trials(states=[States.RUNNING]):  # of dead processes
         study.tell(trial.number, state=States.FAIL)
-    known = {trial.user_attrs.get(RETRY_OF) for trial in study.trials}
-    for trial in _interrupted(study):
-        if trial.number not in known:
+    retried = {trial.user_attrs.get(RETRY_OF) for trial in study.trials}
+    for trial in _list_interrupted(study):
+        if trial.number not in retried:
             study.enqueue_trial(trial.params, user_attrs={RETRY_OF: trial.number})
 
 
-def _interrupted(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
+def _list_interrupted(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
     return [trial for trial in study.get_trials(states=[States.FAIL]) if ERROR not in trial.user_attrs]
 
 
-def ended(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
+def list_ended(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
     """Returns the trials that completed, were pruned or failed by themselves, but not those stopped or killed."""
     states = (States.COMPLETE, States.PRUNED)
     return [trial for trial in study.trials if trial.state in states or ERROR in trial.user_attrs]
 
 
-def _repeated(trial: optuna.Trial, known: optuna.trial.FrozenTrial) -> float:
-    """Ends a trial as the earlier trial of the same point, `known`, ended."""
-    if ERROR in known.user_attrs:
-        raise UserError(known.user_attrs[ERROR])
-    trial.report(known.intermediate_values[known.last_step], known.last_step)
-    if known.state == States.PRUNED:
+def _repeat(trial: optuna.Trial, earlier: optuna.trial.FrozenTrial) -> float:
+    """Ends a trial as the earlier trial of the same point, `earlier`, ended."""
+    if ERROR in earlier.user_attrs:
+        raise UserError(earlier.user_attrs[ERROR])
+    trial.report(earlier.intermediate_values[earlier.last_step], earlier.last_step)
+    if earlier.state == States.PRUNED:
         raise optuna.TrialPruned
-    return known.value
+    return earlier.value
 
 
 def main(
@@ -254,7 +256,7 @@ def main(
     """Searches for each model on each data set and prints the best settings. Returns 1 if one completes no trial."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     for model in models:
-        space_of(model)
+        find_space(model)
     import_tensorflow()
     if threads is not None:
         from bert4rec_tf.runs.environment import set_threads

@@ -26,8 +26,8 @@ from bert4rec_tf.runs.driver import execute
 from bert4rec_tf.runs.exporting import export
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.serving.http.app import open_versions
-from bert4rec_tf.serving.http.settings import ServerSettings
-from experiments.__main__ import parser as experiments_parser
+from bert4rec_tf.serving.http.server_settings import ServerSettings
+from experiments.__main__ import make_parser as experiments_parser
 from experiments.findings import Findings
 from experiments.plan import Plan
 from experiments.tables import NOT_IN_PAPER, TABLES
@@ -128,7 +128,7 @@ def rows_below(text: str, header: str) -> list[list[str]]:
 
 def test_the_table_of_the_readme_is_what_was_measured():
     found = Findings("table2", Plan(tuple(DATASETS.values())), LINES)
-    titles = {title.removesuffix(NOT_IN_PAPER): variant for variant, title in TABLES["table2"].variants.items()}
+    titles = {variant.title.removesuffix(NOT_IN_PAPER): key for key, variant in TABLES["table2"].variants.items()}
     rows = rows_below(TEXTS[README], "| NDCG@10 | Beauty, popular | Beauty, all | ML-1m, popular | ML-1m, all |")
     assert len(rows) == 12
     for title, *cells in rows:

@@ -160,14 +160,14 @@ def attach_features(sequences: Sequences, features: Mapping[str, Features]) -> S
     Items that occur only among the features join the vocabulary, after all others and with a count of 0. Users that
     occur only there are left out. `features`: ITEM_FEATURES, USER_FEATURES or both -> the features, in any order.
     """
-    attached = dict(sequences.features)
+    attach_features = dict(sequences.features)
     if (of_items := features.get(ITEM_FEATURES)) is not None:
         vocabulary, ids = sequences.vocabulary, of_items.ids.tolist()
         new = [raw for raw, number in zip(ids, vocabulary.encode(ids)) if number == PAD]
         counts = np.concatenate([vocabulary.counts, np.zeros(len(new), np.int64)])
         vocabulary = Vocabulary(np.array([*vocabulary.items.tolist(), *new], object), counts)
         sequences = replace(sequences, vocabulary=vocabulary)
-        attached[ITEM_FEATURES] = of_items.select_rows(vocabulary.items.tolist())
+        attach_features[ITEM_FEATURES] = of_items.select_rows(vocabulary.items.tolist())
     if (of_users := features.get(USER_FEATURES)) is not None:
-        attached[USER_FEATURES] = of_users.select_rows(sequences.users.tolist())
-    return replace(sequences, features=attached)
+        attach_features[USER_FEATURES] = of_users.select_rows(sequences.users.tolist())
+    return replace(sequences, features=attach_features)

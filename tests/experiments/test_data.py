@@ -17,11 +17,11 @@ from experiments.__main__ import main
 from experiments.plan import Job, Plan
 from experiments.results import FAILED, FINISHED, Results
 from experiments.sweep import Sweep
-from experiments.tables import Cell
+from experiments.tables import Variant
 
 
 def pop(dataset="beauty"):
-    return Job(Plan((dataset,)).job(Cell(dataset, "pop", "pop"), 1).run)
+    return Job(Plan((dataset,)).make_run(dataset, Variant("POP", "pop"), 1))
 
 
 def carry_out_here(task, request, _):
@@ -101,8 +101,8 @@ def test_a_result_whose_file_is_gone_is_not_kept(tmp_path, here, monkeypatch):
 
 
 def test_only_what_has_no_file_is_built_in():
-    assert report.file_sentence("synthetic", None) == "Synthetic: built in."
-    assert report.file_sentence("beauty", None) == (
+    assert report.describe_file("synthetic", None) == "Synthetic: built in."
+    assert report.describe_file("beauty", None) == (
         "Beauty: an unknown file. Whether it is the authors' own file is unknown."
     )
 
@@ -148,12 +148,12 @@ def test_a_file_and_its_archive_have_one_content(tmp_path, published):
         "other": False,
         "authors": True,
     }
-    assert report.file_sentence("ml-20m", found["plain"]).endswith("Whether it is the authors' own file is unknown.")
+    assert report.describe_file("ml-20m", found["plain"]).endswith("Whether it is the authors' own file is unknown.")
 
 
 def test_the_time_left_is_at_least_that_of_the_longest_run(tmp_path, capsys, monkeypatch):
     sweep = dataclasses.replace(sweep_in(tmp_path), jobs=4)
-    monkeypatch.setattr(sweeps, "estimate", lambda run, _: 3_600.0 if run.model == "pop" else 60.0)
+    monkeypatch.setattr(sweeps, "estimate_seconds", lambda run, _: 3_600.0 if run.model == "pop" else 60.0)
     sweeps.show([pop(), *Plan(("beauty",)).jobs("table2")["beauty", "ncf"]], sweep)
     assert "About 1:00:00 left, estimated from the finished runs." in capsys.readouterr().out
 

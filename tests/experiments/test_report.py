@@ -73,7 +73,7 @@ def test_what_is_not_there_is_not_run():
     assert ours[6] == "not run" and ours[-1] == "not run", "without one of the others there is no gain to speak of"
     assert difference_[6] == ""
     everything = Report({name: Findings(name, Plan(DATASETS), {}) for name in TABLES})
-    text = render("md", everything.sections())
+    text = render("md", everything.make_sections())
     assert text.count("No picture: not run.") == 3 and "No run is finished." in text
     assert text.count("Beauty, Steam, ML-1m, ML-20m: not run.") == 4
 
@@ -99,7 +99,7 @@ def test_every_cell_without_a_run_says_so():
     """BERT4Rec's own run stands in six of the tables and figures; nothing else is there."""
     job = Plan(("beauty",)).jobs("table2")["beauty", "bert4rec"][0]
     found = {name: Findings(name, Plan(DATASETS), {job.key: line_of(job, 0.2)}, {job.key}) for name in TABLES}
-    text = render("md", Report(found).sections())
+    text = render("md", Report(found).make_sections())
     ours = [row for row in rows_of(text) if row[0] and row[0] not in (job.key, "run") and row[0][0] != "-"]
     assert len(ours) == 4 + (6 + 4) + 3 + 12 + 10 + 9, "Tables 1, 2 (with other protocols), 4, 5, Figures 3 and 4"
     known = {"L = 2, h = 2", "rho = 0.6"}

@@ -41,7 +41,7 @@ def test_holm_is_bonferroni_in_every_subset():
             name: max(min(1.0, len(some) * min(p_values[one] for one in some)) for some in subsets if name in some)
             for name in p_values
         }
-        assert significance.holm(p_values) == pytest.approx(expected)
+        assert significance.correct_by_holm(p_values) == pytest.approx(expected)
 
 
 def finished_with_ranks(folder, means):
@@ -80,7 +80,7 @@ def test_significance_comes_from_the_saved_ranks(tmp_path):
             gains = compute_per_user(metric, all_ranks["bert4rec"]) - compute_per_user(metric, all_ranks[model])
             p_values[model, metric] = 2 * scipy.stats.norm.sf(abs(gains.mean() / scipy.stats.sem(gains)))
             better[model, metric] = gains.mean() > 0
-    corrected = significance.holm(p_values)
+    corrected = significance.correct_by_holm(p_values)
     counts = [sum(corrected[one] < 0.01 and better[one] == sign for one in corrected) for sign in (True, False)]
     assert all(counts) and sum(counts) < 18, "the example has all three kinds"
     text = (tmp_path / "results" / "report.md").read_text()
@@ -159,13 +159,13 @@ def test_the_interval_of_a_lead_over_seeds_covers_the_truth(of_users, of_seeds):
         bests, seconds = (draw.normal(mean, 0.002 * of_seeds, 3) for mean in (0.2 + lead, 0.2))
         one_seed = bests[0] - seconds[0]
         known = {"low": one_seed - 1.96 * 0.002 * of_users, "high": one_seed + 1.96 * 0.002 * of_users}
-        low, high = answer.interval(known, bests, seconds)
+        low, high = answer.compute_interval(known, bests, seconds)
         covered += low <= 0.01 <= high
     assert 0.94 < covered / 2_000 < 0.985
 
 
 def test_the_interval_with_a_single_seed_is_that_of_the_seed():
-    assert answer.interval({"low": 0.1, "high": 0.3}, [0.5], [0.2, 0.3]) == (0.1, 0.3)
+    assert answer.compute_interval({"low": 0.1, "high": 0.3}, [0.5], [0.2, 0.3]) == (0.1, 0.3)
 
 
 def test_older_comparisons_of_popular_candidates_count_where_they_suffice(tmp_path):
@@ -186,7 +186,7 @@ def test_older_comparisons_of_popular_candidates_count_where_they_suffice(tmp_pa
 def test_comparisons_of_removed_results_are_dropped(tmp_path):
     found, sweep = finished_with_ranks(tmp_path, {"pop": 30, "ncf": 8, "bert4rec": 6})
     report.write({"table2": found}, sweep)
-    pairs = significance.pairs(found)
+    pairs = significance.name_pairs(found)
     assert set(sweep.results.read_json(significance.FILE)) == set(pairs.values())
     lines = sweep.results.path.read_text().splitlines(keepends=True)
     files.write_text(sweep.results.path, "".join(line for line in lines if json.loads(line)["run"]["model"] != "ncf"))

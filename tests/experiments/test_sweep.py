@@ -19,14 +19,14 @@ from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from experiments.plan import Job, Plan
 from experiments.results import BUSY, FAILED, FINISHED, STOPPED, Results, commit
-from experiments.sweep import MISSING, RUNNING, Sweep, estimate, states
-from experiments.tables import TABLES, Cell
+from experiments.sweep import MISSING, RUNNING, Sweep, estimate_seconds, list_states
+from experiments.tables import TABLES, Variant
 
 PATIENCE = 120.0
 
 
 def job(seed=1, model="bpr_mf", dataset="synthetic", **changes):
-    return Plan((dataset,), quick=True).job(Cell(dataset, model, model, changes), seed)
+    return Job(Plan((dataset,), quick=True).make_run(dataset, Variant(model, model, changes=changes), seed))
 
 
 def sweep(folder, **options):
@@ -128,7 +128,7 @@ def test_failing_runs_are_recorded_and_the_others_go_on(tmp_path, capfd):
     assert "Traceback" in (tmp_path / "work" / "logs" / f"{jobs[3].key}.txt").read_text()
     printed = capfd.readouterr()
     assert "the loss is nan" in printed.out and "Traceback" not in printed.out + printed.err
-    found = {one.run.seed: state for one, state, _ in states(jobs, sweep(tmp_path))}
+    found = {one.run.seed: state for one, state, _ in list_states(jobs, sweep(tmp_path))}
     assert found == {LOSES: FAILED, DIES: FAILED, 2: FINISHED, RAISES: FAILED, 3: FINISHED}
 
 
@@ -192,7 +192,7 @@ def test_a_killed_sweep_leaves_no_orphans_and_goes_on(tmp_path):
 def test_what_another_sweep_runs_is_left_to_it(tmp_path, capsys):
     one, other = job(), sweep(tmp_path)
     with filelock.FileLock(other.lock_path(one)):
-        assert states([one], other)[0][1] == RUNNING
+        assert list_states([one], other)[0][1] == RUNNING
         statuses = other.run([one])
     assert statuses[one.key] == BUSY and not other.results.read()
     assert "another sweep runs it" in capsys.readouterr().out
@@ -242,7 +242,7 @@ def test_only_a_finished_run_takes_the_place_of_a_finished_one(tmp_path, data, s
     (line,) = lines(tmp_path)
     begun = line.pop("begun")
     assert line == known and begun["status"] == status and begun["wall_seconds"] < 1_000
-    assert [row[1] for row in states([one], again)] == [status]
+    assert [row[1] for row in list_states([one], again)] == [status]
     if seed == WAITS:
         files.make_folder(made.folder(one))
         (made.folder(one) / "go").touch()
@@ -269,10 +269,10 @@ def test_what_is_done_of_a_stopped_run_is_not_left(tmp_path):
     for one, seconds in ((stopped, 30.0), (late, 130.0)):
         made.results.put(line_of(one, status=STOPPED, wall_seconds=seconds))
         made.folder(one).mkdir(parents=True)
-    rows = states([known, stopped, late, new], made)
+    rows = list_states([known, stopped, late, new], made)
     assert [row[2] for row in rows] == [0.0, pytest.approx(70.0), 0.0, pytest.approx(100.0)]
     made.folder(stopped).rmdir()
-    assert states([stopped], made)[0][2] == pytest.approx(100.0), "there is nothing to go on with"
+    assert list_states([stopped], made)[0][2] == pytest.approx(100.0), "there is nothing to go on with"
 
 
 def test_what_was_done_on_another_file_is_left_on_this(tmp_path, data):
@@ -282,9 +282,9 @@ def test_what_was_done_on_another_file_is_left_on_this(tmp_path, data):
     made.results.put(line_of(known, data_file=file, wall_seconds=100.0))
     made.results.put(line_of(stopped, status=STOPPED, data_file=file, wall_seconds=30.0))
     made.folder(stopped).mkdir(parents=True)
-    assert states([stopped], made)[0][2] == pytest.approx(70.0)
+    assert list_states([stopped], made)[0][2] == pytest.approx(70.0)
     with_other_data(data)
-    assert states([stopped], sweep(tmp_path, data_dir=data))[0][2] == pytest.approx(100.0)
+    assert list_states([stopped], sweep(tmp_path, data_dir=data))[0][2] == pytest.approx(100.0)
 
 
 def test_the_time_of_a_finished_run_is_that_of_who_did_it(tmp_path, monkeypatch):
@@ -304,7 +304,7 @@ def test_the_time_of_a_finished_run_is_that_of_who_did_it(tmp_path, monkeypatch)
 
 def test_listing_never_fetches_data(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(datasets, "find_or_download", lambda *_: pytest.fail("it would be downloaded"))
-    rows = states([Job(job(dataset="ml-20m").run)], sweep(tmp_path, data_dir=tmp_path))
+    rows = list_states([Job(job(dataset="ml-20m").run)], sweep(tmp_path, data_dir=tmp_path))
     assert [row[1:] for row in rows] == [(MISSING, None)]
 
 
@@ -321,9 +321,9 @@ def test_the_estimate_is_that_of_the_most_alike(tmp_path):
 
     narrow, wide = job(hidden_dim=16), job(hidden_dim=32)
     known = [line(narrow, 100.0), line(wide, 200.0), line(job(model="fpmc"), 1.0)]
-    assert estimate(job(seed=2, hidden_dim=16, steps=40).run, known) == pytest.approx(10 + 180)
-    assert estimate(job(seed=2, hidden_dim=32, steps=10).run, known) == pytest.approx(10 + 95)
-    assert estimate(job(model="ncf").run, known) is None
+    assert estimate_seconds(job(seed=2, hidden_dim=16, steps=40).run, known) == pytest.approx(10 + 180)
+    assert estimate_seconds(job(seed=2, hidden_dim=32, steps=10).run, known) == pytest.approx(10 + 95)
+    assert estimate_seconds(job(model="ncf").run, known) is None
 
 
 def test_a_damaged_line_of_results_is_told_with_its_number(tmp_path):

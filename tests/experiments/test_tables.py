@@ -8,7 +8,7 @@ from support.paths import ROOT
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.paper import read_paper
 from bert4rec_tf.evaluation.metrics import METRICS
-from experiments.plan import Plan, distinct, shortened
+from experiments.plan import Plan, merge_equal, shorten
 from experiments.tables import DATASETS, MODELS, TABLES
 
 IMPROVEMENTS = {
@@ -89,8 +89,8 @@ def test_every_published_cell_has_a_run_and_every_run_a_title():
         for dataset, row in read_paper()[name].items():
             assert set(row) <= set(of(name, dataset)), (name, dataset)
     for table in TABLES.values():
-        for cell in table.cells(DATASETS):
-            assert cell.dataset in table.datasets and cell.variant in table.variants
+        for dataset, variant in table.cells(DATASETS):
+            assert dataset in table.datasets and variant in table.variants
 
 
 def test_the_grid_is_the_papers():
@@ -223,16 +223,16 @@ def test_tables_share_runs_and_what_one_keeps_is_kept():
     plan = Plan(("beauty",))
     names = ("table2", "table5", "figure2", "figure4")
     jobs = [plan.jobs(name)["beauty", key][0] for name, key in zip(names, ("bert4rec", "default", "default", "0.6"))]
-    (one,) = distinct(jobs)
+    (one,) = merge_equal(jobs)
     assert one.attention and one.run == presets.make_run("beauty")
 
 
 def test_a_budget_scales_steps_warm_up_and_measurements():
     run = presets.make_run("beauty")
-    part = shortened(run, 0.25)
+    part = shorten(run, 0.25)
     assert changes(part, run) == {"steps": 6_000, "warmup_steps": 250, "evaluate_every": 500}
-    assert shortened(run, 1.0) is run and part.digest != run.digest
-    least = shortened(run, 1e-9).training
+    assert shorten(run, 1.0) is run and part.digest != run.digest
+    least = shorten(run, 1e-9).training
     assert (least.steps, least.warmup_steps, least.evaluate_every) == (1, 0, 1)
 
 

@@ -80,7 +80,7 @@ def test_a_search_goes_on_after_a_kill(tmp_path):
     (again,) = [trial for trial in study.trials if trial.user_attrs.get(tune.RETRY_OF) == killed[0].number]
     assert again.params == killed[0].params
     assert study.trials[killed[0].number].state == STATES.FAIL
-    assert len(tune.ended(study)) == len(known) + 2
+    assert len(tune.list_ended(study)) == len(known) + 2
 
 
 def test_ctrl_c_leaves_a_study_that_goes_on(tmp_path, small_grid, monkeypatch):
@@ -123,7 +123,7 @@ def test_only_the_validation_item_is_measured(tmp_path, monkeypatch, small_grid)
         lambda split, part, *rest, **named: parts.append(part) or make(split, part, *rest, **named),
     )
     study = search(tmp_path).resume(1)
-    assert set(parts) == {"validation"} and len(tune.ended(study)) == 1
+    assert set(parts) == {"validation"} and len(tune.list_ended(study)) == 1
     assert not list(tmp_path.glob("*/ranks-test.npz")) and not list(tmp_path.glob("*/metrics.json"))
     assert not list(tmp_path.glob("*/config.json")), "the disk does not fill with ended trials"
     run = search(tmp_path).run_of(study.best_params)
@@ -276,7 +276,7 @@ def test_a_point_that_is_killed_time_and_again_has_failed(tmp_path, monkeypatch,
     one = search(tmp_path)
     study = one.resume(3)
     assert all(run != one.run_of(values[0]) for run, _ in trained) and trained
-    assert len(tune.ended(study)) == 3
+    assert len(tune.list_ended(study)) == 3
     assert f"its process was killed {tune.MOST_KILLED} times" in capsys.readouterr().out
     assert not (tmp_path / one.run_of(values[0]).digest).exists()
 

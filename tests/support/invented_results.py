@@ -30,7 +30,7 @@ def findings(name, values, plan=None, others=()):
 
 
 def text_of(name, found, **material):
-    sections = Report({name: found}, **material).sections()
+    sections = Report({name: found}, **material).make_sections()
     return render("md", sections), render("html", sections)
 
 
