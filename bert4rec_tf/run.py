@@ -321,7 +321,7 @@ def export_model(workdir: WorkDirectory, sequences: Sequences | None) -> None:
     histories = None
     if FLAGS.with_histories is not None:
         workdir.check_data(sequences)
-        histories = Histories.of(sequences, FLAGS.with_histories)
+        histories = Histories.from_sequences(sequences, FLAGS.with_histories)
     options = ExportOptions(FLAGS.k, popularity_option.parse_correction(FLAGS.popularity_correction), histories)
     start_tensorflow()
     from bert4rec_tf.runs import exporting

@@ -27,15 +27,15 @@ ROW_BITS = 40
 class Source:
     """The files of a conversion in order, the layout that all must have, and the kind of their times (`Times.kind`)."""
 
-    asked: Interactions
+    interactions: Interactions
     paths: tuple[Path, ...]
     layout: Layout
     kind: str | None = None
 
-    def tables(self, number: int, times: Times, bad: dict[str, tuple[int, str]]) -> Iterator[pa.Table]:
+    def read_tables(self, number: int, times: Times, bad: dict[str, tuple[int, str]]) -> Iterator[pa.Table]:
         """Yields the good rows of a file (`conversion.read_tables`)."""
         first = self.paths[0], self.layout
-        return conversion.read_tables(self.paths[number], first, self.asked, times, bad, len(self.paths) > 1)
+        return conversion.read_tables(self.paths[number], first, self.interactions, times, bad, len(self.paths) > 1)
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class Read:
     times_are_whole: bool
 
 
-def kind_of_times(source: Source) -> str | None:
+def find_kind_of_times(source: Source) -> str | None:
     """Returns the kind of the first time that has one. All files are read with it."""
     times = Times()
     for number in range(len(source.paths)):
-        for _ in source.tables(number, times, {}):
+        for _ in source.read_tables(number, times, {}):
             if times.kind is not None:
                 return times.kind
     return None
@@ -65,28 +65,28 @@ def read_file(number: int, source: Source, folder: Path) -> Read:
         fields |= {"time": pa.int64(), "fraction": pa.float64()}
     schema = pa.schema(list(fields.items()))
     with files.atomic_write(folder / f"{number:06d}.parquet") as aside, parquet.ParquetWriter(aside, schema) as writer:
-        for table in source.tables(number, times, bad):
+        for table in source.read_tables(number, times, bad):
             columns = {role: table[role].cast(pa.string()) for role in ("user", "item")}
             begin = (number << ROW_BITS) + rows
             columns["place"] = np.arange(begin, begin + len(table))
             if "time" in fields:
-                found = table["time"].to_numpy()
-                is_whole = found.dtype.kind == "i"
-                columns["time"] = found if is_whole else np.zeros(len(found), np.int64)
-                columns["fraction"] = found.astype(np.float64)
-                are_whole &= is_whole or not len(found)
+                values = table["time"].to_numpy()
+                is_whole = values.dtype.kind == "i"
+                columns["time"] = values if is_whole else np.zeros(len(values), np.int64)
+                columns["fraction"] = values.astype(np.float64)
+                are_whole &= is_whole or not len(values)
             writer.write_table(pa.table([columns[name] for name in fields], schema))
             rows += len(table)
     return Read(bad, are_whole)
 
 
-def merged(reads: Sequence[Read]) -> dict[str, tuple[int, str]]:
+def merge_reads(reads: Sequence[Read]) -> dict[str, tuple[int, str]]:
     """Returns kind of bad row -> how many all files have, and where the first is."""
     bad: dict[str, tuple[int, str]] = {}
     for read in reads:
         for kind, (count, first) in read.bad.items():
-            known, place = bad.get(kind, (0, first))
-            bad[kind] = (known + count, place)
+            total, place = bad.get(kind, (0, first))
+            bad[kind] = (total + count, place)
     return bad
 
 

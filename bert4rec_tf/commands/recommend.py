@@ -84,7 +84,7 @@ def main(arguments: list[str]) -> None:
     exclude_seen = None if options.keep_seen is None else not options.keep_seen
     choices = Choices(options.k, exclude_seen, popularity_correction=options.popularity_correction, **listed)
     model = SavedRecommender(options.model, options.trust_model)
-    model.warn_of_unknown(choices)
+    model.warn_about_unknown(choices)
     if options.output is None:
         if options.history is not None:
             users, histories = [options.user or ""], [split_ids(options.history)]
@@ -102,9 +102,9 @@ def main(arguments: list[str]) -> None:
         print(make_tables(answer, titles, [f"user {user}" for user in users]))
         return
     if options.input is not None:
-        user_histories = batch_inputs.of_histories(options.input, model.items)
+        user_histories = batch_inputs.read_histories(options.input, model.items)
     else:
-        user_histories, report = batch_inputs.of_interactions(
+        user_histories, report = batch_inputs.read_interactions(
             Interactions(options.interactions, **collect_given_flags(options, COLUMNS))
         )
         print(report)

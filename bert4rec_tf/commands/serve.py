@@ -3,11 +3,11 @@
 from dataclasses import MISSING, fields
 
 from bert4rec_tf.config.setting_fields import add_flag
-from bert4rec_tf.export.layout import model_folder
+from bert4rec_tf.export.layout import find_model_folder
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.files import expand_path
 from bert4rec_tf.foundation.startup import Parser, import_tensorflow
-from bert4rec_tf.serving.http.settings import ServerSettings
+from bert4rec_tf.serving.http.server_settings import ServerSettings
 
 
 def main(arguments: list[str]) -> None:
@@ -17,7 +17,7 @@ def main(arguments: list[str]) -> None:
         default_text = "" if options.get("default") is None else " (default: %(default)s)"
         add_flag(parser, field, default_text, **options)
     settings = ServerSettings(**vars(parser.parse_args(arguments)))
-    folder = model_folder(expand_path(settings.model))
+    folder = find_model_folder(expand_path(settings.model))
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
     import_tensorflow()

@@ -31,7 +31,7 @@ class Histories:
         self.items, self.splits, self.users = items, splits, users
 
     @classmethod
-    def of(cls, sequences: Sequences, most: int) -> "Histories":
+    def from_sequences(cls, sequences: Sequences, most: int) -> "Histories":
         """Returns the last `most` items of every user."""
         lengths = np.minimum(sequences.lengths, most)
         from_end = np.repeat(sequences.splits[1:], sequences.lengths) - np.arange(sequences.num_actions)
@@ -44,15 +44,15 @@ class Histories:
         return {"users": len(self.users), "longest": int(np.diff(self.splits).max(initial=0))}
 
     @cached_property
-    def _places(self) -> dict[str, int]:
+    def _rows(self) -> dict[str, int]:
         return {user: place for place, user in enumerate(self.users)}
 
     def __contains__(self, user: object) -> bool:
-        return user in self._places
+        return user in self._rows
 
     def __getitem__(self, user: str) -> np.ndarray:
         """Returns a user's item numbers. Raises UserError for an unknown user."""
-        place = self._places.get(user)
+        place = self._rows.get(user)
         if place is None:
             raise UserError(f"`user` must be one of the export's {len(self.users):,} users. Received: user={user}")
         return self.items[self.splits[place] : self.splits[place + 1]]
@@ -66,13 +66,13 @@ class Histories:
     @classmethod
     def read(cls, path: Path, num_items: int) -> "Histories":
         """Reads what `write` wrote. Raises UserError if it is damaged or does not fit the number of items."""
-        found = npz.read(path, ("items", "lengths", "users"))
+        arrays = npz.read(path, ("items", "lengths", "users"))
         try:
-            items, users = found["items"], npz.decode_lines(found["users"])
+            items, users = arrays["items"], npz.decode_lines(arrays["users"])
             if not users:
                 raise ValueError("no users")
             if items.dtype != np.int32 or (items.size and not 1 <= items.min() <= items.max() <= num_items):
                 raise ValueError("unknown items")
-            return cls(items, np.append(0, np.cumsum(found["lengths"], dtype=np.int64)), users)
+            return cls(items, np.append(0, np.cumsum(arrays["lengths"], dtype=np.int64)), users)
         except (TypeError, ValueError) as error:
             raise npz.CorruptFileError(f"{path}: does not fit the model ({error})") from error

@@ -26,7 +26,7 @@ CONFIG = "config.json"
 """A folder is a work directory if it holds this file."""
 
 
-def model_folder(path: Path) -> Path:
+def find_model_folder(path: Path) -> Path:
     """Returns the SavedModel's folder in a work directory, or any other folder as it is.
 
     Raises UserError if the work directory has no SavedModel.
@@ -43,6 +43,6 @@ def check_model(path: Path) -> None:
 
     Commands call it before they import TensorFlow, which takes seconds.
     """
-    file = model_folder(path) / MODEL
+    file = find_model_folder(path) / MODEL
     if not file.exists():
         raise UserError(f"{file}: cannot be read (no such file)")

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export.layout import CARD
-from bert4rec_tf.export.saved_model import files_of_ids, model_facts, refuse_other_content
+from bert4rec_tf.export.saved_model import describe_model, encode_id_files, refuse_other_content
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.foundation.graphs import tf_function
@@ -59,17 +59,19 @@ def export(
             TensorFlow's.
     """
     check_export(folder, form)
-    content, suffix = files_of_ids(model, vocabulary, users), SUFFIXES[form]
-    convert, runner = (_to_onnx, _onnx_runner) if form == "onnx" else (_to_litert, _litert_runner)
+    content, suffix = encode_id_files(model, vocabulary, users), SUFFIXES[form]
+    convert, runner = (
+        (_convert_to_onnx, _make_onnx_runner) if form == "onnx" else (_convert_to_litert, _make_litert_runner)
+    )
     batch, width = (None, None) if form == "onnx" else (1, model.max_history or 1)
     with files.replace_directory(folder, CARD) as aside:
-        for name, function, inputs in _parts(model, batch, width):
+        for name, function, inputs in _make_parts(model, batch, width):
             converted = convert(function, model)
             (aside / f"{name}{suffix}").write_bytes(converted)
             _compare(f"{name}{suffix}", runner(converted), function, inputs)
         for name, lines in content.items():
             (aside / name).write_bytes(lines)
-        files.write_json(aside / CARD, {**model_facts(model), **(card or {})})
+        files.write_json(aside / CARD, {**describe_model(model), **(card or {})})
 
 
 def check_export(folder: Path, form: str) -> None:
@@ -84,12 +86,12 @@ def check_export(folder: Path, form: str) -> None:
     refuse_other_content(folder, f"encoder{SUFFIXES[form]}")
 
 
-def _parts(model: Recommender, batch: int | None, width: int | None) -> Iterator[tuple[str, Part, list[Numbers]]]:
+def _make_parts(model: Recommender, batch: int | None, width: int | None) -> Iterator[tuple[str, Part, list[Numbers]]]:
     """Yields the name, the function and test inputs of the encoder, then of the scorer."""
     specs = [tf.TensorSpec([batch, width], tf.int32, "items"), tf.TensorSpec([batch], tf.int32, "lengths")]
     if model.needs_users:
         specs.append(tf.TensorSpec([batch], tf.int32, "users"))
-    histories = [{spec.name: one[spec.name] for spec in specs} for one in _histories(model, batch)]
+    histories = [{spec.name: one[spec.name] for spec in specs} for one in _make_test_batches(model, batch)]
 
     @tf_function(input_signature=specs)
     def encoder(items, lengths, users=None):
@@ -98,7 +100,7 @@ def _parts(model: Recommender, batch: int | None, width: int | None) -> Iterator
 
     yield "encoder", encoder, histories
     vectors = [{"vectors": encoder(**one)["vectors"].numpy()} for one in histories]
-    # What evidence needs to know of a history is as wide as the history.
+    # The evidence part of a vector is as wide as the history.
     depth = vectors[0]["vectors"].shape[1] if model.evidence is None or batch else None
 
     @tf_function(input_signature=[tf.TensorSpec([batch, depth], tf.float32, "vectors")])
@@ -109,7 +111,7 @@ def _parts(model: Recommender, batch: int | None, width: int | None) -> Iterator
     yield "scorer", scorer, vectors
 
 
-def _histories(model: Recommender, batch: int | None) -> list[Numbers]:
+def _make_test_batches(model: Recommender, batch: int | None) -> list[Numbers]:
     """Returns test batches with empty, short and full histories."""
     longest = model.max_history or 1
     lengths = [0, 1, longest // 2, longest]
@@ -125,7 +127,7 @@ def _histories(model: Recommender, batch: int | None) -> list[Numbers]:
     return [{name: column[[row]] for name, column in whole.items()} for row in range(len(lengths))]
 
 
-def _to_onnx(function: Part, _: Recommender) -> bytes:
+def _convert_to_onnx(function: Part, _: Recommender) -> bytes:
     from tf2onnx import convert
 
     logging.getLogger("tf2onnx").setLevel(logging.ERROR)
@@ -133,7 +135,7 @@ def _to_onnx(function: Part, _: Recommender) -> bytes:
     return proto.SerializeToString()
 
 
-def _to_litert(function: Part, model: Recommender) -> bytes:
+def _convert_to_litert(function: Part, model: Recommender) -> bytes:
     module = tf.Module()
     module.weights, module.function = [weight.value for weight in model.weights], function
     # The interpreter needs a signature to name inputs and outputs, and only a SavedModel has one.
@@ -142,7 +144,7 @@ def _to_litert(function: Part, model: Recommender) -> bytes:
         return tf.lite.TFLiteConverter.from_saved_model(scratch).convert()
 
 
-def _onnx_runner(content: bytes) -> Callable[[Numbers], Numbers]:
+def _make_onnx_runner(content: bytes) -> Callable[[Numbers], Numbers]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -153,7 +155,7 @@ def _onnx_runner(content: bytes) -> Callable[[Numbers], Numbers]:
     return lambda inputs: dict(zip(outputs, session.run(None, {name: inputs[name] for name in names})))
 
 
-def _litert_runner(content: bytes) -> Callable[[Numbers], Numbers]:
+def _make_litert_runner(content: bytes) -> Callable[[Numbers], Numbers]:
     from ai_edge_litert.interpreter import Interpreter
 
     signature = Interpreter(model_content=content).get_signature_runner("serving_default")

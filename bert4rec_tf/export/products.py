@@ -5,8 +5,8 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from bert4rec_tf.data.sequences import PAD
-from bert4rec_tf.export import ranking
-from bert4rec_tf.export.ranking import HIDDEN
+from bert4rec_tf.export import top_items
+from bert4rec_tf.export.top_items import HIDDEN
 from bert4rec_tf.foundation.types import Tensor
 from bert4rec_tf.models.recommender import Recommender
 
@@ -31,7 +31,7 @@ class ItemRows:
         """Returns the rows of items, float32 [any, d]."""
         return tf.gather(self._read()[0], items)
 
-    def best(
+    def find_best(
         self,
         vectors: Tensor,
         k: Tensor,
@@ -62,18 +62,18 @@ class ItemRows:
             block = rows[begin:end]
             if is_cosine:
                 block = tf.math.l2_normalize(block, axis=1)
-            found = tf.matmul(vectors, block, transpose_b=True)
+            block_scores = tf.matmul(vectors, block, transpose_b=True)
             if bias is not None and not is_cosine:
-                found += tf.convert_to_tensor(bias)[begin:end]
-            found = tf.where(tf.range(begin, end) == PAD, HIDDEN, found)
+                block_scores += tf.convert_to_tensor(bias)[begin:end]
+            block_scores = tf.where(tf.range(begin, end) == PAD, HIDDEN, block_scores)
             if is_logits:
-                of_block = tf.reduce_logsumexp(found, axis=1, keepdims=True)
+                of_block = tf.reduce_logsumexp(block_scores, axis=1, keepdims=True)
                 total = tf.reduce_logsumexp(tf.concat([total, of_block], axis=1), axis=1, keepdims=True)
-            found = found if adjust is None else adjust(found, begin, end)
+            block_scores = block_scores if adjust is None else adjust(block_scores, begin, end)
             is_here = (hidden >= begin) & (hidden < end) & (hidden != PAD)
-            found = ranking.hide(found, tf.where(is_here, hidden - begin + 1, PAD))
-            found, columns = tf.math.top_k(found, tf.minimum(k, end - begin))
-            scores, places = tf.math.top_k(tf.concat([scores, found], axis=1), k)
+            block_scores = top_items.hide_items(block_scores, tf.where(is_here, hidden - begin + 1, PAD))
+            block_scores, columns = tf.math.top_k(block_scores, tf.minimum(k, end - begin))
+            scores, places = tf.math.top_k(tf.concat([scores, block_scores], axis=1), k)
             items = tf.gather(tf.concat([items, begin + columns], axis=1), places, batch_dims=1)
             return end, items, scores, total
 

@@ -50,7 +50,7 @@ def export(
         ValueError: if the items or the users are not as many as the model's.
         UserError: for a raw id that is not valid in UTF-8, or a folder that holds other files or cannot be written.
     """
-    content = files_of_ids(model, vocabulary, users)
+    content = encode_id_files(model, vocabulary, users)
     refuse_other_content(folder)
     correction = float(options.popularity_correction)
     exclude_seen = options.exclude_seen is None or bool(options.exclude_seen)
@@ -60,7 +60,7 @@ def export(
         service = Service(
             model,
             Path(scratch, VOCABULARY),
-            _log_shares(vocabulary.counts),
+            _compute_log_shares(vocabulary.counts),
             np.log1p(vocabulary.counts if counts is None else counts).astype(np.float32),
             min(options.k, model.num_items),
             correction,
@@ -74,7 +74,7 @@ def export(
         if options.histories is not None:
             options.histories.write(aside / HISTORIES)
             facts["histories"] = options.histories.facts
-        files.write_json(aside / CARD_OF_SAVED_MODEL, {**model_facts(model), **facts, **(card or {})})
+        files.write_json(aside / CARD_OF_SAVED_MODEL, {**describe_model(model), **facts, **(card or {})})
 
 
 def _save(service: Service, aside: Path, folder: Path) -> None:
@@ -86,7 +86,7 @@ def _save(service: Service, aside: Path, folder: Path) -> None:
         raise UserError(f"{folder}: cannot be written ({error.message})") from error
 
 
-def model_facts(model: Recommender) -> dict[str, Any]:
+def describe_model(model: Recommender) -> dict[str, Any]:
     """Returns the entries that every model card has."""
     return {
         "format": 1,
@@ -99,7 +99,7 @@ def model_facts(model: Recommender) -> dict[str, Any]:
     }
 
 
-def files_of_ids(model: Recommender, vocabulary: Vocabulary, users: Sequence[str] | None) -> dict[str, bytes]:
+def encode_id_files(model: Recommender, vocabulary: Vocabulary, users: Sequence[str] | None) -> dict[str, bytes]:
     """Returns file name -> content, with the raw ids of the items and, if the model has user embeddings, the users.
 
     Raises:
@@ -110,18 +110,18 @@ def files_of_ids(model: Recommender, vocabulary: Vocabulary, users: Sequence[str
         raise ValueError(
             f"`vocabulary` must have the {model.num_items} items of the model. Received: {vocabulary.num_items} items"
         )
-    content = {VOCABULARY: _lines_of(vocabulary.items)}
+    content = {VOCABULARY: _encode_lines(vocabulary.items)}
     if model.needs_users:
         received = None if users is None else len(users)
         if received != model.num_users:
             raise ValueError(
                 f"`users` must be the raw ids of the model's {model.num_users} users. Received: {received}"
             )
-        content[USERS] = _lines_of(users)
+        content[USERS] = _encode_lines(users)
     return content
 
 
-def _lines_of(raw: Sequence[str]) -> bytes:
+def _encode_lines(raw: Sequence[str]) -> bytes:
     if isinstance(raw, Lines):
         return raw.content
     try:
@@ -131,15 +131,15 @@ def _lines_of(raw: Sequence[str]) -> bytes:
         raise UserError(f"A raw id must be text that UTF-8 can hold. Received: {bad!r}") from error
 
 
-def refuse_other_content(folder: Path, known: str = MODEL) -> None:
-    """Raises UserError if `folder` is a file, or not empty and without the file `known` of an older export."""
+def refuse_other_content(folder: Path, marker: str = MODEL) -> None:
+    """Raises UserError if `folder` is a file, or not empty and without the file `marker` of an older export."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: is not a folder")
-    if folder.is_dir() and any(folder.iterdir()) and not any((folder / name).exists() for name in (known, BEGUN)):
+    if folder.is_dir() and any(folder.iterdir()) and not any((folder / name).exists() for name in (marker, BEGUN)):
         raise UserError(f"{folder}: holds other files than an older export; name another folder or empty it")
 
 
-def _log_shares(counts: np.ndarray) -> np.ndarray:
+def _compute_log_shares(counts: np.ndarray) -> np.ndarray:
     """Returns the logarithm of each item's share of all actions, float32 [n]. If all counts are 0, shares are equal.
 
     An item without actions gets the lowest finite number: it ranks last, but it is not hidden.

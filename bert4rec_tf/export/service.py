@@ -1,6 +1,7 @@
 """The content of a SavedModel: TensorFlow functions that take raw ids and return raw ids and scores."""
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,10 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.data.sequences import PAD
-from bert4rec_tf.export import ranking
-from bert4rec_tf.export.functions import NAMES, functions_of, inputs_of_users
+from bert4rec_tf.export import top_items
+from bert4rec_tf.export.functions import FUNCTIONS, find_inputs
 from bert4rec_tf.export.products import FEWEST_ROWS, ItemRows
-from bert4rec_tf.export.ranking import HIDDEN
+from bert4rec_tf.export.top_items import HIDDEN
 from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Tensor
 from bert4rec_tf.models.recommender import Recommender
@@ -31,8 +32,8 @@ class EncodedRequest(NamedTuple):
 
     Attributes:
         vectors: float32 [b, d], zeros for cold users.
-        cold: bool [b], users of whom the model knows nothing, who get the most popular items. These are users without a
-            known item; but if the model has user embeddings and serves no strangers, unknown users.
+        cold: bool [b], users that get the most popular items: those without a known item; if the model needs to know
+            the user, unknown users.
         seen: int32 [b, s], the items of the histories, padded with 0.
         unknown: int32 [b], how many raw ids of each history are unknown.
     """
@@ -72,7 +73,7 @@ class Service(tf.Module):
         # Only the variables: a Keras model as an attribute would be exported with all its layers.
         self._user_vectors, self._score_vectors = model.user_vectors, model.score_vectors
         self._item_vectors, self._similarities = model.item_vectors, model.similarities
-        self._scores_are_logits, self._serves_strangers = model.scores_are_logits, model.scores_unknown_users
+        self._scores_are_logits, self._scores_unknown_users = model.scores_are_logits, model.scores_unknown_users
         self._weights = [weight.value for weight in model.weights]
         self._item_rows = None if model.score_products() is None else ItemRows(model)
         # Row 0 is no item.
@@ -81,133 +82,161 @@ class Service(tf.Module):
         self._num_items = len(log_shares)
         self.k = k
         asset = tf.saved_model.Asset(str(items))
-        self._numbers = _numbers_of_lines(asset)
+        self._numbers = _make_line_table(asset)
         names = tf.lookup.TextFileInitializer(asset, tf.int64, _NUMBER, tf.string, _LINE)
         self._names = tf.lookup.StaticHashTable(names, default_value="")
-        self._users = _numbers_of_lines(tf.saved_model.Asset(str(users))) if users else None
+        self._users = _make_line_table(tf.saved_model.Asset(str(users))) if users else None
         # Traced once; all signatures call it.
-        self._encode = tf_function(self._encode_request, input_signature=inputs_of_users(model))
-        for name, function in functions_of(self, model, k, popularity_correction, exclude_seen).items():
-            setattr(self, name, function)
+        self._encode = tf_function(self._encode_request, input_signature=find_inputs("encode", model.needs_users))
+        no_items = tf.zeros([1, 0], tf.string)
+        defaults = {
+            "k": tf.constant(k),
+            "exclude_seen": tf.constant(exclude_seen),
+            "exclude": no_items,
+            "candidates": no_items,
+            "popularity_correction": tf.constant(popularity_correction, tf.float32),
+        }
+        answers = {
+            "serving_default": lambda **users: self.recommend(**users, **defaults),
+            "recommend": self._answer_recommend,
+            "score": self._answer_score,
+            "encode": self._answer_encode,
+        }
+        has_rows = self._item_rows is not None
+        if has_rows or model.similarities([1]) is not None:
+            answers["similar"] = self._answer_similar
+        if has_rows or model.item_vectors() is not None:
+            answers["item_vectors"] = self._answer_item_vectors
+        for name, answer in answers.items():
+            optional = {} if name == "score" else defaults
+            setattr(self, name, _make_function(answer, find_inputs(name, model.needs_users), optional))
 
     @property
     def functions(self) -> dict[str, Callable]:
-        """Name -> function, for those of NAMES that the model has."""
-        return {name: getattr(self, name) for name in NAMES if hasattr(self, name)}
+        """Name -> function, for those of FUNCTIONS that the model has."""
+        return {name: getattr(self, name) for name in FUNCTIONS if hasattr(self, name)}
 
     def _encode_request(self, histories: Tensor, users: Tensor | None = None) -> EncodedRequest:
         """Encodes raw histories, string [b, any], and raw users, string [b], if the model has user embeddings."""
-        numbers = self._numbers_of(histories)
-        known = tf.ragged.boolean_mask(numbers, numbers != PAD)
-        lengths = tf.cast(known.row_lengths(), tf.int32)
+        numbers = self._encode_ids(histories)
+        known_items = tf.ragged.boolean_mask(numbers, numbers != PAD)
+        lengths = tf.cast(known_items.row_lengths(), tf.int32)
         if users is None:
             rows, cold = tf.zeros_like(lengths), lengths == 0
         else:
             message = "`users` must have as many rows as `histories`"
             with tf.control_dependencies([tf.debugging.assert_equal(tf.size(users), tf.size(lengths), message)]):
                 rows = tf.cast(self._users.lookup(users), tf.int32)
-            if self._serves_strangers:
+            if self._scores_unknown_users:
                 cold = lengths == 0
             else:
                 rows, cold = tf.maximum(rows, 0), rows < 0
         # One column more than the longest row, because some models cannot read a width of 0.
-        items = tf.pad(known.to_tensor(PAD), [[0, 0], [0, 1]])
+        items = tf.pad(known_items.to_tensor(PAD), [[0, 0], [0, 1]])
         vectors = self._user_vectors({"users": rows, "items": items, "lengths": lengths})
         unknown = tf.math.count_nonzero((numbers == PAD) & (histories != ""), axis=1, dtype=tf.int32)
         return EncodedRequest(tf.where(cold[:, None], tf.zeros_like(vectors), vectors), cold, items, unknown)
 
-    def _numbers_of(self, raw: Tensor) -> tf.Tensor:
+    def _encode_ids(self, raw: Tensor) -> tf.Tensor:
         """Returns the item numbers of raw ids, int32 of the same shape; 0 for unknown ids."""
         return tf.cast(self._numbers.lookup(raw), tf.int32) + 1
 
-    def encode_for(self, *whom: Tensor) -> dict[str, Tensor]:
-        """Returns the `vectors`, float32 [b, d], and each history's number of `unknown` ids, int32 [b]."""
-        encoded = self._encode(*whom)
+    def _answer_encode(self, **users: Tensor) -> dict[str, Tensor]:
+        """Returns the `vectors`, float32 [b, d], and each history's number of `unknown` ids, int32 [b].
+
+        Here and below, `users` are raw `histories`, string [b, any], and raw `users`, string [b], if the model has user
+        embeddings.
+        """
+        encoded = self._encode(**users)
         return {"vectors": tf.cast(encoded.vectors, tf.float32), "unknown": encoded.unknown}
 
-    def recommend_to(
+    def _answer_recommend(
         self,
-        whom: Sequence[Tensor],
         k: Tensor,
         exclude_seen: Tensor,
         exclude: Tensor,
         candidates: Tensor,
         popularity_correction: Tensor,
+        **users: Tensor,
     ) -> dict[str, Tensor]:
-        """Returns the best `items`, string [b, k], their `scores`, float32 [b, k], and `unknown`, as `encode_for`.
+        """Returns the best `items`, string [b, k], their `scores`, float32 [b, k], and `unknown`, as `_answer_encode`.
 
         Args:
-            whom: raw histories, string [b, any], and raw users, string [b], if the model has user embeddings.
             k: [] int32, at least 1.
             exclude_seen: [] bool, whether to leave out the items of the histories.
             exclude: string [b or 1, any], further items to leave out.
             candidates: string [b or 1, any], the items to rank; all items for a row without candidates.
             popularity_correction: [] float32, at least 0 and finite; scores are lowered by this x log(count + 1).
         """
-        encoded = self._encode(*whom)
+        encoded = self._encode(**users)
         number = tf.shape(encoded.vectors)[0]
-        exclude, candidates = _checked_rows("exclude", exclude, number), _checked_rows("candidates", candidates, number)
-        excluded, chosen = self._numbers_by_row(exclude), self._numbers_by_row(candidates)
+        exclude, candidates = _check_rows("exclude", exclude, number), _check_rows("candidates", candidates, number)
+        find_excluded, find_candidates = self._make_row_lookup(exclude), self._make_row_lookup(candidates)
         seen = tf.where(exclude_seen, encoded.seen, PAD)
-        k, corrected = self._at_most(k), self._correction(popularity_correction)
+        k, correct = self._limit_k(k), self._make_correction(popularity_correction)
 
-        def hidden(rows: Tensor) -> tf.Tensor:
-            return tf.concat([tf.gather(seen, rows), excluded(rows)], axis=1)
+        def find_hidden(rows: Tensor) -> tf.Tensor:
+            return tf.concat([tf.gather(seen, rows), find_excluded(rows)], axis=1)
 
-        def among_all(rows: Tensor) -> tuple[Tensor, Tensor]:
-            return self._best(encoded, rows, hidden(rows), corrected, k)
+        def rank_all_items(rows: Tensor) -> tuple[Tensor, Tensor]:
+            return self._rank_all(encoded, rows, find_hidden(rows), correct, k)
 
-        def among_candidates(rows: Tensor) -> tuple[Tensor, Tensor]:
-            items = ranking.unique(chosen(rows))
-            scores = corrected(self._scores_of(encoded, rows, items), ranking.rows_of(self._log_counts, items))
-            scores = tf.where(ranking.contained(items, hidden(rows)), HIDDEN, scores)
-            return ranking.best(scores, items, k)
+        def rank_candidates(rows: Tensor) -> tuple[Tensor, Tensor]:
+            items = top_items.drop_repeated(find_candidates(rows))
+            scores = correct(self._score_items(encoded, rows, items), top_items.gather_rows(self._log_counts, items))
+            scores = tf.where(top_items.is_contained(items, find_hidden(rows)), HIDDEN, scores)
+            return top_items.select_top(scores, items, k)
 
         has_candidates = tf.broadcast_to(tf.reduce_any(candidates != "", axis=1), [number])
         parts = [tf.cast(tf.where(which)[:, 0], tf.int32) for which in (~has_candidates, has_candidates)]
         widths = [self._scores_per_row, self._elements_per_row(encoded, candidates)]
         pairs = [
-            ranking.in_blocks(function, rows, width, (tf.int32, tf.float32))
-            for function, rows, width in zip((among_all, among_candidates), parts, widths)
+            top_items.map_row_blocks(function, rows, width, (tf.int32, tf.float32))
+            for function, rows, width in zip((rank_all_items, rank_candidates), parts, widths)
         ]
         items, scores = (tf.dynamic_stitch(parts, pair) for pair in zip(*pairs))
-        return {"items": self._raw_ids(items), "scores": scores, "unknown": encoded.unknown}
+        return {"items": self._decode_items(items), "scores": scores, "unknown": encoded.unknown}
 
-    def score_for(self, whom: Sequence[Tensor], candidates: Tensor) -> dict[str, Tensor]:
+    def _answer_score(self, candidates: Tensor, **users: Tensor) -> dict[str, Tensor]:
         """Returns the `scores` of raw candidates, string [b or 1, c]: float32 [b, c], HIDDEN for unknown ids."""
-        encoded = self._encode(*whom)
+        encoded = self._encode(**users)
         number = tf.shape(encoded.vectors)[0]
-        chosen = self._numbers_by_row(_checked_rows("candidates", candidates, number))
+        find_candidates = self._make_row_lookup(_check_rows("candidates", candidates, number))
         width = self._elements_per_row(encoded, candidates)
-        (scores,) = ranking.in_blocks(
-            lambda rows: (self._scores_of(encoded, rows, chosen(rows)),), tf.range(number), width, (tf.float32,)
+        (scores,) = top_items.map_row_blocks(
+            lambda rows: (self._score_items(encoded, rows, find_candidates(rows)),),
+            tf.range(number),
+            width,
+            (tf.float32,),
         )
         return {"scores": scores, "unknown": encoded.unknown}
 
-    def similar_to(self, items: Tensor, k: Tensor) -> dict[str, Tensor]:
+    def _answer_similar(self, items: Tensor, k: Tensor) -> dict[str, Tensor]:
         """Returns the most similar `items` to raw items, string [b]: string [b, k], and the `scores`, float32 [b, k].
 
         An item is not similar to itself. The rows of unknown ids are empty.
         """
-        numbers, k = self._numbers_of(items), self._at_most(k)
+        numbers, k = self._encode_ids(items), self._limit_k(k)
 
-        def of_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
-            chosen = tf.gather(numbers, rows)[:, None]
+        def find_similar(rows: Tensor) -> tuple[Tensor, Tensor]:
+            queries = tf.gather(numbers, rows)[:, None]
             if self._item_rows is not None:
-                vectors = tf.math.l2_normalize(self._item_rows.gather(chosen[:, 0]), axis=1)
-                found, scores, _ = self._item_rows.best(vectors, k, chosen, is_cosine=True)
-                return tf.where(chosen == PAD, PAD, found), tf.where(chosen == PAD, HIDDEN, scores)
-            scores = self._similarities(tf.maximum(chosen[:, 0], 1))
-            scores = tf.where(chosen == PAD, HIDDEN, ranking.hide(scores, chosen))
-            return ranking.best(scores, None, k)
+                vectors = tf.math.l2_normalize(self._item_rows.gather(queries[:, 0]), axis=1)
+                similar, scores, _ = self._item_rows.find_best(vectors, k, queries, is_cosine=True)
+                return tf.where(queries == PAD, PAD, similar), tf.where(queries == PAD, HIDDEN, scores)
+            scores = self._similarities(tf.maximum(queries[:, 0], 1))
+            scores = tf.where(queries == PAD, HIDDEN, top_items.hide_items(scores, queries))
+            return top_items.select_top(scores, None, k)
 
         dtypes = (tf.int32, tf.float32)
-        found, scores = ranking.in_blocks(of_rows, tf.range(tf.size(numbers)), self._scores_per_row, dtypes)
-        return {"items": self._raw_ids(found), "scores": scores, "unknown": tf.cast(numbers == PAD, tf.int32)}
+        similar, scores = top_items.map_row_blocks(
+            find_similar, tf.range(tf.size(numbers)), self._scores_per_row, dtypes
+        )
+        return {"items": self._decode_items(similar), "scores": scores, "unknown": tf.cast(numbers == PAD, tf.int32)}
 
-    def vectors_of(self, items: Tensor) -> dict[str, Tensor]:
+    def _answer_item_vectors(self, items: Tensor) -> dict[str, Tensor]:
         """Returns the `vectors` of raw items, string [b]: float32 [b, d], zeros for unknown ids."""
-        numbers = self._numbers_of(items)
+        numbers = self._encode_ids(items)
         if self._item_rows is not None:
             vectors = self._item_rows.gather(numbers)
         else:
@@ -215,34 +244,34 @@ class Service(tf.Module):
         vectors = tf.where(numbers[:, None] == PAD, 0.0, vectors)
         return {"vectors": vectors, "unknown": tf.cast(numbers == PAD, tf.int32)}
 
-    def _at_most(self, k: Tensor) -> Tensor:
+    def _limit_k(self, k: Tensor) -> Tensor:
         with tf.control_dependencies([tf.debugging.Assert(k > 0, ["`k` must be at least 1. Received:", k])]):
             return tf.minimum(k, self._num_items)
 
-    def _raw_ids(self, items: Tensor) -> Tensor:
+    def _decode_items(self, items: Tensor) -> Tensor:
         return self._names.lookup(tf.cast(items, tf.int64) - 1)
 
-    def _correction(self, strength: Tensor) -> Callable[..., Tensor]:
+    def _make_correction(self, strength: Tensor) -> Callable[..., Tensor]:
         """Returns a function that lowers scores, float32 [r, c], by `strength` x log(count + 1), [r, c] or [c]."""
         message = "`popularity_correction` must be at least 0 and finite. Received:"
         is_valid = tf.math.is_finite(strength) & (strength >= 0)
         with tf.control_dependencies([tf.debugging.Assert(is_valid, [message, strength])]):
             strength = tf.identity(strength)
 
-        def corrected(scores: Tensor, log_counts: Tensor) -> tf.Tensor:
-            def lowered() -> tf.Tensor:
+        def correct(scores: Tensor, log_counts: Tensor) -> tf.Tensor:
+            def lower_scores() -> tf.Tensor:
                 return scores - tf.minimum(strength * log_counts, MAX_PENALTY)
 
-            return tf.cond(strength > 0, lowered, lambda: scores)
+            return tf.cond(strength > 0, lower_scores, lambda: scores)
 
-        return corrected
+        return correct
 
-    def _numbers_by_row(self, raw: Tensor) -> Callable[[Tensor], Tensor]:
+    def _make_row_lookup(self, raw: Tensor) -> Callable[[Tensor], Tensor]:
         """Returns a function: row numbers, int32 [r] -> the item numbers in these rows of `raw`, int32 [r, any].
 
         `raw`: raw ids, string [b or 1, any]. A single row counts for every row of the request.
         """
-        items = self._numbers_of(raw)
+        items = self._encode_ids(raw)
         return lambda rows: tf.gather(items, tf.minimum(rows, tf.shape(items)[0] - 1))
 
     @property
@@ -255,8 +284,8 @@ class Service(tf.Module):
         rows_of_table = tf.shape(candidates)[1] * tf.shape(encoded.vectors)[1]
         return tf.maximum(rows_of_table, self._scores_per_row) if self._scores_are_logits else rows_of_table
 
-    def _best(
-        self, encoded: EncodedRequest, rows: Tensor, hidden: Tensor, corrected: Callable[..., Tensor], k: Tensor
+    def _rank_all(
+        self, encoded: EncodedRequest, rows: Tensor, hidden: Tensor, correct: Callable[..., Tensor], k: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Returns the best of all items, int32 [r, k], and their scores. `hidden`: int32 [r, any], left out."""
         vectors, cold = tf.gather(encoded.vectors, rows), tf.gather(encoded.cold, rows)[:, None]
@@ -265,35 +294,49 @@ class Service(tf.Module):
         def adjust(scores: Tensor, begin: Tensor, end: Tensor) -> Tensor:
             shares = self._log_shares[begin:end]
             scores = tf.cond(any_cold, lambda: tf.where(cold, shares, scores), lambda: scores)
-            return corrected(scores, self._log_counts[begin:end])
+            return correct(scores, self._log_counts[begin:end])
 
         if self._item_rows is not None:
-            items, scores, normalisers = self._item_rows.best(vectors, k, hidden, adjust, self._scores_are_logits)
+            items, scores, normalisers = self._item_rows.find_best(vectors, k, hidden, adjust, self._scores_are_logits)
         else:
             scores = tf.cast(self._score_vectors(vectors), tf.float32)
-            normalisers = self._normalisers(vectors, scores)
-            scores = ranking.hide(adjust(scores, 1, self._num_items + 1), hidden)
-            items, scores = ranking.best(scores, None, k)
+            normalisers = self._compute_normalisers(vectors, scores)
+            scores = top_items.hide_items(adjust(scores, 1, self._num_items + 1), hidden)
+            items, scores = top_items.select_top(scores, None, k)
         return items, scores - tf.where(cold, 0.0, normalisers)
 
-    def _normalisers(self, vectors: Tensor, scores: Tensor | None = None) -> tf.Tensor:
+    def _compute_normalisers(self, vectors: Tensor, scores: Tensor | None = None) -> tf.Tensor:
         """Returns log-normalisers, float32 [r, 1], 0 if scores are no logits. `scores`: of all items, if computed."""
         if not self._scores_are_logits:
             return tf.zeros([tf.shape(vectors)[0], 1])
         if self._item_rows is not None:
-            return self._item_rows.best(vectors, tf.constant(0), NOTHING, is_logits=True)[2]
+            return self._item_rows.find_best(vectors, tf.constant(0), NOTHING, is_logits=True)[2]
         scores = tf.cast(self._score_vectors(vectors), tf.float32) if scores is None else scores
         return tf.reduce_logsumexp(scores, axis=1, keepdims=True)
 
-    def _scores_of(self, encoded: EncodedRequest, rows: Tensor, items: Tensor) -> tf.Tensor:
+    def _score_items(self, encoded: EncodedRequest, rows: Tensor, items: Tensor) -> tf.Tensor:
         """Returns the scores of `items`, int32 [r, c]: float32 [r, c], HIDDEN for item 0."""
         vectors = tf.gather(encoded.vectors, rows)
-        scores = tf.cast(self._score_vectors(vectors, items), tf.float32) - self._normalisers(vectors)
-        scores = tf.where(tf.gather(encoded.cold, rows)[:, None], ranking.rows_of(self._log_shares, items), scores)
+        scores = tf.cast(self._score_vectors(vectors, items), tf.float32) - self._compute_normalisers(vectors)
+        scores = tf.where(
+            tf.gather(encoded.cold, rows)[:, None], top_items.gather_rows(self._log_shares, items), scores
+        )
         return tf.where(items == PAD, HIDDEN, scores)
 
 
-def _checked_rows(name: str, raw: Tensor, number: Tensor) -> tf.Tensor:
+def _make_function(answer: Callable, inputs: Sequence[tf.TensorSpec], defaults: Mapping[str, Tensor]) -> Callable:
+    """Returns a graph of `answer`. It takes the inputs in order or by name; those in `defaults` may be left out."""
+
+    def answer_in_order(*values):
+        return answer(**{spec.name: value for spec, value in zip(inputs, values)})
+
+    kind, required = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+    parameters = [inspect.Parameter(one.name, kind, default=defaults.get(one.name, required)) for one in inputs]
+    answer_in_order.__signature__ = inspect.Signature(parameters)  # TensorFlow reads names and defaults here
+    return tf_function(answer_in_order, input_signature=inputs)
+
+
+def _check_rows(name: str, raw: Tensor, number: Tensor) -> tf.Tensor:
     """Returns `raw`, string [any, any], after checking that it has one row or `number` rows."""
     height = tf.shape(raw)[0]
     message = f"`{name}` must have 1 row, or as many as `histories`. Rows received:"
@@ -301,6 +344,6 @@ def _checked_rows(name: str, raw: Tensor, number: Tensor) -> tf.Tensor:
         return tf.identity(raw)
 
 
-def _numbers_of_lines(asset: tf.saved_model.Asset) -> tf.lookup.StaticHashTable:
+def _make_line_table(asset: tf.saved_model.Asset) -> tf.lookup.StaticHashTable:
     lines = tf.lookup.TextFileInitializer(asset, tf.string, _LINE, tf.int64, _NUMBER)
     return tf.lookup.StaticHashTable(lines, default_value=-1)

@@ -36,8 +36,8 @@ from bert4rec_tf.runs.driver import open_experiment, run_mode
 from bert4rec_tf.runs.id_texts import load_titles, to_text, to_texts
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.serving import batch
-from bert4rec_tf.serving.client import Choices, SavedRecommender, is_whole
-from bert4rec_tf.serving.titles import csv_of
+from bert4rec_tf.serving.client import Choices, SavedRecommender, is_whole_number
+from bert4rec_tf.serving.titles import format_titles
 from bert4rec_tf.training.trainer import BEST
 
 TITLES = "titles.csv"
@@ -99,7 +99,7 @@ class FittedModel:
         items = self.saved.history_of(user_id) if history is None else self._texts("history", history)
         lists = self._texts("exclude", exclude), self._texts("candidates", candidates)
         request = Choices(k, exclude_seen, *lists, popularity_correction)
-        self.saved.warn_of_unknown(request)
+        self.saved.warn_about_unknown(request)
         answer = self.saved.recommend([items], [user_id], request)
         if answer.unknown[0]:
             warn(f"{answer.unknown[0]} of the {len(items)} items in the history are unknown and were skipped")
@@ -127,10 +127,10 @@ class FittedModel:
             if name in ("exclude", "candidates"):
                 choices[name] = self._texts(name, value)
         request = Choices(k, **choices)
-        self.saved.warn_of_unknown(request)
+        self.saved.warn_about_unknown(request)
         rows = [(name, self.saved.history_of(name)) for name in names]
         progress = Progress("recommending", -(-len(rows) // batch.BATCH_USERS), 0, batch.BATCH_USERS, silent=silent)
-        lines = list(batch.recommended(self.saved, rows, request, self.titles, progress))
+        lines = list(batch.recommend_rows(self.saved, rows, request, self.titles, progress))
         progress.close()
         table = pd.DataFrame(lines, columns=[*batch.COLUMNS, "title"]).astype({"rank": int, "score": np.float32})
         return table if self.titles else table.drop(columns="title")
@@ -156,7 +156,7 @@ class FittedModel:
     @property
     def users(self) -> list[str]:
         """The users whose histories the model holds. Raises UserError if it holds none."""
-        return self.saved.known_histories().users
+        return self.saved.require_histories().users
 
     @cached_property
     def item_vectors(self) -> np.ndarray:
@@ -197,7 +197,7 @@ class FittedModel:
             UserError: if no row has a known user and item, the model holds no histories, or a number is out of range.
         """
         for name, number, least in (("num_negatives", num_negatives, 1), ("seed", seed, 0)):
-            if not is_whole(number) or number < least:
+            if not is_whole_number(number) or number < least:
                 raise UserError(f"`{name}` must be a whole number, at least {least}. Received: {name}={number!r}")
         known_histories, rows = (
             self._histories,
@@ -301,7 +301,7 @@ class FittedModel:
     @cached_property
     def _histories(self) -> Sequences:
         """The users' histories. Raises UserError if the export has none."""
-        stored = self.saved.known_histories()
+        stored = self.saved.require_histories()
         vocabulary = Vocabulary(
             np.array(self.items, object), np.bincount(stored.items, minlength=len(self.items) + 1)[1:]
         )
@@ -349,11 +349,11 @@ def train_and_open(
     experiment = open_experiment(run, sequences, workdir=workdir, init_from=init_from, **options)
     with experiment.workdir.lock():
         run_mode(experiment)
-        whole = Histories.of(sequences, int(sequences.lengths.max()))
+        whole = Histories.from_sequences(sequences, int(sequences.lengths.max()))
         exporting.export(experiment.workdir, options=ExportOptions(histories=whole))
     path = experiment.workdir.path
     if title_of:
-        files.write_text(path / TITLES, csv_of(title_of))
+        files.write_text(path / TITLES, format_titles(title_of))
     return FittedModel(SavedRecommender(experiment.workdir.export), path, title_of, scratch)
 
 

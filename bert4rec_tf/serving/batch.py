@@ -29,7 +29,10 @@ BATCH_USERS = 256
 PART_BATCHES = 32
 """Batches per part. A killed process loses at most one part."""
 
-COLUMNS = ("user", "rank", "item", "score")
+SCHEMA = pyarrow.schema(
+    {"user": pyarrow.string(), "rank": pyarrow.int32(), "item": pyarrow.string(), "score": pyarrow.float32()}
+)
+COLUMNS = SCHEMA.names
 BUSY = "another process writes this file; wait for it, or name another --output"
 
 Line = tuple[str, int, str, np.float32, str]
@@ -49,12 +52,12 @@ class Counts:
         """Adds users with their histories. `items`: those that the model knows."""
         histories = [[item for item in history if item] for _, history in rows]
         lengths = [len(history) for history in histories]
-        known = items.contains_each(itertools.chain.from_iterable(histories))
-        found = np.bincount(np.repeat(np.arange(len(rows)), lengths), known, len(rows))
+        is_known = items.contains_each(itertools.chain.from_iterable(histories))
+        num_known = np.bincount(np.repeat(np.arange(len(rows)), lengths), is_known, len(rows))
         self.users += len(rows)
-        self.ids += len(known)
-        self.unknown += len(known) - int(known.sum())
-        self.without_known += int((found == 0).sum())
+        self.ids += len(is_known)
+        self.unknown += len(is_known) - int(is_known.sum())
+        self.without_known += int((num_known == 0).sum())
 
     def __str__(self) -> str:
         return (
@@ -83,7 +86,7 @@ def recommend_file(
         target: ends in `.csv` or `.parquet`; written atomically.
         choices: options of `recommend`.
         titles: raw id -> title, for a title column; None for no such column.
-        each: like `map`, but calls the function in other processes (`part_elsewhere`). None to use this process.
+        each: like `map`, but calls the function in other processes (`write_part_in_worker`). None to use this process.
         at_once: how many parts `each` gets at once.
 
     Returns:
@@ -95,55 +98,56 @@ def recommend_file(
     check_target(target)
     job = {
         "source": users.checksum,
-        "model": _checksum_of_folder(model.local_folder),
+        "model": _hash_folder(model.local_folder),
         "choices": json.loads(json.dumps(asdict(choices))),
         "titles": None if titles is None else hashlib.sha256(json.dumps(titles).encode()).hexdigest(),
         "users_of_a_part": PART_BATCHES * BATCH_USERS,
+        "parts": "parquet",
     }
     parts = target.with_name(f".{target.name}.parts")
     with files.FolderLock(parts, BUSY).lock():
-        _keep_parts_of(job, parts)
-        part = Part(model.folder.absolute(), model.trusted, target.suffix, choices, titles)
+        _discard_other_parts(job, parts)
+        part = Part(model.folder.absolute(), model.trusted, choices, titles)
         paths, counts = _make_parts(model, users, parts, part, each, at_once)
         with files.atomic_write(target) as aside:
-            FORMATS[target.suffix][1](paths, aside, part.columns)
+            WRITERS[target.suffix](paths, aside, part.schema)
     files.remove_folder(parts)
     return counts
 
 
-def _keep_parts_of(job: dict, parts: Path) -> None:
+def _discard_other_parts(job: dict, parts: Path) -> None:
     """Keeps the finished parts of the same job, and deletes those of any other."""
-    known = parts / "job.json"
+    job_file = parts / "job.json"
     with suppress(ValueError):
-        if known.exists() and json.loads(known.read_text(encoding="utf-8")) == job:
+        if job_file.exists() and json.loads(job_file.read_text(encoding="utf-8")) == job:
             return
     old = [path for path in parts.iterdir() if path.name.startswith("part-")]
     if old:
         warn(f"{parts}: holds parts of another job; starting again")
     for path in old:
         path.unlink()
-    files.write_json(known, job)
+    files.write_json(job_file, job)
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What all parts of a job share: how to load the model, the target's ending, the choices and the titles."""
+    """What all parts of a job share: how to load the model, the choices and the titles."""
 
     folder: Path
     trusted: bool
-    suffix: str
     choices: Choices
     titles: Mapping[str, str] | None
 
     @property
-    def columns(self) -> Sequence[str]:
-        return COLUMNS if self.titles is None else (*COLUMNS, "title")
+    def schema(self) -> pyarrow.Schema:
+        return SCHEMA if self.titles is None else SCHEMA.append(pyarrow.field("title", pyarrow.string()))
 
     def write(self, model: SavedRecommender, rows: Sequence[Row], path: Path, progress: Progress) -> None:
-        """Recommends to some users and writes their part."""
-        lines = list(recommended(model, rows, self.choices, self.titles or {}, progress))
+        """Recommends to some users and writes their part, a Parquet file."""
+        columns = list(zip(*recommend_rows(model, rows, self.choices, self.titles or {}, progress))) or [()] * 5
+        schema = self.schema
         with files.atomic_write(path) as aside:
-            FORMATS[self.suffix][0](lines, aside, self.columns)
+            parquet.write_table(pyarrow.table(columns[: len(schema)], schema), aside)
 
 
 def _make_parts(
@@ -159,7 +163,7 @@ def _make_parts(
             for some, path in waiting:
                 part.write(model, some, path, progress)
         elif waiting:
-            list(each(part_elsewhere, [part] * len(waiting), *zip(*waiting)))
+            list(each(write_part_in_worker, [part] * len(waiting), *zip(*waiting)))
             for _ in range(sum(-(-len(some) // BATCH_USERS) for some, _ in waiting)):
                 progress.advance()
         waiting.clear()
@@ -177,19 +181,19 @@ def _make_parts(
 
 
 @functools.cache
-def _model_with_one_thread(folder: Path, trusted: bool) -> SavedRecommender:
+def _load_with_one_thread(folder: Path, trusted: bool) -> SavedRecommender:
     """Returns the model, which each process of a cluster loads once."""
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     return SavedRecommender(folder, trusted)
 
 
-def part_elsewhere(part: Part, rows: Sequence[Row], path: Path) -> None:
+def write_part_in_worker(part: Part, rows: Sequence[Row], path: Path) -> None:
     """Does what `Part.write` does, in a process of a cluster, with one thread."""
-    part.write(_model_with_one_thread(part.folder, part.trusted), rows, path, Progress("", 1, silent=True))
+    part.write(_load_with_one_thread(part.folder, part.trusted), rows, path, Progress("", 1, silent=True))
 
 
-def recommended(
+def recommend_rows(
     model: SavedRecommender, rows: Sequence[Row], choices: Choices, titles: Mapping[str, str], progress: Progress
 ) -> Iterator[Line]:
     """Yields the lines of some users, in their order. Histories of similar length share a batch."""
@@ -207,7 +211,7 @@ def recommended(
             yield user, rank, item, score, titles.get(item, "")
 
 
-def _checksum_of_folder(folder: Path) -> str:
+def _hash_folder(folder: Path) -> str:
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         digest.update(str(path.relative_to(folder)).encode())
@@ -218,47 +222,37 @@ def _checksum_of_folder(folder: Path) -> str:
 
 def check_target(target: Path) -> None:
     """Raises UserError if `recommend_file` cannot write to `target`."""
-    if target.suffix not in FORMATS:
-        raise UserError(f"--output must end in {' or '.join(FORMATS)}. Received: {target}")
+    if target.suffix not in WRITERS:
+        raise UserError(f"--output must end in {' or '.join(WRITERS)}. Received: {target}")
     if not isinstance(target, Url) and not target.parent.is_dir():
         raise UserError(f"{target.parent}: is not a folder")
 
 
-def _write_csv(lines: Sequence[Line], path: Path, columns: Sequence[str]) -> None:
+def _write_csv(parts: Sequence[Path], path: Path, schema: pyarrow.Schema) -> None:
     with open(path, "w", encoding="utf-8", newline="") as file:
         plain, quoted = (
             csv.writer(file, lineterminator="\n", quoting=kind) for kind in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
         )
-        for line in lines:
-            fields = line[: len(columns)]
-            # Readers end a line at \r too, but before Python 3.13 the csv module does not quote it.
-            (quoted if any("\r" in str(field) for field in fields) else plain).writerow(fields)
-
-
-def _join_csv(parts: Sequence[Path], path: Path, columns: Sequence[str]) -> None:
-    with open(path, "wb") as file:
-        file.write((",".join(columns) + "\n").encode())
+        plain.writerow(schema.names)
         for part in parts:
-            file.write(part.read_bytes())
+            columns = _read_part(part).columns
+            # NumPy's float32 has the shortest text.
+            for fields in zip(*(column.to_numpy() for column in columns)):
+                # Readers end a line at \r too, but before Python 3.13 the csv module does not quote it.
+                (quoted if any("\r" in str(field) for field in fields) else plain).writerow(fields)
 
 
-def _schema(columns: Sequence[str]) -> pyarrow.Schema:
-    types = {"rank": pyarrow.int32(), "score": pyarrow.float32()}
-    return pyarrow.schema([(name, types.get(name, pyarrow.string())) for name in columns])
-
-
-def _write_parquet(lines: Sequence[Line], path: Path, columns: Sequence[str]) -> None:
-    fields = [list(column) for column in zip(*lines)] or [[] for _ in columns]
-    parquet.write_table(pyarrow.table(fields[: len(columns)], _schema(columns)), path)
-
-
-def _join_parquet(parts: Sequence[Path], path: Path, columns: Sequence[str]) -> None:
+def _write_parquet(parts: Sequence[Path], path: Path, schema: pyarrow.Schema) -> None:
     """Writes one row group per part."""
-    with parquet.ParquetWriter(path, _schema(columns)) as whole:
+    with parquet.ParquetWriter(path, schema) as whole:
         for part in parts:
-            with part.open("rb") as read:
-                whole.write_table(parquet.read_table(read))
+            whole.write_table(_read_part(part))
 
 
-FORMATS = {".csv": (_write_csv, _join_csv), ".parquet": (_write_parquet, _join_parquet)}
-"""File name ending -> the functions that write a part and that join the parts."""
+def _read_part(path: Path) -> pyarrow.Table:
+    with path.open("rb") as file:
+        return parquet.read_table(file)
+
+
+WRITERS = {".csv": _write_csv, ".parquet": _write_parquet}
+"""File name ending -> the function that joins the parts to such a file."""

@@ -1,4 +1,4 @@
-"""Whom a batch recommendation is for: a file of histories, or files of interactions."""
+"""Reads the users of a batch recommendation, from a file of histories or from files of interactions."""
 
 import csv
 import hashlib
@@ -31,24 +31,24 @@ class Users(NamedTuple):
     rows: Callable[[], Iterator[Row]]
 
 
-def of_histories(path: Path, known: Lines) -> Users:
+def read_histories(path: Path, items: Lines) -> Users:
     """Reads a file of histories, CSV without a header, `.gz` or not: in a row the user, then the items, oldest first.
 
     Raises:
-        UserError: if the file cannot be read, is not CSV, or seems to have one action per row. `known`: the model's
-            items, which help to tell.
+        UserError: if the file cannot be read, is not CSV, or looks like one action per row. `items`: the model's items;
+            a row that ends with one of them is a history.
     """
-    checksum, lines = _scan(path)
-    _refuse_interactions(path, known)
-    return Users(checksum, lines, lambda: _rows(path))
+    checksum, lines = _hash_and_count(path)
+    _refuse_interactions(path, items)
+    return Users(checksum, lines, lambda: _read_rows(path))
 
 
-def of_interactions(asked: Interactions) -> tuple[Users, conversion.Report]:
+def read_interactions(interactions: Interactions) -> tuple[Users, conversion.Report]:
     """Reads files with one action per row. Returns every user with all items in order of time, and a report.
 
     Raises UserError as `conversion.convert` does.
     """
-    sequences, report = conversion.convert(asked, min_actions=1)
+    sequences, report = conversion.convert(interactions, least=1)
 
     def rows() -> Iterator[Row]:
         for place, user in enumerate(sequences.users.tolist()):
@@ -57,8 +57,8 @@ def of_interactions(asked: Interactions) -> tuple[Users, conversion.Report]:
     return Users(sequences.fingerprint, sequences.num_users, rows), report
 
 
-def _refuse_interactions(path: Path, known: Lines) -> None:
-    """Raises UserError if each row seems to be one action, which would become a history."""
+def _refuse_interactions(path: Path, items: Lines) -> None:
+    """Raises UserError if each row looks like one action, which would be read as a history."""
     with files.open_binary(path) as file:
         start = file.read(layouts.SAMPLE_BYTES)
     try:
@@ -66,14 +66,14 @@ def _refuse_interactions(path: Path, known: Lines) -> None:
     except UserError:  # no file of interactions, or one whose columns must be named
         layout = None
     is_other = layout is not None and (layout.kind != TEXT or layout.header or layout.separator != ",")
-    if is_other or _are_actions(list(itertools.islice(_rows(path), SAMPLE_ROWS)), known):
+    if is_other or _are_actions(list(itertools.islice(_read_rows(path), SAMPLE_ROWS)), items):
         raise UserError(
             f"{path}: has one action per row ({layout or 'user, item and more'}), not one history per user. Use "
             f"--interactions={path} in place of --input"
         )
 
 
-def _are_actions(rows: Sequence[Row], known: Lines) -> bool:
+def _are_actions(rows: Sequence[Row], items: Lines) -> bool:
     """Returns whether rows without a header look like actions.
 
     Rows of two columns do if a user occurs twice. Longer rows do if all are equally long, none ends with an item of the
@@ -85,12 +85,12 @@ def _are_actions(rows: Sequence[Row], known: Lines) -> bool:
         if distinct == len(rows) > 1:
             warn("every history has one item; if each row is one action, use --interactions in place of --input")
         return distinct < len(rows)
-    if len(lengths) != 1 or not last or known.contains_each(last).any():
+    if len(lengths) != 1 or not last or items.contains_each(last).any():
         return False
     return 2 * distinct <= len(rows) or all(_TIME.fullmatch(text) for text in last)
 
 
-def _rows(path: Path) -> Iterator[Row]:
+def _read_rows(path: Path) -> Iterator[Row]:
     """Yields the users and histories of a file. Empty lines are skipped."""
     with files.open_binary(path) as file:
         # Only the first line may begin with a byte order mark.
@@ -106,7 +106,7 @@ def _rows(path: Path) -> Iterator[Row]:
             raise UserError(f"{path}:{number}: is not CSV in UTF-8 ({error})") from error
 
 
-def _scan(path: Path) -> tuple[str, int]:
+def _hash_and_count(path: Path) -> tuple[str, int]:
     """Returns the SHA-256 of a file's content and its number of lines."""
     digest, lines, last = hashlib.sha256(), 0, b"\n"
     try:

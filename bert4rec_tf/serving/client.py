@@ -11,17 +11,18 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.config import popularity_option
+from bert4rec_tf.export.functions import INPUTS, SCALARS
 from bert4rec_tf.export.histories import Histories
-from bert4rec_tf.export.layout import model_folder
+from bert4rec_tf.export.layout import find_model_folder
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.lines import Lines, encode_text
+from bert4rec_tf.foundation.lines import encode_text
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.serving.signatures import LoadedModel, ModelError
 
 
 @dataclass(frozen=True)
 class Choices:
-    """Options of `recommend`. None stands for the export's default.
+    """Options of `recommend`. None is the export's default.
 
     Attributes:
         k: number of items.
@@ -42,7 +43,7 @@ class Choices:
     popularity_correction: float | None = None
 
     def __post_init__(self) -> None:
-        if self.k is not None and not is_whole(self.k):
+        if self.k is not None and not is_whole_number(self.k):
             raise UserError(f"`k` must be a whole number. Received: k={self.k!r}")
         if self.k is not None and not 1 <= self.k < 1 << 31:
             raise UserError(f"`k` must be at least 1 and less than 2^31. Received: k={self.k}")
@@ -53,16 +54,15 @@ class Choices:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Returns these options as inputs of the signature `recommend`."""
-        inputs = self.given_k()
-        if self.exclude_seen is not None:
-            inputs["exclude_seen"] = np.array(self.exclude_seen)
-        if self.popularity_correction is not None:
-            inputs["popularity_correction"] = np.array(self.popularity_correction, np.float32)
-        return {**inputs, "exclude": rectangle([self.exclude]), "candidates": rectangle([self.candidates])}
+        return {**self.scalars(), "exclude": pad_ids([self.exclude]), "candidates": pad_ids([self.candidates])}
 
-    def given_k(self) -> dict[str, np.ndarray]:
-        """Returns k as an input of a signature; nothing for the default."""
-        return {} if self.k is None else {"k": np.array(self.k, np.int32)}
+    def scalars(self) -> dict[str, np.ndarray]:
+        """Returns the options with one value for all users as inputs of a signature, without those that are None."""
+        return {
+            name: np.array(value, INPUTS[name].dtype.as_numpy_dtype)
+            for name in SCALARS
+            if (value := getattr(self, name)) is not None
+        }
 
 
 @dataclass(frozen=True)
@@ -77,56 +77,37 @@ class Recommendations:
     unknown: np.ndarray
 
 
-class SavedRecommender:
-    """A SavedModel that `saved_model.export` wrote.
+class SavedRecommender(LoadedModel):
+    """A SavedModel that `saved_model.export` wrote, called with lists.
 
-    Args:
-        folder: the SavedModel's folder, or a work directory that has one.
-        trusted: whether it may do more than compute (`serving.trust`).
-
-    Attributes:
-        folder: the SavedModel's folder.
-        local_folder: the same, or its copy on this machine if it is in a store.
-        card: the model card.
-        needs_users: whether `recommend` needs the users' ids.
-
-    Raises:
-        UserError: if the folder does not hold such a SavedModel.
+    `folder`: the SavedModel's folder, or a work directory that has one. Else as `LoadedModel`.
     """
 
     def __init__(self, folder: Path, trusted: bool = False) -> None:
-        self.folder, self.trusted = (folder := model_folder(folder)), trusted
-        self._model = LoadedModel(folder, trusted)
-        self.local_folder, self.card = self._model.folder, self._model.card
-        self.needs_users = self._model.needs_users
-
-    @property
-    def items(self) -> Lines:
-        """The raw ids of all items."""
-        return self._model.items
+        super().__init__(find_model_folder(folder), trusted)
 
     def knows_item(self, item: str) -> bool:
-        return item in self._model.items
+        return item in self.items
 
     def knows_user(self, user: str) -> bool:
-        return self._model.histories is not None and user in self._model.histories
+        return self.histories is not None and user in self.histories
 
-    def known_histories(self) -> Histories:
+    def require_histories(self) -> Histories:
         """Returns the users' histories. Raises UserError if the export has none, or their file is damaged."""
-        if self._model.histories is None:
+        if self.histories is None:
             raise UserError(f"{self.folder}: holds no histories of users; export it with --with_histories=N")
-        return self._model.histories
+        return self.histories
 
     def history_of(self, user: str) -> list[str]:
-        """Returns the raw ids of a user's last items, oldest first. Raises UserError for an unknown user."""
-        self.known_histories()
-        return self._model.history_of(user)
+        """Does what `LoadedModel.history_of` does. Raises UserError also if the export has no histories."""
+        self.require_histories()
+        return super().history_of(user)
 
-    def warn_of_unknown(self, choices: Choices) -> None:
+    def warn_about_unknown(self, choices: Choices) -> None:
         """Warns of ids to leave out or to rank that are no items of the model."""
         for name in ("exclude", "candidates"):
             ids = getattr(choices, name)
-            if unknown := len(ids) - self._model.items.contains_each(ids).sum():
+            if unknown := len(ids) - self.items.contains_each(ids).sum():
                 warn(f"{unknown} of the {len(ids)} items in `{name}` are unknown and were skipped")
 
     def recommend(self, histories: Sequence[Sequence[str]], users: Sequence[str], choices: Choices) -> Recommendations:
@@ -134,8 +115,8 @@ class SavedRecommender:
 
         Raises UserError if the model cannot compute the result, because memory runs out.
         """
-        inputs = {**self._whom(histories, users), **choices.arrays()}
-        return _recommendations(self._call("recommend", inputs))
+        inputs = {**self._make_user_inputs(histories, users), **choices.arrays()}
+        return _make_recommendations(self._call("recommend", inputs))
 
     def similar(self, items: Sequence[str], k: int | None = None) -> Recommendations:
         """Returns the items most similar to each of `items`. `unknown` is 1 for an unknown item, else 0.
@@ -143,50 +124,49 @@ class SavedRecommender:
         Raises:
             UserError: for a k below 1, or a model that cannot compare items.
         """
-        chosen = {"items": rectangle([items])[0], **Choices(k).given_k()}
-        return _recommendations(self._call("similar", chosen))
+        return _make_recommendations(self._call("similar", {"items": pad_ids([items])[0], **Choices(k).scalars()}))
 
     def item_vectors(self, items: Sequence[str]) -> np.ndarray:
         """Returns the vectors of items, float32 [b, d]; zeros for unknown ones. Raises UserError if items have none."""
-        return self._call("item_vectors", {"items": rectangle([items])[0]})["vectors"]
+        return self._call("item_vectors", {"items": pad_ids([items])[0]})["vectors"]
 
     def encode(self, histories: Sequence[Sequence[str]], users: Sequence[str]) -> np.ndarray:
         """Returns the vectors of users with these raw histories, float32 [b, d]. `users`: as for `recommend`."""
-        return self._call("encode", self._whom(histories, users))["vectors"]
+        return self._call("encode", self._make_user_inputs(histories, users))["vectors"]
 
     def scores(self, histories: tf.Tensor, users: tf.Tensor, candidates: tf.Tensor) -> tf.Tensor:
         """Scores candidates, string [b or 1, c]: float32 [b, c]. Can be called in a TensorFlow function.
 
         `histories`: string [b, any]. `users`: string [b], used only if the model has user embeddings.
         """
-        whom = {"histories": histories, **({"users": users} if self.needs_users else {})}
-        return self._model.function("score")(**whom, candidates=candidates)["scores"]
+        inputs = {"histories": histories, **({"users": users} if self.needs_users else {})}
+        return self._loaded.signatures["score"](**inputs, candidates=candidates)["scores"]
 
-    def _whom(self, histories: Sequence[Sequence[str]], users: Sequence[str]) -> dict[str, np.ndarray]:
-        whom = {"histories": rectangle(histories)}
-        return {**whom, "users": rectangle([users])[0]} if self.needs_users else whom
+    def _make_user_inputs(self, histories: Sequence[Sequence[str]], users: Sequence[str]) -> dict[str, np.ndarray]:
+        inputs = {"histories": pad_ids(histories)}
+        return {**inputs, "users": pad_ids([users])[0]} if self.needs_users else inputs
 
     def _call(self, signature: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        if signature not in self._model.signatures:
+        if signature not in self.signatures:
             raise UserError(f"{self.folder}: has no signature `{signature}`: its model cannot do that")
         try:
-            return self._model.call(signature, inputs)
+            return self.call(signature, inputs)
         except ModelError as error:
             raise UserError(f"{self.folder}: {error}") from error
 
 
-def is_whole(number: Any) -> bool:
+def is_whole_number(number: Any) -> bool:
     return isinstance(number, numbers.Integral) and not isinstance(number, bool)
 
 
-def _recommendations(outputs: dict[str, np.ndarray]) -> Recommendations:
+def _make_recommendations(outputs: dict[str, np.ndarray]) -> Recommendations:
     lengths = np.isfinite(outputs["scores"]).sum(axis=1)
     items = [[item.decode() for item in row[:length]] for row, length in zip(outputs["items"].tolist(), lengths)]
     scores = [row[:length] for row, length in zip(outputs["scores"], lengths)]
     return Recommendations(items, scores, outputs["unknown"])
 
 
-def rectangle(rows: Sequence[Sequence[str]]) -> np.ndarray:
+def pad_ids(rows: Sequence[Sequence[str]]) -> np.ndarray:
     """Returns lists of raw ids as an array of bytes objects [rows, longest row], padded with empty ones."""
     array = np.full([len(rows), max(map(len, rows), default=0)], b"", object)
     for number, row in enumerate(rows):

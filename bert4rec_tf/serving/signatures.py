@@ -14,6 +14,7 @@ from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2
 
+from bert4rec_tf.export.functions import FUNCTIONS, INPUTS, OPTIONAL, find_inputs
 from bert4rec_tf.export.histories import HISTORIES, Histories
 from bert4rec_tf.export.layout import ASSETS, CARD_OF_SAVED_MODEL, MODEL, USERS, VOCABULARY
 from bert4rec_tf.foundation.errors import UserError
@@ -22,30 +23,6 @@ from bert4rec_tf.foundation.stores import LocalCopy
 from bert4rec_tf.serving.trust import check_only_computes
 
 SERVING = tf.saved_model.SERVING
-
-INPUT_TYPES = {
-    "histories": (tf.string, 2),
-    "users": (tf.string, 1),
-    "candidates": (tf.string, 2),
-    "exclude": (tf.string, 2),
-    "items": (tf.string, 1),
-    "k": (tf.int32, 0),
-    "exclude_seen": (tf.bool, 0),
-    "popularity_correction": (tf.float32, 0),
-}
-"""The type and the number of dimensions of each input of an export (`export.functions`)."""
-
-LISTS, SCORES, VECTORS = {"items", "scores", "unknown"}, {"scores", "unknown"}, {"vectors", "unknown"}
-OF_HISTORIES = {
-    "serving_default": ({"histories"}, LISTS),
-    "recommend": ({"histories", "k", "exclude_seen", "exclude", "candidates", "popularity_correction"}, LISTS),
-    "score": ({"histories", "candidates"}, SCORES),
-    "encode": ({"histories"}, VECTORS),
-}
-"""Inputs and outputs of the signatures that every export has. If users have embeddings, all four take `users` too."""
-
-OF_ITEMS = {"similar": ({"items", "k"}, LISTS), "item_vectors": ({"items"}, VECTORS)}
-"""The same of the signatures that some exports lack."""
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -74,7 +51,8 @@ class LoadedModel:
         trusted: whether it may do more than compute (`serving.trust`).
 
     Attributes:
-        folder: the folder on this machine; a copy if the model is in a store.
+        folder, trusted: as given.
+        local_folder: the folder on this machine; a copy if the model is in a store.
         signatures: name -> signature; `description` has them in the JSON format of TensorFlow Serving.
         card: the model card.
         needs_users: whether histories need the users' ids beside them.
@@ -85,39 +63,40 @@ class LoadedModel:
     """
 
     def __init__(self, folder: Path, trusted: bool = False) -> None:
+        self.folder, self.trusted = folder, trusted
         self._copy = LocalCopy(folder)
-        self.folder = self._copy.folder
+        self.local_folder = self._copy.folder
         try:
-            self._load(self.folder, trusted)
+            self._load(self.local_folder)
         except UserError as error:
-            raise UserError(str(error).replace(str(self.folder), str(folder))) from error
+            raise UserError(str(error).replace(str(self.local_folder), str(folder))) from error
 
-    def _load(self, folder: Path, trusted: bool) -> None:
-        content = _content(folder)
-        definitions = _definitions(content)
-        if not _are_of_an_export(definitions):
+    def _load(self, folder: Path) -> None:
+        content = _read_saved_model(folder)
+        definitions = _find_definitions(content)
+        if not _is_export(definitions):
             raise UserError(
                 f"{folder}: was not exported by this version of bert4rec_tf; export it again, or serve it with "
                 "TensorFlow Serving"
             )
-        if not trusted:
+        if not self.trusted:
             check_only_computes(folder, content)
-        self.signatures = {name: _signature(name, one) for name, one in sorted(definitions.items())}
+        self.signatures = {name: _make_signature(name, one) for name, one in sorted(definitions.items())}
         self.needs_users = "users" in self.signatures["encode"].inputs
         options = {"preserving_proto_field_name": True, "always_print_fields_with_no_presence": True}
         self.description = {name: json_format.MessageToDict(one, **options) for name, one in definitions.items()}
-        self.card = _card(folder / CARD_OF_SAVED_MODEL)
+        self.card = _read_card(folder / CARD_OF_SAVED_MODEL)
         try:
             self._loaded = tf.saved_model.load(str(folder), tags=[SERVING])
         except Exception as error:  # A damaged graph, or an op that is missing here, can raise anything.
-            raise UserError(f"{folder}: cannot be loaded ({_reason(error)})") from error
+            raise UserError(f"{folder}: cannot be loaded ({_explain(error)})") from error
         for name, expected in ((VOCABULARY, "items"), (USERS, "users")):
             _check_lines(folder / ASSETS / name, self.card.get(expected))
 
     @cached_property
     def items(self) -> Lines:
         """The items' raw ids, the most popular first. Raises UserError if the list is damaged."""
-        path = self.folder / ASSETS / VOCABULARY
+        path = self.local_folder / ASSETS / VOCABULARY
         try:
             return Lines(path.read_bytes())
         except (OSError, ValueError) as error:
@@ -126,7 +105,7 @@ class LoadedModel:
     @cached_property
     def histories(self) -> Histories | None:
         """The users' histories; None if the export holds none. Raises UserError if their file is damaged."""
-        path = self.folder / HISTORIES
+        path = self.local_folder / HISTORIES
         return Histories.read(path, len(self.items)) if path.exists() else None
 
     def history_of(self, user: str) -> list[str]:
@@ -138,27 +117,23 @@ class LoadedModel:
 
         Inputs that are not given have their default values.
         """
-        known = self.signatures[signature].inputs
-        inputs = {**{name: default for name, default in known.items() if default is not None}, **arrays}
+        defaults = self.signatures[signature].inputs
+        inputs = {**{name: default for name, default in defaults.items() if default is not None}, **arrays}
         try:
-            tensors = {name: tf.constant(array, INPUT_TYPES[name][0], array.shape) for name, array in inputs.items()}
+            tensors = {name: tf.constant(array, INPUTS[name].dtype, array.shape) for name, array in inputs.items()}
             outputs = self._loaded.signatures[signature](**tensors)
             return {name: outputs[name].numpy() for name in sorted(outputs)}
         except tf.errors.OpError as error:
-            raise ModelError(_reason(error), isinstance(error, tf.errors.InvalidArgumentError)) from error
-
-    def function(self, signature: str) -> Any:
-        """Returns a signature as a TensorFlow function, which takes inputs by name."""
-        return self._loaded.signatures[signature]
+            raise ModelError(_explain(error), isinstance(error, tf.errors.InvalidArgumentError)) from error
 
     def warm_up(self) -> None:
         """Calls every signature once, because TensorFlow's first call is slow."""
         for name, signature in self.signatures.items():
             required = [one for one, default in signature.inputs.items() if default is None]
-            self.call(name, {one: np.full([1] * INPUT_TYPES[one][1], b"", object) for one in required})
+            self.call(name, {one: np.full([1] * INPUTS[one].shape.rank, b"", object) for one in required})
 
 
-def _content(folder: Path) -> saved_model_pb2.SavedModel:
+def _read_saved_model(folder: Path) -> saved_model_pb2.SavedModel:
     content = saved_model_pb2.SavedModel()
     try:
         content.ParseFromString((folder / MODEL).read_bytes())
@@ -169,28 +144,26 @@ def _content(folder: Path) -> saved_model_pb2.SavedModel:
     return content
 
 
-def _definitions(content: saved_model_pb2.SavedModel) -> dict[str, Any]:
+def _find_definitions(content: saved_model_pb2.SavedModel) -> dict[str, Any]:
     """Returns the signatures that can be served, by name."""
     graphs = [graph for graph in content.meta_graphs if SERVING in graph.meta_info_def.tags]
     return {name: one for graph in graphs[:1] for name, one in graph.signature_def.items() if not name.startswith("__")}
 
 
-def _are_of_an_export(definitions: Mapping[str, Any]) -> bool:
+def _is_export(definitions: Mapping[str, Any]) -> bool:
     """Returns whether a model has the signatures of an export, with the same inputs and outputs."""
-    known = {**OF_HISTORIES, **OF_ITEMS}
-    if not OF_HISTORIES.keys() <= definitions.keys() <= known.keys():
+    if not FUNCTIONS.keys() - OPTIONAL <= definitions.keys() <= FUNCTIONS.keys():
         return False
-    users = {"users"} & set(definitions["encode"].inputs)
+    needs_users = "users" in definitions["encode"].inputs
     for name, definition in definitions.items():
-        inputs, outputs = known[name]
-        expected = {one: INPUT_TYPES[one] for one in inputs | (users if name in OF_HISTORIES else set())}
-        found = {one: (info.dtype, tf.TensorShape(info.tensor_shape).rank) for one, info in definition.inputs.items()}
-        if found != expected or set(definition.outputs) != outputs:
+        expected = {spec.name: (spec.dtype, spec.shape.rank) for spec in find_inputs(name, needs_users)}
+        inputs = {one: (info.dtype, tf.TensorShape(info.tensor_shape).rank) for one, info in definition.inputs.items()}
+        if inputs != expected or definition.outputs.keys() != FUNCTIONS[name][1]:
             return False
     return True
 
 
-def _card(path: Path) -> dict[str, Any]:
+def _read_card(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
         # The server sends it as JSON in UTF-8, which can hold neither NaN nor half a letter.
@@ -215,12 +188,12 @@ def _check_lines(path: Path, expected: Any) -> None:
         raise UserError(f"{path}: must have {expected} whole lines, as its model card says. Received: {lines}")
 
 
-def _signature(name: str, definition: Any) -> Signature:
+def _make_signature(name: str, definition: Any) -> Signature:
     defaults = {key: tf.make_ndarray(default) for key, default in definition.defaults.items()}
     return Signature(name, {key: defaults.get(key) for key in sorted(definition.inputs)})
 
 
-def _reason(error: Exception) -> str:
+def _explain(error: Exception) -> str:
     """Returns the line of a TensorFlow error that says what is wrong. It comes before the node's name."""
     message = getattr(error, "message", None) or str(error)
     lines = [line.strip() for line in message.split("[[{{node")[0].splitlines() if line.strip()]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bert4rec_tf.data.reading import text
-from bert4rec_tf.data.reading.columns import ITEM_NAMES, VALUE_SEPARATOR, guess_column
+from bert4rec_tf.data.reading.columns import VALUE_SEPARATOR, ITEM_NAMES, guess_column
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 
@@ -35,10 +35,10 @@ def read_titles_and_tags(path: Path) -> tuple[dict[str, str], dict[str, list[str
     Raises:
         UserError: if the file cannot be read, lacks these columns, or a row has more or fewer fields than the first.
     """
-    content, separator = _read(path)
+    content, separator = _read_content(path)
     columns = text.read_table(content, separator, str(path))
     first = [column[0] for column in columns]
-    names = [guess_column(first, known) for known in (IDS, TITLES, TAGS)]
+    names = [guess_column(first, usual) for usual in (IDS, TITLES, TAGS)]
     of_id, of_title, of_tags = (None if name is None else columns[first.index(name)][1:] for name in names)
     if of_id is None or of_title is None:
         if separator != DOUBLE_COLON or len(columns) < 2:
@@ -55,7 +55,7 @@ def read_titles_and_tags(path: Path) -> tuple[dict[str, str], dict[str, list[str
     }
 
 
-def _read(path: Path) -> tuple[bytes, str]:
+def _read_content(path: Path) -> tuple[bytes, str]:
     """Returns the content of a file in UTF-8, and what separates its columns."""
     try:
         with files.open_binary(path) as file:
@@ -73,7 +73,7 @@ def _read(path: Path) -> tuple[bytes, str]:
     return content, separator
 
 
-def csv_of(titles: Mapping[str, str]) -> str:
+def format_titles(titles: Mapping[str, str]) -> str:
     """Returns titles as the content of a file that `read_titles` reads."""
     content = io.StringIO()
     csv.writer(content, lineterminator="\n").writerows([("id", "title"), *titles.items()])

@@ -10,24 +10,21 @@ TRUST = "load a model whose graph could do more than compute, such as write file
 
 COMPUTING = frozenset(
     """
-    Abs Add AddN AddV2 All Any ArgMax ArgMin Assert AvgPool BatchMatMulV2 BiasAdd BroadcastTo Cast Ceil ClipByValue
-    ConcatV2 Const Conv2D Cos Cumsum DepthwiseConv2dNative DisableCopyOnRead DivNoNan DynamicStitch Einsum Elu
-    EnsureShape Equal Erf Exp ExpandDims Fill Floor FloorDiv FloorMod FusedBatchNormV3 GatherNd GatherV2 Greater
-    GreaterEqual HashTableV2 Identity IdentityN If InvertPermutation IsFinite IsInf IsNan L2Loss LeakyRelu Less
-    LessEqual Log Log1p LogSoftmax LogicalAnd LogicalNot LogicalOr LookupTableFindV2 LookupTableSizeV2 LowerBound
-    MatMul MatrixBandPart Max MaxPool Maximum Mean Min Minimum Mul Neg NoOp NotEqual OneHot OnesLike Pack Pad PadV2
-    PartitionedCall Placeholder PlaceholderWithDefault Pow PreventGradient Prod RaggedGather RaggedRange
-    RaggedTensorToTensor Range Rank ReadVariableOp RealDiv Reciprocal ReduceJoin Relu Relu6 Reshape ResourceGather
-    ReverseV2 Round Rsqrt ScatterNd SegmentSum Select SelectV2 Selu Shape Sigmoid Sign Sin Size Slice Softmax Softplus
-    Split SplitV Sqrt Square SquaredDifference Squeeze StatefulPartitionedCall StatelessIf StatelessWhile
-    StaticRegexFullMatch StopGradient StridedSlice StringJoin StringLower Sub Sum Tanh TensorListFromTensor
-    TensorListGetItem TensorListLength TensorListReserve TensorListSetItem TensorListStack TensorScatterAdd
-    TensorScatterUpdate Tile TopKV2 Transpose Unique Unpack UnsortedSegmentSum UpperBound VarHandleOp
-    VarIsInitializedOp Where While ZerosLike
+    AddN AddV2 All Any Assert BatchMatMulV2 BiasAdd BroadcastTo Cast ConcatV2 Const Conv2D Cumsum DisableCopyOnRead
+    DivNoNan DynamicStitch Einsum Equal Erf Exp ExpandDims Fill FloorDiv GatherNd GatherV2 Greater GreaterEqual
+    HashTableV2 Identity If IsFinite Less LessEqual Log LogicalAnd LogicalNot LogicalOr LookupTableFindV2 LowerBound
+    MatMul MatrixBandPart Max Maximum Mean Minimum Mul Neg NoOp NotEqual OnesLike Pack Pad PadV2 PartitionedCall
+    Placeholder PlaceholderWithDefault Pow Prod RaggedTensorToTensor Range ReadVariableOp RealDiv Relu Reshape Rsqrt
+    Select SelectV2 Shape Sigmoid Size Softmax Split SplitV Square SquaredDifference Squeeze StatefulPartitionedCall
+    StatelessIf StatelessWhile StaticRegexFullMatch StopGradient StridedSlice StringJoin Sub Sum Tanh
+    TensorListFromTensor TensorListGetItem TensorListReserve TensorListSetItem TensorListStack TensorScatterAdd
+    TensorScatterUpdate TopKV2 Transpose Unpack UnsortedSegmentSum VarHandleOp VarIsInitializedOp Where While
+    ZerosLike
     """.split()  # noqa: SIM905
 )
-"""The ops that a model may use. A list of forbidden ones would miss some of TensorFlow's 1,900 ops: `DebugIdentity` and
-`PrintV2` write files too, `ImmutableConst` reads one, and a constant of `DatasetFromGraph` holds a graph of its own."""
+"""The ops with which exports compute. A list of forbidden ones would miss some of TensorFlow's 1,900 ops:
+`DebugIdentity` and `PrintV2` write files too, `ImmutableConst` reads one, and a constant of `DatasetFromGraph` holds a
+graph of its own. If a new model needs another op, add it here."""
 
 SAVING = frozenset({"AssignVariableOp", "MergeV2Checkpoints", "RestoreV2", "SaveV2", "ShardedFilename"})
 """Ops that every SavedModel has in two functions, which only TensorFlow 1 calls. Nothing else may call these two."""
@@ -47,7 +44,7 @@ def check_only_computes(folder: Path, content: Any) -> None:
         UserError: if it could touch files or processes: it has an op that is not in COMPUTING, or reads files that are
             not in its folder.
     """
-    reason = next(_reasons(folder, content), None)
+    reason = next(_find_reasons(folder, content), None)
     if reason is not None:
         raise UserError(
             f"{folder}: could do more than compute: {reason}. If you trust its author, load it with --trust_model, in "
@@ -55,7 +52,7 @@ def check_only_computes(folder: Path, content: Any) -> None:
         )
 
 
-def _reasons(folder: Path, content: Any) -> Iterator[str]:
+def _find_reasons(folder: Path, content: Any) -> Iterator[str]:
     place = folder.resolve()
     for path in folder.rglob("*"):
         if not path.resolve().is_relative_to(place):
@@ -66,11 +63,11 @@ def _reasons(folder: Path, content: Any) -> Iterator[str]:
         for asset in graph.asset_file_def:
             if Path(asset.filename).name != asset.filename:
                 yield f"its asset {asset.filename!r} is not in its folder"
-        yield from (f"it has the op {op}" for op in _forbidden(graph))
+        yield from (f"it has the op {op}" for op in _find_forbidden_ops(graph))
 
 
-def _forbidden(graph: Any) -> Iterator[str]:
-    """Yields the ops of a graph and its functions that are not allowed where they stand."""
+def _find_forbidden_ops(graph: Any) -> Iterator[str]:
+    """Yields the ops of a graph and its functions that are not allowed in their place."""
     objects, library = (part.SerializeToString() for part in (graph.object_graph_def, graph.graph_def.library))
     yield from (node.op for node in graph.graph_def.node if node.op not in COMPUTING | SAVING)
     for function in graph.graph_def.library.function:
@@ -78,16 +75,16 @@ def _forbidden(graph: Any) -> Iterator[str]:
         # Names are compared in the messages' bytes, so that no kind of reference is forgotten.
         is_called_by_functions = library.count(name) != 1
         is_called = is_called_by_functions or name in objects
-        assets = set() if is_called_by_functions else _assets(function.signature, graph.object_graph_def)
+        assets = set() if is_called_by_functions else _find_asset_arguments(function.signature, graph.object_graph_def)
         for node in function.node_def:
             reads_an_asset = node.op == READING and len(node.input) > 1 and node.input[1] in assets
             if not (node.op in COMPUTING or reads_an_asset or (node.op in SAVING and not is_called)):
                 yield node.op
 
 
-def _assets(signature: Any, objects: Any) -> set[str]:
+def _find_asset_arguments(signature: Any, objects: Any) -> set[str]:
     """Returns a function's arguments that TensorFlow sets to paths of the model's assets when it loads the model."""
-    names, known = [argument.name for argument in signature.input_arg], objects.concrete_functions
-    bound = known[signature.name].bound_inputs if signature.name in known else ()
+    names, functions = [argument.name for argument in signature.input_arg], objects.concrete_functions
+    bound = functions[signature.name].bound_inputs if signature.name in functions else ()
     pairs = zip(reversed(names), reversed(bound))  # the last arguments are the bound ones
     return {name for name, number in pairs if objects.nodes[number].WhichOneof("kind") == "asset"}

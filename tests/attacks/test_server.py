@@ -12,7 +12,7 @@ import pytest
 from support.http_server import Server, best, export_two, still_answers
 
 from bert4rec_tf.serving.http.app import open_versions
-from bert4rec_tf.serving.http.settings import ServerSettings
+from bert4rec_tf.serving.http.server_settings import ServerSettings
 
 
 @pytest.fixture(scope="module")

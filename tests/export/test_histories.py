@@ -20,7 +20,7 @@ def listed(histories):
 @settings(max_examples=examples(30))
 def test_the_last_items_of_every_user_come_back(tmp_path_factory, sequences, most):
     path = tmp_path_factory.mktemp("kept") / "histories.npz"
-    kept = Histories.of(sequences, most)
+    kept = Histories.from_sequences(sequences, most)
     kept.write(path)
     found = Histories.read(path, sequences.num_items)
     expected = {name: sequences[row].tolist()[-most:] for row, name in enumerate(sequences.users.tolist())}

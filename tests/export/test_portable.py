@@ -84,14 +84,14 @@ def test_what_lies_beside_the_files(tmp_path):
 
 def test_a_file_whose_numbers_differ_is_not_written(tmp_path, monkeypatch):
     pytest.importorskip("ai_edge_litert", reason="the extra [export] is not installed")
-    run = portable._litert_runner
+    run = portable._make_litert_runner
     shifted = {"vectors": 2e-3}
 
     def runner(content):
         right = run(content)
         return lambda inputs: {name: found + shifted.get(name, 0) for name, found in right(inputs).items()}
 
-    monkeypatch.setattr(portable, "_litert_runner", runner)
+    monkeypatch.setattr(portable, "_make_litert_runner", runner)
     with pytest.raises(UserError, match=r"encoder\.tflite: `vectors` differ from TensorFlow's by 0\.002"):
         portable.export(make("pop"), VOCABULARY, tmp_path / "made", "litert")
     assert not list(tmp_path.iterdir())

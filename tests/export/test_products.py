@@ -27,7 +27,7 @@ def test_best_of_all_blocks_with_ties_and_hidden_items(blocks, k):
     model.bias.assign(bias)
     hidden = np.array([[1, 0, 0], [NUMBER, 5, 6], [0, 0, 0], [7, 8, 7]], np.int32)
     scores = (vectors @ rows.T + bias)[:, 1:].astype(np.float64)
-    best = tf.function(products.ItemRows(model).best)
+    best = tf.function(products.ItemRows(model).find_best)
     items, found, normalisers = best(
         tf.constant(vectors, tf.float32), tf.constant(k), tf.constant(hidden), lambda one, begin, end: one, True
     )

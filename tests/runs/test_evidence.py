@@ -28,7 +28,7 @@ from bert4rec_tf.runs.phases import select_training_data
 from bert4rec_tf.runs.pipeline import Experiment
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.serving.http.app import open_versions
-from bert4rec_tf.serving.http.settings import ServerSettings
+from bert4rec_tf.serving.http.server_settings import ServerSettings
 from bert4rec_tf.training import trainer
 
 SMALL = {

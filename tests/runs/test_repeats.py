@@ -24,7 +24,7 @@ from bert4rec_tf.runs.pipeline import Experiment
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.serving.client import Choices, SavedRecommender
 from bert4rec_tf.serving.http.app import open_versions
-from bert4rec_tf.serving.http.settings import ServerSettings
+from bert4rec_tf.serving.http.server_settings import ServerSettings
 
 NUM_USERS, NUM_ITEMS = 40, 30
 

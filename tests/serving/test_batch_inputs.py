@@ -52,7 +52,7 @@ def test_one_action_per_row_is_refused(tmp_path, name, content):
     ):
         path.write_bytes(written)
         with pytest.raises(UserError, match="has one action per row") as told:
-            batch_inputs.of_histories(path, KNOWN)
+            batch_inputs.read_histories(path, KNOWN)
         assert str(told.value).endswith(f"Use --interactions={path} in place of --input")
 
 
@@ -60,7 +60,7 @@ def test_parquet_is_refused(tmp_path):
     path = tmp_path / "ratings.parquet"
     parquet.write_table(pa.table({"user": ["a"], "item": ["1"]}), path)
     with pytest.raises(UserError, match="has one action per row"):
-        batch_inputs.of_histories(path, KNOWN)
+        batch_inputs.read_histories(path, KNOWN)
 
 
 HISTORIES = {
@@ -81,7 +81,7 @@ HISTORIES = {
 @pytest.mark.parametrize("name", ["histories.csv", "histories.txt"])
 def test_histories_are_read(tmp_path, name, content):
     (tmp_path / name).write_text(content)
-    users = batch_inputs.of_histories(tmp_path / name, KNOWN)
+    users = batch_inputs.read_histories(tmp_path / name, KNOWN)
     found = list(users.rows())
     assert users.most == len(found)
     expected = [line.replace('"', "").split(",") for line in content.splitlines()]
@@ -91,7 +91,7 @@ def test_histories_are_read(tmp_path, name, content):
 def test_the_histories_of_interactions_are_in_order_of_time(tmp_path):
     path, content = tmp_path / "ratings.csv", ratings()
     path.write_text("userId,movieId,rating,timestamp\n" + content + "single,7,5,1\n")
-    users, report = batch_inputs.of_interactions(Interactions(str(path)))
+    users, report = batch_inputs.read_interactions(Interactions(str(path)))
     expected = {}
     rows = [line.split(",") for line in content.splitlines()]
     for user, item, _, _ in sorted(rows, key=lambda row: int(row[3])):
@@ -103,8 +103,8 @@ def test_the_histories_of_interactions_are_in_order_of_time(tmp_path):
 
 def test_histories_of_one_item_each_are_read_with_a_warning(tmp_path, capsys):
     (tmp_path / "one.csv").write_text("ann,1\nbob,2\n")
-    assert list(batch_inputs.of_histories(tmp_path / "one.csv", KNOWN).rows()) == [("ann", ["1"]), ("bob", ["2"])]
+    assert list(batch_inputs.read_histories(tmp_path / "one.csv", KNOWN).rows()) == [("ann", ["1"]), ("bob", ["2"])]
     assert "every history has one item" in capsys.readouterr().err
     (tmp_path / "two.csv").write_text("ann,1\nbob,2,3\n")
-    batch_inputs.of_histories(tmp_path / "two.csv", KNOWN)
+    batch_inputs.read_histories(tmp_path / "two.csv", KNOWN)
     assert not capsys.readouterr().err

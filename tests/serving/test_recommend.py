@@ -2,7 +2,6 @@
 
 import csv
 import errno
-import functools
 import gzip
 import json
 import os
@@ -39,8 +38,16 @@ USERS = ["ann", "bob, jr"]
 @pytest.fixture(scope="module", autouse=True)
 def loaded_once():
     """every command would load the model again."""
+    load, loaded = client.LoadedModel._load, {}
+
+    def load_once(model, folder):
+        if folder not in loaded:
+            load(model, folder)
+            loaded[folder] = vars(model)
+        vars(model).update({**loaded[folder], **vars(model)})
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(client, "LoadedModel", functools.cache(client.LoadedModel))
+        patch.setattr(client.LoadedModel, "_load", load_once)
         yield
 
 
@@ -160,7 +167,7 @@ def check(found, rows, k):
 
 
 def recommend_file(model, source, target, choices):
-    return batch.recommend_file(model, batch_inputs.of_histories(source, Lines.from_texts(NAMES)), target, choices)
+    return batch.recommend_file(model, batch_inputs.read_histories(source, Lines.from_texts(NAMES)), target, choices)
 
 
 @pytest.fixture
@@ -184,7 +191,7 @@ def test_a_file_of_histories_as_csv(command, popular, small_parts, tmp_path):
 def test_unknown_ids_are_counted_also_after_a_kill(command, popular, small_parts, tmp_path, monkeypatch):
     source, target = write(tmp_path / "histories.csv", ROWS), tmp_path / "out.csv"
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setitem(batch.FORMATS, ".csv", (batch.FORMATS[".csv"][0], lambda *_: (_ for _ in ()).throw(Killed)))
+        patch.setitem(batch.WRITERS, ".csv", lambda *_: (_ for _ in ()).throw(Killed))
         command(f"--model={popular}", f"--input={source}", f"--output={target}")
     _, _, err = command(f"--model={popular}", f"--input={source}", f"--output={target}")
     histories = [history for _, *history in ROWS]
@@ -292,7 +299,7 @@ def test_a_damaged_packed_file_is_told(tmp_path):
     for place in range(10, len(whole)):
         (tmp_path / "in.csv.gz").write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
         with pytest.raises(UserError, match="cannot be read") as told:
-            batch_inputs.of_histories(tmp_path / "in.csv.gz", Lines.from_texts(NAMES))
+            batch_inputs.read_histories(tmp_path / "in.csv.gz", Lines.from_texts(NAMES))
         causes.add(type(told.value.__cause__))
     assert {zlib.error, gzip.BadGzipFile} <= causes
 
@@ -353,7 +360,7 @@ def test_parts_with_another_correction_are_not_taken(popular, small_parts, tmp_p
     target, wanted = tmp_path / "out.csv", tmp_path / "wanted.csv"
     recommend_file(model, source, wanted, client.Choices(popularity_correction=3.0))
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setitem(batch.FORMATS, ".csv", (batch.FORMATS[".csv"][0], lambda *_: (_ for _ in ()).throw(Killed)))
+        patch.setitem(batch.WRITERS, ".csv", lambda *_: (_ for _ in ()).throw(Killed))
         recommend_file(model, source, target, client.Choices(popularity_correction=0.3))
     assert list((tmp_path / ".out.csv.parts").glob("part-*"))
     recommend_file(model, source, target, client.Choices(popularity_correction=3.0))

@@ -20,7 +20,7 @@ from support.exports import (
 from support.profiles import examples
 from tensorflow.core.protobuf import saved_model_pb2
 
-from bert4rec_tf.export import ranking
+from bert4rec_tf.export import top_items
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.models import BprMf, Pop
@@ -60,7 +60,7 @@ class Served:
 def transformer_served(tmp_path_factory):
     """A softmax model, whose tables are worked through two rows at a time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranking, "BLOCK_ELEMENTS", 2 * NUM_ITEMS)
+        patch.setattr(top_items, "BLOCK_ELEMENTS", 2 * NUM_ITEMS)
         model = transformer()
         expected = log_probabilities(model)
         return Served(

@@ -16,7 +16,7 @@ from bert4rec_tf.models import MODELS
 from bert4rec_tf.serving import batch, batch_inputs
 from bert4rec_tf.serving.client import Choices, SavedRecommender
 from bert4rec_tf.serving.http.app import open_versions
-from bert4rec_tf.serving.http.settings import ServerSettings
+from bert4rec_tf.serving.http.server_settings import ServerSettings
 from bert4rec_tf.serving.signatures import LoadedModel
 from bert4rec_tf.serving.trust import check_only_computes
 
@@ -239,7 +239,7 @@ def test_a_trusted_model_is_trusted_elsewhere_too(own, tmp_path, monkeypatch):
         monkeypatch.setattr(tf.config.threading, f"set_{number}_op_parallelism_threads", lambda _: None)
     model = SavedRecommender(tmp_path / "model", trusted=True)
     (tmp_path / "in.csv").write_text(f"ann,{model.items[0]}\n")
-    users = batch_inputs.of_histories(tmp_path / "in.csv", model.items)
+    users = batch_inputs.read_histories(tmp_path / "in.csv", model.items)
     batch.recommend_file(model, users, tmp_path / "out.csv", Choices(k=2), each=map)
     assert len((tmp_path / "out.csv").read_text().splitlines()) == 3
 

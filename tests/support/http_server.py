@@ -20,8 +20,8 @@ from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.models.recommender import Recommender, last_items
 from bert4rec_tf.serving.http.app import Served, Service
 from bert4rec_tf.serving.http.catalogue import Catalogue
-from bert4rec_tf.serving.http.server import listening, run
-from bert4rec_tf.serving.http.settings import ServerSettings
+from bert4rec_tf.serving.http.server import open_listener, run
+from bert4rec_tf.serving.http.server_settings import ServerSettings
 from bert4rec_tf.serving.signatures import Signature
 
 ITEMS = ["a", "two words", "Ünïcödé", "日本語", "🎬", '<b onclick="alert(1)">', "'; --", *(f"i{n}" for n in range(23))]
@@ -67,7 +67,8 @@ class Neighbours(Recommender):
 
     def score_vectors(self, vectors, candidates=None):
         rows = tf.range(len(ITEMS))[None, :] if candidates is None else candidates - 1
-        return -tf.abs(tf.cast(rows, tf.float32) - vectors) / 3
+        difference = tf.cast(rows, tf.float32) - vectors
+        return tf.minimum(difference, -difference) / 3
 
 
 def export(folder, shift=1):
@@ -167,7 +168,7 @@ class Server:
 
     async def _serve(self):
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        with listening(self.settings) as listener:
+        with open_listener(self.settings) as listener:
             self.port = listener.getsockname()[1]
             service = Service(self.settings, self._versions)
             await run(service, listener, self.settings.shutdown_seconds, self._started.set, self._stop)

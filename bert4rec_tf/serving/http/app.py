@@ -12,14 +12,14 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from bert4rec_tf.export.layout import model_folder
+from bert4rec_tf.export.layout import find_model_folder
 from bert4rec_tf.foundation.files import expand_path
 from bert4rec_tf.serving.http import guard, predict
 from bert4rec_tf.serving.http.batching import Batcher, Overloaded
 from bert4rec_tf.serving.http.catalogue import Catalogue
 from bert4rec_tf.serving.http.guard import Handler
 from bert4rec_tf.serving.http.predict import RequestError
-from bert4rec_tf.serving.http.settings import ServerSettings
+from bert4rec_tf.serving.http.server_settings import ServerSettings
 from bert4rec_tf.serving.http.versions import Versions
 from bert4rec_tf.serving.signatures import LoadedModel, ModelError
 from bert4rec_tf.serving.titles import read_titles_and_tags
@@ -72,7 +72,7 @@ def open_versions(settings: ServerSettings) -> Versions:
         model.warm_up()
         return Served(number, model, Catalogue(model.items, titles, tags))
 
-    return Versions(model_folder(expand_path(settings.model)), load)
+    return Versions(find_model_folder(expand_path(settings.model)), load)
 
 
 class Service:
@@ -89,20 +89,20 @@ class Service:
         self._searches = 0
         self._files = {path: (PAGE / name).read_bytes() for path, name in PAGE_FILES.items()}
 
-    def application(self) -> web.Application:
-        checks = [self._close_when_stopping, self._errors_as_json, guard.middleware(self._settings)]
+    def make_application(self) -> web.Application:
+        checks = [self._close_when_stopping, self._errors_as_json, guard.make_middleware(self._settings)]
         app = web.Application(middlewares=checks, client_max_size=self._settings.max_body_bytes)
         model = "/v1/models/{name:[^/:]+}"
         for path in (model, model + "/versions/{version:[^/:]+}"):
-            app.router.add_get(path, self.status)
-            app.router.add_get(path + "/metadata", self.metadata)
+            app.router.add_get(path, self.get_status)
+            app.router.add_get(path + "/metadata", self.get_metadata)
             app.router.add_post(path + ":predict", self.predict)
-        app.router.add_get("/healthz", self.live)
-        app.router.add_get("/readyz", self.ready)
-        app.router.add_get("/page/model", self.about)
-        app.router.add_get("/page/items", self.items)
+        app.router.add_get("/healthz", self.get_liveness)
+        app.router.add_get("/readyz", self.get_readiness)
+        app.router.add_get("/page/model", self.get_model)
+        app.router.add_get("/page/items", self.get_items)
         for path in self._files:
-            app.router.add_get(f"/{path}", self.file)
+            app.router.add_get(f"/{path}", self.get_file)
         app.cleanup_ctx.append(self._background)
         return app
 
@@ -118,26 +118,26 @@ class Service:
         try:
             return await handler(request)
         except RequestError as error:
-            return _error(str(error), error.status)
+            return _error_response(str(error), error.status)
         except Overloaded as error:
-            return _error(str(error), 503, {"Retry-After": "1"})
+            return _error_response(str(error), 503, {"Retry-After": "1"})
         except ModelError as error:
             if error.is_client_error:
-                return _error(f"The model rejected the inputs: {error}", 400)
-            return _error(f"The model failed: {error}", 503)
+                return _error_response(f"The model rejected the inputs: {error}", 400)
+            return _error_response(f"The model failed: {error}", 503)
         except TimeoutError:
             LOG.warning("%s %s: no answer in time", request.method, request.path)
-            return _error(f"No answer within {self._settings.timeout:g} seconds", 504)
+            return _error_response(f"No answer within {self._settings.timeout:g} seconds", 504)
         except web.RequestPayloadError:
-            return _error("The body's encoding does not match its headers", 400)
+            return _error_response("The body's encoding does not match its headers", 400)
         except web.HTTPException as error:
             if error.status < 400:
                 raise
             allowed = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
-            return _error(_REASONS.get(error.status, error.reason), error.status, allowed)
+            return _error_response(_REASONS.get(error.status, error.reason), error.status, allowed)
         except Exception:
             LOG.exception("%s %s failed", request.method, request.path)
-            return _error("Internal error; see the server's log", 500)
+            return _error_response("Internal error; see the server's log", 500)
 
     async def _background(self, app: web.Application) -> AsyncIterator[None]:
         """Runs the batcher and the check for new versions while the server runs."""
@@ -169,14 +169,14 @@ class Service:
             current = self._versions.current.version
             raise RequestError(f"No version {version!r} of {name!r}; this server has version {current}", 404)
 
-    def _served(self, request: web.Request) -> Served:
+    def _find_version(self, request: web.Request) -> Served:
         """Returns the current version. Raises RequestError if the request names another one."""
         served = self._versions.current
         self._check_address(request, [str(served.version)])
         return served
 
     async def predict(self, request: web.Request) -> web.Response:
-        served = self._served(request)
+        served = self._find_version(request)
         if request.content_type != JSON:
             raise RequestError(f"`Content-Type` must be {JSON}. Received: {request.content_type}", 415)
         end = asyncio.get_running_loop().time() + self._settings.timeout
@@ -187,45 +187,45 @@ class Service:
             raise RequestError(f"The body did not arrive within {self._settings.timeout:g} seconds", 408) from None
         async with asyncio.timeout_at(end):
             size, histories = len(body), served.model.histories
-            if histories is not None and b'"users"' in body:  # An id of four bytes may stand for a whole history.
+            if histories is not None and b'"users"' in body:  # An id of four bytes can name a whole history.
                 size *= max(1, min(histories.facts["longest"], self._settings.max_history) // 4)
             call, by_rows = await self._in_thread_if_large(size, predict.parse, body, served.model, self._settings)
             outputs = await self._batcher.submit(call)
             size = sum(array.size for array in outputs.values())
-            return await self._in_thread_if_large(size, lambda: _json(predict.answer(by_rows, outputs)))
+            return await self._in_thread_if_large(size, lambda: _json_response(predict.make_response(by_rows, outputs)))
 
     async def _in_thread_if_large(self, size: int, function: Callable[..., Any], *arguments: Any) -> Any:
         if size < THREAD_SIZE:
             return function(*arguments)
         return await asyncio.get_running_loop().run_in_executor(self._converters, function, *arguments)
 
-    async def status(self, request: web.Request) -> web.Response:
+    async def get_status(self, request: web.Request) -> web.Response:
         states = {state["version"]: state for state in self._versions.status()}
         self._check_address(request, states)
         version = request.match_info.get("version")
-        return _json({"model_version_status": [*states.values()] if version is None else [states[version]]})
+        return _json_response({"model_version_status": [*states.values()] if version is None else [states[version]]})
 
-    async def metadata(self, request: web.Request) -> web.Response:
-        served = self._served(request)
+    async def get_metadata(self, request: web.Request) -> web.Response:
+        served = self._find_version(request)
         spec = {"name": self._settings.name, "signature_name": "", "version": str(served.version)}
         metadata = {"signature_def": {"signature_def": served.model.description}, "model_card": served.model.card}
-        return _json({"model_spec": spec, "metadata": metadata})
+        return _json_response({"model_spec": spec, "metadata": metadata})
 
-    async def live(self, request: web.Request) -> web.Response:
-        return _json({"status": "alive"})
+    async def get_liveness(self, request: web.Request) -> web.Response:
+        return _json_response({"status": "alive"})
 
-    async def ready(self, request: web.Request) -> web.Response:
-        return _json({"status": "ready", "version": str(self._versions.current.version)})
+    async def get_readiness(self, request: web.Request) -> web.Response:
+        return _json_response({"status": "ready", "version": str(self._versions.current.version)})
 
-    async def file(self, request: web.Request) -> web.Response:
+    async def get_file(self, request: web.Request) -> web.Response:
         path = request.path[1:]
         kind = CONTENT_TYPES[Path(PAGE_FILES[path]).suffix]
         return web.Response(body=self._files[path], content_type=kind, charset="utf-8", headers=PAGE_HEADERS)
 
-    async def about(self, request: web.Request) -> web.Response:
+    async def get_model(self, request: web.Request) -> web.Response:
         """Answers what the page needs to know about the model."""
         served = self._versions.current
-        return _json(
+        return _json_response(
             {
                 "name": self._settings.name,
                 "version": str(served.version),
@@ -240,7 +240,7 @@ class Service:
             }
         )
 
-    async def items(self, request: web.Request) -> web.Response:
+    async def get_items(self, request: web.Request) -> web.Response:
         """Answers with items, titles and tags: the history of `user`, the given `id`s, or what matches `query`."""
         served = self._versions.current
         ids = request.query.getall("id", [])
@@ -248,10 +248,10 @@ class Service:
         if len(ids) > MAX_RESULTS or len(query) > MAX_QUERY_LENGTH:
             raise RequestError(f"A search may have at most {MAX_RESULTS} ids or {MAX_QUERY_LENGTH} characters")
         if "user" in request.query:
-            results = predict.history_of(request.query["user"], served.model, self._settings)
+            results = predict.find_history(request.query["user"], served.model, self._settings)
         else:
             results = ids or await self._search(served.catalogue, query)
-        return _json({"items": [served.catalogue.described(item) for item in results]})
+        return _json_response({"items": [served.catalogue.describe(item) for item in results]})
 
     async def _search(self, catalogue: Catalogue, query: str) -> list[str]:
         """Returns the items that match a query. A search is dropped if its caller hangs up before its turn."""
@@ -266,7 +266,7 @@ class Service:
             self._searches -= 1
 
 
-def _json(content: Any, status: int = 200, headers: Any = None) -> web.Response:
+def _json_response(content: Any, status: int = 200, headers: Any = None) -> web.Response:
     body = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
     return web.Response(body=body, status=status, headers=headers, content_type=JSON)
 
@@ -278,6 +278,6 @@ _REASONS = {
 }
 
 
-def _error(message: str, status: int, headers: Any = None) -> web.Response:
+def _error_response(message: str, status: int, headers: Any = None) -> web.Response:
     readable = message.encode("utf-8", "backslashreplace").decode()
-    return _json({"error": " ".join(readable.split())}, status, headers)
+    return _json_response({"error": " ".join(readable.split())}, status, headers)

@@ -41,7 +41,7 @@ class Call:
         shapes = tuple((name, one.shape[1:]) for name, one in arrays if name not in self.shared and name != PADDED)
         return (id(self.model), self.signature, common, shapes)
 
-    def pieces(self, max_rows: int) -> list["Call"]:
+    def split(self, max_rows: int) -> list["Call"]:
         """Splits the call into calls of at most `max_rows` rows, in order."""
         if self.rows <= max_rows:
             return [self]
@@ -54,15 +54,15 @@ class Call:
         return [piece(begin) for begin in range(0, self.rows, max_rows)]
 
 
-def join(calls: Sequence[Call]) -> Arrays:
+def join_calls(calls: Sequence[Call]) -> Arrays:
     """Returns the inputs of one call with the rows of all `calls`, which belong to one group."""
     return {
-        name: one if name in calls[0].shared else np.concatenate(_equally_wide([call.arrays[name] for call in calls]))
+        name: one if name in calls[0].shared else np.concatenate(_pad_to_widest([call.arrays[name] for call in calls]))
         for name, one in calls[0].arrays.items()
     }
 
 
-def _equally_wide(arrays: list[np.ndarray]) -> list[np.ndarray]:
+def _pad_to_widest(arrays: list[np.ndarray]) -> list[np.ndarray]:
     """Pads [b, w] arrays of bytes on the right to the widest one."""
     if len({array.shape[1:] for array in arrays}) == 1:
         return arrays
@@ -70,7 +70,7 @@ def _equally_wide(arrays: list[np.ndarray]) -> list[np.ndarray]:
     return [np.pad(array, [(0, 0), (0, width - array.shape[1])], constant_values=nothing) for array in arrays]
 
 
-def _split(outputs: Outputs, calls: Sequence[Call]) -> list[Outputs]:
+def _split_outputs(outputs: Outputs, calls: Sequence[Call]) -> list[Outputs]:
     """Splits the outputs of a joined call. Each call gets its rows."""
     ends = np.cumsum([call.rows for call in calls]).tolist()
     return [{name: array[end - call.rows : end] for name, array in outputs.items()} for call, end in zip(calls, ends)]
@@ -80,7 +80,7 @@ def compute(calls: Sequence[Call]) -> list[Outputs | Exception]:
     """Computes the calls of one group together; after a ModelError each alone, so that only the bad ones fail."""
     model, signature = calls[0].model, calls[0].signature
     try:
-        return list(_split(model.call(signature, join(calls)), calls))
+        return list(_split_outputs(model.call(signature, join_calls(calls)), calls))
     except ModelError as error:
         return [error] if len(calls) == 1 else [outcome for call in calls for outcome in compute([call])]
     except Exception as error:
@@ -129,7 +129,7 @@ class Batcher:
             raise Overloaded(
                 f"The queue is full: {self._rows} rows wait, and the limit is {self._max_queue}; try again"
             )
-        pieces = call.pieces(self._max_batch_size)
+        pieces = call.split(self._max_batch_size)
         answers = [asyncio.get_running_loop().create_future() for _ in pieces]
         for piece, answer in zip(pieces, answers):
             self._groups.setdefault(piece.group, deque()).append((piece, answer))

@@ -32,11 +32,11 @@ class Catalogue:
         self.items = items
         self.titles = titles
         self.tags = tags or {}
-        # A blank stands before every word, so " word" finds the beginnings of words.
-        texts = (" " + _folded(f"{item} {titles.get(item, '')}") for item in items)
+        # Every word has a blank before it, so " word" finds the beginnings of words.
+        texts = (" " + _fold(f"{item} {titles.get(item, '')}") for item in items)
         self._table = pa.table({"row": range(len(items)), "text": pa.array(texts, pa.large_string())})
 
-    def described(self, item: str) -> dict[str, str | Sequence[str]]:
+    def describe(self, item: str) -> dict[str, str | Sequence[str]]:
         """Returns the `id`, `title` and `tags` of an item."""
         return {"id": item, "title": self.titles.get(item, ""), "tags": self.tags.get(item, ())}
 
@@ -50,28 +50,28 @@ class Catalogue:
         query = query.strip()
         if not query:
             return list(self.items[:limit])
-        found = [query] if query in self.items else []
-        words = list(dict.fromkeys(_folded(query).split()))[:MAX_WORDS]
+        matches = [query] if query in self.items else []
+        words = list(dict.fromkeys(_fold(query).split()))[:MAX_WORDS]
         first: list[int] = []
         rest: list[int] = []
         for begin in range(0, len(self.items) if words else 0, BLOCK):
-            within = _with_all(self._table.slice(begin, BLOCK), words)
-            first += _with_all(within, [f" {word}" for word in words])["row"].to_pylist()
+            within = _filter_containing(self._table.slice(begin, BLOCK), words)
+            first += _filter_containing(within, [f" {word}" for word in words])["row"].to_pylist()
             rest += within["row"][: 2 * limit].to_pylist()
             if len(first) >= limit:
                 break
-        found += [self.items[row] for row in first[:limit] + rest[: 2 * limit]]
-        return list(dict.fromkeys(found))[:limit]
+        matches += [self.items[row] for row in first[:limit] + rest[: 2 * limit]]
+        return list(dict.fromkeys(matches))[:limit]
 
 
-def _with_all(table: pa.Table, parts: Sequence[str]) -> pa.Table:
+def _filter_containing(table: pa.Table, parts: Sequence[str]) -> pa.Table:
     """Returns the rows whose text contains all `parts`."""
     for part in parts:
         table = table.filter(compute.match_substring(table["text"], part))
     return table
 
 
-def _folded(text: str) -> str:
+def _fold(text: str) -> str:
     """Returns the text in lower case and without accents; everything but letters and digits becomes one space."""
     plain = text.lower() if text.isascii() else _ACCENTS.sub("", unicodedata.normalize("NFKD", text).casefold())
     return _NO_WORD.sub(" ", plain)

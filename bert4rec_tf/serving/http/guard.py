@@ -7,26 +7,26 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from bert4rec_tf.serving.http.predict import RequestError
-from bert4rec_tf.serving.http.settings import ServerSettings
+from bert4rec_tf.serving.http.server_settings import ServerSettings
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def middleware(settings: ServerSettings) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+def make_middleware(settings: ServerSettings) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
     """Returns the middleware that checks `Host` and `Origin` of every request, and refuses bad ones with 403."""
     named = {name.strip().lower() for name in settings.allowed_hosts.split(",") if name.strip()}
     takes_any_name = not named and not is_loopback(settings.host)
-    known = {"localhost", settings.host.lower(), *named}
+    own_names = {"localhost", settings.host.lower(), *named}
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         host, origin = request.headers.get("Host"), request.headers.get("Origin")
         # A numeric address is safe: to lead a browser here, a foreign page needs a name of its own (DNS rebinding).
-        _, name = _split(f"//{host}")
-        if host is not None and not (takes_any_name or name in known or _address(name)):
+        _, name = _split_host(f"//{host}")
+        if host is not None and not (takes_any_name or name in own_names or _parse_address(name)):
             raise RequestError(f"`Host` must be a name of this server or in --allowed_hosts. Received: {host}", 403)
         if origin is not None:
-            place, of_page = _split(origin)
+            place, of_page = _split_host(origin)
             if place != host and of_page not in named:
                 raise RequestError(f"`Origin` must be this server's page. Received: {origin}", 403)
         return await handler(request)
@@ -36,11 +36,11 @@ def middleware(settings: ServerSettings) -> Callable[[web.Request, Handler], Awa
 
 def is_loopback(host: str) -> bool:
     """Returns whether only this machine can reach the address `host`."""
-    address = _address(host)
+    address = _parse_address(host)
     return host.lower() == "localhost" or (address is not None and address.is_loopback)
 
 
-def _split(url: str) -> tuple[str, str]:
+def _split_host(url: str) -> tuple[str, str]:
     """Returns a URL's host as written, and in lower case without port and brackets; "" for none."""
     try:
         parts = urlsplit(url)
@@ -49,7 +49,7 @@ def _split(url: str) -> tuple[str, str]:
         return "", ""
 
 
-def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _parse_address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     """Returns a numeric address; None for a name."""
     try:
         return ipaddress.ip_address(name.split("%")[0])

@@ -3,6 +3,7 @@
 It follows TensorFlow Serving's documentation ("RESTful API"); docs/http.md lists the extensions.
 """
 
+import itertools
 import json
 import math
 import reprlib
@@ -10,17 +11,22 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
+from bert4rec_tf.export.functions import INPUTS as INPUT_SPECS
+from bert4rec_tf.export.functions import SCALARS
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.serving.client import Choices, pad_ids
 from bert4rec_tf.serving.http.batching import PADDED, Call, Outputs
-from bert4rec_tf.serving.http.settings import ServerSettings
-from bert4rec_tf.serving.signatures import INPUT_TYPES, LoadedModel, Signature
+from bert4rec_tf.serving.http.server_settings import ServerSettings
+from bert4rec_tf.serving.signatures import LoadedModel, Signature
 
 HISTORIES, USERS = PADDED, "users"
 
 DEFAULT_SIGNATURE = "serving_default"
 INSTANCES, INPUTS, SIGNATURE = "instances", "inputs", "signature_name"
+
+MAX_MESSAGE = 200
+"""An error message shows at most this many characters of one that quotes what was received."""
 
 
 class RequestError(Exception):
@@ -44,36 +50,31 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings) -> tuple[Ca
     except ValueError as error:
         raise RequestError(f"The body must be JSON in UTF-8: {error}") from None
     if not isinstance(content, dict):
-        raise RequestError(f"The body must be a JSON object. Received: {_shown(content)}")
-    signature = _signature(content.get(SIGNATURE, DEFAULT_SIGNATURE), model)
-    for name in sorted(content.keys() - {SIGNATURE, INSTANCES, INPUTS}):
-        if any(name in one.inputs for one in model.signatures.values()):
-            raise RequestError(f"`{name}` is an input of a signature, so it goes into `{INPUTS}` or `{INSTANCES}`")
+        raise RequestError(f"The body must be a JSON object. Received: {_show(content)}")
+    signature = _find_signature(content.get(SIGNATURE, DEFAULT_SIGNATURE), model)
+    for name in sorted(content.keys() & INPUT_SPECS.keys()):
+        raise RequestError(f"`{name}` is an input of a signature, so it goes into `{INPUTS}` or `{INSTANCES}`")
     by_rows = INSTANCES in content
     if by_rows == (INPUTS in content):
         raise RequestError(f"The body must have either `{INSTANCES}` or `{INPUTS}`, and not both")
-    given = _with_histories(content[INSTANCES if by_rows else INPUTS], signature, model, settings)
     if by_rows:
-        columns = _by_rows(given, signature)
+        columns = _read_rows(content[INSTANCES], signature, settings)
+    elif isinstance(content[INPUTS], dict):
+        columns = content[INPUTS]
     else:
-        columns = given if isinstance(given, dict) else {_only_input(signature, INPUTS): given}
-    for name in columns:
-        if name not in signature.inputs:
-            raise RequestError(f"Unknown input {_shown(name)}: {_wanted(signature)}")
-    for name, default in signature.inputs.items():
-        if name not in columns and default is None:
-            raise RequestError(f"`{name}` is missing: {_wanted(signature)}")
-    arrays = {name: _array(name, value, settings) for name, value in columns.items()}
-    rows = _rows(arrays, signature, settings)
+        columns = {_name_only_input(signature, INPUTS): content[INPUTS]}
+    arrays = _make_arrays(_add_histories(columns, signature, model, settings), signature, settings)
+    rows = _count_rows(arrays, signature, settings)
     shared = {name for name, array in arrays.items() if not array.ndim or len(array) != rows}
-    for name in signature.inputs.keys() - arrays.keys():
-        arrays[name] = signature.inputs[name]
-        shared.add(name)
-    _check_answer(rows, arrays, model, settings)
-    return Call(model, signature.name, arrays, rows, frozenset(shared)), by_rows
+    defaults = {name: signature.inputs[name] for name in signature.inputs.keys() - arrays.keys()}
+    arrays |= defaults
+    _check_answer_size(rows, arrays, model, settings)
+    return Call(model, signature.name, arrays, rows, frozenset(shared | defaults.keys())), by_rows
 
 
-def _check_answer(rows: int, arrays: Mapping[str, np.ndarray], model: LoadedModel, settings: ServerSettings) -> None:
+def _check_answer_size(
+    rows: int, arrays: Mapping[str, np.ndarray], model: LoadedModel, settings: ServerSettings
+) -> None:
     """Raises RequestError, before anything is computed, if the answer would have more values than allowed."""
     k, candidates = arrays.get("k"), arrays.get("candidates")
     width = 0 if k is None else min(int(k), len(model.items))
@@ -85,76 +86,71 @@ def _check_answer(rows: int, arrays: Mapping[str, np.ndarray], model: LoadedMode
         )
 
 
-def _signature(name: Any, model: LoadedModel) -> Signature:
+def _find_signature(name: Any, model: LoadedModel) -> Signature:
     if not isinstance(name, str):
-        raise RequestError(f"`{SIGNATURE}` must be a string. Received: {_shown(name)}")
+        raise RequestError(f"`{SIGNATURE}` must be a string. Received: {_show(name)}")
     if name not in model.signatures:
-        known = ", ".join(model.signatures)
-        raise RequestError(f"`{SIGNATURE}` must be one of {known}. Received: {_shown(name)}")
+        names = ", ".join(model.signatures)
+        raise RequestError(f"`{SIGNATURE}` must be one of {names}. Received: {_show(name)}")
     return model.signatures[name]
 
 
-def _wanted(signature: Signature) -> str:
+def _describe_inputs(signature: Signature) -> str:
     names = [name if default is None else f"{name} (optional)" for name, default in signature.inputs.items()]
     return f"the inputs of {signature.name} are {', '.join(names)}"
 
 
-def _with_histories(given: Any, signature: Signature, model: LoadedModel, settings: ServerSettings) -> Any:
-    """Returns rows or columns, with the export's histories added where only `users` are named.
-
-    Input of another form is returned as it is, and refused later.
-    """
-    if isinstance(given, list):
-        _check_rows(len(given), settings)
-        return [_with_histories(one, signature, model, settings) if isinstance(one, dict) else one for one in given]
-    names_users_alone = isinstance(given, dict) and USERS in given and HISTORIES not in given
-    if not names_users_alone or HISTORIES not in signature.inputs or model.histories is None:
-        return given
-    users = given[USERS]
-    if isinstance(users, list):
-        _check_rows(len(users), settings)
-        histories = [history_of(one, model, settings) for one in users]
-    else:
-        histories = history_of(users, model, settings)
-    kept = {name: value for name, value in given.items() if name != USERS or name in signature.inputs}
-    return {**kept, HISTORIES: histories}
+def _add_histories(
+    columns: Mapping[str, Any], signature: Signature, model: LoadedModel, settings: ServerSettings
+) -> Mapping[str, Any]:
+    """Returns the columns with the export's histories of `users`, if there are `users` and no `histories`."""
+    if USERS not in columns or {HISTORIES} & columns.keys() or model.histories is None:
+        return columns
+    users = columns[USERS]
+    if not isinstance(users, list):
+        raise RequestError(f"`{USERS}` must be a list of strings. Received: {_show(users)}")
+    _check_rows(len(users), settings)
+    added = {**columns, HISTORIES: [find_history(user, model, settings) for user in users]}
+    return {name: value for name, value in added.items() if name != USERS or name in signature.inputs}
 
 
-def history_of(user: Any, model: LoadedModel, settings: ServerSettings) -> list[str]:
+def find_history(user: Any, model: LoadedModel, settings: ServerSettings) -> list[str]:
     """Returns a user's last items, oldest first. Raises RequestError if the model does not hold this user's history."""
     if model.histories is None:
         raise RequestError("This model holds no users' histories")
+    _check_text(USERS, user)
     try:
-        return model.history_of(_text(USERS, user).decode())[-settings.max_history :]
+        return model.history_of(user)[-settings.max_history :]
     except UserError as error:
         raise RequestError(str(error)) from None
 
 
-def _by_rows(instances: Any, signature: Signature) -> Mapping[str, list]:
+def _read_rows(instances: Any, signature: Signature, settings: ServerSettings) -> Mapping[str, list]:
+    """Returns the columns of a request in the row format."""
     if not isinstance(instances, list) or not instances:
-        raise RequestError(f"`{INSTANCES}` must be a list of at least one. Received: {_shown(instances)}")
+        raise RequestError(f"`{INSTANCES}` must be a list of at least one. Received: {_show(instances)}")
+    _check_rows(len(instances), settings)
     if not isinstance(instances[0], dict):
         if any(isinstance(one, dict) for one in instances):
             raise RequestError(f"`{INSTANCES}` must be either all objects or all values")
-        return {_only_input(signature, INSTANCES): instances}
+        return {_name_only_input(signature, INSTANCES): instances}
     names = instances[0].keys()
     for number, one in enumerate(instances):
         if not isinstance(one, dict) or one.keys() != names:
             raise RequestError(f"`{INSTANCES}` must be objects with the same keys; number {number} is not")
-    for name in names:
-        if name in signature.inputs and INPUT_TYPES[name][1] == 0:
-            raise RequestError(f"`{name}` has one value for all rows: use the column format, `{INPUTS}`")
+    for name in names & set(SCALARS):
+        raise RequestError(f"`{name}` has one value for all rows: use the column format, `{INPUTS}`")
     return {name: [one[name] for one in instances] for name in names}
 
 
-def _only_input(signature: Signature, key: str) -> str:
+def _name_only_input(signature: Signature, key: str) -> str:
     if len(signature.inputs) != 1:
-        raise RequestError(f"`{key}` must name its values: {_wanted(signature)}")
+        raise RequestError(f"`{key}` must name its values: {_describe_inputs(signature)}")
     return next(iter(signature.inputs))
 
 
-def _rows(arrays: Mapping[str, np.ndarray], signature: Signature, settings: ServerSettings) -> int:
-    """Returns the number of rows."""
+def _count_rows(arrays: Mapping[str, np.ndarray], signature: Signature, settings: ServerSettings) -> int:
+    """Returns the number of rows. Raises RequestError if inputs differ in it, or there are too many or none."""
     sizes = {name: len(array) for name, array in arrays.items() if array.ndim}
     rows = max(sizes.values())
     _check_rows(rows, settings)
@@ -162,7 +158,7 @@ def _rows(arrays: Mapping[str, np.ndarray], signature: Signature, settings: Serv
         if size != rows and (size != 1 or name == PADDED):
             raise RequestError(f"`{name}` must have as many rows as the other inputs, {rows}. Received: {size}")
     if not rows:
-        raise RequestError(f"There must be at least one row: {_wanted(signature)}")
+        raise RequestError(f"There must be at least one row: {_describe_inputs(signature)}")
     return rows
 
 
@@ -171,60 +167,52 @@ def _check_rows(rows: int, settings: ServerSettings) -> None:
         raise RequestError(f"A request may have at most {settings.max_rows} rows. Received: {rows}")
 
 
-def _array(name: str, value: Any, settings: ServerSettings) -> np.ndarray:
-    """Converts JSON to an input. Lists of unequal length are padded with empty strings."""
-    dtype, rank = INPUT_TYPES[name]
-    if not rank:
-        return np.array(_CONVERTERS[dtype](name, value), dtype.as_numpy_dtype)
+def _make_arrays(columns: Mapping[str, Any], signature: Signature, settings: ServerSettings) -> dict[str, np.ndarray]:
+    """Converts JSON to the inputs of a signature. Inputs with a default may be missing."""
+    for name in columns:
+        if name not in signature.inputs:
+            raise RequestError(f"Unknown input {_show(name)}: {_describe_inputs(signature)}")
+    for name, default in signature.inputs.items():
+        if name not in columns and default is None:
+            raise RequestError(f"`{name}` is missing: {_describe_inputs(signature)}")
+    choices = {name: columns[name] for name in SCALARS if name in columns}
+    for name, value in choices.items():
+        if isinstance(value, (list, dict)):
+            raise RequestError(f"`{name}` must be one value. Received: {_show(value)}")
+    try:
+        scalars = Choices(**choices).scalars()
+    except UserError as error:
+        raise RequestError(str(error)[:MAX_MESSAGE]) from None
+    texts = {name: _pad_texts(name, value, settings) for name, value in columns.items() if name not in SCALARS}
+    return {**texts, **scalars}
+
+
+def _pad_texts(name: str, value: Any, settings: ServerSettings) -> np.ndarray:
+    """Converts a list, or lists of unequal length, to an input, padded with empty strings."""
+    rank = INPUT_SPECS[name].shape.rank
     lists = [value] if rank == 1 else value
     if not isinstance(lists, list) or not all(isinstance(one, list) for one in lists):
-        wanted = "a list of strings" if rank == 1 else "a list of lists of strings"
-        raise RequestError(f"`{name}` must be {wanted}. Received: {_shown(value)}")
+        expected = "a list of strings" if rank == 1 else "a list of lists of strings"
+        raise RequestError(f"`{name}` must be {expected}. Received: {_show(value)}")
     width = max(map(len, lists), default=0)
-    _check_size(name, len(lists), width, settings)
-    array = np.full([len(lists), width], b"", object)
-    for row, texts in enumerate(lists):
-        array[row, : len(texts)] = [_text(name, one) for one in texts]
+    if name == HISTORIES and width > settings.max_history:
+        raise RequestError(f"A history may have at most {settings.max_history} items. Received: {width}")
+    size, limit = len(lists) * width, settings.max_rows * settings.max_history
+    if size > limit:
+        raise RequestError(f"`{name}` may have at most {limit} values with its padding. Received: {size}")
+    for text in itertools.chain.from_iterable(lists):
+        _check_text(name, text)
+    array = pad_ids(lists)
     return array[0] if rank == 1 else array
 
 
-def _check_size(name: str, rows: int, width: int, settings: ServerSettings) -> None:
-    if name == HISTORIES and width > settings.max_history:
-        raise RequestError(f"A history may have at most {settings.max_history} items. Received: {width}")
-    limit = settings.max_rows * settings.max_history
-    if rows * width > limit:
-        raise RequestError(f"`{name}` may have at most {limit} values with its padding. Received: {rows * width}")
-
-
-def _text(name: str, value: Any) -> bytes:
+def _check_text(name: str, value: Any) -> None:
     if not isinstance(value, str):
-        raise RequestError(f"`{name}` must hold strings. Received: {_shown(value)}")
+        raise RequestError(f"`{name}` must hold strings. Received: {_show(value)}")
     try:
-        return value.encode()
+        value.encode()
     except UnicodeEncodeError:
-        raise RequestError(f"`{name}` must be text that UTF-8 can hold. Received: {_shown(value)}") from None
-
-
-def _truth(name: str, value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    raise RequestError(f"`{name}` must be true or false. Received: {_shown(value)}")
-
-
-def _whole(name: str, value: Any) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and tf.int32.min <= value <= tf.int32.max:
-        return value
-    raise RequestError(f"`{name}` must be a whole number that fits into int32. Received: {_shown(value)}")
-
-
-def _real(name: str, value: Any) -> float:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if is_number and not abs(value) > float(tf.float32.max):
-        return value
-    raise RequestError(f"`{name}` must be a number that fits into float32. Received: {_shown(value)}")
-
-
-_CONVERTERS = {tf.bool: _truth, tf.int32: _whole, tf.float32: _real}
+        raise RequestError(f"`{name}` must be text that UTF-8 can hold. Received: {_show(value)}") from None
 
 
 class _Repr(reprlib.Repr):
@@ -242,18 +230,18 @@ _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 60
 _REPR.maxlevel = 3
 _REPR.maxlist = _REPR.maxdict = 4
 
-_shown = _REPR.repr
+_show = _REPR.repr
 
 
-def answer(by_rows: bool, outputs: Outputs) -> dict[str, Any]:
+def make_response(by_rows: bool, outputs: Outputs) -> dict[str, Any]:
     """Returns the response in the request's format: values of JSON's types, and NumPy arrays of finite numbers."""
-    columns = {name: _listed(array) for name, array in outputs.items()}
+    columns = {name: _to_json_values(array) for name, array in outputs.items()}
     if not by_rows:
         return {"outputs": columns}
     return {"predictions": [dict(zip(columns, row)) for row in zip(*columns.values())]}
 
 
-def _listed(array: np.ndarray) -> Any:
+def _to_json_values(array: np.ndarray) -> Any:
     """Converts an output to values that JSON can hold. There -Infinity is a string, as in protobuf's JSON."""
     if array.dtype == object:
         return [[item.decode() for item in row] for row in array.tolist()]

@@ -15,7 +15,7 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.serving.http.app import Service, open_versions
 from bert4rec_tf.serving.http.guard import is_loopback
-from bert4rec_tf.serving.http.settings import ServerSettings
+from bert4rec_tf.serving.http.server_settings import ServerSettings
 
 DRAIN_SECONDS = 1.0
 """How long clients may send one more request on an open connection. Its response closes the connection."""
@@ -33,7 +33,7 @@ def serve(settings: ServerSettings) -> None:
     # aiohttp logs a traceback for every request that is not valid HTTP. The service logs its own failures.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     # KeyboardInterrupt: Ctrl-C while the model loads. Later Ctrl-C is a signal that `run` handles.
-    with listening(settings) as listener, contextlib.suppress(KeyboardInterrupt):
+    with open_listener(settings) as listener, contextlib.suppress(KeyboardInterrupt):
         versions = open_versions(settings)
         host, port = listener.getsockname()[:2]
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -62,7 +62,7 @@ async def run(
     Calls `ready` once `listener`, a bound socket, accepts connections.
     """
     runner = web.AppRunner(
-        service.application(), access_log=None, handler_cancellation=True, shutdown_timeout=shutdown_seconds
+        service.make_application(), access_log=None, handler_cancellation=True, shutdown_timeout=shutdown_seconds
     )
     await runner.setup()
     asyncio.get_running_loop().set_exception_handler(make_exception_handler(listener))
@@ -102,7 +102,7 @@ def make_exception_handler(listener: socket.socket) -> Callable[[asyncio.Abstrac
     return handle
 
 
-def listening(settings: ServerSettings) -> socket.socket:
+def open_listener(settings: ServerSettings) -> socket.socket:
     """Returns a bound socket, which does not accept connections yet. Raises UserError for an address it cannot use."""
     try:
         ((family, kind, protocol, _, place), *_) = socket.getaddrinfo(

@@ -26,7 +26,7 @@ class Versions:
     Args:
         folder: of the versions, or of one SavedModel.
         load: takes a folder and its number, and returns an object whose `version` is that number. If it raises, the
-            version is not served, and `status` tells why.
+            version is not served, and `status` says why.
 
     Attributes:
         current: the version in use. Copy the reference before you work with it: `refresh` may replace it at any time.
@@ -42,18 +42,18 @@ class Versions:
         self._refused: dict[int, tuple[Stamp, str]] = {}
         self._loading: int | None = None
         self._is_single = (folder / MODEL).exists()
-        self.current = self._first()
+        self.current = self._load_first()
 
-    def _first(self) -> Any:
+    def _load_first(self) -> Any:
         if not self._folder.is_dir():
             raise UserError(f"{self._folder}: no such folder")
         if self._is_single:
-            return self._loaded(self._folder, 1)
-        stamps = self._look()
+            return self._load_version(self._folder, 1)
+        stamps = self._read_stamps()
         if not stamps:
             raise UserError(f"{self._folder}: holds neither a SavedModel nor numbered folders that do")
         for number in sorted(stamps, reverse=True):
-            if (loaded := self._try(number, stamps[number])) is not None:
+            if (loaded := self._try_to_load(number, stamps[number])) is not None:
                 return loaded
         raise UserError(f"{self._folder}: no version can be loaded; the newest: {self._refused[max(stamps)][1]}")
 
@@ -66,7 +66,7 @@ class Versions:
         """
         if self._is_single:
             return
-        stamps, before = self._look(), self._seen
+        stamps, before = self._read_stamps(), self._seen
         self._seen = stamps
         self._refused = {number: refusal for number, refusal in self._refused.items() if number in stamps}
         for number in sorted(stamps, reverse=True):
@@ -75,16 +75,16 @@ class Versions:
             is_refused = number in self._refused and self._refused[number][0] == stamps[number]
             if is_refused or stamps[number] != before.get(number):
                 continue
-            if (loaded := self._try(number, stamps[number])) is not None:
+            if (loaded := self._try_to_load(number, stamps[number])) is not None:
                 warn(f"version {number} replaces version {self.current.version}")
                 self.current = loaded
                 gc.collect()  # The old version's graph is large and has reference cycles.
                 return
 
-    def _try(self, number: int, stamp: Stamp) -> Any:
+    def _try_to_load(self, number: int, stamp: Stamp) -> Any:
         self._loading = number
         try:
-            loaded = self._loaded(self._folder / str(number), number)
+            loaded = self._load_version(self._folder / str(number), number)
         except UserError as error:
             self._refused[number] = (stamp, str(error))
             warn(f"version {number} cannot be served: {error}")
@@ -94,7 +94,7 @@ class Versions:
         self._refused.pop(number, None)
         return loaded
 
-    def _loaded(self, folder: Path, number: int) -> Any:
+    def _load_version(self, folder: Path, number: int) -> Any:
         try:
             return self._load(folder, number)
         except UserError:
@@ -102,13 +102,13 @@ class Versions:
         except Exception as error:
             raise UserError(f"{folder}: cannot be loaded ({format_error(error)})") from error
 
-    def _look(self) -> dict[int, Stamp]:
+    def _read_stamps(self) -> dict[int, Stamp]:
         """Returns the stamp of each version with a SavedModel."""
         stamps = {}
         for path in self._folder.glob("*"):
             with contextlib.suppress(OSError):  # The folder is being moved or deleted.
                 if _NUMBER.fullmatch(path.name) and (path / MODEL).is_file():
-                    stamps[int(path.name)] = _stamp(path)
+                    stamps[int(path.name)] = _read_stamp(path)
         return stamps
 
     def status(self) -> list[dict[str, Any]]:
@@ -123,7 +123,7 @@ class Versions:
         ]
 
 
-def _stamp(folder: Path) -> Stamp:
+def _read_stamp(folder: Path) -> Stamp:
     if isinstance(folder, Url):
         return tuple(sorted(folder.list_stamps().items()))
     files = sorted(path for path in folder.rglob("*") if path.is_file())

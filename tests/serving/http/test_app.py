@@ -14,8 +14,8 @@ from support.profiles import examples
 
 from bert4rec_tf.serving.http import app, predict
 from bert4rec_tf.serving.http import server as lifetime
-from bert4rec_tf.serving.http.app import _json, open_versions
-from bert4rec_tf.serving.http.settings import ServerSettings
+from bert4rec_tf.serving.http.app import _json_response, open_versions
+from bert4rec_tf.serving.http.server_settings import ServerSettings
 
 HISTORIES = [["a", "two words"], [], ["🎬"], ["nobody", "日本語", "no one"]]
 
@@ -180,16 +180,22 @@ WRONG = {
     "too many": ({"instances": [["a"]] * 21}, "at most 20 rows. Received: 21"),
     "too long": ({"instances": [["a"], ["a"] * 31]}, "at most 30 items. Received: 31"),
     "too wide": (recommend(exclude=[["a"] * 601]), "600 values"),
-    "k of 0": (recommend(k=0), "The model rejected the inputs: `k` must be at least 1"),
-    "k of -1": (recommend(k=-1), "The model rejected the inputs: `k` must be at least 1"),
-    "k of 2 ** 31": (recommend(k=2**31), "fits into int32"),
+    "k of 0": (recommend(k=0), "`k` must be at least 1"),
+    "k of -1": (recommend(k=-1), "`k` must be at least 1"),
+    "k of 2 ** 31": (recommend(k=2**31), "less than 2^31"),
     "k of 1.5": (recommend(k=1.5), "a whole number"),
-    "k of true": (recommend(k=True), "fits into int32. Received: true"),
-    "k in a list": (recommend(k=[1]), "a whole number"),
-    "a number for a truth": (recommend(exclude_seen=1), "true or false"),
-    "a large number": (recommend(popularity_correction=1e39), "a number that fits into float32"),
-    "a larger number": (recommend(popularity_correction=10**400), "a number that fits into float32"),
-    "a number as text": (recommend(popularity_correction="0.5"), "a number that fits into float32. Received: '0.5'"),
+    "k of true": (recommend(k=True), "a whole number. Received: k=True"),
+    "k in a list": (recommend(k=[1]), "`k` must be one value. Received: [1]"),
+    "k in many lists": (
+        b'{"signature_name": "recommend", "inputs": {"histories": [["a"]], "k": ' + b"[" * 900 + b"]" * 900 + b"}}",
+        "`k` must be one value",
+    ),
+    "a number for a truth": (recommend(exclude_seen=1), "True or False"),
+    "a large number": (recommend(popularity_correction=1e39), "at least 0 and finite"),
+    "a larger number": (recommend(popularity_correction=10**400), "at least 0 and finite"),
+    "a number as text": (recommend(popularity_correction="0.5"), "Received: popularity_correction='0.5'"),
+    "a list of numbers": (recommend(popularity_correction=[0.5] * 99), "must be one value"),
+    "another type of users": ({"inputs": {"users": "ann"}}, "Unknown input 'users'"),
 }
 
 
@@ -376,8 +382,8 @@ NUMBERS = st.one_of(st.floats(width=32), st.sampled_from([0.1, 1 / 3, 1e-45, 3.4
 def test_numbers_are_sent_as_their_shortest_text(values):
     row = np.array(values, np.float32)
     for by_rows in (True, False):
-        made = predict.answer(by_rows, {"scores": row[None, :], "unknown": np.array([3], np.int32)})
-        content = json.loads(_json(made).body, parse_constant=lambda name: 1 / 0)
+        made = predict.make_response(by_rows, {"scores": row[None, :], "unknown": np.array([3], np.int32)})
+        content = json.loads(_json_response(made).body, parse_constant=lambda name: 1 / 0)
         found = content["predictions"][0] if by_rows else {name: one[0] for name, one in content["outputs"].items()}
         assert found["unknown"] == 3
         for value, sent in zip(row, found["scores"], strict=True):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.http_server import Fake
 from support.profiles import examples
 
-from bert4rec_tf.serving.http.batching import Batcher, Call, Overloaded, compute, join
+from bert4rec_tf.serving.http.batching import Batcher, Call, Overloaded, compute, join_calls
 from bert4rec_tf.serving.signatures import ModelError
 
 texts = st.lists(st.text(min_size=1, max_size=3), max_size=4)
@@ -103,7 +103,7 @@ def test_inputs_other_than_histories_join_only_when_equally_wide():
 
 
 def test_histories_of_different_widths_are_padded_with_empty_strings():
-    joined = join([call_of([["a"], []]), call_of([["b", "c", "d"]])])
+    joined = join_calls([call_of([["a"], []]), call_of([["b", "c", "d"]])])
     assert joined["histories"].tolist() == [[b"a", b"", b""], [b"", b"", b""], [b"b", b"c", b"d"]]
 
 

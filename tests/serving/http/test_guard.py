@@ -5,7 +5,7 @@ from support.http_server import Server, best, export
 
 from bert4rec_tf.serving.http import guard
 from bert4rec_tf.serving.http.app import open_versions
-from bert4rec_tf.serving.http.settings import ServerSettings
+from bert4rec_tf.serving.http.server_settings import ServerSettings
 
 BODY = b'{"instances": [["a", "i3"]]}'
 

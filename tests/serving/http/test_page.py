@@ -18,7 +18,7 @@ from bert4rec_tf.export import saved_model
 from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.serving.http.app import open_versions
-from bert4rec_tf.serving.http.settings import ServerSettings
+from bert4rec_tf.serving.http.server_settings import ServerSettings
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
@@ -503,7 +503,7 @@ def test_the_model_card_can_be_read(browser, films):
         terms = dict(zip(card.locator("dt").all_inner_texts(), card.locator("dd").all_inner_texts(), strict=True))
         assert terms["Users"] == "4,321" and terms["Actions"] == "98,765"
         assert card.locator("caption").all_inner_texts() == [
-            "among all items that the user had not met",
+            "among all items that are not in the history",
             "among 77 items drawn by popularity",
         ]
         rows = [row.split("\t") for row in card.locator("table").first.inner_text().splitlines() if "0." in row]

@@ -11,7 +11,7 @@ from support.http_server import ITEMS, Server, best, export, still_answers
 from support.profiles import examples
 
 from bert4rec_tf.serving.http.app import open_versions
-from bert4rec_tf.serving.http.settings import ServerSettings
+from bert4rec_tf.serving.http.server_settings import ServerSettings
 
 SIGNATURES = ["serving_default", "recommend", "score", "encode"]
 NAMES = ["histories", "candidates", "exclude", "k", "exclude_seen", "popularity_correction", "other"]

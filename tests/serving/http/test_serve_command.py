@@ -14,7 +14,7 @@ import pytest
 from support.http_server import Client, best, export
 
 from bert4rec_tf.commands import main
-from bert4rec_tf.serving.http.settings import ServerSettings
+from bert4rec_tf.serving.http.server_settings import ServerSettings
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.models import BprMf
 from bert4rec_tf.serving.http import app, predict
 from bert4rec_tf.serving.http.app import open_versions
-from bert4rec_tf.serving.http.settings import ServerSettings
+from bert4rec_tf.serving.http.server_settings import ServerSettings
 
 WHO = ["ann", "stranger", "日本", "", "two words", "ann"]
 
@@ -199,14 +199,14 @@ def test_the_signatures_and_the_card_are_told(served):
 
 
 MISTAKES = {
-    "k of 0": ({"k": 0}, "`k` must be at least 1. Received: 0"),
+    "k of 0": ({"k": 0}, "`k` must be at least 1 and less than 2^31. Received: k=0"),
     "negative k": ({"k": -(2**31)}, "`k` must be at least 1"),
     "negative correction": (
         {"popularity_correction": -0.5},
-        "`popularity_correction` must be at least 0 and finite. Received: -0.5",
+        "`popularity_correction` must be at least 0 and finite. Received: popularity_correction=-0.5",
     ),
-    "infinite correction": ({"popularity_correction": float("inf")}, "a number that fits into float32. Received: inf"),
-    "no correction": ({"popularity_correction": float("nan")}, "must be at least 0 and finite. Received: nan"),
+    "infinite correction": ({"popularity_correction": float("inf")}, "finite. Received: popularity_correction=inf"),
+    "no correction": ({"popularity_correction": float("nan")}, "finite. Received: popularity_correction=nan"),
     "too few candidates": ({"candidates": [["0"]] * 4}, "as many rows as the other inputs, 6. Received: 4"),
     "no candidates": ({"candidates": []}, "as many rows as the other inputs, 6. Received: 0"),
     "a null": ({"exclude": [[None]]}, "must hold strings. Received: null"),

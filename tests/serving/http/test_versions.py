@@ -11,7 +11,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.files import expand_path
 from bert4rec_tf.serving.http.app import open_versions
-from bert4rec_tf.serving.http.settings import ServerSettings
+from bert4rec_tf.serving.http.server_settings import ServerSettings
 from bert4rec_tf.serving.http.versions import Versions
 from bert4rec_tf.serving.signatures import LoadedModel
 

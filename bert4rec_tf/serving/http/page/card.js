@@ -1,15 +1,15 @@
 import { byId, grouped, make } from "./dom.js";
 
 const PROTOCOLS = [
-  ["any", () => "among all items, those that the user had met too"],
-  ["full", () => "among all items that the user had not met"],
+  ["any", () => "among all items, those in the history too"],
+  ["full", () => "among all items that are not in the history"],
   ["popular", (negatives) => `among ${negatives} items drawn by popularity`],
   ["uniform", (negatives) => `among ${negatives} items drawn uniformly`],
 ];
 const METRICS = { "hr@10": "HR@10", "ndcg@10": "NDCG@10", mrr: "MRR" };
 const RANKERS = {
   test: "this model",
-  item_transitions: "counting what stands together",
+  item_transitions: "counting what occurs together",
   pop: "the most popular items",
   random: "chance",
   ceiling: "the best possible",
@@ -50,18 +50,18 @@ function data({ data = {} }) {
       ["Users", data.users],
       ["Items", data.items],
       ["Actions", data.actions],
-      ["Actions learnt", data.training_actions],
+      ["Actions in training", data.training_actions],
     ]),
   );
 }
 
 function protocol({ run }) {
-  const learnt = run.training?.protocol;
+  const chosen = run.training?.protocol;
   const sentences = whichHold(
     [true, "Held out were each user's last action, the test item, and the one before it, the validation item; or the actions after a date."],
-    [learnt in TRAININGS, TRAININGS[learnt]],
+    [chosen in TRAININGS, TRAININGS[chosen]],
     [true, "The test items were ranked once, at the end. All rankers in the tables below rank the same items."],
-    [learnt === "all", "The metrics are of the model without the held-out items. The one that answers here has learnt them too."],
+    [chosen === "all", "The metrics are those of a model trained without the held-out items. This model was trained on them too."],
   );
   return section("Training and measuring", list(sentences));
 }
@@ -85,7 +85,7 @@ function metricsTable(metrics, protocol, caption) {
 function metrics({ metrics, run }) {
   const measured = PROTOCOLS.filter(([protocol]) => metrics.test?.[protocol]);
   const meaning =
-    "HR@10: in how many of 100 cases the item that really came next is among the first ten, as a share. NDCG@10 counts more the higher it stands there. MRR is the mean of 1 / its place.";
+    "HR@10 is the share of cases in which the next item is among the first ten. NDCG@10 also counts how high it ranks there. MRR is the mean of 1 / its rank.";
   return section(
     "Metrics",
     make("p", {}, meaning),
@@ -96,14 +96,14 @@ function metrics({ metrics, run }) {
 function limits(card, model) {
   const { histories, max_history: read, popularity_correction: strength, exclude_seen: seen, scores } = card;
   const sentences = whichHold(
-    [true, `It knows ${grouped(model.items)} items, and skips others.`],
-    [read > 0, `It reads the last ${grouped(read)} items of a history. What stands before them is only left out of the recommendations.`],
-    [!card.users, "Without a known item in the history it shows the most popular items."],
+    [true, `It knows ${grouped(model.items)} items and skips all others.`],
+    [read > 0, `It reads the last ${grouped(read)} items of a history. Earlier items are only left out of the recommendations.`],
+    [!card.users, "A history without a known item gets the most popular items."],
     [card.users, `It knows ${grouped(card.users)} users by their ids.`],
     [scores === "log-probabilities", "A probability is that of the next action. It does not say whether someone will like the item."],
     [scores && scores !== "log-probabilities", "Its scores only rank items. They are not probabilities."],
-    [seen === false, "Unless told otherwise it also recommends items of the history, because users come back to them."],
-    [strength > 0, `Unless told otherwise it lowers popular items, by ${strength} × log(actions + 1).`],
+    [seen === false, "By default it also recommends items of the history, because users come back to them."],
+    [strength > 0, `By default it lowers popular items by ${strength} × log(actions + 1).`],
     [histories, `It holds the last ${grouped(histories?.longest ?? 0)} items of ${grouped(histories?.users ?? 0)} users. Whoever can open this page can see them.`],
   );
   return section("Limits", list(sentences));

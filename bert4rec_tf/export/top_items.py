@@ -14,7 +14,9 @@ BLOCK_ELEMENTS = 1 << 26
 """Rows are processed in blocks whose tables have at most this many elements."""
 
 
-def in_blocks(function: Callable[[Tensor], Tensor], rows: Tensor, width: Tensor, dtypes: tuple) -> tuple[Tensor, ...]:
+def map_row_blocks(
+    function: Callable[[Tensor], Tensor], rows: Tensor, width: Tensor, dtypes: tuple
+) -> tuple[Tensor, ...]:
     """Applies a function to a block of rows at a time.
 
     Args:
@@ -37,7 +39,7 @@ def in_blocks(function: Callable[[Tensor], Tensor], rows: Tensor, width: Tensor,
     return tuple(tf.reshape(result, [blocks * height, tf.shape(result)[2]])[:number] for result in results)
 
 
-def best(scores: Tensor, items: Tensor | None, k: Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def select_top(scores: Tensor, items: Tensor | None, k: Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the k best items, int32 [r, k], and their scores, best first. In a tie the first column wins.
 
     Args:
@@ -48,35 +50,35 @@ def best(scores: Tensor, items: Tensor | None, k: Tensor) -> tuple[tf.Tensor, tf
     width = tf.shape(scores)[1]
     top, columns = tf.math.top_k(scores, tf.minimum(k, width))
     numbers = columns + 1 if items is None else tf.gather(items, columns, batch_dims=1)
-    missing = [[0, 0], [0, tf.maximum(k - width, 0)]]
+    padding = [[0, 0], [0, tf.maximum(k - width, 0)]]
     numbers = tf.where(top > HIDDEN, numbers, PAD)
-    return tf.pad(numbers, missing, constant_values=PAD), tf.pad(top, missing, constant_values=HIDDEN)
+    return tf.pad(numbers, padding, constant_values=PAD), tf.pad(top, padding, constant_values=HIDDEN)
 
 
-def hide(scores: Tensor, items: Tensor) -> tf.Tensor:
-    """Sets the scores [r, n] of `items`, int32 [r, h], to HIDDEN. Column i - 1 is item i; item 0 stands for none."""
+def hide_items(scores: Tensor, items: Tensor) -> tf.Tensor:
+    """Sets the scores [r, n] of `items`, int32 [r, h], to HIDDEN. Column i - 1 is item i; item 0 is none."""
     places = tf.where(items != PAD)
     columns = tf.cast(tf.gather_nd(items, places), tf.int64) - 1
     indices = tf.stack([places[:, 0], columns], axis=1)
     return tf.tensor_scatter_nd_update(scores, indices, tf.fill(tf.shape(columns), HIDDEN))
 
 
-def rows_of(variable: tf.Variable, indices: Tensor) -> tf.Tensor:
+def gather_rows(variable: tf.Variable, indices: Tensor) -> tf.Tensor:
     """Returns rows of a variable. A `tf.gather` of the variable itself would make later reads copy it whole."""
     return tf.gather(tf.convert_to_tensor(variable), indices)
 
 
-def unique(items: Tensor) -> tf.Tensor:
+def drop_repeated(items: Tensor) -> tf.Tensor:
     """Returns the items of each row, int32 [r, c], sorted, with 0 in place of repeated ones."""
     items = tf.sort(items, axis=1)
     repeated = tf.pad(items[:, 1:] == items[:, :-1], [[0, 0], [1, 0]])[:, : tf.shape(items)[1]]
     return tf.where(repeated, PAD, items)
 
 
-def contained(items: Tensor, others: Tensor) -> tf.Tensor:
-    """Returns which `items`, int32 [r, c], are among the `others`, int32 [r, h], of their row: bool [r, c]."""
+def is_contained(items: Tensor, allowed: Tensor) -> tf.Tensor:
+    """Returns which `items`, int32 [r, c], are among the `allowed`, int32 [r, h], of their row: bool [r, c]."""
     # An extra column, because there may be none; no item has this number.
     one_more = [[0, 0], [0, 1]]
-    ordered = tf.sort(tf.pad(others, one_more, constant_values=tf.int32.max), axis=1)
+    ordered = tf.sort(tf.pad(allowed, one_more, constant_values=tf.int32.max), axis=1)
     places = tf.searchsorted(ordered, tf.pad(items, one_more))[:, :-1]
     return tf.gather(ordered, places, batch_dims=1) == items
