@@ -55,8 +55,8 @@ def main() -> None:
     if named.peers:
         from benchmarks import peers
 
-        found = peers.measure({"recbole": named.recbole, "rectools": named.rectools})
-        content["peers"] = show(found, "peer")
+        results = peers.measure({"recbole": named.recbole, "rectools": named.rectools})
+        content["peers"] = show(results, "peer")
     elif named.catalogues:
         from benchmarks import catalogues
 
@@ -70,8 +70,8 @@ def main() -> None:
         if named.output:
             growth.plot(content["growth"], named.output)
     else:
-        chosen = (name for name in lines.LINES if not named.only or name in named.only)
-        content["lines"] = show(row for name in chosen for row in lines.LINES[name]())
+        names = (name for name in lines.LINES if not named.only or name in named.only)
+        content["lines"] = show(row for name in names for row in lines.LINES[name]())
     if named.output:
         files.make_folder(named.output)
         files.write_json(named.output / f"{kind}.json", content)
@@ -79,13 +79,13 @@ def main() -> None:
 
 def show(rows: Iterable["Row"], other: str = "original") -> list[dict]:
     print(f"{'line':<36}{'unit':<12}{'ours':>14}{other:>14}{'ratio':>9}")
-    shown = []
+    cells = []
     for row in rows:
         theirs, ratio = ("", "") if row.theirs is None else (f"{row.theirs:,.0f}", f"{row.ratio:,.1f}")
         notes = "  ".join(f"{key} {value:.3g}" for key, value in row.notes.items())
         print(f"{row.line:<36}{row.unit:<12}{row.ours:>14,.0f}{theirs:>14}{ratio:>9}  {notes}", flush=True)
-        shown.append({**asdict(row), "ratio": row.ratio})
-    return shown
+        cells.append({**asdict(row), "ratio": row.ratio})
+    return cells
 
 
 if __name__ == "__main__":

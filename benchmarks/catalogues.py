@@ -19,16 +19,16 @@ WIDTH, USERS, LENGTH, ROUNDS = 64, 256, 20, 7
 
 def measure(with_largest: bool) -> list[dict[str, Any]]:
     """Measures, prints and returns the figures of each catalogue."""
-    found = []
+    rows = []
     for number in (*CATALOGUES, *[LARGEST] * with_largest):
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch) / "export"
-            made, peak = measuring.peak_memory(make, number, folder)
+            facts, peak = measuring.peak_memory(make, number, folder)
             used, peak_of_use = measuring.peak_memory(use, number, folder)
-            row = {"items": number, **made, "export, peak GB": peak / 1e9, **used, "use, peak GB": peak_of_use / 1e9}
+            row = {"items": number, **facts, "export, peak GB": peak / 1e9, **used, "use, peak GB": peak_of_use / 1e9}
             print(", ".join(f"{name} {value:,.4g}" for name, value in row.items()), flush=True)
-            found.append(row)
-    return found
+            rows.append(row)
+    return rows
 
 
 def vectors(number: int) -> tuple[np.ndarray, np.ndarray]:

@@ -36,8 +36,8 @@ def write(path: Path, users: int, items: int, shortest: int, mean: float) -> int
 
 def ours(source: Path, target: Path) -> int:
     """Reads, filters, orders and stores the actions. Returns the number of those kept."""
-    asked = Interactions(source, min_user_actions=LEAST, min_item_actions=LEAST)
-    sequences, report = conversion.convert(asked)
+    interactions = Interactions(source, min_user_actions=LEAST, min_item_actions=LEAST)
+    sequences, report = conversion.convert(interactions)
     conversion.save(target, sequences, report)
     return sequences.num_actions
 

@@ -1,16 +1,18 @@
 """Time and memory by number of items, length of histories and number of users."""
 
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from benchmarks import lines, measuring, shapes
 from bert4rec_tf.config.run_record import MaskingSettings
 from bert4rec_tf.data.examples import preparation
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.evaluation import candidates
-from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation import files, plots
 
 CATALOGUES = (10_000, 100_000, 1_000_000)
 LENGTHS = (50, 100, 200, 400)
@@ -27,16 +29,12 @@ def measure() -> Curves:
 
 def by_catalogue() -> dict[str, list[float]]:
     """Measures the time and peak memory of a training step of 256 samples, by number of items."""
-    rows = [_in_a_process(8_000, items, 50) for items in CATALOGUES]
-    return _printed(
-        "catalogue", CATALOGUES, {"step seconds": [row[0] for row in rows], "peak GB": [row[1] for row in rows]}
-    )
+    return _measure_steps("catalogue", CATALOGUES, [(8_000, items, 50) for items in CATALOGUES])
 
 
 def by_length() -> dict[str, list[float]]:
     """Measures the same by length of histories, without padding."""
-    rows = [_in_a_process(2_000, 5_000, length) for length in LENGTHS]
-    return _printed("length", LENGTHS, {"step seconds": [row[0] for row in rows], "peak GB": [row[1] for row in rows]})
+    return _measure_steps("length", LENGTHS, [(2_000, 5_000, length) for length in LENGTHS])
 
 
 def by_users() -> dict[str, list[float]]:
@@ -47,24 +45,17 @@ def by_users() -> dict[str, list[float]]:
         sequences = shapes.generate(users, ITEMS, 5, 8.8)
         split = LeaveOneOut(sequences)
         with tempfile.TemporaryDirectory() as folder:
-            seconds["preparation seconds"].append(
-                measuring.once(
-                    lambda split=split, folder=folder: preparation.prepare_shards(
-                        split.training(True), masking, 50, 1, Path(folder)
-                    )
-                )
-            )
-        seconds["candidates seconds"].append(
-            measuring.once(
-                lambda split=split, sequences=sequences: candidates.draw_popular(sequences, split.users, 100, 0)
-            )
-        )
-    return _printed("users", USERS, seconds)
+            prepare = partial(preparation.prepare_shards, split.training(True), masking, 50, 1, Path(folder))
+            seconds["preparation seconds"].append(measuring.once(prepare))
+        draw = partial(candidates.draw_popular, sequences, split.users, 100, 0)
+        seconds["candidates seconds"].append(measuring.once(draw))
+    return _print_curve("users", USERS, seconds)
 
 
-def _in_a_process(users: int, items: int, length: int) -> tuple[float, float]:
-    seconds, memory = measuring.peak_memory(step_seconds, users, items, length)
-    return seconds, memory / 1e9
+def _measure_steps(name: str, sizes: tuple[int, ...], data: list[tuple[int, int, int]]) -> dict[str, list[float]]:
+    """`data`: for each size the users, items and length. Each is measured in a process of its own."""
+    seconds, memory = zip(*(measuring.peak_memory(step_seconds, *one) for one in data))
+    return _print_curve(name, sizes, {"step seconds": list(seconds), "peak GB": [peak / 1e9 for peak in memory]})
 
 
 def step_seconds(users: int, items: int, length: int) -> float:
@@ -78,30 +69,28 @@ def step_seconds(users: int, items: int, length: int) -> float:
     return measuring.alternate({"step": lambda: float(step(batch)["loss"])}, rounds=3)["step"].median
 
 
-def _printed(name: str, sizes: tuple[int, ...], figures: dict[str, list[float]]) -> dict[str, list[float]]:
-    print(f"{name:<24}" + "".join(f"{size:>12,}" for size in sizes))
-    for figure, values in figures.items():
-        print(f"{figure:<24}" + "".join(f"{value:>12.3g}" for value in values), flush=True)
-    print()
+def _print_curve(name: str, sizes: tuple[int, ...], figures: dict[str, list[float]]) -> dict[str, list[float]]:
+    table = pd.DataFrame(figures, sizes).T.rename_axis(name)
+    print(table.to_string(float_format="{:.3g}".format), end="\n\n", flush=True)
     return {"x": [float(size) for size in sizes], **figures}
 
 
 def plot(curves: Curves, folder: Path) -> None:
     """Draws one plot per curve, on logarithmic axes. Without matplotlib, prints how to install it."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
+    if not plots.is_available():
         print("The plots need matplotlib: pip install '.[plots]'")
         return
+    from matplotlib.figure import Figure
+
     files.make_folder(folder)
-    for name, found in curves.items():
+    for name, curve in curves.items():
         figure = Figure(figsize=(6, 4), layout="constrained")
         axes = figure.add_subplot()
-        for label, values in found.items():
+        for label, values in curve.items():
             if label != "x":
-                axes.plot(found["x"], values, marker="o", label=label)
+                axes.plot(curve["x"], values, marker="o", label=label)
         axes.set(xscale="log", yscale="log", xlabel=name, title=f"growth with the {name}")
-        axes.set_ylim(bottom=min(np.min(values) for label, values in found.items() if label != "x") / 2)
+        axes.set_ylim(bottom=min(np.min(values) for label, values in curve.items() if label != "x") / 2)
         axes.legend()
         axes.grid(alpha=0.3)
         with files.atomic_write(folder / f"{name}.png") as aside:

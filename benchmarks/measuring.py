@@ -17,13 +17,16 @@ class Timing:
     """Seconds of one formulation.
 
     Attributes:
-        median, best: wall time over the rounds.
+        wall: wall time of each round.
         processor: median processor time of all threads of this process.
     """
 
-    median: float
-    best: float
+    wall: list[float]
     processor: float
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.wall)
 
 
 def alternate(formulations: Mapping[str, Callable[[], Any]], rounds: int = 5, warm_up: int = 1) -> dict[str, Timing]:
@@ -38,10 +41,7 @@ def alternate(formulations: Mapping[str, Callable[[], Any]], rounds: int = 5, wa
             if number >= warm_up:
                 seconds[name].append(time.perf_counter() - begin)
                 processor[name].append(time.process_time() - computed)
-    return {
-        name: Timing(statistics.median(found), min(found), statistics.median(processor[name]))
-        for name, found in seconds.items()
-    }
+    return {name: Timing(times, statistics.median(processor[name])) for name, times in seconds.items()}
 
 
 def once(function: Callable[[], Any]) -> float:
@@ -55,14 +55,14 @@ def matrix_rate(dtype: str = "float32", size: int = 2_048) -> float:
     """Returns the FLOP/s of a matrix product [size, size] x [size, size]."""
     matrix = tf.cast(tf.random.stateless_uniform([size, size], [1, 2]), dtype)
     multiply = tf.function(lambda: tf.matmul(matrix, matrix)[0, 0])
-    return 2 * size**3 / alternate({"product": lambda: multiply().numpy()}, rounds=9).popitem()[1].best
+    return 2 * size**3 / min(alternate({"product": lambda: multiply().numpy()}, rounds=9).popitem()[1].wall)
 
 
 def copy_rate(megabytes: int = 256) -> float:
     """Returns the bytes per second, read plus written, of a copy in memory."""
     source = np.ones(megabytes << 17)
     target = np.empty_like(source)
-    return 2 * source.nbytes / alternate({"copy": lambda: np.copyto(target, source)}, rounds=7).popitem()[1].best
+    return 2 * source.nbytes / min(alternate({"copy": lambda: np.copyto(target, source)}, rounds=7).popitem()[1].wall)
 
 
 def peak_memory(function: Callable[..., Any], *arguments: Any) -> tuple[Any, int]:

@@ -24,18 +24,18 @@ def windows_of(history: list[str], max_length: int, window_step: float) -> list[
 
 
 def mask(
-    window: list[str], masking: MaskingSettings, known: list[str], rng: random.Random
+    window: list[str], masking: MaskingSettings, vocabulary: list[str], rng: random.Random
 ) -> tuple[list[str], list[int], list[str]]:
     """Masks one window at random. Returns its tokens, the masked positions and the masked tokens.
 
     As in the original, every token is searched for in the list of all items.
     """
-    order = [place for place, token in enumerate(window) if token in known]
+    order = [place for place, token in enumerate(window) if token in vocabulary]
     rng.shuffle(order)
-    wanted = min(masking.max_predictions, max(1, round(len(window) * masking.mask_proportion)))
+    num_masked = min(masking.max_predictions, max(1, round(len(window) * masking.mask_proportion)))
     tokens, places, covered = list(window), [], []
     for place in order:
-        if len(places) >= wanted:
+        if len(places) >= num_masked:
             break
         if place in covered:
             continue
@@ -129,11 +129,11 @@ def draw_candidates(sequences: Sequences, users: np.ndarray, rng: np.random.Rand
     probabilities = sequences.vocabulary.counts / sequences.vocabulary.counts.sum()
     drawn = []
     for user in users:
-        met, found = sequences[user].tolist(), []
-        while len(found) < 100:
+        history, negatives = sequences[user].tolist(), []
+        while len(negatives) < 100:
             sample = rng.choice(items, 101, replace=False, p=probabilities)
-            found += [item for item in sample if item not in met and item not in found]
-        drawn.append(found[:100])
+            negatives += [item for item in sample if item not in history and item not in negatives]
+        drawn.append(negatives[:100])
     return drawn
 
 

@@ -13,9 +13,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import numpy as np
@@ -25,7 +24,7 @@ from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.models import BERT4Rec
-from bert4rec_tf.serving.client import rectangle
+from bert4rec_tf.serving.client import pad_ids
 from bert4rec_tf.serving.http.catalogue import Catalogue
 from bert4rec_tf.serving.signatures import LoadedModel
 
@@ -43,12 +42,12 @@ History = list[str]
 
 def measure() -> list[dict[str, float]]:
     """Measures, prints and returns the figures of each catalogue."""
-    found = []
+    rows = []
     for number in CATALOGUES:
         figures = {"items": number, **of_catalogue(number)}
         print("\n".join(f"{name:<40}{value:>14,.5g}" for name, value in figures.items()), end="\n\n", flush=True)
-        found.append(figures)
-    return found
+        rows.append(figures)
+    return rows
 
 
 def of_catalogue(number: int) -> dict[str, float]:
@@ -67,10 +66,12 @@ def of_catalogue(number: int) -> dict[str, float]:
         expected = [ask(served, [one])["scores"][0] for one in histories]
         with server(folder, max_batch_size=BATCH_SIZE) as (address, seconds):
             figures["seconds from command to listening"] = seconds
-            figures |= named("over HTTP, one client", load(address, histories, expected, 1, REQUESTS["over HTTP"]))
-            figures |= named("saturated", load(address, histories, expected, CLIENTS, REQUESTS["saturated"]))
+            for name, clients in (("over HTTP", 1), ("saturated", CLIENTS)):
+                answered = asyncio.run(load(address, histories, expected, clients, REQUESTS[name]))
+                figures |= named("over HTTP, one client" if clients == 1 else name, answered)
         with server(folder, max_batch_size=8, max_queue=SMALL_QUEUE) as (address, _):
-            figures |= named("small queue", load(address, histories, expected, CLIENTS, REQUESTS["saturated"]))
+            answered = asyncio.run(load(address, histories, expected, CLIENTS, REQUESTS["saturated"]))
+            figures |= named("small queue", answered)
     return figures
 
 
@@ -84,7 +85,7 @@ def make_histories(num_items: int, number: int) -> list[History]:
 
 
 def ask(served: LoadedModel, histories: Sequence[History]) -> dict[str, np.ndarray]:
-    return served.call("serving_default", {"histories": rectangle(histories)})
+    return served.call("serving_default", {"histories": pad_ids(histories)})
 
 
 class Plain:
@@ -97,8 +98,8 @@ class Plain:
 
     def recommend(self, history: History) -> tuple[History, np.ndarray]:
         """Returns the best K items and their log-probabilities."""
-        known = [self._numbers[item] for item in history if item in self._numbers][-LENGTH + 1 :]
-        logits = self._model.score({"users": [0], "items": [known], "lengths": [len(known)]}).numpy()[0]
+        numbers = [self._numbers[item] for item in history if item in self._numbers][-LENGTH + 1 :]
+        logits = self._model.score({"users": [0], "items": [numbers], "lengths": [len(numbers)]}).numpy()[0]
         scores = logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
         hidden = scores.copy()
         hidden[[self._numbers[item] - 1 for item in history]] = -np.inf
@@ -108,24 +109,16 @@ class Plain:
 
 def in_process(served: LoadedModel, plain: Plain, histories: Sequence[History]) -> dict[str, float]:
     """Returns the latency for one user, ours and the plain code's in turns, and our users per second in batches."""
-    seconds: dict[str, list[float]] = {"ours": [], "plain": []}
-    calls: dict[str, Callable[[History], Any]] = {
-        "ours": lambda history: ask(served, [history]),
-        "plain": plain.recommend,
-    }
-    for turn in range(REQUESTS["in process"] + 10):
-        for name in calls if turn % 2 else reversed(calls):
-            begin = time.perf_counter()
-            calls[name](histories[turn % len(histories)])
-            if turn >= 10:
-                seconds[name].append(time.perf_counter() - begin)
-    batch = [histories[turn % len(histories)] for turn in range(BATCH_SIZE)]
-    found = measuring.alternate({"batch": lambda: ask(served, batch)}, rounds=9)
+    ours, theirs = itertools.cycle(histories), itertools.cycle(histories)
+    calls = {"ours": lambda: ask(served, [next(ours)]), "plain": lambda: plain.recommend(next(theirs))}
+    alone = measuring.alternate(calls, REQUESTS["in process"], warm_up=10)
+    batch = list(itertools.islice(itertools.cycle(histories), BATCH_SIZE))
+    timings = measuring.alternate({"batch": lambda: ask(served, batch)}, rounds=9)
     return {
-        **named("in process", percentiles(seconds["ours"])),
-        **named("plain", percentiles(seconds["plain"])),
-        f"users/s in batches of {BATCH_SIZE}": BATCH_SIZE / found["batch"].median,
-        "plain, users/s": 1 / float(np.mean(seconds["plain"])),
+        **named("in process", percentiles(alone["ours"].wall)),
+        **named("plain", percentiles(alone["plain"].wall)),
+        f"users/s in batches of {BATCH_SIZE}": BATCH_SIZE / timings["batch"].median,
+        "plain, users/s": 1 / float(np.mean(alone["plain"].wall)),
     }
 
 
@@ -136,21 +129,11 @@ def percentiles(seconds: Sequence[float]) -> dict[str, float]:
 @contextlib.contextmanager
 def server(folder: Path, **flags: int) -> Iterator[tuple[str, float]]:
     """Serves in another process. Yields the address for predictions and the seconds until the server listened."""
-    command = [
-        sys.executable,
-        "-c",
-        "from bert4rec_tf.commands.main import main; main()",
-        "serve",
-        f"--model={folder}",
-        "--port=0",
-    ]
+    program = "from bert4rec_tf.commands.main import main; main()"
+    arguments = [f"--{name}={value}" for name, value in {"model": folder, "port": 0, **flags}.items()]
+    command = [sys.executable, "-c", program, "serve", *arguments]
     begin = time.perf_counter()
-    process = subprocess.Popen(
-        [*command, *(f"--{name}={value}" for name, value in flags.items())],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     with process:
         (port,) = re.findall(r":(\d+)/$", process.stdout.readline().strip())
         seconds = time.perf_counter() - begin
@@ -162,7 +145,7 @@ def server(folder: Path, **flags: int) -> Iterator[tuple[str, float]]:
             raise RuntimeError(f"the server ended with {process.returncode}")
 
 
-def load(
+async def load(
     address: str, histories: Sequence[History], expected: Sequence[np.ndarray], clients: int, requests: int
 ) -> dict[str, float]:
     """Sends `requests` requests from `clients` concurrent clients, each on one connection.
@@ -172,10 +155,6 @@ def load(
         right answer (`answered`) or another one's (`wrong`), refused by a full queue (`refused`), with other errors
         (`errors`) and without a response (`lost`).
     """
-    return asyncio.run(_load(address, histories, expected, clients, requests))
-
-
-async def _load(address, histories, expected, clients, requests) -> dict[str, float]:
     numbers = itertools.count()
     seconds: list[float] = []
     outcomes: Counter[str] = Counter()

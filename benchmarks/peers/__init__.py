@@ -2,7 +2,7 @@
 
 All take the same windows of histories, with the same batch size, d, L, h, N, dropout and share of masks. Each masks in
 its own way, before the timing. A peer has its own environment: the given interpreter runs its script, which takes steps
-when it is asked to.
+on request.
 """
 
 import json
@@ -116,17 +116,17 @@ def _rows(shape_name: str, task: Path, interpreters: Mapping[str, str | None]) -
                     print(error)
         calls = {"ours": partial(_our_steps(shape, sequences.num_items, histories), OUR_STEPS)}
         calls |= {peer.name: partial(peer.take, 1) for peer in peers}
-        found = measuring.alternate(calls, ROUNDS) if peers else {}
+        timings = measuring.alternate(calls, ROUNDS) if peers else {}
         matrix_rate = measuring.matrix_rate()
         for peer in peers:
             print(f"{peer.name} {peer.about['version']}, torch {peer.about['torch']}, {peer.about['threads']} threads")
-            ours, theirs = found["ours"], statistics.median(peer.processor[-ROUNDS:])
+            ours, theirs = timings["ours"], statistics.median(peer.processor[-ROUNDS:])
             notes = {
                 "processor ratio": OUR_STEPS * theirs / ours.processor,
                 "matrix rate GFLOP/s": matrix_rate / 1e9,
                 "torch's": peer.about["rate"] / 1e9,
             }
-            rates = OUR_STEPS * BATCH_SIZE / ours.median, BATCH_SIZE / found[peer.name].median
+            rates = OUR_STEPS * BATCH_SIZE / ours.median, BATCH_SIZE / timings[peer.name].median
             yield lines.Row(f"{peer.name}, {shape_name}", "samples/s", *rates, notes)
     finally:
         for peer in peers:
@@ -136,8 +136,8 @@ def _rows(shape_name: str, task: Path, interpreters: Mapping[str, str | None]) -
 def draw_histories(shape: shapes.Shape, split: LeaveOneOut) -> np.ndarray:
     """Returns random windows of histories, int32 [BATCHES * BATCH_SIZE, N], right-padded with 0."""
     windows = cut_windows(split.training(with_validation=True), shape.max_length, shape.masking.window_step)
-    chosen = np.random.default_rng(2).integers(len(windows), size=BATCHES * BATCH_SIZE)
-    return windows.rows(chosen, shape.max_length)
+    drawn = np.random.default_rng(2).integers(len(windows), size=BATCHES * BATCH_SIZE)
+    return windows.rows(drawn, shape.max_length)
 
 
 def write_task(path: Path, shape: shapes.Shape, num_items: int, histories: np.ndarray) -> None:
@@ -164,6 +164,5 @@ def _our_steps(shape: shapes.Shape, num_items: int, histories: np.ndarray) -> An
 
 def _masked(shape: shapes.Shape, num_items: int, histories: np.ndarray) -> Batch:
     number, lengths = len(histories), np.count_nonzero(histories, axis=1)
-    made = mask_rows(histories, lengths, np.arange(number), np.zeros(number, bool), shape.masking, num_items, [3])
-    columns = ("users", "lengths", "items", "mask_positions", "mask_targets")
-    return {name: tf.constant(getattr(made, name).astype(np.int32)) for name in columns}
+    last_only = np.zeros(number, bool)
+    return lines.as_batch(mask_rows(histories, lengths, np.arange(number), last_only, shape.masking, num_items, [3]))

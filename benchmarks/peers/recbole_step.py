@@ -10,7 +10,7 @@ from recbole.model.sequential_recommender.bert4rec import BERT4Rec
 
 
 class Sizes:
-    """Stands for a data set: model and masking only ask for its number of items."""
+    """Takes the place of a data set: model and masking only read its number of items."""
 
     def __init__(self, num_items: int) -> None:
         self.num_items = num_items
@@ -22,7 +22,7 @@ class Sizes:
 def main() -> None:
     settings, batches = turns.given()
     length, masked = settings["max_length"], settings["mask_proportion"]
-    chosen = {
+    options = {
         "n_layers": settings["num_layers"],
         "n_heads": settings["num_heads"],
         "hidden_size": settings["hidden_dim"],
@@ -35,7 +35,7 @@ def main() -> None:
         "train_neg_sample_args": None,
         "use_gpu": False,
     }
-    config = Config(model="BERT4Rec", dataset="generated", config_dict=chosen)
+    config = Config(model="BERT4Rec", dataset="generated", config_dict=options)
     sizes, mask = Sizes(settings["num_items"]), MaskItemSequence(config)
     model = BERT4Rec(config, sizes).train()
 
