@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bert4rec_tf.data.reading import text
-from bert4rec_tf.data.reading.columns import VALUE_SEPARATOR, ITEM_NAMES, guess_column
+from bert4rec_tf.data.reading.columns import ITEM_NAMES, VALUE_SEPARATOR, guess_column
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 
