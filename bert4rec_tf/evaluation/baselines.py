@@ -36,13 +36,13 @@ def measure_baselines(
         split: the split of its data.
         task: the test items to rank.
         num_candidates: protocol -> int [k], how many candidates each target has (`RankingResult`).
-        training: what the measured model has learnt from.
+        training: what the measured model was trained on.
         transitions: how `item_transitions` counts.
     """
     ranked = {name: rank_by_counts(name, training, transitions, task) for name in COUNT_BASELINES}
     baselines = {name: one.compute_metrics() for name, one in ranked.items()}
     numbers = task.add_new_protocol(num_candidates)
-    baselines["random"] = {protocol: compute_random_metrics(found) for protocol, found in numbers.items()}
+    baselines["random"] = {protocol: compute_random_metrics(values) for protocol, values in numbers.items()}
     generator = datasets.DATASETS[run.dataset].generator if run.dataset in datasets.DATASETS else None
     if isinstance(generator, MarkovCatalogue) and generator.make_sequences().fingerprint == split.sequences.fingerprint:
         true_scores = tf.constant(generator.compute_scores(split.sequences, task.histories))

@@ -22,7 +22,7 @@ def draw_popular(sequences: Sequences, users: np.ndarray, num_negatives: int, se
     """Draws negatives by popularity, without replacement, among the items that each user has not seen.
 
     As in the original, items are drawn one after the other, each with probability proportional to its count in the data
-    among those neither seen nor drawn yet. A user with fewer unseen items gets all of them.
+    among the items neither seen nor drawn yet. A user with fewer unseen items gets all of them.
 
     Args:
         sequences: full histories, held-out items included.
@@ -67,7 +67,7 @@ def load_or_draw(
         if path.exists():
             try:
                 stored = npz.read(path, SAMPLERS)
-                if all(drawn.shape == (len(users), num_negatives) for drawn in stored.values()):
+                if all(part.shape == (len(users), num_negatives) for part in stored.values()):
                     return stored
                 warn(f"{path}: was drawn for other users; drawn again")
             except npz.CorruptFileError as error:
@@ -93,12 +93,12 @@ def _draw(
     `seeds`: the caller's seed and the sampler's number. `weights`: [n], proportional to the probabilities of `draw`.
     """
     seed, sampler_number = seeds
-    drawn = np.zeros((len(users), num_negatives), np.int32)
+    negatives = np.zeros((len(users), num_negatives), np.int32)
     block = max(1, BLOCK_ELEMENTS // (sequences.num_items + 1))
     for number, start in enumerate(range(0, len(users), block)):
         part, rng = slice(start, start + block), np.random.default_rng([seed, number, sampler_number])
-        _draw_block(_mark_seen(sequences, users[part]), drawn[part], rng, draw, weights)
-    return drawn
+        _draw_block(_mark_seen(sequences, users[part]), negatives[part], rng, draw, weights)
+    return negatives
 
 
 def _mark_seen(sequences: Sequences, users: np.ndarray) -> np.ndarray:
@@ -111,34 +111,34 @@ def _mark_seen(sequences: Sequences, users: np.ndarray) -> np.ndarray:
 
 
 def _draw_block(
-    taken: np.ndarray, drawn: np.ndarray, rng: np.random.Generator, draw: Draw, weights: np.ndarray
+    is_taken: np.ndarray, negatives: np.ndarray, rng: np.random.Generator, draw: Draw, weights: np.ndarray
 ) -> None:
-    """Fills `drawn` by rejection sampling, for all users of the block at once.
+    """Fills `negatives` by rejection sampling, for all users of the block at once.
 
     Users who still lack negatives after ROUNDS rounds get them at once, from the same distribution: each free item has
     an exponential arrival time with its weight as the rate, and the first arrivals are taken.
     """
-    num_negatives = drawn.shape[1]
-    num_required = np.minimum(num_negatives, (~taken).sum(axis=1))
-    filled = np.zeros(len(drawn), np.int64)
+    num_negatives = negatives.shape[1]
+    num_required = np.minimum(num_negatives, (~is_taken).sum(axis=1))
+    filled = np.zeros(len(negatives), np.int64)
     unfinished = np.flatnonzero(filled < num_required)
     for _ in range(ROUNDS):
         if not len(unfinished):
             return
         items = draw(rng, (len(unfinished), num_negatives + num_negatives // 4 + 1))
-        fresh = ~taken[unfinished[:, None], items] & _mark_first(items)
+        fresh = ~is_taken[unfinished[:, None], items] & _mark_first(items)
         places = filled[unfinished, None] + np.cumsum(fresh, axis=1) - 1
         row, column = np.nonzero(fresh & (places < num_required[unfinished, None]))
         row_users, new_items = unfinished[row], items[row, column]
-        drawn[row_users, places[row, column]] = new_items
-        taken[row_users, new_items] = True
+        negatives[row_users, places[row, column]] = new_items
+        is_taken[row_users, new_items] = True
         filled += np.bincount(row_users, minlength=len(filled))
         unfinished = unfinished[filled[unfinished] < num_required[unfinished]]
     for user in unfinished:
-        items = np.flatnonzero(~taken[user, 1:])
+        items = np.flatnonzero(~is_taken[user, 1:])
         with np.errstate(divide="ignore"):  # an item without actions arrives after all others
             arrivals = rng.exponential(size=len(items)) / weights[items]
-        drawn[user, filled[user] : num_required[user]] = (
+        negatives[user, filled[user] : num_required[user]] = (
             items[np.argsort(arrivals)[: num_required[user] - filled[user]]] + 1
         )
 

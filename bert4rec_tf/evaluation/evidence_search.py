@@ -44,16 +44,16 @@ HIDDEN = -1e30
 """Added to the scores of items that must not count."""
 
 
-def search_settings(split: LeaveOneOut, given: ItemTransitionsSettings) -> tuple[CompleteSettings, float]:
+def search_settings(split: LeaveOneOut, fixed: ItemTransitionsSettings) -> tuple[CompleteSettings, float]:
     """Returns the settings with the best NDCG@10 among all items on the validation items, and that NDCG@10.
 
-    Transitions are counted in the histories before the validation items. Settings that `given` names stay. The others
-    are searched along AXES, one after the other, until a round brings nothing. Of equal settings the first stays.
+    Transitions are counted in the histories before the validation items. Settings that `fixed` names stay. The others
+    are searched along AXES, one after the other, until a round improves nothing. Of equal settings the first stays.
     """
-    search = _Search(split, given)
+    search = _Search(split, fixed)
     is_long = split.sequences.num_actions >= LONG_HISTORIES * split.sequences.num_users
     best = search.search(LONG_START if is_long else SHORT_START)
-    return given.fill(best.values), best.ndcg
+    return fixed.fill(best.values), best.ndcg
 
 
 class _Measured(NamedTuple):
@@ -66,13 +66,13 @@ class _Measured(NamedTuple):
 class _Search:
     """Measures settings. What several settings share is computed once."""
 
-    def __init__(self, split: LeaveOneOut, given: ItemTransitionsSettings) -> None:
-        self._given, self._histories = given, split.histories("validation")
+    def __init__(self, split: LeaveOneOut, fixed: ItemTransitionsSettings) -> None:
+        self._fixed, self._histories = fixed, split.histories("validation")
         self._num_items = self._histories.num_items
         self._log_shares = transitions.compute_log_shares(self._histories.count_items())
         counted = _every_kth_user(self._histories)
         self._share = counted.num_actions / max(self._histories.num_actions, 1)
-        window = given.window or max(change["window"] for change in GRID["window"])
+        window = fixed.window or max(change["window"] for change in GRID["window"])
         (self._counts,) = transitions.count_transitions(counted, window, block_actions=counted.num_actions + 1)
         neighbors = 10 * self._counts.pairs.nnz // self._num_items + 1  # of all items of a history
         rows = sample_rows(len(split.users), min(SEARCH_USERS, SEARCH_SCORES // min(neighbors, self._num_items) + 1))
@@ -83,7 +83,7 @@ class _Search:
         self._sums: tuple[Any, list[np.ndarray | sparse.csr_matrix]] | None = None
 
     def measure(self, values: dict[str, Any]) -> _Measured:
-        settings = self._given.fill(values)
+        settings = self._fixed.fill(values)
         if settings not in self._measured:
             added = np.float32(settings.popularity_weight) * self._log_shares
             sums, targets = self._sum_evidence(replace(settings, popularity_weight=0.0)), self._targets
@@ -213,8 +213,8 @@ SHARES = tuple(step / 10 for step in range(-8, 5))
 class MixSearch:
     """Chooses how evidence joins a network's scores, by NDCG@10 among all items on validation items.
 
-    The choice is kept in `model.evidence.mix`. The first call tries all GAINS; a later one, the neighbours of the last
-    choice.
+    The choice is stored in `model.evidence.mix`. The first call tries all GAINS; a later one, the neighbours of the
+    last choice.
 
     Args:
         model: a model with evidence that has counted the training sequences.
@@ -249,14 +249,14 @@ class MixSearch:
             seen, targets = self._task.list_seen(rows), self._task.targets[rows]
             scores[np.arange(len(rows)).repeat(seen.shape[1]), seen.ravel()] = HIDDEN
             sums = self._sums[rows].toarray()
-            for mix, found in zip(mixes, ranks):
-                found.append(rank_dense(scores + mix[0] * sums, mix[0] * mix[1] * self._log_shares, targets))
+            for mix, blocks in zip(mixes, ranks):
+                blocks.append(rank_dense(scores + mix[0] * sums, mix[0] * mix[1] * self._log_shares, targets))
         order = np.argsort(np.concatenate(places))
-        of_mixes = [np.concatenate(found)[order] for found in ranks]
-        best = max(range(len(mixes)), key=lambda place: compute_metrics(of_mixes[place])[NDCG])
+        mix_ranks = [np.concatenate(blocks)[order] for blocks in ranks]
+        best = max(range(len(mixes)), key=lambda place: compute_metrics(mix_ranks[place])[NDCG])
         gain, share = mixes[best]
         self._model.evidence.mix.assign([gain, gain * share])
-        return of_mixes[best]
+        return mix_ranks[best]
 
     def _propose_mixes(self) -> list[tuple[np.float32, np.float32]]:
         gain, popularity = np.asarray(self._model.evidence.mix).tolist()

@@ -127,10 +127,10 @@ class CandidateIndex(NamedTuple):
 
 
 class RankState(NamedTuple):
-    """What has been found in the blocks so far.
+    """The counts and the best items after some of the blocks.
 
     Attributes:
-        at_least_target: int32 [b], how many items reach the target's score, the target included.
+        at_least_target: int32 [b], how many items have at least the target's score, the target included.
         has_nan: bool [], whether a score is NaN.
         maxima: [b, LIST_LENGTH], the best score of each of the groups with the best unseen items.
         groups: int32 [b, LIST_LENGTH], these groups; group g is the GROUP rows from g * GROUP.
@@ -203,8 +203,8 @@ class FullRanking:
             num_seen: how many columns the seen items take.
 
         Returns:
-            How many items reach the target's score, int32 [b], the target and seen ones included (more than there are
-            items if the score is LOWEST); the scores of the candidates, float32 [b, c], 0 for none; the best unseen
+            How many items have at least the target's score, int32 [b], the target and seen ones included (more than
+            there are if the score is LOWEST); the scores of the candidates, float32 [b, c], 0 for none; the best unseen
             items, int32 [b, LIST_LENGTH], and their scores; whether a score is NaN.
         """
         source = self._prepare(batch)

@@ -51,10 +51,10 @@ def make_ranker(model: Recommender, correction: tuple[np.ndarray, float] | None 
     `correction`: `log_counts` and `alpha` of `correct_scores`.
     """
     score = model.score if correction is None else correct_scores(model.score, *correction)
-    found = model.score_products()
-    if found is None:
+    products = model.score_products()
+    if products is None:
         return Ranker(score, model.max_history)
-    table, bias = found
+    table, bias = products
     added = None if correction is None else -compute_penalties(*correction)
     biases = [one for one in (bias, added) if one is not None]
     return Ranker(score, model.max_history, products=ProductScores(model.user_vectors, table, biases, model.num_items))

@@ -110,7 +110,7 @@ class RankingTask:
         return {name: np.arange(*places) for name, places in zip(self.negatives, itertools.pairwise(ends))}
 
     def list_seen(self, rows: np.ndarray) -> np.ndarray:
-        """Returns the items that full ranking leaves out: the known items of each user, without the target.
+        """Returns the items that full ranking leaves out: the `excluded` items of each user, without the target.
 
         They are int32 [rows, width], ascending, with 0 in place of the target and of repeated items.
         """
@@ -143,8 +143,8 @@ class RankingResult:
         """Returns METRICS of the ranks, and LIST_METRICS of the lists, also for NEW (`add_new_protocol`)."""
         counts, num_users = self.task.histories.count_items()[1:], self.task.histories.num_users
         return {
-            name: {**compute_metrics(found), **compute_list_metrics(self.list_counts[name][1:], counts, num_users)}
-            for name, found in self.task.add_new_protocol(self.ranks).items()
+            name: {**compute_metrics(ranks), **compute_list_metrics(self.list_counts[name][1:], counts, num_users)}
+            for name, ranks in self.task.add_new_protocol(self.ranks).items()
         }
 
 
@@ -157,7 +157,7 @@ def rank_targets(scores: np.ndarray, candidates: np.ndarray) -> np.ndarray:
 
 
 def at_least_target(scores: np.ndarray, candidates: np.ndarray) -> np.ndarray:
-    """Returns which candidates reach the target's score, bool [k, 1 + c]. Arguments and errors as in `rank_targets`."""
+    """Returns which candidates score at least as high as the target, bool [k, 1 + c]. Otherwise as `rank_targets`."""
     refuse_nan(np.isnan(scores[candidates > 0]).any())
     return (scores >= scores[:, :1]) & (candidates > 0)
 
@@ -217,12 +217,12 @@ class Ranker:
                 batch_by_length(task, self.max_history, size), share[0], None, share[1]
             ):
                 if task.all_items:
-                    found = self._rank_among_all(task, rows, batch, list_counts or {})
+                    batch_ranks = self._rank_among_all(task, rows, batch, list_counts or {})
                 else:
                     candidates = task.list_candidates(rows)
                     scores = self._score(batch, candidates).numpy()
-                    found = _rank_candidates(task, at_least_target(scores, candidates))
-                for protocol, values in found.items():
+                    batch_ranks = _rank_candidates(task, at_least_target(scores, candidates))
+                for protocol, values in batch_ranks.items():
                     ranks[protocol][rows] = values
                 progress.advance()
         return ranks
@@ -274,11 +274,11 @@ class Ranker:
                 columns = np.append(task.columns_by_protocol()[protocol], 0)
                 items = self._pick_best(scores[:, columns], candidates[:, columns]).numpy()
             counts += np.bincount(items.ravel(), minlength=len(counts))
-        # A target with the lowest score of all is also reached by the places that are no items.
+        # If the target has the lowest score of all, `total` also counts the columns that are no items.
         total = np.minimum(total, task.histories.num_items)
         sampled = _rank_candidates(task, at_least_target(scores[:, : candidates.shape[1]], candidates))
-        found = {**sampled, FULL: total - seen_above - 1}  # 1: the target itself
-        return {**found, ANY: total - 1} if task.with_seen else found
+        ranks = {**sampled, FULL: total - seen_above - 1}  # 1: the target itself
+        return {**ranks, ANY: total - 1} if task.with_seen else ranks
 
     def _merge_best(
         self, unseen: np.ndarray, unseen_scores: np.ndarray, seen: np.ndarray, seen_scores: np.ndarray
@@ -311,8 +311,8 @@ def batch_by_length(task: RankingTask, max_history: int | None, size: int) -> It
     for start in range(0, len(by_length), size):
         rows = by_length[start : start + size]
         width = int(min(lengths[rows].max(), max_history or lengths[rows].max()))
-        items, kept = task.histories.take_last(task.users[rows], width)
-        yield rows, {"users": task.users[rows].astype(np.int32), "items": items, "lengths": kept}
+        items, lengths_read = task.histories.take_last(task.users[rows], width)
+        yield rows, {"users": task.users[rows].astype(np.int32), "items": items, "lengths": lengths_read}
 
 
 def _rank_candidates(task: RankingTask, reached: np.ndarray) -> dict[str, np.ndarray]:
@@ -325,8 +325,8 @@ def _pick_best(scores: Tensor, items: Tensor) -> Tensor:
 
     In a tie the earlier column wins, so a target in the last one loses, as in its rank.
     """
-    chosen = tf.where(items > 0, scores, tf.cast(-np.inf, scores.dtype))
-    values, columns = tf.math.top_k(chosen, tf.minimum(LIST_LENGTH, tf.shape(items)[1]))
+    item_scores = tf.where(items > 0, scores, tf.cast(-np.inf, scores.dtype))
+    values, columns = tf.math.top_k(item_scores, tf.minimum(LIST_LENGTH, tf.shape(items)[1]))
     return tf.where(values > -np.inf, tf.gather(items, columns, batch_dims=1), PAD)
 
 

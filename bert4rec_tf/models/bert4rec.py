@@ -55,24 +55,24 @@ class BERT4Rec(FeatureRecommender):
         super().__init__(num_items, settings, **options)
 
     def make_variables(self) -> None:
-        chosen: BERT4RecSettings = self.settings
+        settings: BERT4RecSettings = self.settings
         self.scores_are_logits = self.loss_entry.scores_are_logits
-        self.max_length = chosen.max_length
+        self.max_length = settings.max_length
         self.max_history = self.max_length - 1
         self.mask_token = mask_token(self.num_items)
         self.num_rows = self.num_items + 2 + self.num_extra_rows
-        self._make_embedding(chosen)
-        self.blocks = [self._make_block(chosen, number) for number in range(chosen.num_layers)]
+        self._make_embedding(settings)
+        self.blocks = [self._make_block(settings, number) for number in range(settings.num_layers)]
         for block in self.blocks:
-            block.build((None, None, chosen.hidden_dim))
+            block.build((None, None, settings.hidden_dim))
         self.head = layers.MaskedItemHead(
-            self.num_rows, chosen.use_layer_norm, chosen.initializer_stddev, dtype=self.dtype_policy, name="head"
+            self.num_rows, settings.use_layer_norm, settings.initializer_stddev, dtype=self.dtype_policy, name="head"
         )
-        self.head.build((None, chosen.hidden_dim))
+        self.head.build((None, settings.hidden_dim))
         self.mark_rows(self.head.bias, ITEMS)
-        # The first initializer is left over, so that the others draw the same weights as in older versions.
-        _, *initializers = (layers.truncated_normal(chosen.initializer_stddev) for _ in range(3))
-        self.add_feature_vectors(chosen.hidden_dim, *initializers)
+        # The first initializer is not used, so that the others draw the same weights as in older versions.
+        _, *initializers = (layers.truncated_normal(settings.initializer_stddev) for _ in range(3))
+        self.add_feature_vectors(settings.hidden_dim, *initializers)
         self.add_evidence()
 
     def initialise(self, sequences: Sequences) -> None:
@@ -153,7 +153,7 @@ class BERT4Rec(FeatureRecommender):
 
         Args:
             items: int32 [b, n], n <= N; 0 is padding, n + 1 the mask token.
-            users: int32 [b], if the model reads users; None for strangers.
+            users: int32 [b], if the model reads users; None for unknown users.
             table: `item_table()`, if already computed.
 
         Returns:
@@ -202,9 +202,9 @@ class BERT4Rec(FeatureRecommender):
 
         It is int32 [b, n + 1] with n + 1 <= N. Also returns the positions of the mask tokens, int32 [b].
         """
-        history, kept = last_items_in_order(batch, self.max_history)
+        history, lengths = last_items_in_order(batch, self.max_history)
         history = tf.pad(history, [[0, 0], [0, 1]])
-        return tf.where(tf.range(tf.shape(history)[1])[None, :] == kept[:, None], self.mask_token, history), kept
+        return tf.where(tf.range(tf.shape(history)[1])[None, :] == lengths[:, None], self.mask_token, history), lengths
 
     def network_vectors(self, batch: Batch) -> Tensor:
         """Returns float32 [b, d]: the transformed hidden state of the mask token after each history."""

@@ -1,5 +1,5 @@
 """Models that read features: the mean of the vectors of an item's feature values is added to its own vector, and that
-of a user's feature values to every position. A vector that is given with an item or user is projected and added too."""
+of a user's feature values to every position. A content vector of an item or user is projected and added too."""
 
 import dataclasses
 from typing import ClassVar
@@ -23,7 +23,7 @@ NEVER = -1e9
 """Added to scores that must not count: of keys that attention must not see, and of rows that are no items."""
 
 RIDGE = 1.0
-"""The penalty of the first projection of given vectors (`FeatureRecommender.initialise`)."""
+"""The penalty of the first projection of content vectors (`FeatureRecommender.initialise`)."""
 
 
 def average_features(vectors: Tensor, features: Features, before: int = 0, after: int = 0) -> tf.Tensor:
@@ -50,7 +50,7 @@ class FeatureRecommender(Recommender):
             those of padding and special tokens.
         own_users: the finished vectors of the users of a `fold_features` model; None for any other.
         item_feature_vectors, user_feature_vectors: [F; P], float [v + e, d]: a vector of each feature value, and the
-            projection of given vectors; None without features. Each row belongs to one of `Features.names`.
+            projection of content vectors; None without features. Each row belongs to one of `Features.names`.
     """
 
     scores_unknown_users: ClassVar[bool] = True
@@ -67,7 +67,7 @@ class FeatureRecommender(Recommender):
         return self.own_items
 
     def add_feature_vectors(self, width: int, *initializers: str | keras.Initializer) -> None:
-        """Makes the vectors of feature values and the projections of given vectors.
+        """Makes the vectors of feature values and the projections of content vectors.
 
         Call it last: then all other weights are drawn as without them. `initializers`: of the items' features and of
         the users' features, in this order.
@@ -78,7 +78,7 @@ class FeatureRecommender(Recommender):
             for name, initializer in zip((ITEM_FEATURES, USER_FEATURES), initializers, strict=True)
         )
         # As tensors, they are no part of a graph, which may not be larger than 2 GB.
-        self._fixed_vectors = {
+        self._content_vectors = {
             name: tf.constant(vectors)
             for name, features in self.features.items()
             if (vectors := features.compute_unit_vectors()) is not None
@@ -98,37 +98,37 @@ class FeatureRecommender(Recommender):
     def adapt(self, sequences: Sequences, transitions: ItemTransitionsSettings | None = None) -> None:
         """Counts the evidence. With item features, notes the items that training never sees.
 
-        As negatives, these items would be pushed down. If they have a given vector, their own vectors become 0: they
+        As negatives, these items would be pushed down. If they have a content vector, their own vectors become 0: they
         would stay random.
         """
         if self.evidence is not None:
             fit_evidence(self.evidence, sequences, (transitions or ItemTransitionsSettings()).resolve())
         if self.settings.use_item_features != NO:
             self._unseen = np.flatnonzero(sequences.count_items()[1:] == 0) + 1
-        if self.settings.use_item_features == ADD and ITEM_FEATURES in self._fixed_vectors:
-            rows, given = self.own_items.numpy(), self._fixed_vectors[ITEM_FEATURES].numpy()
-            rows[self._unseen[given[self._unseen - 1].any(axis=1)]] = 0
+        if self.settings.use_item_features == ADD and ITEM_FEATURES in self._content_vectors:
+            rows, content = self.own_items.numpy(), self._content_vectors[ITEM_FEATURES].numpy()
+            rows[self._unseen[content[self._unseen - 1].any(axis=1)]] = 0
             self.own_items.assign(rows)
 
     def initialise(self, sequences: Sequences) -> None:
         """With `initial_vectors=cooccurrence`, sets these vectors, scaled to the standard deviation of the random ones.
 
-        Items without a neighbour keep their random vectors, and so do padding and special tokens. If items have given
-        vectors, the projection begins as the ridge regression of these initial vectors on them, which is taken off the
-        items' own vectors: so items without a neighbour begin near items with similar given vectors.
+        Items without a neighbour keep their random vectors, and so do padding and special tokens. If items have content
+        vectors, the projection starts as the ridge regression of these initial vectors on them, and the items' own
+        vectors are what remains. So items without a neighbour start near items with similar content vectors.
         """
         if self.settings.initial_vectors != "cooccurrence":
             return
         rows, vectors = self.own_items.numpy(), make_cooccurrence_vectors(sequences, self.own_items.shape[1])
-        known = np.flatnonzero(vectors.any(axis=1))
-        if len(known):
-            drawn = rows[1:][rows[1:].any(axis=1)]  # `adapt` may have set some to 0
-            rows[known] = vectors[known] / vectors[known].std() * drawn.std()
-            if ITEM_FEATURES in self._fixed_vectors:
-                given = self._fixed_vectors[ITEM_FEATURES].numpy()[known - 1]
-                squares = given.T @ given + RIDGE * np.eye(given.shape[1])
-                projection = np.linalg.solve(squares, given.T @ rows[known]).astype(np.float32)
-                rows[known] -= given @ projection
+        item_ids = np.flatnonzero(vectors.any(axis=1))
+        if len(item_ids):
+            random_rows = rows[1:][rows[1:].any(axis=1)]  # `adapt` may have set some to 0
+            rows[item_ids] = vectors[item_ids] / vectors[item_ids].std() * random_rows.std()
+            if ITEM_FEATURES in self._content_vectors:
+                content = self._content_vectors[ITEM_FEATURES].numpy()[item_ids - 1]
+                squares = content.T @ content + RIDGE * np.eye(content.shape[1])
+                projection = np.linalg.solve(squares, content.T @ rows[item_ids]).astype(np.float32)
+                rows[item_ids] -= content @ projection
                 others = self.item_feature_vectors[: -len(projection)]
                 self.item_feature_vectors.assign(np.concatenate([others, projection]))
             self.own_items.assign(rows)
@@ -207,7 +207,7 @@ class FeatureRecommender(Recommender):
         """Returns E = T + S F + V P, float [rows, d].
 
         These are the items' own vectors T, plus the means of their features' vectors F, plus the projections of their
-        given vectors V. Call it once per step: with features, it reads the vector of every feature value of every item.
+        content vectors V. Call it once per step, because it reads the vector of every feature value of every item.
         """
         use, own = self.settings.use_item_features, self.own_items
         if use == NO:
@@ -220,10 +220,10 @@ class FeatureRecommender(Recommender):
         """Returns S F + V P of the items or users, float [before + rows + after, d]. The rows added are 0."""
         table = self.item_feature_vectors if kind == ITEM_FEATURES else self.user_feature_vectors
         means = average_features(table, self.features[kind], before, after)
-        if kind not in self._fixed_vectors:
+        if kind not in self._content_vectors:
             return means
-        given = self._fixed_vectors[kind]
-        return means + tf.pad(tf.matmul(given, table[-given.shape[1] :]), [[before, after], [0, 0]])
+        content = self._content_vectors[kind]
+        return means + tf.pad(tf.matmul(content, table[-content.shape[1] :]), [[before, after], [0, 0]])
 
     def training_table(self) -> Tensor:
         """Returns the item table that the loss reads: `item_table()`.
@@ -240,10 +240,10 @@ class FeatureRecommender(Recommender):
         return self._make_feature_rows(USER_FEATURES)
 
     def embed_users(self, users: Tensor) -> tf.Tensor:
-        """Returns the vectors of users, int32 [b]: float [b, d]. A negative number is a stranger, whose vector is 0."""
+        """Returns the vectors of users, int32 [b]: float [b, d]; 0 for unknown users, whose numbers are negative."""
         users = tf.convert_to_tensor(users)
-        found = tf.gather(tf.convert_to_tensor(self.user_table()), tf.maximum(users, 0))
-        return tf.where(users[:, None] < 0, tf.zeros_like(found), found)
+        vectors = tf.gather(tf.convert_to_tensor(self.user_table()), tf.maximum(users, 0))
+        return tf.where(users[:, None] < 0, tf.zeros_like(vectors), vectors)
 
 
 def fold_features(model: Recommender) -> Recommender:

@@ -50,7 +50,7 @@ class Fpmc(Recommender):
         return tf.add_n([multiply_rows(part, table, None, candidates, self.num_items) for part, table in parts])
 
     def item_vectors(self) -> Tensor:
-        """Returns [I ; J], [n, 2 d]: the item vectors that meet the user and the last item."""
+        """Returns [I ; J], [n, 2 d]: the item vectors that are multiplied with the user and the last item."""
         return tf.concat([self.items_for_users[1:], self.items_for_last[1:]], axis=1)
 
     def _look_up_context(self, batch: Batch) -> tuple[Tensor, Tensor]:

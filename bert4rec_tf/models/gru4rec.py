@@ -26,7 +26,7 @@ ACTIVATIONS = {"linear": tf.identity, "tanh": tf.tanh, "elu-0.5": elu_of_half}
 """Name -> function applied to the scores in the loss. All are increasing, so ranks do not depend on them."""
 
 LENGTH_CUTS = (1 / 2, 7 / 8)
-"""Where a batch sorted by length is cut into parts. After the last step of a part, only the longer rows go on."""
+"""Where a batch sorted by length is cut into parts. After the last step of a part, only the longer rows continue."""
 
 PIECE = 128
 """Targets per piece of the loss. Larger pieces are no faster, and leave more of the last piece empty."""
@@ -122,8 +122,8 @@ class GRU4Rec(Recommender):
         targets, states, positives, scores, others = drop_padding(
             targets, states, tf.linalg.diag_part(scores), scores, others
         )
-        missing = [[0, 0], [0, width - tf.shape(scores)[1]]]
-        return [targets, states, positives, tf.pad(scores, missing), tf.pad(others, missing)]
+        padding = [[0, 0], [0, width - tf.shape(scores)[1]]]
+        return [targets, states, positives, tf.pad(scores, padding), tf.pad(others, padding)]
 
     @functools.cached_property
     def _sum_losses(self) -> Callable[[Sequence[Tensor], Sequence[Tensor]], Tensor]:
@@ -150,8 +150,8 @@ class GRU4Rec(Recommender):
         of_shared = tf.matmul(states, shared, transpose_b=True) + shared_biases
         scores = activate(tf.concat([scores, of_shared], axis=1))
         others = tf.concat([others, tf.ones_like(of_shared, tf.bool)], axis=1)
-        found = self.apply_loss(activate(positives), scores, others)
-        return tf.reduce_sum(tf.cast(targets > 0, states.dtype) * found)
+        loss = self.apply_loss(activate(positives), scores, others)
+        return tf.reduce_sum(tf.cast(targets > 0, states.dtype) * loss)
 
     def loss_weight(self, batch: Batch) -> Tensor:
         return tf.reduce_sum(tf.cast(batch["targets"] > 0, tf.float32))

@@ -1,4 +1,4 @@
-"""Initial item vectors from the histories: items that stand near each other begin with vectors near each other.
+"""Initial item vectors from the histories: items that co-occur start with vectors near each other.
 
 They are a truncated SVD of the items' positive pointwise mutual information (Levy & Goldberg, NeurIPS 2014, for words).
 This takes seconds. From random vectors, training takes many epochs to get there.
@@ -33,11 +33,11 @@ def make_cooccurrence_vectors(sequences: Sequences, width: int) -> np.ndarray:
         basis = np.linalg.qr(tf.sparse.sparse_dense_matmul(matrix, basis).numpy())[0]
     inner = basis.T @ tf.sparse.sparse_dense_matmul(matrix, basis).numpy()
     values, vectors = np.linalg.eigh(inner.astype(np.float64))
-    kept = np.argsort(-np.abs(values), kind="stable")[:width]
-    found = np.zeros((size, width), np.float32)
+    order = np.argsort(-np.abs(values), kind="stable")[:width]
+    result = np.zeros((size, width), np.float32)
     rows = np.unique(matrix.indices[:, 0])  # rounding must not give the other rows a direction
-    found[rows, : len(kept)] = (basis[rows] @ vectors[:, kept]) * np.sqrt(np.abs(values[kept]))
-    return found
+    result[rows, : len(order)] = (basis[rows] @ vectors[:, order]) * np.sqrt(np.abs(values[order]))
+    return result
 
 
 def _compute_mutual_information(sequences: Sequences) -> tf.SparseTensor:
@@ -51,6 +51,6 @@ def _compute_mutual_information(sequences: Sequences) -> tf.SparseTensor:
     with np.errstate(divide="ignore"):
         share = (np.log(sums / sums.sum()) + np.log(smoothed / smoothed.sum())) / 2
     information = np.log(strengths / strengths.sum()) - share[first] - share[second]
-    kept = information > 0
-    indices = np.stack([first[kept], second[kept]], axis=1)
-    return tf.SparseTensor(indices, information[kept].astype(np.float32), [size, size])
+    is_positive = information > 0
+    indices = np.stack([first[is_positive], second[is_positive]], axis=1)
+    return tf.SparseTensor(indices, information[is_positive].astype(np.float32), [size, size])

@@ -37,9 +37,9 @@ class ItemTransitions(Recommender):
         self.evidence = TransitionEvidence(self.num_items, self.max_history, name="evidence")
 
     def adapt(self, sequences: Sequences, transitions: ItemTransitionsSettings | None = None) -> None:
-        chosen = (transitions or self.settings).resolve()
-        fit_evidence(self.evidence, sequences, chosen)
-        self.evidence.mix.assign([1.0, chosen.popularity_weight])
+        settings = (transitions or self.settings).resolve()
+        fit_evidence(self.evidence, sequences, settings)
+        self.evidence.mix.assign([1.0, settings.popularity_weight])
 
     def user_vectors(self, batch: Batch) -> Tensor:
         """Returns `TransitionEvidence.encode` of the last `max_history` items."""

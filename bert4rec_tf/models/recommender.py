@@ -20,7 +20,7 @@ from bert4rec_tf.nn.layers import check_size
 
 ITEMS, USERS = "items", "users"
 FROM_FIRST, FROM_LAST = "positions from the first", "positions from the last"
-"""What the rows of a weight stand for. ITEMS: row i is item i (0: padding; past n: special tokens). USERS: row u is
+"""What the rows of a weight are. ITEMS: row i is item i (0: padding; past n: special tokens). USERS: row u is
 user u. FROM_FIRST: row p is the item after p others. FROM_LAST: the last row is the newest item, the row before it the
 item before that, and so on. ITEM_FEATURES, USER_FEATURES: row v is feature value v."""
 
@@ -88,14 +88,16 @@ class Recommender(keras.Model):
         self.num_items = check_size("num_items", num_items)
         self.needs_users = type(self).needs_users or USER_FEATURES in features_used(self.settings)
         if (num_users is not None) != self.needs_users:
-            wanted = "a number" if self.needs_users else "left out"
-            raise ValueError(f"`num_users` must be {wanted} for {type(self).__name__}. Received: num_users={num_users}")
+            expected = "a number" if self.needs_users else "left out"
+            raise ValueError(
+                f"`num_users` must be {expected} for {type(self).__name__}. Received: num_users={num_users}"
+            )
         self.num_users = None if num_users is None else check_size("num_users", num_users)
-        given = {
+        all_features = {
             name: one if isinstance(one, Features) else Features.from_dict(one)
             for name, one in (features or {}).items()
         }
-        self.features = select_features(self.settings, given, self.num_items, self.num_users)
+        self.features = select_features(self.settings, all_features, self.num_items, self.num_users)
         self._row_kinds: dict[str, str | None] = {}
         self.make_variables()
         self.built = True
@@ -211,7 +213,7 @@ class Recommender(keras.Model):
         return self.mark_rows(bias, ITEMS)
 
     def mark_rows(self, variable: keras.Variable, row_kind: str | None) -> keras.Variable:
-        """Records what the rows of a weight stand for (ITEMS, USERS, ...). Returns the weight.
+        """Records what the rows of a weight are (ITEMS, USERS, ...). Returns the weight.
 
         Mark every weight that grows with the items, users, features or `max_length`: a warm start moves its rows.
         """
@@ -233,10 +235,10 @@ class Recommender(keras.Model):
 def resolve_settings(kind: type[Settings], settings: Settings | None, fields: dict[str, Any]) -> Settings:
     """Returns the given settings, or those made from single fields. Raises UserError if both are given."""
     if settings is None:
-        known = [field.name for field in dataclasses.fields(kind)]
+        names = [field.name for field in dataclasses.fields(kind)]
         for name in fields:
-            if name not in known:
-                raise unknown_name_error(f"field of {kind.__name__}", name, known)
+            if name not in names:
+                raise unknown_name_error(f"field of {kind.__name__}", name, names)
         return kind(**fields)
     if type(settings) is not kind:
         raise UserError(f"`settings` must be {kind.__name__}. Received: settings={settings!r}")
@@ -301,8 +303,8 @@ def last_items_in_order(batch: Batch, most: int) -> tuple[tf.Tensor, tf.Tensor]:
     items, lengths = tf.cast(batch["items"], tf.int32), tf.cast(batch["lengths"], tf.int32)
     width, passed = tf.shape(items)[1], tf.maximum(lengths - most, 0)
     columns = tf.range(tf.maximum(tf.minimum(width, most), 1))[None, :] + passed[:, None]
-    taken = tf.gather(tf.pad(items, [[0, 0], [0, 1]]), tf.minimum(columns, width), batch_dims=1)
-    return tf.where(columns < lengths[:, None], taken, 0), lengths - passed
+    last = tf.gather(tf.pad(items, [[0, 0], [0, 1]]), tf.minimum(columns, width), batch_dims=1)
+    return tf.where(columns < lengths[:, None], last, 0), lengths - passed
 
 
 def last_items(batch: Batch, number: int) -> tf.Tensor:

@@ -60,7 +60,7 @@ class SASRec(FeatureRecommender):
     ) -> Tensor:
         """Returns the states [b, n, d] of `items [b, n]`, right-padded. The last item always has the last position.
 
-        `users`: int32 [b], if the model reads users; None for strangers. `table`: `item_table()`, if already computed.
+        `users`: int32 [b], if the model reads users; None for unknown users. `table`: `item_table()`, if computed.
         """
         real = items > 0
         lengths = tf.math.count_nonzero(real, axis=1, keepdims=True, dtype=tf.int32)

@@ -45,7 +45,7 @@ def gelu(inputs: Tensor) -> tf.Tensor:
 
     @define_gradient
     def value(inputs: tf.Tensor):
-        # Converters recognise GELU in this form. Halving is exact, so where it stands does not change the bits.
+        # Converters recognise GELU in this form. Halving is exact, so its place does not change the bits.
         scaled = inputs / math.sqrt(2.0)
         doubled = 1.0 + tf.math.erf(scaled)
         slope = 0.5 * doubled + scaled * tf.exp(-0.5 * math.log(math.pi) - tf.square(scaled))

@@ -111,8 +111,8 @@ def _count_pieces(number: tf.Tensor, piece: int) -> tuple[tf.Tensor, tf.Tensor]:
 
 def _cut_pieces(column: tf.Tensor, count: tf.Tensor, size: int | tf.Tensor) -> tf.Tensor:
     """Cuts a column into [count, size, ...]. The last piece is filled with zeros, whose weight is 0."""
-    missing = count * size - tf.shape(column)[0]
-    filled = tf.pad(column, [[0, missing], *([0, 0] for _ in column.shape[1:])])
+    num_zeros = count * size - tf.shape(column)[0]
+    filled = tf.pad(column, [[0, num_zeros], *([0, 0] for _ in column.shape[1:])])
     return tf.reshape(filled, tf.concat([[count, size], tf.shape(column)[1:]], axis=0))
 
 

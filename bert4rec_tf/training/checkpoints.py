@@ -44,10 +44,10 @@ def restore(path: Path, groups: Groups) -> dict[str, Any]:
     """
     named, header = _name_variables(groups), _read_header(npz.read(path, [HEADER]))
     for name, variable in named:
-        found, wanted = header["shapes"].get(name), list(variable.shape)
-        if found != wanted:
+        shape, expected = header["shapes"].get(name), list(variable.shape)
+        if shape != expected:
             raise UserError(
-                f"{path}: belongs to another model ({name} must have the shape {wanted}. Received: {found})"
+                f"{path}: belongs to another model ({name} must have the shape {expected}. Received: {shape})"
             )
     values = npz.read(path, [name for name, _ in named])
     for name, variable in named:
