@@ -22,7 +22,7 @@ from bert4rec_tf.evaluation.ranker import RankingTask
 from bert4rec_tf.foundation.types import Batch
 from bert4rec_tf.models import MODELS, BERT4Rec, Recommender
 from bert4rec_tf.training import steps
-from bert4rec_tf.training.optimizer import make_optimizer
+from bert4rec_tf.training.steps import make_optimizer
 
 SAMPLE_USERS = 400
 """Number of users for the authors' formulation, which handles one user at a time."""

@@ -1,4 +1,4 @@
-"""The original's optimizer (Adam with decoupled weight decay), its schedule, gradient clipping, and Adagrad."""
+"""The original's optimizer (Adam with decoupled weight decay), its schedule, and Adagrad."""
 
 from collections.abc import Collection
 from typing import Any
@@ -144,7 +144,7 @@ class RowwiseAdagrad(BertAdam):
 
     Args:
         learning_rate, decay, beta_1, beta_2, epsilon, bias_correction: as for BertAdam; rows use only the first one.
-        tables: paths of the tables. Their gradients are `tf.IndexedSlices` after `sum_repeated_rows`.
+        tables: paths of the tables. Their gradients are `tf.IndexedSlices` in which no row is repeated.
         row_scale: the rows' learning rate divided by that of the other variables.
     """
 
@@ -186,31 +186,3 @@ def adagrad_rows(table: tf.Variable, sums: tf.Variable, gradient: tf.IndexedSlic
     scale = rate / tf.sqrt(tf.gather(sums, rows) + ROW_EPSILON)
     steps = tf.reshape(scale, tf.concat([tf.shape(rows), tf.ones([values.shape.rank - 1], tf.int32)], 0)) * values
     table.scatter_sub(tf.IndexedSlices(steps, rows))
-
-
-def sum_repeated_rows(gradient: Tensor) -> Tensor:
-    """Returns the gradient, with each row once if it is `tf.IndexedSlices`: repeated rows are summed."""
-    if not isinstance(gradient, tf.IndexedSlices):
-        return gradient
-    rows, places = tf.unique(gradient.indices)
-    values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
-    return tf.IndexedSlices(values, rows, gradient.dense_shape)
-
-
-def _scale(gradient: Tensor, scale: Tensor) -> Tensor:
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(gradient.values * scale, gradient.indices, gradient.dense_shape)
-    return gradient * scale
-
-
-def clip_gradients(gradients: list[Tensor], clip_norm: float) -> tuple[list[Tensor], Tensor]:
-    """Returns the gradients, scaled to a global norm of at most `clip_norm` (0: not scaled), and their norm before, [].
-
-    A tied table has one gradient, the sum of its parts. TensorFlow 1 took the norm of the parts before they were added;
-    see docs/fidelity.md.
-    """
-    norm = tf.linalg.global_norm(gradients)
-    if clip_norm:
-        scale = tf.where(norm > clip_norm, clip_norm / norm, 1.0)
-        gradients = [_scale(gradient, scale) for gradient in gradients]
-    return gradients, norm

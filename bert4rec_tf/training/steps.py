@@ -1,4 +1,7 @@
-"""The compiled training step (gradients, clipping, update), on one device or on several that share each batch."""
+"""A run's optimizer, and the compiled training step: gradients, clipping, update.
+
+The step runs on one device, or on several that share each batch.
+"""
 
 import contextlib
 import math
@@ -12,8 +15,8 @@ from bert4rec_tf.config.run_record import ROWWISE, TrainingSettings
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Batch, Tensor
-from bert4rec_tf.models.recommender import Recommender
-from bert4rec_tf.nn import optimizers
+from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender
+from bert4rec_tf.nn.optimizers import Adagrad, BertAdam, RowwiseAdagrad, WarmUpLinearDecay
 from bert4rec_tf.training import workers
 
 Step = Callable[..., dict[str, Tensor]]
@@ -27,6 +30,28 @@ SEED_STATE = "seed_generator_state"
 
 SEED_STRIDE = 1_000_000_007
 """Difference between the seeds of two replicas. Keras draws the layers' seeds from 1 to 10^9."""
+
+
+def make_optimizer(settings: TrainingSettings, model: Recommender | None = None) -> BertAdam | Adagrad:
+    """Returns a run's optimizer. `model`: rowwise_adagrad updates its tables by rows; other optimizers ignore it."""
+    # A constant learning rate falls to 0 after infinitely many steps.
+    steps = settings.steps if settings.schedule == "linear" else math.inf
+    schedule = WarmUpLinearDecay(settings.learning_rate, steps, settings.warmup_steps)
+    if settings.optimizer == "adagrad":
+        return Adagrad(schedule, settings.momentum)
+    adam = {
+        "learning_rate": schedule,
+        "decay": settings.weight_decay,
+        "beta_1": settings.beta_1,
+        "beta_2": settings.beta_2,
+        "epsilon": settings.epsilon,
+        "bias_correction": settings.bias_correction,
+    }
+    if settings.optimizer == "adam":
+        return BertAdam(**adam)
+    variables = [] if model is None else model.trainable_variables
+    tables = [variable.path for variable in variables if model.row_kind(variable) in (ITEMS, USERS)]
+    return RowwiseAdagrad(**adam, tables=tables, row_scale=settings.row_learning_rate / settings.learning_rate)
 
 
 def make_strategy(replicas: int) -> tf.distribute.Strategy | None:
@@ -99,7 +124,7 @@ def _make_single_step(
     def step(batch: Batch) -> dict[str, Tensor]:
         rate = tf.convert_to_tensor(optimizer.learning_rate)
         loss, gradients = _compute_gradients(model, optimizer, batch)
-        gradients, norm = optimizers.clip_gradients(gradients, settings.clip_norm)
+        gradients, norm = clip_gradients(gradients, settings.clip_norm)
         _apply_gradients(optimizer, gradients, model.trainable_variables)
         return {"loss": loss, "gradient_norm": norm, "learning_rate": rate}
 
@@ -147,8 +172,8 @@ def _make_replicated_step(
         with _per_replica_rng(model, context.replica_id_in_sync_group):
             loss, gradients = _compute_gradients(model, optimizer, part, share)
         loss, stopping, *gradients = workers.sum_over_replicas([loss, stopping, *gradients])
-        gradients = [optimizers.sum_repeated_rows(gradient) for gradient in gradients]
-        gradients, norm = optimizers.clip_gradients(gradients, settings.clip_norm)
+        gradients = [sum_repeated_rows(gradient) for gradient in gradients]
+        gradients, norm = clip_gradients(gradients, settings.clip_norm)
         return loss, norm, stopping, gradients
 
     @tf_function(input_signature=signature and [signature, tf.TensorSpec([], tf.float32)])
@@ -183,13 +208,41 @@ def _compute_gradients(
         if variable.path not in tables:
             gradients[index] = tf.convert_to_tensor(gradient)
         elif isinstance(gradient, tf.IndexedSlices):
-            gradients[index] = optimizers.sum_repeated_rows(gradient)
+            gradients[index] = sum_repeated_rows(gradient)
         else:
             raise UserError(
                 f"`optimizer` must be adam or adagrad where a step reads a whole table, here {variable.name}; a loss "
                 f"that samples the items reads few rows. Received: optimizer={ROWWISE}"
             )
     return loss, gradients
+
+
+def sum_repeated_rows(gradient: Tensor) -> Tensor:
+    """Returns the gradient, with each row once if it is `tf.IndexedSlices`: repeated rows are summed."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    rows, places = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
+    return tf.IndexedSlices(values, rows, gradient.dense_shape)
+
+
+def _scale(gradient: Tensor, scale: Tensor) -> Tensor:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values * scale, gradient.indices, gradient.dense_shape)
+    return gradient * scale
+
+
+def clip_gradients(gradients: list[Tensor], clip_norm: float) -> tuple[list[Tensor], Tensor]:
+    """Returns the gradients, scaled to a global norm of at most `clip_norm` (0: not scaled), and their norm before, [].
+
+    A tied table has one gradient, the sum of its parts. TensorFlow 1 took the norm of the parts before they were added;
+    see docs/fidelity.md.
+    """
+    norm = tf.linalg.global_norm(gradients)
+    if clip_norm:
+        scale = tf.where(norm > clip_norm, clip_norm / norm, 1.0)
+        gradients = [_scale(gradient, scale) for gradient in gradients]
+    return gradients, norm
 
 
 def _take_part(batch: Batch, number: Tensor, count: int) -> Batch:

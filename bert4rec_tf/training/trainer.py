@@ -20,8 +20,7 @@ from bert4rec_tf.foundation.signals import delay_interrupts
 from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.models.recommender import Recommender
 from bert4rec_tf.training import checkpoints
-from bert4rec_tf.training.optimizer import make_optimizer
-from bert4rec_tf.training.steps import make_step
+from bert4rec_tf.training.steps import make_optimizer, make_step
 from bert4rec_tf.training.tensorboard import TensorBoardWriter
 from bert4rec_tf.training.workers import Team
 

@@ -21,7 +21,7 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.models.feature_recommender import fold_features
 from bert4rec_tf.training import steps
-from bert4rec_tf.training.optimizer import make_optimizer
+from bert4rec_tf.training.steps import make_optimizer
 
 NAMES = ("bert4rec", "sasrec")
 WAYS = {

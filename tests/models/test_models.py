@@ -40,7 +40,7 @@ from bert4rec_tf.models import MODELS, recommender
 from bert4rec_tf.models.construction import make_model
 from bert4rec_tf.nn.dropout import Dropout
 from bert4rec_tf.training import steps
-from bert4rec_tf.training.optimizer import make_optimizer
+from bert4rec_tf.training.steps import make_optimizer
 
 
 def two_blocks(name):

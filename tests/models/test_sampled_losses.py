@@ -14,7 +14,7 @@ from bert4rec_tf.data.examples.batches import add_draws
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.nn import sampling
 from bert4rec_tf.training import steps
-from bert4rec_tf.training.optimizer import make_optimizer
+from bert4rec_tf.training.steps import make_optimizer
 
 NAMES = ("bert4rec", "sasrec")
 every_name = pytest.mark.parametrize("name", NAMES)

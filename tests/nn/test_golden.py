@@ -10,9 +10,7 @@ from support.paths import GOLDEN
 from bert4rec_tf.config.run_record import TrainingSettings
 from bert4rec_tf.data.sequences import mask_token
 from bert4rec_tf.models import tf1_import
-from bert4rec_tf.nn import optimizers
-from bert4rec_tf.training.optimizer import make_optimizer
-from bert4rec_tf.training.steps import make_step
+from bert4rec_tf.training.steps import clip_gradients, make_optimizer, make_step
 
 NUM_ITEMS, PROGRAM_MASK = 57, 59
 TOKENS = [f"item_{number}" for number in range(1, 58)] + ["[pad]", "[MASK]", "[NO_USE]"]
@@ -86,7 +84,7 @@ def test_global_norm_is_that_of_the_summed_gradient(model, batch):
     with tf.GradientTape() as tape:
         loss = model.training_loss(batch)
     gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
-    _, norm = optimizers.clip_gradients([tf.convert_to_tensor(gradient) for gradient in gradients], 5.0)
+    _, norm = clip_gradients([tf.convert_to_tensor(gradient) for gradient in gradients], 5.0)
     np.testing.assert_allclose(norm, 3.77074, atol=1e-5)
 
 

@@ -20,7 +20,7 @@ from bert4rec_tf.config.run_record import TrainingSettings
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import BERT4Rec
 from bert4rec_tf.training import checkpoints, steps
-from bert4rec_tf.training.optimizer import make_optimizer
+from bert4rec_tf.training.steps import make_optimizer
 
 NUM_ITEMS, LENGTH, MASK = 12, 5, 13
 CALM = {"dropout": 0.0, "attention_dropout": 0.0}
