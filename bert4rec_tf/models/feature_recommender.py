@@ -43,7 +43,10 @@ def average_features(vectors: Tensor, features: Features, before: int = 0, after
 
 
 class FeatureRecommender(Recommender):
-    """A model that can read features of items and users (`AttentionSettings`).
+    """A model that can read features of items and users, and evidence (`AttentionSettings`).
+
+    A model defines `network_vectors(batch)` and `network_products()`, which return what `user_vectors` and
+    `score_products` would return without evidence.
 
     Attributes:
         own_items: the items' own vectors, including padding and special tokens; with `use_item_features=alone`, only
@@ -139,14 +142,6 @@ class FeatureRecommender(Recommender):
         if self.evidence is None:
             return vectors
         return tf.concat([vectors, self.evidence.encode(*last_items_in_order(batch, self.max_history))], axis=1)
-
-    def network_vectors(self, batch: Batch) -> Tensor:
-        """Returns the network's vectors of users, float32 [b, d]. `batch`: as for `score`."""
-        raise TypeError(f"{type(self).__name__} must define `network_vectors`")
-
-    def network_products(self) -> tuple[Tensor, Tensor | None]:
-        """Returns what `score_products` would return without evidence."""
-        raise TypeError(f"{type(self).__name__} must define `network_products`")
 
     def network_scores(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
         """Returns the scores of the network alone, as `score_vectors` does, from its `network_vectors`."""

@@ -22,13 +22,6 @@ class TransitionEvidence(keras.layers.Layer):
         num_items: n.
         max_history: the most items of a history.
 
-    Call arguments:
-        items: int32 [b, w], histories oldest first, right-padded with 0.
-        lengths: int32 [b], items of each history.
-
-    Returns:
-        float32 [b, n + 1], column i for item i; column 0 means nothing.
-
     Reference:
         Petrov et al., Do sequential recommendation benchmarks really require higher-order sequence modelling?, RecSys
         2026.
@@ -94,7 +87,7 @@ class TransitionEvidence(keras.layers.Layer):
     def encode(self, items: Tensor, lengths: Tensor) -> tf.Tensor:
         """Returns what `score` needs to know of histories, float32 [b, 2 w]: item numbers, exact up to 2^24; weights.
 
-        `items` and `lengths`: as for a call.
+        `items`: int32 [b, w], histories oldest first, right-padded with 0. `lengths`: int32 [b], items of each history.
         """
         return tf.concat([tf.cast(items, tf.float32), self.weigh(lengths, tf.shape(items)[1])], axis=1)
 
@@ -103,13 +96,10 @@ class TransitionEvidence(keras.layers.Layer):
 
         `candidates`: int32 [b, c], or None for all items, column j for item j + 1.
         """
-        scores = self._score_rows(encoded)
-        return scores[:, 1:] if candidates is None else tf.gather(scores, candidates, batch_dims=1)
-
-    def _score_rows(self, encoded: Tensor) -> tf.Tensor:
         items, weights = tf.split(encoded, 2, axis=1)
         mix = tf.convert_to_tensor(self.mix)
-        return mix[0] * self.sum_pairs(tf.cast(items, tf.int32), weights) + mix[1] * self.log_shares
+        scores = mix[0] * self.sum_pairs(tf.cast(items, tf.int32), weights) + mix[1] * self.log_shares
+        return scores[:, 1:] if candidates is None else tf.gather(scores, candidates, batch_dims=1)
 
     def sum_pairs(self, items: Tensor, weights: Tensor) -> tf.Tensor:
         """Returns the weighted sums of the evidence of each row's `items`, int32 [b, w]: float32 [b, n + 1].
@@ -136,12 +126,6 @@ class TransitionEvidence(keras.layers.Layer):
 
         row_type = tf.TensorSpec([self.num_items + 1], tf.float32)
         return tf.map_fn(sum_row, (items, weights), fn_output_signature=row_type)
-
-    def call(self, items: Tensor, lengths: Tensor) -> tf.Tensor:
-        return self._score_rows(self.encode(items, lengths))
-
-    def compute_output_shape(self, items_shape: Shape) -> tuple[int | None, int]:
-        return items_shape[0], self.num_items + 1
 
     def load_own_variables(self, store: Any) -> None:
         """Makes the weights for as many pairs as a Keras file has, and loads them."""

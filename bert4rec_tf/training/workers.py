@@ -21,8 +21,9 @@ LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledE
 """The errors on the other workers if one ends (within seconds) or stops answering (within about ten seconds)."""
 
 
+@dataclass(frozen=True, eq=False)
 class Team:
-    """The machines that train together; this class is a team of one.
+    """The machines that train together; by default this one alone.
 
     This machine is number `index` of `count`, from 0. The strategy shares each batch between them; None for one.
     """
@@ -38,31 +39,8 @@ class Team:
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         """Returns the sum of every machine's `values`, int64 of the same shape on all."""
-        return values
-
-    def agree(self, facts: Mapping[str, str]) -> None:
-        """Waits for all machines. Raises UserError on all of them if one has other facts than the chief."""
-
-    @contextlib.contextmanager
-    def run_chief_first(self) -> Iterator[None]:
-        """Runs the block on the chief, and only then on the others."""
-        yield
-
-    @contextlib.contextmanager
-    def report_lost_workers(self) -> Iterator[None]:
-        """Turns TensorFlow's errors about a lost machine into a UserError."""
-        yield
-
-
-@dataclass(frozen=True, eq=False)
-class Workers(Team):
-    """Several machines (see `Team`)."""
-
-    index: int
-    count: int
-    strategy: tf.distribute.Strategy
-
-    def sum(self, values: np.ndarray) -> np.ndarray:
+        if self.strategy is None:
+            return values
         # The first device of a machine has its values; the others have zeros.
         devices = self.strategy.num_replicas_in_sync // self.count
         first = np.asarray(values, np.int64)
@@ -71,10 +49,11 @@ class Workers(Team):
             shared = self.strategy.experimental_distribute_values_from_function(
                 lambda context: tf.constant(per_device[context.replica_id_in_sync_group % devices])
             )
-            (summed,) = self.strategy.run(tf_function(sum_over_replicas), args=([shared],))
-            return self.strategy.experimental_local_results(summed)[0].numpy()
+            (total,) = self.strategy.run(tf_function(sum_over_replicas), args=([shared],))
+            return self.strategy.experimental_local_results(total)[0].numpy()
 
     def agree(self, facts: Mapping[str, str]) -> None:
+        """Waits for all machines. Raises UserError on all of them if one has other facts than the chief."""
         digests = np.zeros((self.count, len(facts)), np.int64)
         digests[self.index] = [_digest(fact) for fact in facts.values()]
         for column, (name, fact) in zip(self.sum(digests).T, facts.items(), strict=True):
@@ -87,6 +66,7 @@ class Workers(Team):
 
     @contextlib.contextmanager
     def run_chief_first(self) -> Iterator[None]:
+        """Runs the block on the chief, and only then on the others."""
         nothing = np.zeros(1, np.int64)
         if not self.is_chief:
             self.sum(nothing)
@@ -96,9 +76,12 @@ class Workers(Team):
 
     @contextlib.contextmanager
     def report_lost_workers(self) -> Iterator[None]:
+        """Turns TensorFlow's errors about a lost machine into a UserError."""
         try:
             yield
         except LOST as error:
+            if self.strategy is None:
+                raise
             raise UserError(
                 "Another worker has ended or does not answer. Run the same command on all workers again to resume"
             ) from error
@@ -138,4 +121,4 @@ def join_team(machines: Machines, replicas: int) -> None:
             f"`replicas` must be {strategy.num_replicas_in_sync}, the number of devices of all workers. "
             f"Received: replicas={replicas}"
         )
-    _team = Workers(machines.index, machines.count, strategy)
+    _team = Team(machines.index, machines.count, strategy)
