@@ -60,7 +60,7 @@ def names_in(path: Path) -> set[str]:
     }
 
 
-def test_what_architecture_looks_up_is_there():
+def test_files_and_names_in_architecture_md_exist():
     rows = re.findall(r"^\| (?:.*?) \| (.*) \|$", TEXTS[ROOT / "docs/architecture.md"], re.MULTILINE)
     found = [re.findall(r"`([\w/]+\.py)`(?:: ((?:`\w+`(?:, )?)+))?", row) for row in rows]
     assert sum(map(len, found)) > 30

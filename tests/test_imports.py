@@ -71,12 +71,6 @@ def test_the_folders_of_data_import_one_another_in_one_direction():
             assert found <= {own, *WITHIN_DATA[own]}, path
 
 
-def test_sequences_needs_numpy_only():
-    names = set(imported(PACKAGE / "data" / "sequences.py")) | set(imported(PACKAGE / "foundation" / "lines.py"))
-    outside = {name[0] for name in names if name[:3] != ("bert4rec_tf", "foundation", "lines")} - {"pyarrow"}
-    assert outside <= {"numpy", "hashlib", "dataclasses", "functools", "collections", "typing"}
-
-
 LIGHT = ("layout", "histories", "functions")
 """What serving may import of `export`: what describes files and signatures."""
 
@@ -93,7 +87,7 @@ def test_serving_needs_no_model_and_no_keras():
         assert "models" not in {found[0] for found in of_package(path)}, path
 
 
-def test_nobody_imports_the_runner():
+def test_no_module_imports_the_runner():
     for path in FILES:
         assert ("run",) not in {name[:1] for name in of_package(path)}, path
 

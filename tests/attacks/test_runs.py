@@ -33,7 +33,7 @@ READ_BACK = ("config.json", "*.npz", "*.tfrecord", "manifest.json", "metrics.jso
 
 
 @pytest.mark.slow
-def test_a_wrong_bit_is_told_or_changes_nothing(attack, uninterrupted, tmp_path):
+def test_a_flipped_bit_is_an_error_or_changes_nothing(attack, uninterrupted, tmp_path):
     """The command that made the folder is given again: it ends as before, or in one line."""
     source = uninterrupted("static")
     measured = json.loads((source / "metrics.json").read_text())["test"]

@@ -82,7 +82,7 @@ def test_raw_requests_get_an_answer_below_500_or_a_closed_connection(attack, exp
 
 
 @pytest.mark.slow
-def test_slow_senders_hold_nobody_up(attack, exported):
+def test_slow_senders_do_not_delay_other_callers(attack, exported):
     """Connections that send half a request and wait, in numbers."""
     versions = open_versions(ServerSettings(model=str(exported / "1")))
     most = min(1_500, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 300) // 2)

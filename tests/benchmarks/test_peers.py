@@ -2,7 +2,6 @@
 
 import sys
 
-import numpy as np
 import pytest
 
 from benchmarks import lines, measuring, peers, shapes
@@ -48,23 +47,3 @@ def test_a_peer_takes_turns_and_one_that_fails_is_one_line(scripts, capsys):
         "rectools: cannot be run: ModuleNotFoundError: No module named 'there_is_no_such_module'",
         "recbole 9.9, torch 8.8, 1 threads",
     ]
-
-
-def test_peers_that_are_not_given_or_not_there_are_one_line_each(scripts, capsys):
-    assert list(peers.measure({"recbole": None, "rectools": "/no/such/python"})) == []
-    first, second = capsys.readouterr().out.splitlines()
-    assert first == "recbole: not measured; --recbole=/path/to/python names an interpreter that has it"
-    assert second.startswith("rectools: cannot be run: ") and "/no/such/python" in second
-
-
-def test_a_peer_is_asked_for_its_steps(scripts, tmp_path):
-    task = tmp_path / "task.npz"
-    peers.write_task(task, TINY, 300, np.ones((16, 10), np.int32))
-    peer = peers.Peer("recbole", sys.executable, task)
-    try:
-        peer.take(3)
-        peer.take(5)
-    finally:
-        peer.close()
-    assert peer.processor == [0.5, 0.5]
-    assert (tmp_path / "task.npz.steps").read_text().split() == ["3", "5"]

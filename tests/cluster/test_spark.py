@@ -93,18 +93,6 @@ def test_spark_prepares_the_same_training_whatever_the_test_items_are(tmp_path, 
     assert any("train-00000" in path for path in kept[0])
 
 
-@pytest.mark.slow
-def test_a_damaged_conversion_is_made_again(tmp_path, small_blocks):
-    write_rows(tmp_path)
-    flags = (*FILTER, "--engine=spark", "--master=local[2]")
-    content, _ = prepared(tmp_path, "there", *flags)
-    (path,) = (tmp_path / "there" / "data").rglob("*.npz")
-    damaged = bytearray(path.read_bytes())
-    damaged[len(damaged) // 2] ^= 1
-    path.write_bytes(damaged)
-    assert prepared(tmp_path, "there", *flags)[0] == content
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -119,7 +107,7 @@ def test_flags_that_do_not_go_together_are_refused(tmp_path, flags, message):
     assert message in commands.refused(ended)
 
 
-def test_without_pyspark_one_line_says_what_to_install(tmp_path, monkeypatch):
+def test_a_missing_pyspark_names_the_extra(tmp_path, monkeypatch):
     write_rows(tmp_path)
     for name in [name for name in sys.modules if name.startswith(("pyspark", "py4j", "bert4rec_tf.cluster"))]:
         monkeypatch.delitem(sys.modules, name)
@@ -129,7 +117,7 @@ def test_without_pyspark_one_line_says_what_to_install(tmp_path, monkeypatch):
     assert commands.refused(ended).endswith("needs pyspark: pip install 'bert4rec-tf[spark]'")
 
 
-def test_without_java_one_line_says_so(tmp_path, monkeypatch):
+def test_a_missing_java_is_an_error_in_one_line(tmp_path, monkeypatch):
     spark.needed()
     write_rows(tmp_path)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))

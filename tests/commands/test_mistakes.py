@@ -9,8 +9,8 @@ import sys
 import pytest
 from support import commands
 from support.commands import contents
-from support.damages import OF_RUNS, other_data
-from support.mistakes import AGAIN, EVALUATE, EXPORT, OF_FILES, OF_FLAGS, OF_FOLDERS, flipped, lines, text
+from support.damages import OF_RUNS
+from support.mistakes import AGAIN, EVALUATE, OF_FILES, OF_FLAGS, OF_FOLDERS, flipped, lines, text
 from support.shards import records_of, values
 from support.trainings import small_and_quick
 
@@ -60,20 +60,10 @@ def test_a_mistake_ends_in_one_line_and_changes_nothing(mistake, finished, tmp_p
     assert contents(tmp_path) == before
 
 
-def test_mistakes_have_names_of_their_own():
-    assert len({mistake.name for mistake in MISTAKES}) == len(MISTAKES) >= 80
-
-
 @pytest.mark.slow  # TensorFlow waits ten seconds for memory
 def test_settings_beyond_the_memory_end_in_one_line(copy):
     ended = commands.run(*AGAIN.split(), "--hidden_dim=1000000000000", "--workdir=new", cwd=copy)
     assert "There is not enough memory for these settings; reduce the largest" in commands.refused(ended)
-
-
-def test_histories_of_other_data_are_not_exported(copy):
-    other_data(copy / "work")
-    ended = commands.run(*EXPORT.split(), "--data_dir=.", "--with_histories=5", cwd=copy)
-    assert "work: was made from other data than 'beauty'" in commands.refused(ended)
 
 
 # What is put right by itself, and told
@@ -96,29 +86,6 @@ def test_damaged_candidates_are_drawn_again_the_same(copy):
     assert f"warning: {path.relative_to(copy)}: cannot be read" in ended.stderr
     assert results(work) == before
     assert path.read_bytes() == whole
-
-
-@pytest.mark.slow
-def test_a_damaged_shard_is_written_again_the_same(copy):
-    work, shards = copy / "work", sorted((copy / "work" / "prepared").rglob("*.tfrecord"))
-    before, whole = results(work), [path.read_bytes() for path in shards]
-    for path, content in zip(shards, whole):
-        path.write_bytes(flipped(content, len(content) // 2))
-    for phase in ("select", "retrain"):
-        shutil.rmtree(work / phase)
-    told = commands.finished(*AGAIN.split(), cwd=copy).stderr
-    assert all(f"warning: {path.relative_to(copy)}: damaged; written again" in told for path in shards)
-    assert results(work) == before
-    assert [path.read_bytes() for path in shards] == whole
-
-
-def test_a_training_goes_on_from_the_checkpoint_before_a_damaged_one(copy):
-    work = copy / "work"
-    before, newest = results(work), max((work / "select").glob("step-*.npz"))
-    newest.write_bytes(newest.read_bytes()[:-100])
-    told = commands.finished(*AGAIN.split(), cwd=copy).stderr
-    assert f"warning: {newest.relative_to(copy)}: cannot be read" in told and "; resuming from step-" in told
-    assert results(work) == before
 
 
 # What is no mistake
@@ -153,7 +120,7 @@ for line in sys.stdin.read().splitlines():
 """
 
 
-def test_what_does_not_compute_needs_no_tensorflow(tmp_path):
+def test_commands_that_do_not_compute_need_no_tensorflow(tmp_path):
     """Its import takes seconds."""
     (tmp_path / "shop.csv").write_text("user,item,time\na,b,1\na,c,2\nd,b,3\n")
     fine = [

@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.commands import Ended, console, finished, refused, run
+from support.commands import Ended, console, finished, refused
 
-from bert4rec_tf.config.presets import own
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.export.histories import HISTORIES
 from bert4rec_tf.foundation.errors import UserError
@@ -74,12 +73,6 @@ def test_a_run_ends_with_a_command_that_works(whole):
     assert ended.returncode == 0 and ended.stdout.startswith("rank  item") and len(ended.stdout.splitlines()) == 11
 
 
-def test_the_first_line_of_a_training_says_that_its_graph_is_compiled(whole):
-    lines = whole[1].stderr.splitlines()
-    title = "selecting steps on validation: "
-    assert next(line for line in lines if line.startswith(title)).startswith(f"{title}compiling the graph")
-
-
 def test_metrics_follow_from_the_saved_ranks(whole):
     folder, _ = whole
     metrics = json.loads((folder / "work" / "metrics.json").read_text())
@@ -94,28 +87,12 @@ def test_metrics_follow_from_the_saved_ranks(whole):
     assert metrics["random"]["full"]["hr@10"] < 0.05
 
 
-def test_the_same_command_again_does_nothing_again_and_gives_the_same(copy):
-    before = (copy / "work" / "metrics.json").read_bytes()
-    checkpoints = sorted((copy / "work" / "select").glob("step-*.npz"))
-    stamps = [path.stat().st_mtime_ns for path in checkpoints]
-    finished(*WHOLE, cwd=copy)
-    assert (copy / "work" / "metrics.json").read_bytes() == before
-    assert stamps and [path.stat().st_mtime_ns for path in checkpoints] == stamps
-
-
 @pytest.mark.slow
 def test_evaluating_a_named_work_directory_needs_no_other_flag(copy):
     before = (copy / "work" / "metrics.json").read_bytes()
     (copy / "work" / "metrics.json").unlink()
     finished("--mode=evaluate", "--workdir=work", cwd=copy)
     assert (copy / "work" / "metrics.json").read_bytes() == before
-
-
-@pytest.mark.slow
-def test_the_parts_of_pop_one_after_the_other_equal_the_whole(pop, tmp_path):
-    for mode in ("prepare", "train", "evaluate"):
-        finished(*POP, f"--mode={mode}", cwd=tmp_path)
-    assert (tmp_path / "pop" / "ranks-test.npz").read_bytes() == (pop / "pop" / "ranks-test.npz").read_bytes()
 
 
 @pytest.mark.slow
@@ -154,6 +131,7 @@ def pop(shared_folders):
 POP = ("--dataset=synthetic", "--model=pop", "--workdir=pop")
 
 
+@pytest.mark.slow
 def test_pop_goes_the_same_way(pop):
     metrics = json.loads((pop / "pop" / "metrics.json").read_text())
     assert metrics["test"] == metrics["pop"]
@@ -175,32 +153,6 @@ def test_the_console_command_is_the_same_program_and_keeps_the_threads_with_the_
 def test_a_process_of_its_own_ends_with_exit_code_2(tmp_path):
     command = [sys.executable, "-m", "bert4rec_tf.run", "--dataset=beaty"]
     assert "Did you mean 'beauty'?" in refused(subprocess.run(command, cwd=tmp_path, capture_output=True, text=True))
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--dataset=beaty"], "'beaty'. Did you mean 'beauty'?"),
-        (["--dataset=synthetic", "--hiden_dim=8"], "Unknown command line flag 'hiden_dim'. Did you mean: hidden_dim"),
-        (["--dataset=synthetic", "--dropout=1.5"], "`dropout` must be at least 0 and below 1. Received: dropout=1.5"),
-        ([], "--dataset is required"),
-        (["--dataset=synthetic", "--workdir=full"], "is not a work directory of this program"),
-        (["--dataset=synthetic", "--workdir=full/file/below"], "cannot be created"),
-    ],
-    ids=lambda value: value.strip("-").replace("=", " ") if isinstance(value, str) else None,
-)
-def test_mistakes_end_in_one_line(tmp_path, flags, message):
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "file").write_text("mine")
-    assert message in refused(run(*flags, cwd=tmp_path))
-    assert not (tmp_path / "runs").exists() or not any((tmp_path / "runs").rglob("metrics.json"))
-
-
-def test_a_bad_file_is_named_with_the_row(tmp_path):
-    (tmp_path / "beauty.txt").write_bytes(b"1 2\n1 3\n1 4 5\n")
-    line = refused(run("--dataset=beauty", f"--data_dir={tmp_path}", cwd=tmp_path))
-    assert "row 3: expected 2 columns, found 3: '1 4 5'" in line
-    assert not (tmp_path / "runs").exists()
 
 
 def test_unknown_commands_are_answered_with_the_known_ones(tmp_path):
@@ -230,15 +182,6 @@ def test_histories_are_kept_in_the_export_of_a_finished_run(copy):
 
 
 @pytest.mark.slow
-def test_a_correction_of_0_takes_back_the_one_of_an_export(pop, tmp_path):
-    shutil.copytree(pop, tmp_path / "copy")
-    card = tmp_path / "copy" / "pop" / "saved_model" / "assets.extra" / "model_card.json"
-    for correction in (0.5, 0.0):
-        finished(*POP, f"--popularity_correction={correction}", cwd=tmp_path / "copy")
-        assert json.loads(card.read_text())["popularity_correction"] == correction
-
-
-@pytest.mark.slow
 def test_another_number_of_items_is_exported_from_a_finished_run(pop, tmp_path):
     copy = shutil.copytree(pop, tmp_path / "copy")
 
@@ -249,24 +192,6 @@ def test_another_number_of_items_is_exported_from_a_finished_run(pop, tmp_path):
     for flags in (("--k=3",), ()):
         finished(*POP, *flags, cwd=copy)
         assert exported() == 3
-
-
-def test_a_data_set_without_the_preset_takes_the_one_for_own_data(tmp_path):
-    flags = ("--dataset=synthetic", "--model=sasrec", "--preset=best", "--mode=prepare", "--workdir=work")
-    process = run(*flags, cwd=tmp_path)
-    assert process.returncode == 0, process.stderr
-    assert "warning: sasrec has no preset 'best' for 'synthetic'" in process.stderr
-    kept = json.loads((tmp_path / "work" / "config.json").read_text())["run"]
-    expected = own.sasrec_settings(4_000, 71_796)
-    assert {name: kept["architecture"][name] for name in ("max_length", "hidden_dim")}.items() <= expected.items()
-    assert kept["training"]["steps"] == expected["steps"] and kept["training"]["protocol"] == "select_and_retrain"
-
-
-@pytest.mark.slow
-def test_mixed_precision_goes_the_whole_way(tmp_path):
-    finished(*WHOLE, "--mixed_precision", cwd=tmp_path)
-    metrics = json.loads((tmp_path / "work" / "metrics.json").read_text())
-    assert metrics["test"]["popular"]["hr@10"] > 0.12
 
 
 @pytest.mark.slow

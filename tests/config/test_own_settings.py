@@ -46,21 +46,6 @@ def test_short_histories_become_prefixes_and_long_ones_are_masked(users, actions
     assert {name: flat[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize(
-    ("users", "actions", "expected"),
-    [
-        (1_429, 10_261, {"steps": 2_500, "max_length": 20, "batch_size": 32, "hidden_dim": 64, "dropout": 0.3}),
-        (610, 100_836, {"steps": 1_620, "max_length": 200, "batch_size": 32, "hidden_dim": 64, "dropout": 0.2}),
-        (40_226, 353_962, {"steps": 4_713, "max_length": 20, "batch_size": 128, "hidden_dim": 128}),
-        (6_040, 999_611, {"steps": 4_010, "max_length": 200, "batch_size": 128, "hidden_dim": 128}),
-    ],
-)
-def test_sasrec_passes_more_often_over_few_long_histories(users, actions, expected):
-    size = SimpleNamespace(num_users=users, num_actions=actions)
-    flat = presets.make_run("own-shop", "sasrec", "best", size=size).flatten()
-    assert {name: flat[name] for name in expected} == expected and flat["loss"] == "cross_entropy"
-
-
 @pytest.mark.parametrize(("actions", "passes"), [(299_999, 8), (300_000, 5.5)])
 def test_customers_with_two_actions_take_no_training_from_the_others(actions, passes):
     """100,000 x 2 and 10,000 x 10 actions: each has something to predict, so a pass has 110,000 examples or more."""
@@ -72,8 +57,3 @@ def test_a_setting_of_the_user_s_goes_first():
     size = SimpleNamespace(num_users=1_000, num_actions=9_000)
     run = presets.make_run("own-shop", size=size, max_length=33, steps=50)
     assert (run.architecture.max_length, run.training.steps, run.training.warmup_steps) == (33, 50, 5)
-
-
-def test_other_models_have_their_preset_at_any_size():
-    size = SimpleNamespace(num_users=1_000, num_actions=9_000)
-    assert presets.make_run("own-shop", "sasrec", size=size) == presets.make_run("own-shop", "sasrec")

@@ -44,15 +44,6 @@ def test_users_without_actions_are_left_out():
     assert found.vocabulary is SEQUENCES.vocabulary
 
 
-def test_features_of_one_kind_stay_where_those_of_the_other_come_later():
-    features = {ITEM_FEATURES: OF_ITEMS, USER_FEATURES: features_of({"user1": ["x"]})}
-    both = attach_features(SEQUENCES, features)
-    found = SEQUENCES
-    for name, one in features.items():
-        found = attach_features(found, {name: one})
-    assert found.fingerprint == both.fingerprint == attach_features(found, {}).fingerprint
-
-
 def test_unknown_ids_have_no_vector():
     with_vectors = add_vectors(OF_ITEMS, 3)
     found = with_vectors.select_rows(["item3", "nobody", "other", "new"])

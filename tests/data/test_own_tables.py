@@ -32,7 +32,7 @@ def test_a_table_trains_a_model_as_its_file_does_and_other_tables_are_refused_in
         b4r.execute(run, sequences=others, workdir=tmp_path / "work", silent=True)
 
 
-def test_rows_that_count_as_in_order_for_want_of_times_are_told(tmp_path, capsys):
+def test_rows_without_a_known_column_of_times_are_a_warning(tmp_path, capsys):
     frame = pd.DataFrame(ROWS, columns=["customer", "sku", "wann"])
     b4r.interactions(frame)
     path = write(tmp_path, "shop.csv", frame.to_csv().encode())
@@ -45,13 +45,3 @@ def test_rows_that_count_as_in_order_for_want_of_times_are_told(tmp_path, capsys
     b4r.interactions(frame[["customer", "sku"]])
     b4r.interactions(frame.rename(columns={"wann": "bought_at"}))
     assert capsys.readouterr().err == ""
-
-
-def test_skipped_rows_are_counted(tmp_path, capsys):
-    frame = pd.DataFrame(ROWS, columns=["user", "item", "time"]).astype({"time": str})
-    frame.loc[3:9, "time"] = "?"
-    assert b4r.interactions(frame, bad_rows="skip").num_actions == len(frame) - 7
-    assert "skipped 7 bad rows" in capsys.readouterr().err
-    path = write(tmp_path, "shop.csv", frame.to_csv(index=False).encode())
-    assert b4r.load(b4r.Interactions(path, bad_rows="skip"), tmp_path).num_actions == len(frame) - 7
-    assert "skipped 7 bad rows" in capsys.readouterr().err

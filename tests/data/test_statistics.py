@@ -75,13 +75,6 @@ def test_the_command_is_the_same_program(monkeypatch, capsys):
     assert "Synthetic" in capsys.readouterr().out
 
 
-def test_help_calls_the_program_by_its_name(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["bert4rec", "data", "--help"])
-    with pytest.raises(SystemExit):
-        command()
-    assert capsys.readouterr().out.startswith("usage: bert4rec data [-h]")
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -15,7 +15,6 @@ from support.evidence_oracle import histories_of, plain_evidence, plain_log_shar
 from support.ranking_oracle import FEW, make_sequences, plain_metrics
 
 from bert4rec_tf.config.transition_settings import (
-    LONG_START,
     SHORT_START,
     TIES_BROKEN,
     ItemTransitionsSettings,
@@ -139,17 +138,6 @@ def test_a_search_never_ends_below_its_start_and_is_the_same_each_time(seed):
     assert search_settings(LeaveOneOut(make_walks(seed)), ItemTransitionsSettings()) == (found, ndcg)
 
 
-def test_the_search_begins_where_the_length_of_the_histories_says(monkeypatch):
-    starts = []
-    monkeypatch.setattr(
-        evidence_search._Search, "search", lambda search, start: starts.append(start) or search.measure(start)
-    )
-    for length in (49, 50):
-        histories = [[1 + (user + 3 * place) % 20 for place in range(length)] for user in range(4)]
-        search_settings(LeaveOneOut(make_sequences([*histories, range(1, 1 + length)], 60)), ItemTransitionsSettings())
-    assert starts == [SHORT_START, LONG_START]
-
-
 def test_given_settings_stay(small_grid):
     split = LeaveOneOut(make_walks(4))
     given = ItemTransitionsSettings(window=3, backward=0.7, popularity_weight=-1.0, max_history=2)
@@ -170,25 +158,6 @@ def test_large_data_are_searched_by_the_same_part_each_time(small_grid, monkeypa
     assert histories_of(counted) == histories_of(histories)[::3]
     results = [search_settings(split, ItemTransitionsSettings()) for _ in range(2)]
     assert results[0] == results[1] and 0 < results[0][1] < 1
-
-
-@given(st.integers(1, 300), st.integers(1, 300))
-def test_a_sample_of_users_is_the_same_each_time(number, most):
-    rows = evidence_search.sample_rows(number, most)
-    assert rows.tolist() == sorted(set(rows.tolist())) == evidence_search.sample_rows(number, most).tolist()
-    assert len(rows) == min(number, most) and rows[-1] < number
-
-
-def test_a_sample_of_a_task_has_the_targets_and_candidates_of_its_users():
-    split = LeaveOneOut(make_walks(6))
-    negatives = {"popular": np.arange(2 * len(split.users)).reshape(-1, 2)}
-    task = RankingTask.from_split(split, "validation", negatives, all_items=True)
-    some, again = task.sample(7), task.sample(7)
-    rows = [task.users.tolist().index(user) for user in some.users.tolist()]
-    assert len(rows) == 7 and some.users.tolist() == again.users.tolist() and rows == sorted(rows)
-    assert some.targets.tolist() == task.targets[rows].tolist() and some.all_items
-    assert some.negatives["popular"].tolist() == negatives["popular"][rows].tolist()
-    assert task.sample(len(task.users)) is task
 
 
 # How the evidence joins a network.

@@ -32,7 +32,6 @@ from bert4rec_tf.evaluation.metrics import (
     NEW,
     POPULAR,
     PROTOCOLS,
-    UNIFORM,
     compute_metrics,
     compute_random_metrics,
 )
@@ -62,27 +61,12 @@ def test_a_constant_scorer_hits_nothing():
     assert compute_metrics(ranks)["hr@10"] == 0
 
 
-def test_a_constant_scorer_ranks_behind_every_real_candidate_only():
-    candidates = np.array([[4, 1, 2, 0], [4, 0, 0, 0]], np.int32)
-    assert rank_targets(np.zeros((2, 4), np.float32), candidates).tolist() == [2, 0]
-
-
-def test_padded_candidates_never_count():
-    candidates = np.array([[3, 1, 0, 0]], np.int32)
-    assert rank_targets(np.array([[0.5, 0.1, 9.0, math.inf]]), candidates).tolist() == [0]
-
-
 @pytest.mark.parametrize("column", [0, 1, 2])
 def test_nan_of_a_real_candidate_is_an_error(column):
     scores = np.zeros((2, 4), np.float32)
     scores[1, column] = math.nan
     with pytest.raises(ValueError, match="NaN"):
         rank_targets(scores, np.array([[3, 1, 2, 0], [3, 1, 2, 0]], np.int32))
-
-
-def test_nan_of_a_padded_candidate_is_none():
-    scores = np.array([[1.0, 2.0, math.nan]])
-    assert rank_targets(scores, np.array([[3, 1, 0]], np.int32)).tolist() == [1]
 
 
 # Tasks
@@ -98,7 +82,7 @@ def random_task(part="test", num_negatives=20, all_items=False):
     return RankingTask.from_split(split, part, negatives, all_items)
 
 
-def test_a_task_is_the_held_out_item_after_what_came_before():
+def test_a_task_has_the_held_out_item_and_the_history_before_it():
     split = LeaveOneOut(make_sequences([np.array([1, 2, 3, 4]), np.array([5, 1])], 5))
     negatives = {POPULAR: np.array([[5, 0]], np.int32)}
     test, validation = (RankingTask.from_split(split, part, negatives) for part in ("test", "validation"))
@@ -108,16 +92,6 @@ def test_a_task_is_the_held_out_item_after_what_came_before():
     assert test.histories[0].tolist() == [1, 2, 3] and validation.histories[0].tolist() == [1, 2]
     assert test.protocols == (POPULAR,)
     assert RankingTask.from_split(split, "test", negatives, all_items=True).protocols == (POPULAR, FULL)
-
-
-def test_full_ranking_leaves_out_the_history_and_nothing_else():
-    histories = [np.array([1, 1, 2, 3]), np.array([3, 1, 3]), np.array([4, 4, 4]), np.arange(1, 6), np.array([2, 5])]
-    split = LeaveOneOut(make_sequences(histories, 5))
-    negatives = {POPULAR: np.zeros((4, 1), np.int32)}
-    test, validation = (RankingTask.from_split(split, part, negatives, True) for part in ("test", "validation"))
-    assert test.count_candidates(FULL).tolist() == [5 - 1 - 2, 5 - 1 - 1, 5 - 1, 0]
-    assert validation.count_candidates(FULL).tolist() == [5 - 1 - 1, 5 - 1 - 1, 5 - 1, 1]
-    assert [sorted(set(row.tolist()) - {0}) for row in test.list_seen(np.arange(4))] == [[1, 2], [1], [], [1, 2, 3, 4]]
 
 
 @FEW
@@ -193,7 +167,7 @@ def test_ranks_by_all_protocols_are_those_of_a_plain_loop(table, table_ranker, d
 
 @FEW
 @given(st.data())
-def test_what_the_lists_are_like_is_that_of_a_plain_loop(table, table_ranker, data):
+def test_list_metrics_are_those_of_a_plain_loop(table, table_ranker, data):
     sequences = data.draw(any_histories(most_items=16, shortest=3, longest=12))
     split = LeaveOneOut(sequences)
     negatives = {law: draw(sequences, split.users, 13, seed=0) for law, draw in SAMPLERS.items()}
@@ -246,54 +220,6 @@ def test_repeats_are_ranked_among_all_items_and_left_out_among_new_ones(table, t
     assert listed[ANY] == [2, 2, 2, 2, 2] and listed[NEW] == [1, 0, 0, 1, 1]
 
 
-@pytest.mark.parametrize("history", [[1, 2, 3], [1, 2, 1]], ids=["no repeat", "repeats alone"])
-def test_new_targets_are_not_measured_apart_where_all_or_none_are_new(table, table_ranker, history):
-    split = LeaveOneOut(make_sequences([np.array(history), np.array(history)], 5))
-    task = RankingTask.from_split(split, "test", {POPULAR: np.array([[4], [5]], np.int32)}, all_items=True)
-    table.scores.assign(np.zeros((2, 5)))
-    assert set(table_ranker.measure(task)) == {POPULAR, FULL}
-
-
-def test_a_target_of_its_own_history_is_not_hidden_and_seen_items_are(table, table_ranker):
-    split = LeaveOneOut(make_sequences([np.array([4, 1, 4, 1, 4]), np.array([2, 3, 5])], 5))
-    negatives = {POPULAR: np.array([[2, 3], [1, 4]], np.int32)}
-    task = RankingTask.from_split(split, "test", negatives, all_items=True)
-    table.scores.assign([[9, 0, 1, 1, 3], [0, 9, 9, 9, 1]])
-    ranks = table_ranker.rank(task)
-    assert ranks[POPULAR].tolist() == [1, 1] and ranks[FULL].tolist() == [2, 1]
-
-
-@pytest.mark.parametrize("part", ["validation", "test"])
-def test_a_constant_scorer_is_ranked_last_by_every_protocol(table, table_ranker, part):
-    task = random_task(part, all_items=True)
-    table.scores.assign(np.zeros((task.histories.num_users, NUM_ITEMS)))
-    for protocol, found in table_ranker.rank(task).items():
-        np.testing.assert_array_equal(found, task.count_candidates(protocol))
-    assert len(set(task.count_candidates(FULL).tolist())) > 10
-
-
-def test_a_perfect_scorer_is_ranked_first_by_every_protocol(table, table_ranker):
-    task = random_task(all_items=True)
-    scores = np.zeros((task.histories.num_users, NUM_ITEMS))
-    scores[task.users, task.targets - 1] = 1
-    table.scores.assign(scores)
-    for found in table_ranker.rank(task).values():
-        assert not found.any()
-
-
-@pytest.mark.parametrize("whose", ["target", "seen", "unseen"])
-def test_nan_of_any_item_is_an_error_among_all_items(table, table_ranker, whose):
-    split = LeaveOneOut(make_sequences([np.array([1, 2, 3, 4]), np.arange(1, 7)], 6))
-    task = RankingTask.from_split(split, "test", {POPULAR: np.array([[5], [0]], np.int32)}, all_items=True)
-    scores = np.zeros((2, 6))
-    scores[0, {"target": 4, "seen": 1, "unseen": 6}[whose] - 1] = math.nan
-    table.scores.assign(scores)
-    with pytest.raises(ValueError, match="NaN"):
-        table_ranker.rank(task)
-    table.scores.assign(np.nan_to_num(scores))
-    assert table_ranker.rank(task)[FULL].tolist() == [2, 0]
-
-
 def test_full_ranking_agrees_with_ir_measures(table, table_ranker):
     task = random_task(all_items=True)
     rng = np.random.default_rng(11)
@@ -312,22 +238,6 @@ def test_full_ranking_agrees_with_ir_measures(table, table_ranker):
     ours = compute_metrics(table_ranker.rank(task)[FULL])
     assert ours == pytest.approx({name: judged[measure] for name, measure in names.items()}, abs=1e-6)
     assert 0.1 < ours["hr@1"] < ours["hr@10"] < 1
-
-
-def test_random_scores_reach_the_random_level_by_every_protocol(table):
-    rng = np.random.default_rng(12)
-    histories = [rng.integers(1, NUM_ITEMS + 1, size=length) for length in rng.integers(3, 70, size=12_000)]
-    split = LeaveOneOut(make_sequences(histories, NUM_ITEMS))
-    negatives = {law: draw(split.sequences, split.users, 15, seed=1) for law, draw in SAMPLERS.items()}
-    task = RankingTask.from_split(split, "test", negatives, all_items=True)
-    table.scores.assign(rng.random((split.sequences.num_users, NUM_ITEMS), np.float32))
-    ranks = Ranker(table, batch_size=4_000).rank(task)
-    for protocol in PROTOCOLS:
-        expected, measured = compute_random_metrics(task.count_candidates(protocol)), compute_metrics(ranks[protocol])
-        assert len(set(task.count_candidates(protocol).tolist())) > 10
-        for name, value in expected.items():
-            error = math.sqrt(value * (1 - value) / len(task.users))
-            assert abs(measured[name] - value) < 4 * error, (protocol, name)
 
 
 # What a model is shown
@@ -357,8 +267,8 @@ either_pass = pytest.mark.parametrize("all_items", [False, True], ids=["candidat
 
 @either_pass
 @pytest.mark.parametrize("part", ["validation", "test"])
-@pytest.mark.parametrize("max_history", [None, 1, 5, 100])
-def test_ranker_does_what_a_loop_over_users_does(part, max_history, all_items):
+@pytest.mark.parametrize("max_history", [None, 5])
+def test_ranker_agrees_with_a_loop_over_users(part, max_history, all_items):
     task = random_task(part, all_items=all_items)
     expected = plain_ranks(
         task, lambda user, history, item: plain_toy_score(user, history[-(max_history or 0) :], item)
@@ -367,55 +277,14 @@ def test_ranker_does_what_a_loop_over_users_does(part, max_history, all_items):
     assert all(len(set(ranks)) > 5 for ranks in expected.values())
 
 
-def test_the_whole_history_is_hidden_also_where_the_model_reads_less_of_it():
-    task = random_task(all_items=True)
-    short, counts = Ranker(toy_score, 1).rank(task)[FULL], task.count_candidates(FULL)
-    assert (short <= counts).all()
-    constant = Ranker(lambda batch, candidates: 0 * toy_score(batch, candidates), 1).rank(task)
-    np.testing.assert_array_equal(constant[FULL], counts)
-
-
 @either_pass
-def test_max_history_changes_what_is_read(all_items):
-    task = random_task(all_items=all_items)
-    short, whole = Ranker(toy_score, 2).rank(task), Ranker(toy_score).rank(task)
-    assert all((short[protocol] != whole[protocol]).any() for protocol in task.protocols)
-
-
-@either_pass
-@pytest.mark.parametrize("batch_size", [1, 7, 1_000])
+@pytest.mark.parametrize("batch_size", [7, 1_000])
 def test_ranks_do_not_depend_on_the_batch_size(batch_size, all_items):
     task = random_task(all_items=all_items)
     assert_equal(Ranker(toy_score, 9, batch_size).rank(task), Ranker(toy_score, 9, 16).rank(task))
 
 
-class Shown:
-    """Progress that is only counted."""
-
-    def __init__(self, title, total, examples_per_step, silent):
-        self.title, self.total, self.silent, self.done = title, total, silent, 0
-        SHOWN.append(self)
-
-    def advance(self):
-        self.done += 1
-
-    def close(self):
-        assert self.done == self.total
-
-
-SHOWN = []
-
-
-@pytest.mark.parametrize("title", ["measuring", None])
-def test_progress_counts_every_batch(title, monkeypatch):
-    monkeypatch.setattr(ranker, "Progress", Shown)
-    SHOWN.clear()
-    task = random_task(all_items=True)
-    Ranker(toy_score, batch_size=3).rank(task, title)
-    assert [(shown.total, shown.silent) for shown in SHOWN] == [(-(-len(task.users) // 3), title is None)]
-
-
-@pytest.mark.parametrize("block_elements", [1, 5 * NUM_ITEMS, 1 << 25])
+@pytest.mark.parametrize("block_elements", [5 * NUM_ITEMS, 1 << 25])
 def test_ranks_do_not_depend_on_how_many_scores_are_held_at_a_time(block_elements, monkeypatch):
     task = random_task(all_items=True)
     expected = Ranker(toy_score, 9).rank(task)
@@ -431,70 +300,7 @@ def test_ranks_do_not_depend_on_how_many_scores_are_held_at_a_time(block_element
     assert max(sizes) == max(1, min(16, block_elements // NUM_ITEMS))
 
 
-@either_pass
-def test_ranks_come_in_the_order_of_the_users(all_items):
-    task = random_task(all_items=all_items)
-    order = np.random.default_rng(5).permutation(len(task.users))
-    negatives = {protocol: drawn[order] for protocol, drawn in task.negatives.items()}
-    shuffled = RankingTask(task.histories, task.users[order], task.targets[order], negatives, all_items)
-    ranker = Ranker(toy_score, batch_size=8)
-    ranks = ranker.rank(task)
-    assert_equal(ranker.rank(shuffled), {protocol: found[order] for protocol, found in ranks.items()})
-    for protocol in task.protocols:
-        np.testing.assert_array_equal(shuffled.count_candidates(protocol), task.count_candidates(protocol)[order])
-
-
-def test_one_ranker_measures_several_tasks():
-    ranker = Ranker(toy_score, 5)
-    for task in (random_task("test", 20), random_task("validation", 3), random_task("test", 4, all_items=True)):
-        assert_equal(ranker.rank(task), Ranker(toy_score, 5).rank(task))
-
-
-def test_protocols_may_have_other_numbers_of_candidates():
-    whole = random_task(all_items=True)
-    popular, uniform = whole.negatives[POPULAR], whole.negatives[UNIFORM]
-    negatives = {POPULAR: popular[:, :3], UNIFORM: uniform, "a few": uniform[:, 4:9]}
-    for all_items in (False, True):
-        task = RankingTask(whole.histories, whole.users, whole.targets, negatives, all_items)
-        assert_equal(Ranker(toy_score).rank(task), plain_ranks(task, plain_toy_score))
-
-
-def test_ranker_refuses_nan():
-    with pytest.raises(ValueError, match="NaN"):
-        Ranker(lambda batch, candidates: tf.fill(tf.shape(candidates), math.nan)).rank(random_task())
-
-
-def test_ranker_takes_nan_for_no_candidate():
-    task = random_task(num_negatives=29)
-    assert (task.negatives[POPULAR] == 0).any()
-
-    def score(batch, candidates):
-        return tf.where(candidates > 0, toy_score(batch, candidates), math.nan)
-
-    assert_equal(Ranker(score).rank(task), Ranker(toy_score).rank(task))
-
-
 # POP
-
-
-def test_pop_ranks_by_training_counts():
-    split = LeaveOneOut(make_sequences([np.array(row) for row in ([1, 2, 3], [1, 3, 2], [2, 1, 4], [1, 5])], 5))
-    model = Pop(5)
-    model.adapt(split.training(with_validation=True))
-    assert model.counts.numpy().tolist() == [0, 4, 2, 1, 0, 1]
-    negatives = {POPULAR: np.array([[4, 5, 0], [4, 5, 0], [3, 5, 0]], np.int32)}
-    for all_items in (False, True):
-        ranks = Ranker(model.score).rank(RankingTask.from_split(split, "test", negatives, all_items))
-        assert ranks[POPULAR].tolist() == [1, 0, 2]
-    assert ranks[FULL].tolist() == [1, 0, 2]
-
-
-def test_pop_scores_all_items_as_it_scores_candidates():
-    model = Pop(4)
-    model.adapt(make_sequences([np.array([1, 1, 1, 2, 2, 4])], 4))
-    batch = {"users": np.zeros(2, np.int32), "items": np.ones((2, 3), np.int32), "lengths": np.ones(2, np.int32)}
-    assert np.asarray(model.score(batch)).tolist() == [[3, 2, 0, 1]] * 2
-    assert np.asarray(model.score(batch, np.array([[4, 1], [3, 2]]))).tolist() == [[1, 3], [0, 2]]
 
 
 def test_pop_is_below_random_on_beauty_with_popular_negatives(real_data):

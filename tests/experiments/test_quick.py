@@ -8,13 +8,10 @@ import sys
 import pytest
 from support.paths import ROOT
 
-from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation.metrics import PROTOCOLS, compute_metrics
 from bert4rec_tf.foundation import npz
 from experiments.plan import Plan
 from experiments.tables import MODELS
-
-TITLES = (*(f"Table {number}: " for number in range(1, 6)), *(f"Figure {number}: " for number in (2, 3, 4)))
 
 
 def quick(folder, *flags):
@@ -26,25 +23,6 @@ def quick(folder, *flags):
 
 def lines_of(folder):
     return [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
-
-
-@pytest.mark.slow
-def test_a_part_from_one_command(tmp_path):
-    """One run, in a process; the other cells are not run."""
-    made = quick(tmp_path, "--tables=1", "--figures=2", "--jobs=2", "--threads=1")
-    assert made.returncode == 0, made.stdout + made.stderr
-    folder = tmp_path / "made"
-    (line,) = lines_of(folder)
-    assert line["status"] == "finished" and line["peak_memory"] > 1e8
-    assert set(line["test"]) == set(PROTOCOLS) and line["users"] > 1000
-    text = (folder / "report.md").read_text()
-    assert all(f"## {title}" in text for title in TITLES) and "quick runs: 20 steps" in text
-    columns = datasets.format_table1_columns(datasets.load("synthetic"))
-    assert f"| Synthetic | {' | '.join(columns.values())} |" in text
-    assert f" {line['test']['popular']['ndcg@10']:.4f} |" in text
-    assert "](figure2-synthetic.png)" in text and (folder / "figure2-synthetic.png").stat().st_size > 10_000
-    attention = json.loads(next(folder.glob("attention-*.json")).read_text())
-    assert attention["users"] > 1000 and len(attention["attention"]) == 1
 
 
 @pytest.mark.slow

@@ -54,7 +54,7 @@ def search(folder, model="bpr_mf"):
 
 
 @pytest.mark.slow
-def test_a_search_goes_on_after_a_kill(tmp_path):
+def test_a_killed_search_resumes(tmp_path):
     """The killed trial is tried again with its settings, and the sampler does not repeat what it drew."""
     folder = tmp_path / "tuning" / "synthetic-bpr_mf"
     command = [sys.executable, "-m", "experiments", "--tune=bpr_mf", "--quick", f"--workdir={tmp_path}", "--trials=50"]
@@ -81,38 +81,6 @@ def test_a_search_goes_on_after_a_kill(tmp_path):
     assert again.params == killed[0].params
     assert study.trials[killed[0].number].state == STATES.FAIL
     assert len(tune.list_ended(study)) == len(known) + 2
-
-
-def test_ctrl_c_leaves_a_study_that_goes_on(tmp_path, small_grid, monkeypatch):
-    one, train = search(tmp_path), tune.Search.train
-
-    def interrupted(self, run, watch):
-        watch({"step": 5, NDCG: 0.1})
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(tune.Search, "train", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        one.resume(1)
-    monkeypatch.setattr(tune.Search, "train", train)
-    study = one.resume(1)
-    assert [trial.state for trial in study.trials] == [STATES.FAIL, STATES.COMPLETE]
-    assert study.trials[0].params == study.trials[1].params
-
-
-def test_a_stopped_training_shows_its_earlier_measurements_again(tmp_path, small_grid):
-    """What is pruned by its curve is pruned alike, stopped or not."""
-    one, seen = search(tmp_path), []
-    run = one.run_of({"hidden_dim": 8, "l2": 0.001})
-
-    def watch(row):
-        seen.append(row["step"])
-        if seen == [5, 10]:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        one.train(run, watch)
-    one.train(run, watch)
-    assert seen == [5, 10, 5, 10, 15, 20]
 
 
 def test_only_the_validation_item_is_measured(tmp_path, monkeypatch, small_grid):
@@ -155,15 +123,6 @@ def test_the_best_of_the_grid_is_found_and_bad_ones_are_pruned(tmp_path, monkeyp
     assert all(trial.number >= tune.FIRST_TRIALS for trial in pruned)
 
 
-def test_a_trial_is_worth_its_best_measurement(tmp_path, monkeypatch, small_grid):
-    def train(self, run, watch):
-        for step, value in ((5, 0.1), (10, 0.3), (15, 0.2)):
-            watch({"step": step, NDCG: value})
-
-    monkeypatch.setattr(tune.Search, "train", train)
-    assert search(tmp_path).resume(1).best_value == 0.3
-
-
 def test_a_point_is_trained_once(tmp_path, monkeypatch, small_grid):
     trained = invented(monkeypatch, lambda run: run.architecture.l2)
     study = search(tmp_path).resume(12)
@@ -179,7 +138,7 @@ def test_a_point_is_trained_once(tmp_path, monkeypatch, small_grid):
         (MemoryError("a large table"), "fail, MemoryError: a large table"),
     ],
 )
-def test_a_trial_that_fails_is_told_and_the_others_go_on(tmp_path, monkeypatch, small_grid, capsys, error, told):
+def test_a_failed_trial_is_reported_and_the_others_run(tmp_path, monkeypatch, small_grid, capsys, error, told):
     def value_of(run):
         if run.architecture.l2 == 0.1:
             raise error
@@ -202,29 +161,12 @@ def entered(text, monkeypatch):
     return dict(re.findall(r"--(\w+)=(\S+)", command))
 
 
-@pytest.mark.parametrize("model", ["sasrec", "bert4rec"])
-def test_the_best_settings_can_be_pasted(tmp_path, monkeypatch, model):
-    invented(monkeypatch, lambda run: run.architecture.hidden_dim / 1e4)
-    one = search(tmp_path, model)
-    study = one.resume(3)
-    flags = entered(one.preset(study), monkeypatch)
-    flat = presets.make_run("synthetic", model).flatten()
-    expected = study.best_params
-    assert {name: flat[name] for name in expected} == expected
-    assert presets.find_preset("fast", "synthetic", model).expect.startswith(
-        f"NDCG@10 {study.best_value:.4f} on the validation"
-    )
-    if model == "bert4rec":
-        assert flat["max_predictions"] == round(expected["mask_proportion"] * flat["max_length"])
-    assert {name: flags[name] for name in expected} == {name: str(value) for name, value in expected.items()}
-
-
 @pytest.mark.parametrize("budget", [1.0, 0.5])
 @pytest.mark.parametrize(
     ("model", "dataset", "preset"),
     [("bpr_mf", "ml-1m", "fast"), ("sasrec", "steam", "fast"), ("bert4rec", "beauty", "released")],
 )
-def test_what_is_printed_gives_the_run_that_was_measured(tmp_path, monkeypatch, model, dataset, preset, budget):
+def test_the_printed_settings_give_the_measured_run(tmp_path, monkeypatch, model, dataset, preset, budget):
     """With every setting that the search did not vary, as ML-1m's larger batches."""
     if model == "bpr_mf":
         known = presets.find_preset("fast", dataset, model)
@@ -254,44 +196,6 @@ def test_what_is_printed_gives_the_run_that_was_measured(tmp_path, monkeypatch, 
     assert (flags.pop("dataset"), flags.pop("model"), flags.pop("preset", "fast")) == (dataset, model, preset)
     values = {name: type(before[name])(value) for name, value in flags.items()}
     assert compared(presets.make_run(dataset, model, preset, **values)) == expected
-
-
-def killed_in(folder, value_of, monkeypatch):
-    """A search whose process ends in the middle of a trial, which then still counts as running."""
-    one = search(folder)
-    invented(monkeypatch, value_of)
-    with files.FolderLock(folder).lock():
-        study = one.study()
-        tune.retry(study)
-        trial = study.ask()
-        values = {name: trial.suggest_categorical(name, list(known)) for name, known in one.space.items()}
-        files.make_folder(folder / one.run_of(values).digest)
-        return values
-
-
-def test_a_point_that_is_killed_time_and_again_has_failed(tmp_path, monkeypatch, small_grid, capsys):
-    values = [killed_in(tmp_path, lambda run: 0.2, monkeypatch) for _ in range(tune.MOST_KILLED)]
-    assert values == values[:1] * tune.MOST_KILLED, "it is tried again"
-    trained = invented(monkeypatch, lambda run: 0.2)
-    one = search(tmp_path)
-    study = one.resume(3)
-    assert all(run != one.run_of(values[0]) for run, _ in trained) and trained
-    assert len(tune.list_ended(study)) == 3
-    assert f"its process was killed {tune.MOST_KILLED} times" in capsys.readouterr().out
-    assert not (tmp_path / one.run_of(values[0]).digest).exists()
-
-
-def test_stopping_a_search_often_fails_no_point(tmp_path, monkeypatch, small_grid):
-    def stopped(run):
-        raise KeyboardInterrupt
-
-    invented(monkeypatch, stopped)
-    for _ in range(tune.MOST_KILLED + 2):
-        with pytest.raises(KeyboardInterrupt):
-            search(tmp_path).resume(1)
-    invented(monkeypatch, lambda run: 0.2)
-    study = search(tmp_path).resume(1)
-    assert study.trials[0].params == study.trials[-1].params and study.best_value == 0.2
 
 
 def test_another_search_in_the_folder_is_refused(tmp_path):

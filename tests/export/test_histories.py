@@ -18,7 +18,7 @@ def listed(histories):
 
 @given(sequences=any_histories(), most=st.integers(1, 45))
 @settings(max_examples=examples(30))
-def test_the_last_items_of_every_user_come_back(tmp_path_factory, sequences, most):
+def test_histories_keep_the_last_items_of_every_user(tmp_path_factory, sequences, most):
     path = tmp_path_factory.mktemp("kept") / "histories.npz"
     kept = Histories.from_sequences(sequences, most)
     kept.write(path)
@@ -50,7 +50,7 @@ DAMAGES = {
 }
 
 
-def test_what_is_undamaged_is_read(tmp_path):
+def test_whole_histories_are_read(tmp_path):
     npz.write(tmp_path / "histories.npz", GOOD)
     found = Histories.read(tmp_path / "histories.npz", 3)
     assert listed(found) == {"ann": [3], "日本": [1, 2]}

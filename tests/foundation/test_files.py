@@ -12,16 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support import commands
 from support import whole_runs as runs
 from support.commands import refused
-from support.full_disks import largest_file
 from support.whole_runs import FLAGS
 
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.files import FolderLock, atomic_write, replace_directory
-from bert4rec_tf.foundation.processes import new_writer_name
 
 
 def names(folder):
@@ -44,7 +41,7 @@ def test_a_path_is_expanded(named, found, tmp_path, monkeypatch):
     assert files.expand_path(named) == Path(found.format(home=tmp_path))
 
 
-def test_a_home_folder_that_is_not_there_is_told():
+def test_unknown_home_is_an_error():
     with pytest.raises(UserError, match=r"^~nobody-at-all/x: no such user"):
         files.expand_path("~nobody-at-all/x")
 
@@ -118,26 +115,13 @@ def test_content_is_on_the_disk_before_it_gets_its_name_and_then_the_name_is(tmp
     assert done[1:] == ["rename", tmp_path.name]
 
 
-def test_two_writers_of_one_file_do_not_meet_and_the_last_one_wins(tmp_path):
-    with atomic_write(tmp_path / "file") as one, atomic_write(tmp_path / "file") as other:
-        one.write_text("one")
-        other.write_text("other")
-    assert runs.contents_of(tmp_path) == {"file": b"one"}
-
-
 @pytest.mark.parametrize(("age", "stays"), [(3600, True), (2 * 24 * 3600, False)])
-def test_what_another_machine_writes_stays_for_a_day(tmp_path, age, stays):
+def test_partial_files_of_another_machine_stay_for_a_day(tmp_path, age, stays):
     path = tmp_path / ".file.1-0a0b0c-01234567.partial"
     path.touch()
     os.utime(path, (time.time() - age,) * 2)
     files.remove_partials(tmp_path)
     assert path.exists() == stays
-
-
-def test_equal_content_gives_equal_json(tmp_path):
-    files.write_json(tmp_path / "one", {"b": [1, 2.5], "a": None})
-    files.write_json(tmp_path / "other", {"a": None, "b": [1, 2.5]})
-    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
 
 
 def fill(folder, content):
@@ -151,13 +135,6 @@ def test_a_folder_appears_whole_and_replaces_the_one_before_it(tmp_path):
             fill(aside, content)
         assert runs.contents_of(tmp_path) == {"above/folder/below/file": content.encode()}
     assert names(tmp_path) == ["above", "above/folder", "above/folder/below", "above/folder/below/file"]
-
-
-def test_nothing_of_the_folder_before_it_stays(tmp_path):
-    fill(tmp_path / "folder", "old")
-    with replace_directory(tmp_path / "folder") as aside:
-        (aside / "other").write_text("new")
-    assert names(tmp_path) == ["folder", "folder/other"]
 
 
 @pytest.mark.parametrize(("error", "raised"), ENDS)
@@ -242,16 +219,8 @@ def test_a_folder_that_another_process_holds_is_refused_until_it_ends(tmp_path):
         pass
 
 
-def test_a_killed_process_holds_nothing(tmp_path):
-    process = elsewhere(tmp_path)
-    process.kill()
-    process.communicate()
-    with FolderLock(tmp_path, busy="is busy").lock():
-        pass
-
-
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGCONT])
-def test_without_a_message_the_other_process_is_waited_for_and_the_user_told(tmp_path, end):
+def test_a_lock_without_a_message_waits_with_a_warning(tmp_path, end):
     first = elsewhere(tmp_path)
     second = subprocess.Popen(
         first.args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -345,7 +314,7 @@ def test_a_kill_at_any_moment_leaves_the_old_folder_or_the_new_one(tmp_path, mon
 
 
 @pytest.mark.parametrize("clear", [files.remove_partials, lambda folder: a_next_call_that_fails(folder / "folder")])
-def test_what_another_living_process_writes_stays(tmp_path, clear):
+def test_partial_files_of_a_living_process_stay(tmp_path, clear):
     process = elsewhere(tmp_path, program=WRITING)
     before = names(tmp_path)
     clear(tmp_path)
@@ -354,21 +323,7 @@ def test_what_another_living_process_writes_stays(tmp_path, clear):
     assert runs.contents_of(tmp_path) == {"file": b"half", "folder/part": b"half"}
 
 
-def test_what_a_killed_process_left_beside_a_folder_is_cleared_by_the_next_call_for_it_alone(tmp_path):
-    process = elsewhere(tmp_path, program=WRITING)
-    process.kill()
-    process.communicate()
-    ours, theirs = f".folder.json.{new_writer_name()}.partial", f".file.{process.pid}-"
-    (tmp_path / ours).touch()
-    with replace_directory(tmp_path / "folder") as aside:
-        fill(aside, "new")
-    first, second = runs.partials(tmp_path)
-    assert (first[: len(theirs)], second) == (theirs, ours) and (
-        tmp_path / "folder" / "below" / "file"
-    ).read_text() == "new"
-
-
-def test_what_a_killed_process_had_begun_is_cleared_away_by_who_comes_next(tmp_path):
+def test_partial_files_of_a_killed_process_are_deleted_by_the_next(tmp_path):
     (tmp_path / "file").write_text("old")
     process = elsewhere(tmp_path, program=BEGUN)
     process.kill()
@@ -379,14 +334,6 @@ def test_what_a_killed_process_had_begun_is_cleared_away_by_who_comes_next(tmp_p
         with atomic_write(tmp_path / "file") as aside, FolderLock(tmp_path / "below").lock():
             aside.write_text("new")
     assert (tmp_path / "file").read_text() == "new"
-
-
-def test_entering_again_leaves_alone_what_is_being_written(tmp_path):
-    lock = FolderLock(tmp_path)
-    with lock.lock(), atomic_write(tmp_path / "file") as aside:
-        aside.write_text("new")
-        with lock.lock():
-            assert aside.exists()
 
 
 def test_a_lock_where_no_folder_can_be_is_an_error_of_the_user(tmp_path):
@@ -406,18 +353,6 @@ def copied(work, folder, *without):
     """Puts a copy of a run's folder somewhere else, some parts of it left out."""
     shutil.copytree(work.parent, folder, ignore=shutil.ignore_patterns(*without, ".lock"), dirs_exist_ok=True)
     return folder / "work"
-
-
-@pytest.mark.slow
-def test_a_disk_too_full_for_the_results_ends_in_one_line_and_spoils_nothing(tmp_path, uninterrupted):
-    work = copied(uninterrupted("static"), tmp_path, "metrics.json")
-    before = runs.contents_of(work)
-    with largest_file(size(uninterrupted("static"), "metrics.json") - 1):
-        ended = commands.run("--mode=evaluate", "--workdir=work", "--data_dir=data", cwd=tmp_path)
-    assert (line := refused(ended)).startswith("error: work/metrics.json") and "File too large" in line
-    after = runs.contents_of(work)
-    assert {path: after.get(path) for path in before} == before
-    assert "metrics.json" not in after and not runs.partials(work)
 
 
 def too_large(folder, name, limit, *flags):

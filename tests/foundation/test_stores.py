@@ -1,7 +1,6 @@
 """Files in stores are used like files in folders, and appear whole."""
 
 import contextlib
-import io
 import itertools
 import subprocess
 import sys
@@ -75,15 +74,6 @@ def test_a_url_has_the_methods_of_a_path(place, tmp_path):
     (url / "a.csv").unlink(missing_ok=True)
     url.remove()
     assert not list(url.glob("*"))
-
-
-def test_a_file_is_read_in_any_order(place):
-    store, root, text = place
-    content = bytes(itertools.islice(itertools.cycle(range(251)), 100_000))
-    store.pipe_file(f"{root}/x", content)
-    with (Url(text) / "x").open() as file:
-        assert (file.seek(-10, io.SEEK_END), file.read()) == (len(content) - 10, content[-10:])
-        assert (file.seek(50_000), file.read(7), file.tell()) == (50_000, content[50_000:50_007], 50_007)
 
 
 def test_a_file_is_uploaded_when_its_writer_is_done_and_only_then(place):
@@ -189,7 +179,7 @@ def test_a_folder_has_one_owner_at_a_time(memory, quick):
         pass
 
 
-def test_who_waits_goes_on_when_the_owner_is_done(memory, quick):
+def test_a_waiting_process_gets_the_lock_when_it_is_released(memory, quick):
     url, done = expand_path("memory://bucket/here"), []
 
     def wait():

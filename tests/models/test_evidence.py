@@ -5,7 +5,6 @@ import dataclasses
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from support.evidence_oracle import histories_of, plain_evidence, plain_log_shares, plain_sums
 from support.models import HISTORIES, NUM_ITEMS, SEQUENCES, batches, make, tensors
 from support.ranking_oracle import make_sequences
@@ -120,10 +119,3 @@ def test_evidence_is_counted_again_where_weights_are_moved():
         np.testing.assert_array_equal(model.own_items.numpy()[1:], source.own_items.numpy()[:0:-1])
         for weight in model.evidence.weights if before else ():
             np.testing.assert_array_equal(weight.numpy(), before[weight.path])
-
-
-@both_models
-def test_a_graph_scores_as_the_model_does(name):
-    model = make_with_evidence(name)
-    graph = tf.function(model.score, reduce_retracing=True)
-    np.testing.assert_allclose(graph(tensors(HISTORIES)), model.score(HISTORIES), rtol=1e-4, atol=1e-5)

@@ -1,7 +1,5 @@
 """Item transitions beside their definition in plain Python."""
 
-import itertools
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -17,7 +15,6 @@ from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.evaluation import popularity_penalty
 from bert4rec_tf.evaluation.metrics import FULL, NDCG, compute_metrics
 from bert4rec_tf.evaluation.ranker import RankingTask
-from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models.item_transitions import ItemTransitions
 from bert4rec_tf.nn.evidence import TransitionEvidence
 
@@ -119,29 +116,6 @@ def test_the_order_of_the_users_does_not_change_a_bit(sequences, settings, rando
 
 
 @FEW
-@given(any_histories(), settings_of(), st.integers(0, 99))
-def test_items_with_the_same_past_tie(sequences, settings, seed):
-    """Each history is there twice, the second time with the last two items swapped."""
-    last = sequences.num_items
-    swap = {last: last - 1, last - 1: last}
-    known = histories_of(sequences)
-    both = make_sequences([*known, *([swap.get(item, item) for item in history] for history in known)], last)
-    histories = [[1 + item % (last - 2) for item in history] for history in draw_histories(last, seed)]
-    scores = counted(both, settings).score(make_batch(histories)).numpy()
-    np.testing.assert_array_equal(scores[:, last - 1], scores[:, last - 2])
-
-
-@FEW
-@given(any_histories(), settings_of(), st.integers(0, 99))
-def test_scores_do_not_depend_on_the_rest_of_the_batch(sequences, settings, seed):
-    model, some = counted(sequences, settings), draw_histories(sequences.num_items, seed)
-    expected = model.score(make_batch(some)).numpy()
-    for row, history in enumerate(some):
-        for width in (len(history), len(history) + 1, 77):
-            np.testing.assert_array_equal(model.score(make_batch([history], width)).numpy()[0], expected[row])
-
-
-@FEW
 @given(settings_of(), st.integers(0, 40), st.integers(0, 9))
 def test_the_layer_weighs_the_ages_as_numpy_does(settings, length, padding):
     layer, table = TransitionEvidence(3, 40), transitions.weigh_ages(40, settings)
@@ -154,16 +128,6 @@ def test_the_layer_weighs_the_ages_as_numpy_does(settings, length, padding):
         np.testing.assert_array_equal(found[:length], table[length, :length][::-1])
     assert not table[length, length:].any()
     assert not found[length:].any()
-
-
-@FEW
-@given(any_histories(), settings_of())
-def test_similar_items_are_those_that_the_item_points_to(sequences, settings):
-    model, items = counted(sequences, settings), np.arange(1, sequences.num_items + 1, dtype=np.int32)
-    evidence = plain_evidence(histories_of(sequences), sequences.num_items, settings)
-    pairs = itertools.product(items.tolist(), repeat=2)
-    expected = [evidence.get(first, {}).get(second, -np.inf) for first, second in pairs]
-    np.testing.assert_allclose(model.similarities(items).numpy().ravel(), expected, rtol=1e-6)
 
 
 def test_an_item_without_neighbors_leaves_the_popular_ones():
@@ -181,28 +145,6 @@ def test_settings_that_are_not_given_are_the_start_of_the_search():
     assert resolved.window == 2 and None not in {resolved.smoothing, resolved.recent_items, resolved.backward}
     for one, other in zip(counted(sequences, window=2).weights, counted(sequences, resolved).weights, strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-def test_evidence_is_not_replaced_by_another_number_of_pairs():
-    layer = TransitionEvidence(2, 1)
-    layer.assign(np.array([0, 0, 1, 1]), [2], [0.5], np.zeros(3), np.zeros((2, 1)))
-    with pytest.raises(ValueError, match=r"`neighbors` must have 1 pairs, as before\. Received: 2"):
-        layer.assign(np.array([0, 0, 1, 2]), [2, 1], [0.5, 0.5], np.zeros(3), np.zeros((2, 1)))
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"window": 0}, "`window` must be at least 1"),
-        ({"smoothing": 0.0}, "`smoothing` must be above 0"),
-        ({"recent_share": 1.5}, "`recent_share` must be"),
-        ({"max_history": 1_001}, "`max_history` must be"),
-        ({"num_neighbors": 0}, "`num_neighbors` must be at least 1"),
-    ],
-)
-def test_settings_out_of_range_are_refused(fields, message):
-    with pytest.raises(UserError, match=message):
-        ItemTransitions(3, **fields)
 
 
 def test_a_graph_scores_as_the_model_does_whatever_the_shapes():

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 
 import keras
 import numpy as np
@@ -60,15 +59,6 @@ def test_no_two_weights_begin_equal(name):
     assert not equal
 
 
-@pytest.mark.parametrize("name", ["gru4rec", "gru4rec_plus"])
-def test_a_loss_in_pieces_is_traced_once(name, monkeypatch):
-    traces, traced = [], MODELS[name]._compute_loss_of_targets
-    monkeypatch.setattr(MODELS[name], "_compute_loss_of_targets", lambda *args: traces.append(args) or traced(*args))
-    model = make(name)
-    batch = tensors(next(batches(model)))
-    assert model.training_loss(batch) == model.training_loss(batch) and len(traces) == 1
-
-
 @every_model
 def test_all_items_and_candidates_are_scored_alike(name):
     model = make(name)
@@ -79,9 +69,6 @@ def test_all_items_and_candidates_are_scored_alike(name):
     expected = np.take_along_axis(np.asarray(scores), np.maximum(candidates - 1, 0), axis=1)
     np.testing.assert_allclose(some[candidates > 0], expected[candidates > 0], rtol=1e-5, atol=1e-6)
 
-
-LIKE_OTHERS = ("ncf", "gru4rec_plus")
-"""Exported as fpmc and gru4rec are."""
 
 COUNTING, WITH_A_NETWORK = ("pop", "item_transitions"), ("ncf",)
 
@@ -140,7 +127,7 @@ def test_a_batch_without_rows_has_no_scores(name):
 
 
 @every_model
-def test_what_stands_in_the_padding_is_not_read(name):
+def test_padding_is_not_read(name):
     """The lengths say what is real, where a model reads them."""
     model = make(name)
     filled = {**HISTORIES, "items": np.where(HISTORIES["items"] > 0, HISTORIES["items"], 33).astype(np.int32)}
@@ -198,7 +185,7 @@ def test_a_wide_model_has_heads_of_32_however_it_is_made():
 
 
 @every_model
-def test_what_a_constructor_does_not_know_is_named(name):
+def test_unknown_arguments_of_a_constructor_are_errors(name):
     kind = MODEL_SETTINGS[name]
     with pytest.raises(UserError, match=f"Unknown field of {kind.__name__}: 'hiden_dim'"):
         built(name, hiden_dim=8)
@@ -231,13 +218,6 @@ def test_large_tables_begin_with_the_values_of_small_ones(name, monkeypatch):
 
 
 @every_model
-def test_a_configuration_is_plain_json(name):
-    config = make(name).get_config()
-    again = MODELS[name].from_config(json.loads(json.dumps(config)))
-    assert again.get_config() == config and again.settings == make(name).settings
-
-
-@every_model
 def test_a_saved_keras_file_gives_the_same_scores(tmp_path, name):
     model = make(name)
     model.save(tmp_path / "model.keras")
@@ -246,7 +226,7 @@ def test_a_saved_keras_file_gives_the_same_scores(tmp_path, name):
     np.testing.assert_array_equal(again.score(HISTORIES), model.score(HISTORIES))
 
 
-@pytest.mark.parametrize("name", slow_but([name for name in MODELS if name not in LIKE_OTHERS], MODELS))
+@pytest.mark.parametrize("name", slow_but(["pop", "bpr_mf", "gru4rec", "bert4rec"], MODELS))
 def test_an_exported_model_recommends_and_scores_as_the_model_does(tmp_path, name):
     """A user's request of each kind, the last of a stranger, or of one without history."""
     model = make(name)
@@ -279,14 +259,6 @@ def test_an_exported_model_recommends_and_scores_as_the_model_does(tmp_path, nam
             [[int(item.split()[1]) for item in row] for row in found["items"].numpy().astype(str).tolist()]
         )
         np.testing.assert_allclose(np.take_along_axis(scores, numbers, 1), best, rtol=1e-5, atol=1e-5)
-
-
-def test_a_model_that_knows_users_is_not_exported_without_their_names(tmp_path):
-    vocabulary = Vocabulary(
-        np.array([str(number) for number in range(NUM_ITEMS)], object), np.ones(NUM_ITEMS, np.int64)
-    )
-    with pytest.raises(ValueError, match="`users` must be the raw ids"):
-        saved_model.export(make("bpr_mf"), vocabulary, tmp_path / "model")
 
 
 @every_trained_model
@@ -332,7 +304,7 @@ def trained(name):
     return [float(step(tensors(next(source)))["loss"]) for _ in range(40)], model.get_weights()
 
 
-@pytest.mark.parametrize("name", slow_but(["bpr_mf", "ncf", "fpmc", "gru4rec_plus", "caser"], TRAINED))
+@pytest.mark.parametrize("name", slow_but(["bpr_mf", "caser"], TRAINED))
 def test_the_loss_falls(name):
     losses, _ = trained(name)
     assert np.mean(losses[-5:]) < 0.93 * np.mean(losses[:5])
@@ -355,7 +327,7 @@ def dropouts(layer):
     return [layer] if isinstance(layer, Dropout) else inner
 
 
-@pytest.mark.parametrize("name", slow_but(["sasrec", "caser", "bert4rec"], DROPOUTS))
+@pytest.mark.parametrize("name", slow_but(["sasrec", "caser"], DROPOUTS))
 def test_every_dropout_acts_by_itself_in_training_and_never_in_scoring(name):
     rates = {"dropout": 0.5, **({"attention_dropout": 0.5} if name == "bert4rec" else {})}
     model = make(name, **rates, **two_blocks(name))
@@ -383,7 +355,8 @@ def of_some_widths(model, batch_size=8):
             return list(found.values()), dataset.element_spec
 
 
-@pytest.mark.parametrize("name", slow_but(["gru4rec"], ["sasrec", "gru4rec", "gru4rec_plus"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sasrec", "gru4rec", "gru4rec_plus"])
 def test_one_graph_serves_batches_of_all_widths(name):
     model = make(name, dropout=0.0)
     settings = TrainingSettings(steps=40, warmup_steps=0, learning_rate=1e-9)
@@ -398,7 +371,6 @@ def test_one_graph_serves_batches_of_all_widths(name):
     assert step.experimental_get_tracing_count() == 1
 
 
-@pytest.mark.filterwarnings("ignore:Even though")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in TRAINED if name != "bert4rec"])
 def test_a_run_that_is_killed_and_started_again_equals_one_that_is_not(tmp_path, name):
@@ -419,7 +391,8 @@ def test_bfloat16_reaches_the_models_that_are_said_to_have_it(name):
     assert same == (name not in run_record.ATTENTION_MODELS)
 
 
-@pytest.mark.parametrize("name", slow_but(["sasrec"], run_record.ATTENTION_MODELS))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", run_record.ATTENTION_MODELS)
 def test_the_models_that_compute_in_bfloat16_learn_in_it(name):
     model = make(name, dtype="mixed_bfloat16")
     settings = TrainingSettings(steps=40, warmup_steps=0, learning_rate=0.02)
@@ -429,18 +402,3 @@ def test_the_models_that_compute_in_bfloat16_learn_in_it(name):
     losses = [float(step(batch)["loss"]) for _ in range(12)]
     assert np.isfinite(losses).all() and losses[-1] < losses[0]
     assert model.score(HISTORIES).dtype == tf.float32
-
-
-@pytest.fixture
-def mixed_precision():
-    """Keras' policy for all models that name none."""
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    yield
-    keras.config.set_dtype_policy(before)
-
-
-@every_model
-def test_scores_are_float32_under_a_global_policy_of_mixed_precision(name, mixed_precision):
-    scores = make(name).score(HISTORIES)
-    assert scores.dtype == tf.float32 and np.isfinite(scores).all()

@@ -5,20 +5,11 @@ import functools
 import pytest
 
 from bert4rec_tf.config import presets
-from bert4rec_tf.data.sources.synthetic import MarkovCatalogue
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.runs.driver import execute
 
 PERSONAL = ("bpr_mf", "ncf")
 SEQUENTIAL = tuple(name for name in MODELS if name not in ("pop", *PERSONAL))
-
-STEPS = {"fpmc": 150, "gru4rec": 150, "gru4rec_plus": 100, "caser": 400, "sasrec": 400, "bert4rec": 400}
-"""Steps that show on a small chain who reads an order; the presets' are for the built-in one. One only counts."""
-
-
-@pytest.fixture(scope="module")
-def chain():
-    return MarkovCatalogue(num_users=1_500, num_items=60, num_communities=1, successors=2).make_sequences()
 
 
 @pytest.fixture(scope="module")
@@ -31,29 +22,6 @@ def on_the_test_item(tmp_path_factory):
         return execute(run, sequences=sequences, workdir=workdir, silent=True).metrics["test"]
 
     return measured
-
-
-@pytest.fixture(scope="module")
-def soon(chain, on_the_test_item):
-    """Returns NDCG@10 among all items of a small chain after a few steps, if any."""
-
-    def ndcg(model, steps=None, **settings):
-        few = {} if steps is None else {"steps": steps, "evaluate_every": steps}
-        return on_the_test_item("synthetic", model, chain, **few, **settings)["full"]["ndcg@10"]
-
-    return ndcg
-
-
-@pytest.fixture(scope="module")
-def without_order(soon):
-    return max(soon("pop"), soon("bpr_mf", 150))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("model", SEQUENTIAL)
-def test_a_sequential_model_soon_beats_those_without_order_on_a_small_chain(soon, without_order, model):
-    warm_up = {"warmup_steps": 100} if model == "bert4rec" else {}
-    assert soon(model, STEPS.get(model), **warm_up) > 1.3 * without_order
 
 
 @pytest.fixture(scope="module")

@@ -98,24 +98,6 @@ def test_the_parts_of_a_batch_share_the_sample(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adam", "rowwise_adagrad"])
 @every_name
-def test_the_loss_falls_and_the_same_steps_give_the_same_bits(name, optimizer):
-    def trained():
-        model = make(name, **SAMPLE)
-        settings = TrainingSettings(steps=120, warmup_steps=0, learning_rate=0.02, optimizer=optimizer)
-        updates = make_optimizer(settings, model)
-        updates.build(model.trainable_variables)
-        step, source = steps.make_step(model, updates, settings), drawn(model, 32)
-        return [float(step(next(source))["loss"]) for _ in range(120)], model.get_weights()
-
-    (losses, weights), (again, same) = trained(), trained()
-    assert np.mean(losses[-20:]) < 0.98 * np.mean(losses[:20]) and losses == again
-    assert all(np.array_equal(*pair) for pair in zip(weights, same, strict=True))
-
-
-@pytest.mark.filterwarnings("ignore:Even though")
-@pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["adam", "rowwise_adagrad"])
-@every_name
 def test_a_run_that_is_killed_and_started_again_equals_one_that_is_not(tmp_path, name, optimizer):
     known = Run.make("beauty", name).flatten()
     small = {key: value for key, value in {**SMALL, "window_step": 0.5}.items() if key in known}

@@ -17,13 +17,13 @@ def load(folder, tokens=TOKENS, config=CONFIG, checkpoint=CHECKPOINT):
     return tf1_import.load(checkpoint, folder / "config.json", folder / "vocabulary.txt")
 
 
-def test_the_program_s_own_configuration_file_is_read_as_it_is(tmp_path):
+def test_the_authors_configuration_file_is_read(tmp_path):
     model, vocabulary = load(tmp_path)
     assert model.settings.use_token_type and model.settings.intermediate_dim == CONFIG["intermediate_size"]
     assert vocabulary.decode([1, 57]) == ["1", "57"]
 
 
-def test_special_tokens_may_stand_anywhere(tmp_path):
+def test_special_tokens_may_be_at_any_row(tmp_path):
     tokens = ["[NO_USE]", *TOKENS[:10], "[MASK]", *TOKENS[10:57], "[pad]"]
     order = tf1_import.order_rows(tokens)
     moved, _ = load(tmp_path, tokens)
@@ -38,19 +38,12 @@ def test_special_tokens_may_stand_anywhere(tmp_path):
     [
         ({"tokens": TOKENS[:-1]}, "has 59 tokens, but the checkpoint's table has 61 rows"),
         ({"tokens": [token for token in TOKENS if token != "[MASK]"]}, "must hold every token once"),
-        ({"tokens": [*TOKENS[:-1], "item_1"]}, "must hold every token once"),
         ({"config": {**CONFIG, "hidden_act": "relu"}}, "`hidden_act` must be 'gelu'. Received: 'relu'"),
         ({"config": {"hidden_act": "gelu"}}, "not a configuration of the program"),
-        ({"config": ["gelu"]}, "not a configuration of the program"),
         ({"config": {**CONFIG, "max_position_embeddings": 13}}, "position_embeddings must have the shape (13, 16)"),
         ({"config": {**CONFIG, "num_hidden_layers": 3}}, "The checkpoint has no bert/encoder/layer_2"),
         ({"config": {**CONFIG, "num_hidden_layers": 1}}, "The checkpoint has bert/encoder/layer_1/attention/output"),
-        ({"config": {**CONFIG, "num_hidden_layers": 0}}, "`num_layers` must be at least 1. Received: num_layers=0"),
         ({"config": {**CONFIG, "num_attention_heads": 3}}, "`num_heads` must divide `hidden_dim`"),
-        ({"config": {**CONFIG, "num_attention_heads": None}}, "`num_attention_heads` must be a number"),
-        ({"config": {**CONFIG, "intermediate_size": 0}}, "`intermediate_dim` must be at least 1"),
-        ({"config": {**CONFIG, "hidden_size": "16"}}, "`hidden_dim` must be"),
-        ({"config": {**CONFIG, "hidden_dropout_prob": 1.5}}, "`dropout` must be"),
         ({"checkpoint": "nowhere/model.ckpt-1"}, "nowhere/model.ckpt-1: not a TensorFlow checkpoint"),
     ],
 )
@@ -64,10 +57,3 @@ def test_the_program_s_pickle_is_answered_with_where_to_convert_it(tmp_path):
     (tmp_path / "words.vocab").write_bytes(pickle.dumps({"item_1": 1, "ü": 2.5}, protocol=2))
     with pytest.raises(UserError, match=r"not text; docs/fidelity\.md"):
         tf1_import.read_tokens(tmp_path / "words.vocab")
-
-
-def test_missing_files_are_named(tmp_path):
-    with pytest.raises(UserError, match="cannot be read"):
-        tf1_import.read_tokens(tmp_path / "vocabulary.txt")
-    with pytest.raises(UserError, match="cannot be read"):
-        tf1_import.read_config(tmp_path / "config.json")

@@ -20,13 +20,6 @@ def test_the_share_that_is_kept(rate):
     assert stats.binomtest(dropped, kept.size, 1 - keep_share(rate)).pvalue > 1e-4
 
 
-@pytest.mark.parametrize("shape", [(0,), (1,), (7,), (3, 5, 1), (2, 2, 3, 3)], ids=str)
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
-def test_any_shape_and_type(shape, dtype):
-    kept = draw_keep_mask(tf.constant(shape), 0.5, SEED, dtype)
-    assert kept.shape == shape and kept.dtype == dtype
-
-
 def test_one_seed_gives_one_noise_and_others_give_others():
     draws = [
         draw_keep_mask(tf.constant([64]), 0.5, tf.constant(seed)).numpy() for seed in ([1, 2], [1, 2], [1, 3], [2, 2])
@@ -50,7 +43,7 @@ def test_nothing_is_dropped_outside_training():
     assert (Dropout(0.0)(inputs, training=True).numpy() == 1).all()
 
 
-def test_what_is_kept_is_scaled_up_and_each_call_draws_anew():
+def test_kept_values_are_scaled_up_and_each_call_draws_anew():
     layer, inputs = Dropout(0.2, seed=1), tf.fill([300, 300], 2.0)
     first, second = layer(inputs, training=True).numpy(), layer(inputs, training=True).numpy()
     assert set(np.unique(first)) == {0.0, np.float32(2 * layer.scale)}
@@ -74,7 +67,7 @@ def test_a_compiled_function_draws_anew_each_time_too():
     np.testing.assert_array_equal(Dropout(0.5, seed=1)(tf.ones([64]), training=True), drawn[0])
 
 
-def test_the_layer_comes_back_from_its_config():
+def test_the_layer_survives_its_config():
     layer = Dropout(0.3, seed=7, name="noise")
     back = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
     assert back.get_config() == layer.get_config()

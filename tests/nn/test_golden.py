@@ -1,14 +1,11 @@
 """The model against numbers that the authors' own program computed (tests/golden/README.md)."""
 
-import json
-
 import numpy as np
 import pytest
 import tensorflow as tf
 from support.paths import GOLDEN
 
 from bert4rec_tf.config.run_record import TrainingSettings
-from bert4rec_tf.data.sequences import mask_token
 from bert4rec_tf.models import tf1_import
 from bert4rec_tf.training.steps import clip_gradients, make_optimizer, make_step
 
@@ -109,11 +106,3 @@ def test_the_first_step_changes_nothing(model, golden):
     for name, variable in tf1_import.name_variables(model):
         np.testing.assert_array_equal(variable, tf1_import.convert_weight(name, golden[f"weights/{name}"], ORDER))
         assert np.array_equal(golden[f"weights/{name}"], golden[f"after_1_steps/{name}"])
-
-
-def test_vocabulary_of_an_imported_model(tmp_path):
-    vocabulary = tmp_path / "vocabulary.txt"
-    vocabulary.write_text("\n".join(TOKENS) + "\n")
-    model, words = tf1_import.load(GOLDEN / "tf1_checkpoint" / "model.ckpt-0", GOLDEN / "original_tf1.json", vocabulary)
-    assert words.num_items == NUM_ITEMS and words.items[0] == "1" and mask_token(words.num_items) == model.mask_token
-    assert model.num_rows == json.loads((GOLDEN / "original_tf1.json").read_text())["config"]["vocab_size"]

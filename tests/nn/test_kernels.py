@@ -89,27 +89,3 @@ def test_attention_and_all_its_gradients_are_the_plain_formulas(shape, noisy, pa
 
     for found, expected in zip(with_gradients(attend), with_gradients(plain), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
-
-
-def test_attention_in_bfloat16_is_near_that_in_float32():
-    parts = [normal((2, 6, 16), seed, tf.float32) for seed in range(4)]
-    results = []
-    for dtype in (tf.float32, tf.bfloat16):
-        query, key, value, upstream = (tf.cast(part, dtype) for part in parts)
-        with tf.GradientTape() as tape:
-            tape.watch([query, key, value])
-            output, probabilities = attend(query, key, value, 2)
-            total = tf.reduce_sum(output * upstream)
-        assert output.dtype == dtype and probabilities.dtype == tf.float32
-        results.append([tf.cast(part, tf.float32) for part in (output, *tape.gradient(total, [query, key, value]))])
-    for wide, narrow in zip(*results, strict=True):
-        np.testing.assert_allclose(narrow, wide, atol=0.03 * np.abs(wide).max())
-
-
-def test_no_gradient_flows_through_the_probabilities():
-    query, key, value = (normal((1, 3, 2), seed) for seed in range(3))
-    with tf.GradientTape() as tape:
-        tape.watch([query, key, value])
-        _, probabilities = attend(query, key, value, 1)
-        total = tf.reduce_sum(tf.square(probabilities))
-    assert all(gradient is None for gradient in tape.gradient(total, [query, key, value]))

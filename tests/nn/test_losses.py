@@ -5,7 +5,6 @@ import pytest
 import tensorflow as tf
 from support.profiles import slow_but
 
-from bert4rec_tf.nn import losses
 from bert4rec_tf.nn.losses import table_cross_entropy
 
 NAMES = ("value", "hidden", "table", "bias")
@@ -71,51 +70,12 @@ def test_value_and_gradients_are_the_plain_ones(rows, piece, num_targets):
     assert_same(ours(*inputs, piece), plain(*inputs))
 
 
-def test_a_table_of_one_row_leaves_nothing_to_learn():
-    for part in ours(*make_inputs(1, 3), 4):
-        np.testing.assert_allclose(part, np.zeros(part.shape), atol=1e-5)
-
-
 @pytest.mark.parametrize("piece", [3, 100])
 def test_no_target_gives_zeros(piece):
     value, *gradients = ours(*make_inputs(10, 0), piece)
     assert value.numpy() == 0
     assert [tuple(gradient.shape) for gradient in gradients] == [(0, 6), (10, 6), (10,)]
     assert not gradients[1].numpy().any() and not gradients[2].numpy().any()
-
-
-@pytest.mark.parametrize(("rows", "size"), [(10, 300), (3_000, 128), (500, 200)])
-def test_a_piece_has_so_many_probabilities_but_never_too_few_targets(rows, size, monkeypatch):
-    monkeypatch.setattr(losses, "PIECE_ELEMENTS", 100_000)
-    made, softmax = [], tf.nn.softmax
-
-    def note(logits):
-        made.append(logits.shape)
-        return softmax(logits)
-
-    monkeypatch.setattr(tf.nn, "softmax", note)
-    value = ours(*make_inputs(rows, 300), None)[0]
-    pieces = -(-300 // size)
-    assert [shape[0] for shape in made] == [-(-300 // pieces)] * pieces
-    np.testing.assert_allclose(value, plain(*make_inputs(rows, 300))[0], rtol=1e-4, atol=1e-3)
-
-
-def test_gradients_of_repeated_targets_add_up():
-    hidden, table, bias, _, weights = make_inputs(30, 12)
-    targets = np.array([4] * 7 + [29] * 4 + [0], np.int32)
-    assert_same(ours(hidden, table, bias, targets, weights, 8), plain(hidden, table, bias, targets, weights))
-
-
-@pytest.mark.parametrize("weights", [[0.0, 0.0, 5.0, 0.0], [1e-6, -1.0, 1e6, 3.0], [1.0, 1.0, 1.0, 1.0]], ids=str)
-def test_each_target_has_its_weight(weights):
-    hidden, table, bias, targets, _ = make_inputs(17, 4)
-    assert_same(ours(hidden, table, bias, targets, weights, 3), plain(hidden, table, bias, targets, weights))
-
-
-def test_a_target_of_no_weight_has_no_gradient():
-    hidden, table, bias, targets, _ = make_inputs(17, 3)
-    _, of_hidden, _, _ = ours(hidden, table, bias, targets, [1.0, 0.0, 1.0], 2)
-    assert not of_hidden[1].numpy().any() and of_hidden[0].numpy().any()
 
 
 EXTREME = {
@@ -142,27 +102,11 @@ def test_extreme_logits_neither_overflow_nor_lose_the_answer(logits, piece):
         np.testing.assert_allclose(one, other, atol=6e-3 * size)
 
 
-def test_the_extreme_gradient_is_exact_where_one_logit_towers():
-    hidden, table = np.array([[100.0]]), np.array([[100.0], [-100.0], [0.0]])
-    value, of_hidden, of_table, of_bias = ours(hidden, table, np.zeros(3), np.array([1], np.int32), [1.0], 2)
-    assert value.numpy() == 20_000
-    assert of_hidden.numpy().tolist() == [[600.0]]
-    assert of_table.numpy().tolist() == [[300.0], [-300.0], [0.0]]
-    assert of_bias.numpy().tolist() == [3.0, -3.0, 0.0]
-
-
 @pytest.mark.parametrize("gap", [40.0, 46.0, 47.0, 80.0, 100.0, 120.0])
 def test_the_value_is_exact_however_unlikely_a_target_is(gap):
     """Near the probability below which the logits are asked, and where the probability is no float32 any more."""
     inputs = np.array([[1.0]] * 3), np.array([[0.0], [-gap], [-1.0]]), np.zeros(3), np.array([1, 0, 2]), np.ones(3)
     assert_same(ours(*inputs, 2), plain(*inputs), tolerance=1e-6)
-
-
-def test_float64_stays_float64():
-    inputs = make_inputs(11, 5)
-    got = ours(*inputs, 4, "float64")
-    assert [part.dtype for part in got] == [tf.float64] * 4
-    assert_same(got, plain(*inputs), tolerance=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -181,17 +125,6 @@ def test_gradients_are_those_of_finite_differences(rows, piece, num_targets):
     made, numerical = tf.test.compute_gradient(loss, [tf.constant(part) for part in (hidden, table, bias)], delta=1e-5)
     for one, other in zip(made, numerical, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-8)
-
-
-def test_without_targets_finite_differences_are_zero():
-    hidden, table, bias, targets, weights = make_inputs(7, 0, width=3)
-
-    def loss(table, bias):
-        return table_cross_entropy(hidden, table, bias, targets, weights, 3)
-
-    made, numerical = tf.test.compute_gradient(loss, [tf.constant(table), tf.constant(bias)])
-    for one, other in zip(made, numerical, strict=True):
-        assert one.shape == other.shape and not one.any() and not other.any()
 
 
 def mixed(hidden, table, bias, targets, weights, piece):
@@ -216,14 +149,6 @@ def test_bfloat16_rounds_the_products_of_the_gradients_only(rows, piece, num_tar
         assert error < 0.01 * np.linalg.norm(other), name
 
 
-def test_bfloat16_really_multiplies_in_bfloat16():
-    inputs = make_inputs(40, 13)
-    _, _, of_table, _ = mixed(*inputs, 5)
-    rounded = tf.cast(tf.constant(inputs[0], tf.bfloat16), tf.float32).numpy()
-    _, _, exact, _ = ours(rounded, *inputs[1:], 5)
-    assert np.abs(of_table - exact).max() > 1e-4 * np.abs(exact).max()
-
-
 def test_compiled_for_any_number_of_targets():
     @tf.function(
         input_signature=[
@@ -245,29 +170,3 @@ def test_compiled_for_any_number_of_targets():
         *floats, targets, weights = inputs
         got = compiled(*(part.astype(np.float32) for part in floats), targets, weights.astype(np.float32))
         assert_same(got, plain(*inputs))
-
-
-def test_a_tied_table_gets_the_gradient_of_both_its_uses():
-    _, table, bias, targets, _ = make_inputs(12, 5)
-    inputs = np.array([3, 3, 0, 11, 5])
-
-    def gradient(loss, dtype):
-        variable = tf.Variable(table, dtype=dtype)
-        with tf.GradientTape() as tape:
-            value = loss(tf.gather(variable, inputs), variable, tf.constant(bias, dtype))
-        return tf.convert_to_tensor(tape.gradient(value, variable)).numpy()
-
-    def plain_loss(hidden, table, bias):
-        return tf.reduce_sum(
-            tf.nn.sparse_softmax_cross_entropy_with_logits(targets, hidden @ tf.transpose(table) + bias)
-        )
-
-    got = gradient(lambda *parts: table_cross_entropy(*parts, targets, tf.ones(5), 2), tf.float32)
-    expected = gradient(plain_loss, tf.float64)
-    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
-
-
-def test_equal_logits_cost_the_logarithm_of_the_rows():
-    parts = np.zeros((2, 3), "f"), np.ones((50, 3), "f"), np.zeros(50, "f")
-    value = table_cross_entropy(*parts, np.array([0, 49]), np.array([0.5, 0.5], "f"), 1)
-    np.testing.assert_allclose(value, np.log(50), rtol=1e-6)

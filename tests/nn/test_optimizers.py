@@ -21,18 +21,7 @@ def test_rate_of_a_step(step, share):
     np.testing.assert_allclose(schedule(step), 1e-4 * share, rtol=1e-6, atol=1e-11)
 
 
-def test_without_warm_up_the_first_rate_is_the_highest():
-    schedule = WarmUpLinearDecay(0.5, steps=10, warmup_steps=0)
-    rates = [float(schedule(step)) for step in range(11)]
-    np.testing.assert_allclose(rates, [0.05 * left for left in range(10, -1, -1)], rtol=1e-6, atol=1e-9)
-
-
-def test_the_rate_drops_where_warm_up_and_decay_meet():
-    schedule = WarmUpLinearDecay(1.0, steps=100, warmup_steps=20)
-    assert float(schedule(19)) == pytest.approx(0.95) and float(schedule(20)) == pytest.approx(0.8)
-
-
-def test_schedule_comes_back_from_its_configuration():
+def test_schedule_survives_its_configuration():
     schedule = WarmUpLinearDecay(3e-4, steps=77, warmup_steps=5)
     copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(schedule))
     assert isinstance(copy, WarmUpLinearDecay) and copy.get_config() == schedule.get_config()
@@ -110,23 +99,6 @@ def test_the_rate_of_the_schedule_is_that_of_the_steps_done_before():
     np.testing.assert_allclose(got[0], oracle.weights, rtol=2e-5, atol=2e-6)
 
 
-def test_the_first_scheduled_step_changes_the_moments_only():
-    variables = make_variables(np.random.default_rng(2))
-    before = [variable.numpy() for variable in variables]
-    optimizer = BertAdam(WarmUpLinearDecay(0.1, steps=20, warmup_steps=4))
-    first = [(np.ones((3, 4)), np.ones(4))]
-    for one, other in zip(run(optimizer, variables, first), before, strict=True):
-        np.testing.assert_array_equal(one, other)
-    for one, other in zip(run(optimizer, variables, first), before, strict=True):
-        assert (one < other).all()
-
-
-def test_decay_is_apart_from_the_moments():
-    variable = keras.Variable([2.0, -4.0], name="kernel")
-    (got,) = run(BertAdam(0.1, decay=0.5), [variable], [(np.zeros(2),)] * 3)
-    np.testing.assert_allclose(got, np.array([2.0, -4.0]) * 0.95**3, rtol=1e-6)
-
-
 @pytest.mark.parametrize("use_token_type", [False, True])
 def test_kernels_and_embeddings_are_decayed_and_every_bias_and_layer_norm_is_not(use_token_type):
     model = BERT4Rec(num_items=10, max_length=5, hidden_dim=8, num_heads=1, use_token_type=use_token_type)
@@ -157,28 +129,6 @@ def test_with_bias_correction_it_is_keras_adam_with_decay():
     assert np.abs(uncorrected.numpy() - keras_own.numpy()).max() > 0.05
 
 
-def constant_gradient_steps(bias_correction):
-    optimizer = BertAdam(1.0, decay=0.0, bias_correction=bias_correction)
-    variable = keras.Variable([0.0], name="kernel")
-    optimizer.build([variable])
-
-    @tf.function
-    def step():
-        variable.assign([0.0])
-        optimizer.apply([tf.constant([0.7])], [variable])
-        return -tf.convert_to_tensor(variable)[0]
-
-    return np.array([step() for _ in range(1_000)])
-
-
-def test_uncorrected_steps_are_larger_by_the_known_ratios():
-    corrected = constant_gradient_steps(bias_correction=True)
-    ratios = constant_gradient_steps(bias_correction=False) / corrected
-    np.testing.assert_allclose(corrected, 1, rtol=1e-3)
-    assert ratios[0] == pytest.approx(0.1 / np.sqrt(0.001), rel=1e-3)
-    assert ratios[[0, 9, 999]].tolist() == pytest.approx([3.16, 6.53, 1.258], rel=2e-3)
-
-
 ADAM = {"decay": 0.2, "beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-3, "bias_correction": True, "name": "mine"}
 ADAGRAD = {"momentum": 0.3, "epsilon": 1e-3, "name": "mine"}
 
@@ -192,7 +142,7 @@ ADAGRAD = {"momentum": 0.3, "epsilon": 1e-3, "name": "mine"}
     ],
     ids=["from_config", "keras.saving"],
 )
-def test_optimizer_comes_back_from_its_configuration(copied, kind, others):
+def test_optimizer_survives_its_configuration(copied, kind, others):
     made = kind(WarmUpLinearDecay(3e-4, steps=77, warmup_steps=5), **others)
     copy = copied(made)
     assert isinstance(copy, kind) and copy.get_config() == made.get_config()
@@ -225,16 +175,6 @@ def test_adagrad_s_steps_are_the_oracle_s(momentum, epsilon):
             expected[place] += velocities[place]
     for weights, oracle in zip(got, expected, strict=True):
         np.testing.assert_allclose(weights, oracle, rtol=2e-5, atol=2e-6)
-
-
-def test_without_momentum_it_is_keras_adagrad_from_zero():
-    rng = np.random.default_rng(6)
-    start = rng.normal(size=(5, 3))
-    gradients = [(rng.normal(size=(5, 3)),) for _ in range(20)]
-    ours, keras_own = (keras.Variable(start, name="kernel") for _ in range(2))
-    run(Adagrad(0.05, epsilon=1e-4), [ours], gradients)
-    run(keras.optimizers.Adagrad(0.05, initial_accumulator_value=0.0, epsilon=1e-4), [keras_own], gradients)
-    np.testing.assert_allclose(ours.numpy(), keras_own.numpy(), rtol=1e-5, atol=2e-6)
 
 
 def test_settings_reach_the_optimizer():
@@ -289,12 +229,6 @@ def test_a_threshold_of_zero_never_clips():
     assert float(norm) == pytest.approx(1e6, rel=1e-5)
     for one, other in zip(clipped, gradients, strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-def test_gradients_of_zero_stay_zero():
-    clipped, norm = clip_gradients([tf.zeros((2, 3)), tf.zeros(4)], 5.0)
-    assert float(norm) == 0
-    assert not any(gradient.numpy().any() for gradient in clipped)
 
 
 def slices(rows, values, total):

@@ -1,15 +1,9 @@
 """BPR, BCE, TOP1, TOP1-max and BPR-max against NumPy in double precision, finite differences, and extreme scores."""
 
-import dataclasses
-import inspect
-
 import numpy as np
 import pytest
 import tensorflow as tf
 from support.pairwise_oracles import ORACLES
-
-from bert4rec_tf.config.model_settings import LOSSES, MODEL_SETTINGS
-from bert4rec_tf.nn import losses
 
 MASKED = ("top1", "top1_max", "bpr_max")
 
@@ -35,12 +29,6 @@ def test_values_are_the_papers(name, size):
 
 
 @pytest.mark.parametrize("name", ORACLES)
-def test_ties_are_nothing_special(name):
-    found = found_by(name, tf.constant([1.5], tf.float64), tf.constant([[1.5, 1.5, 0.0]], tf.float64))
-    np.testing.assert_allclose(found[0], ORACLES[name][1](1.5, np.array([1.5, 1.5, 0.0])), rtol=1e-10)
-
-
-@pytest.mark.parametrize("name", ORACLES)
 def test_gradients_are_those_of_finite_differences(name):
     oracle = ORACLES[name][1]
     positives, negatives = drawn(1, 4, seed=3)
@@ -55,7 +43,7 @@ def test_gradients_are_those_of_finite_differences(name):
 
 
 @pytest.mark.parametrize("name", MASKED)
-def test_what_is_no_negative_does_not_count(name):
+def test_invalid_negatives_do_not_count(name):
     loss, oracle = ORACLES[name]
     positives, negatives = drawn(4, 6, seed=5)
     valid = np.random.default_rng(1).random((4, 6)) < 0.6
@@ -95,7 +83,7 @@ def test_without_any_negative_there_is_no_gradient(name):
 
 
 @pytest.mark.parametrize("name", ORACLES)
-@pytest.mark.parametrize("size", [30.0, 1e4, 1e19, 1e30])
+@pytest.mark.parametrize("size", [1e4, 1e30])
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_extreme_scores_stay_finite(name, size, sign):
     scores = tf.Variable([sign * size, -sign * size, 0.0, size, -size])
@@ -103,26 +91,3 @@ def test_extreme_scores_stay_finite(name, size, sign):
         value = found_by(name, scores[:1], scores[None, 1:])
     assert np.isfinite(value).all()
     assert np.isfinite(tf.convert_to_tensor(tape.gradient(value, scores))).all()
-
-
-def test_bpr_max_has_a_bottom():
-    found = losses.bpr_max(tf.constant([-500.0]), tf.constant([[500.0]]), tf.constant([[True]]), regularization=0.0)
-    np.testing.assert_allclose(found, -np.log(1e-24), rtol=1e-6)
-
-
-def test_losses_with_the_same_negatives_have_the_same_arguments():
-    arguments = {}
-    for loss in LOSSES.values():
-        parameters = inspect.signature(getattr(losses, loss.function)).parameters.values()
-        names = [one.name for one in parameters if one.default is inspect.Parameter.empty]
-        inputs, settings = names[: len(names) - len(loss.settings)], names[len(names) - len(loss.settings) :]
-        assert settings == list(loss.settings)
-        assert arguments.setdefault(loss.negatives, inputs) == inputs
-
-
-@pytest.mark.parametrize("settings", [kind for kind in MODEL_SETTINGS.values() if hasattr(kind, "loss")])
-def test_a_model_offers_all_losses_with_its_negatives(settings):
-    (field,) = (one for one in dataclasses.fields(settings) if one.name == "loss")
-    choices = field.metadata["limits"]["choices"]
-    kinds = {LOSSES[name].negatives for name in choices}
-    assert settings().loss in choices == tuple(name for name, loss in LOSSES.items() if loss.negatives in kinds)

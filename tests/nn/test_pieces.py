@@ -33,7 +33,7 @@ def with_gradients(total, sources):
 
 
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("piece", slow_but([4, 100], [1, 4, 13, 100]))
+@pytest.mark.parametrize("piece", slow_but([4], [1, 4, 13, 100]))
 @pytest.mark.parametrize("number", [0, 1, 12, 13])
 def test_value_and_gradients_are_those_of_the_whole(number, piece, compiled):
     chosen, *floats = inputs(number)

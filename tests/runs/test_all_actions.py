@@ -58,7 +58,7 @@ def test_the_metrics_are_those_of_the_protocol_that_holds_out(finished, tmp_path
     assert "the exported one was trained on them too" in summary.make_table(metrics)
 
 
-def test_the_export_is_of_the_model_that_learnt_all(finished):
+def test_the_export_is_of_the_model_trained_on_all_actions(finished):
     experiment, _ = finished
     counts = experiment.workdir.read_ids().training_counts
     assert counts.tolist() == SEQUENCES.vocabulary.counts.tolist()
@@ -100,7 +100,7 @@ def test_a_model_that_counts_is_measured_without_the_test_items_and_exported_wit
     assert answer["scores"].numpy()[0].tolist() == [counts[name] for name in names]
 
 
-def test_a_training_on_all_actions_that_was_stopped_goes_on_to_the_same_bits(finished, tmp_path):
+def test_a_stopped_training_on_all_actions_resumes_to_the_same_bits(finished, tmp_path):
     rows = []
 
     def stop(row):

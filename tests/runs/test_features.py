@@ -7,14 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from support import commands
-from support.features import add_vectors, both, made
-from support.models import SEQUENCES, SMALL
-from support.trainings import assert_a_kill_changes_nothing, small_and_quick
+from support.features import add_vectors, made
+from support.trainings import small_and_quick
 
 import bert4rec_tf as b4r
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.config.run_record import SELECT, Run
-from bert4rec_tf.data.feature_values import attach_features
 from bert4rec_tf.evaluation.metrics import compute_per_user
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.runs import driver, phases
@@ -54,7 +52,7 @@ def finished(tmp_path_factory):
     return folder, flags, commands.finished(*flags, cwd=folder).stdout
 
 
-def test_what_is_read_and_measured_is_told(finished):
+def test_the_command_prints_the_features_and_the_metrics_of_cold_items(finished):
     folder, _, told = finished
     assert "item_features: 43 rows, 7 values of tags; 0 rows have none" in told
     assert "3 items of item_features have no actions" in told and "user_features: 50 rows, 3 values of group" in told
@@ -94,7 +92,7 @@ def test_a_stranger_is_served_by_the_history(finished):
     pd.testing.assert_series_equal(strange, model.recommend(user="another", history=["i0", "i2"])["score"])
 
 
-def test_a_run_goes_on_without_its_files_and_with_no_others(finished):
+def test_a_run_resumes_without_its_feature_files_and_refuses_others(finished):
     folder, flags, _ = finished
     before = (folder / "work" / "metrics.json").read_text()
     assert commands.run("--mode=evaluate", "--workdir=work", "--data_dir=data", cwd=folder).returncode == 0
@@ -144,22 +142,6 @@ def test_features_that_are_given_but_not_used_only_add_their_items(tmp_path):
     assert result.model.num_items == 43 and not result.model.features and "cold" in result.metrics
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["bert4rec", "sasrec"])
-def test_a_run_that_is_killed_and_started_again_equals_one_that_is_not(tmp_path, name):
-    data = attach_features(SEQUENCES, both([*SEQUENCES.vocabulary.items.tolist(), "new"], SEQUENCES.users.tolist()))
-    known = Run.make("beauty", name).flatten()
-    run = Run.make(
-        "beauty",
-        name,
-        **{key: value for key, value in SMALL.items() if key in known},
-        **{"steps": 6, "warmup_steps": 1, "evaluate_every": 3, "batch_size": 16, "num_negatives": 10},
-        **{"use_item_features": "add", "use_user_features": True},
-    )
-
-    assert_a_kill_changes_nothing(tmp_path, run, data)
-
-
 @pytest.mark.parametrize("name", ["bert4rec", "sasrec"])
 @pytest.mark.parametrize("use", ["add", "alone"])
 def test_a_warm_start_matches_feature_values_by_name(tmp_path, name, use):
@@ -189,6 +171,7 @@ def test_a_warm_start_matches_feature_values_by_name(tmp_path, name, use):
         np.testing.assert_array_equal(own[:5], [before[0], before[3], fresh[1][2], before[1], fresh[1][4]])
 
 
+@pytest.mark.slow
 def test_a_model_is_fitted_and_trained_on_with_features_of_the_data_and_of_a_table():
     data = b4r.with_features(b4r.interactions(FRAME), item_features=ITEMS)
     model = b4r.fit(data, user_features=USERS, model="sasrec", silent=True, holdout=2, **SHORT)
@@ -220,7 +203,7 @@ def test_vectors_reach_the_export_and_the_next_training(tmp_path):
 
 
 @pytest.mark.slow
-def test_features_that_the_data_bring_are_learnt():
+def test_features_of_a_data_set_are_used():
     data, later = b4r.with_features(b4r.interactions(FRAME), item_features=ITEMS), FRAME[::7]
     model = b4r.fit(data, model="sasrec", silent=True, holdout=2, validation=later, **SHORT)
     kept = json.loads((model.workdir / "config.json").read_text())["run"]["architecture"]

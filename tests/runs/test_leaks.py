@@ -509,7 +509,7 @@ def test_the_measured_model_knows_no_test_item(finished_run):
     assert_measured(finished_run.corrected, scores - ALPHA * LOG_COUNTS[finished_run.part])
 
 
-def test_baselines_know_what_the_measured_model_knows(finished_run):
+def test_baselines_count_the_actions_of_the_measured_model(finished_run):
     for name in COUNT_BASELINES:
         counted = count(name, finished_run.part, finished_run.metrics)
         assert_measured(finished_run.metrics[name], score(counted, "test"))
@@ -562,7 +562,7 @@ def make_table(test):
 
 @pytest.mark.parametrize("model", QUICK)
 @pytest.mark.parametrize("split", [None, TimeSplit(100)], ids=["last", "time"])
-def test_test_items_of_a_table_are_not_learnt(tmp_path, model, split):
+def test_test_items_of_a_table_do_not_reach_the_training(tmp_path, model, split):
     """Users swap their test items, so that every item keeps its count in all data, and so its number."""
     tables = [make_table(test) for test in (TEST, TEST[1:] + TEST[:1])]
     versions = [inputs.load_any(table, split=split)[1] for table in tables]

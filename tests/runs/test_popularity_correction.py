@@ -1,7 +1,5 @@
 """A run that is measured and exported with a correction for popularity."""
 
-import json
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -25,12 +23,7 @@ def experiment(folder, model="pop", **settings):
     return Experiment(run, SEQUENCES, WorkDirectory(folder), silent=True)
 
 
-def test_without_a_correction_there_is_none_in_the_results(tmp_path):
-    one = experiment(tmp_path)
-    assert "popularity_correction" not in one.evaluate(one.train())
-
-
-def test_a_correction_that_is_none_is_refused_before_the_training(tmp_path):
+def test_an_invalid_popularity_correction_is_refused_before_the_training(tmp_path):
     for given in ("much", -1, None):
         with pytest.raises(UserError, match="`popularity_correction` must be"):
             execute(presets.make_run("synthetic", "pop"), given, sequences=SEQUENCES, workdir=tmp_path / "work")
@@ -43,24 +36,6 @@ def test_a_huge_correction_puts_the_popular_items_last(tmp_path):
     plain, entry = one.evaluate(model)["test"], one.evaluate(model, 1e6)["popularity_correction"]
     assert entry["alpha"] == 1e6 and set(entry["test"]) >= {"popular", "uniform", "full"}
     assert entry["test"]["uniform"]["ndcg@10"] < plain["uniform"]["ndcg@10"]
-
-
-@pytest.mark.parametrize(
-    ("model", "settings", "trained_on"),
-    [
-        ("pop", {}, False),
-        ("bpr_mf", {"steps": 6, "evaluate_every": 3, "protocol": "select"}, False),
-        ("bpr_mf", {"steps": 6, "protocol": "fixed"}, True),
-    ],
-)
-def test_alpha_is_chosen_on_the_validation_items(tmp_path, model, settings, trained_on):
-    one = experiment(tmp_path, model, **settings)
-    one.prepare()
-    one.evaluate(one.train(), "validation")
-    entry = json.loads(one.workdir.metrics.read_text())["popularity_correction"]
-    curve = {float(alpha): value for alpha, value in entry["validation"].items()}
-    assert entry["trained_on_validation"] == trained_on
-    assert curve[entry["alpha"]] == max(curve.values())
 
 
 def test_the_chosen_alpha_becomes_the_default_of_the_export(tmp_path):

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from support.exports import VOCABULARY
 from support.http_server import Server
+from support.profiles import slow_but
 from support.ranking_oracle import make_sequences, plain_metrics
 from support.trainings import small_and_quick
 
@@ -78,7 +79,7 @@ def plain_ranks(split, part, among_every_item):
     return ranks
 
 
-@pytest.mark.parametrize("later", [None, 2], ids=["leave one out", "split by time"])
+@pytest.mark.parametrize("later", slow_but([None], [None, 2]), ids=["leave one out", "split by time"])
 def test_both_protocols_are_measured_for_the_model_and_the_baselines(tmp_path, later):
     one = experiment(tmp_path / "work", 10, later)
     content = measured(one)
@@ -100,7 +101,7 @@ def test_both_protocols_are_measured_for_the_model_and_the_baselines(tmp_path, l
     assert "among all items, seen ones too" in shown and "without the targets that are repeats" in shown
 
 
-def test_few_repeats_are_told_apart_but_do_not_change_what_is_recommended(tmp_path):
+def test_few_repeats_are_measured_apart_and_seen_items_stay_excluded(tmp_path):
     one = experiment(tmp_path / "work", 2)
     content = measured(one)
     assert content["repeats"]["validation"] == 0.05 and set(content["test"]) == {*PROTOCOLS, NEW}
@@ -130,7 +131,7 @@ def command(capsys, model, *flags):
     return {line.split()[1] for line in capsys.readouterr().out.splitlines()[1:]}
 
 
-def test_seen_items_are_recommended_where_users_come_back_to_them(repeating, capsys):
+def test_seen_items_are_recommended_if_users_repeat_items(repeating, capsys):
     seen = {f"i{item}" for item in histories(NUM_USERS // 2)[0]}
     assert repeating.metrics["repeats"]["validation"] == 0.5 and "among all items" in repr(repeating)
     assert repeating.saved.card["exclude_seen"] is False
@@ -156,13 +157,15 @@ def test_new_actions_are_measured_among_every_item_too(repeating):
     assert set(found) == {*PROTOCOLS, NEW, ANY}
 
 
-def test_what_is_exported_can_be_chosen(repeating, tmp_path):
+@pytest.mark.slow
+def test_the_export_s_default_for_seen_items_can_be_set(repeating, tmp_path):
     workdir = WorkDirectory(repeating.workdir)
     folder = exporting.export(workdir, tmp_path / "model", ExportOptions(NUM_ITEMS, exclude_seen=True))
     answer = SavedRecommender(folder).recommend([["i0", "i3"]], [], Choices())
     assert not {"i0", "i3"} & set(answer.items[0]) and card_of(folder)["exclude_seen"] is True
 
 
+@pytest.mark.slow
 def test_seen_items_are_left_out_unless_the_run_says_otherwise(tmp_path):
     """A work directory of an older version says nothing of repeats; nor does a model without a run."""
     one = experiment(tmp_path / "work", 20)

@@ -3,7 +3,7 @@
 import pytest
 from support import whole_runs
 from support.ranking_oracle import make_sequences
-from support.trainings import Killed, small_and_quick
+from support.trainings import Killed, kill_at, small_and_quick
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.foundation.errors import UserError
@@ -11,7 +11,6 @@ from bert4rec_tf.foundation.files import LOCK, expand_path
 from bert4rec_tf.runs import driver, exporting
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.serving.client import Choices, SavedRecommender
-from bert4rec_tf.training.trainer import Trainer
 
 SEQUENCES = make_sequences([[(7 * user + 3 * place) % 30 + 1 for place in range(5)] for user in range(40)], 30)
 SETTINGS = {"protocol": "select", "steps": 6, "evaluate_every": 3, "warmup_steps": 1, "batch_size": 8}
@@ -38,21 +37,12 @@ def local(tmp_path_factory):
     return folder
 
 
-def test_a_run_in_a_store_is_killed_and_goes_on_to_what_a_folder_holds(memory, local, tmp_path, monkeypatch):
-    count, steps = Trainer._count_step, []
-
-    def killed_at_the_fifth(trainer, made):
-        steps.append(made)
-        if len(steps) == 5:
-            raise Killed
-        count(trainer, made)
-
+def test_a_killed_run_in_a_store_resumes_to_the_files_of_a_local_run(memory, local, tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(Trainer, "_count_step", killed_at_the_fifth)
+        kill_at(patch, 5)
         go(**PLACES)
     assert memory.exists("/bucket/runs/one/select/step-000000004.npz")
     go(**PLACES)
-    assert len(steps) == 5
     for name, folder in (("runs/one", "work"), ("prepared", "prepared")):
         memory.get(f"/bucket/{name}", str(tmp_path / folder), recursive=True)
         whole_runs.assert_same_runs(local / folder, tmp_path / folder)

@@ -82,7 +82,7 @@ def refused(*arguments, **options):
     return line
 
 
-def test_everything_in_s3_and_a_killed_run_give_what_folders_give(s3, tmp_path):
+def test_a_killed_run_in_s3_gives_the_files_of_local_folders(s3, tmp_path):
     (tmp_path / "rows").mkdir()
     lines = ROWS.splitlines(keepends=True)
     for number in range(2):
@@ -123,28 +123,12 @@ def test_everything_in_s3_and_a_killed_run_give_what_folders_give(s3, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "changes", "message"),
     [
-        (("data", "--interactions=s3://none/a.csv"), {}, "s3://none/a.csv: no such file"),
         (("data", "--interactions=s3://bucket/a.csv"), {}, "s3://bucket/a.csv: no such file"),
-        (
-            ("data", "--interactions=s3://bucket/a.csv"),
-            {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"},
-            "s3://bucket/a.csv: EndpointConnectionError",
-        ),
         (("recommend", "--model=s3://none/model", "--history=a"), {}, "s3://none/model/saved_model.pb: cannot be read"),
-        (
-            ("run", "--dataset=synthetic", "--mode=prepare", "--workdir=s3://none/work"),
-            {},
-            "s3://none/work: cannot be written (no such file, folder or bucket)",
-        ),
         (
             ("run", "--dataset=synthetic", "--workdir=work", "--export_dir=s3://none/model"),
             {},
             "s3://none/model: cannot be written (no such file, folder or bucket)",
-        ),
-        (
-            ("run", "--dataset=synthetic", "--data_dir=s3://bucket/data"),
-            {},
-            "`data_dir` must be a folder on this machine. Received: data_dir=s3://bucket/data",
         ),
     ],
 )

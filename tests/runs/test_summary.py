@@ -41,7 +41,7 @@ def test_the_verdict_compares_with_what_only_counts_and_with_the_ceiling():
     )
 
 
-def test_a_model_that_counting_beats_is_told():
+def test_the_verdict_names_a_model_that_counting_beats():
     found = summary.compare_with_counting(content(test=(0.18, 0.02), pop=(0.03, 0.02), item_transitions=(0.17, 0.04)))
     assert "0.50 x item_transitions" in found
     assert found.splitlines()[1] == "Counting is as good or better: POP and item_transitions among all unseen items."
@@ -51,7 +51,7 @@ def beyond(mean, low, high):
     return {"first": 0.2, "second": 0.2 + mean, "mean": mean, "low": low, "high": high, "p_value": 0.1}
 
 
-def test_what_the_network_adds_to_counting_is_told():
+def test_the_verdict_says_what_the_network_adds_to_counting():
     measured = {"test": (0.6, 0.3), "item_transitions": (0.5, 0.2)}
     surely = summary.compare_with_counting({**content(**measured), "beyond_counting": beyond(0.1, 0.0512, 0.1488)})
     assert surely.splitlines()[-1] == (
@@ -74,7 +74,7 @@ def test_a_model_is_not_compared_with_itself_nor_with_nothing():
     assert "POP" not in found and "among all unseen items: 2.0 x item_transitions." in found
 
 
-def test_where_users_come_back_to_items_all_items_count_too():
+def test_the_verdict_includes_all_items_if_users_repeat_items():
     found = content(test=(0.6, 0.3), pop=(0.3, 0.1))
     found["test"]["any"], found["pop"]["any"] = {"ndcg@10": 0.5}, {"ndcg@10": 0.25}
     assert summary.compare_with_counting(found).endswith(
@@ -86,7 +86,7 @@ def test_where_users_come_back_to_items_all_items_count_too():
     )
 
 
-def test_cold_targets_are_told_also_where_there_are_none():
+def test_the_summary_reports_cold_targets_even_without_any():
     cold = compute_cold_metrics(np.array([0, 3]), np.array([9, 5]))
     found = summary.make_table({**SHORT, "cold": {"below": 5, **cold}})
     assert "cold: no targets with fewer than 5 training actions" in found

@@ -9,11 +9,9 @@ import tensorflow as tf
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.data.sequences import Sequences
-from bert4rec_tf.evaluation import baselines
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.models.construction import make_model
 from bert4rec_tf.runs.exporting import export
 from bert4rec_tf.runs.pipeline import Experiment
 from bert4rec_tf.runs.workdir import WorkDirectory
@@ -46,31 +44,10 @@ def opened(folder, model="pop", **settings):
     "model, settings, held_out",
     [("pop", {}, 1), ("bert4rec", {"protocol": "select_and_retrain"}, 1), ("bert4rec", {"protocol": "select"}, 2)],
 )
-def test_the_counts_are_of_what_the_last_training_trains_on(tmp_path, model, settings, held_out):
+def test_training_counts_are_those_of_the_last_training(tmp_path, model, settings, held_out):
     experiment = opened(tmp_path / "work", model, **settings)
     items = experiment.sequences.vocabulary.items.tolist()
     assert dict(zip(items, experiment.workdir.read_ids().training_counts.tolist())) == counted(held_out)
-
-
-@pytest.mark.parametrize(("protocol", "held_out"), [("fixed", 1), ("select", 2), ("all", 2)])
-def test_the_baselines_count_what_the_measured_model_has_learnt(tmp_path, monkeypatch, protocol, held_out):
-    made, count = {}, baselines.rank_by_counts
-
-    def record(name, training, *rest):
-        made[name] = training.count_items()[1:].tolist()
-        return count(name, training, *rest)
-
-    monkeypatch.setattr(baselines, "rank_by_counts", record)
-    experiment = opened(tmp_path / "work", "bert4rec", protocol=protocol)
-    model = make_model(experiment.run, experiment.sequences.num_items, experiment.sequences.num_users)
-    with pytest.raises(UserError, match="no finished training"):  # after the baselines
-        experiment.evaluate(model)
-    expected = counted(held_out)
-    assert (
-        made["pop"]
-        == made["item_transitions"]
-        == [expected[item] for item in experiment.sequences.vocabulary.items.tolist()]
-    )
 
 
 @pytest.fixture

@@ -3,14 +3,9 @@
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from support.profiles import examples
 
-from bert4rec_tf.config.model_settings import PopSettings
 from bert4rec_tf.config.run_record import Run
-from bert4rec_tf.models import MODELS, Recommender
-from bert4rec_tf.models.recommender import FROM_FIRST, FROM_LAST, ITEMS, USERS
+from bert4rec_tf.models import MODELS
 from bert4rec_tf.runs.transfer import StartWeights, load_start_weights
 
 SMALL = {"hidden_dim": 16, "max_length": 8, "num_heads": 2, "extra_negatives": 2, "markov_order": 3}
@@ -73,18 +68,6 @@ def test_rows_go_to_where_their_raw_ids_are(name):
         np.testing.assert_array_equal(weight, expected_of(before, start))
 
 
-@every_trained_model
-def test_every_weight_that_grows_says_with_what(name):
-    sizes = {"items": OLD_ITEMS, "users": OLD_USERS, "max_length": 8}
-    base = make(name, OLD_ITEMS, OLD_USERS)
-    for changed, kinds in (("items", {ITEMS}), ("users", {USERS}), ("max_length", {FROM_FIRST, FROM_LAST})):
-        other = {**sizes, changed: {"items": NEW_ITEMS, "users": NEW_USERS, "max_length": 11}[changed]}
-        grown = make(name, **other)
-        for one, two in zip(base.weights, grown.weights, strict=True):
-            assert (one.shape != two.shape) == (base.row_kind(one) in kinds), one.path
-            assert base.row_kind(one) == grown.row_kind(two)
-
-
 def histories(items, users, length=6):
     """Histories of items that both sides know, and the ids that both score."""
     both = [item for item in OLD_ITEMS if item in NEW_ITEMS]
@@ -120,47 +103,6 @@ def test_a_position_keeps_its_meaning_under_another_length(name, max_length):
     after, new_columns = histories(NEW_ITEMS, NEW_USERS, 5)
     expected = np.asarray(old.score(before))[:, columns]
     np.testing.assert_allclose(np.asarray(new.score(after))[:, new_columns], expected, atol=1e-5, rtol=1e-5)
-
-
-class Rows(Recommender):
-    """One weight of every kind."""
-
-    settings_type = PopSettings
-
-    def __init__(self, items, users, special, length):
-        super().__init__(max(1, len(items)))
-        self.built = True
-        for name, rows, of in (
-            ("a", 1 + len(items) + special, ITEMS),
-            ("b", len(users), USERS),
-            ("c", length, FROM_FIRST),
-            ("d", length, FROM_LAST),
-        ):
-            self.add_table(name, rows, 2, 0.5, row_kind=of)
-
-
-ids = st.lists(st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs"]), min_size=1), unique=True)
-side = st.tuples(ids, ids, st.integers(0, 3), st.integers(1, 6))
-
-
-def labels_of(items, users, special, length):
-    first = [f"place {place}" for place in range(length)]
-    marks = [("special", number) for number in range(special)]
-    return [[("padding",), *items, *marks], users, first, first[::-1]]
-
-
-@settings(max_examples=examples(60))
-@given(old=side, new=side, data=st.data())
-def test_any_items_users_and_lengths_go_where_they_should(old, new, data):
-    shared = [data.draw(st.permutations(one)) for one in old[:2]]
-    items, users = (list(dict.fromkeys([*some[::2], *other])) for some, other in zip(shared, new[:2]))
-    new = (items, users, *new[2:])
-    one, two = Rows(*old), Rows(*new)
-    before, fresh = values(one), values(two)
-    StartWeights("bert4rec", {}, old[0], old[1], before).apply_to(two, items, users)
-    for number, (was, now) in enumerate(zip(labels_of(*old), labels_of(*new), strict=True)):
-        expected = moved_by_labels(before[number], fresh[number], was, now)
-        np.testing.assert_array_equal(values(two)[number], expected.reshape(fresh[number].shape))
 
 
 @every_trained_model

@@ -11,7 +11,7 @@ from bert4rec_tf.runs.environment import list_versions
 from bert4rec_tf.runs.workdir import RawIds, WorkDirectory
 
 
-def test_only_the_first_entry_clears_away_what_is_half_written(tmp_path):
+def test_only_the_first_lock_deletes_partial_files(tmp_path):
     workdir = WorkDirectory(tmp_path)
     sequences = make_sequences([[1, 2, 3], [2, 3, 1]], 3)
     ids = RawIds(sequences.vocabulary, sequences.vocabulary.counts)

@@ -33,13 +33,10 @@ ACTIONS = {
     "other order, and semicolons": ("ratings.csv", "timestamp;asin;reviewerID\n1;a;b\n"),
     "RecBole": ("data.inter", "user_id:token\titem_id:token\n1\t2\n"),
     "no header": ("ratings.csv", ratings()),
-    "no header, three columns": ("ratings.csv", ratings(width=3).replace("\n", ".5\n")),
     "no header, two columns": ("ratings.csv", ratings(width=2)),
     "no header, two columns, one user twice": ("ratings.csv", "a,1\nb,2\nc,3\na,4\n"),
     "every user once": ("ratings.csv", "".join(f"u{n},{n},5,97830{n:04d}\n" for n in range(50))),
     "dates": ("ratings.csv", "".join(f"u{n},{n},2020-01-{n:02d}T10:00\n" for n in range(10, 30))),
-    "double colons": ("ratings.dat", ratings("::")),
-    "tabs": ("u.data", ratings("\t")),
     "JSON lines": ("reviews.json", '{"reviewerID": "a", "asin": "b", "unixReviewTime": 1}\n'),
 }
 

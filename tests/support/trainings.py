@@ -12,12 +12,15 @@ import tensorflow as tf
 from bert4rec_tf.config.model_settings import PopSettings
 from bert4rec_tf.config.run_record import Run, TrainingSettings
 from bert4rec_tf.data.examples import preparation
+from bert4rec_tf.evaluation import evidence_search, full_ranking, ranker
 from bert4rec_tf.foundation import plots
 from bert4rec_tf.models import BERT4Rec, Recommender
+from bert4rec_tf.nn import losses
 from bert4rec_tf.nn.dropout import Dropout
 from bert4rec_tf.runs import driver
 from bert4rec_tf.runs.pipeline import Experiment
 from bert4rec_tf.runs.workdir import WorkDirectory
+from bert4rec_tf.training import steps
 from bert4rec_tf.training.trainer import Trainer
 from support import whole_runs
 from support.shards import SEQUENCES
@@ -128,6 +131,19 @@ def killed_after(steps):
     return lambda start_step: Watched(start_step, kill)
 
 
+def kill_at(patch, number):
+    """Ends the process' trainings before step `number` of all that they make is counted."""
+    count, calls = Trainer._count_step, []
+
+    def counted(trainer, made):
+        calls.append(made)
+        if len(calls) == number:
+            raise Killed
+        count(trainer, made)
+
+    patch.setattr(Trainer, "_count_step", counted)
+
+
 def curve_without_time(state):
     return [{name: value for name, value in row.items() if name != "seconds"} for row in state.curve]
 
@@ -148,18 +164,24 @@ RUN = {
 }
 
 
+COMPILING = (evidence_search, full_ranking, ranker, losses, steps)
+"""The modules that compile what a run computes most often. `tf.config.run_functions_eagerly` would warn of tf.data."""
+
+
+def uncompiled(function=None, **options):
+    """Stands in for `tf.function`."""
+    return function or (lambda decorated: decorated)
+
+
 @contextlib.contextmanager
 def small_and_quick():
     """Writes small shards, draws no pictures, and computes without compiling first."""
-    before = tf.config.functions_run_eagerly()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(preparation, "SHARD_SIZE", 40)
         patch.setattr(plots, "is_available", lambda: False)
-        tf.config.run_functions_eagerly(True)
-        try:
-            yield
-        finally:
-            tf.config.run_functions_eagerly(before)
+        for module in COMPILING:
+            patch.setattr(module, "tf_function", uncompiled)
+        yield
 
 
 def assert_a_kill_changes_nothing(folder, run, sequences):
@@ -169,17 +191,9 @@ def assert_a_kill_changes_nothing(folder, run, sequences):
         driver.execute(run, sequences=sequences, workdir=folder / name, silent=True, checkpoint_seconds=0)
         return folder / name
 
-    count, calls = Trainer._count_step, []
-
-    def killed_at_the_fifth(trainer, made):
-        calls.append(made)
-        if len(calls) == 5:
-            raise Killed
-        count(trainer, made)
-
     expected = go("one")
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(Trainer, "_count_step", killed_at_the_fifth)
+        kill_at(patch, 5)
         go("other")
     whole_runs.assert_same_runs(expected, go("other"))
 

@@ -1,6 +1,5 @@
 """The same command gives the same bytes, in another process, with other hashes and any number of workers."""
 
-import json
 import shutil
 
 import numpy as np
@@ -19,7 +18,7 @@ def test_the_same_command_gives_the_same_bytes_in_another_process(uninterrupted,
     runs.assert_same_runs(first, runs.finished(tmp_path / "again", *FLAGS[kind], *AGAIN[kind], hash_seed=1))
 
 
-def test_runs_that_ought_to_differ_are_told_apart(uninterrupted):
+def test_the_comparison_of_runs_finds_differences(uninterrupted):
     found = runs.differences(uninterrupted("static"), uninterrupted("dynamic"))
     assert {"metrics.json", "ranks-test.npz: popular", "select/curve.csv", "select/step-000000012.npz: model/000"} <= {
         *found
@@ -36,46 +35,12 @@ def change_an_array(folder):
     return "select/step-000000012.npz: optimizer/007"
 
 
-def change_a_metric(folder):
-    content = json.loads((folder / "metrics.json").read_text())
-    content["test"]["popular"]["mrr"] += 1e-9
-    (folder / "metrics.json").write_text(json.dumps(content))
-    return "metrics.json"
-
-
-def change_a_row(folder):
-    path = folder / "select" / "curve.csv"
-    path.write_text(path.read_text().replace("\n4,", "\n5,"))
-    return "select/curve.csv"
-
-
-def flip_a_bit_of_a_shard(folder):
-    path = next((folder / "prepared").rglob("train-00001-*"))
-    path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1]))
-    return str(path.relative_to(folder))
-
-
-def leave_a_partial_file(folder):
-    (folder / "retrain" / ".step-000000012.npz.77.partial").write_bytes(b"")
-    return "retrain/.step-000000012.npz.77.partial"
-
-
 def remove_a_file(folder):
     (folder / "transitions.json").unlink()
     return "transitions.json"
 
 
-CHANGES = [
-    change_an_array,
-    change_a_metric,
-    change_a_row,
-    flip_a_bit_of_a_shard,
-    leave_a_partial_file,
-    remove_a_file,
-]
-
-
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", [change_an_array, remove_a_file])
 def test_the_comparison_names_the_one_thing_that_differs(tmp_path, uninterrupted, change):
     first = uninterrupted("static")
     shutil.copytree(first, tmp_path / "work")

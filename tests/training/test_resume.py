@@ -1,7 +1,6 @@
 """A run that was killed and started again equals the one that nothing happened to, bit for bit."""
 
 import os
-import random
 import shutil
 import signal
 import time
@@ -171,23 +170,8 @@ SCENARIOS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-def test_what_happened_leaves_no_trace(tmp_path, uninterrupted, scenario):
+def test_interrupted_runs_end_with_the_same_files(tmp_path, uninterrupted, scenario):
     scenario(tmp_path, uninterrupted)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["static", "dynamic"])
-@pytest.mark.parametrize("seed", range(6))
-def test_killed_at_random_times_equals_uninterrupted(tmp_path, kind, seed):
-    draw, begin = random.Random(seed), time.monotonic()
-    expected = runs.finished(tmp_path / "expected", *FLAGS[kind])
-    duration = time.monotonic() - begin
-    for _ in range(4):
-        process = runs.start(tmp_path / "killed", *FLAGS[kind], "--workdir=work")
-        time.sleep(draw.uniform(0, duration))
-        process.kill()
-        runs.finish(process)
-    runs.assert_same_runs(expected, runs.finished(tmp_path / "killed", *FLAGS[kind]))
 
 
 @pytest.fixture
@@ -230,15 +214,7 @@ def resumed_from_states(tmp_path, monkeypatch, masking, choose):
         assert not found, f"{copy.name}: {found}"
 
 
-@pytest.mark.filterwarnings("ignore:Even though")
 @pytest.mark.slow
 @pytest.mark.parametrize("masking", ["static", "dynamic"])
-def test_some_states_of_the_disk_that_a_kill_may_leave_are_gone_on_from(tmp_path, quick, monkeypatch, masking):
-    resumed_from_states(tmp_path, monkeypatch, masking, lambda copies: random.Random(masking).sample(copies, 2))
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Even though")
-@pytest.mark.parametrize("masking", ["static", "dynamic"])
-def test_all_states_of_the_disk_that_a_kill_may_leave_are_gone_on_from(tmp_path, quick, monkeypatch, masking):
+def test_a_run_resumes_from_every_state_of_the_disk_that_a_kill_may_leave(tmp_path, quick, monkeypatch, masking):
     resumed_from_states(tmp_path, monkeypatch, masking, lambda copies: copies)

@@ -3,12 +3,9 @@
 import csv
 import signal
 
-import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from support.trainings import (
-    NUM_ITEMS,
     curve_without_time,
     interrupted_during,
     new_bert4rec,
@@ -19,17 +16,8 @@ from support.trainings import (
 )
 
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.models import BERT4Rec
 from bert4rec_tf.training import checkpoints
-from bert4rec_tf.training.trainer import BEST, load_weights, read_state, write_curve
-
-
-@pytest.mark.slow
-def test_the_loss_falls(tmp_path):
-    keras.utils.set_random_seed(4)
-    model = BERT4Rec(NUM_ITEMS, max_length=6, hidden_dim=32, num_heads=2, dropout=0.0, attention_dropout=0.0)
-    state = trainer(tmp_path, model, steps=300, warmup_steps=30, learning_rate=3e-3, evaluate_every=50).run()
-    assert state.curve[-1]["loss"] < 0.5 * np.log(NUM_ITEMS)
+from bert4rec_tf.training.trainer import BEST, load_weights, read_state
 
 
 def test_the_same_training_gives_the_same_bits(tmp_path):
@@ -41,7 +29,7 @@ def test_the_same_training_gives_the_same_bits(tmp_path):
 
 
 @pytest.mark.parametrize("make", [new_model, pytest.param(new_bert4rec, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("step", [1, 17, 30, 39])
+@pytest.mark.parametrize("step", [17, 30])
 def test_stopped_and_resumed_equals_uninterrupted(tmp_path, step, make):
     straight, stopped, resumed = make(), make(), make()
     expected = trainer(tmp_path / "straight", straight).run()
@@ -142,22 +130,6 @@ def test_the_curve_is_written_as_a_table(tmp_path):
         rows = list(csv.DictReader(file))
     assert [row["step"] for row in rows] == ["10", "20", "30", "40"]
     assert [row["ndcg@10"] for row in rows] == ["0.1", "0.2", "0.3", "0.4"]
-
-
-def test_the_curve_has_every_digit_of_a_step(tmp_path):
-    write_curve(tmp_path / "curve.csv", [{"step": 1_234_567, "seconds": 2.5, "loss": 0.1234567}])
-    assert (tmp_path / "curve.csv").read_text() == "step,seconds,loss\n1234567,2.5,0.123457\n"
-
-
-def test_tensorboard_gets_its_scalars(tmp_path):
-    trainer(tmp_path, validate=scripted([0.1, 0.2]), steps=100, evaluate_every=50).run()
-    found = set()
-    for path in (tmp_path / "tensorboard").iterdir():
-        for event in tf.compat.v1.train.summary_iterator(str(path)):
-            found.update((value.tag, event.step) for value in event.summary.value)
-    for name in ("loss", "gradient_norm", "learning_rate", "clipped"):
-        assert {(f"training/{name}", 50), (f"training/{name}", 100)} <= found
-    assert {("validation/ndcg@10", 50), ("validation/hr@10", 100)} <= found
 
 
 def test_an_unfinished_training_is_not_measured(tmp_path):

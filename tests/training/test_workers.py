@@ -49,13 +49,14 @@ def test_without_tf_config_there_is_one_machine(monkeypatch):
         config("worker", 0, worker="a:1,b:1"),
     ],
 )
-def test_what_tf_config_cannot_be_is_an_error(monkeypatch, text):
+def test_an_invalid_tf_config_is_an_error(monkeypatch, text):
     monkeypatch.setenv("TF_CONFIG", text)
     with pytest.raises(UserError, match=r"`TF_CONFIG` must .* Received: "):
         Machines.read()
 
 
-def test_a_worker_leaves_what_does_not_train_to_the_chief(tmp_path):
+@pytest.mark.slow
+def test_a_worker_leaves_other_modes_than_training_to_the_chief(tmp_path):
     done = start(1, ["a:1", "b:1"], tmp_path, ["--dataset=synthetic", "--mode=evaluate"])
     assert done.communicate(timeout=120)[0].strip() == "Worker 0 does --mode=evaluate; this is worker 1"
     assert done.returncode == 0

@@ -86,7 +86,6 @@ def whole(quick, tmp_path_factory):
     return whole_run(tmp_path_factory.mktemp("whole"), "static")
 
 
-@pytest.mark.filterwarnings("ignore:Even though")
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_while_training_ends_in_one_line_and_the_same_command_mends_it(tmp_path, quick, whole, damage):

@@ -75,14 +75,6 @@ def test_in_as_many_epochs_as_copies_each_window_is_masked_once_at_its_last_item
     assert len(last_only) == dynamic.num_examples
 
 
-def test_dynamic_masks_of_a_window_differ_between_epochs(dynamic):
-    masking = dataclasses.replace(DYNAMIC, mask_copies=9)
-    places_of = {}
-    for window, _, _, _, places, _ in dynamic_rows(dynamic, 10, masking=masking):
-        places_of.setdefault(window, []).append(tuple(places))
-    assert all(len(set(places)) >= 4 for places in places_of.values())
-
-
 def test_equal_seeds_give_equal_dynamic_masks_and_others_other_ones(dynamic):
     plain = dynamic.read(10, 3)
     first, again, other = (as_rows(mask_dynamically(plain, DYNAMIC, NUM_ITEMS, seed).take(8)) for seed in (3, 3, 4))
@@ -90,7 +82,7 @@ def test_equal_seeds_give_equal_dynamic_masks_and_others_other_ones(dynamic):
     assert first != other
 
 
-@pytest.mark.parametrize("start_step", [1, 4, 9, 30])
+@pytest.mark.parametrize("start_step", [1, 30])
 def test_dynamic_masks_are_the_same_from_any_step_on(dynamic, start_step):
     masking = dataclasses.replace(DYNAMIC, mask_prob=0.5)
     whole = masked(dynamic, masking).skip(start_step).take(3)
@@ -128,13 +120,6 @@ def test_half_of_what_is_not_shown_as_the_mask_stays_and_half_is_random_in_dynam
     assert targets.size == sum(found.values()) == 10 * rows
     for kind, share in expected.items():
         assert abs(found[kind] - 10 * rows * share) <= 5 * np.sqrt(10 * rows * share * (1 - share)), kind
-
-
-def test_random_items_are_uniform_over_the_items_in_dynamic_masks():
-    masking = dataclasses.replace(DYNAMIC, mask_proportion=1.0, max_predictions=20, mask_prob=0.0)
-    counts = np.bincount(one_batch(1_000, [1] * 20, masking, 12)["items"].numpy().ravel(), minlength=14)
-    assert counts[0] == counts[13] == 0
-    assert stats.chisquare(counts[2:13]).pvalue > 1e-3
 
 
 def test_prefixes_are_never_masked_elsewhere_and_windows_never_at_the_last_item_alone(tmp_path):

@@ -75,12 +75,6 @@ def test_shards_are_as_large_as_they_may_be_and_the_last_holds_the_rest(static):
         assert len(records_of(static.folder / name)) == size
 
 
-def test_copies_of_a_window_are_spread_over_the_shards(static):
-    users = [values(example, "user")[0] for example in records(static)]
-    assert users != sorted(users)
-    assert len(set(users[: static.sizes[0]])) > 5
-
-
 @pytest.mark.slow
 def test_any_number_of_processes_gives_the_same_bytes(tmp_path):
     sequences = catalogue(800, longest=6)
@@ -112,28 +106,12 @@ def test_prepared_twice_writes_nothing_the_second_time(tmp_path, small_shards, m
     assert dict(second.widths) == dict(first.widths)
 
 
-def flip_a_byte(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(bytes(content))
-
-
 def cut_short(path):
     path.write_bytes(path.read_bytes()[:-5])
 
 
 def remove(path):
     path.unlink()
-
-
-@pytest.mark.parametrize("damage", [flip_a_byte, cut_short, remove])
-@pytest.mark.parametrize("victim", ["the first shard", "the last shard"])
-def test_a_damaged_shard_is_noticed_and_written_again_the_same(tmp_path, small_shards, damage, victim):
-    shards = prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path)
-    before = contents(shards)
-    damage(shards.folder / shards.names[0 if victim == "the first shard" else -1])
-    assert contents(shards) != before
-    assert contents(prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path)) == before
 
 
 @pytest.mark.parametrize("damage", [cut_short, remove])
@@ -159,12 +137,6 @@ def test_an_interrupted_preparation_is_not_taken_for_a_whole_one(tmp_path, small
     assert done == [0, 1]
     again = prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path / "again")
     assert contents(again) == contents(prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path / "at once"))
-
-
-def test_shards_of_another_fingerprint_are_not_opened(static):
-    assert len(static.find_missing("another")) == len(static.names)
-    elsewhere = dataclasses.replace(static, folder=static.folder / "nowhere")
-    assert len(elsewhere.find_missing("another")) == len(static.names)
 
 
 CHANGED = {
@@ -200,12 +172,6 @@ def test_nothing_to_mask_is_an_error(tmp_path):
     )
     with pytest.raises(UserError, match="two training items"):
         prepare_shards(LeaveOneOut(single).training(False), STATIC, MAX_LENGTH, 5, tmp_path)
-
-
-def test_a_file_in_the_place_of_the_folder_is_an_error(tmp_path):
-    (tmp_path / "taken").write_text("")
-    with pytest.raises(UserError, match="taken"):
-        prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path / "taken")
 
 
 def test_shards_in_a_store_are_those_of_a_folder_and_their_manifest_comes_last(memory, tmp_path, monkeypatch):

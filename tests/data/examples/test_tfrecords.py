@@ -1,6 +1,5 @@
 """Shards on disk and the stream of batches read from them."""
 
-import dataclasses
 from collections import Counter
 
 import numpy as np
@@ -18,47 +17,6 @@ def random_columns(rng, rows):
     return {"number": Column(rng.integers(0, 1_000_000, rows)), "list": Column(ragged, lengths)}
 
 
-@pytest.fixture
-def two_shards(tmp_path):
-    rng = np.random.default_rng(1)
-    columns = {"a": random_columns(rng, 9), "b": random_columns(rng, 4)}
-    for name, content in columns.items():
-        write_shard(tmp_path / name, content)
-    return columns, Shards(tmp_path, ("a", "b"), (9, 4), {"number": None, "list": 4})
-
-
-def test_written_shards_read_back_equal(two_shards):
-    columns, shards = two_shards
-    batch = next(iter(shards.read(13, 3)))
-    read = Counter((number, tuple(row)) for number, row in zip(batch["number"].numpy(), batch["list"].numpy().tolist()))
-    written = Counter(
-        (number, tuple(row))
-        for content in columns.values()
-        for number, row in zip(content["number"].values, content["list"].values.tolist())
-    )
-    assert read == written
-    assert batch["number"].dtype == batch["list"].dtype == tf.int32
-
-
-def test_narrower_rows_are_padded_to_the_declared_width(two_shards):
-    _, shards = two_shards
-    wide = dataclasses.replace(shards, widths={"number": None, "list": 7})
-    batch = next(iter(wide.read(13, 3)))
-    assert batch["list"].shape == (13, 7)
-    assert not batch["list"].numpy()[:, 4:].any()
-
-
-def test_shards_hold_plain_examples_in_the_order_they_were_given(two_shards):
-    columns, shards = two_shards
-    for name, content in columns.items():
-        rows = records_of(shards.folder / name)
-        assert [values(row, "number") for row in rows] == [[number] for number in content["number"].values.tolist()]
-        whole = content["list"]
-        assert [values(row, "list") for row in rows] == [
-            row[:length] for row, length in zip(whole.values.tolist(), whole.lengths)
-        ]
-
-
 @pytest.mark.parametrize("rows", [1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7])
 def test_a_shard_of_any_number_of_blocks_reads_back_equal(tmp_path, rows):
     content = random_columns(np.random.default_rng(2), rows)
@@ -71,21 +29,6 @@ def test_a_shard_of_any_number_of_blocks_reads_back_equal(tmp_path, rows):
     assert sorted((number, row) for _, row, number in read) == sorted(
         (number, tuple(row)) for number, row in zip(content["number"].values.tolist(), content["list"].values.tolist())
     )
-
-
-def test_a_shard_that_fails_half_way_leaves_no_file(tmp_path, monkeypatch):
-    made, features = [], Column.make_features
-
-    def fail_at_the_third(self, name, rows):
-        made.append(name)
-        if len(made) == 3:
-            raise OverflowError
-        return features(self, name, rows)
-
-    monkeypatch.setattr(Column, "make_features", fail_at_the_third)
-    with pytest.raises(OverflowError):
-        write_shard(tmp_path / "shard", random_columns(np.random.default_rng(2), 2 * BLOCK))
-    assert list(tmp_path.iterdir()) == []
 
 
 def stream(shards, batch_size, seed, epochs):
@@ -116,23 +59,6 @@ def test_every_epoch_holds_every_example_once(static, batch_size):
         assert Counter(epoch) == every
 
 
-def test_batches_are_full_and_of_known_width(static):
-    spec = static.read(10, 1).element_spec
-    assert {name: tuple(part.shape) for name, part in spec.items()} == {
-        "epoch": (10,),
-        "user": (10,),
-        "items": (10, MAX_LENGTH),
-        "mask_positions": (10, 3),
-        "mask_targets": (10, 3),
-    }
-    assert all(part.dtype == tf.int32 for name, part in spec.items() if name != "epoch")
-
-
-def test_epochs_differ_in_order(static):
-    first, second, third = stream(static, 10, 1, 3)
-    assert first != second != third != first
-
-
 def shard_order(dynamic, epoch):
     home = {}
     for name in dynamic.names:
@@ -154,8 +80,8 @@ def test_equal_seeds_give_equal_streams_and_others_other_ones(static):
     assert first != other
 
 
-@pytest.mark.parametrize("batch_size", slow_but([7, 40], [1, 7, 40, 500]))
-@pytest.mark.parametrize("start_step", slow_but([0, 1, 16, 100], [0, 1, 2, 5, 16, 33, 100]))
+@pytest.mark.parametrize("batch_size", slow_but([7], [1, 7, 40, 500]))
+@pytest.mark.parametrize("start_step", slow_but([1, 100], [0, 1, 2, 5, 16, 33, 100]))
 def test_starting_at_a_step_is_passing_over_the_batches_before_it(static, batch_size, start_step):
     whole = static.read(batch_size, 9).skip(start_step).take(3)
     assert as_rows(static.read(batch_size, 9, start_step).take(3)) == as_rows(whole)
@@ -171,12 +97,3 @@ def test_starting_exactly_at_an_epoch_or_a_shard(static):
 def test_starting_far_on_counts_the_epochs(static):
     far = 10**9 * static.num_examples
     assert [row[0] for row in as_rows(static.read(1, 2, far).take(2))] == [10**9, 10**9]
-
-
-def test_nothing_of_a_passed_shard_is_read(two_shards):
-    columns, shards = two_shards
-    whole = as_rows(shards.read(1, 2).take(13))
-    first = "a" if whole[0][-1] in columns["a"]["number"].values else "b"
-    passed = shards.sizes[shards.names.index(first)]
-    (shards.folder / first).unlink()
-    assert as_rows(shards.read(1, 2, passed).take(13 - passed)) == whole[passed:]

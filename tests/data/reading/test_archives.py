@@ -1,7 +1,5 @@
 """Archives: what is read from them, and which ones nobody should unpack."""
 
-import gzip
-import random
 import stat
 import zipfile
 
@@ -31,19 +29,6 @@ def test_a_member_is_read_wherever_it_lies(tmp_path):
     with archives.open_unpacked(path, "ratings.dat") as file:
         assert file.read() == b"1::2::3::4\n"
     assert archives.list_members(path) == {"README", "ratings.dat"}
-
-
-@pytest.mark.parametrize("name", ["plain", "packed.gz", "data.zip"])
-def test_whoever_watches_is_told_of_every_byte_on_the_disk(tmp_path, name):
-    path, content, counts = tmp_path / name, random.Random(1).randbytes(3_000_000), []
-    if name == "data.zip":
-        archive(tmp_path, {"ratings.dat": content})
-    else:
-        path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    with archives.open_unpacked(path, "ratings.dat" if name == "data.zip" else None, watch=counts.append) as file:
-        assert b"".join(iter(lambda: file.read(1_000_000), b"")) == content
-    size = path.stat().st_size
-    assert size <= sum(counts) <= size + (1 << 20) and len([count for count in counts if count]) >= 3
 
 
 @pytest.mark.parametrize(
@@ -83,31 +68,14 @@ def test_an_archive_that_lies_about_its_size_is_damaged(tmp_path):
     assert "damaged" in refusal(path)
 
 
-def test_encrypted_members_are_refused(tmp_path):
-    path = archive(tmp_path, {"ratings.dat": b"1::2::3::4\n"}, zipfile.ZIP_STORED)
-    content = bytearray(path.read_bytes())
-    for signature, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
-        content[content.index(signature) + flags] |= 1
-    path.write_bytes(content)
-    assert "cannot be unpacked" in refusal(path)
-
-
 @pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04" + b"\0" * 50])
-def test_what_is_no_archive_is_told(tmp_path, content):
+def test_an_invalid_archive_is_an_error(tmp_path, content):
     path = tmp_path / "data.zip"
     path.write_bytes(content)
     assert "damaged" in refusal(path)
     assert archives.list_members(path) is None
 
 
-def test_a_damaged_member_that_lzma_packed_is_told(tmp_path):
-    path = archive(tmp_path, {"ratings.dat": bytes(range(256)) * 9}, zipfile.ZIP_LZMA)
-    content = bytearray(path.read_bytes())
-    content[100] ^= 0xFF
-    path.write_bytes(content)
-    assert "damaged" in refusal(path)
-
-
-def test_a_member_that_is_not_there_or_twice_is_told(tmp_path):
+def test_a_missing_or_duplicate_member_is_an_error(tmp_path):
     assert "expected one member 'ratings.dat', found 0" in refusal(archive(tmp_path, {"movies.dat": b"x"}))
     assert "found 2" in refusal(archive(tmp_path, {"a/ratings.dat": b"x", "b/ratings.dat": b"x"}))

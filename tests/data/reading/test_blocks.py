@@ -28,9 +28,3 @@ def test_blocks_are_the_file_cut_at_ends_of_lines_and_numbered(lines, ends, size
         before += block[0]
     numbered = enumerate(re.findall(r"[^\r\n]*(?:\r\n|\r|\n)", content.decode()), start=1)
     assert list(itertools.chain.from_iterable(map(blocks.split_lines, found))) == list(numbered)
-
-
-def test_a_file_of_old_line_ends_comes_in_many_blocks(monkeypatch):
-    monkeypatch.setattr(blocks, "BLOCK_SIZE", 10)
-    found = list(blocks.read_blocks(io.BytesIO(b"aa,1\rb,2\r" * 50), "ratings.csv"))
-    assert len(found) > 10 and all(block[0].endswith(b"\r") for block in found)

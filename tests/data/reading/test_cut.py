@@ -41,17 +41,6 @@ def test_a_date_cuts_times_of_every_kind(form, cut):
     assert dict(zip(sequences.users.tolist(), sequences.num_later.tolist())) == expected
 
 
-def test_a_filter_that_leaves_nothing_to_cut_is_named():
-    with pytest.raises(b4r.UserError, match="no user has two actions left"):
-        tables.read_frame(frame(FORMS["dates"]), b4r.Interactions("x", test_from="2020-01-01", min_user_actions=99))
-
-
-def test_rows_of_which_none_can_be_read_are_named(tmp_path):
-    path = write(tmp_path, "a.csv", b"user,item,time\n,x,5\n,y,6\n")
-    with pytest.raises(b4r.UserError, match=r"no user has two actions left.*skipped 2 bad rows"):
-        conversion.convert(b4r.Interactions(path, test_from="7", bad_rows="skip"))
-
-
 def test_a_number_cuts_numbers(tmp_path):
     path = write(tmp_path, "a.csv", as_csv([("a", "x", 5), ("a", "y", 7), ("b", "x", 9), ("b", "z", 1), ("c", "x", 9)]))
     sequences, _ = conversion.convert(b4r.Interactions(path, test_from="7"))

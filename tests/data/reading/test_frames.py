@@ -73,13 +73,9 @@ REFUSED = {
     "a column that cannot be guessed": (FRAME.rename(columns={"user_id": "x"}), {}, "Name user=, one of: x, item_id"),
     "the same column twice": (FRAME, {"user": "item_id"}, "the columns of users, items and times must differ"),
     "fractions for ids": (FRAME.assign(item_id=[1.0, 2, 3, 4, 5, np.nan]), {}, "use Int64"),
-    "ids of several types": (FRAME.assign(item_id=["a", 2, 3, 4, 5, 6]), {}, "failed for column item_id"),
     "ids beyond 64 bits": (FRAME.assign(item_id=[2**70] * 6), {}, "a column cannot be read (Python int too large"),
-    "sparse ids": (FRAME.assign(item_id=pd.arrays.SparseArray([0] * 6)), {}, "Sparse pandas data (column item_id)"),
     "truth values for times": (FRAME.assign(timestamp=True), {}, "times must be numbers, dates, timestamps or texts"),
-    "no rows": (FRAME[:0], {}, "no user has two actions left"),
     "no table": ([1, 2], {}, "`frame` must be a pandas DataFrame or an Arrow table"),
-    "a policy that is none": (FRAME, {"bad_rows": "keep"}, "`bad_rows` must be one of"),
 }
 
 

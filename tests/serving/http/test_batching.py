@@ -137,7 +137,7 @@ class Gate:
         return joined_texts(arrays)
 
 
-def test_what_waits_is_bounded_and_what_is_given_up_is_not_computed():
+def test_the_queue_is_bounded_and_cancelled_requests_are_not_computed():
     gate = Gate()
     model = Fake(gate)
 

@@ -4,11 +4,12 @@ import contextlib
 import os
 import resource
 import socket
+import time
 
 import pytest
 from support.http_server import Fake, Server, served
 
-FEW = 30
+FEW = 16
 
 
 @pytest.fixture
@@ -41,6 +42,7 @@ def ask(connection, seconds):
 
 
 def test_without_descriptors_new_callers_wait_and_open_connections_are_answered(few_descriptors, capfd):
+    began = time.monotonic()
     with Server(served(Fake(lambda arrays: {}))) as server:
         *callers, one, other = as_many_as_possible()
         one.close()
@@ -48,7 +50,7 @@ def test_without_descriptors_new_callers_wait_and_open_connections_are_answered(
         assert len(callers) > 5
         for caller in callers:
             caller.connect(("127.0.0.1", server.port))
-        answers = [ask(caller, 1.5) for caller in callers]
+        answers = [ask(caller, 0.5) for caller in callers]
         assert set(answers) == {b"HTTP/1.1 200", None}
         early, late = ([one for one, found in zip(callers, answers) if (found is None) == waits] for waits in (0, 1))
         assert [ask(caller, 60) for caller in early] == [b"HTTP/1.1 200"] * len(early)
@@ -59,4 +61,6 @@ def test_without_descriptors_new_callers_wait_and_open_connections_are_answered(
         for caller in late:
             caller.close()
     told = capfd.readouterr().err
-    assert told.count("warning: new callers have to wait (Too many open files)") == 1 and "Traceback" not in told
+    minutes = (time.monotonic() - began) // 60
+    assert 1 <= told.count("warning: new callers have to wait (Too many open files)") <= 1 + minutes
+    assert "Traceback" not in told

@@ -8,17 +8,13 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 from support.exports import HISTORIES, NAMES, NUM_ITEMS, USERS, VOCABULARY, K, rectangle, transformer
 from support.http_server import Server
-from support.profiles import examples
 
 from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.models import BprMf
-from bert4rec_tf.serving.http import app, predict
 from bert4rec_tf.serving.http.app import open_versions
 from bert4rec_tf.serving.http.server_settings import ServerSettings
 
@@ -120,27 +116,6 @@ def test_users_are_answered_by_the_histories_of_the_export(served, name):
     check(found, expected(served, signature, {**named, **choices}))
 
 
-def test_users_are_answered_in_rows_too(served):
-    rows = [{"users": "ann"}, {"users": "日本"}]
-    found = served.client.predict(instances=rows)["predictions"]
-    columns = served.client.predict(inputs={"users": ["ann", "日本"]})["outputs"]
-    assert [row["items"] for row in found] == columns["items"]
-
-
-def test_many_histories_of_users_are_looked_up_in_a_thread(served, monkeypatch):
-    parse, threads = predict.parse, []
-
-    def watched(*given):
-        threads.append(threading.current_thread().name.split("_")[0])
-        return parse(*given)
-
-    monkeypatch.setattr(predict, "parse", watched)
-    monkeypatch.setattr(app, "THREAD_SIZE", 500)
-    for users in (["ann"], ["ann"] * 40):
-        served.client.predict(inputs={"users": users})
-    assert threads[1] == "json" != threads[0]
-
-
 BY_USER = {
     "an unknown user": ({"users": ["nobody"]}, "must be one of the export's 3 users. Received: user=nobody"),
     "no text": ({"users": [3]}, "`users` must hold strings. Received: 3"),
@@ -188,40 +163,7 @@ def test_requests_of_all_signatures_at_once_get_their_own_answers(served):
     assert not failures and len(answered) == 48
 
 
-def test_the_signatures_and_the_card_are_told(served):
-    told = served.client.get("/v1/models/bert4rec/metadata").json["metadata"]
-    signatures = told["signature_def"]["signature_def"]
-    assert {"serving_default", "recommend", "score", "encode"} <= set(signatures)
-    optional = {"k", "exclude_seen", "exclude", "candidates", "popularity_correction"}
-    assert set(signatures["recommend"]["defaults"]) == optional
-    assert told["model_card"]["items"] == NUM_ITEMS and told["model_card"]["data"] == {"name": "awkward"}
-    assert told["model_card"]["scores"] == ("the model's own" if served.needs_users else "log-probabilities")
-
-
-MISTAKES = {
-    "k of 0": ({"k": 0}, "`k` must be at least 1 and less than 2^31. Received: k=0"),
-    "negative k": ({"k": -(2**31)}, "`k` must be at least 1"),
-    "negative correction": (
-        {"popularity_correction": -0.5},
-        "`popularity_correction` must be at least 0 and finite. Received: popularity_correction=-0.5",
-    ),
-    "infinite correction": ({"popularity_correction": float("inf")}, "finite. Received: popularity_correction=inf"),
-    "no correction": ({"popularity_correction": float("nan")}, "finite. Received: popularity_correction=nan"),
-    "too few candidates": ({"candidates": [["0"]] * 4}, "as many rows as the other inputs, 6. Received: 4"),
-    "no candidates": ({"candidates": []}, "as many rows as the other inputs, 6. Received: 0"),
-    "a null": ({"exclude": [[None]]}, "must hold strings. Received: null"),
-    "NaN": ({"k": float("nan")}, "a whole number"),
-}
-
-
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_told_in_one_line(served, name):
-    choices, words = MISTAKES[name]
-    answer = served.client.post({"signature_name": "recommend", "inputs": {**whom(served), **choices}})
-    assert answer.status == 400 and words in answer.json["error"] and "\n" not in answer.json["error"]
-
-
-def test_users_are_asked_for_where_the_model_knows_them(served):
+def test_a_model_with_users_requires_users(served):
     answer = served.client.post({"instances": [["0"]]})
     if not served.needs_users:
         assert answer.status == 200
@@ -230,31 +172,3 @@ def test_users_are_asked_for_where_the_model_knows_them(served):
     inputs = {"histories": HISTORIES, "users": WHO[:1]}
     answer = served.client.post({"inputs": inputs})
     assert answer.status == 400 and "`users` must have as many rows as `histories`" in answer.json["error"]
-
-
-ids = st.sampled_from([*NAMES, "", "nobody"]) | st.text(max_size=4)
-lists = st.lists(st.lists(ids, max_size=8), max_size=5)
-junk = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.lists(st.none() | ids)
-asked = st.fixed_dictionaries(
-    {"histories": lists | junk},
-    optional={
-        "users": st.lists(ids, max_size=5) | junk,
-        "k": st.integers(-2, 40) | junk,
-        "exclude_seen": st.booleans() | junk,
-        "exclude": lists | junk,
-        "popularity_correction": st.floats(0, 2) | junk,
-        "candidates": lists | junk,
-    },
-)
-
-
-@settings(max_examples=examples(80))
-@given(st.sampled_from(["serving_default", "recommend", "score", "encode"]), asked)
-@example("recommend", {"histories": [["0"]], "k": 2**31 - 1, "candidates": [["0"] * 300]})
-@example("recommend", {"histories": [[]], "users": [""], "candidates": [[]], "exclude": [[]]})
-@example("score", {"histories": [["0"]], "users": ["ann"], "candidates": [[]]})
-@example("encode", {"histories": [[]] * 40, "users": [""] * 40})
-def test_whatever_is_asked_no_answer_is_a_failure(served, signature, inputs):
-    answer = served.client.post({"signature_name": signature, "inputs": inputs})
-    assert answer.status in (200, 400), answer.body
-    assert set(answer.json) == ({"outputs"} if answer.status == 200 else {"error"})
