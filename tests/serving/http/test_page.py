@@ -50,10 +50,11 @@ def server(tmp_path_factory):
 
 
 @contextlib.contextmanager
-def opened(browser, server, fragment="#empty", refused=0, **options):
+def opened(browser, server, fragment="#empty", refused=0, loses_server=False, **options):
     """The page, without a history.
 
-    Anything wrong in its console, or asked of another host, fails the test; but the server refuses so many requests.
+    Anything wrong in its console, or asked of another host, fails the test; but the server refuses so many requests,
+    and a test that stops it sees the requests fail.
     """
     context = browser.new_context(**options)
     page = context.new_page()
@@ -65,7 +66,11 @@ def opened(browser, server, fragment="#empty", refused=0, **options):
     page.wait_for_selector("#recommendations .share:not(:empty)")
     yield page
     assert page.title() == "What comes next?"
-    assert wrong == ["Failed to load resource: the server responded with a status of 400 (Bad Request)"] * refused
+    lost = "Failed to load resource: net::ERR_CONNECTION_REFUSED"
+    assert (lost in wrong) == loses_server
+    assert [one for one in wrong if one != lost] == [
+        "Failed to load resource: the server responded with a status of 400 (Bad Request)"
+    ] * (refused)
     context.close()
 
 
@@ -109,10 +114,10 @@ def history_of(page):
 
 def test_find_add_reorder_remove_and_extend_by_click(page):
     wait_for_recommendations(page, [])
-    assert page.locator("#model").text_content() == f"bert4rec, version 1, {len(ITEMS)} items"
+    assert page.locator("#model").text_content() == f"version 1, {len(ITEMS)} items"
     assert page.locator("#card").text_content() == "Neighbours, trained on letters"
     find(page, "ELEC star")
-    page.locator("#found button").get_by_text("Électric Star").click()
+    page.locator("#found [role=option]").get_by_text("Électric Star").click()
     items = wait_for_recommendations(page, ["i2"])
     page.get_by_label(f"Add: {name(items[1])}").click()
     items = ["i2", items[1]]
@@ -180,10 +185,41 @@ def test_all_of_it_by_keyboard(page):
 def test_markup_in_titles_and_ids_is_only_text(page):
     for query in ("onerror", "onclick"):
         find(page, query)
-        page.locator("#found button").click()
+        page.locator("#found [role=option]").click()
     wait_for_recommendations(page, ["i3", ITEMS[5]])
     assert history_of(page) == [NASTY, ITEMS[5]]
     assert page.locator("img").count() == 0 and page.locator("#history b").count() == 0
+
+
+def test_every_control_has_a_name_and_a_state_that_is_read_out(page):
+    find(page, "star")
+    assert page.locator("#found").get_attribute("aria-label") == "2 found for star"
+    sync_api.expect(page.locator("#found-count")).to_have_text("2 found")
+    page.locator("#found [role=option]").first.click()
+    sync_api.expect(page.locator("#state")).to_have_text("Électric Star added")
+    assert page.locator("#state").get_attribute("aria-live") == "polite"
+    unnamed = page.evaluate(
+        """[...document.querySelectorAll("button, input, select")].filter((one) => one.checkVisibility()
+        && !one.textContent.trim() && !one.labels?.length && !one.getAttribute("aria-label")).length"""
+    )
+    assert unnamed == 0
+    find(page, "nothing like it")
+    sync_api.expect(page.locator("#found-count")).to_have_text("Nothing found.")
+    sync_api.expect(page.locator("#found")).to_be_hidden()
+
+
+def test_a_history_that_is_full_and_a_list_without_anything_are_reported(page):
+    for number in range(6):
+        sync_api.expect(page.locator("#history li")).to_have_count(min(number, 5))
+        page.get_by_label(re.compile("^Add: ")).first.click()
+    sync_api.expect(page.locator("#state")).to_have_text("A history has at most 5 items.")
+    assert page.locator("#history li").count() == 5
+    page.route(
+        "**/*:predict",
+        lambda route: route.fulfill(status=200, json={"outputs": {"items": [[]], "scores": [[]], "unknown": [0]}}),
+    )
+    page.get_by_role("button", name="Clear").click()
+    sync_api.expect(page.locator("#measure")).to_have_text("No items left to recommend.")
 
 
 def test_the_page_sends_a_user_id_to_a_model_with_users(page, server):
@@ -299,14 +335,179 @@ def likeliest(films, history, k=10):
     return [FILM_IDS[row] for row in np.argsort(-scores, kind="stable") if FILM_IDS[row] not in history][:k]
 
 
-def wait_for_films(page, films, history):
-    """Waits until the history and its recommendations are shown."""
+def wait_for_films(page, films, history, answers_to=None):
+    """Waits until the history and its recommendations are shown. `answers_to`: the items of it that the model knows."""
     sync_api.expect(page.locator("#history .name")).to_have_text([film(item) for item in history])
-    items = likeliest(films, history)
+    items = likeliest(films, history if answers_to is None else answers_to)
     for place, item in enumerate(items):
         found = page.locator("#recommendations .name").nth(place)
         sync_api.expect(found).to_have_text(film(item))
     return items
+
+
+def test_the_first_pick_replaces_the_example_and_clears_the_search_field(browser, films):
+    with opened(browser, films, "") as page:
+        sync_api.expect(page.locator("#count")).to_have_text("(example)")
+        page.keyboard.type("garden")
+        page.keyboard.press("Enter")
+        wait_for_films(page, films, ["m7"])
+        sync_api.expect(page.locator("#query")).to_have_value("")
+        sync_api.expect(page.locator("#found")).to_have_attribute("aria-label", "Popular items")
+        find(page, "river")
+        page.locator("#found [role=option]").click()
+        wait_for_films(page, films, ["m7", "m0"])
+        sync_api.expect(page.locator("#query")).to_have_value("")
+
+
+def choices(page):
+    """Returns how many are shown, whether the history comes back, and how far popular items are lowered."""
+    controls = page.locator("#number"), page.locator("#seen"), page.locator("#strength")
+    return controls[0].input_value(), controls[1].is_checked(), controls[2].text_content()
+
+
+def test_back_undoes_the_last_change_and_a_reload_keeps_all_of_them(browser, films):
+    with opened(browser, films, "") as page:
+        sync_api.expect(page.locator("#count")).to_have_text("(example)")
+        example = page.locator("#history .name").all_text_contents()
+        find(page, "garden")
+        page.keyboard.press("Enter")
+        wait_for_films(page, films, ["m7"])
+        find(page, "river")
+        page.keyboard.press("Enter")
+        wait_for_films(page, films, ["m7", "m0"])
+        page.get_by_label("Show").select_option("20")
+        page.get_by_label("include history").check()
+        page.get_by_label("Less popular").press("PageUp")
+        sync_api.expect(page).to_have_url(re.compile("popularity=0.1"))
+        page.reload()
+        sync_api.expect(page.locator("#history .name")).to_have_text([film("m7"), film("m0")])
+        sync_api.expect(page.locator("#recommendations li")).to_have_count(20)
+        assert choices(page) == ("20", True, "0.1")
+        for expected in (("20", True, "0"), ("20", False, "0"), ("10", False, "0")):
+            page.go_back()
+            sync_api.expect(page.locator("#state")).to_have_text("Restored from the address.")
+            sync_api.expect(page.locator("#recommendations li")).to_have_count(int(expected[0]))
+            assert choices(page) == expected
+        wait_for_films(page, films, ["m7", "m0"])
+        page.go_back()
+        wait_for_films(page, films, ["m7"])
+        page.go_back()
+        sync_api.expect(page.locator("#count")).to_have_text("(example)")
+        sync_api.expect(page.locator("#history .name")).to_have_text(example)
+        page.go_forward()
+        wait_for_films(page, films, ["m7"])
+
+
+def test_an_address_with_impossible_choices_shows_the_usual_ones(browser, films):
+    with opened(browser, films, "#item=m7&show=7&popularity=much&seen=perhaps") as page:
+        wait_for_films(page, films, ["m7"])
+        assert choices(page) == ("10", False, "0")
+
+
+def test_items_that_the_model_does_not_know_are_said_to_give_the_most_popular_ones(browser, films):
+    said = re.compile("^The model knows no item of the history, so these are the most popular items.")
+    with opened(browser, films, "#item=unknown&item=neither") as page:
+        wait_for_films(page, films, ["unknown", "neither"], answers_to=[])
+        sync_api.expect(page.locator("#measure")).to_have_text(said)
+        sync_api.expect(page.locator("#measure")).not_to_have_text(re.compile("than without the history"))
+        sync_api.expect(page.locator(".lift")).to_have_count(0)
+        find(page, "garden")
+        page.keyboard.press("Enter")
+        wait_for_films(page, films, ["unknown", "neither", "m7"], answers_to=["m7"])
+        sync_api.expect(page.locator(".lift")).to_have_count(10)
+        sync_api.expect(page.locator("#measure")).not_to_have_text(said)
+
+
+def test_the_found_items_are_one_tab_stop_that_escape_closes(browser, films):
+    with opened(browser, films, "#item=m7", viewport={"width": 1300, "height": 900}) as page:
+        find(page, "m1")
+        options = page.get_by_role("listbox", name="11 found for m1").get_by_role("option")
+        sync_api.expect(options).to_have_count(11)
+        for key, place in (("Tab", 0), ("ArrowDown", 1), ("End", 10), ("ArrowDown", 10), ("ArrowUp", 9), ("Home", 0)):
+            page.keyboard.press(key)
+            sync_api.expect(options.nth(place)).to_be_focused()
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.closest('section').id") == "past"
+        page.keyboard.press("Shift+Tab")
+        sync_api.expect(options.nth(1)).to_be_focused()
+        page.keyboard.press("Escape")
+        sync_api.expect(page.locator("#found")).to_be_hidden()
+        sync_api.expect(page.locator("#query")).to_be_focused()
+        sync_api.expect(page.locator("#query")).to_have_value("m1")
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.closest('section').id") == "past"
+        page.locator("#query").press("ArrowDown")
+        sync_api.expect(options.first).to_be_focused()
+        page.keyboard.press("Space")
+        sync_api.expect(page.locator("#history li")).to_have_count(2)
+        sync_api.expect(page.locator("#query")).to_be_focused()
+
+
+def test_a_server_that_does_not_answer_is_named_and_asked_again(browser, films):
+    with opened(browser, films, "#item=m7", loses_server=True) as page:
+        wait_for_films(page, films, ["m7"])
+        retry = page.get_by_role("button", name="Retry")
+        sync_api.expect(retry).to_be_hidden()
+        page.route("**/*:predict", lambda route: route.abort("connectionrefused"))
+        page.get_by_label("Add: ", exact=False).first.click()
+        message = "The server does not answer. What you see is out of date."
+        sync_api.expect(page.locator("#state")).to_have_text(message)
+        sync_api.expect(page.locator("#next")).to_have_class("stale")
+        sync_api.expect(page.locator("#find")).not_to_have_class("stale")
+        shown = page.locator("#next").evaluate("one => getComputedStyle(one, '::after').content")
+        assert shown == '"Out of date"'
+        retry.click()
+        sync_api.expect(page.locator("#state")).to_have_text(message)
+        page.unroute("**/*:predict")
+        retry.focus()
+        page.keyboard.press("Enter")
+        sync_api.expect(page.locator("#state")).to_have_text("The server answers again.")
+        sync_api.expect(retry).to_be_hidden()
+        sync_api.expect(page.locator("#next")).not_to_have_class("stale")
+        sync_api.expect(page.locator("#next-title")).to_be_focused()
+        wait_for_films(page, films, ["m7", likeliest(films, ["m7"])[0]])
+
+
+LONG_TITLE = "a story so long that nobody could ever tell the whole of it in one breath, " * 5
+
+
+@pytest.fixture(scope="module")
+def long_titles(tmp_path_factory):
+    """A server whose titles are long, and for two items blank."""
+    folder = tmp_path_factory.mktemp("long")
+    saved_model.export(transformer(), Vocabulary(np.array(FILM_IDS, object), ACTIONS), folder / "model")
+    titles = {**{item: f"{item}: {LONG_TITLE}" for item in FILM_IDS}, "m1": "   ", "m2": "\u200b"}
+    lines = [f'{item},"{title}",Drama|Comedy|Thriller|Film-Noir' for item, title in titles.items()]
+    (folder / "films.csv").write_text("\n".join(["id,title,genres", *lines]), encoding="utf-8")
+    settings = ServerSettings(model=str(folder / "model"), titles=str(folder / "films.csv"))
+    with Server(open_versions(settings)) as running:
+        yield running
+
+
+def test_a_blank_title_gives_way_to_the_id(browser, long_titles):
+    with opened(browser, long_titles, "#item=m1&item=m2&item=%20") as page:
+        sync_api.expect(page.locator("#history .name")).to_have_text(["m1", "m2", '" "'])
+        sync_api.expect(page.get_by_label("Remove: m1")).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [1300, 360])
+def test_long_titles_have_three_lines_and_show_the_rest_on_request(browser, long_titles, width):
+    size = {"width": width, "height": 640}
+    with opened(browser, long_titles, "#item=m3&item=m5", viewport=size, has_touch=True) as page:
+        page.wait_for_selector(".why")
+        lines = "one => one.clientHeight / parseFloat(getComputedStyle(one).lineHeight)"
+        name = page.locator("#recommendations .name").filter(has_text="story").first
+        assert 2.5 < name.evaluate(lines) < 3.5
+        assert name.get_attribute("title") == name.text_content() and LONG_TITLE.strip() in name.text_content()
+        for one in page.locator(".name:visible").all():
+            assert one.evaluate(lines) < 3.5
+        if width == 360:
+            sync_api.expect(page.locator("#recommendations li")).to_have_count(10)
+            assert page.locator("#recommendations").bounding_box()["height"] <= 2 * size["height"]
+        name.tap()
+        sync_api.expect(page.locator("#recommendations .similar")).to_have_count(1)
+        assert name.evaluate(lines) > 4
 
 
 def test_the_first_visit_shows_popular_items_that_follow_each_other(browser, films):
@@ -450,6 +651,51 @@ def test_the_model_card_can_be_read(browser, films):
         sync_api.expect(card).to_be_hidden()
 
 
+@pytest.mark.parametrize(
+    "model, data, training, expected",
+    [
+        ("SASRec", "beauty", {"protocol": "select", "selection_metric": "full"}, ["last action", "not met"]),
+        ("SASRec", "own-logs", {"protocol": "select"}, ["One item of each user measured", "drawn by popularity"]),
+        ("ItemTransitions", "beauty", {"protocol": "select"}, ["last action", "It counts actions"]),
+    ],
+)
+def test_the_model_card_says_only_what_was_used_and_measured(browser, films, model, data, training, expected):
+    def tell(route):
+        about = route.fetch().json()
+        card = {**about["card"], "model": model, "data": {"name": data}, "run": {"training": training}}
+        route.fulfill(json={**about, "card": {**card, "metrics": {"test": {"full": MEASURED}}}})
+
+    phrases = ["last action", "One item of each user measured", "not met", "drawn by popularity", "It counts actions"]
+    with opened(browser, films) as page:
+        page.route("**/page/model", tell)
+        page.reload()
+        page.get_by_role("button", name=f"{model}, trained on {data}").click()
+        card = page.get_by_role("dialog", name="Model card")
+        assert card.locator("caption").all_inner_texts() == ["among all items that the user had not met"]
+        told = " ".join(card.locator("section").nth(1).locator("li").all_inner_texts())
+        assert [phrase for phrase in phrases if phrase in told] == expected
+        assert "a date" not in told
+        page.keyboard.press("Escape")
+        assert "bert4rec" not in page.locator("header").inner_text().casefold()
+
+
+def test_arrow_keys_move_through_the_lists_and_the_focus_stays_where_something_was_added(browser, films):
+    with opened(browser, films) as page:
+        items = wait_for_films(page, films, [])
+        page.locator("#recommendations button.item").first.focus()
+        page.keyboard.press("ArrowDown")
+        sync_api.expect(page.locator("#recommendations button.item").nth(1)).to_be_focused()
+        page.keyboard.press("Tab")
+        page.keyboard.press("ArrowDown")
+        sync_api.expect(page.locator("#recommendations .add").nth(2)).to_be_focused()
+        page.keyboard.press("Enter")
+        wait_for_films(page, films, [items[2]])
+        sync_api.expect(page.locator("#recommendations .add").nth(2)).to_be_focused()
+        page.locator("#found [role=option]").first.focus()
+        page.keyboard.press("ArrowUp")
+        sync_api.expect(page.locator("#query")).to_be_focused()
+
+
 PHONE = {"viewport": {"width": 360, "height": 640}, "has_touch": True}
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
@@ -496,7 +742,7 @@ def test_on_a_phone_the_history_and_its_recommendations_are_on_one_screen(browse
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
         sync_api.expect(page.locator("#found")).to_be_hidden()
         find(page, "star")
-        page.locator("#found button").tap()
+        page.locator("#found [role=option]").tap()
         sync_api.expect(page.locator("#found")).to_be_hidden()
         sync_api.expect(page.locator("#history .name").last).to_be_in_viewport()
         page.set_viewport_size({"width": 320, "height": 640})

@@ -1,5 +1,5 @@
 import { showCard } from "./card.js";
-import { byId, grouped, make } from "./dom.js";
+import { byId, grouped, isVisible, make } from "./dom.js";
 
 const MAX_SHOWN = 20;
 const RECOMMEND = "recommend";
@@ -7,6 +7,7 @@ const SIMILAR = "similar";
 const SCORE = "score";
 const POPULARITY = "popularity_correction";
 const EMPTY = "empty";
+const UNREACHABLE = "The server does not answer. What you see is out of date.";
 const EXAMPLE_LENGTH = 3;
 const EXAMPLE_FROM = 50;
 const MAX_IDS = 50;
@@ -26,16 +27,24 @@ const known = new Map();
 let model = { signatures: [], needs_users: false, items: 0, titles: false, users: 0, max_history: Infinity, max_rows: Infinity, card: {} };
 let history = [];
 let isExample = false;
+let knownItems = 0;
 let found = [];
 let searching = new AbortController();
 let predicting = new AbortController();
+let reading = new AbortController();
 
+/** Asks the server. An error has `canRetry` if the server did not answer, or could not at the moment. */
 async function fetchJson(address, options = {}) {
   const headers = options.body ? { "Content-Type": "application/json" } : {};
-  const response = await fetch(address, { ...options, headers });
-  const content = await response.json();
-  if (!response.ok) throw new Error(content.error);
-  return content;
+  try {
+    const response = await fetch(address, { ...options, headers });
+    const content = await response.json();
+    if (response.ok) return content;
+    throw Object.assign(new Error(content.error), { isAnswer: true, canRetry: response.status >= 500 });
+  } catch (error) {
+    if (error.isAnswer || error.name === "AbortError") throw error;
+    throw Object.assign(new Error(UNREACHABLE), { canRetry: true });
+  }
 }
 
 /** Fetches items by a query, by their ids or by their user, and stores their titles and tags. Returns their ids. */
@@ -46,12 +55,12 @@ async function fetchItems(parameters, signal) {
 }
 
 /** Fetches the titles that are not known yet, some at a time: the server reads addresses of at most 8,190 bytes. */
-async function fetchTitles(ids) {
+async function fetchTitles(ids, signal) {
   const missing = model.titles ? [...new Set(ids)].filter((id) => !known.has(id)) : [];
   while (missing.length) {
     const asked = [];
     while (missing.length && asked.length < MAX_IDS && `${new URLSearchParams(asked)}`.length < MAX_ADDRESS) asked.push(["id", missing.shift()]);
-    await fetchItems(asked);
+    await fetchItems(asked, signal);
   }
 }
 
@@ -74,20 +83,55 @@ function showMessage(message, bad = false) {
 async function attempt(task) {
   try {
     await task();
+    forgetFailure(task);
   } catch (error) {
-    if (error.name !== "AbortError") showMessage(error.message, true);
+    if (error.name === "AbortError") return;
+    showMessage(error.message, true);
+    if (error.canRetry) {
+      failed.add(task);
+      showFailures();
+    }
   }
+}
+
+// Failures: tasks to try again, and the sections that they would have brought up to date
+
+const failed = new Set();
+const SECTIONS = new Map([
+  [search, ["find"]],
+  [readAddress, ["past", "next"]],
+  [recommend, ["next"]],
+]);
+
+function showFailures() {
+  const stale = new Set([...failed].flatMap((task) => SECTIONS.get(task) ?? []));
+  for (const section of document.querySelectorAll("main > section")) section.classList.toggle("stale", stale.has(section.id));
+  if (!failed.size && document.activeElement === byId("retry")) byId("next-title").focus();
+  byId("retry").hidden = !failed.size;
+}
+
+function forgetFailure(task) {
+  if (!failed.delete(task)) return;
+  showFailures();
+  if (!failed.size && byId("state").classList.contains("bad")) showMessage("The server answers again.");
+}
+
+function retry() {
+  for (const task of [...failed]) attempt(task);
 }
 
 // Rows
 
+/** Returns an item's title, or its id if it has none that can be seen. An id of blanks stands in quotes. */
 function nameOf(id) {
-  return known.get(id)?.title || id;
+  const title = known.get(id)?.title ?? "";
+  if (isVisible(title)) return title;
+  return isVisible(id) ? id : JSON.stringify(id);
 }
 
-/** Returns an item's title, or its id if it has none, and its tags. */
+/** Returns the name of an item and its tags. A long name is cut; its tooltip has all of it. */
 function nameElement(id) {
-  const name = make("span", { className: "name" }, nameOf(id));
+  const name = make("span", { className: "name", title: nameOf(id) }, nameOf(id));
   const tags = (known.get(id)?.tags ?? []).slice(0, MAX_TAGS).map((tag) => make("span", { className: "tag" }, tag));
   return tags.length ? make("span", { className: "named" }, name, make("span", { className: "tags" }, ...tags)) : name;
 }
@@ -96,9 +140,12 @@ function smallButton(kind, sign, words, id, onclick, disabled = false) {
   return make("button", { type: "button", className: `small ${kind}`, title: words, "aria-label": `${words}: ${nameOf(id)}`, onclick, disabled }, sign);
 }
 
-/** Returns the part of a row that names the item. A click on it shows similar items, if the model knows them. */
+/** Returns the part of a row that names the item. A click on it shows its whole name and, if the model knows them, similar items. */
 function itemElement(id, ...children) {
-  if (!model.signatures.includes(SIMILAR)) return make("span", { className: "item" }, ...children);
+  if (!model.signatures.includes(SIMILAR)) {
+    const toggleName = ({ currentTarget }) => currentTarget.classList.toggle("whole");
+    return make("span", { className: "item", onclick: toggleName }, ...children);
+  }
   const toggle = ({ currentTarget }) => attempt(() => toggleSimilar(id, currentTarget));
   return make("button", { type: "button", className: "item", title: "Similar items", "aria-expanded": "false", onclick: toggle }, ...children);
 }
@@ -117,7 +164,7 @@ async function toggleSimilar(id, button) {
 
 function similarElement(id, ids) {
   const buttons = ids.map((one) =>
-    make("button", { type: "button", className: "chip", "aria-label": `Add: ${nameOf(one)}`, onclick: () => extend(one) }, `+ ${nameOf(one)}`),
+    make("button", { type: "button", className: "chip", title: nameOf(one), "aria-label": `Add: ${nameOf(one)}`, onclick: () => extend(one) }, `+ ${nameOf(one)}`),
   );
   const words = ids.length ? "Similar:" : "Nothing similar is known.";
   return make("div", { className: "similar", role: "group", "aria-label": `Similar to ${nameOf(id)}` }, make("span", {}, words), ...buttons);
@@ -137,18 +184,14 @@ function focusRow(row, kind) {
   (buttons.find((button) => button.className === kind) ?? buttons[0])?.focus();
 }
 
-/** Moves the focus with the arrow keys: from the search field into its list, and through the rows of a list. */
+/** Moves the focus with the arrow keys through the rows of a list. */
 function moveFocus(event) {
   const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-  const active = document.activeElement;
-  const row = active.closest(".rows > li");
-  if (!step || (!row && active !== byId("query"))) return;
-  const rows = [...(row?.parentElement ?? byId("found")).children];
-  const next = rows[rows.indexOf(row) + step];
-  if (!next && (step > 0 || rows[0]?.parentElement !== byId("found"))) return;
+  const row = document.activeElement.closest("ol.rows > li");
+  const next = step > 0 ? row?.nextElementSibling : step < 0 ? row?.previousElementSibling : null;
+  if (!next) return;
   event.preventDefault();
-  if (next) focusRow(next, active.className);
-  else byId("query").focus();
+  focusRow(next, document.activeElement.className);
 }
 
 // Search
@@ -162,41 +205,174 @@ async function search() {
   showFound(query);
 }
 
-function showFound(query) {
-  const rows = found.map((id) => {
-    const add = make("span", { className: "sign", "aria-hidden": "true" }, "+");
-    const words = `Add ${nameOf(id)} to the history`;
-    return make("li", {}, make("button", { type: "button", className: "item", onclick: () => pick(id), "aria-label": words }, nameElement(id), add));
-  });
-  if (!rows.length && query.trim()) rows.push(make("li", { className: "hint" }, "Nothing found."));
-  replaceRows(byId("found"), rows);
-  const count = found.length === MAX_SHOWN ? `The first ${MAX_SHOWN}` : `${found.length}`;
-  byId("found").setAttribute("aria-label", query.trim() ? `${count} found for ${query}` : "Popular items");
-  byId("found").classList.toggle("popular", !query.trim());
+function optionElement(id) {
+  const add = make("span", { className: "sign", "aria-hidden": "true" }, "+");
+  return make("li", { role: "option", className: "item", tabIndex: -1, onclick: () => pick(id) }, nameElement(id), add);
 }
 
-/** Adds an item that was found. On a phone the list then makes room for the recommendations. */
+function showFound(query) {
+  const list = byId("found");
+  const place = [...list.children].indexOf(document.activeElement);
+  const isPopular = !query.trim();
+  const count = found.length === MAX_SHOWN ? `The first ${MAX_SHOWN}` : `${found.length}`;
+  list.replaceChildren(...found.map(optionElement));
+  list.setAttribute("aria-label", isPopular ? "Popular items" : `${count} found for ${query}`);
+  list.classList.toggle("popular", isPopular);
+  byId("found-count").textContent = isPopular ? "" : found.length ? `${count} found` : "Nothing found.";
+  byId("found-count").classList.toggle("unseen", found.length > 0);
+  showFoundList(true);
+  setTabStop(list.children[0]);
+  if (place >= 0) (list.children[Math.min(place, found.length - 1)] ?? byId("query")).focus();
+}
+
+/** Opens or closes the list of found items. */
+function showFoundList(opens) {
+  byId("found").hidden = !opens || !found.length;
+}
+
+/** Makes one of the found items the only one that Tab reaches. */
+function setTabStop(option) {
+  for (const other of byId("found").children) other.tabIndex = other === option ? 0 : -1;
+}
+
+/** Focuses the found item at a place, or the search field before the first one. */
+function focusFound(place) {
+  const options = byId("found").children;
+  if (place < 0) return byId("query").focus();
+  options[Math.min(place, options.length - 1)]?.focus();
+}
+
+function useFoundKeys(event) {
+  const options = [...byId("found").children];
+  const place = options.indexOf(document.activeElement);
+  const actions = {
+    ArrowDown: () => focusFound(place + 1),
+    ArrowUp: () => focusFound(place - 1),
+    Home: () => focusFound(0),
+    End: () => focusFound(options.length - 1),
+    Escape: closeFound,
+    Enter: () => pickFocused(place),
+    " ": () => pickFocused(place),
+  };
+  if (!actions[event.key]) return;
+  event.preventDefault();
+  actions[event.key]();
+}
+
+/** Goes from the search field into its list, or closes it. Another Escape is the browser's own: it clears the field. */
+function useQueryKeys(event) {
+  const isOpen = !byId("found").hidden;
+  if (event.key === "ArrowDown") {
+    showFoundList(true);
+    focusFound(0);
+  } else if (event.key === "Escape" && isOpen) closeFound();
+  else return;
+  event.preventDefault();
+}
+
+function closeFound() {
+  byId("query").focus();
+  showFoundList(false);
+}
+
+function pickFocused(place) {
+  byId("query").focus();
+  pick(found[place]);
+}
+
+/** Adds an item that was found, in place of the example. Then the search can begin anew. */
 function pick(id) {
-  extend(id);
-  if (!PHONE.matches) return;
+  if (!extend(id, isExample ? [] : history)) return;
+  searchSoon.cancel();
   byId("query").value = "";
   attempt(search);
 }
 
+// Address
+
+/** Returns what the page shows, as the address holds it. Of the choices, only those that differ from the model's own. */
+function writeParameters() {
+  const items = history.length ? history.map((id) => ["item", id]) : [[EMPTY, ""]];
+  const usual = usualChoices();
+  const choices = Object.entries(readChoices()).filter(([name, value]) => value !== usual[name]);
+  return new URLSearchParams([...(isExample ? [] : items), ...choices]);
+}
+
+/** Adds what the page shows to the browser's history, so that its Back button undoes the last change. */
+function writeAddress() {
+  const parameters = `${writeParameters()}`;
+  const address = parameters ? `#${parameters}` : location.pathname + location.search;
+  if (parameters !== location.hash.slice(1)) window.history.pushState(null, "", address);
+}
+
+function usualChoices() {
+  return {
+    show: byId("number").options[0].value,
+    seen: model.card.exclude_seen === false ? "1" : "0",
+    popularity: `${Number((model.card[POPULARITY] ?? 0).toFixed(2))}`,
+    user: "",
+  };
+}
+
+function readChoices() {
+  return {
+    show: byId("number").value,
+    seen: byId("seen").checked ? "1" : "0",
+    popularity: byId("popularity").value,
+    user: model.needs_users ? byId("user").value : "",
+  };
+}
+
+/** Sets the controls. A value that they cannot have is passed over. */
+function showChoices({ show, seen, popularity, user }) {
+  if ([...byId("number").options].some((option) => option.value === show)) byId("number").value = show;
+  byId("seen").checked = seen === "1";
+  if (popularity && Number.isFinite(Number(popularity))) byId("popularity").value = popularity;
+  byId("strength").value = byId("popularity").value;
+  if (model.needs_users) byId("user").value = user;
+}
+
+/** Shows what the address holds: choices, and a history, or an example if it says nothing about one. */
+async function readAddress() {
+  reading.abort();
+  reading = new AbortController();
+  const { signal } = reading;
+  const parameters = new URLSearchParams(location.hash.slice(1));
+  showChoices(usualChoices());
+  showChoices({ ...usualChoices(), ...Object.fromEntries(parameters) });
+  const ids = parameters.getAll("item").slice(0, model.max_history);
+  const example = !ids.length && !parameters.has(EMPTY);
+  const next = example ? await fetchExample(signal) : ids;
+  await fetchTitles(next, signal);
+  signal.throwIfAborted();
+  history = next;
+  isExample = example && next.length > 0;
+  showHistory();
+  attempt(recommend);
+}
+
 // History
 
-function extend(id) {
-  if (history.length >= model.max_history) return showMessage(`A history has at most ${model.max_history} items.`, true);
-  change([...history, id], `${nameOf(id)} added`);
+/** Adds an item after others. Returns whether there was room for it. */
+function extend(id, others = history) {
+  const hasRoom = others.length < model.max_history;
+  if (hasRoom) change([...others, id], `${nameOf(id)} added`);
+  else showMessage(`A history has at most ${model.max_history} items.`, true);
+  return hasRoom;
 }
 
 function change(next, message) {
+  reading.abort();
   history = next;
   isExample = false;
-  const parameters = new URLSearchParams(history.map((id) => ["item", id]));
-  window.history.replaceState(null, "", `#${history.length ? parameters : EMPTY}`);
+  writeAddress();
   showHistory();
   showMessage(message);
+  attempt(recommend);
+}
+
+function changeChoice() {
+  writeAddress();
   attempt(recommend);
 }
 
@@ -236,24 +412,26 @@ function showHistory() {
   byId("clear").hidden = !history.length;
   byId("example").hidden = history.length > 0;
   byId("history-hint").textContent = isExample
-    ? "An example. Change it, or clear it and add your own."
+    ? "An example. The first item that you find replaces it."
     : history.length ? "Oldest first." : "Without a history you see the most popular items.";
 }
 
-/** Shows a popular item and those among the popular ones that are likeliest to come next. */
-async function showExample() {
-  const popular = (await fetchItems({ query: "" })).slice(0, EXAMPLE_FROM);
+/** Returns a popular item and those among the popular ones that are likeliest to come next. */
+async function fetchExample(signal) {
+  const popular = (await fetchItems({ query: "" }, signal)).slice(0, EXAMPLE_FROM);
   let ids = popular;
   if (!model.needs_users) {
     const inputs = { histories: [popular.slice(0, 1)], k: EXAMPLE_LENGTH - 1, exclude_seen: true, candidates: [popular] };
-    const { items } = await predict(RECOMMEND, inputs);
+    const { items } = await predict(RECOMMEND, inputs, signal);
     ids = [popular[0], ...items[0].filter((id) => id !== "")];
   }
-  history = ids.slice(0, Math.min(EXAMPLE_LENGTH, model.max_history));
-  isExample = history.length > 0;
-  window.history.replaceState(null, "", location.pathname);
-  showHistory();
-  attempt(recommend);
+  return ids.slice(0, Math.min(EXAMPLE_LENGTH, model.max_history));
+}
+
+function showExample() {
+  isExample = true;
+  writeAddress();
+  attempt(readAddress);
 }
 
 async function loadUser() {
@@ -262,18 +440,13 @@ async function loadUser() {
   change(ids, `The last ${ids.length} items of user ${user}`);
 }
 
-/** Shows the history that the address holds, or an example if it says nothing about one. */
-async function readAddress() {
-  const address = location.hash.slice(1);
-  if (!address) return showExample();
-  history = new URLSearchParams(address).getAll("item").slice(0, model.max_history);
-  isExample = false;
-  await fetchTitles(history);
-  showHistory();
-  attempt(recommend);
-}
-
 // Recommendations
+
+/** Returns a sentence if the model knows no item of the history, because it then falls back to the most popular items. */
+function sayMostPopular() {
+  const fallsBack = history.length > 0 && !knownItems && !model.needs_users;
+  return fallsBack ? "The model knows no item of the history, so these are the most popular items. " : "";
+}
 
 /** Whether popular items are lowered, so that the scores are no longer probabilities. */
 function isCorrected() {
@@ -303,10 +476,11 @@ async function recommend() {
   const rows = outputs.items[0]
     .map((id, place) => ({ id, score: Number(outputs.scores[0][place]) }))
     .filter((row) => row.id !== "");
-  await fetchTitles(rows.map((row) => row.id));
+  await fetchTitles(rows.map((row) => row.id), signal);
   signal.throwIfAborted();
-  showRecommendations(rows);
   const unknown = outputs.unknown[0];
+  knownItems = history.length - unknown;
+  showRecommendations(rows);
   if (unknown) showMessage(`The model does not know ${unknown} of the items in the history and skipped them.`);
   /* It comes later, and the list can be used without it. */
   if (rows.length && !model.needs_users) await compareHistories(rows.map((row) => row.id), signal);
@@ -343,7 +517,8 @@ function showScores(scores) {
     row.querySelector(".share").textContent = scores[place].toPrecision(4);
     setBar(row, (scores[place] - least) / range);
   });
-  byId("measure").textContent = isCorrected() ? "Scores, with popular items lowered; higher is better." : "Scores; higher is better.";
+  const kind = isCorrected() ? "Scores, with popular items lowered; higher is better." : "Scores; higher is better.";
+  byId("measure").textContent = `${sayMostPopular()}${kind}`;
 }
 
 function showProbabilities(scores) {
@@ -353,8 +528,8 @@ function showProbabilities(scores) {
   });
   const sum = PERCENT.format(probabilities.reduce((total, one) => total + one, 0));
   const order = isCorrected() ? "Ranked with popular items lowered. " : "";
-  const lift = history.length && !model.needs_users ? " × and bar: times likelier than without the history." : "";
-  byId("measure").textContent = `${order}Probability of being next, together ${sum}.${lift}`;
+  const lift = knownItems && !model.needs_users ? " × and bar: times likelier than without the history." : "";
+  byId("measure").textContent = `${sayMostPopular()}${order}Probability of being next, together ${sum}.${lift}`;
 }
 
 /** Scores the recommended items also without a history, and without each of its items: what it changes, and why. */
@@ -367,7 +542,7 @@ async function compareHistories(candidates, signal) {
   const [whole, bare, ...without] = outputs.scores.map((row) => row.map(Number));
   if (givesProbabilities()) {
     showProbabilities(whole);
-    if (asked.length) showLifts(whole.map((score, place) => score - bare[place]));
+    if (knownItems) showLifts(whole.map((score, place) => score - bare[place]));
   }
   showReasons(left, whole, without);
 }
@@ -391,7 +566,7 @@ function showReasons(items, whole, without) {
       .slice(0, MAX_REASONS);
     if (!reasons.length) return;
     const names = reasons.map(({ id }) => nameOf(id)).join(" and ");
-    row.querySelector(".small").after(make("p", { className: "why" }, `because of ${names}`));
+    row.querySelector(".small").after(make("p", { className: "why", title: names }, `because of ${names}`));
   });
 }
 
@@ -415,13 +590,9 @@ function showTheme(theme) {
 // Start
 
 function showModel() {
-  byId("model").textContent = `${model.name}, version ${model.version}, ${grouped(model.items)} items`;
+  byId("model").textContent = `version ${model.version}, ${grouped(model.items)} items`;
   byId("query-label").textContent = model.titles ? "Title or id" : "Id";
-  const strength = model.card[POPULARITY] ?? 0;
-  byId("popularity").max = Math.max(1, strength);
-  byId("popularity").value = strength;
-  byId("strength").value = byId("popularity").value;
-  byId("seen").checked = model.card.exclude_seen === false;
+  byId("popularity").max = Math.max(1, model.card[POPULARITY] ?? 0);
   byId("choose-user").hidden = !model.users;
   byId("load").hidden = !model.users;
   showUserField(model.needs_users);
@@ -436,9 +607,14 @@ function showUserField(opens) {
 async function start() {
   model = await fetchJson("page/model");
   showModel();
-  addEventListener("hashchange", () => attempt(readAddress));
+  window.onpopstate = restore;
   attempt(search);
-  await readAddress();
+  attempt(readAddress);
+}
+
+function restore() {
+  showMessage("Restored from the address.");
+  attempt(readAddress);
 }
 
 /** Returns a function that runs a task once its calls have paused. */
@@ -457,11 +633,17 @@ function on(id, event, handler) {
 
 const searchSoon = debounced(search);
 const recommendSoon = debounced(recommend);
+const writeAddressSoon = debounced(writeAddress);
 showTheme(keptTheme());
 on("theme", "change", () => showTheme(keptTheme(byId("theme").value)));
 on("card", "click", () => byId("card-dialog").showModal());
 on("close-card", "click", () => byId("card-dialog").close());
 on("query", "input", searchSoon.run);
+on("query", "click", () => showFoundList(true));
+on("query", "keydown", useQueryKeys);
+on("found", "keydown", useFoundKeys);
+on("found", "focusin", ({ target }) => setTabStop(target));
+on("retry", "click", retry);
 on("search", "submit", (event) => {
   event.preventDefault();
   searchSoon.cancel();
@@ -480,15 +662,17 @@ on("user-field", "submit", (event) => {
   if (model.users) attempt(loadUser);
 });
 on("user", "input", () => model.needs_users && recommendSoon.run());
-on("example", "click", () => attempt(showExample));
+on("user", "change", () => model.needs_users && writeAddress());
+on("example", "click", showExample);
 on("clear", "click", () => {
   change([], "History cleared");
   byId("query").focus();
 });
-on("number", "change", () => attempt(recommend));
-on("seen", "change", () => attempt(recommend));
+on("number", "change", changeChoice);
+on("seen", "change", changeChoice);
 on("popularity", "input", () => {
   byId("strength").value = byId("popularity").value;
   recommendSoon.run();
 });
+on("popularity", "change", writeAddressSoon.run);
 attempt(start);

@@ -9,18 +9,21 @@ const PROTOCOLS = [
 const METRICS = { "hr@10": "HR@10", "ndcg@10": "NDCG@10", mrr: "MRR" };
 const RANKERS = {
   test: "this model",
-  item_transitions: "counting what occurs together",
+  item_transitions: "counting which items follow each other",
   pop: "the most popular items",
   random: "chance",
   ceiling: "the best possible",
   paper: "the paper",
 };
+const CHOSEN = "The number of steps was chosen on the validation items";
 const TRAININGS = {
-  fixed: "It was trained for a fixed number of steps, with the validation items.",
-  select: "It was trained without the validation items, and the step to stop at was chosen on them.",
-  select_and_retrain: "The number of steps was chosen on the validation items. Then it was trained again, with them.",
-  all: "The number of steps was chosen on the validation items. Then it was trained again, on all actions.",
+  fixed: () => "It was trained for a fixed number of steps, with the validation items.",
+  select: (measure) => `${CHOSEN}, by ${measure}. It was trained without these items.`,
+  select_and_retrain: (measure) => `${CHOSEN}, by ${measure}. Then it was trained again, with them.`,
+  all: (measure) => `${CHOSEN}, by ${measure}. Then it was trained again, on all actions.`,
 };
+const COUNTING = ["Pop", "ItemTransitions"];
+const OWN = "own-";
 
 /** Returns the sentences that hold, of pairs of a condition and a sentence. */
 function whichHold(...pairs) {
@@ -55,13 +58,24 @@ function data({ data = {} }) {
   );
 }
 
-function protocol({ run }) {
+/** Returns what the best step was chosen by. Runs that do not say it used the default. */
+function selection({ training, evaluation }) {
+  const candidates = training?.selection_metric === "full" ? "all items that the user had not met" : `${evaluation?.num_negatives ?? 100} items drawn by popularity`;
+  return `NDCG@10 among ${candidates}`;
+}
+
+/** Says how it was trained and measured. Of a user's own data the card does not tell whether they were split by time. */
+function protocol({ model, run, data, metrics }) {
+  const counts = COUNTING.includes(model);
   const chosen = run.training?.protocol;
+  const isOwn = data?.name?.startsWith(OWN);
   const sentences = whichHold(
-    [true, "Held out were each user's last action, the test item, and the one before it, the validation item; or the actions after a date."],
-    [chosen in TRAININGS, TRAININGS[chosen]],
-    [true, "The test items were ranked once, at the end. All rankers in the tables below rank the same items."],
-    [chosen === "all", "The metrics are those of a model trained without the held-out items. This model was trained on them too."],
+    [isOwn, "One item of each user measured is the test item, and another one the validation item."],
+    [!isOwn, "Each user's last action is the test item, and the one before it the validation item."],
+    [counts, "It counts actions. It has no training steps."],
+    [!counts && chosen in TRAININGS, TRAININGS[chosen]?.(selection(run))],
+    [metrics, "The test items were ranked once, at the end. All rankers in the tables below rank the same items."],
+    [metrics && chosen === "all", "The metrics are those of a model trained without the held-out items. This model was trained on them too."],
   );
   return section("Training and measuring", list(sentences));
 }
@@ -117,7 +131,7 @@ function making({ card, name, version }, address) {
       ["Model", card.model],
       ["Served as", `${name}, version ${version}`],
       ["Parameters", card.parameters],
-      ["Steps, at most", card.run?.training?.steps],
+      ["Steps, at most", COUNTING.includes(card.model) ? null : card.run?.training?.steps],
       ["Digest of the settings", card.digest],
       ["Trained with", versions.length ? versions.join(", ") : null],
     ]),

@@ -11,6 +11,11 @@ export function make(tag, properties = {}, ...children) {
   return element;
 }
 
+/** Whether a text has anything that can be seen, and not only blanks, control characters and characters of no width. */
+export function isVisible(text) {
+  return /[^\s\p{Cc}\p{Cf}\p{Z}]/u.test(text);
+}
+
 /** Returns a number with thousands separators. */
 export function grouped(number) {
   return new Intl.NumberFormat("en").format(number);
