@@ -467,6 +467,12 @@ def test_a_server_that_does_not_answer_is_named_and_asked_again(browser, films):
         sync_api.expect(page.locator("#next")).not_to_have_class("stale")
         sync_api.expect(page.locator("#next-title")).to_be_focused()
         wait_for_films(page, films, ["m7", likeliest(films, ["m7"])[0]])
+        page.route("**/*:predict", lambda route: route.abort("connectionrefused"))
+        item = page.locator("#history button.item").first
+        item.click()
+        sync_api.expect(page.locator("#state")).to_have_text("The server does not answer.")
+        sync_api.expect(item).to_have_attribute("aria-expanded", "false")
+        sync_api.expect(retry).to_be_hidden()
 
 
 LONG_TITLE = "a story so long that nobody could ever tell the whole of it in one breath, " * 5
@@ -714,7 +720,7 @@ def test_axe_finds_nothing_that_keeps_people_out(browser, films, screen):
             assert "color-contrast" in [one["id"] for one in found["passes"]]
             assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in found["violations"]] == []
 
-    with opened(browser, films, "", refused=1, reduced_motion="reduce", **screen) as page:
+    with opened(browser, films, "", refused=1, loses_server=True, reduced_motion="reduce", **screen) as page:
         page.wait_for_selector(".lift")
         check("light")
         page.locator("#recommendations button.item").first.click()
@@ -725,6 +731,10 @@ def test_axe_finds_nothing_that_keeps_people_out(browser, films, screen):
         page.wait_for_selector("#state.bad")
         find(page, "m")
         check("light", "dark")
+        page.route("**/*:predict", lambda route: route.abort("connectionrefused"))
+        page.locator("#recommendations .add").first.click()
+        page.wait_for_selector("#next.stale")
+        check("dark", "light")
         page.locator("#card").click()
         check("dark", "light")
 

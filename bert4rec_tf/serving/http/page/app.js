@@ -7,7 +7,7 @@ const SIMILAR = "similar";
 const SCORE = "score";
 const POPULARITY = "popularity_correction";
 const EMPTY = "empty";
-const UNREACHABLE = "The server does not answer. What you see is out of date.";
+const UNREACHABLE = "The server does not answer.";
 const EXAMPLE_LENGTH = 3;
 const EXAMPLE_FROM = 50;
 const MAX_IDS = 50;
@@ -79,18 +79,15 @@ function showMessage(message, bad = false) {
   byId("state").classList.toggle("bad", bad);
 }
 
-/** Runs a task and shows its error, unless a newer task of the same kind has aborted it. */
+/** Runs a task and shows its error, unless a newer task of the same kind has aborted it. Returns whether it succeeded. */
 async function attempt(task) {
   try {
     await task();
     forgetFailure(task);
+    return true;
   } catch (error) {
-    if (error.name === "AbortError") return;
-    showMessage(error.message, true);
-    if (error.canRetry) {
-      failed.add(task);
-      showFailures();
-    }
+    if (error.name !== "AbortError") showFailure(task, error);
+    return false;
   }
 }
 
@@ -98,13 +95,22 @@ async function attempt(task) {
 
 const failed = new Set();
 const SECTIONS = new Map([
+  [start, []],
   [search, ["find"]],
   [readAddress, ["past", "next"]],
   [recommend, ["next"]],
 ]);
 
+function showFailure(task, { message, canRetry }) {
+  const outdates = canRetry && SECTIONS.get(task)?.length > 0;
+  showMessage(outdates ? `${message.replace(/\.$/, "")}. What you see is out of date.` : message, true);
+  if (!canRetry || !SECTIONS.has(task)) return;
+  failed.add(task);
+  showFailures();
+}
+
 function showFailures() {
-  const stale = new Set([...failed].flatMap((task) => SECTIONS.get(task) ?? []));
+  const stale = new Set([...failed].flatMap((task) => SECTIONS.get(task)));
   for (const section of document.querySelectorAll("main > section")) section.classList.toggle("stale", stale.has(section.id));
   if (!failed.size && document.activeElement === byId("retry")) byId("next-title").focus();
   byId("retry").hidden = !failed.size;
@@ -150,15 +156,23 @@ function itemElement(id, ...children) {
   return make("button", { type: "button", className: "item", title: "Similar items", "aria-expanded": "false", onclick: toggle }, ...children);
 }
 
+async function fetchSimilar(id) {
+  const outputs = await predict(SIMILAR, { items: [id], k: MAX_SIMILAR });
+  const ids = outputs.items[0].filter((one) => one !== "");
+  await fetchTitles(ids);
+  return ids;
+}
+
 async function toggleSimilar(id, button) {
   const row = button.closest("li");
   const opens = button.getAttribute("aria-expanded") === "false";
   button.setAttribute("aria-expanded", `${opens}`);
   row.querySelector(".similar")?.remove();
   if (!opens) return;
-  const outputs = await predict(SIMILAR, { items: [id], k: MAX_SIMILAR });
-  const ids = outputs.items[0].filter((one) => one !== "");
-  await fetchTitles(ids);
+  const ids = await fetchSimilar(id).catch((error) => {
+    button.setAttribute("aria-expanded", "false");
+    throw error;
+  });
   if (button.getAttribute("aria-expanded") === "true" && !row.querySelector(".similar")) row.append(similarElement(id, ids));
 }
 
@@ -278,6 +292,10 @@ function closeFound() {
 function pickFocused(place) {
   byId("query").focus();
   pick(found[place]);
+}
+
+async function pickFirst() {
+  if ((await attempt(search)) && found.length && byId("query").value.trim()) pick(found[0]);
 }
 
 /** Adds an item that was found, in place of the example. Then the search can begin anew. */
@@ -647,10 +665,7 @@ on("retry", "click", retry);
 on("search", "submit", (event) => {
   event.preventDefault();
   searchSoon.cancel();
-  attempt(async () => {
-    await search();
-    if (found.length && byId("query").value.trim()) pick(found[0]);
-  });
+  pickFirst();
 });
 document.addEventListener("keydown", moveFocus);
 on("choose-user", "click", () => {

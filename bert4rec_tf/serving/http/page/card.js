@@ -143,7 +143,7 @@ function making({ card, name, version }, address) {
 export function showCard(model, address) {
   const { card } = model;
   byId("card").textContent = card.data?.name ? `${card.model}, trained on ${card.data.name}` : card.model;
-  byId("card").hidden = false;
+  byId("card").disabled = false;
   byId("card-content").replaceChildren(
     ...(card.data ? [data(card)] : []),
     ...(card.run ? [protocol(card)] : []),
