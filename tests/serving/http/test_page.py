@@ -660,7 +660,7 @@ def test_the_model_card_can_be_read(browser, films):
 @pytest.mark.parametrize(
     "model, data, training, expected",
     [
-        ("SASRec", "beauty", {"protocol": "select", "selection_metric": "full"}, ["last action", "not met"]),
+        ("SASRec", "beauty", {"protocol": "select", "selection_metric": "full"}, ["last action", "not in the history"]),
         ("SASRec", "own-logs", {"protocol": "select"}, ["One item of each user measured", "drawn by popularity"]),
         ("ItemTransitions", "beauty", {"protocol": "select"}, ["last action", "It counts actions"]),
     ],
@@ -671,13 +671,19 @@ def test_the_model_card_says_only_what_was_used_and_measured(browser, films, mod
         card = {**about["card"], "model": model, "data": {"name": data}, "run": {"training": training}}
         route.fulfill(json={**about, "card": {**card, "metrics": {"test": {"full": MEASURED}}}})
 
-    phrases = ["last action", "One item of each user measured", "not met", "drawn by popularity", "It counts actions"]
+    phrases = [
+        "last action",
+        "One item of each user measured",
+        "not in the history",
+        "drawn by popularity",
+        "It counts actions",
+    ]
     with opened(browser, films) as page:
         page.route("**/page/model", tell)
         page.reload()
         page.get_by_role("button", name=f"{model}, trained on {data}").click()
         card = page.get_by_role("dialog", name="Model card")
-        assert card.locator("caption").all_inner_texts() == ["among all items that the user had not met"]
+        assert card.locator("caption").all_inner_texts() == ["among all items that are not in the history"]
         told = " ".join(card.locator("section").nth(1).locator("li").all_inner_texts())
         assert [phrase for phrase in phrases if phrase in told] == expected
         assert "a date" not in told
@@ -734,6 +740,7 @@ def test_axe_finds_nothing_that_keeps_people_out(browser, films, screen):
         page.route("**/*:predict", lambda route: route.abort("connectionrefused"))
         page.locator("#recommendations .add").first.click()
         page.wait_for_selector("#next.stale")
+        page.evaluate("scrollTo(0, document.body.scrollHeight)")  # where the notice covers no button
         check("dark", "light")
         page.locator("#card").click()
         check("dark", "light")

@@ -60,7 +60,7 @@ function data({ data = {} }) {
 
 /** Returns what the best step was chosen by. Runs that do not say it used the default. */
 function selection({ training, evaluation }) {
-  const candidates = training?.selection_metric === "full" ? "all items that the user had not met" : `${evaluation?.num_negatives ?? 100} items drawn by popularity`;
+  const candidates = training?.selection_metric === "full" ? "all items that are not in the history" : `${evaluation?.num_negatives ?? 100} items drawn by popularity`;
   return `NDCG@10 among ${candidates}`;
 }
 
