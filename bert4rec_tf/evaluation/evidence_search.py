@@ -51,7 +51,8 @@ def search_settings(split: LeaveOneOut, fixed: ItemTransitionsSettings) -> tuple
     are searched along AXES, one after the other, until a round improves nothing. Of equal settings the first stays.
     """
     search = _Search(split, fixed)
-    is_long = split.sequences.num_actions >= LONG_HISTORIES * split.sequences.num_users
+    histories = split.histories("validation")
+    is_long = histories.num_actions >= LONG_HISTORIES * histories.num_users
     best = search.search(LONG_START if is_long else SHORT_START)
     return fixed.fill(best.values), best.ndcg
 

@@ -15,6 +15,7 @@ from support.evidence_oracle import histories_of, plain_evidence, plain_log_shar
 from support.ranking_oracle import FEW, make_sequences, plain_metrics
 
 from bert4rec_tf.config.transition_settings import (
+    LONG_START,
     SHORT_START,
     TIES_BROKEN,
     ItemTransitionsSettings,
@@ -136,6 +137,18 @@ def test_a_search_never_ends_below_its_start_and_is_the_same_each_time(seed):
     assert ndcg == pytest.approx(measure(split, found))
     assert ndcg >= measure(split, ItemTransitionsSettings().resolve())
     assert search_settings(LeaveOneOut(make_walks(seed)), ItemTransitionsSettings()) == (found, ndcg)
+
+
+def test_the_search_begins_where_the_histories_that_it_counts_say(monkeypatch):
+    """A history of 51 has 49 items before its two held-out ones."""
+    starts = []
+    monkeypatch.setattr(
+        evidence_search._Search, "search", lambda search, start: starts.append(start) or search.measure(start)
+    )
+    for length in (51, 52):
+        histories = [[1 + (user + 3 * place) % 20 for place in range(length)] for user in range(4)]
+        search_settings(LeaveOneOut(make_sequences(histories, 60)), ItemTransitionsSettings())
+    assert starts == [SHORT_START, LONG_START]
 
 
 def test_given_settings_stay(small_grid):
