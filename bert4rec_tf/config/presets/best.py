@@ -4,6 +4,7 @@ For BERT4Rec, short histories are cut into prefixes, so that every item is a tar
 large epsilon lets rare items keep their initial vectors. For ML-1m's long histories, windows with many masks do better.
 """
 
+from bert4rec_tf.config.model_settings import TRANSITIONS
 from bert4rec_tf.config.presets import fast, own
 from bert4rec_tf.config.presets.entry import Preset
 
@@ -37,6 +38,9 @@ ENTRIES = [
             "protocol": "fixed",
             "steps": 2_400,
             "evaluate_every": 400,
+            "evidence": TRANSITIONS,
+            "evidence_gain": 11.3,
+            "evidence_popularity": 0.0,
         },
     ),
     Preset(
@@ -49,10 +53,14 @@ ENTRIES = [
             **fast.BERT4REC_ML_1M,
             "hidden_dim": 128,
             "initial_vectors": "cooccurrence",
+            "initial_layers": "identity",
             "dropout": 0.1,
             "attention_dropout": 0.1,
             "warmup_steps": 500,
-            "steps": 32_000,
+            "steps": 20_000,
+            "evidence": TRANSITIONS,
+            "evidence_gain": 4.0,
+            "evidence_popularity": -1.2,
         },
     ),
     Preset(
