@@ -14,7 +14,7 @@ from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.initial_vectors import make_cooccurrence_vectors
-from bert4rec_tf.models.item_transitions import fit_evidence
+from bert4rec_tf.models.item_transitions import count_evidence
 from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender, last_items_in_order, multiply_rows
 from bert4rec_tf.nn import sampling
 from bert4rec_tf.nn.evidence import TransitionEvidence
@@ -105,7 +105,7 @@ class FeatureRecommender(Recommender):
         would stay random.
         """
         if self.evidence is not None:
-            fit_evidence(self.evidence, sequences, (transitions or ItemTransitionsSettings()).resolve())
+            count_evidence(self.evidence, sequences, (transitions or ItemTransitionsSettings()).resolve())
         if self.settings.use_item_features != NO:
             self._unseen = np.flatnonzero(sequences.count_items()[1:] == 0) + 1
         if self.settings.use_item_features == ADD and ITEM_FEATURES in self._content_vectors:

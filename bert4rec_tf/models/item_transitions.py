@@ -38,7 +38,7 @@ class ItemTransitions(Recommender):
 
     def adapt(self, sequences: Sequences, transitions: ItemTransitionsSettings | None = None) -> None:
         settings = (transitions or self.settings).resolve()
-        fit_evidence(self.evidence, sequences, settings)
+        count_evidence(self.evidence, sequences, settings)
         self.evidence.mix.assign([1.0, settings.popularity_weight])
 
     def user_vectors(self, batch: Batch) -> Tensor:
@@ -55,7 +55,7 @@ class ItemTransitions(Recommender):
         return tf.where(sums > 0, sums, -float("inf"))
 
 
-def fit_evidence(evidence: TransitionEvidence, sequences: Sequences, settings: ItemTransitionsSettings) -> None:
+def count_evidence(evidence: TransitionEvidence, sequences: Sequences, settings: ItemTransitionsSettings) -> None:
     """Counts the transitions of training histories and sets the evidence, by settings without a None."""
     weights = transitions.weigh_distances(settings.window, settings.distance_power, settings.distance_decay)
     size = sequences.num_items + 1
