@@ -48,7 +48,7 @@ def read_interactions(interactions: Interactions) -> tuple[Users, conversion.Rep
 
     Raises UserError as `conversion.convert` does.
     """
-    sequences, report = conversion.convert(interactions, least=1)
+    sequences, report = conversion.convert(interactions, min_actions=1)
 
     def rows() -> Iterator[Row]:
         for place, user in enumerate(sequences.users.tolist()):

@@ -12,7 +12,7 @@ from bert4rec_tf.evaluation.metrics import METRICS, PROTOCOLS
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.runs.comparison import compare
-from bert4rec_tf.runs.workdir import WorkDirectory
+from bert4rec_tf.runs.workdir import RawIds, WorkDirectory
 
 NUM_USERS = 40
 
@@ -29,7 +29,9 @@ def some_ranks(seed):
 
 def work_directory(path, ranks, sequences=None, **settings):
     folder = WorkDirectory(path)
-    folder.initialize(Run.make("synthetic", **settings), sequences or data(), {})
+    sequences = sequences or data()
+    ids = RawIds(sequences.vocabulary, sequences.count_items()[1:])
+    folder.initialize(Run.make("synthetic", **settings), sequences, ids, {})
     if ranks is not None:
         npz.write(folder.ranks, {"users": np.arange(NUM_USERS), **ranks})
     return folder
