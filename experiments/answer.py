@@ -18,6 +18,9 @@ from experiments.tables import NOT_IN_PAPER, TABLES
 STANDARD_ERRORS = 2.0
 """A lead of more standard errors than this is beyond chance: fewer than one in twenty comparisons has it by chance."""
 
+ONE_SEED = "not known: one seed"
+"""The verdict if a model that is trained has a single seed: another seed might turn the order round."""
+
 HEADER = ("", "best", "NDCG@10", "second", "NDCG@10", "lead", "95 % interval", "beyond chance")
 
 SURE = ("yes", "yes, by a bound")
@@ -44,38 +47,42 @@ def name_pairs(findings: Findings) -> dict[tuple[str, str], str]:
     }
 
 
-def exceeds_bound(best: float, second: float, users: int) -> bool:
-    """Returns whether the means alone show that a lead is beyond chance.
+def exceeds_bound(bests: Sequence[float], seconds: Sequence[float], users: int) -> bool:
+    """Returns whether the metric of each seed alone shows that a lead is beyond chance.
 
     Numbers between 0 and 1 with mean m have a variance of at most m (1 - m). Two models tend to find the same users
     easy. Assuming that, the variance of their difference is at most the sum of both variances.
     """
-    largest = math.sqrt((best * (1 - best) + second * (1 - second)) / users)
-    return best - second > STANDARD_ERRORS * largest
+    means = [float(np.mean(values)) for values in (bests, seconds)]
+    largest = sum(mean * (1 - mean) for mean in means) / users
+    return means[0] - means[1] > max(STANDARD_ERRORS * math.sqrt(largest), _compute_half_width(largest, bests, seconds))
 
 
 def compute_interval(
     compared: Mapping[str, float], bests: Sequence[float], seconds: Sequence[float]
 ) -> tuple[float, float]:
-    """Returns the 95 % confidence interval of a lead.
+    """Returns the 95 % confidence interval of a lead, the difference of the means over seeds.
 
-    With one seed of a model it is that of `compared`, one seed of each on the same users. With several of both it is
-    that of the difference of the means. Then chance in training (Welch's t-test) is added to chance in the users, which
-    is taken from `compared`: a mean over seeds has no more of it.
+    Chance in training (Welch's t-test) is added to chance in the users, which is taken from `compared`: a mean over
+    seeds has no more of it. A model with a single value is one that only counts, without chance in training.
 
     Args:
-        compared: the `low` and `high` of one seed of each.
+        compared: the `low` and `high` of one seed of each on the same users. Only their distance is used.
         bests, seconds: the metric of each seed of the two models.
     """
-    if min(len(bests), len(seconds)) < 2:
-        return compared["low"], compared["high"]
     of_users = ((compared["high"] - compared["low"]) / (2 * stats.norm.ppf(0.975))) ** 2
-    of_seeds = [float(np.var(values, ddof=1)) / len(values) for values in (bests, seconds)]
-    variance = of_users + sum(of_seeds)
-    spread = sum(part**2 / (len(values) - 1) for part, values in zip(of_seeds, (bests, seconds)))
-    half = stats.t.ppf(0.975, variance**2 / spread if spread else math.inf) * math.sqrt(variance)
+    half = _compute_half_width(of_users, bests, seconds)
     lead = float(np.mean(bests) - np.mean(seconds))
     return lead - half, lead + half
+
+
+def _compute_half_width(of_users: float, *of_models: Sequence[float]) -> float:
+    """Returns half the width of an interval. `of_users`: the variance by chance in the users."""
+    several = [values for values in of_models if len(values) > 1]
+    of_seeds = [float(np.var(values, ddof=1)) / len(values) for values in several]
+    variance = of_users + sum(of_seeds)
+    spread = sum(part**2 / (len(values) - 1) for part, values in zip(of_seeds, several))
+    return float(stats.t.ppf(0.975, variance**2 / spread if spread else math.inf)) * math.sqrt(variance)
 
 
 def write_sentences(findings: Findings, rows: Sequence[Sequence[Text]]) -> list[str]:
@@ -92,10 +99,10 @@ def write_sentences(findings: Findings, rows: Sequence[Sequence[Text]]) -> list[
         "The test item is each user's last one. It is ranked among 100 items drawn by popularity (“100 popular”, as in "
         "the paper), among 100 drawn uniformly (“100 uniform”), or among all items that the user has not had. The last "
         "is what a recommender does; popular candidates reward a model that ranks popular items low.",
-        "A lead is beyond chance if its interval is above 0. It covers chance in the users and, where both models have "
-        "several seeds, in training. Where one has a single seed, it compares one seed of each, whose lead differs "
-        "from that of the means, and leaves chance in training out. It is not corrected for the number of rows. If it "
-        "is unknown, a bound decides: it can confirm a lead, or leave it open.",
+        "A lead is beyond chance if its interval is above 0. It compares means over seeds, and covers chance in the "
+        "users and in training. So there is none, and no verdict, where a model that is trained has a single seed. It "
+        "is not corrected for the number of rows. If only the ranks are missing, a bound decides: it can confirm a "
+        "lead, or leave it open.",
         *_describe_seeds(findings),
     ]
 
@@ -126,14 +133,16 @@ def _make_row(
     findings: Findings, dataset: str, protocol: str, two: list[tuple[str, float]], compared: Mapping[str, Any] | None
 ) -> list[Text]:
     (first, best), (other, second) = two
-    if compared and protocol in compared:
-        bests, seconds = (findings.values(dataset, model, NDCG, protocol) for model in (first, other))
+    bests, seconds = (findings.values(dataset, model, NDCG, protocol) for model in (first, other))
+    shown_interval = "unknown"
+    if not all(findings.has_known_spread(dataset, model) for model in (first, other)):
+        verdict = ONE_SEED
+    elif compared and protocol in compared:
         low, high = compute_interval(compared[protocol][NDCG], bests, seconds)
         shown_interval, verdict = f"{low:+.4f} to {high:+.4f}", SURE[0] if low > 0 else "no"
-        shown_interval += " (one seed)" * (min(len(bests), len(seconds)) < 2)
     else:
         users = findings.runs[dataset, first][0][1]["users"]
-        shown_interval, verdict = "unknown", SURE[1] if exceeds_bound(best, second, users) else "open"
+        verdict = SURE[1] if exceeds_bound(bests, seconds, users) else "open"
     cells = [
         f"{title_of(dataset)}, {PROTOCOL_TITLES[protocol]}",
         _title_of(findings, dataset, first),

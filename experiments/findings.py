@@ -11,7 +11,7 @@ from bert4rec_tf.config.popularity_option import CORRECTION
 from bert4rec_tf.config.run_record import RETRAIN, SELECT
 from bert4rec_tf.evaluation.metrics import POPULAR
 from experiments.plan import Job, Plan
-from experiments.results import FINISHED, Line
+from experiments.results import FINISHED, Line, trainings
 from experiments.tables import TABLES
 
 SAMPLES = "samples_per_second"
@@ -102,6 +102,11 @@ class Findings:
 
     def mean(self, dataset: str, variant: str, metric: str, protocol: str = POPULAR) -> float | None:
         return _mean(self.values(dataset, variant, metric, protocol))
+
+    def has_known_spread(self, dataset: str, variant: str) -> bool:
+        """Returns whether chance in training is known: several seeds, or a model that only counts and has none."""
+        lines = self._lines(dataset, variant)
+        return len(lines) > 1 or not any(trainings(line) for line in lines)
 
     def is_elsewhere(self, dataset: str, variant: str) -> bool:
         """Returns whether one of a cell's runs is in `elsewhere`."""

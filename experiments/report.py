@@ -45,9 +45,10 @@ RUNS = (
     "validation items out of the first, which gives “validation”; with one training, “validation” is none."
 )
 READING = (
-    "Each metric is a mean over users, and over the seeds that were run. “Here” tells in how many cases what the paper "
-    "says is true of these means, significant or not. A case is a comparison of results, or the shape of a curve, "
-    "among popular items: by NDCG@10 for Tables 4 and 5 and Figure 4 (speed: by samples/s), else by each metric."
+    "Each metric is a mean over users, and over the seeds that were run: one seed where no ± is shown. “Here” tells in "
+    "how many cases what the paper says is true of these means, significant or not. A case is a comparison of results, "
+    "or the shape of a curve, among popular items: by NDCG@10 for Tables 4 and 5 and Figure 4 (speed: by samples/s), "
+    "else by each metric."
 )
 
 
@@ -86,8 +87,35 @@ class Report:
         first: list[Section] = []
         if table := self.findings.get("table2"):
             grid = answer.make_grid(table, self.comparisons)
-            first = [Section("Which model ranks best?", answer.write_sentences(table, grid.rows), [grid])]
+            sentences = [*self._count_known(), *answer.write_sentences(table, grid.rows)]
+            first = [Section("Which model ranks best?", sentences, [grid])]
         return [*first, self._make_about_section(), *tables, self._make_runs_section()]
+
+    def _count_known(self) -> list[str]:
+        """Returns the report's first sentences: how many of the runs are finished, and what that leaves open."""
+        tables = [one for one in self.findings.values() if TABLES[one.name].variants]
+        of_tables = {one.name: one.plan.all_jobs([one.name]) for one in tables}
+        jobs = {job.key: job for some in of_tables.values() for job in some}
+        finished = {key for key, line in self._lines().items() if line["status"] == FINISHED}
+
+        def count(keys: Iterable[str]) -> str:
+            keys = set(keys)
+            return f"{len(keys & finished)} of {len(keys)}"
+
+        names = dict.fromkeys(data for one in tables for data in one.datasets())
+        of_data = {name: {key for key, job in jobs.items() if job.run.dataset == name} for name in names}
+        others = {line["key"] for _, line in self._list_shown()} - jobs.keys()
+        open_data = [title_of(name) for name in names if not any(name in one.run_on() for one in tables)]
+        return [
+            f"Known: {count(jobs)} runs that the tables and figures need are finished, one for each cell: "
+            + "; ".join(f"{title_of(name)} {count(keys)}" for name, keys in of_data.items())
+            + ". By table: "
+            + "; ".join(f"{label(name)} {count(job.key for job in some)}" for name, some in of_tables.items())
+            + f". {len(others)} more are shown, with another seed or another share of the steps.",
+            f"Not known: {len(jobs.keys() - finished)} runs are missing. Their cells say “{NOT_RUN}” or show a run "
+            "with a share of the steps, and what the paper says about them is neither confirmed nor refuted."
+            + (f" Nothing was run on {', '.join(open_data)}." if open_data else ""),
+        ]
 
     def _make_section(self, findings: Findings) -> Section:
         name, table = findings.name, TABLES[findings.name]

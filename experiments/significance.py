@@ -13,7 +13,7 @@ from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.runs import comparison
 from bert4rec_tf.runs.workdir import WorkDirectory
 from experiments.findings import Findings
-from experiments.results import Results
+from experiments.results import Line, Results
 from experiments.tables import MODELS
 
 FILE = "comparisons.json"
@@ -34,8 +34,8 @@ def name_pairs(findings: Findings) -> dict[tuple[str, str], str]:
 def compare_all(names: Iterable[str], folders: Mapping[str, Path], results: Results) -> None:
     """Compares finished runs whose ranks are on this machine, and writes the comparisons to FILE.
 
-    Older comparisons stay if the results have both runs. `names`: pairs of keys, "first second". `folders`: key ->
-    work directory.
+    Older comparisons stay if they fit the results of both runs. `names`: pairs of keys, "first second". `folders`:
+    key -> work directory.
     """
     new = {}
     for name in names:
@@ -51,11 +51,11 @@ def compare_all(names: Iterable[str], folders: Mapping[str, Path], results: Resu
             protocol: {metric: asdict(one) for metric, one in of_metrics.items()}
             for protocol, of_metrics in compared.items()
         }
-    if new:
-        with results.lock():
-            lines, older = results.read(), results.read_json(FILE)
-            older = {name: one for name, one in older.items() if all(key in lines for key in name.split())}
-            files.write_json(results.folder / FILE, {**older, **new})
+    with results.lock():
+        lines, older = results.read(), results.read_json(FILE)
+        fitting = {name: one for name, one in older.items() if _is_of_lines(name, one, lines)}
+        if new or fitting != older:
+            files.write_json(results.folder / FILE, {**fitting, **new})
 
 
 def correct_by_holm(p_values: Mapping[Any, float]) -> dict[Any, float]:
@@ -91,20 +91,32 @@ def write_sentences(findings: Findings, comparisons: Mapping[str, Any]) -> list[
             verdict = sign if corrected[place, metric] < LEVEL else NOT_SIGNIFICANT
             verdicts[verdict].setdefault(place, []).append(metric.upper())
     better, worse = (sum(map(len, verdicts[verdict].values())) for verdict in ("better", WORSE))
+    untested = {place: _count_ahead(findings, *place) for place in names if place not in compared}
+    ahead = sum(untested.values())
+    all_cells = len(METRICS) * len(names)
     lines = [
-        f"Significance beside the paper's other models: BERT4Rec is better with p < {LEVEL} in {better} comparisons, "
-        f"worse in {worse}. Each is of one metric on the same users, for the first seed that both have. The two-sided "
+        f"Significance beside the paper's other models, for the users alone: BERT4Rec is better with p < {LEVEL} in "
+        f"{better} of {all_cells} comparisons, worse in {worse}, not significantly different in "
+        f"{len(corrected) - better - worse}, and untested in {all_cells - len(corrected)}. Each is of one metric on "
+        "the same users, for the first seed that both have, so none says what another seed would give. The two-sided "
         f"p-values of all {len(corrected)} comparisons here are corrected together by Holm's method."
     ]
     for verdict in (WORSE, NOT_SIGNIFICANT):
         listed = [f"{titles[place]} ({', '.join(metrics)})" for place, metrics in verdicts[verdict].items()]
         lines += [f"{verdict} {'; '.join(listed)}."] if listed else []
-    untested = [titles[place] for place in names if place not in compared]
     if untested:
+        listed = [f"{titles[place]} ({count} of {len(METRICS)})" for place, count in untested.items()]
         lines.append(
-            f"Not compared or counted, because the ranks of both runs were not here together: {'; '.join(untested)}."
+            "Untested, because the ranks of both runs were not here together; in parentheses, by how many metrics "
+            f"BERT4Rec's mean is higher: {'; '.join(listed)}. That is {ahead} of {len(METRICS) * len(untested)}."
         )
     return lines
+
+
+def _count_ahead(findings: Findings, dataset: str, model: str) -> int:
+    """Returns by how many metrics BERT4Rec's mean is above a model's."""
+    pairs = ([findings.mean(dataset, one, metric) for one in (OURS, model)] for metric in METRICS)
+    return sum(ours > theirs for ours, theirs in pairs if None not in (ours, theirs))
 
 
 def select_matching(
@@ -122,9 +134,14 @@ def select_matching(
     return {
         place: comparisons[name]
         for place, name in names.items()
-        if POPULAR in comparisons.get(name, ())
-        and _is_consistent(comparisons[name], *(findings.lines[key]["test"] for key in name.split()))
+        if POPULAR in comparisons.get(name, ()) and _is_of_lines(name, comparisons[name], findings.lines)
     }
+
+
+def _is_of_lines(name: str, compared: Mapping[str, Any], lines: Mapping[str, Line]) -> bool:
+    """Returns whether both runs of a comparison are finished and have the results that were compared."""
+    both = [lines.get(key, {}) for key in name.split()]
+    return all("test" in line for line in both) and _is_consistent(compared, *(line["test"] for line in both))
 
 
 def _is_consistent(compared: Mapping[str, Any], first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:

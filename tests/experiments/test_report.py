@@ -85,19 +85,74 @@ def test_the_papers_statements_about_table_2_are_counted():
 
 def test_the_answer_is_the_first_thing_in_the_report():
     """NDCG@10 .2 and .16 of 40,226 users: no ranks could make this chance. For .201 and .2 it depends on the ranks."""
-    text, page = text_of("table2", findings("table2", TABLE2))
+    seeds = ({**TABLE2, "bert4rec": 0.199}, {**TABLE2, "bert4rec": 0.201})
+    text, page = text_of("table2", of_seeds(*seeds))
     assert text.index("## Which model ranks best?") < text.index("## About these results") and "Which model" in page
     rows = {row[0]: row[1:] for row in rows_of(text) if row[0].startswith("Beauty, ")}
     assert rows["Beauty, 100 popular"][2] in ("GRU4Rec+", "SASRec"), "these are equal"
     assert rows["Beauty, 100 popular"][:2] == ["**BERT4Rec**", "0.2000"]
     assert rows["Beauty, 100 popular"][3:] == ["0.1600", "+25.0%", "unknown", "yes, by a bound"]
-    near = {**TABLE2, "item_transitions": 0.201}
-    rows = {row[0]: row[1:] for row in rows_of(text_of("table2", findings("table2", near))[0])}
+    near = [{**one, "pop": 0.201} for one in seeds]
+    rows = {row[0]: row[1:] for row in rows_of(text_of("table2", of_seeds(*near))[0])}
     assert rows["Beauty, all unseen items"] == [
-        *("**item_transitions**", "0.2010", "BERT4Rec", "0.2000", "+0.5%", "unknown", "open"),
+        *("**POP**", "0.2010", "BERT4Rec", "0.2000", "+0.5%", "unknown", "open"),
     ]
     alone, _ = text_of("table2", findings("table2", {"pop": 0.1}))
     assert "Beauty, 100 popular" not in alone, "one model is not compared"
+
+
+def of_seeds(*values):
+    """Findings of Table 2 on Beauty with seed 1, 2, ...: each with its values, and counting models with one seed."""
+    plan = Plan(("beauty",), seeds=range(1, len(values) + 1))
+    jobs = plan.jobs("table2")
+    counted = {"steps": 0, "seconds": 0.0, "best_step": 0}
+    lines = [
+        line_of(jobs["beauty", model][seed], value, **({"retrain": counted} if model == "pop" else {}))
+        for seed, one in enumerate(values)
+        for model, value in one.items()
+        if seed == 0 or model != "pop"
+    ]
+    return Findings("table2", Plan(("beauty",)), {line["key"]: line for line in lines})
+
+
+def verdicts_of(found, comparisons=()):
+    grid = answer.make_grid(found, dict(comparisons))
+    return {row[0].text.removeprefix("Beauty, "): (row[-2].text, row[-1].text) for row in grid.rows}
+
+
+def test_a_lead_of_a_single_seed_gets_no_verdict():
+    """However large the lead is: of BERT4Rec's one seed over SASRec's two, then the other way round."""
+    one, two = {"bert4rec": 0.9}, {"sasrec": 0.1}
+    for seeds in ((one | two, two), (one | two, one)):
+        assert set(verdicts_of(of_seeds(*seeds)).values()) == {("unknown", answer.ONE_SEED)}
+    assert set(verdicts_of(of_seeds(one | two, one | two)).values()) == {("unknown", "yes, by a bound")}
+    assert set(verdicts_of(of_seeds({"pop": 0.1} | one, one)).values()) == {("unknown", "yes, by a bound")}, "counts"
+
+
+def test_the_verdict_does_not_depend_on_the_seed_that_is_paired():
+    """The users of one seed of each give the width alone: the same lead of the means, whichever seeds were compared."""
+    found = of_seeds({"bert4rec": 0.21, "sasrec": 0.19}, {"bert4rec": 0.19, "sasrec": 0.198})
+    lines = found.runs["beauty", "bert4rec"], found.runs["beauty", "sasrec"]
+    first, second = (some[0][1]["test"]["popular"]["ndcg@10"] for some in lines)
+    name = found.name_pair("beauty", "sasrec", "bert4rec")
+    known = {"mean": first - second, "low": first - second - 0.002, "high": first - second + 0.002}
+    comparison = {name: {protocol: {"ndcg@10": known} for protocol in ("popular", "uniform", "full")}}
+    ((interval, verdict),) = set(verdicts_of(found, comparison).values())
+    low, high = map(float, interval.split(" to "))
+    assert verdict == "no" and (low + high) / 2 == pytest.approx(0.2 - 0.194, abs=1e-4)
+    assert known["low"] > 0, "the pair alone would have called this lead beyond chance"
+
+
+def test_the_first_sentences_count_what_is_known():
+    """Of the 14 runs of Beauty's Table 2 two are finished; a second seed is shown beside them. Steam has nothing."""
+    plan = Plan(("beauty", "steam"), seeds=(1, 2))
+    jobs = plan.jobs("table2")
+    done = [jobs["beauty", "pop"][0], *jobs["beauty", "sasrec"]]
+    found = Findings("table2", Plan(("beauty", "steam")), {job.key: line_of(job) for job in done})
+    text, _ = text_of("table2", found)
+    known, missing = text.split("## Which model ranks best?\n\n")[1].split("\n\n")[:2]
+    assert "2 of 23 runs" in known and "Beauty 2 of 14; Steam 0 of 9" in known and "Table 2 2 of 23. 1 more" in known
+    assert missing.startswith("Not known: 21 runs are missing.") and missing.endswith("Nothing was run on Steam.")
 
 
 @pytest.mark.parametrize("users", (50, 5_000))
@@ -114,7 +169,7 @@ def test_a_lead_beyond_the_bound_is_beyond_chance_in_a_paired_test_too(users):
         best, second = sorted((float(value.mean()) for value in values), reverse=True)
         difference = values[0] - values[1]
         paired = abs(difference.mean()) / (difference.std(ddof=1) / users**0.5)
-        exceeds = answer.exceeds_bound(best, second, users)
+        exceeds = answer.exceeds_bound([best], [second], users)
         certain += exceeds
         assert paired > 2 or not exceeds
     assert (certain > 50) == (users > 50), "the rule must be able to say yes"

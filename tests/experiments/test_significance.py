@@ -1,11 +1,14 @@
 """Whether a difference between two models is one, against scipy and what the ranks say."""
 
 import itertools
+import json
+import re
 
 import numpy as np
 import pytest
 import scipy.stats
 from support.invented_results import line_of
+from support.paths import ROOT
 
 from bert4rec_tf.evaluation.metrics import METRICS, PROTOCOLS, compute_metrics, compute_per_user
 from bert4rec_tf.foundation import files, npz
@@ -75,7 +78,7 @@ def test_significance_comes_from_the_saved_ranks(tmp_path):
     assert all(counts) and sum(counts) < 18, "the example has all three kinds"
     text = (tmp_path / "results" / "report.md").read_text()
     assert "all 18 comparisons here are corrected together by Holm's method" in text
-    assert f"better with p < 0.01 in {counts[0]} comparisons, worse in {counts[1]}." in text
+    assert f"better with p < 0.01 in {counts[0]} of 18 comparisons, worse in {counts[1]}, " in text
     open_ones = [
         f"{MODELS[model]} on Beauty ({', '.join(name.upper() for name in METRICS if corrected[model, name] >= 0.01)})"
         for model in ("pop", "ncf", "sasrec")
@@ -83,6 +86,41 @@ def test_significance_comes_from_the_saved_ranks(tmp_path):
     (said,) = [line for line in text.splitlines() if line.startswith("Not significantly different from ")]
     listed = [one for one in open_ones if not one.endswith("()")]
     assert said == f"Not significantly different from {'; '.join(listed)}."
+
+
+def test_pairs_without_ranks_are_in_the_tally_with_the_sign_of_their_means(tmp_path):
+    found, sweep = finished_with_ranks(tmp_path, {"pop": 30, "sasrec": 2, "bert4rec": 6})
+    sasrec = Plan(("beauty",)).jobs("table2")["beauty", "sasrec"][0]
+    sweep.folder(sasrec).joinpath("ranks-test.npz").unlink()
+    report.write({"table2": found}, sweep)
+    text = (tmp_path / "results" / "report.md").read_text()
+    pattern = r"in (\d) of 12 comparisons, worse in (\d), not significantly different in (\d), and untested in 6\."
+    assert sum(map(int, re.search(pattern, text).groups())) == 6
+    assert "BERT4Rec's mean is higher: SASRec on Beauty (0 of 6). That is 0 of 6." in text
+
+
+def test_a_comparison_goes_when_one_of_its_runs_has_other_results(tmp_path):
+    found, sweep = finished_with_ranks(tmp_path, {"pop": 30, "ncf": 9, "bert4rec": 6})
+    report.write({"table2": found}, sweep)
+    before = sweep.results.read_json(significance.FILE)
+    lines = sweep.results.read()
+    changed = Plan(("beauty",)).jobs("table2")["beauty", "ncf"][0]
+    lines[changed.key]["test"]["popular"]["mrr"] += 0.01
+    sweep.results.path.write_text("".join(f"{json.dumps(line)}\n" for line in lines.values()))
+    elsewhere = Sweep(sweep.results, tmp_path / "nowhere")
+    report.write({"table2": Findings("table2", Plan(("beauty",)), lines)}, elsewhere)
+    after = sweep.results.read_json(significance.FILE)
+    assert len(before) == 2 and after == {name: one for name, one in before.items() if changed.key not in name}
+
+
+def test_the_kept_comparisons_fit_the_kept_results():
+    folder = ROOT / "experiments" / "results"
+    lines = Results(folder).read()
+    for name, compared in files.read_json(folder / significance.FILE).items():
+        first, second = (lines[key]["test"] for key in name.split())
+        for protocol, of_metrics in compared.items():
+            for metric, one in of_metrics.items():
+                assert one["mean"] == pytest.approx(second[protocol][metric] - first[protocol][metric], abs=1e-9), name
 
 
 def test_comparisons_outlive_the_work_directories(tmp_path):
