@@ -1,9 +1,8 @@
-"""The pages in docs/ and the README: their links, commands, examples, and the numbers of their tables."""
+"""The pages in docs/ and the README: their links, commands and examples."""
 
 import ast
 import contextlib
 import io
-import json
 import re
 import shlex
 import unicodedata
@@ -18,7 +17,6 @@ from support.paths import ROOT
 from bert4rec_tf import run as runner
 from bert4rec_tf.commands import compare, data, recommend, serve, similar
 from bert4rec_tf.config import presets
-from bert4rec_tf.config.paper import read_paper
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.export.options import ExportOptions
@@ -28,9 +26,6 @@ from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.serving.http.app import open_versions
 from bert4rec_tf.serving.http.server_settings import ServerSettings
 from experiments.__main__ import make_parser as experiments_parser
-from experiments.findings import Findings
-from experiments.plan import Plan
-from experiments.tables import NOT_IN_PAPER, TABLES
 
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
@@ -81,155 +76,6 @@ def test_links_lead_to_files_and_headings(page):
 def test_every_page_can_be_reached_from_the_readme():
     linked = {(README.parent / target).resolve() for target in re.findall(r"\]\((docs/\w+\.md)\)", TEXTS[README])}
     assert linked == {page.resolve() for page in PAGES[1:]}
-
-
-# Numbers
-
-
-def results() -> list[dict]:
-    lines = (ROOT / "experiments" / "results" / "results.jsonl").read_text(encoding="utf-8").splitlines()
-    return [found for found in map(json.loads, lines) if found["status"] == "finished"]
-
-
-RESULTS = results()
-LINES = {one["key"]: one for one in RESULTS}
-DATASETS = {"Beauty": "beauty", "ML-1m": "ml-1m"}
-DROPOUT = {"beauty": 0.5, "ml-1m": 0.0}
-"""What the preset of BERT4Rec has: with all steps, some of Table 5's rows are kept too."""
-
-
-def result(dataset: str, model: str, budget: float = 1.0, **changed) -> dict:
-    """The one result of a model's preset, with some settings changed."""
-    usual = {"num_layers": 2, "num_heads": 2, "dropout": DROPOUT[dataset], "use_feed_forward": True}
-    usual |= {"use_residual": True, "use_layer_norm": True, "use_positions": True}
-    usual |= {"mask_proportion": {"beauty": 0.6, "ml-1m": 0.4}[dataset]}
-    usual |= {"max_length": {"beauty": 50, "ml-1m": 200}[dataset]}
-    wanted = {"bert4rec": {**usual, **changed}, "sasrec": {"loss": "binary"}}.get(model, {})
-    found = [
-        one
-        for one in RESULTS
-        if (one["run"]["dataset"], one["run"]["model"], one["budget"]) == (dataset, model, budget)
-        and wanted.items() <= {**one["run"]["architecture"], **one["run"]["masking"]}.items()
-        and (model != "bert4rec" or one["run"]["masking"]["max_predictions"] > 1)
-    ]
-    assert len(found) == 1, (dataset, model, budget, changed)
-    return found[0]
-
-
-def shown(value: float) -> str:
-    return f"{value:.4f}".removeprefix("0")
-
-
-def rows_below(text: str, header: str) -> list[list[str]]:
-    """The cells of the table whose first line is `header`."""
-    table = text.split(header + "\n", 1)[1].split("\n\n", 1)[0]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[1:]]
-
-
-def test_the_table_of_the_readme_is_what_was_measured():
-    found = Findings("table2", Plan(tuple(DATASETS.values())), LINES)
-    titles = {variant.title.removesuffix(NOT_IN_PAPER): key for key, variant in TABLES["table2"].variants.items()}
-    rows = rows_below(TEXTS[README], "| NDCG@10 | Beauty, popular | Beauty, all | ML-1m, popular | ML-1m, all |")
-    assert len(rows) == 12
-    for title, *cells in rows:
-        expected = []
-        for dataset in DATASETS.values():
-            popular, every = (found.mean(dataset, titles[title], "ndcg@10", name) for name in ("popular", "full"))
-            published = found.paper(dataset, titles[title], "ndcg@10")
-            expected += [shown(popular) + (f" ({shown(published)})" if published else ""), shown(every)]
-        assert cells == expected, title
-
-
-def test_the_table_of_nine_models_is_what_was_measured():
-    header = "| model | Beauty HR@10 | Beauty NDCG@10 | ML-1m HR@10 | ML-1m NDCG@10 |"
-    rows = rows_below(TEXTS[ROOT / "docs" / "results.md"], header)
-    assert len(rows) == 9
-    for title, *cells in rows:
-        model = title.lower().replace("-", "_").replace("+", "_plus")
-        expected = []
-        for dataset in DATASETS.values():
-            found = result(dataset, model)
-            measured, mark = found["test"]["popular"], "" if found["data_file"]["as_published"] else "†"
-            published = read_paper()["table2"][dataset][model]
-            expected += [f"{shown(measured[m])}{mark} ({shown(published[m])})" for m in ("hr@10", "ndcg@10")]
-        assert cells == expected, title
-
-
-def test_the_table_of_bidirection_is_what_was_measured():
-    found = Findings("table2", Plan(("beauty",)), LINES)
-    rows = rows_below(TEXTS[ROOT / "docs" / "results.md"].split("(Table 3)", 1)[1], "| model | HR@10 | NDCG@10 |")
-    variants = {"sasrec": "sasrec", "bert4rec_one_mask": "one_mask", "bert4rec": "bert4rec"}
-    assert len(rows) == len(variants)
-    for (_, *cells), (ours, theirs) in zip(rows, variants.items()):
-        published = read_paper()["table3"]["beauty"][theirs]
-        expected = [(found.mean("beauty", ours, metric), published[metric]) for metric in ("hr@10", "ndcg@10")]
-        assert cells == [f"{shown(value)} ({shown(known)})" for value, known in expected]
-
-
-def test_the_table_of_lengths_is_what_was_measured():
-    text = TEXTS[ROOT / "docs" / "results.md"].split("(Table 4)", 1)[1]
-    for length, *cells in rows_below(text, "| N | HR@10 | NDCG@10 |"):
-        found = result("beauty", "bert4rec", max_length=int(length))["test"]["popular"]
-        published = read_paper()["table4"]["beauty"][length]
-        assert cells == [f"{shown(found[name])} ({shown(published[name])})" for name in ("hr@10", "ndcg@10")]
-
-
-def test_the_answer_is_that_of_the_report():
-    report = (ROOT / "experiments" / "results" / "report.md").read_text(encoding="utf-8")
-    header = next(line for line in report.splitlines() if line.startswith("|"))
-    expected = [[cell.strip("*") for cell in row] for row in rows_below(report, header)]
-    ours = "| ranked among |" + header.removeprefix("|  |")
-    rows = rows_below(TEXTS[ROOT / "docs" / "results.md"], ours)
-    assert rows == [[re.sub(r"\b0\.(?=\d{4})", ".", cell) for cell in row] for row in expected]
-
-
-@pytest.mark.parametrize("dataset, section", [("beauty", "### Beauty"), ("ml-1m", "### MovieLens 1M")])
-def test_the_tables_of_bert4rec_are_what_was_measured(dataset, section):
-    text = TEXTS[ROOT / "docs" / "results.md"].split(section, 1)[1]
-    found = result(dataset, "bert4rec")
-    rows = rows_below(text, "| metric | BERT4Rec (d = 64) | POP | random | the paper (d = 256) |")
-    assert len(rows) == 6
-    for title, *cells in rows:
-        metric = title.lower()
-        sources = [found[source]["popular"] for source in ("test", "pop", "random")]
-        assert cells == [shown(source[metric]) for source in (*sources, read_paper()["table2"][dataset]["bert4rec"])]
-
-
-ELSEWHERE = [
-    *[("beauty", model, "uniform", "ndcg@10") for model in ("gru4rec_plus", "gru4rec", "pop", "bert4rec")],
-    *[("beauty", model, "uniform", "hr@10") for model in ("ncf", "caser", "pop")],
-    *[("ml-1m", model, "uniform", "ndcg@10") for model in ("gru4rec_plus", "bert4rec")],
-    *[("ml-1m", model, "full", "ndcg@10") for model in ("bert4rec", "sasrec", "gru4rec_plus")],
-    *[("beauty", model, "full", "ndcg@10") for model in ("fpmc", "bert4rec")],
-]
-
-
-@pytest.mark.parametrize("dataset, model, protocol, metric", ELSEWHERE)
-def test_numbers_of_the_other_protocols_are_what_was_measured(dataset, model, protocol, metric):
-    section = TEXTS[ROOT / "docs" / "results.md"].split("### The ranking depends on the candidates", 1)[1]
-    assert shown(result(dataset, model)["test"][protocol][metric]) in section.split("\n## ", 1)[0]
-
-
-ABLATIONS = [
-    *[{}, {"use_residual": False}, {"use_layer_norm": False}, {"use_positions": False}, {"use_feed_forward": False}],
-    *[{"num_layers": count} for count in (1, 3, 4)],
-    *[{"num_heads": count} for count in (1, 4, 8)],
-    *[{"mask_proportion": 0.5}, {"dropout": 0.0}],
-]
-
-
-@pytest.mark.parametrize("changed", ABLATIONS, ids=str)
-def test_numbers_of_the_ablations_are_what_was_measured(changed):
-    section = TEXTS[ROOT / "docs" / "results.md"].split("## Ablations", 1)[1]
-    assert shown(result("beauty", "bert4rec", 0.25, **changed)["test"]["popular"]["ndcg@10"]) in section
-
-
-@pytest.mark.parametrize(
-    "changed", [{}, {"use_feed_forward": False}, {"dropout": 0.0}, {"num_heads": 4}, {"num_heads": 8}], ids=str
-)
-def test_numbers_of_the_ablations_with_all_steps_are_what_was_measured(changed):
-    section = TEXTS[ROOT / "docs" / "results.md"].split("## Ablations", 1)[1]
-    assert shown(result("beauty", "bert4rec", **changed)["test"]["popular"]["ndcg@10"]) in section
 
 
 # Commands
