@@ -1,13 +1,28 @@
-"""Names of processes that write, and whether such a process still runs."""
+"""Names of processes that write, whether such a process still runs, and which process may use TensorFlow."""
 
+import contextlib
+import functools
 import hashlib
 import os
 import secrets
 import socket
+from pathlib import Path
+
+from bert4rec_tf.foundation.errors import UserError
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
+@functools.cache
 def host_code() -> str:
-    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:6]
+    """Returns a code of what gives out the process ids: this machine since its start, or one of its containers.
+
+    Containers may share a name and have the same process ids. On Linux the code tells them apart.
+    """
+    parts = [socket.gethostname()]
+    with contextlib.suppress(OSError):
+        parts += [BOOT_ID.read_text(), os.readlink("/proc/self/ns/pid")]
+    return hashlib.sha256("".join(parts).encode()).hexdigest()[:6]
 
 
 def new_writer_name() -> str:
@@ -24,3 +39,20 @@ def is_running(process: int) -> bool:
     except PermissionError:
         return True
     return process != 0
+
+
+_user_of_tensorflow: int | None = None
+
+
+def claim_tensorflow() -> None:
+    """Call it before TensorFlow computes anything. Raises UserError in a process that was forked after that.
+
+    A fork does not copy TensorFlow's threads, so its first operation there would wait for them for ever.
+    """
+    global _user_of_tensorflow
+    if _user_of_tensorflow not in (None, os.getpid()):
+        raise UserError(
+            "This process was forked from one that had used TensorFlow, which does not work after a fork. Open or "
+            'train the model in the forked process alone, or start it with multiprocessing.get_context("spawn")'
+        )
+    _user_of_tensorflow = os.getpid()

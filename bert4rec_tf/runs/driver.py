@@ -9,12 +9,14 @@ from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation.processes import claim_tensorflow
 from bert4rec_tf.models import Recommender
 from bert4rec_tf.runs import warm_start
 from bert4rec_tf.runs.pipeline import Experiment
 from bert4rec_tf.runs.transfer import StartWeights
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.training import workers
+from bert4rec_tf.training.steps import make_strategy
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ def open_experiment(
     Raises:
         UserError: if the data or the weights cannot be read, or the folder holds another run.
     """
+    claim_tensorflow()
     if init_from is not None:
         run, options["start"] = warm_start.resolve_initial(run, init_from, workdir)
     if sequences is None:
@@ -85,6 +88,8 @@ def run_mode(experiment: Experiment, mode: str = "all", popularity_correction: f
     metrics: dict[str, Any] = {}
     model: Any = None
     with experiment.workdir.lock():
+        if mode in ("all", "train"):
+            make_strategy(experiment.run.training.replicas)  # reports too few devices before a long preparation
         if mode in ("all", "prepare"):
             experiment.prepare()
         if mode in ("all", "train"):

@@ -27,6 +27,7 @@ from bert4rec_tf.export.layout import CONFIG, MODEL
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
+from bert4rec_tf.foundation.processes import claim_tensorflow
 from bert4rec_tf.foundation.progress import Progress, warn
 from bert4rec_tf.foundation.stores import LocalCopy
 from bert4rec_tf.foundation.types import Batch, Tensor
@@ -199,6 +200,7 @@ class FittedModel:
         for name, number, least in (("num_negatives", num_negatives, 1), ("seed", seed, 0)):
             if not is_whole_number(number) or number < least:
                 raise UserError(f"`{name}` must be a whole number, at least {least}. Received: {name}={number!r}")
+        claim_tensorflow()
         known_histories, rows = (
             self._histories,
             inputs.load_any(test, user, item, time, min_actions=1, ordered=False)[1],

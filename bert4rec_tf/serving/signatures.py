@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import tensorflow as tf
@@ -19,6 +19,7 @@ from bert4rec_tf.export.histories import HISTORIES, Histories
 from bert4rec_tf.export.layout import ASSETS, CARD_OF_SAVED_MODEL, MODEL, USERS, VOCABULARY
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.lines import Lines
+from bert4rec_tf.foundation.processes import claim_tensorflow
 from bert4rec_tf.foundation.stores import LocalCopy
 from bert4rec_tf.serving.trust import check_only_computes
 
@@ -71,7 +72,14 @@ class LoadedModel:
         except UserError as error:
             raise UserError(str(error).replace(str(self.local_folder), str(folder))) from error
 
+    def __reduce__(self) -> NoReturn:
+        raise UserError("A model cannot be pickled or copied; save it, and open the folder where it is needed")
+
     def _load(self, folder: Path) -> None:
+        for path in folder.rglob("*"):
+            if path.exists() and not (path.is_file() or path.is_dir()):
+                raise UserError(f"{path}: is not a plain file")
+        claim_tensorflow()
         content = _read_saved_model(folder)
         definitions = _find_definitions(content)
         if not _is_export(definitions):
@@ -113,10 +121,15 @@ class LoadedModel:
         return [self.items[int(number) - 1] for number in self.histories[user]]
 
     def call(self, signature: str, arrays: Arrays) -> dict[str, np.ndarray]:
-        """Returns the outputs of a signature, by name. Raises ModelError if the model cannot compute them.
+        """Returns the outputs of a signature, by name.
 
         Inputs that are not given have their default values.
+
+        Raises:
+            ModelError: if the model cannot compute them.
+            UserError: in a process that was forked after the model was loaded.
         """
+        claim_tensorflow()
         defaults = self.signatures[signature].inputs
         inputs = {**{name: default for name, default in defaults.items() if default is not None}, **arrays}
         try:

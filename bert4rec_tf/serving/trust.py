@@ -1,5 +1,6 @@
 """Refuses a SavedModel that could do more than compute. A SavedModel is a program, and it may come from a stranger."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ def check_only_computes(folder: Path, content: Any) -> None:
 def _find_reasons(folder: Path, content: Any) -> Iterator[str]:
     place = folder.resolve()
     for path in folder.rglob("*"):
-        if not path.resolve().is_relative_to(place):
+        if not Path(os.path.realpath(path)).is_relative_to(place):
             yield f"{path.relative_to(folder)} is a link to elsewhere"
     if len(content.meta_graphs) != 1 or not content.meta_graphs[0].HasField("object_graph_def"):
         yield "it is of TensorFlow 1, or has several graphs"

@@ -1,11 +1,14 @@
 """`b4r.fit` and what it returns, on tables so regular that the right answers are known."""
 
+import copy
+import pickle
 import re
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from support.forks import call_in_fork
 from support.paths import ROOT
 from support.ranking_oracle import plain_metrics
 from support.trainings import small_and_quick
@@ -213,6 +216,9 @@ def test_own_validation_rows_choose_the_steps_and_callbacks_see_the_curve():
     [
         (lambda model: model.recommend(), "needs a `user` or a `history`"),
         (lambda model: model.recommend(user="nobody"), "Received: user=nobody"),
+        (lambda model: model.recommend(user=[3, 4]), "`user` must have ids alone, and no missing ones"),
+        (lambda model: pickle.dumps(model), "A model cannot be pickled or copied"),
+        (lambda model: copy.deepcopy(model), "A model cannot be pickled or copied"),
         (lambda model: model.recommend(history="i1"), "`history` must be a list of ids"),
         (lambda model: model.recommend(user=3, k=0), "`k` must be at least 1"),
         (lambda model: model.similar("nothing"), "`item` must be an item of the data. Received: item=nothing"),
@@ -248,6 +254,21 @@ def test_unknown_items_in_exclude_and_candidates_are_a_warning(counted, capsys, 
     counted.recommend(user=3, **choices)
     counted.recommend_all([3], silent=True, **choices)
     assert capsys.readouterr().err.count(told or "warning") == 2 * bool(told)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded")
+def test_a_process_that_is_forked_later_gets_an_error_and_does_not_hang(counted):
+    calls = [
+        lambda: counted.recommend(user=3),
+        lambda: counted.recommend_all([3], silent=True),
+        lambda: counted.similar("i1"),
+        lambda: counted.evaluate(LATER),
+        lambda: b4r.open(counted.workdir),
+        lambda: b4r.fit(FRAME, **COUNTING),
+    ]
+    for call in calls:
+        assert call_in_fork(call).startswith("UserError: This process was forked from one that had used TensorFlow")
+    assert call_in_fork(lambda: counted.items) == ""
 
 
 def test_fractions_that_pandas_makes_of_whole_ids_are_these_ids():

@@ -149,6 +149,12 @@ CHANGES = {
 }
 
 
+def test_a_link_to_itself_in_a_folder_is_no_reason_to_fail(own, tmp_path):
+    folder = shutil.copytree(own, tmp_path / "model")
+    (folder / "loop").symlink_to("loop")
+    LoadedModel(folder)
+
+
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_an_export_that_was_changed_to_reach_elsewhere_is_refused(own, change, tmp_path):
     folder = tmp_path / "model"
