@@ -1,8 +1,8 @@
 """The HTTP routes: TensorFlow Serving's REST predict API, health checks and the page."""
 
 import asyncio
-import contextlib
 import logging
+import threading
 from collections.abc import AsyncIterator, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from bert4rec_tf.serving.http.catalogue import Catalogue
 from bert4rec_tf.serving.http.guard import Handler
 from bert4rec_tf.serving.http.predict import RequestError
 from bert4rec_tf.serving.http.server_settings import ServerSettings
-from bert4rec_tf.serving.http.versions import Versions
+from bert4rec_tf.serving.http.versions import LOOK_SECONDS, Versions
 from bert4rec_tf.serving.signatures import LoadedModel, ModelError
 from bert4rec_tf.serving.titles import read_titles_and_tags
 
@@ -31,7 +31,7 @@ PARTS = ("style.css", "app.js", "card.js", "dom.js", "icon.svg")
 PAGE_FILES = {"": "index.html", **{f"page/{name}": name for name in PARTS}}
 CONTENT_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
-JSON = "application/json"
+JSON, IDENTITY = "application/json", "identity"
 
 PAGE_HEADERS = {
     "Content-Security-Policy": (
@@ -118,45 +118,46 @@ class Service:
         try:
             return await handler(request)
         except RequestError as error:
-            return _error_response(str(error), error.status)
+            return make_error_response(str(error), error.status)
         except Overloaded as error:
-            return _error_response(str(error), 503, {"Retry-After": "1"})
+            return make_error_response(str(error), 503, {"Retry-After": "1"})
         except ModelError as error:
             if error.is_client_error:
-                return _error_response(f"The model rejected the inputs: {error}", 400)
-            return _error_response(f"The model failed: {error}", 503)
+                return make_error_response(f"The model rejected the inputs: {error}", 400)
+            return make_error_response(f"The model failed: {error}", 503)
         except TimeoutError:
             LOG.warning("%s %s: no answer in time", request.method, request.path)
-            return _error_response(f"No answer within {self._settings.timeout:g} seconds", 504)
+            return make_error_response(f"No answer within {self._settings.timeout:g} seconds", 504)
         except web.RequestPayloadError:
-            return _error_response("The body's encoding does not match its headers", 400)
+            return make_error_response("The body's encoding does not match its headers", 400)
         except web.HTTPException as error:
             if error.status < 400:
                 raise
             allowed = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
-            return _error_response(_REASONS.get(error.status, error.reason), error.status, allowed)
+            return make_error_response(_REASONS.get(error.status, error.reason), error.status, allowed)
         except Exception:
             LOG.exception("%s %s failed", request.method, request.path)
-            return _error_response("Internal error; see the server's log", 500)
+            return make_error_response("Internal error; see the server's log", 500)
 
     async def _background(self, app: web.Application) -> AsyncIterator[None]:
         """Runs the batcher and the check for new versions while the server runs."""
         settings = self._settings
         async with Batcher(settings.max_batch_size, settings.batch_timeout_ms / 1_000, settings.max_queue) as batcher:
             self._batcher = batcher
-            watch = asyncio.create_task(self._watch())
+            stop = threading.Event()
+            # A daemon, because the end must not wait for ever for a disk that hangs.
+            watch = threading.Thread(target=self._watch, args=(stop,), daemon=True)
+            watch.start()
             yield
-            watch.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await watch
+            stop.set()
+            await asyncio.to_thread(watch.join, LOOK_SECONDS)
         for pool in (self._converters, self._searcher):
             pool.shutdown(wait=False, cancel_futures=True)
 
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(self._settings.poll_seconds)
+    def _watch(self, stop: threading.Event) -> None:
+        while not stop.wait(self._settings.poll_seconds):
             try:
-                await asyncio.to_thread(self._versions.refresh)
+                self._versions.refresh()
             except Exception:
                 LOG.exception("checking for a new version failed")
 
@@ -179,6 +180,9 @@ class Service:
         served = self._find_version(request)
         if request.content_type != JSON:
             raise RequestError(f"`Content-Type` must be {JSON}. Received: {request.content_type}", 415)
+        encoding = request.headers.get("Content-Encoding", IDENTITY)
+        if encoding.lower() != IDENTITY:
+            raise RequestError(f"A body must not be compressed. Received: Content-Encoding: {encoding}", 415)
         end = asyncio.get_running_loop().time() + self._settings.timeout
         try:
             async with asyncio.timeout_at(end):
@@ -278,6 +282,7 @@ _REASONS = {
 }
 
 
-def _error_response(message: str, status: int, headers: Any = None) -> web.Response:
+def make_error_response(message: str, status: int, headers: Any = None) -> web.Response:
+    """Returns an error as JSON, with its message on one line."""
     readable = message.encode("utf-8", "backslashreplace").decode()
     return _json_response({"error": " ".join(readable.split())}, status, headers)

@@ -7,13 +7,12 @@ import logging
 import signal
 import socket
 from collections.abc import Callable
-from typing import Any
 
 from aiohttp import web
 
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import warn
-from bert4rec_tf.serving.http.app import Service, open_versions
+from bert4rec_tf.serving.http.app import JSON, Service, make_error_response, open_versions
 from bert4rec_tf.serving.http.guard import is_loopback
 from bert4rec_tf.serving.http.server_settings import ServerSettings
 
@@ -61,45 +60,62 @@ async def run(
 
     Calls `ready` once `listener`, a bound socket, accepts connections.
     """
-    runner = web.AppRunner(
-        service.make_application(), access_log=None, handler_cancellation=True, shutdown_timeout=shutdown_seconds
-    )
+    runner = web.AppRunner(service.make_application(), handler_cancellation=True, shutdown_timeout=shutdown_seconds)
     await runner.setup()
-    asyncio.get_running_loop().set_exception_handler(make_exception_handler(listener))
+    listener.setblocking(False)
+    listener.listen(1_024)
+    accepting = asyncio.create_task(accept_connections(listener, lambda: Connection(runner.server)))
+    accepting.add_done_callback(lambda _: stop.set())  # A server that accepts nobody must end, whatever the reason.
     try:
-        site = web.SockSite(runner, listener, backlog=1_024)
-        await site.start()
         ready()
         await stop.wait()
         service.is_stopping = True
-        await site.stop()
+        accepting.cancel()
+        listener.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_SECONDS):
                 while runner.server.connections:
                     await asyncio.sleep(0.01)
     finally:
+        accepting.cancel()
         await runner.cleanup()
 
 
-def make_exception_handler(listener: socket.socket) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
-    """Returns an exception handler that reports a lack of room for connections in one line, once a minute.
+class Connection(web.RequestHandler):
+    """A caller's connection. It never decompresses a body: a few megabytes of one can be gigabytes."""
 
-    New callers then wait, and asyncio accepts them as soon as there is room; it looks once a second.
+    def __init__(self, manager: web.Server) -> None:
+        super().__init__(manager, loop=asyncio.get_running_loop(), access_log=None, auto_decompress=False)
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Sends a response; an error that aiohttp found itself, before the service saw the request, as JSON."""
+        if resp.status >= 400 and resp.content_type != JSON:
+            message = getattr(resp, "text", None) or resp.reason
+            resp = make_error_response(message, resp.status)
+            resp.force_close()
+        return await super().finish_response(request, resp, start_time)
+
+
+async def accept_connections(listener: socket.socket, make_connection: Callable[[], asyncio.Protocol]) -> None:
+    """Accepts connections until it is cancelled.
+
+    If the system has no room for another one, it says so in one line, once a minute, and looks again every second. New
+    callers then wait. (asyncio's own server looks more and more often, until it takes a whole processor.)
     """
-    silent_until = 0.0
-
-    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        nonlocal silent_until
-        error = context.get("exception")
-        if isinstance(error, ValueError) and listener.fileno() < 0:
-            return  # The loop wanted to accept again after the server had stopped.
-        if not (isinstance(error, OSError) and error.errno in FULL):
-            loop.default_exception_handler(context)
-        elif loop.time() >= silent_until:
-            silent_until = loop.time() + 60
-            warn(f"new callers have to wait ({error.strerror}); raise the limit of open files with ulimit -n")
-
-    return handle
+    loop, silent_until = asyncio.get_running_loop(), 0.0
+    while True:
+        try:
+            connection, _ = await loop.sock_accept(listener)
+            await loop.connect_accepted_socket(make_connection, connection)
+        except OSError as error:  # any other one is of a caller who has hung up
+            if error.errno not in FULL:
+                continue
+            if loop.time() >= silent_until:
+                silent_until = loop.time() + 60
+                warn(f"new callers have to wait ({error.strerror}); raise the limit of open files with ulimit -n")
+            await asyncio.sleep(1)
 
 
 def open_listener(settings: ServerSettings) -> socket.socket:

@@ -3,7 +3,11 @@
 import contextlib
 import gc
 import re
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,21 @@ _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
 
 Stamp = tuple[Any, ...]
 """The names of all files in a folder, and what changes when they change: sizes and times."""
+
+LOOK_SECONDS = 5.0
+"""A check waits this long for a version to load. Then it returns, so that the next one can notice a newer version."""
+
+SLOW_SECONDS = 600.0
+"""After this time, as if its disk did not answer, a version that still loads no longer holds up older ones."""
+
+
+@dataclass(frozen=True)
+class Loading:
+    """A version that is being loaded by a thread, which may never end: a disk that hangs cannot be interrupted."""
+
+    stamp: Stamp
+    result: Future = field(default_factory=Future)
+    began: float = field(default_factory=time.monotonic)
 
 
 class Versions:
@@ -40,7 +59,7 @@ class Versions:
         self._load = load
         self._seen: dict[int, Stamp] = {}
         self._refused: dict[int, tuple[Stamp, str]] = {}
-        self._loading: int | None = None
+        self._loading: dict[int, Loading] = {}
         self._is_single = (folder / MODEL).exists()
         self.current = self._load_first()
 
@@ -48,59 +67,76 @@ class Versions:
         if not self._folder.is_dir():
             raise UserError(f"{self._folder}: no such folder")
         if self._is_single:
-            return self._load_version(self._folder, 1)
+            result: Future = Future()
+            self._load_version(1, result)
+            return result.result()
         stamps = self._read_stamps()
         if not stamps:
             raise UserError(f"{self._folder}: holds neither a SavedModel nor numbered folders that do")
         for number in sorted(stamps, reverse=True):
-            if (loaded := self._try_to_load(number, stamps[number])) is not None:
+            patience = None if number == min(stamps) else SLOW_SECONDS
+            if (loaded := self._try_to_load(number, stamps[number], patience)) is not None:
                 return loaded
-        raise UserError(f"{self._folder}: no version can be loaded; the newest: {self._refused[max(stamps)][1]}")
+        reason = self._refused[max(stamps)][1] if max(stamps) in self._refused else "does not answer"
+        raise UserError(f"{self._folder}: no version can be loaded; the newest: {reason}")
 
     def refresh(self) -> None:
         """Checks the folder once, and loads the newest complete version if it is not the current one.
 
         A version is complete if its folder has not changed since the previous check. A version that cannot be loaded is
         tried again when its folder changes. If the current version's folder is deleted, the newest other version
-        replaces it; if there is none, the current one stays in use.
+        replaces it; if there is none, the current one stays in use. A version that takes long to load goes on loading
+        while later checks look for newer ones.
         """
         if self._is_single:
             return
         stamps, before = self._read_stamps(), self._seen
         self._seen = stamps
         self._refused = {number: refusal for number, refusal in self._refused.items() if number in stamps}
+        self._loading = {number: one for number, one in self._loading.items() if stamps.get(number) == one.stamp}
         for number in sorted(stamps, reverse=True):
             if number == self.current.version:
                 return
             is_refused = number in self._refused and self._refused[number][0] == stamps[number]
             if is_refused or stamps[number] != before.get(number):
                 continue
-            if (loaded := self._try_to_load(number, stamps[number])) is not None:
+            if (loaded := self._try_to_load(number, stamps[number], LOOK_SECONDS)) is not None:
                 warn(f"version {number} replaces version {self.current.version}")
                 self.current = loaded
+                self._loading = {newer: one for newer, one in self._loading.items() if newer > number}
                 gc.collect()  # The old version's graph is large and has reference cycles.
                 return
+            if number in self._loading and time.monotonic() - self._loading[number].began < SLOW_SECONDS:
+                return
 
-    def _try_to_load(self, number: int, stamp: Stamp) -> Any:
-        self._loading = number
+    def _try_to_load(self, number: int, stamp: Stamp, patience: float | None) -> Any:
+        """Returns a loaded version; None if it is refused, or still loads after so many seconds (None: no limit)."""
+        if number not in self._loading:
+            self._loading[number] = loading = Loading(stamp)
+            # A daemon, because the end of the process must not wait for it.
+            threading.Thread(target=self._load_version, args=(number, loading.result), daemon=True).start()
         try:
-            loaded = self._load_version(self._folder / str(number), number)
+            loaded = self._loading[number].result.result(patience)
+        except TimeoutError:
+            return None
         except UserError as error:
             self._refused[number] = (stamp, str(error))
             warn(f"version {number} cannot be served: {error}")
-            return None
-        finally:
-            self._loading = None
-        self._refused.pop(number, None)
+            loaded = None
+        else:
+            self._refused.pop(number, None)
+        del self._loading[number]
         return loaded
 
-    def _load_version(self, folder: Path, number: int) -> Any:
+    def _load_version(self, number: int, result: Future) -> None:
+        """Puts the loaded version, or the UserError that says why it cannot be loaded, into `result`."""
+        folder = self._folder if self._is_single else self._folder / str(number)
         try:
-            return self._load(folder, number)
-        except UserError:
-            raise
+            result.set_result(self._load(folder, number))
+        except UserError as error:
+            result.set_exception(error)
         except Exception as error:
-            raise UserError(f"{folder}: cannot be loaded ({format_error(error)})") from error
+            result.set_exception(UserError(f"{folder}: cannot be loaded ({format_error(error)})"))
 
     def _read_stamps(self) -> dict[int, Stamp]:
         """Returns the stamp of each version with a SavedModel."""
@@ -114,8 +150,7 @@ class Versions:
     def status(self) -> list[dict[str, Any]]:
         """Returns the state of each version, newest first, in TensorFlow Serving's format."""
         states = {number: ("END", "UNKNOWN", reason) for number, (_, reason) in dict(self._refused).items()}
-        if self._loading is not None:
-            states[self._loading] = ("LOADING", "OK", "")
+        states |= {number: ("LOADING", "OK", "") for number in tuple(self._loading)}
         states[self.current.version] = ("AVAILABLE", "OK", "")
         return [
             {"version": str(number), "state": state, "status": {"error_code": code, "error_message": message}}

@@ -1,16 +1,17 @@
 """Versions of a model: which one is served, and that no request is lost when it changes."""
 
+import os
 import shutil
 import threading
 from types import SimpleNamespace
 
 import pytest
-from support.http_server import Server, best, card_of, export_two
+from support.http_server import Fake, Server, best, card_of, export_two
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.files import expand_path
-from bert4rec_tf.serving.http.app import open_versions
+from bert4rec_tf.serving.http.app import Served, open_versions
 from bert4rec_tf.serving.http.server_settings import ServerSettings
 from bert4rec_tf.serving.http.versions import Versions
 from bert4rec_tf.serving.signatures import LoadedModel
@@ -204,6 +205,76 @@ def test_a_damaged_saved_model_is_a_users_mistake(exported, tmp_path, file, dama
     with pytest.raises(UserError) as caught:
         LoadedModel(folder)
     assert str(folder) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["saved_model.pb", "variables/variables.index", "assets/vocabulary.txt", "assets.extra/model_card.json", "further"],
+)
+def test_a_pipe_in_place_of_a_file_is_refused(exported, tmp_path, file):
+    folder = shutil.copytree(exported / "1", tmp_path / "copy")
+    (folder / file).unlink(missing_ok=True)
+    os.mkfifo(folder / file)
+    with pytest.raises(UserError, match=f"{file}: is not a plain file"):
+        LoadedModel(folder)
+
+
+@pytest.fixture
+def hanging(monkeypatch):
+    """A loader of files that never answer: those with the content `hangs`."""
+    monkeypatch.setattr("bert4rec_tf.serving.http.versions.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("bert4rec_tf.serving.http.app.LOOK_SECONDS", 0.05)
+    end, begun = threading.Event(), []
+
+    def load(folder, number):
+        begun.append(number)
+        if (folder / "saved_model.pb").read_text() == "hangs":
+            end.wait(120)
+        return Served(number, Fake(lambda arrays: {}), None)
+
+    load.begun = begun
+    yield load
+    end.set()
+
+
+def refresh(versions, times=3):
+    for _ in range(times):
+        versions.refresh()
+
+
+def test_a_version_that_never_answers_does_not_hold_up_a_newer_one(tmp_path, told, hanging):
+    write(tmp_path, 1)
+    versions = Versions(tmp_path, hanging)
+    write(tmp_path, 2, "hangs")
+    refresh(versions, 5)
+    assert states(versions) == {2: "LOADING", 1: "AVAILABLE"} and hanging.begun == [1, 2]
+    write(tmp_path, 3)
+    refresh(versions)
+    assert states(versions) == {3: "AVAILABLE"} and hanging.begun == [1, 2, 3]
+
+
+def test_a_version_that_never_answers_does_not_hold_up_older_ones_for_ever(tmp_path, told, hanging, monkeypatch):
+    write(tmp_path, 1)
+    write(tmp_path, 5, "hangs")
+    monkeypatch.setattr("bert4rec_tf.serving.http.versions.SLOW_SECONDS", 0.1)
+    versions = Versions(tmp_path, hanging)
+    assert states(versions) == {5: "LOADING", 1: "AVAILABLE"}
+    write(tmp_path, 2)
+    refresh(versions)
+    assert states(versions) == {5: "LOADING", 2: "AVAILABLE"} and hanging.begun == [5, 1, 2]
+    write(tmp_path, 5, "answers")
+    refresh(versions)
+    assert states(versions) == {5: "AVAILABLE"}
+
+
+def test_a_version_that_never_answers_does_not_hold_up_the_end(tmp_path, told, hanging):
+    write(tmp_path, 1)
+    versions = Versions(tmp_path, hanging)
+    with Server(versions, poll_seconds=0.05) as server:
+        write(tmp_path, 2, "hangs")
+        while states(versions) != {2: "LOADING", 1: "AVAILABLE"}:
+            threading.Event().wait(0.02)
+        assert server.client().get("/readyz").json["version"] == "1"
 
 
 @pytest.mark.parametrize("left", [10, -4, -1])
