@@ -25,7 +25,7 @@ from bert4rec_tf.config.model_settings import ITEM_FEATURES, MODEL_SETTINGS, USE
 from bert4rec_tf.config.run_record import Run, list_settings, make_help_texts
 from bert4rec_tf.config.setting_fields import collect_given_flags, describe_setting, get_field_type
 from bert4rec_tf.data.reading.feature_files import with_features
-from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.export.histories import HISTORIES, Histories
 from bert4rec_tf.export.layout import FORMATS, SAVED_MODEL
@@ -234,11 +234,12 @@ def main(argv: list[str]) -> None:
 
 def join_machines(machines: Machines, run: Run) -> None:
     """Waits for the other machines, and checks that they do the same."""
+    print(f"Worker {machines.index} of {machines.count}: waiting for the others", flush=True)
+    machines.wait_for_others()
     start_tensorflow()
     from bert4rec_tf.runs.environment import list_versions
     from bert4rec_tf.training import workers
 
-    print(f"Worker {machines.index} of {machines.count}: waiting for the others", flush=True)
     workers.join_team(machines, run.training.replicas)
     workers.current_team().agree({"run": str(run.to_dict()), "versions": str(list_versions()), "mode": FLAGS.mode})
 
@@ -254,7 +255,10 @@ def resolve_init_from(run: Run, workdir: Path | None) -> tuple[Run, Any]:
 
 
 def load_data(dataset: str, interactions: Interactions | None, features: Mapping[str, Any]) -> Sequences:
-    """Returns the data with features. Prints what was read. `features`: name of the flag -> file or `Features`."""
+    """Returns the data with features. Prints what was read. `features`: name of the flag -> file or `Features`.
+
+    Raises UserError if they cannot be read, or nothing can be measured on them: now, and not after TensorFlow's start.
+    """
     if FLAGS.engine == SPARK and interactions is None:
         raise UserError(f"--engine={SPARK} needs --interactions=FILE. Received: dataset={dataset}")
     if FLAGS.engine == SPARK:
@@ -270,6 +274,8 @@ def load_data(dataset: str, interactions: Interactions | None, features: Mapping
         print(f"{name}: {values}", flush=True)
     if sequences.num_items > num_items:
         print(f"{sequences.num_items - num_items:,} items of {ITEM_FEATURES} have no actions", flush=True)
+    if reason := LeaveOneOut(sequences).why_unmeasurable():
+        raise UserError(f"{reason}. Received: dataset={dataset}")
     return sequences
 
 

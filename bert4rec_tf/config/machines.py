@@ -2,7 +2,9 @@
 
 import json
 import os
-from dataclasses import dataclass
+import socket
+import time
+from dataclasses import dataclass, field
 from typing import Any
 
 from bert4rec_tf.foundation.errors import UserError
@@ -10,20 +12,27 @@ from bert4rec_tf.foundation.errors import UserError
 VARIABLE = "TF_CONFIG"
 CHIEF, WORKER = "chief", "worker"
 
+WAIT_SECONDS = 600.0
+"""How long a machine waits for the others."""
+
 
 @dataclass(frozen=True)
 class Machines:
-    """The machines of a training, `count` in all. This one has number `index`; number 0 is the chief."""
+    """The machines of a training, `count` in all. This one has number `index`; number 0 is the chief.
+
+    `addresses`: host:port of each machine.
+    """
 
     index: int
     count: int
+    addresses: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
     def read(cls) -> "Machines | None":
         """Returns the machines of TF_CONFIG; None if it is not set or names at most one machine.
 
         Raises UserError if it cannot be understood, has several chiefs or other roles than "chief" and "worker", or its
-        task is not one of its machines.
+        task is not one of its machines, or an address is not host:port or occurs twice.
         """
         text = os.environ.get(VARIABLE)
         if not text:
@@ -44,4 +53,48 @@ class Machines:
             raise UserError(
                 f"`{VARIABLE}` must have workers, at most one chief, and a task that is one of them. Received: {text}"
             )
-        return cls(number if role == CHIEF else chiefs + number, count)
+        addresses = [*jobs.get(CHIEF, ()), *jobs[WORKER]]
+        for address in addresses:
+            if not _is_address(address) or addresses.count(address) > 1:
+                raise UserError(
+                    f"`{VARIABLE}` must name each machine once, as host:port with a port from 1 to 65535. "
+                    f"Received: {address!r}"
+                )
+        return cls(number if role == CHIEF else chiefs + number, count, tuple(addresses))
+
+    def wait_for_others(self) -> None:
+        """Waits until all machines listen at their addresses. TensorFlow would wait for them without an end.
+
+        Raises UserError if this machine's port is taken, or after WAIT_SECONDS, with the machines that are missing.
+        """
+        port, is_dual = int(self.addresses[self.index].rpartition(":")[2]), socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if is_dual else socket.AF_INET
+        try:
+            listener = socket.create_server(("", port), family=family, dualstack_ipv6=is_dual)
+        except OSError as error:
+            raise UserError(
+                f"`{VARIABLE}`: this machine cannot listen on port {port} ({os.strerror(error.errno or 0)})"
+            ) from error
+        end, missing = time.monotonic() + WAIT_SECONDS, {*self.addresses} - {self.addresses[self.index]}
+        with listener:
+            while missing := {address for address in missing if not _answers(address)}:
+                if time.monotonic() >= end:
+                    names = ", ".join(sorted(missing))
+                    raise UserError(f"`{VARIABLE}`: no answer within {WAIT_SECONDS:g} seconds from {names}")
+                time.sleep(0.2)
+
+
+def _is_address(address: Any) -> bool:
+    if not isinstance(address, str):
+        return False
+    host, _, port = address.rpartition(":")
+    return bool(host) and port.isascii() and port.isdecimal() and len(port) <= 5 and 1 <= int(port) <= 65_535
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()
+    except (OSError, UnicodeError):  # UnicodeError: for a name that cannot be one
+        return False
+    return True

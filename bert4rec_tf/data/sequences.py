@@ -289,6 +289,16 @@ class LeaveOneOut:
             return np.flatnonzero(lengths >= 3)
         return np.flatnonzero((num_later > 0) & (lengths - num_later >= (1 if self.sequences.validates_later else 2)))
 
+    def why_unmeasurable(self) -> str | None:
+        """Returns why no model can be measured on these data; None if one can."""
+        if not len(self.users):
+            by_time = self.sequences.num_later is not None
+            required = "an action after the split and two before it" if by_time else "three actions"
+            return f"No user has {required}, so there is nothing to measure on"
+        if all(len(np.unique(self.sequences[user])) == self.sequences.num_items for user in self.users):
+            return "Every user has seen every item, so there are no candidates to rank"
+        return None
+
     @property
     def num_not_evaluated(self) -> int:
         return self.sequences.num_users - len(self.users)

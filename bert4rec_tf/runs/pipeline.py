@@ -93,12 +93,8 @@ class Experiment:
 
     def _why_untrainable(self) -> str | None:
         """Returns why the data cannot be used for training or evaluation; None if they can."""
-        if not len(self.split.users):
-            by_time = self.sequences.num_later is not None
-            required = "an action after the split and two before it" if by_time else "three actions"
-            return f"No user has {required}, so there is nothing to measure on"
-        if all(len(np.unique(self.sequences[user])) == self.sequences.num_items for user in self.split.users):
-            return "Every user has seen every item, so there are no candidates to rank"
+        if reason := self.split.why_unmeasurable():
+            return reason
         longest = select_training_data(self.split, list_phases(self.run)[0]).lengths.max(initial=0)
         if MODELS[self.run.model].examples is not None and longest < 2:
             return "No user has two items to train on, so no item can be predicted from another"

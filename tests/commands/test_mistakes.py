@@ -145,3 +145,27 @@ def test_commands_that_do_not_compute_need_no_tensorflow(tmp_path):
     told = [line for line in ended.stdout.splitlines() if line[1:].startswith(" bert4rec ")]
     assert told == [*(f"0 bert4rec {line}" for line in fine), *(f"2 bert4rec {line}" for line in wrong)]
     assert "Traceback" not in ended.stderr and len(ended.stderr.splitlines()) == len(wrong)
+
+
+UNMEASURABLE = """
+import runpy, sys
+sys.argv[1:] = ["--interactions=few.csv", "--data_dir=."]
+try:
+    runpy.run_module("bert4rec_tf.run", run_name="__main__")
+except SystemExit as end:
+    print(end.code, "tensorflow" in sys.modules)
+"""
+
+
+def test_data_without_anything_to_measure_are_refused_before_tensorflow_starts(tmp_path):
+    (tmp_path / "few.csv").write_text("user,item,time\n1,2,1\n1,3,2\n2,3,1\n2,4,2\n")
+    ended = subprocess.run([sys.executable, "-c", UNMEASURABLE], cwd=tmp_path, capture_output=True, text=True)
+    assert ended.stdout.splitlines()[-1] == "2 False", ended.stderr
+    assert "error: No user has three actions" in ended.stderr
+
+
+def test_too_many_replicas_are_refused_before_anything_is_prepared(tmp_path):
+    (tmp_path / "beauty.txt").write_bytes(text(lines()))
+    ended = commands.run(*AGAIN.split(), "--replicas=1000", cwd=tmp_path)
+    assert "`replicas` must be at most" in commands.refused(ended)
+    assert not (tmp_path / "work" / "prepared").exists()
