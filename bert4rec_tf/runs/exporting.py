@@ -25,6 +25,8 @@ def check_export(folder: Path) -> None:
     if isinstance(folder, Url):
         with files.FolderLock(folder).lock():  # A folder in a store is created by writing to it.
             pass
+    else:
+        files.check_replaceable(folder)
 
 
 def export(
