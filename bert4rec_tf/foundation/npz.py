@@ -40,7 +40,7 @@ def read(path: Path, names: Iterable[str] | None = None) -> dict[str, np.ndarray
             name: np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
             for name, content in contents.items()
         }
-    except UNREADABLE as error:
+    except (*UNREADABLE, MemoryError) as error:  # a damaged header can claim any number of values
         raise CorruptFileError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
 
 

@@ -32,7 +32,7 @@ def save(path: Path, groups: Groups, state: Mapping[str, Any]) -> None:
 
 def read_state(path: Path) -> dict[str, Any]:
     """Returns the state in a checkpoint. Raises CorruptFileError if anything in the file is damaged."""
-    return _read_header(npz.read(path))["state"]
+    return _read_header(path, npz.read(path))["state"]
 
 
 def restore(path: Path, groups: Groups) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def restore(path: Path, groups: Groups) -> dict[str, Any]:
         CorruptFileError: if the file is damaged.
         UserError: if a variable is missing or has another shape: the checkpoint belongs to another model.
     """
-    named, header = _name_variables(groups), _read_header(npz.read(path, [HEADER]))
+    named, header = _name_variables(groups), _read_header(path, npz.read(path, [HEADER]))
     for name, variable in named:
         shape, expected = header["shapes"].get(name), list(variable.shape)
         if shape != expected:
@@ -50,6 +50,9 @@ def restore(path: Path, groups: Groups) -> dict[str, Any]:
                 f"{path}: belongs to another model ({name} must have the shape {expected}. Received: {shape})"
             )
     values = npz.read(path, [name for name, _ in named])
+    for name, variable in named:
+        if list(values[name].shape) != list(variable.shape) or values[name].dtype.kind not in "biuf":
+            raise CorruptFileError(f"{path}: cannot be read ({name} is not what its header says)")
     for name, variable in named:
         variable.assign(values[name])
     return header["state"]
@@ -115,5 +118,12 @@ def _name_variables(groups: Groups) -> list[tuple[str, keras.Variable]]:
     ]
 
 
-def _read_header(content: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    return json.loads(content[HEADER].tobytes())
+def _read_header(path: Path, content: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Returns the header: `shapes`, by name, and `state`. Raises CorruptFileError for any other one."""
+    try:
+        header = json.loads(content[HEADER].tobytes())
+        if isinstance(header["shapes"], dict) and isinstance(header["state"]["step"], int):
+            return header
+        raise ValueError("no shapes or no step")
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise CorruptFileError(f"{path}: cannot be read (its header is damaged: {error!r})") from error

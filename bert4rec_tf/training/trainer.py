@@ -220,9 +220,12 @@ def save_counted_model(model: Recommender, folder: Path) -> None:
 def read_state(folder: Path) -> State:
     """Returns the state of a finished training. Raises UserError if the training in `folder` has not finished."""
     saved = checkpoints.Series(folder).read_state()
-    if saved is None or not saved["finished"]:
+    if saved is None or not saved.get("finished"):
         raise UserError(f"{folder}: no finished training; run with --mode=train first")
-    return State(**saved)
+    try:
+        return State(**saved)
+    except TypeError as error:
+        raise UserError(f"{folder}: holds a damaged checkpoint ({error})") from error
 
 
 def restore_best(model: keras.Model, folder: Path, state: State) -> None:

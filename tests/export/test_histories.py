@@ -1,5 +1,8 @@
 """Users' histories in an export, against lists of lists."""
 
+import io
+import zipfile
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -56,6 +59,17 @@ def test_whole_histories_are_read(tmp_path):
     assert listed(found) == {"ann": [3], "日本": [1, 2]}
     with pytest.raises(UserError, match=r"one of the export's 2 users\. Received: user=bob"):
         found["bob"]
+
+
+@pytest.mark.parametrize("numbers", [2**44, 2**62])
+def test_a_header_that_claims_more_than_there_is_is_damage(tmp_path, numbers):
+    content = io.BytesIO()
+    np.lib.format.write_array_header_1_0(content, {"descr": "<i4", "fortran_order": False, "shape": (numbers,)})
+    with zipfile.ZipFile(tmp_path / "histories.npz", "w") as archive:
+        for name in GOOD:
+            archive.writestr(f"{name}.npy", content.getvalue())
+    with pytest.raises(UserError, match=r"histories\.npz: cannot be read"):
+        Histories.read(tmp_path / "histories.npz", 3)
 
 
 @pytest.mark.parametrize("changes", DAMAGES.values(), ids=DAMAGES)

@@ -1,5 +1,6 @@
 """Checkpoints: what comes back from them, whole or damaged, and which of them a training goes on from."""
 
+import json
 import shutil
 
 import keras
@@ -20,6 +21,7 @@ from support.trainings import (
     weights,
 )
 
+from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.npz import CorruptFileError
 from bert4rec_tf.training import checkpoints
@@ -200,6 +202,41 @@ def test_a_checkpoint_of_another_model_is_not_passed_over(tmp_path):
     checkpoints.save(tmp_path / "step-000000020.npz", {"model": [keras.Variable(np.zeros(3))]}, {"step": 20})
     with pytest.raises(UserError, match=r"step-000000020\.npz: belongs to another model"):
         series.restore(groups())
+
+
+GOOD_HEADER = {"shapes": {"model/000": [3]}, "state": {"step": 7}}
+HEADERS = {
+    "no JSON": b"{",
+    "no UTF-8": b"\xff",
+    "a list": b"[]",
+    "no shapes": b'{"state": {"step": 7}}',
+    "shapes of another kind": b'{"shapes": 3, "state": {"step": 7}}',
+    "no step": b'{"shapes": {}, "state": {}}',
+    "a state of another kind": b'{"shapes": {}, "state": "x"}',
+    "deep": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("header", HEADERS.values(), ids=HEADERS)
+def test_a_whole_file_with_a_wrong_header_is_damaged(tmp_path, header):
+    path = tmp_path / "best.npz"
+    npz.write(path, {"header": np.frombuffer(header, np.uint8), "model/000": np.zeros(3, np.float32)})
+    for read in (
+        checkpoints.read_state,
+        lambda path: checkpoints.restore(path, {"model": [keras.Variable(np.ones(3))]}),
+    ):
+        with pytest.raises(CorruptFileError, match=r"best\.npz: cannot be read"):
+            read(path)
+
+
+@pytest.mark.parametrize("value", [np.zeros(2, np.float32), np.zeros([3, 1], np.float32), np.array(["a", "b", "c"])])
+def test_a_value_that_is_not_what_its_header_says_is_damage(tmp_path, value):
+    path, variable = tmp_path / "best.npz", keras.Variable(np.ones(3))
+    header = np.frombuffer(json.dumps(GOOD_HEADER).encode(), np.uint8)
+    npz.write(path, {"header": header, "model/000": value})
+    with pytest.raises(CorruptFileError, match="model/000 is not what its header says"):
+        checkpoints.restore(path, {"model": [variable]})
+    assert np.asarray(variable).tolist() == [1, 1, 1]
 
 
 NDCG = (0.1, 0.4, 0.3, 0.2)
