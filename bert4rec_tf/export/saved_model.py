@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export.histories import HISTORIES
@@ -82,8 +83,24 @@ def _save(service: Service, aside: Path, folder: Path) -> None:
     try:
         with disable_gradients():
             tf.saved_model.save(service, str(aside), signatures=service.functions)
+        _name_tables(aside / MODEL)
     except tf.errors.OpError as error:
         raise UserError(f"{folder}: cannot be written ({error.message})") from error
+
+
+def _name_tables(path: Path) -> None:
+    """Numbers the tables of a SavedModel, which TensorFlow names by addresses in memory: equal runs give equal bytes.
+
+    Models that are loaded together do not share a table: TensorFlow makes the names unique when it loads them.
+    """
+    content = saved_model_pb2.SavedModel.FromString(path.read_bytes())
+    names: dict[bytes, bytes] = {}
+    graph = content.meta_graphs[0].graph_def
+    for node in (*graph.node, *(node for function in graph.library.function for node in function.node_def)):
+        if node.op == "HashTableV2":
+            name = node.attr["shared_name"]
+            name.s = names.setdefault(name.s, b"table_%d" % len(names))
+    path.write_bytes(content.SerializeToString(deterministic=True))
 
 
 def describe_model(model: Recommender) -> dict[str, Any]:
@@ -135,7 +152,7 @@ def refuse_other_content(folder: Path, marker: str = MODEL) -> None:
     """Raises UserError if `folder` is a file, or not empty and without the file `marker` of an older export."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: is not a folder")
-    if folder.is_dir() and any(folder.iterdir()) and not any((folder / name).exists() for name in (marker, BEGUN)):
+    if folder.is_dir() and files.list_content(folder) and not any((folder / name).exists() for name in (marker, BEGUN)):
         raise UserError(f"{folder}: holds other files than an older export; name another folder or empty it")
 
 

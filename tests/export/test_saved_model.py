@@ -228,6 +228,15 @@ def test_an_export_that_breaks_off_leaves_the_older_one(tmp_path, monkeypatch, e
     assert [path.name for path in tmp_path.iterdir()] == ["export"]
 
 
+def test_tables_have_names_without_addresses(tmp_path):
+    export(BprMf(NUM_ITEMS, num_users=2, hidden_dim=4), VOCABULARY, tmp_path, users=["ann", "bob"])
+    content = saved_model_pb2.SavedModel.FromString((tmp_path / "saved_model.pb").read_bytes())
+    functions = content.meta_graphs[0].graph_def.library.function
+    tables = [node for function in functions for node in function.node_def if node.op == "HashTableV2"]
+    assert {node.attr["shared_name"].s for node in tables} == {b"table_0", b"table_1", b"table_2"}
+    assert b" at 0x" not in content.SerializeToString()
+
+
 @pytest.mark.parametrize("model_file", ["weights.npz", "saved_model.txt"])
 def test_a_folder_of_something_else_is_refused(tmp_path, model_file):
     (tmp_path / model_file).write_text("mine")
