@@ -1,18 +1,25 @@
 """A server under raw requests of any form, slow senders, and versions that come, go and are damaged."""
 
 import contextlib
+import functools
+import gzip
+import os
 import re
 import resource
 import shutil
 import socket
 import threading
 import time
+import zlib
 
+import numpy as np
 import pytest
+from support.forks import call_in_fork
 from support.http_server import Server, best, export_two, still_answers
 
 from bert4rec_tf.serving.http.app import open_versions
 from bert4rec_tf.serving.http.server_settings import ServerSettings
+from bert4rec_tf.serving.signatures import LoadedModel
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +28,20 @@ def exported(tmp_path_factory):
 
 
 BODY = b'{"instances": [["a", "i3"]]}'
+
+
+ENCODINGS = [b"gzip", b"deflate", b"br", b"zstd", b"identity", b"gzip, gzip", b"x", b""]
+
+
+@functools.cache
+def bomb():
+    return gzip.compress(bytes(100_000_000), 1)
+
+
+def pack(noise):
+    """A compressed body: small, or of much nothing; whole, or cut short."""
+    body = noise.choice([gzip.compress(BODY), zlib.compress(BODY), bomb()])
+    return body[: noise.choice([len(body), noise.randint(0, len(body))])]
 
 
 def raw_request(noise):
@@ -37,16 +58,18 @@ def raw_request(noise):
         b"/" + b"a" * 9_000,
     ]
     version = noise.choice([b"HTTP/1.1", b"HTTP/1.1", b"HTTP/1.0", b"HTTP/9.9", b"HTTP", b""])
-    length = noise.choice([str(len(BODY)).encode(), b"0", b"-1", b"+5", b"99999999999999999999", b"x", b"5, 7"])
+    chunks = noise.choice([b'5\r\n{"ins\r\n0\r\n\r\n', b"ffffffffffffffff\r\n", b"-1\r\n", b"5;a=b\r\nabcde\r\n"])
+    body = noise.choice([BODY, BODY[: noise.randint(0, len(BODY))], b"", chunks, noise.randbytes(40), pack(noise)])
+    length = noise.choice(
+        [str(len(body)).encode(), str(len(BODY)).encode(), b"0", b"-1", b"+5", b"99999999999999999999", b"x", b"5, 7"]
+    )
     headers = [
         *[b"Host: 127.0.0.1", b"Host: evil.example", b"Origin: http://evil.example", b"Content-Type: application/json"],
         *[b"Content-Length: " + length, b"Content-Length: 3", b"Transfer-Encoding: chunked", b"Transfer-Encoding: x"],
         *[b"Connection: close", b"Expect: 100-continue", b"X: " + b"y" * 9_000, b"no colon", b" folded", b"\x01: 1"],
-        *[b"Upgrade: websocket", b"Content-Encoding: gzip", b"Range: bytes=0-"],
+        *[b"Upgrade: websocket", b"Range: bytes=0-", b"Content-Encoding: " + noise.choice(ENCODINGS)],
     ]
     chosen = noise.sample(headers, noise.randint(0, 7))
-    chunks = noise.choice([b'5\r\n{"ins\r\n0\r\n\r\n', b"ffffffffffffffff\r\n", b"-1\r\n", b"5;a=b\r\nabcde\r\n"])
-    body = noise.choice([BODY, BODY[: noise.randint(0, len(BODY))], b"", chunks, noise.randbytes(40)])
     end = noise.choice([b"\r\n", b"\r\n", b"\n"])
     return end.join([b" ".join([method, noise.choice(places), version]), *chosen, b"", body])
 
@@ -71,7 +94,9 @@ def test_raw_requests_get_an_answer_below_500_or_a_closed_connection(attack, exp
     versions = open_versions(ServerSettings(model=str(exported / "1")))
     with Server(versions, max_body_bytes=50_000) as server:
         for noise in attack.trials():
+            used = time.process_time()
             sent, received = answers_to(server.port, noise)
+            assert time.process_time() - used < 0.5, sent[:1_000]
             codes = [int(code) for code in re.findall(rb"^HTTP/1\.[01] (\d{3})", received, re.MULTILINE)]
             assert all(code < 500 for code in codes), (sent, received)
             assert received.startswith(b"HTTP/1.") or not received, (sent, received)
@@ -124,7 +149,7 @@ def test_versions_that_come_go_and_are_damaged_lose_no_request(attack, exported,
         try:
             for noise in attack.trials():
                 version = folder / str(noise.randint(2, 6))
-                action = noise.choice(["come", "go", "damage", "half"])
+                action = noise.choice(["come", "go", "damage", "half", "pipe"])
                 if action == "come" and not version.exists():
                     shutil.copytree(exported / noise.choice("12"), version)
                 elif action == "go":
@@ -133,9 +158,16 @@ def test_versions_that_come_go_and_are_damaged_lose_no_request(attack, exported,
                     shutil.copytree(
                         exported / "2", version, ignore=shutil.ignore_patterns(noise.choice(["*.pb", "variables"]))
                     )
-                elif action == "damage" and version.exists():
-                    path = noise.choice([path for path in sorted(version.rglob("*")) if path.is_file()])
-                    path.write_bytes(path.read_bytes()[: noise.randint(0, 200)])
+                elif action in ("damage", "pipe") and (
+                    files := [path for path in version.rglob("*") if path.is_file()]
+                ):
+                    path = noise.choice(sorted(files))
+                    content = path.read_bytes()
+                    path.unlink()
+                    if action == "pipe":
+                        os.mkfifo(path)
+                    else:
+                        path.write_bytes(content[: noise.randint(0, 200)])
                 attack.outcomes[action] += 1
                 time.sleep(noise.uniform(0, 0.4))
                 assert not failures, failures[0]
@@ -146,3 +178,34 @@ def test_versions_that_come_go_and_are_damaged_lose_no_request(attack, exported,
     assert not failures, failures[0]
     attack.outcomes["answers"] = answered[0]
     assert answered[0]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*multi-threaded")
+def test_forks_at_random_times_end_in_an_error(attack, exported):
+    """Threads use the model all the time, so that a fork finds TensorFlow in any state."""
+    model, stop = LoadedModel(exported / "1"), threading.Event()
+    histories = {"histories": np.array([[b"a", b"i3"]], object)}
+
+    def ask():
+        while not stop.is_set():
+            model.call("serving_default", histories)
+
+    calls = {
+        "call": lambda: model.call("serving_default", histories),
+        "warm up": model.warm_up,
+        "load": lambda: LoadedModel(exported / "2"),
+    }
+    callers = [threading.Thread(target=ask) for _ in range(3)]
+    for caller in callers:
+        caller.start()
+    try:
+        for noise in attack.trials():
+            time.sleep(noise.uniform(0, 0.05))
+            name = noise.choice(sorted(calls))
+            assert call_in_fork(calls[name]).startswith("UserError: This process was forked"), name
+            attack.outcomes[name] += 1
+    finally:
+        stop.set()
+        for caller in callers:
+            caller.join()
