@@ -162,10 +162,3 @@ def test_data_without_anything_to_measure_are_refused_before_tensorflow_starts(t
     ended = subprocess.run([sys.executable, "-c", UNMEASURABLE], cwd=tmp_path, capture_output=True, text=True)
     assert ended.stdout.splitlines()[-1] == "2 False", ended.stderr
     assert "error: No user has three actions" in ended.stderr
-
-
-def test_too_many_replicas_are_refused_before_anything_is_prepared(tmp_path):
-    (tmp_path / "beauty.txt").write_bytes(text(lines()))
-    ended = commands.run(*AGAIN.split(), "--replicas=1000", cwd=tmp_path)
-    assert "`replicas` must be at most" in commands.refused(ended)
-    assert not (tmp_path / "work" / "prepared").exists()

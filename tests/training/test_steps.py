@@ -9,6 +9,7 @@ import sys
 import tempfile
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -19,6 +20,7 @@ from support.paths import ROOT, TESTS
 from bert4rec_tf.config.run_record import TrainingSettings
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import BERT4Rec
+from bert4rec_tf.runs import driver
 from bert4rec_tf.training import checkpoints, steps
 from bert4rec_tf.training.steps import make_optimizer
 
@@ -302,3 +304,15 @@ def test_devices_that_cannot_be_made_any_more_are_an_error():
     there = len(tf.config.list_logical_devices("CPU"))
     with pytest.raises(UserError, match=f"`replicas` must be at most {there}, .* Received: replicas=1000"):
         steps.make_strategy(1000)
+
+
+def test_too_many_replicas_are_refused_before_anything_is_prepared():
+    tf.config.list_logical_devices()  # starts them, so that no more can be made
+    experiment = SimpleNamespace(
+        run=SimpleNamespace(training=SimpleNamespace(replicas=1_000)),
+        workdir=SimpleNamespace(lock=contextlib.nullcontext),
+        prepare=lambda: pytest.fail("prepared"),
+    )
+    for mode in ("all", "train"):
+        with pytest.raises(UserError, match="`replicas` must be at most"):
+            driver.run_mode(experiment, mode)
