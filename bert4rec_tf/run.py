@@ -64,6 +64,7 @@ flags.DEFINE_string(
     "CSV or Parquet with a column of item ids and columns of features, for bert4rec and sasrec (docs/features.md)",
 )
 flags.DEFINE_string("user_features", None, "CSV or Parquet as for --item_features, with a column of user ids")
+flags.DEFINE_boolean("new_items", False, "also rank items that occur only in --item_features")
 flags.DEFINE_string("model", "bert4rec", "model: " + ", ".join(MODEL_SETTINGS))
 flags.DEFINE_string("preset", "fast", "preset of settings: " + ", ".join(presets.NAMES))
 flags.DEFINE_integer("seed", 1, "seed of masks, initial weights, dropout and the order of examples")
@@ -269,7 +270,7 @@ def load_data(dataset: str, interactions: Interactions | None, features: Mapping
     else:
         sequences, report = datasets.load_with_report(interactions or dataset, FLAGS.data_dir)
     print(datasets.describe_data(dataset, sequences, report), flush=True)
-    num_items, sequences = sequences.num_items, with_features(sequences, **features)
+    num_items, sequences = sequences.num_items, with_features(sequences, **features, new_items=FLAGS.new_items)
     for name, values in sequences.features.items():
         print(f"{name}: {values}", flush=True)
     if sequences.num_items > num_items:

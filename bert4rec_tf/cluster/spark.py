@@ -21,7 +21,7 @@ from bert4rec_tf.cluster import tasks
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading import conversion, grouping
 from bert4rec_tf.data.reading.conversion import Report
-from bert4rec_tf.data.reading.times import Times
+from bert4rec_tf.data.reading.times import EARLIEST, LATEST, NUMBER, PER_SECOND, Times, choose_unit, describe_times
 from bert4rec_tf.data.sequences import USERS_OF_A_BLOCK, Sequences, Vocabulary
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
@@ -127,12 +127,12 @@ class Conversion:
         numbers = self._number_users(users)
         num_users = numbers.count()
         grouping.check_trainable(num_users, vocabulary.num_items, interactions, tasks.merge_reads(read))
-        first_later = None
+        first_later, unit, times = None, None, Times()
+        times.kind = source.kind
+        if source.kind == NUMBER:
+            unit = choose_unit(self._count_units(filtered), sizes_after["actions"], interactions.title)
         if interactions.test_from is not None:
-            times = Times()
-            times.kind = source.kind
-            latest = filtered.agg(f.max("time")).collect()[0][0]
-            first_later = grouping.parse_test_from(interactions.test_from, latest, times)
+            first_later = grouping.parse_test_from(interactions.test_from, unit, times)
         codes = pa.table(
             {"item": pa.array(vocabulary.items, pa.string()), "code": np.arange(1, vocabulary.num_items + 1)}
         )
@@ -146,6 +146,7 @@ class Conversion:
 
         blocks = [row["block"] for row in grouped.groupBy("block").applyInArrow(write, "block long").collect()]
         bounds = grouping.bound_user_actions(interactions), interactions.min_item_actions
+        sequences = tasks.join_blocks(sorted(blocks), stage, vocabulary, sizes_after["users"] - num_users)
         report = Report(
             interactions.title,
             str(source.layout),
@@ -154,9 +155,11 @@ class Conversion:
             *bounds,
             tasks.merge_reads(read),
             source.layout.others,
+            self._compute_equal_times(filtered, sizes_after),
+            describe_times(source.kind, unit) if "time" in actions.columns else "",
         )
-        report.warn_without_times()
-        return tasks.join_blocks(sorted(blocks), stage, vocabulary, sizes_after["users"] - num_users), report
+        report.warn_of_doubts(sequences)
+        return sequences, report
 
     def _read_files(self) -> tuple[DataFrame, list[tasks.Read], tasks.Source]:
         """Returns the good rows (`user`, `item`, `place` and perhaps `time`), what each file had, and the source."""
@@ -196,6 +199,22 @@ class Conversion:
     def _count_sizes(self, actions: DataFrame) -> dict[str, int]:
         counts = actions.agg(f.countDistinct("user"), f.countDistinct("item"), f.count("*")).collect()[0]
         return dict(zip(("users", "items", "actions"), counts))
+
+    def _compute_equal_times(self, actions: DataFrame, sizes: dict[str, int]) -> float:
+        """Returns `Report.equal_times`."""
+        if "time" not in actions.columns:
+            return 0.0
+        distinct = actions.agg(f.countDistinct("user", "time")).collect()[0][0]
+        return (sizes["actions"] - distinct) / max(sizes["actions"] - sizes["users"], 1)
+
+    def _count_units(self, actions: DataFrame) -> dict[str, int]:
+        """Does what `times.count_units` does."""
+        bounds = {unit: (EARLIEST * per_second, LATEST * per_second) for unit, per_second in PER_SECOND.items()}
+        counts = [
+            f.count_if((f.col("time") >= low) & (f.col("time") < high)).alias(unit)
+            for unit, (low, high) in bounds.items()
+        ]
+        return actions.agg(*counts).collect()[0].asDict()
 
     def _make_vocabulary(self, actions: DataFrame, first_places: DataFrame) -> Vocabulary:
         """Returns the items by falling count; ties by first appearance among all rows that were read."""

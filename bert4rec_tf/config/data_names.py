@@ -6,7 +6,7 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from bert4rec_tf.config.setting_fields import Settings, setting
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
@@ -61,7 +61,11 @@ class Interactions(Settings):
         "hold out what happened from this time on, for all users: a date, or a number like the times (default: hold "
         "out the last actions of each user)",
     )
+    keep_missing_words: bool = setting(False, "read NA, null, - and other words for a missing value as ids")
     k_core: bool = setting(False, "repeat the filters of users and items until all that are left have enough actions")
+
+    is_published: ClassVar[bool] = False
+    """Whether these are a data set's own files. They are read as published: see `PublishedFile`."""
 
     def __post_init__(self) -> None:
         many = isinstance(self.path, (list, tuple))
@@ -106,6 +110,12 @@ class Interactions(Settings):
         """Returns the record in JSON's types; paths are absolute."""
         paths = [str(path.resolve()) for path in self.files]
         return {**dataclasses.asdict(self), "path": paths[0] if isinstance(self.path, str) else paths}
+
+
+class PublishedFile(Interactions):
+    """A data set's file: any word may be an id, and ids are numbered by first appearance, as in published results."""
+
+    is_published = True
 
 
 @dataclass(frozen=True)

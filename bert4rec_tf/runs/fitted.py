@@ -16,7 +16,7 @@ from bert4rec_tf.config.data_names import Interactions, TimeSplit
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.config.presets import shorten_warmup
 from bert4rec_tf.config.run_record import ALL, SELECT, Run
-from bert4rec_tf.data.reading.feature_files import with_features
+from bert4rec_tf.data.reading.feature_files import check_matches, with_features
 from bert4rec_tf.data.sequences import Sequences, Vocabulary, join_sequences, number_within_groups
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.evaluation.candidates import SAMPLERS
@@ -260,7 +260,9 @@ class FittedModel:
         features = WorkDirectory(self.workdir).read_features()
         features |= {name: new.features[name] for name in features if name in new.features}
         features |= {name: options.pop(name) for name in (ITEM_FEATURES, USER_FEATURES) if name in options}
-        data = with_features(data, **features)
+        data = with_features(
+            data, **features, new_items=options.pop("new_items", False), silent=passed_on.get("silent", False)
+        )
         run = Run.from_dict(WorkDirectory(self.workdir).read_config()["run"])
         settings = {**run.flatten(), **options}
         if "warmup_steps" not in options:
@@ -339,6 +341,8 @@ def train_and_open(
     `interactions`: the user's own files, if the data came from some. The other arguments are as for `fitting.fit`.
     """
     title_of, scratch = load_titles(titles), None
+    if title_of:
+        check_matches("titles", title_of, sequences.vocabulary.items)
     if workdir is None:
         scratch = tempfile.TemporaryDirectory(prefix="bert4rec-")
         workdir = Path(scratch.name) / run.dataset
@@ -395,8 +399,9 @@ def open(path: Path | str, titles: Any = None, trust_model: bool = False) -> Fit
     folder = files.expand_path(path)
     own_titles = folder / TITLES
     title_of = load_titles(own_titles if titles is None and own_titles.exists() else titles)
-    if (folder / MODEL).exists():
-        return FittedModel(SavedRecommender(folder, trust_model), None, title_of)
-    if (folder / CONFIG).exists():
-        return FittedModel(SavedRecommender(folder, trust_model), folder, title_of)
-    raise UserError(f"`path` must be a work directory or a SavedModel. Received: path={folder}")
+    if not (folder / MODEL).exists() and not (folder / CONFIG).exists():
+        raise UserError(f"`path` must be a work directory or a SavedModel. Received: path={folder}")
+    saved = SavedRecommender(folder, trust_model)
+    if title_of:
+        check_matches("titles", title_of, saved.items)
+    return FittedModel(saved, None if (folder / MODEL).exists() else folder, title_of)

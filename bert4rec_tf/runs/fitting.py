@@ -34,6 +34,7 @@ def fit(
     titles: Any = None,
     item_features: Any = None,
     user_features: Any = None,
+    new_items: bool = False,
     init_from: Any = None,
     workdir: Path | str | None = None,
     callbacks: Sequence[Callable[[dict[str, float]], None]] = (),
@@ -62,6 +63,7 @@ def fit(
         titles: the items' titles: a dictionary, or a file (`serving.titles`).
         item_features, user_features: a file or a table with a column of ids and columns of features, for BERT4Rec and
             SASRec (docs/features.md). The default is what `with_features` gave the data.
+        new_items: whether items that occur only in `item_features` are ranked and recommended too.
         init_from: trained weights to start from, as for `--init_from`.
         workdir: a folder to keep, from which training resumes; by default a temporary one, deleted with the model.
         callbacks: each is called with every new row of the training curve. An exception ends the training.
@@ -89,7 +91,7 @@ def fit(
     sources = {ITEM_FEATURES: item_features, USER_FEATURES: user_features}
     features = {kind: carried.get(kind) if source is None else source for kind, source in sources.items()}
     given_ones = [kind for kind, source in features.items() if source is not None]
-    sequences = with_features(sequences, **features)
+    sequences = with_features(sequences, **features, new_items=new_items, silent=silent)
     settings = {**settings_for_features(model, given_ones), **settings}
     run = presets.make_run(name, model, preset, seed, size=sequences, **settings)
     return train_and_open(run, sequences, interactions, titles, init_from, workdir, callbacks, silent)

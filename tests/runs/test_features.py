@@ -48,7 +48,7 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("features")
     for name, table in {"actions": FRAME, "items": ITEMS, "users": USERS}.items():
         table.to_csv(folder / f"{name}.csv", index=False)
-    flags = (*FLAGS, "--model=sasrec", "--item_features=items.csv", "--user_features=users.csv")
+    flags = (*FLAGS, "--model=sasrec", "--item_features=items.csv", "--new_items", "--user_features=users.csv")
     return folder, flags, commands.finished(*flags, cwd=folder).stdout
 
 
@@ -135,7 +135,7 @@ def test_mistakes_end_in_one_line(finished, flags, message):
 
 
 def test_features_that_are_given_but_not_used_only_add_their_items(tmp_path):
-    data = b4r.with_features(b4r.interactions(FRAME), item_features=ITEMS)
+    data = b4r.with_features(b4r.interactions(FRAME), item_features=ITEMS, new_items=True)
     run = b4r.make_run("own-shop", "sasrec", **SHORT)
     assert run.to_dict() == Run.from_dict(run.to_dict()).to_dict() and "use_item_features" not in str(run.to_dict())
     result = driver.execute(run, sequences=data, workdir=tmp_path / "work", silent=True)
@@ -173,7 +173,7 @@ def test_a_warm_start_matches_feature_values_by_name(tmp_path, name, use):
 
 @pytest.mark.slow
 def test_a_model_is_fitted_and_trained_on_with_features_of_the_data_and_of_a_table():
-    data = b4r.with_features(b4r.interactions(FRAME), item_features=ITEMS)
+    data = b4r.with_features(b4r.interactions(FRAME), item_features=ITEMS, new_items=True)
     model = b4r.fit(data, user_features=USERS, model="sasrec", silent=True, holdout=2, **SHORT)
     assert "i42" in model.items
     more = pd.DataFrame([("u1", "i42", 9), ("u2", "i42", 9)], columns=FRAME.columns)
@@ -186,7 +186,7 @@ def test_a_model_is_fitted_and_trained_on_with_features_of_the_data_and_of_a_tab
 def test_vectors_reach_the_export_and_the_next_training(tmp_path):
     texts = ITEMS.assign(text=[[number % 2 + 0.5, number % 5 - 2.0] for number in range(43)])
     tastes = pd.DataFrame({"user_id": USERS["user_id"], "taste": [[user % 3 + 0.5] for user in range(60)]})
-    options = {"model": "sasrec", "item_features": texts, "user_features": tastes, "holdout": 2}
+    options = {"model": "sasrec", "item_features": texts, "user_features": tastes, "new_items": True, "holdout": 2}
     model = b4r.fit(FRAME, workdir=tmp_path / "work", silent=True, **options, **SHORT)
     workdir = WorkDirectory(model.workdir)
     kept = workdir.read_features()[ITEM_FEATURES]
@@ -204,7 +204,7 @@ def test_vectors_reach_the_export_and_the_next_training(tmp_path):
 
 @pytest.mark.slow
 def test_features_of_a_data_set_are_used():
-    data, later = b4r.with_features(b4r.interactions(FRAME), item_features=ITEMS), FRAME[::7]
+    data, later = b4r.with_features(b4r.interactions(FRAME), item_features=ITEMS, new_items=True), FRAME[::7]
     model = b4r.fit(data, model="sasrec", silent=True, holdout=2, validation=later, **SHORT)
     kept = json.loads((model.workdir / "config.json").read_text())["run"]["architecture"]
     assert kept["use_item_features"] == "add" and "use_user_features" not in kept and "i42" in model.items

@@ -5,29 +5,41 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
+from bert4rec_tf.data.reading.times import count_units
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.foundation.progress import warn
 
 USER_NAMES = (
-    *("user", "userid", "uid", "username", "reviewerid", "customer", "customerid", "visitorid", "visitor", "account"),
-    *("accountid", "member", "memberid", "clientid", "personid", "sessionid", "session"),
+    *("userid", "uid", "user", "username", "reviewerid", "customerid", "customer", "visitorid", "visitor", "accountid"),
+    *("account", "memberid", "member", "clientid", "personid", "sessionid", "session"),
 )
 ITEM_NAMES = (
-    *("item", "itemid", "iid", "movie", "movieid", "asin", "parentasin", "product", "productid", "sku", "article"),
-    *("articleid", "book", "bookid", "isbn", "song", "songid", "track", "trackid", "artist", "artistid", "video"),
-    *("videoid", "game", "gameid", "businessid", "gmapid", "contentid", "newsid"),
+    *("itemid", "iid", "item", "movieid", "movie", "asin", "parentasin", "productid", "sku", "product", "articleid"),
+    *("article", "bookid", "isbn", "book", "songid", "trackid", "song", "track", "artistid", "artist", "videoid"),
+    *("video", "gameid", "game", "businessid", "gmapid", "contentid", "newsid"),
 )
 TIME_NAMES = (
     *("timestamp", "time", "unixreviewtime", "unixtime", "unixtimestamp", "ts", "datetime", "date", "eventtime"),
     *("createdat", "created", "ratedat", "boughtat", "purchasedat", "orderedat", "ordertime", "ratingtimestamp"),
     *("reviewdate", "eventdate", "orderdate", "purchasedate", "transactiondate", "invoicedate", "day"),
 )
-"""Common names of the columns, in lowercase letters and digits only, preferred names first."""
+"""Common names of the columns, in lowercase letters and digits only, preferred names first: ids before what
+may be a name."""
 
 COMMON_NAMES = {"user": USER_NAMES, "item": ITEM_NAMES, "time": TIME_NAMES}
 
+MOST = 0.9
+"""The share of a column's values that must read as times, so that it is taken for the column of times."""
+
 VALUE_SEPARATOR = "|"
 """Separates the values of one cell."""
+
+DATE_LIKE = re.compile(r"\d{4}-\d\d-\d\d([ T]|$)")
+NUMBER_LIKE = re.compile(r"(0|[1-9]\d{0,18})(\.\d+)?$")
+MOST_RATING = 10
+"""A larger number is no rating."""
 
 ROW_NUMBERS = re.compile(r"$|index$|__index_level_|Unnamed:")
 """Columns in which pandas stores row numbers."""
@@ -115,17 +127,44 @@ class Columns:
             TEXT, **columns, separator=separator, header=tuple(header), width=len(header), others=layout.others
         )
 
-    def layout_from_width(self, separator: str, width: int) -> Layout:
-        """Returns the layout of a text without a header: `user item`, `user item rating time`, or as named."""
-        time = self.time or {2: NO_TIME, 4: "4"}.get(width)
+    def layout_from_rows(self, separator: str, rows: Sequence[Sequence[str]], header: Sequence[str] = ()) -> Layout:
+        """Returns the layout of a text without names: `user item`; `user item rating time`, in any order; or as named.
+
+        Args:
+            rows: some rows, all equally long. With four columns, their values decide which one has the times.
+            header: the numbers in the first line; empty if it is a row.
+        """
+        width = len(rows[0])
+        time = self.time or (NO_TIME if width == 2 else self._find_times(list(zip(*rows))) if width == 4 else None)
         if time is None:
             raise UserError(
                 f"{self.source}: has {width} columns and no header with known names; name the columns of users, "
                 "items and times (--user_column=1 --item_column=2 --time_column=3, or --time_column=none)"
             )
-        numbered = replace(self, user=self.user or "1", item=self.item or "2", time=time)
         names = [str(number) for number in range(1, width + 1)]
-        return replace(numbered.layout_from_header(separator, names), header=())
+        free = [name for name in names if name not in (time, self.user, self.item)]
+        user = self.user or free.pop(0)
+        numbered = replace(self, user=user, item=self.item or free.pop(0), time=time)
+        layout = replace(numbered.layout_from_header(separator, names), header=tuple(header))
+        if self.time is None and time not in (NO_TIME, "4"):
+            warn(f"{self.source}: has no header; its values say: {layout}")
+        return layout
+
+    def _find_times(self, columns: Sequence[Sequence[str]]) -> str:
+        """Returns the number of the column of four that has the times. Raises UserError unless there is one."""
+        free = [str(number) for number in range(1, 5) if str(number) not in (self.user, self.item)]
+        values = {name: columns[int(name) - 1] for name in free}
+        dates = [name for name in free if share_of_dates(values[name]) > MOST]
+        times = [name for name in free if share_of_times(values[name]) > MOST]
+        others = [name for name in free if name in "34" and not look_like_ratings(values[name])]
+        candidates = dates or times or others
+        if len(candidates) == 1:
+            return candidates[0]
+        readings = " or ".join(f"--time_column={name}" for name in candidates or ("3", "4"))
+        raise UserError(
+            f"{self.source}: has 4 columns and no header, and the values do not say which has the times; "
+            f"give {readings}, or --time_column={NO_TIME}"
+        )
 
     def _resolve_column(self, role: str, names: Sequence[str]) -> str:
         requested = getattr(self, role)
@@ -151,6 +190,21 @@ def warn_without_times(source: str, others: Sequence[str], option: str = "--time
             f"{source}: no column has a known name for times, so the rows count as in order. Name one with "
             f"{option}=, of: {', '.join(others)[:300]}; or give {option}={NO_TIME}"
         )
+
+
+def share_of_dates(values: Sequence[str]) -> float:
+    return sum(bool(DATE_LIKE.match(value.strip())) for value in values) / len(values)
+
+
+def share_of_times(values: Sequence[str]) -> float:
+    """Returns the share of values that are plausible Unix times."""
+    numbers = np.array([value for value in map(str.strip, values) if NUMBER_LIKE.match(value)], np.float64)
+    return sum(int(count) for count in count_units(numbers).values()) / len(values)
+
+
+def look_like_ratings(values: Sequence[str]) -> bool:
+    """Returns whether there is no number above MOST_RATING."""
+    return not any(float(value) > MOST_RATING for value in map(str.strip, values) if NUMBER_LIKE.match(value))
 
 
 def guess_column(names: Sequence[str], common_names: Sequence[str]) -> str | None:

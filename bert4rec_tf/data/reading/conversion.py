@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,7 @@ import pyarrow as pa
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading import archives, layouts, records, tables, text
 from bert4rec_tf.data.reading.columns import PARQUET, TEXT, Columns, Layout, warn_without_times
-from bert4rec_tf.data.reading.grouping import bound_user_actions, make_sequences
+from bert4rec_tf.data.reading.grouping import bound_user_actions, make_sequences, warn_of_doubts
 from bert4rec_tf.data.reading.rows import Rows, summarize_bad_rows
 from bert4rec_tf.data.reading.text import ANY_BLANKS
 from bert4rec_tf.data.reading.times import Times
@@ -25,7 +26,7 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import Transfer, warn
 from bert4rec_tf.foundation.stores import Url
 
-FORMAT = 5
+FORMAT = 6
 """The version of stored conversions. Raise it when the conversion changes, so that older ones are not read."""
 
 FOLDER = "converted"
@@ -40,6 +41,8 @@ class Report:
         read, kept: users, items and actions before and after the filter.
         bad: kind of bad row -> how many were skipped, and where the first is.
         others: as in `columns.Layout`.
+        equal_times: the share of the steps from a user's action to the next in which the time stays the same.
+        times: what the times mean; empty if there are none.
     """
 
     path: str
@@ -50,9 +53,13 @@ class Report:
     min_item_actions: int = 1
     bad: dict[str, tuple[int, str]] = field(default_factory=dict)
     others: tuple[str, ...] = ()
+    equal_times: float = 0.0
+    times: str = ""
 
-    def warn_without_times(self) -> None:
+    def warn_of_doubts(self, sequences: Sequences) -> None:
+        """Warns if the rows that became `sequences` may mean something else than they say."""
         warn_without_times(self.path, self.others)
+        warn_of_doubts(self.path, sequences, self.equal_times)
 
     def warn_of_skipped(self) -> None:
         for line in summarize_bad_rows(self.bad):
@@ -65,6 +72,7 @@ class Report:
         bounds = f"users with at least {self.min_user_actions}, items with at least {self.min_item_actions} actions"
         lines = [
             f"{self.path}: {self.columns}",
+            *([f"times: {self.times}"] if self.times else []),
             *summarize_bad_rows(self.bad),
             f"read: {read}",
             f"kept: {kept} ({bounds})",
@@ -116,7 +124,9 @@ def convert(interactions: Interactions, member: str | None = None, min_actions: 
     sequences, sizes = make_sequences(parts, interactions, bad, min_actions, times)
     bounds = bound_user_actions(interactions, min_actions), interactions.min_item_actions
     report = Report(interactions.title, str(first), sizes["read"], sizes["kept"], *bounds, bad, first.others)
-    report.warn_without_times()
+    report = replace(report, equal_times=sizes["equal_times"], times=sizes["times"])
+    if not interactions.is_published:
+        report.warn_of_doubts(sequences)
     return sequences, report
 
 
@@ -142,6 +152,7 @@ def read_tables(
         raise UserError(f"{path}: its columns are {layout}; those of {first[0]} are {first[1]}")
     unit, among = "row" if layout.kind in (PARQUET, TEXT) else "line", path.name if is_one_of_several else None
     rows = Rows(str(path), times, interactions.bad_rows == "skip", layout.kind == TEXT, False, unit, among, bad)
+    rows.keep_words = interactions.keep_missing_words or interactions.is_published
     if layout.kind == PARQUET:
         yield from tables.read_rows(path, layout, rows)
         return
@@ -191,7 +202,8 @@ def load_or_convert(
         try:
             sequences, report = load(path)
             report = replace(report, path=interactions.title)
-            report.warn_without_times()
+            if not interactions.is_published:
+                report.warn_of_doubts(sequences)
             return sequences, report
         except npz.CorruptFileError as error:
             warn(f"{error}; converted again")
@@ -208,7 +220,8 @@ def locate_conversion(
     folder: Path, interactions: Interactions, checksums: list[str], member: str | None = None
 ) -> Path:
     """Returns where a conversion is stored. `checksums`: of the files, in order."""
-    key = {"format": FORMAT, "sources": checksums, "member": member, "options": interactions.options}
+    key: dict[str, Any] = {"format": FORMAT, "sources": checksums, "member": member, "options": interactions.options}
+    key["published"] = interactions.is_published
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     return folder / FOLDER / f"{interactions.name.removeprefix('own-')}-{digest}.npz"
 

@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from bert4rec_tf.data.reading.times import BLANKS
 from bert4rec_tf.data.sequences import Sequences, find_bad_id
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.stores import Url
 
 IDS = {ITEM_FEATURES: (*ITEM_NAMES, "id"), USER_FEATURES: (*USER_NAMES, "id")}
@@ -31,7 +32,17 @@ FEWEST = 2
 """A value that fewer ids have is left out, because it says nothing about other ids."""
 
 
-def with_features(sequences: Sequences, item_features: Any = None, user_features: Any = None) -> Sequences:
+FEW = 0.5
+"""A warning is given if fewer of the data's ids than this share have features or titles."""
+
+
+def with_features(
+    sequences: Sequences,
+    item_features: Any = None,
+    user_features: Any = None,
+    new_items: bool = False,
+    silent: bool = False,
+) -> Sequences:
     """Returns the sequences with features of their items, their users or both.
 
     Examples:
@@ -39,16 +50,53 @@ def with_features(sequences: Sequences, item_features: Any = None, user_features
         >>> result = b4r.execute(b4r.make_run("ml-1m", use_item_features="add"), sequences=data)
 
     Args:
-        sequences: the data. Items that occur only among the features are added to the vocabulary.
+        sequences: the data.
         item_features, user_features: a path, a DataFrame, an Arrow table, or `Features`; None for none.
+        new_items: whether items that occur only among the features are added to the vocabulary, and so recommended.
+            Those of `Features` always are.
+        silent: whether to print nothing about the ids that match.
 
     Raises:
-        UserError: as in `read_features`.
+        UserError: as in `read_features`, and if no id of the data has features.
     """
-    sources = {ITEM_FEATURES: item_features, USER_FEATURES: user_features}
-    return attach_features(
-        sequences, {name: read_features(source, name) for name, source in sources.items() if source is not None}
-    )
+    known_ids = {ITEM_FEATURES: sequences.vocabulary.items, USER_FEATURES: sequences.users}
+    features = {}
+    for kind, source in {ITEM_FEATURES: item_features, USER_FEATURES: user_features}.items():
+        if source is None:
+            continue
+        features[kind] = read_features(source, kind)
+        if isinstance(source, Features):
+            continue
+        line = check_matches(kind, features[kind].ids, known_ids[kind])
+        if not silent:
+            print(line, flush=True)
+        if kind == ITEM_FEATURES and not new_items:
+            features[kind] = features[kind].select_rows(list(known_ids[kind]))
+    return attach_features(sequences, features)
+
+
+def check_matches(name: str, ids: Iterable[str], known_ids: Iterable[str]) -> str:
+    """Returns a line that says how many of the data's ids have features or titles. Warns if they are few.
+
+    Args:
+        name: of the argument.
+        ids: those that have features or titles.
+        known_ids: those of the data.
+
+    Raises:
+        UserError: if no id of the data has any.
+    """
+    ids, known_ids = set(ids), set(known_ids)
+    num_shared = len(ids & known_ids)
+    if ids and known_ids and not num_shared:
+        raise UserError(
+            f"`{name}` must have ids of the data, such as {min(known_ids)!r}. Received: {len(ids):,} others, such as "
+            f"{min(ids)!r}"
+        )
+    line = f"{name}: {num_shared:,} of the {len(known_ids):,} ids of the data match; {len(ids) - num_shared:,} others"
+    if num_shared < FEW * len(known_ids):
+        warn(line)
+    return line
 
 
 def read_features(source: Any, kind: str = ITEM_FEATURES) -> Features:
@@ -76,7 +124,7 @@ def read_features(source: Any, kind: str = ITEM_FEATURES) -> Features:
     id_column = guess_column(list(columns), IDS[kind])
     if id_column is None:
         received = ", ".join(columns)[:300]
-        raise UserError(f"{title}: no column has a known name for ids; name one {IDS[kind][1]!r}. Received: {received}")
+        raise UserError(f"{title}: no column has a known name for ids; name one {IDS[kind][0]!r}. Received: {received}")
     ids = ["" if raw is None else raw for raw in columns[id_column]]
     places = {raw: place for place, raw in enumerate(dict.fromkeys(ids))}
     bad = find_bad_id(np.array(list(places), object))

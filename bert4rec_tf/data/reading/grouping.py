@@ -9,11 +9,17 @@ import pyarrow as pa
 
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading.rows import summarize_bad_rows
-from bert4rec_tf.data.reading.times import Times
+from bert4rec_tf.data.reading.times import NUMBER, Times, choose_unit, count_units, describe_times
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.progress import warn
 
 ID = pa.dictionary(pa.int32(), pa.string())
+
+LARGEST_SHARE, LARGEST_MULTIPLE = 0.1, 5
+"""More than this share of all actions, and than this multiple of the average user's, are too many for one user."""
+
+MOST_EQUAL = 0.5
 
 
 def make_sequences(
@@ -37,7 +43,8 @@ def make_sequences(
         time_reader: what read the times; needed for `interactions.test_from`.
 
     Returns:
-        The sequences, and `read` and `kept`: the numbers of users, items and actions before and after the filter.
+        The sequences; `read` and `kept`: the numbers of users, items and actions before and after the filter; and
+        `equal_times` and `times`, as in `conversion.Report`.
 
     Raises:
         UserError: if too little is left to train on.
@@ -55,17 +62,25 @@ def make_sequences(
         user_codes, users = _drop_unused_names(user_codes[keep], users)
         item_codes, items = _drop_unused_names(item_codes[keep], items)
         times = None if times is None else times[keep]
+    equal_times = 0.0
     after = {"users": len(users), "items": len(items), "actions": len(user_codes)}
     if min_actions >= 2 and not len(user_codes):
         check_trainable(0, 0, interactions, skipped_rows)
-    num_later = None
+    num_later, unit, meaning = None, None, ""
+    reader = None if times is None else time_reader
+    if times is not None and reader is not None:
+        if reader.kind == NUMBER:
+            unit = choose_unit(count_units(times), len(times), interactions.title)
+        meaning = describe_times(reader.kind, unit)
     if interactions.test_from is not None:
-        latest = None if times is None or not len(times) else times.max()
-        is_later = np.asarray(times) >= parse_test_from(interactions.test_from, latest, time_reader)
+        is_later = np.asarray(times) >= parse_test_from(interactions.test_from, unit, reader)
         num_later = np.bincount(user_codes[is_later], minlength=len(users))
     if times is not None:
-        order = np.argsort(times, kind="stable")
-        user_codes, item_codes = user_codes[order], item_codes[order]
+        order = np.lexsort((times, user_codes))
+        user_codes, item_codes, times = user_codes[order], item_codes[order], times[order]
+        is_same_user = user_codes[1:] == user_codes[:-1]
+        num_equal = np.count_nonzero(is_same_user & (times[1:] == times[:-1]))
+        equal_times = int(num_equal) / max(int(np.count_nonzero(is_same_user)), 1)
         del order, times
     sequences = Sequences.from_codes(user_codes, item_codes, users, items, min_actions)
     if num_later is not None:
@@ -74,7 +89,20 @@ def make_sequences(
         )
     if min_actions >= 2:
         check_trainable(sequences.num_users, sequences.num_items, interactions, skipped_rows)
-    return sequences, {"read": before, "kept": after}
+    return sequences, {"read": before, "kept": after, "equal_times": equal_times, "times": meaning}
+
+
+def warn_of_doubts(title: str, sequences: Sequences, equal_times: float) -> None:
+    """Warns of a user who may be many, and of an order that is the file's (`equal_times`: `conversion.Report`)."""
+    lengths = sequences.lengths
+    if lengths.max(initial=0) > LARGEST_SHARE * lengths.sum() and lengths.max() > LARGEST_MULTIPLE * lengths.mean():
+        share, user = lengths.max() / lengths.sum(), sequences.users[lengths.argmax()]
+        warn(f"{title}: user {user!r} has {share:.0%} of all actions; this may stand for users who are not known")
+    if equal_times > MOST_EQUAL:
+        warn(
+            f"{title}: {equal_times:.0%} of the actions after a user's first have the time of the one before, so that "
+            "the rows alone order them"
+        )
 
 
 def bound_user_actions(interactions: Interactions, min_actions: int = 2) -> int:
@@ -95,11 +123,11 @@ def check_trainable(
         raise UserError(f"{interactions.title}: there is only one item left, so there is nothing to recommend{reasons}")
 
 
-def parse_test_from(since: str, latest: float | None, time_reader: Times | None) -> int | float:
-    """Returns `since` as a number like the times, of which `latest` is the last. Raises UserError without times."""
-    if latest is None or time_reader is None:
+def parse_test_from(since: str, unit: str | None, time_reader: Times | None) -> int | float:
+    """Returns `since` as a number like the times (`Times.parse_moment`). Raises UserError without times."""
+    if time_reader is None:
         raise UserError(f"`test_from` needs a column of times. Received: test_from={since}")
-    return time_reader.parse_moment(since, latest)
+    return time_reader.parse_moment(since, unit)
 
 
 def _encode_ids(parts: list[pa.ChunkedArray]) -> tuple[np.ndarray, np.ndarray]:

@@ -20,6 +20,7 @@ from bert4rec_tf.data.reading.text import ANY_BLANKS, split_line
 from bert4rec_tf.foundation.errors import UserError
 
 SAMPLE_BYTES = 1 << 20
+SAMPLE_ROWS = 1_000
 _PACKED = re.compile(rb"PK\x03\x04|\x1f\x8b|\xfd7zXZ\0|BZh[1-9]1AY&SY|\x28\xb5\x2f\xfd")
 """The first bytes of archives and packed files: zip, gzip, xz, bzip2, zstandard."""
 
@@ -53,7 +54,12 @@ def find_layout(path: Path, columns: Columns, start: bytes, name: str | None = N
         guess_column(fields, USER_NAMES) and guess_column(fields, ITEM_NAMES)
     ):
         return replace(columns.layout_from_header(separator, fields), skip=first_line)
-    return replace(columns.layout_from_width(separator, len(fields)), skip=first_line - 1)
+    numbers = fields[1:] if fields[0] == "" else fields
+    is_numbered = len(fields) > 2 and numbers == [str(number) for number in range(len(numbers))]  # by pandas
+    skip = first_line if is_numbered else first_line - 1
+    rows = [split_line(line, separator) for line in lines[skip : skip + SAMPLE_ROWS] if line.strip(" \t")]
+    rows = [row for row in rows if len(row) == len(fields)] or [fields]
+    return replace(columns.layout_from_rows(separator, rows, fields if is_numbered else ()), skip=skip)
 
 
 def _find_separator(path: Path, name: str, line: str, number: int) -> str:

@@ -22,8 +22,11 @@ NO_ID = "an id is neither a text nor a whole number"
 COLUMNS = "expected {} columns, found {}"
 NO_RECORD = "not a record"
 
-MISSING = ("", "nan", "NaN", "NAN", "null", "NULL", "None")
-"""Texts that mean a missing id in formats without nulls."""
+MISSING = frozenset(
+    ["", "nan", "NaN", "NAN", "null", "Null", "NULL", "none", "None", "NONE", "nil", "undefined", "NA", "N/A", "n/a",
+     "<NA>", "#N/A", "#NA", "NaT", r"\N", "-", "--", "?"]
+)  # fmt: skip
+"""What programs write for a missing value."""
 
 _KINDS = ("", NO_USER, NO_ITEM, MANY_LINES, NO_UTF8, NO_INTEGER, NO_TIME)
 
@@ -32,6 +35,9 @@ BadRow = tuple[int, str, str]
 
 Record = tuple[int, str, list[Any] | str]
 """A row read by itself: its number, its text, and its user, item and time, or what is wrong with it."""
+
+MANY_BAD = 0.5
+"""If more than this share of the rows is bad, a message does not advise to skip them."""
 
 RECORDS = 1 << 17
 """How many rows that are read one by one become one table."""
@@ -49,7 +55,8 @@ class Rows:
     Attributes:
         source: the name of the file, for messages.
         skip: whether to skip and count bad rows; else the first is an error.
-        plain: whether the source is plain text, in which blanks around ids are removed and MISSING are no ids.
+        plain: whether the source is plain text, in which blanks around ids are removed.
+        keep_words: whether words in MISSING are ids.
         integers: whether ids must be integers.
         unit: what is counted from 1: `row`, or `line` if each row is one.
         option: for messages, the option that skips bad rows.
@@ -66,6 +73,7 @@ class Rows:
     among: str | None = None
     skipped: dict[str, tuple[int, str]] = field(default_factory=dict)
     option: str = "--bad_rows=skip"
+    keep_words: bool = False
 
     def separate(
         self, columns: Mapping[str, pa.Array], numbers: Sequence[int] | np.ndarray
@@ -109,7 +117,7 @@ class Rows:
         tests = {
             NO_UTF8: pc.match_substring(names, "\ufffd"),
             MANY_LINES: pc.match_substring_regex(names, "[\r\n]"),
-            missing: pc.is_in(names, pa.array(MISSING if self.plain else [""])),
+            missing: pc.is_in(names, pa.array([""] if self.keep_words else list(MISSING))),
         }
         if self.integers:
             tests = {NO_INTEGER: pc.invert(pc.match_substring_regex(names, "^-?[0-9]+$"))} | tests
@@ -126,15 +134,22 @@ class Rows:
             good = [(number, values) for number, _, values in batch if not isinstance(values, str)]
             columns = {role: _make_strings([values[place] for _, values in good]) for place, role in enumerate(roles)}
             table, more_bad = self.separate(columns, [number for number, _ in good])
-            self.refuse_or_count(bad + more_bad)
+            self.refuse_or_count(bad + more_bad, len(batch))
             yield table
 
-    def refuse_or_count(self, rows: Iterable[BadRow]) -> None:
-        """Counts bad rows if they are skipped. Otherwise raises UserError for the first of them."""
+    def refuse_or_count(self, rows: Sequence[BadRow], num_rows: int) -> None:
+        """Counts bad rows, of `num_rows`, if they are skipped. Otherwise raises UserError for the first of them."""
         for number, kind, text in sorted(rows):
             if not self.skip:
                 place = f"{self.source}, {self.unit} {number}"
-                advice = "" if self.integers else f" ({self.option} skips such rows)"
+                is_word = kind in (NO_USER, NO_ITEM) and any(
+                    word.strip() in MISSING for word in text.split(", ") if word
+                )
+                keep = f"; {self.option.partition('bad_rows')[0]}keep_missing_words keeps such words" if is_word else ""
+                advice = f"{self.option} skips such rows{keep}"
+                if len(rows) > max(1, MANY_BAD * num_rows):
+                    advice = f"as {len(rows):,} of {num_rows:,} rows are{keep}"
+                advice = "" if self.integers else f" ({advice})"
                 raise UserError(f"{place}: {kind}: {shorten(text)!r}{advice}")
             place = f"{self.unit} {number:,}"
             count, first = self.skipped.get(kind, (0, f"{self.among}, {place}" if self.among else place))

@@ -9,7 +9,7 @@ import pyarrow.parquet
 
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading.columns import PARQUET, Columns, Layout, warn_without_times
-from bert4rec_tf.data.reading.grouping import make_sequences
+from bert4rec_tf.data.reading.grouping import make_sequences, warn_of_doubts
 from bert4rec_tf.data.reading.rows import Rows, summarize_bad_rows
 from bert4rec_tf.data.reading.times import Times
 from bert4rec_tf.data.sequences import Sequences
@@ -53,7 +53,7 @@ def _select_good_rows(batches: Iterable[pa.RecordBatch], layout: Layout, rows: R
         columns = {role: decode_texts(batch.column(name)) for role, name in layout.roles.items()}
         columns |= {role: convert_ids(columns[role], rows.source) for role in ("user", "item")}
         table, bad = rows.separate(columns, range(first, first + batch.num_rows))
-        rows.refuse_or_count(bad)
+        rows.refuse_or_count(bad, batch.num_rows)
         yield table
         first += batch.num_rows
 
@@ -88,6 +88,7 @@ def interactions(
     min_user_actions: int = 1,
     min_item_actions: int = 1,
     bad_rows: str = "refuse",
+    keep_missing_words: bool = False,
 ) -> Sequences:
     """Makes sequences from a table with one action per row.
 
@@ -104,12 +105,15 @@ def interactions(
         min_user_actions: leave out users with fewer actions.
         min_item_actions: leave out items with fewer actions.
         bad_rows: "refuse" or "skip" (with a warning) rows whose user, item or time is missing or cannot be read.
+        keep_missing_words: whether words for a missing value (NA, null, - and the like) are ids.
 
     Raises:
         UserError: for an unknown column, a bad row (counted from 1) that is not skipped, and a table in which no user
             has two actions or which has only one item.
     """
-    return read_frame(frame, Interactions(TITLE, user, item, time, min_user_actions, min_item_actions, bad_rows))
+    bounds = min_user_actions, min_item_actions
+    options = Interactions(TITLE, user, item, time, *bounds, bad_rows, keep_missing_words=keep_missing_words)
+    return read_frame(frame, options)
 
 
 def read_frame(frame: Any, options: Interactions, min_actions: int = 2) -> Sequences:
@@ -119,11 +123,14 @@ def read_frame(frame: Any, options: Interactions, min_actions: int = 2) -> Seque
     layout = columns.layout_from_names(PARQUET, names)
     warn_without_times(TITLE, layout.others, "time")
     rows = Rows(TITLE, times := Times(), options.bad_rows == "skip", option='bad_rows="skip"')
+    rows.keep_words = options.keep_missing_words
     batches = select_columns(frame, names, list(layout.roles.values())).to_batches(BATCH)
     tables = list(_select_good_rows(batches, layout, rows))
     for line in summarize_bad_rows(rows.skipped):
         warn(line)
-    return make_sequences(tables, options, rows.skipped, min_actions, times)[0]
+    sequences, sizes = make_sequences(tables, options, rows.skipped, min_actions, times)
+    warn_of_doubts(TITLE, sequences, sizes["equal_times"])
+    return sequences
 
 
 def list_names(frame: Any, title: str) -> list[str]:

@@ -38,7 +38,7 @@ def read_rows(stream: IO[bytes], layout: Layout, rows: Rows) -> Iterator[pa.Tabl
         table, bad = rows.separate(by_role, numbers)
         for misfit in misfits:
             bad.append((number + misfit.number, *_explain_misfit(misfit)))
-        rows.refuse_or_count(bad)
+        rows.refuse_or_count(bad, count)
         yield table
         number += count
         if len(unfinished) > blocks.LONGEST_LINE:

@@ -1,6 +1,7 @@
 """Reads the times of actions: numbers of any unit, or ISO 8601 dates with or without a zone. One kind per source."""
 
 import re
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -20,11 +21,49 @@ _DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _LIKE = {
     NUMBER: r"^[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?$",
     DATE: rf"^{_DAY}(?:[ T][0-9:.]+)?$",
-    ZONED: rf"^{_DAY}[ T][0-9:.]+(?:Z|[+-][0-9:]+)$",
+    ZONED: rf"^{_DAY}[ T][0-9:.]+(?: ?(?:Z|UTC|GMT)| ?[+-][0-9:]+)$",
 }
 """What a text of each kind looks like. Arrow then checks the value: 2020-02-30 is not a date."""
 
 _NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+PER_SECOND = {unit: 10**9 // factor for unit, factor in _NANOSECONDS.items()}
+UNIT_NAMES = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+EARLIEST, LATEST = 315_532_800, 4_102_444_800
+"""Numbers are taken as Unix times from 1980 until 2100, in seconds. Fractions of seconds have other ranges."""
+
+
+def count_units(times: np.ndarray) -> dict[str, int]:
+    """Returns how many times are plausible in each unit since 1970. A number is plausible in one unit at most."""
+    return {
+        unit: int(np.count_nonzero((times >= EARLIEST * per_second) & (times < LATEST * per_second)))
+        for unit, per_second in PER_SECOND.items()
+    }
+
+
+def choose_unit(counts: Mapping[str, int], num_times: int, title: str) -> str | None:
+    """Returns the unit of numeric times in which their median, so most of them, are plausible; None if there is none.
+
+    Args:
+        counts: of `count_units`.
+        title: of the source, for messages.
+
+    Raises:
+        UserError: if most times are plausible, but in several units.
+    """
+    units = [unit for unit, count in counts.items() if count]
+    if 2 * sum(counts.values()) <= num_times:
+        return None
+    if len(units) > 1:
+        mixed = " and ".join(f"{counts[unit]:,} {UNIT_NAMES[unit]}" for unit in units)
+        raise UserError(f"{title}: the times must have one unit. Received: {mixed} since 1970")
+    return units[0]
+
+
+def describe_times(kind: str | None, unit: str | None) -> str:
+    """Returns what times mean, for the report. `unit`: from `choose_unit`."""
+    if kind != NUMBER:
+        return "dates"
+    return "numbers of no known unit" if unit is None else f"{UNIT_NAMES[unit]} since 1970"
 
 
 class Times:
@@ -59,15 +98,14 @@ class Times:
         values = _cast(texts, self.kind)
         return _cast_some(texts, self.kind) if values is None else values
 
-    def parse_moment(self, text: str, latest: float) -> int | float:
+    def parse_moment(self, text: str, unit: str | None) -> int | float:
         """Returns the time that a user names as `test_from`, as a number like the times that were read.
 
         Args:
-            text: a date, or a number if the times are numbers. A date among numbers means seconds since 1970, or the
-                fraction of a second (ms, us, ns) that makes `latest` a date before the year 5138.
-            latest: the last time that was read.
+            text: a date, or a number if the times are numbers.
+            unit: of the times, if they are numbers (`choose_unit`).
 
-        Raises UserError if the text is no time of this kind.
+        Raises UserError if the text is no time of this kind, or a date among numbers without a known unit.
         """
         texts = pa.array([text], pa.string())
         kind = _find_kind(texts)
@@ -78,12 +116,19 @@ class Times:
         value = times[0].as_py()
         if kind == NUMBER or self.kind != NUMBER:
             return value
-        unit = next((factor for factor in _NANOSECONDS.values() if abs(latest) < 10**20 / factor), 1)
-        return value / unit
+        if unit is None:
+            raise UserError(
+                "`test_from` must be a number like the times of the data, which are not s, ms, us or ns since 1970. "
+                f"Received: test_from={text}"
+            )
+        return value / _NANOSECONDS[unit]
 
 
 def _cast(texts: pa.Array, kind: str) -> pa.Array | None:
     """Returns the times of texts; None if one of them is not of this kind."""
+    if kind == ZONED:
+        texts = pc.replace_substring_regex(texts, " ?(?:UTC|GMT)$", "Z")
+        texts = pc.replace_substring_regex(texts, r" ([+-][0-9:]+|Z)$", r"\1")
     for target in TYPES[kind]:
         try:
             values = texts.cast(target)

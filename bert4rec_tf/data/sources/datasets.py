@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf.config.data_names import RAW, Interactions, add_source, is_own, remove_source
+from bert4rec_tf.config.data_names import RAW, Interactions, PublishedFile, add_source, is_own, remove_source
 from bert4rec_tf.config.paper import read_paper
 from bert4rec_tf.data.reading import archives, conversion
 from bert4rec_tf.data.reading.conversion import Report, parse_pairs, read_bytes
@@ -280,7 +280,7 @@ def load_with_report(
     if file.columns is None:
         return _read_processed(file, path), None
     user, item, time = file.columns
-    interactions = Interactions(
+    interactions = PublishedFile(
         str(path), user, item, time, min_user_actions=5, min_item_actions=origin.min_item_actions, bad_rows="skip"
     )
     return conversion.convert_once(interactions, folder, file.member)

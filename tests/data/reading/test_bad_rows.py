@@ -1,15 +1,29 @@
 """Bad rows of every kind whatever stands beside them, what is no mistake, and files that cannot be understood."""
 
+import contextlib
 import csv
 import gzip
 import io
 from collections import Counter
 
+import pandas as pd
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.interaction_files import ROWS, as_json, as_parquet, histories, plainly, read, refusal, write
+from support.interaction_files import (
+    HEADER,
+    ROWS,
+    as_csv,
+    as_json,
+    as_parquet,
+    histories,
+    plainly,
+    read,
+    refusal,
+    write,
+)
 
+import bert4rec_tf as b4r
 from bert4rec_tf.data.reading import blocks
 from bert4rec_tf.data.reading import rows as bad_rows
 from bert4rec_tf.foundation.errors import UserError
@@ -51,6 +65,7 @@ RECORDS = {
     b'{"user": "a"': bad_rows.NO_RECORD,
     b'{"user": "a", "item": "1", "time": 1}{"user": "a", "item": "1", "time": 1}': bad_rows.NO_RECORD,
     b'{"item": "1", "time": 1}': bad_rows.NO_USER,
+    b'{"user": "nan", "item": "1", "time": 1}': bad_rows.NO_USER,
     b'{"user": "a", "item": null, "time": 1}': bad_rows.NO_ITEM,
     b'{"user": "a", "item": 1.5, "time": 1}': bad_rows.NO_ID,
     b'{"user": true, "item": 1, "time": 1}': bad_rows.NO_ID,
@@ -66,7 +81,7 @@ RECORDS = {
 GOOD_RECORDS = {
     b'{"user": "a", "item": "1", "time": 5}': ("a", "1", 5),
     b'{"user": "a", "item": 2, "time": "4.5", "x": [1, {}]}': ("a", "2", 4.5),
-    b'{"user": "nan", "item": "1", "time": -1.5}': ("nan", "1", -1.5),
+    b'{"user": "Nan", "item": "1", "time": -1.5}': ("Nan", "1", -1.5),
     b'{"user": "a", "user": "b", "item": 2, "time": 3}': ("b", "2", 3),
     b" ": None,
 }
@@ -296,3 +311,43 @@ def test_rows_with_invalid_times_are_bad_and_the_others_keep_their_order(tmp_pat
     path = write(tmp_path, "a.csv", TIMED.format(*NOT_TIMES[kind]).encode())
     assert f"row 3: {bad_rows.NO_TIME}" in refusal(path)
     assert histories(read(path, bad_rows="skip")[0]) == {"a": ["3", "1"]}
+
+
+WORDS = st.sampled_from(sorted(bad_rows.MISSING - {""}))
+
+
+@settings(max_examples=40, deadline=None)
+@given(WORDS, st.sampled_from(["user", "item"]), st.sampled_from(["a.csv", "a.json", "a.parquet"]))
+def test_a_word_for_a_missing_value_is_an_id_only_on_request(folder, word, role, name):
+    odd = ("a", word, 9) if role == "item" else (word, "lamp", 9)
+    rows = [*ROWS, odd, odd]
+    make = {"a.csv": as_csv, "a.json": as_json, "a.parquet": as_parquet}[name]
+    path = write(folder, name, make(rows))
+    assert f"the {role}'s id is missing" in (line := refusal(path)) and "keep_missing_words keeps such words" in line
+    assert histories(read(path, bad_rows="skip")[0]) == plainly(ROWS)
+    assert histories(read(path, keep_missing_words=True)[0]) == plainly(rows)
+    frame = pd.DataFrame(rows, columns=HEADER)
+    assert histories(b4r.interactions(frame, bad_rows="skip")) == plainly(ROWS)
+    assert histories(b4r.interactions(frame, keep_missing_words=True)) == plainly(rows)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 30), st.integers(20, 60))
+def test_a_user_with_an_implausible_share_is_named(folder, share, num_users):
+    rows = [(f"u{user}", f"i{(user + place) % 7}", place) for user in range(num_users) for place in range(4)]
+    rows += [("guest", f"i{place % 9}", place) for place in range(num_users * share)]
+    errors = io.StringIO()
+    with contextlib.redirect_stderr(errors):
+        read(write(folder, "a.csv", as_csv(rows)))
+    is_much = num_users * share > max(5 / (num_users + 1), 0.1) * len(rows)
+    assert ("user 'guest' has" in errors.getvalue()) == is_much
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 9))
+def test_times_that_are_mostly_equal_are_named(folder, distinct):
+    rows = [(f"u{user}", f"i{place}", place % distinct) for user in range(4) for place in range(10)]
+    errors = io.StringIO()
+    with contextlib.redirect_stderr(errors):
+        read(write(folder, "a.csv", as_csv(rows)))
+    assert ("have the time of the one before" in errors.getvalue()) == ((10 - distinct) / 9 > 0.5)

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from support.ranking_oracle import make_sequences
 
 from bert4rec_tf.config.model_settings import USER_FEATURES
 from bert4rec_tf.data.feature_values import Features
@@ -220,3 +221,29 @@ def test_features_survive_arrays_and_json(tmp_path):
     found = read_features(tmp_path, CSV)
     for again in (Features.from_arrays(found.to_arrays()), Features.from_dict(found.to_dict())):
         assert again.fingerprint == found.fingerprint and values(again) == values(found)
+
+
+SEQUENCES = make_sequences([[1, 2, 3], [3, 2, 4, 1]], 4)
+
+
+@pytest.mark.parametrize("make", [lambda raw: f"00{raw}", lambda raw: f"{raw}.0", str.upper])
+def test_features_and_titles_whose_ids_match_nothing_are_refused(make):
+    for kind, ids in {"item_features": SEQUENCES.vocabulary.items, "user_features": SEQUENCES.users}.items():
+        frame = pd.DataFrame({"id": [make(raw) for raw in ids], "tag": "a"})
+        with pytest.raises(UserError, match=rf"`{kind}` must have ids of the data, such as '{ids[0]}'\. Received: "):
+            feature_files.with_features(SEQUENCES, **{kind: frame})
+    with pytest.raises(UserError, match="`titles` must have ids of the data"):
+        feature_files.check_matches("titles", ["x"], SEQUENCES.vocabulary.items)
+
+
+@pytest.mark.parametrize("num_known", [1, 2, 4])
+def test_few_matches_are_warned_of_and_new_items_need_a_request(num_known, capfd):
+    items = SEQUENCES.vocabulary.items.tolist()
+    frame = pd.DataFrame({"id": [*items[:num_known], "new", "newer"], "tag": "a"})
+    found = feature_files.with_features(SEQUENCES, item_features=frame)
+    output = capfd.readouterr()
+    line = f"item_features: {num_known} of the 4 ids of the data match; 2 others"
+    assert line in output.out and (line in output.err) == (num_known < 2)
+    assert found.vocabulary.items.tolist() == items and found.features["item_features"].lengths.sum() == num_known
+    more = feature_files.with_features(SEQUENCES, item_features=frame, new_items=True)
+    assert more.vocabulary.items.tolist() == [*items, "new", "newer"]

@@ -4,7 +4,9 @@ import gzip
 import json
 import random
 import string
+import time
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -28,6 +30,7 @@ from support.interaction_files import (
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading import blocks, records
 from bert4rec_tf.data.reading.columns import JSON, LITERALS, Columns
+from bert4rec_tf.data.reading.times import EARLIEST, LATEST
 from bert4rec_tf.foundation.errors import UserError
 
 
@@ -295,3 +298,106 @@ def test_a_list_of_files_survives_json(logs):
     again = Interactions(**json.loads(json.dumps(asked.to_dict())))
     assert again == asked and again.name == asked.name
     assert Interactions(logs / "*.csv").name == Interactions(f"{logs}/").name == "own-logs"
+
+
+UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+CUT = 1_577_836_800
+"""2020-01-01, in seconds."""
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(list(UNITS)), st.lists(st.integers(0, 2**62), max_size=6), st.integers(0, 10**6))
+def test_the_unit_of_a_date_does_not_depend_on_a_few_odd_times(folder, unit, odd, seed):
+    rng = np.random.default_rng(seed)
+    plain = [(f"u{n % 9}", f"i{n % 5}", int(rng.integers(CUT - 10**8, CUT + 10**8)) * UNITS[unit]) for n in range(45)]
+    others = [
+        one for name, scale in UNITS.items() if name != unit for one in odd if EARLIEST * scale <= one < LATEST * scale
+    ]
+    rows = plain + [(f"x{n}", "i0", one) for n, one in enumerate(odd) for _ in range(2)]
+    path = write(folder, "units.csv", as_csv(rows))
+    if others:
+        assert "the times must have one unit" in refusal(path, test_from="2020-01-01")
+        return
+    sequences, report = read(path, test_from="2020-01-01")
+    counts = dict(zip(sequences.users.tolist(), sequences.num_later.tolist()))
+    for user in {user for user, _, _ in plain}:
+        assert counts[user] == sum(when >= CUT * UNITS[unit] for name, _, when in plain if name == user)
+    assert "seconds since 1970" in str(report)
+
+
+@pytest.mark.parametrize(
+    "times", [(2019, 2020), (20191231, 20200101), (20191231235959, 20200101000000), (43830, 43831)]
+)
+def test_a_date_among_numbers_that_are_no_unix_times_is_refused(tmp_path, times):
+    rows = [(user, item, time) for user in "ab" for item, time in zip("xy", times)]
+    path = write(tmp_path, "a.csv", as_csv(rows))
+    assert "`test_from` must be a number like the times" in refusal(path, test_from="2020-01-01")
+    assert "numbers of no known unit" in str(read(path, test_from=str(times[1]))[1])
+
+
+def test_times_in_two_units_are_refused(tmp_path):
+    rows = [("a", "x", CUT), ("a", "y", CUT + 1), ("b", "x", CUT * 1000), ("b", "y", CUT)]
+    expected = "the times must have one unit. Received: 3 seconds and 1 milliseconds since 1970"
+    assert expected in refusal(write(tmp_path, "a.csv", as_csv(rows)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.permutations(["user", "item", "rating", "time"]), st.sampled_from([*UNITS, "date"]), st.integers(0, 99))
+def test_four_columns_without_a_header_are_read_by_their_values(folder, order, unit, seed):
+    rng = np.random.default_rng(seed)
+    seconds = rng.integers(CUT - 10**8, CUT + 10**8, 12).tolist()
+    texts = [
+        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(second)) if unit == "date" else str(second * UNITS[unit])
+        for second in seconds
+    ]
+    table = {
+        "user": [f"{n % 4}" for n in range(12)],
+        "item": [f"{n % 5}" for n in range(12)],
+        "rating": [f"{n % 5 + 1}" for n in range(12)],
+        "time": texts,
+    }
+    rest = [name for name in order if name != "time"]
+    rows = list(zip(*(table[name] for name in order)))
+    expected = plainly(list(zip(table[rest[0]], table[rest[1]], seconds)))
+    for header in (None, ["0", "1", "2", "3"]):
+        sequences, report = read(write(folder, "plain.csv", as_text(rows, ",", header)))
+        assert histories(sequences) == expected
+        assert f"time {'column ' if header is None else ''}" in report.columns
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (["1,1577836800,1577836801,5", "1,1577836802,1577836803,4"], "give --time_column=2 or --time_column=3"),
+        (["1,2020-01-01,2020-01-02,5", "1,2020-01-01,2020-01-04,4"], "give --time_column=2 or --time_column=3"),
+        (["1,10,3,5", "1,11,4,4"], "give --time_column=3 or --time_column=4"),
+        (["1,10,300,500", "1,11,400,40"], "give --time_column=3 or --time_column=4"),
+    ],
+)
+def test_values_that_can_be_read_in_two_ways_are_refused(tmp_path, rows, words):
+    path = write(tmp_path, "a.csv", "\n".join(rows).encode())
+    assert words in refusal(path)
+    assert read(path, time_column="4")[0].num_actions == 2
+
+
+@pytest.mark.parametrize("zone", [" UTC", "UTC", " GMT", "Z", " +00:00", "+0000"])
+def test_names_of_the_zone_are_read(tmp_path, zone):
+    rows = [("a", "x", f"2020-01-02 10:00:00{zone}"), ("a", "y", f"2020-01-01 10:00:00.5{zone}")]
+    assert histories(read(write(tmp_path, "a.csv", as_csv(rows)))[0]) == {"a": ["y", "x"]}
+
+
+@pytest.mark.parametrize("bad", [1, 4])
+def test_skipping_is_advised_only_where_few_rows_are_bad(tmp_path, bad):
+    rows = [("a", f"i{place}", "01/02/2020" if place >= 6 - bad else place) for place in range(6)]
+    message = refusal(write(tmp_path, "a.csv", as_csv(rows)))
+    assert ("--bad_rows=skip skips such rows" in message) == (bad == 1) and ("as 4 of 6 rows are" in message) == (
+        bad == 4
+    )
+
+
+@pytest.mark.parametrize("stem", ["track", "song", "book", "product", "game", "movie"])
+@pytest.mark.parametrize("who", ["user", "customer"])
+def test_ids_are_preferred_to_names(tmp_path, stem, who):
+    header = (who, stem, f"{who}_id", f"{stem}_id", "time")
+    path = write(tmp_path, "a.csv", as_csv([("Ann", "Song", "1", "7", 1), ("Ann", "Song", "1", "8", 2)], header))
+    assert histories(read(path)[0]) == {"1": ["7", "8"]}
