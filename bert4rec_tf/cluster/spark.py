@@ -29,7 +29,7 @@ from bert4rec_tf.foundation.errors import UserError
 try:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
-    from pyspark.sql import DataFrame, SparkSession, Window
+    from pyspark.sql import Column, DataFrame, SparkSession, Window
     from pyspark.sql import functions as f
 except ImportError as error:
     raise UserError("--engine=spark needs pyspark: pip install 'bert4rec-tf[spark]'") from error
@@ -117,14 +117,12 @@ class Conversion:
         actions, read, source = self._read_files()
         if interactions.test_from is not None and "time" not in actions.columns:
             grouping.parse_test_from(interactions.test_from, None, None)  # raises
-        first_places = {role: actions.groupBy(role).agg(f.min("place").alias("first")) for role in ("user", "item")}
         sizes_before = self._count_sizes(actions)
         filtered = self._filter_actions(actions)
         sizes_after = self._count_sizes(filtered) if filtered is not actions else sizes_before
         trained_on = self._keep_frequent(filtered, "user", 2)
-        vocabulary = self._make_vocabulary(trained_on, first_places["item"])
-        users = trained_on.select("user").distinct().join(first_places["user"], "user")
-        numbers = self._number_users(users)
+        vocabulary = self._make_vocabulary(trained_on)
+        numbers = self._number_users(trained_on.select("user").distinct())
         num_users = numbers.count()
         grouping.check_trainable(num_users, vocabulary.num_items, interactions, tasks.merge_reads(read))
         first_later, unit, times = None, None, Times()
@@ -216,15 +214,14 @@ class Conversion:
         ]
         return actions.agg(*counts).collect()[0].asDict()
 
-    def _make_vocabulary(self, actions: DataFrame, first_places: DataFrame) -> Vocabulary:
-        """Returns the items by falling count; ties by first appearance among all rows that were read."""
-        counted = actions.groupBy("item").count().join(first_places, "item")
-        table = counted.orderBy(f.desc("count"), "first").toArrow()
+    def _make_vocabulary(self, actions: DataFrame) -> Vocabulary:
+        """Returns the items by falling count, then by id."""
+        table = actions.groupBy("item").count().orderBy(f.desc("count"), *_list_sort_keys("item")).toArrow()
         return Vocabulary(np.array(table["item"].to_pylist(), object), table["count"].to_numpy().astype(np.int64))
 
     def _number_users(self, users: DataFrame) -> DataFrame:
-        """Returns each `user` with a `number`, by first appearance from 0. One task sorts all users."""
-        number = f.row_number().over(Window.orderBy("first")) - 1
+        """Returns each `user` with a `number`, in the order of their ids from 0. One task sorts all users."""
+        number = f.row_number().over(Window.orderBy(*_list_sort_keys("user"))) - 1
         return self._store(users.select("user", number.cast("long").alias("number")), "users")
 
     def _store(self, table: DataFrame, name: str) -> DataFrame:
@@ -235,6 +232,12 @@ class Conversion:
 
     def _read_stored(self, folder: Path) -> DataFrame:
         return self.spark.session.read.parquet(f"file://{folder}")
+
+
+def _list_sort_keys(role: str) -> list[Column]:
+    """Returns the keys by which `grouping.sort_ids` sorts."""
+    is_whole = f.col(role).rlike(grouping.WHOLE)
+    return [~is_whole, f.when(is_whole, f.length(role)).otherwise(0), f.col(role)]
 
 
 def make_empty_folder(folder: Path) -> Path:

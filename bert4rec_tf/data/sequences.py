@@ -44,7 +44,8 @@ def compute_fingerprint(raw: list[str]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """Raw item ids and their numbers, 1 to n: the most frequent item is 1, ties in order of first appearance.
+    """Raw item ids and their numbers, 1 to n: the most frequent item is 1; ties by id, or by first appearance in a
+    published file.
 
     Attributes:
         items: [n] raw ids, an array of objects or `Lines`; `items[i - 1]` is the raw id of item i.

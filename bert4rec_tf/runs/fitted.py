@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.config.presets import shorten_warmup
 from bert4rec_tf.config.run_record import ALL, SELECT, Run
 from bert4rec_tf.data.reading.feature_files import check_matches, with_features
-from bert4rec_tf.data.sequences import Sequences, Vocabulary, join_sequences, number_within_groups
+from bert4rec_tf.data.sequences import Sequences, Vocabulary, join_sequences
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.evaluation.candidates import SAMPLERS
 from bert4rec_tf.evaluation.metrics import ANY, COUNT_BASELINES, FULL, POPULAR
@@ -46,6 +46,9 @@ TITLES = "titles.csv"
 
 FIXED = {"data", "model", "preset", "holdout", "validation", "titles", "init_from"}
 """What `continue_training` does not take, unlike `fit`."""
+
+SHORTEST_OVERLAP = 3
+"""Fewer known actions at the beginning of new ones may be done again."""
 
 NOT_KEPT = ("prepared", ".lock")
 """What `save` does not copy from a work directory."""
@@ -237,7 +240,7 @@ class FittedModel:
         A model that only counts is counted again.
 
         Args:
-            more: new actions only, as the data of `fit`; a user's follow the known ones.
+            more: new actions, as the data of `fit`; a user's follow the known ones. Known ones before them count once.
             split: None, or the `TimeSplit` of the new actions. That of `fit` does not apply.
             **options: as for `fit`, except those in FIXED. Settings that are not named are those of this model.
 
@@ -251,12 +254,10 @@ class FittedModel:
         if fixed := options.keys() & FIXED:
             raise UserError(f"`{min(fixed)}` cannot be given to `continue_training`, which keeps that of this model")
         new = inputs.load_any(more, **columns, split=split, min_actions=1)[1]
-        if repeated := _count_repeated_users(self._histories, new):
-            warn(
-                f"the new actions of {repeated:,} users begin with their known ones, which then count twice: give only "
-                "actions that are new"
-            )
-        data = join_sequences(self._histories, new)
+        known, new, num_users = _drop_overlaps(self._histories, new)
+        if num_users:
+            warn(f"the new actions of {num_users:,} users repeat known ones, which count once")
+        data = join_sequences(known, new)
         features = WorkDirectory(self.workdir).read_features()
         features |= {name: new.features[name] for name in features if name in new.features}
         features |= {name: options.pop(name) for name in (ITEM_FEATURES, USER_FEATURES) if name in options}
@@ -372,17 +373,38 @@ def _append_targets(histories: Sequences, users: np.ndarray, targets: np.ndarray
     return Sequences(items, splits, histories.users, Vocabulary(histories.vocabulary.items, counts))
 
 
-def _count_repeated_users(histories: Sequences, new: Sequences) -> int:
-    """Returns how many users' new actions begin with all of their known ones, three or more."""
-    numbers = histories.vocabulary.encode(new.vocabulary.items.tolist())[new.items - 1]
-    places = pd.Index(histories.users).get_indexer(new.users)
-    lengths = histories.lengths[np.maximum(places, 0)]
-    users = np.flatnonzero((places >= 0) & (lengths >= 3) & (lengths <= new.lengths))
-    lengths = lengths[users]
-    steps, owners = number_within_groups(lengths), np.repeat(np.arange(len(users)), lengths)
-    old = histories.items[np.repeat(histories.splits[places[users]], lengths) + steps]
-    differs = numbers[np.repeat(new.splits[users], lengths) + steps] != old
-    return len(users) - len(np.unique(owners[differs]))
+def _drop_overlaps(known: Sequences, new: Sequences) -> tuple[Sequences, Sequences, int]:
+    """Returns both without the actions that are in both, and how many users have such actions.
+
+    New actions that begin with the last known ones, SHORTEST_OVERLAP or more, are a longer window: these are left out.
+    If they have all known ones in order, and at most as many others, they are the whole history with late rows: the
+    known ones are left out. Times are not known here.
+    """
+    numbers = known.vocabulary.encode(new.vocabulary.items.tolist())[new.items - 1]
+    places = pd.Index(known.users).get_indexer(new.users)
+    is_kept, is_new = np.ones(known.num_actions, bool), np.ones(new.num_actions, bool)
+    num_users = 0
+    for user in np.flatnonzero(places >= 0).tolist():
+        begin, old = new.splits[user], known[places[user]].tolist()
+        more = numbers[begin : new.splits[user + 1]].tolist()
+        sizes = range(min(len(old), len(more)), SHORTEST_OVERLAP - 1, -1)
+        size = next((size for size in sizes if old[-size:] == more[:size]), 0)
+        rest = iter(more)
+        if size:
+            is_new[begin : begin + size] = False
+        elif SHORTEST_OVERLAP <= len(old) <= len(more) <= 2 * len(old) and all(item in rest for item in old):
+            is_kept[known.splits[places[user]] : known.splits[places[user] + 1]] = False
+        else:
+            continue
+        num_users += 1
+    return _select_actions(known, is_kept), _select_actions(new, is_new), num_users
+
+
+def _select_actions(sequences: Sequences, is_kept: np.ndarray) -> Sequences:
+    """Returns some of the actions, bool [actions]. The features are the same."""
+    splits = np.append(0, np.cumsum(is_kept))[sequences.splits]
+    num_later = None if sequences.num_later is None else np.minimum(sequences.num_later, np.diff(splits))
+    return replace(sequences, items=sequences.items[is_kept], splits=splits, num_later=num_later)
 
 
 def open(path: Path | str, titles: Any = None, trust_model: bool = False) -> FittedModel:

@@ -12,11 +12,16 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.serving.titles import read_titles
 
+ORDERED = ("history", "histories")
+"""Arguments in which the order of the ids matters."""
+
 
 def to_texts(name: str, raw: Iterable[Any], knows: Callable[[str], bool]) -> list[str]:
     """Returns ids as texts (`to_text`). Raises UserError if `raw` is a single id, such as a text of several letters."""
     if isinstance(raw, (str, bytes)) or not isinstance(raw, Iterable) or getattr(raw, "ndim", 1) != 1:
         raise UserError(f"`{name}` must be a list of ids. Received: {name}={raw!r}")
+    if name in ORDERED and isinstance(raw, (set, frozenset)):
+        raise UserError(f"`{name}` must have an order, oldest first. Received: a {type(raw).__name__}")
     return [to_text(name, one, knows) for one in raw]
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading import conversion, layouts
-from bert4rec_tf.data.reading.columns import TEXT, Columns
+from bert4rec_tf.data.reading.columns import TEXT, USER_NAMES, Columns, guess_column
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.lines import Lines
@@ -36,11 +36,16 @@ def read_histories(path: Path, items: Lines) -> Users:
 
     Raises:
         UserError: if the file cannot be read, is not CSV, or looks like one action per row. `items`: the model's items;
-            a row that ends with one of them is a history.
+            a row that ends with one of them is a history. A first line that names columns is skipped with a warning.
     """
     checksum, lines = _hash_and_count(path)
     _refuse_interactions(path, items)
-    return Users(checksum, lines, lambda: _read_rows(path))
+    first_user, first_history = next(_read_rows(path), ("", []))
+    has_header = guess_column([first_user], USER_NAMES) is not None and not items.contains_each(first_history).any()
+    if has_header:
+        warn(f"{path}: the first line is taken for a header: {','.join([first_user, *first_history])[:100]}")
+    _refuse_repeated_users(path)
+    return Users(checksum, lines, lambda: itertools.islice(_read_rows(path), int(has_header), None))
 
 
 def read_interactions(interactions: Interactions) -> tuple[Users, conversion.Report]:
@@ -55,6 +60,15 @@ def read_interactions(interactions: Interactions) -> tuple[Users, conversion.Rep
             yield user, sequences.vocabulary.decode(sequences[place])
 
     return Users(sequences.fingerprint, sequences.num_users, rows), report
+
+
+def _refuse_repeated_users(path: Path) -> None:
+    """Raises UserError if a user has two rows."""
+    users = set[str]()
+    for number, (user, _) in enumerate(_read_rows(path), start=1):
+        if user in users:
+            raise UserError(f"{path}, row {number}: each user must have one row. Received: user {user!r} again")
+        users.add(user)
 
 
 def _refuse_interactions(path: Path, items: Lines) -> None:

@@ -8,13 +8,17 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.forks import call_in_fork
 from support.paths import ROOT
-from support.ranking_oracle import plain_metrics
+from support.ranking_oracle import make_sequences, plain_metrics
 from support.trainings import small_and_quick
 
 import bert4rec_tf as b4r
+from bert4rec_tf.data.sequences import join_sequences
 from bert4rec_tf.data.sources import inputs
+from bert4rec_tf.runs.fitted import _drop_overlaps
 
 ROWS = [(user, f"i{(3 * user + 2 * place) % 40}", place) for user in range(60) for place in range(8)]
 FRAME = pd.DataFrame(ROWS, columns=["user_id", "movieId", "timestamp"])
@@ -288,9 +292,31 @@ def test_known_actions_in_new_data_are_a_warning(counted, capsys):
     counted.evaluate(FRAME)
     assert f"{len(FRAME)} of {len(FRAME)} test rows are items that the user already has" in capsys.readouterr().err
     counted.continue_training(pd.concat([FRAME, LATER]), silent=True)
-    assert (
-        f"the new actions of {FRAME['user_id'].nunique()} users begin with their known ones" in capsys.readouterr().err
-    )
+    assert f"the new actions of {FRAME['user_id'].nunique()} users repeat known ones" in capsys.readouterr().err
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 9), min_size=3, max_size=9, unique=True), st.data())
+def test_actions_that_overlap_count_once(items, data):
+    known = make_sequences([items, [1, 2]], 9)
+    begin, end = data.draw(st.integers(0, len(items) - 3)), data.draw(st.integers(0, 3))
+    later = data.draw(st.lists(st.integers(10, 20), min_size=end, max_size=end, unique=True))
+    window = [*items[begin:], *later]
+    place = data.draw(st.integers(0, len(items) - 1))
+    late = [*items[:place], 21, *items[place:]]
+    for new, expected in ((window, [*items, *later]), (late, late), ([22, 23], [*items, 22, 23])):
+        first, second, count = _drop_overlaps(known, make_sequences([new], 23))
+        both = join_sequences(first, second)
+        assert both.vocabulary.decode(both[0]) == [f"item{item}" for item in expected]
+        assert count == (new != [22, 23]) and both.num_users == 2
+
+
+@pytest.mark.parametrize("raw", [{"i1", "i3"}, frozenset(["i1", "i3"])])
+def test_a_history_without_an_order_is_refused(counted, learnt, raw):
+    for call in (lambda: counted.recommend(history=raw), lambda: learnt.user_vectors([raw])):
+        with pytest.raises(b4r.UserError, match=r"`histor(y|ies)` must have an order, oldest first\. Received: a "):
+            call()
+    assert len(counted.recommend(user=3, candidates=raw, k=2)) <= 2
 
 
 def test_the_readme_s_snippet_runs(tmp_path, monkeypatch):

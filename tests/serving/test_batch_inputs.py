@@ -5,6 +5,8 @@ import random
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyarrow import parquet
 
 from bert4rec_tf.config.data_names import Interactions
@@ -65,7 +67,7 @@ HISTORIES = {
     "of one item": "".join(f"u{n},{n}\n" for n in range(1, 40)),
     "equally long": "".join(f"u{n},{n},7,9\n" for n in range(1, 40)),
     "of unknown items": "".join(f"u{n},x{n},y{n},z{n}\n" for n in range(1, 40)),
-    "of one user, equally long": "u,1,2,3\n" * 9,
+    "of one user": "u,1,2,3\n",
     "one": "ann,1\n",
     "without a line break at the end": "ann,1\nbob,2",
     "of items like times": "u1,1234567890,1\nu2,1234567890,2\n",
@@ -105,3 +107,29 @@ def test_histories_of_one_item_each_are_read_with_a_warning(tmp_path, capsys):
     (tmp_path / "two.csv").write_text("ann,1\nbob,2,3\n")
     batch_inputs.read_histories(tmp_path / "two.csv", KNOWN)
     assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("header", ["user,items", "user_id,history,", "customer"])
+def test_a_header_is_no_user(tmp_path, capfd, header):
+    path = tmp_path / "in.csv"
+    path.write_text(f"{header}\nann,1,2\nbob,2\n")
+    assert list(batch_inputs.read_histories(path, KNOWN).rows()) == [("ann", ["1", "2"]), ("bob", ["2"])]
+    assert f"the first line is taken for a header: {header}" in capfd.readouterr().err
+
+
+def test_a_user_whose_name_is_user_keeps_a_known_history(tmp_path):
+    path = tmp_path / "in.csv"
+    path.write_text("user,1,2\nbob,2\n")
+    assert [user for user, _ in batch_inputs.read_histories(path, KNOWN).rows()] == ["user", "bob"]
+
+
+@given(st.lists(st.text("abc", min_size=1, max_size=2), min_size=3, max_size=8))
+def test_a_user_has_one_row(tmp_path_factory, users):
+    path = tmp_path_factory.getbasetemp() / "in.csv"
+    path.write_text("".join(f"{user},1,2{',1' * (place % 3)}\n" for place, user in enumerate(users)))
+    if len(set(users)) == len(users):
+        assert [user for user, _ in batch_inputs.read_histories(path, KNOWN).rows()] == users
+        return
+    number = next(place for place, user in enumerate(users, 1) if user in users[: place - 1])
+    with pytest.raises(UserError, match=rf"in\.csv, row {number}: each user must have one row\. Received: user "):
+        batch_inputs.read_histories(path, KNOWN)

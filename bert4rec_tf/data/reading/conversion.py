@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.config.data_names import Interactions, PublishedFile
 from bert4rec_tf.data.reading import archives, layouts, records, tables, text
 from bert4rec_tf.data.reading.columns import PARQUET, TEXT, Columns, Layout, warn_without_times
 from bert4rec_tf.data.reading.grouping import bound_user_actions, make_sequences, warn_of_doubts
@@ -91,7 +91,8 @@ def list_files(interactions: Interactions) -> list[Path]:
         if isinstance(path, Url) and glob.has_magic(str(path)):
             matches = path.glob_files()
         elif path.is_dir():
-            matches = list(path.glob("*.parquet"))
+            inside = (path / "**/*.parquet").glob_files() if isinstance(path, Url) else path.glob("**/*.parquet")
+            matches = [file for file in inside if not tables.is_hidden(file, path)]
             if not matches:
                 raise UserError(f"{path}: a folder without .parquet files; name others by a pattern: '{path}/*.csv'")
         elif glob.has_magic(str(path)) and not path.exists():
@@ -182,8 +183,11 @@ def parse_pairs(content: bytes, path: Path) -> Sequences:
 
     Raises UserError if a line is not two integers, no user has two actions, or there is only one item.
     """
-    layout, rows = Layout(TEXT, 0, 1, separator=ANY_BLANKS, width=2), Rows(str(path), Times(), integers=True)
-    return make_sequences(list(text.read_rows(io.BytesIO(content), layout, rows)), Interactions(str(path)), {})[0]
+    layout, rows = (
+        Layout(TEXT, 0, 1, separator=ANY_BLANKS, width=2),
+        Rows(str(path), Times(), integers=True, keep_words=True),
+    )
+    return make_sequences(list(text.read_rows(io.BytesIO(content), layout, rows)), PublishedFile(str(path)), {})[0]
 
 
 def convert_once(interactions: Interactions, folder: Path, member: str | None = None) -> tuple[Sequences, Report]:

@@ -2,8 +2,10 @@
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ import pyarrow.parquet
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.data.feature_values import Features, attach_features
 from bert4rec_tf.data.reading import tables, text
-from bert4rec_tf.data.reading.columns import ITEM_NAMES, USER_NAMES, VALUE_SEPARATOR, guess_column
+from bert4rec_tf.data.reading.columns import DATE_LIKE, ITEM_NAMES, USER_NAMES, VALUE_SEPARATOR, guess_column
+from bert4rec_tf.data.reading.rows import MISSING
 from bert4rec_tf.data.reading.times import BLANKS
 from bert4rec_tf.data.sequences import Sequences, find_bad_id
 from bert4rec_tf.foundation import files
@@ -27,6 +30,11 @@ IDS = {ITEM_FEATURES: (*ITEM_NAMES, "id"), USER_FEATURES: (*USER_NAMES, "id")}
 
 BINS = 10
 """A column with more different numbers than this is cut into this many quantiles."""
+
+FEW_ODD = 0.1
+"""A column of numbers may have this share of other cells."""
+
+CURRENCY_OR_THOUSANDS = re.compile(r"^[$\u20ac\u00a3] ?|(?<=\d),(?=\d{3}(?:\D|$))")
 
 FEWEST = 2
 """A value that fewer ids have is left out, because it says nothing about other ids."""
@@ -141,7 +149,9 @@ def read_features(source: Any, kind: str = ITEM_FEATURES) -> Features:
             vectors.append(_stack_vectors(lists, rows, list(places), whose))
             numbers += [f"{' '.join(column.split())}[{number}]" for number in range(vectors[-1].shape[1])]
         else:
-            column_names, entries = _list_entries(column, cells, rows)
+            column_names, entries = _list_entries(column, cells, rows, title)
+            if not column_names:
+                warn(f"{title}: column {column} is ignored, because no value of it is shared by {FEWEST} ids")
             pairs.append(entries + np.array([0, len(names)]))
             names += column_names
     if not names and not numbers:
@@ -270,9 +280,9 @@ def _parse_vector(cell: Any) -> np.ndarray | None:
     return numbers if np.isfinite(numbers).all() else None
 
 
-def _list_entries(column: str, cells: Sequence[Any], rows: np.ndarray) -> tuple[list[str], np.ndarray]:
+def _list_entries(column: str, cells: Sequence[Any], rows: np.ndarray, title: str) -> tuple[list[str], np.ndarray]:
     """Returns the names of a column's values, sorted, and pairs of row and place of its name, int64 [entries, 2]."""
-    numbers = _parse_numbers(cells)
+    numbers = _parse_numbers(cells, f"{title}: column {column}")
     texts = _split_texts(cells) if numbers is None else _bin_numbers(numbers)
     pairs = {(int(row), value) for row, values in zip(rows, texts) for value in values}
     counts = Counter(value for _, value in pairs)
@@ -283,16 +293,33 @@ def _list_entries(column: str, cells: Sequence[Any], rows: np.ndarray) -> tuple[
     return [f"{name}={value}" for value in frequent], np.array(entries, np.int64).reshape(-1, 2)
 
 
-def _parse_numbers(cells: Sequence[Any]) -> np.ndarray | None:
-    """Returns a column of more than BINS different numbers, float64 with NaN for empty cells; else None."""
+def _parse_numbers(cells: Sequence[Any], whose: str) -> np.ndarray | None:
+    """Returns a column of more than BINS different numbers or dates, float64 with NaN for empty cells; else None.
+
+    Warns of a few other cells, which have no value then. `whose`: how a message begins.
+    """
+    numbers = np.array([math.nan if _is_empty(cell) else _parse_number(cell) for cell in cells])
+    odd = [cell for cell, number in zip(cells, numbers) if math.isnan(number) and not _is_empty(cell)]
+    num_numbers = np.count_nonzero(~np.isnan(numbers))
+    if len(odd) > FEW_ODD * (len(odd) + num_numbers) or len(set(numbers[~np.isnan(numbers)])) <= BINS:
+        return None
+    if odd:
+        warn(f"{whose} has numbers; {len(odd):,} other cells are left out, such as {str(odd[0])[:40]!r}")
+    return numbers
+
+
+def _parse_number(cell: Any) -> float:
+    """Returns a number, such as 7, "$1,200.5", or 20200131 for a date; NaN for anything else."""
+    if isinstance(cell, date):
+        cell = cell.isoformat()
+    if isinstance(cell, str):
+        cell = CURRENCY_OR_THOUSANDS.sub("", cell.strip())
+        cell = cell[:10].replace("-", "") if DATE_LIKE.match(cell) else cell
     try:
-        numbers = [math.nan if _is_empty(cell) else float(cell) for cell in cells if not isinstance(cell, bool)]
+        number = math.nan if isinstance(cell, bool) else float(cell)
     except (TypeError, ValueError):
-        return None
-    distinct = {number for number in numbers if not math.isnan(number)}
-    if len(numbers) < len(cells) or len(distinct) <= BINS or not all(map(math.isfinite, distinct)):
-        return None
-    return np.array(numbers)
+        return math.nan
+    return number if math.isfinite(number) else math.nan
 
 
 def _bin_numbers(numbers: np.ndarray) -> Iterator[list[str]]:
@@ -320,4 +347,6 @@ def _split_texts(cells: Sequence[Any]) -> Iterator[list[str]]:
 
 
 def _is_empty(cell: Any) -> bool:
-    return cell is None or (isinstance(cell, str) and not cell.strip()) or (isinstance(cell, float) and cell != cell)
+    if isinstance(cell, str):
+        return cell.strip() in MISSING
+    return cell is None or (isinstance(cell, float) and cell != cell)

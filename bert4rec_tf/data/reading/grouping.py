@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading.rows import summarize_bad_rows
@@ -13,6 +14,9 @@ from bert4rec_tf.data.reading.times import NUMBER, Times, choose_unit, count_uni
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import warn
+
+WHOLE = "^(0|[1-9][0-9]*)$"
+"""Ids that are ordered as numbers."""
 
 ID = pa.dictionary(pa.int32(), pa.string())
 
@@ -33,7 +37,8 @@ def make_sequences(
 
     One pass keeps the users and items with enough actions in the table; then users with too few left are dropped. With
     `k_core` this is repeated until nothing changes (`bound_user_actions`). A user's actions are ordered by time, then
-    by row.
+    by row. Users are numbered in the order of their ids, and items by falling count, then by id; those of a published
+    file by first appearance.
 
     Args:
         tables: columns `user` and `item` (dictionaries of texts) and, if there are times, `time` (int64 or float64).
@@ -53,8 +58,11 @@ def make_sequences(
     item_codes, items = _encode_ids([table["item"] for table in tables])
     times = None
     if tables and "time" in tables[0].column_names:
-        times = np.concatenate([table["time"].to_numpy() for table in tables])
+        times = _join_times([table["time"].to_numpy() for table in tables], interactions.title)
     tables.clear()
+    if not interactions.is_published:
+        user_codes, users = sort_ids(user_codes, users)
+        item_codes, items = sort_ids(item_codes, items)
     before = {"users": len(users), "items": len(items), "actions": len(user_codes)}
     if max(interactions.min_user_actions, interactions.min_item_actions) > 1:
         bounds = bound_user_actions(interactions, min_actions), interactions.min_item_actions
@@ -137,6 +145,26 @@ def _encode_ids(parts: list[pa.ChunkedArray]) -> tuple[np.ndarray, np.ndarray]:
         return np.zeros(0, np.int32), np.zeros(0, object)
     names = np.array(chunks[-1].dictionary.to_pylist(), object)
     return np.concatenate([chunk.indices.to_numpy() for chunk in chunks]), names
+
+
+def sort_ids(codes: np.ndarray, names: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns codes and names in the order of the names: whole numbers by size, then texts."""
+    texts = pa.array(names, pa.string())
+    is_text = pc.invert(pc.match_substring_regex(texts, WHOLE))
+    keys = pa.table({"is_text": is_text, "length": pc.if_else(is_text, 0, pc.utf8_length(texts)), "text": texts})
+    order = pc.sort_indices(keys, [(key, "ascending") for key in keys.column_names]).to_numpy()
+    ranks = np.empty(len(names), np.int32)
+    ranks[order] = np.arange(len(names), dtype=np.int32)
+    return ranks[codes], names[order]
+
+
+def _join_times(parts: list[np.ndarray], title: str) -> np.ndarray:
+    """Returns the times of all parts, int64 or float64. Warns if float64, in a mixture, cannot hold all."""
+    times = np.concatenate(parts)
+    whole = [part for part in parts if part.dtype != times.dtype and len(part)]
+    if any(np.abs(part.astype(np.float64)).max() > 2**53 for part in whole):
+        warn(f"{title}: times that differ may become equal, because float64 cannot hold both fractions and these times")
+    return times
 
 
 def filter_actions(

@@ -1,8 +1,10 @@
 """Reads tables whose columns have types: Parquet files, pandas DataFrames and Arrow tables."""
 
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -19,6 +21,7 @@ from bert4rec_tf.foundation.stores import Url
 
 BATCH = 1 << 20
 TITLE = "the table"
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 UNREADABLE = (pa.ArrowException, OSError, UnicodeError)
 """What reading a damaged file raises."""
 
@@ -27,7 +30,8 @@ def read_names(path: Path) -> list[str]:
     """Returns the names of a Parquet file's columns. Raises UserError if it is damaged."""
     try:
         with path.open("rb") as file:
-            return pyarrow.parquet.read_schema(file).names
+            names = pyarrow.parquet.read_schema(file).names
+            return names + [name for name in _read_partition(path) if name not in names]
     except UNREADABLE as error:
         raise _make_damage_error(path, error) from error
 
@@ -37,9 +41,29 @@ def read_rows(path: Path, layout: Layout, rows: Rows) -> Iterator[pa.Table]:
     try:
         source = path.open("rb") if isinstance(path, Url) else path
         with pyarrow.parquet.ParquetFile(source, coerce_int96_timestamp_unit="us") as file:
-            yield from _select_good_rows(file.iter_batches(BATCH, columns=list(layout.roles.values())), layout, rows)
+            names = [name for name in layout.roles.values() if name in file.schema_arrow.names]
+            batches = (_add_partition(batch, path) for batch in file.iter_batches(BATCH, columns=names))
+            yield from _select_good_rows(batches, layout, rows)
     except UNREADABLE as error:
         raise _make_damage_error(path, error) from error
+
+
+def is_hidden(path: Path, folder: Path) -> bool:
+    """Returns whether a file in a folder, or a folder on the way, begins with `_` or `.`, as unfinished ones do."""
+    return any(part.startswith(("_", ".")) for part in str(path).removeprefix(str(folder)).strip("/\\").split("/"))
+
+
+def _read_partition(path: Path) -> dict[str, str | None]:
+    """Returns the columns that Hive writes as folders: `day=10/a.parquet`."""
+    pairs = [part.name.partition("=") for part in reversed(path.parents) if "=" in part.name]
+    return {name: None if value == NO_VALUE else unquote(value) for name, _, value in pairs}
+
+
+def _add_partition(batch: pa.RecordBatch, path: Path) -> pa.RecordBatch:
+    for name, value in _read_partition(path).items():
+        if name not in batch.schema.names:
+            batch = batch.append_column(name, pa.array([value] * batch.num_rows, pa.string()))
+    return batch
 
 
 def _make_damage_error(path: Path, error: Exception) -> UserError:
@@ -147,6 +171,11 @@ def select_columns(frame: Any, names: list[str], columns: list[str]) -> pa.Table
         frame = pa.Table.from_batches([frame])
     if isinstance(frame, pa.Table):
         return frame.select(columns)
+    for name in columns:
+        column = frame.iloc[:, names.index(name)]
+        moments = [one for one in column if isinstance(one, datetime) and one == one] if column.dtype == object else []
+        if len({moment.tzinfo is None for moment in moments}) > 1:
+            raise UserError(f"{TITLE}: column {name} must have a zone in all of its times or in none. Received: both")
     try:
         selected = frame.iloc[:, [names.index(name) for name in columns]]
         return pa.Table.from_pandas(selected, preserve_index=False).rename_columns(columns)

@@ -1,5 +1,6 @@
 """Reads the times of actions: numbers of any unit, or ISO 8601 dates with or without a zone. One kind per source."""
 
+import contextlib
 import re
 from collections.abc import Mapping
 
@@ -8,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.progress import warn
 
 NUMBER, DATE, ZONED = "number", "date", "date with a zone"
 TYPES = {NUMBER: (pa.int64(), pa.float64()), DATE: (pa.timestamp("ns"),), ZONED: (pa.timestamp("ns", "UTC"),)}
@@ -16,6 +18,12 @@ TYPES = {NUMBER: (pa.int64(), pa.float64()), DATE: (pa.timestamp("ns"),), ZONED:
 BLANKS = " \t"
 BEYOND = 2.0**63
 """Numbers from here on are not taken as times: as float64, they could lose their order."""
+
+PRECISION = {pa.float16(): 2**11, pa.float32(): 2**24, pa.float64(): 2**53}
+"""Up to these numbers, each type holds all whole numbers."""
+
+LONGEST_FLOAT = 19
+"""Characters of a fraction; longer ones may have more digits than float64."""
 
 _DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _LIKE = {
@@ -71,6 +79,7 @@ class Times:
 
     def __init__(self) -> None:
         self.kind: str | None = None
+        self._has_warned = False
 
     def read(self, column: pa.Array, source: str) -> tuple[pa.Array, np.ndarray]:
         """Returns times as numbers, int64 or float64 [rows], and which are bad, bool [rows].
@@ -88,7 +97,13 @@ class Times:
         good = values.is_valid()
         if pa.types.is_floating(values.type):
             good = pc.less(pc.abs(values), BEYOND).fill_null(False)
-        return pc.if_else(good, values, pa.scalar(0, values.type)), ~good.to_numpy(zero_copy_only=False)
+        values = pc.if_else(good, values, pa.scalar(0, values.type))
+        if not self._has_warned and _loses_order(column, values):
+            self._has_warned = True
+            warn(f"{source}: times that differ may become equal, because {column.type} or float64 cannot hold them all")
+        if pa.types.is_floating(values.type) and pc.all(pc.equal(values, pc.floor(values)), min_count=0).as_py():
+            values = values.cast(pa.int64())  # so that other batches keep their 64 bits
+        return values, ~good.to_numpy(zero_copy_only=False)
 
     def _read_texts(self, texts: pa.Array) -> pa.Array:
         if self.kind is None and len(texts):
@@ -124,6 +139,17 @@ class Times:
         return value / _NANOSECONDS[unit]
 
 
+def _loses_order(column: pa.Array, values: pa.Array) -> bool:
+    """Returns whether some of a column's times may have become equal, or may have been before, in floats."""
+    if column.type in PRECISION or (pa.types.is_string(column.type) and pa.types.is_floating(values.type)):
+        beyond = PRECISION.get(column.type, 2**53)
+        is_long = pa.types.is_string(column.type) and (pc.max(pc.utf8_length(column)).as_py() or 0) > LONGEST_FLOAT
+        return is_long or (pc.max(pc.abs(values)).as_py() or 0) > beyond
+    if pa.types.is_decimal(column.type) and pa.types.is_floating(values.type):
+        return pc.count_distinct(column).as_py() > pc.count_distinct(values).as_py()
+    return False
+
+
 def _cast(texts: pa.Array, kind: str) -> pa.Array | None:
     """Returns the times of texts; None if one of them is not of this kind."""
     if kind == ZONED:
@@ -137,10 +163,19 @@ def _cast(texts: pa.Array, kind: str) -> pa.Array | None:
         if kind != NUMBER:
             return values.cast(pa.int64())
         if pa.types.is_floating(target):
-            return values if pc.all(pc.less(pc.abs(values), BEYOND), min_count=0).as_py() else None
+            return _cast_whole(texts, values) if pc.all(pc.less(pc.abs(values), BEYOND), min_count=0).as_py() else None
         # Arrow takes a hexadecimal text as a whole number, but not as a fraction.
         return None if pc.any(pc.or_(pc.starts_with(texts, "0x"), pc.starts_with(texts, "0X"))).as_py() else values
     return None
+
+
+def _cast_whole(texts: pa.Array, values: pa.Array) -> pa.Array:
+    """Returns texts as int64, exactly, if all are whole numbers; else `values`, which are the same as float64."""
+    if not pc.all(pc.equal(values, pc.floor(values)), min_count=0).as_py():
+        return values
+    texts = pc.replace_substring_regex(texts, r"\.0*$", "")
+    fits = pc.match_substring_regex(texts, "^-?(?:[0-9]{1,18}|[1-8][0-9]{18})$")
+    return pc.coalesce(pc.if_else(fits, texts, None).cast(pa.int64()), values.cast(pa.int64()))
 
 
 def _cast_some(texts: pa.Array, kind: str) -> pa.Array:
@@ -178,6 +213,9 @@ def _convert_typed(column: pa.Array, source: str) -> tuple[str | None, pa.Array]
     if pa.types.is_integer(kind):
         fits = pc.less(column, pa.scalar(2**63, kind)) if kind == pa.uint64() else True
         return NUMBER, pc.if_else(fits, column, None).cast(pa.int64())
+    if pa.types.is_decimal(kind):
+        with contextlib.suppress(pa.ArrowInvalid):  # if there are fractions
+            return NUMBER, column.cast(pa.int64())
     if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         return NUMBER, column.cast(pa.float64(), safe=False)
     raise UserError(f"{source}: times must be numbers, dates, timestamps or texts. Found: {kind}")

@@ -252,7 +252,7 @@ NOT_UNDERSTOOD = {
     "a name that is not there": ("a.csv", TITLED, {"user_column": "usr"}, "Unknown column", "Did you mean 'user'?"),
     "a number that is not there": (
         "u.data",
-        b"1\t2\t3\t4\n",
+        b"1\t2\t3\t40\n",
         {"item_column": "9"},
         "Unknown column of",
         "'9'",

@@ -8,11 +8,24 @@ from collections import Counter
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.interaction_files import as_csv, as_json, as_literals, as_text, histories, plainly
+from support.interaction_files import (
+    HEADER,
+    as_csv,
+    as_json,
+    as_literals,
+    as_parquet,
+    as_text,
+    histories,
+    plainly,
+    read,
+    write,
+)
 
+import bert4rec_tf as b4r
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.data_names import Interactions, add_source, remove_source
 from bert4rec_tf.data.reading import conversion
@@ -316,3 +329,18 @@ def test_a_k_core_drops_users_and_items_until_none_is_below_the_minimum(actions,
     chosen = filter_actions(users, items, min_user, min_item, k_core=True)
     found = [action for action, kept in zip(actions, chosen) if kept]
     assert found == left
+
+
+def test_a_folder_is_read_by_the_rules_of_pyarrow_s_datasets(tmp_path):
+    rows = [("a", "x", 3), ("a", "y", 1), ("b", "x", 2), ("b", "z", 1)]
+    for place, (user, item, time) in enumerate(rows):
+        folder = tmp_path / "data" / f"day={time}" / "more"
+        folder.mkdir(parents=True, exist_ok=True)
+        write(folder, f"{place}.parquet", as_parquet([(user, item)], HEADER[:2]))
+    for name in ("_tmp.parquet", ".hidden.parquet", "_logs/a.parquet", ".old/a.parquet"):
+        (tmp_path / "data" / name).parent.mkdir(exist_ok=True)
+        write(tmp_path / "data", name, b"unfinished")
+    sequences, report = read(tmp_path / "data")
+    assert histories(sequences) == plainly(rows) and "time 'day'" in report.columns
+    table = pyarrow.dataset.dataset(tmp_path / "data", partitioning="hive").to_table()
+    assert histories(b4r.interactions(table)) == plainly(rows)

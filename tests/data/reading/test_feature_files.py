@@ -1,6 +1,8 @@
 """Features from files and tables, against what plain Python makes of them."""
 
+import contextlib
 import gzip
+import io
 import itertools
 import json
 
@@ -8,11 +10,14 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.ranking_oracle import make_sequences
 
 from bert4rec_tf.config.model_settings import USER_FEATURES
 from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.data.reading import feature_files
+from bert4rec_tf.data.reading.rows import MISSING
 from bert4rec_tf.foundation.errors import UserError
 
 ROWS = [
@@ -247,3 +252,25 @@ def test_few_matches_are_warned_of_and_new_items_need_a_request(num_known, capfd
     assert found.vocabulary.items.tolist() == items and found.features["item_features"].lengths.sum() == num_known
     more = feature_files.with_features(SEQUENCES, item_features=frame, new_items=True)
     assert more.vocabulary.items.tolist() == [*items, "new", "newer"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.sampled_from([*sorted(MISSING), "$12", "1,200.5", "€ 7", "cheap"]), max_size=3))
+def test_a_few_odd_cells_leave_the_other_numbers_of_a_column(odd):
+    frame = pd.DataFrame({"id": [f"i{n}" for n in range(43)], "price": [*odd, *map(str, range(43 - len(odd)))]})
+    errors = io.StringIO()
+    with contextlib.redirect_stderr(errors):
+        found = feature_files.read_features(frame)
+    no_value = [cell for cell in odd if cell in MISSING or cell == "cheap"]
+    assert len(found.names) == feature_files.BINS and (found.lengths == 0).sum() == len(no_value)
+    assert ("other cells are left out, such as 'cheap'" in errors.getvalue()) == ("cheap" in odd)
+
+
+def test_dates_are_numbers_and_columns_without_a_shared_value_are_named(capfd):
+    days = pd.date_range("2019-01-01", periods=40)
+    ids = [f"i{n}" for n in range(40)]
+    for column in (days, days.strftime("%Y-%m-%d"), days.astype(object)):
+        frame = pd.DataFrame({"id": ids, "day": column, "name": [f"name {n}" for n in range(40)]})
+        found = feature_files.read_features(frame)
+        assert len(found.names) == feature_files.BINS and (found.lengths == 1).all()
+        assert "column name is ignored, because no value of it is shared by 2 ids" in capfd.readouterr().err

@@ -1,12 +1,16 @@
 """Files of one's own: whatever is written in any layout is read back as a plain reading of the rows has it."""
 
+import datetime
 import gzip
 import json
 import random
 import string
 import time
+from decimal import Decimal
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -27,6 +31,7 @@ from support.interaction_files import (
     write,
 )
 
+import bert4rec_tf as b4r
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading import blocks, records
 from bert4rec_tf.data.reading.columns import JSON, LITERALS, Columns
@@ -96,7 +101,9 @@ def test_any_written_rows_are_read_back_filtered_and_in_order(folder, data, name
     ids, written = WRITERS[name]
     rows = data.draw(tables(ids))
     path, expected = write(folder, name, written(rows)), plainly(rows, least, least)
-    options = {"min_user_actions": least, "min_item_actions": least}
+    options = {"min_user_actions": least, "min_item_actions": least, "keep_missing_words": True}
+    if name in ("a.dat", "a.txt"):  # without a header, and with times that may be like ratings
+        options |= {"user_column": "1", "item_column": "2", "time_column": "4"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "BLOCK_SIZE", size)
         if len({item for items in expected.values() for item in items}) < 2:
@@ -369,7 +376,7 @@ def test_four_columns_without_a_header_are_read_by_their_values(folder, order, u
     ("rows", "words"),
     [
         (["1,1577836800,1577836801,5", "1,1577836802,1577836803,4"], "give --time_column=2 or --time_column=3"),
-        (["1,2020-01-01,2020-01-02,5", "1,2020-01-01,2020-01-04,4"], "give --time_column=2 or --time_column=3"),
+        (["1,2020-01-01,2020-01-02,5", "1,2020-01-03,2020-01-04,4"], "give --time_column=2 or --time_column=3"),
         (["1,10,3,5", "1,11,4,4"], "give --time_column=3 or --time_column=4"),
         (["1,10,300,500", "1,11,400,40"], "give --time_column=3 or --time_column=4"),
     ],
@@ -401,3 +408,65 @@ def test_ids_are_preferred_to_names(tmp_path, stem, who):
     header = (who, stem, f"{who}_id", f"{stem}_id", "time")
     path = write(tmp_path, "a.csv", as_csv([("Ann", "Song", "1", "7", 1), ("Ann", "Song", "1", "8", 2)], header))
     assert histories(read(path)[0]) == {"1": ["7", "8"]}
+
+
+NEAR = 1_700_000_000_000_000_000
+"""Nanoseconds, of which float64 holds every 256th."""
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(0, 300), min_size=2, max_size=9, unique=True), st.sampled_from(["1.5e18", "7.0", "1e3"]))
+def test_64_bits_of_times_keep_their_order_beside_a_whole_fraction(folder, offsets, odd):
+    numbers = [NEAR + offset for offset in offsets]
+    rows = [("a", f"i{place}", number) for place, number in enumerate(numbers)]
+    expected = plainly([*rows, ("a", "odd", float(odd))])
+    assert histories(read(write(folder, "a.csv", as_csv([*rows, ("a", "odd", odd)])))[0]) == expected
+    assert histories(read(write(folder, "a.jsonl", as_json([*rows, ("a", "odd", float(odd))])))[0]) == expected
+    frame = pd.DataFrame(rows, columns=HEADER)
+    frame[HEADER[2]] = [Decimal(number) for number in numbers]
+    assert histories(b4r.interactions(frame)) == plainly(rows)
+    several = folder / "several"
+    several.mkdir(exist_ok=True)
+    paths = [
+        write(several, "a.parquet", as_parquet(rows)),
+        write(several, "b.parquet", as_parquet([("a", "odd", float(odd))])),
+    ]
+    assert histories(read([str(path) for path in paths])[0]) == expected
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        pa.array([1_577_836_800, 1_577_836_801], pa.float32()),
+        pa.array([float(NEAR), float(NEAR)]),
+        pa.array([Decimal("1577836800.000000001"), Decimal("1577836800.000000002")]),
+        pa.array([str(NEAR), "1.5"]),
+    ],
+)
+def test_times_in_a_type_that_cannot_hold_their_order_are_warned_of(times, capfd):
+    b4r.interactions(pa.table({"user": ["a", "a"], "item": ["x", "y"], "time": times}))
+    assert "times that differ may become equal" in capfd.readouterr().err
+
+
+def test_a_zone_in_some_times_alone_is_refused():
+    moments = [datetime.datetime(2020, 1, 1), datetime.datetime(2020, 1, 2, tzinfo=datetime.UTC)]
+    frame = pd.DataFrame({"user": ["a", "a"], "item": ["x", "y"], "time": pd.Series(moments, dtype=object)})
+    with pytest.raises(UserError, match="column time must have a zone in all of its times or in none"):
+        b4r.interactions(frame)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12), st.integers(0, 10**6)), min_size=12), st.randoms())
+def test_the_order_of_the_rows_changes_neither_numbers_nor_the_fingerprint(folder, actions, random):
+    rows = [(f"{user}" if user % 3 else f"0{user}", f"{item}", 13 * time + item) for user, item, time in actions]
+    rows = list({(user, time): (user, item, time) for user, item, time in rows}.values())
+    rows += [("z", "0", 1), ("z", "1", 2)]
+    shuffled = random.sample(rows, len(rows))
+    first, second = (read(write(folder, "a.csv", as_csv(some)))[0] for some in (rows, shuffled))
+    assert first.fingerprint == second.fingerprint
+    keys = [(not user.isdigit() or user[0] == "0", len(user), user) for user in first.users.tolist() if user != "0"]
+    assert [key for key in keys if not key[0]] == sorted(key for key in keys if not key[0])
+    counts = first.vocabulary.counts.tolist()
+    assert counts == sorted(counts, reverse=True)
+    numbered = list(zip([-count for count in counts], map(int, first.vocabulary.items)))
+    assert numbered == sorted(numbered)
