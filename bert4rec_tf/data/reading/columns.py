@@ -130,9 +130,7 @@ class Columns:
     def layout_from_rows(self, separator: str, rows: Sequence[Sequence[str]], header: Sequence[str] = ()) -> Layout:
         """Returns the layout of a text without names: `user item`; `user item rating time`, in any order; or as named.
 
-        Args:
-            rows: some rows, all equally long. With four columns, their values decide which one has the times.
-            header: the numbers in the first line; empty if it is a row.
+        `rows`: some rows, all equally long. `header`: the numbers in the first line; empty if it is a row.
         """
         width = len(rows[0])
         time = self.time or (NO_TIME if width == 2 else self._find_times(list(zip(*rows))) if width == 4 else None)

@@ -84,15 +84,9 @@ def with_features(
 
 
 def check_matches(name: str, ids: Iterable[str], known_ids: Iterable[str]) -> str:
-    """Returns a line that says how many of the data's ids have features or titles. Warns if they are few.
+    """Returns a line that says how many of the data's `known_ids` have features or titles. Warns if they are few.
 
-    Args:
-        name: of the argument.
-        ids: those that have features or titles.
-        known_ids: those of the data.
-
-    Raises:
-        UserError: if no id of the data has any.
+    Raises UserError if none has any. `name`: of the argument. `ids`: those that have features or titles.
     """
     ids, known_ids = set(ids), set(known_ids)
     num_shared = len(ids & known_ids)

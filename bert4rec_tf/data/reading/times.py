@@ -49,14 +49,9 @@ def count_units(times: np.ndarray) -> dict[str, int]:
 
 
 def choose_unit(counts: Mapping[str, int], num_times: int, title: str) -> str | None:
-    """Returns the unit of numeric times in which their median, so most of them, are plausible; None if there is none.
+    """Returns the unit in which the median of numeric times, so most of them, are plausible; None if there is none.
 
-    Args:
-        counts: of `count_units`.
-        title: of the source, for messages.
-
-    Raises:
-        UserError: if most times are plausible, but in several units.
+    Raises UserError if most are plausible, but in several units. `counts`: of `count_units`.
     """
     units = [unit for unit, count in counts.items() if count]
     if 2 * sum(counts.values()) <= num_times:
