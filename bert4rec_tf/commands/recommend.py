@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from bert4rec_tf.config.data_names import Interactions, list_column_options
 from bert4rec_tf.config.setting_fields import add_flag, collect_given_flags
+from bert4rec_tf.data.reading.feature_files import check_matches
 from bert4rec_tf.export.layout import check_model
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import warn
@@ -84,6 +85,8 @@ def main(arguments: list[str]) -> None:
     exclude_seen = None if options.keep_seen is None else not options.keep_seen
     choices = Choices(options.k, exclude_seen, popularity_correction=options.popularity_correction, **listed)
     model = SavedRecommender(options.model, options.trust_model)
+    if titles:
+        check_matches("titles", titles, model.items)
     model.warn_about_unknown(choices)
     if options.output is None:
         if options.history is not None:

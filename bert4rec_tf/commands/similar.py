@@ -1,6 +1,7 @@
 """Finds the items that are most similar to others, by the vectors of an exported model."""
 
 from bert4rec_tf.commands.recommend import add_model, add_titles, make_tables
+from bert4rec_tf.data.reading.feature_files import check_matches
 from bert4rec_tf.export.layout import check_model
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.startup import Parser, import_tensorflow
@@ -22,7 +23,10 @@ def main(arguments: list[str]) -> None:
     items = split_ids(options.item)
     if not items:
         raise UserError("--item must name items of the model. Received: nothing")
-    answer = SavedRecommender(options.model, options.trust_model).similar(items, options.k)
+    model = SavedRecommender(options.model, options.trust_model)
+    if titles:
+        check_matches("titles", titles, model.items)
+    answer = model.similar(items, options.k)
     for item, unknown in zip(items, answer.unknown):
         if unknown:
             raise UserError(f"--item must name items of the model. Received: {item!r}")

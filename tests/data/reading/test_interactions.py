@@ -437,7 +437,7 @@ def test_64_bits_of_times_keep_their_order_beside_a_whole_fraction(folder, offse
 @pytest.mark.parametrize(
     "times",
     [
-        pa.array([1_577_836_800, 1_577_836_801], pa.float32()),
+        pa.array(np.array([1_577_836_800, 1_577_836_801], np.float32)),
         pa.array([float(NEAR), float(NEAR)]),
         pa.array([Decimal("1577836800.000000001"), Decimal("1577836800.000000002")]),
         pa.array([str(NEAR), "1.5"]),
