@@ -183,10 +183,8 @@ def parse_pairs(content: bytes, path: Path) -> Sequences:
 
     Raises UserError if a line is not two integers, no user has two actions, or there is only one item.
     """
-    layout, rows = (
-        Layout(TEXT, 0, 1, separator=ANY_BLANKS, width=2),
-        Rows(str(path), Times(), integers=True, keep_words=True),
-    )
+    layout = Layout(TEXT, 0, 1, separator=ANY_BLANKS, width=2)
+    rows = Rows(str(path), Times(), integers=True, keep_words=True)
     return make_sequences(list(text.read_rows(io.BytesIO(content), layout, rows)), PublishedFile(str(path)), {})[0]
 
 
