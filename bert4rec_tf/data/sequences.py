@@ -123,9 +123,8 @@ class Sequences:
         """Groups actions by user and numbers the items by popularity.
 
         Args:
-            user_codes, item_codes: [actions] places in `users` and `items`. Items are numbered by first appearance, and
-                each user's actions are oldest first.
-            users, items: raw ids.
+            user_codes, item_codes: [actions] places in `users` and `items`. Each user's actions are oldest first.
+            users, items: raw ids. Their order decides between items of equal count.
             min_actions: users with fewer actions are left out.
         """
         lengths = np.bincount(user_codes, minlength=len(users))
