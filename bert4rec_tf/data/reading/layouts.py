@@ -17,10 +17,13 @@ from bert4rec_tf.data.reading.columns import (
 )
 from bert4rec_tf.data.reading.rows import shorten
 from bert4rec_tf.data.reading.text import ANY_BLANKS, split_line
+from bert4rec_tf.data.reading.times import is_time
 from bert4rec_tf.foundation.errors import UserError
 
 SAMPLE_BYTES = 1 << 20
 SAMPLE_ROWS = 1_000
+FEW_ROWS = 5
+"""How many lines after the first one show whether it is a header."""
 _PACKED = re.compile(rb"PK\x03\x04|\x1f\x8b|\xfd7zXZ\0|BZh[1-9]1AY&SY|\x28\xb5\x2f\xfd")
 """The first bytes of archives and packed files: zip, gzip, xz, bzip2, zstandard."""
 
@@ -50,8 +53,10 @@ def find_layout(path: Path, columns: Columns, start: bytes, name: str | None = N
         return _find_record_layout(path, columns, line, first_line)
     separator = _find_separator(path, name or path.name, line, first_line)
     fields = [field.strip() for field in split_line(line, separator)]
-    if any(not name.isdigit() for name in columns.requested) or (
-        guess_column(fields, USER_NAMES) and guess_column(fields, ITEM_NAMES)
+    if (
+        any(not name.isdigit() for name in columns.requested)
+        or (guess_column(fields, USER_NAMES) and guess_column(fields, ITEM_NAMES))
+        or _is_header(fields, lines[first_line : first_line + FEW_ROWS], separator)
     ):
         return replace(columns.layout_from_header(separator, fields), skip=first_line)
     numbers = fields[1:] if fields[0] == "" else fields
@@ -60,6 +65,14 @@ def find_layout(path: Path, columns: Columns, start: bytes, name: str | None = N
     rows = [split_line(line, separator) for line in lines[skip : skip + SAMPLE_ROWS] if line.strip(" \t")]
     rows = [row for row in rows if len(row) == len(fields)] or [fields]
     return replace(columns.layout_from_rows(separator, rows, fields if is_numbered else ()), skip=skip)
+
+
+def _is_header(fields: list[str], next_lines: list[str], separator: str) -> bool:
+    """Returns whether no field is a number or a date, and all fields of a column of the next lines are."""
+    if any(map(is_time, fields)):
+        return False
+    rows = [split_line(line, separator) for line in next_lines if line.strip() and len(line) < 10_000]
+    return any(all(map(is_time, column)) for column in zip(*rows))
 
 
 def _find_separator(path: Path, name: str, line: str, number: int) -> str:

@@ -257,6 +257,12 @@ NOT_UNDERSTOOD = {
         "Unknown column of",
         "'9'",
     ),
+    "a header in another language": (
+        "a.csv",
+        b"Kunde,Artikel-Nr,Kaufdatum\na,b,2020-01-01\n",
+        {},
+        "Name --user_column, --item_column, --time_column, one of: Kunde, Artikel-Nr, Kaufdatum",
+    ),
     "no known user": ("a.csv", b"who,item\na,1\n", {"item_column": "item"}, "Name --user_column, one of: who, item"),
     "three columns without a header": ("a.csv", b"a,1,2\n", {}, "--time_column=none"),
     "one column": ("a.csv", b"a\nb\n", {}, "expected at least two columns"),
