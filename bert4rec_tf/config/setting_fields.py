@@ -7,7 +7,7 @@ import typing
 from collections.abc import Iterable
 from typing import Any
 
-from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.errors import UserError, wrong_type_error
 
 
 def setting(
@@ -60,9 +60,6 @@ def get_field_type(field: dataclasses.Field) -> Any:
     return next(kind for kind in (typing.get_args(field.type) or (field.type,)) if kind is not type(None))
 
 
-_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-
-
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """Base class. Raises UserError if a field has the wrong type or breaks its declared limits."""
@@ -85,7 +82,7 @@ class Settings:
             value = float(value)
             object.__setattr__(self, field.name, value)
         if type(value) is not kind or (isinstance(value, float) and not math.isfinite(value)):
-            raise UserError(f"`{field.name}` must be {_KINDS[kind]}. Received: {field.name}={value!r}")
+            raise wrong_type_error(field.name, kind.__name__, value)
         return value
 
     def record(self) -> dict[str, Any]:

@@ -20,3 +20,11 @@ def unknown_name_error(what: str, name: str, known_names: Iterable[str]) -> User
     nearest = difflib.get_close_matches(name, known_names, n=1, cutoff=0.5)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
     return UserError(f"Unknown {what}: {name!r}.{hint} Known: {', '.join(known_names)}")
+
+
+_KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
+
+
+def wrong_type_error(name: str, kind: str, value: object) -> UserError:
+    """Returns the error for a value that is not of the type named `kind`."""
+    return UserError(f"`{name}` must be {_KINDS[kind]}. Received: {name}={value!r}")

@@ -5,13 +5,14 @@ import contextlib
 import importlib
 import logging
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
-from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.errors import UserError, wrong_type_error
 from bert4rec_tf.foundation.files import expand_path
 
 
@@ -19,6 +20,8 @@ class Parser(argparse.ArgumentParser):
     """Raises UserError for a mistake in the arguments, instead of printing the usage and exiting."""
 
     def error(self, message: str) -> NoReturn:
+        if match := re.fullmatch(r"argument -+(\w+): invalid (int|float) value: '(.*)'", message, re.DOTALL):
+            raise wrong_type_error(*match.groups())
         raise UserError(message)
 
 
@@ -60,20 +63,21 @@ Otherwise the memory goes back to the system after every operation, and new page
 def import_tensorflow() -> None:
     """Imports TensorFlow without its start-up messages, which no setting turns off. A failed import shows them.
 
-    Its warnings are turned off too; most are for its own developers. Sets KEPT_MEMORY, which TensorFlow reads at its
-    first operation.
+    The devices are listed too, for a machine without a GPU gets another message then. TensorFlow's warnings are turned
+    off; most are for its own developers. Sets KEPT_MEMORY, which TensorFlow reads at its first operation.
     """
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)
     for name, value in {"TF_CPP_MIN_LOG_LEVEL": "3", **KEPT_MEMORY}.items():
         os.environ.setdefault(name, value)
     with tempfile.TemporaryFile() as messages:
         try:
             with redirect_stderr(messages):
-                importlib.import_module("tensorflow")
+                tensorflow = importlib.import_module("tensorflow")
+                tensorflow.config.list_physical_devices()
         except BaseException:
             messages.seek(0)
             os.write(2, messages.read())
             raise
+    tensorflow.get_logger().setLevel(logging.ERROR)  # in a notebook, its import has set INFO
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""TensorFlow keeps the memory of large tensors, where the package imports it."""
+"""TensorFlow is quiet and keeps the memory of large tensors, where the package imports it."""
 
 import os
 import subprocess
@@ -28,9 +28,12 @@ PAGES = 4 * (1 << 26) // os.sysconf("SC_PAGE_SIZE")
 
 
 def run_python(program: str, **settings: str) -> str:
+    """Returns what a program prints. Nothing may be on standard error."""
     others = {name: value for name, value in os.environ.items() if name not in KEPT_MEMORY}
     command = [sys.executable, "-c", program]
-    return subprocess.run(command, env={**others, **settings}, capture_output=True, text=True, check=True).stdout
+    ended = subprocess.run(command, env={**others, **settings}, capture_output=True, text=True, check=True)
+    assert not ended.stderr
+    return ended.stdout
 
 
 @pytest.mark.slow
@@ -48,3 +51,18 @@ import_tensorflow()
 print(os.environ["TF_CPU_ALLOCATOR_USE_BFC"])
 """
     assert run_python(program, TF_CPU_ALLOCATOR_USE_BFC="false").strip() == "false"
+
+
+@pytest.mark.slow
+def test_tensorflow_says_nothing_in_a_notebook_without_a_gpu():
+    program = """
+import sys
+sys.ps1 = "In [1]: "  # as in a notebook, where TensorFlow logs more
+from bert4rec_tf.foundation.startup import import_tensorflow
+import_tensorflow()
+import tensorflow as tf
+tf.ones([2]) + 1
+tf.get_logger().warning("triggered tf.function retracing")
+tf.get_logger().info("Assets written to: model")
+"""
+    assert run_python(program, TF_CPP_MIN_LOG_LEVEL="0") == ""
