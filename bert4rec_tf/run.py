@@ -1,8 +1,8 @@
 """Prepares, trains, evaluates and exports a model, from a ratings file to a SavedModel.
 
-    python -m bert4rec_tf.run --dataset=synthetic
-    python -m bert4rec_tf.run --dataset=beauty --workdir=runs/beauty
-    python -m bert4rec_tf.run --interactions=ratings.csv --workdir=runs/own
+    bert4rec run --dataset=synthetic
+    bert4rec run --dataset=beauty --workdir=runs/beauty
+    bert4rec run --interactions=ratings.csv --workdir=runs/own
 
 Settings come from a preset (--preset=fast, best, released or table2), and each is also a flag. Run the same command
 again to resume: finished parts are not repeated, except the evaluation on the test items.
@@ -10,6 +10,9 @@ again to resume: finished parts are not repeated, except the evaluation on the t
 
 import functools
 import os
+import re
+import sys
+import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,19 +22,21 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from absl import app, flags, logging
 
 from bert4rec_tf.config import data_names, popularity_option, presets
-from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.config.data_names import OWN, Interactions
 from bert4rec_tf.config.machines import Machines
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, MODEL_SETTINGS, USER_FEATURES, settings_for_features
-from bert4rec_tf.config.run_record import Run, list_settings, make_help_texts
+from bert4rec_tf.config.presets.entry import NOT_MEASURED
+from bert4rec_tf.config.run_record import TRAININGS, Run, list_settings, make_help_texts
 from bert4rec_tf.config.setting_fields import collect_given_flags, describe_setting, get_field_type
 from bert4rec_tf.data.reading.feature_files import with_features
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.evaluation.metrics import COUNT_BASELINES
 from bert4rec_tf.export.histories import HISTORIES, Histories
 from bert4rec_tf.export.layout import FORMATS, SAVED_MODEL
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation import startup
-from bert4rec_tf.foundation.errors import UserError, unknown_name_error
+from bert4rec_tf.foundation.errors import UserError, unknown_name_error, wrong_type_error
 from bert4rec_tf.foundation.files import expand_path
 from bert4rec_tf.foundation.startup import exit_with_error, import_tensorflow
 from bert4rec_tf.runs import summary
@@ -48,6 +53,7 @@ TRAINS = ("all", "train")
 MAX_COUNT = 1_000_000
 """The limit of --processes, --threads, --k and --with_histories."""
 
+NUMBERS = ("int", "float", "bool")
 LOCAL, SPARK = "local", "spark"
 DEFINE = {int: flags.DEFINE_integer, float: flags.DEFINE_float, bool: flags.DEFINE_boolean, str: flags.DEFINE_string}
 
@@ -87,6 +93,7 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_string("export_dir", None, "folder of the exported model (default: the format's name in the workdir)")
 flags.DEFINE_string("format", SAVED_MODEL, "what --mode=export writes: " + ", ".join(FORMATS))
+flags.DEFINE_boolean("verbose", False, "also print every metric, the settings chosen for you, and the files of the run")
 flags.DEFINE_string("mode", "all", "what to do: all, prepare, train, evaluate or export")
 flags.DEFINE_string("engine", LOCAL, "what --mode=prepare reads --interactions with: local or spark (docs/cluster.md)")
 flags.DEFINE_string(
@@ -100,6 +107,16 @@ flags.DEFINE_string(
 )
 for name, field in data_names.list_column_options().items():
     DEFINE[get_field_type(field)](name, None, describe_setting(field))
+HELP_GROUPS = {
+    "data": (
+        *("dataset", "interactions", "user_column", "item_column", "time_column", "test_from", "item_features"),
+        "data_dir",
+    ),
+    "model": ("model", "preset", "max_length", "seed", "init_from"),
+    "time": ("steps", "patience", "threads", "processes", "checkpoint_seconds"),
+    "output": ("workdir", "export_dir", "k", "with_histories", "mode", "verbose"),
+}
+"""Group -> its flags that --help shows. --helpfull shows all."""
 HELP = make_help_texts()
 for name, field in list_settings().items():
     DEFINE[get_field_type(field)](name, None, f"{HELP[name]} (default: the preset's)")
@@ -224,13 +241,29 @@ def main(argv: list[str]) -> None:
         export_model(workdir, sequences)
         return
     print(f"\nModel {run.model}, run {run.digest} in {workdir.path}", flush=True)
-    if named and not collect_settings():
-        preset = presets.find_preset(FLAGS.preset, run.dataset, run.model)
-        print(f"Preset {FLAGS.preset}. Expect: {preset.expect}", flush=True)
-    if "steps" in collect_settings() and FLAGS.warmup_steps is None:
-        print(f"Of {run.training.steps:,} steps, {run.training.warmup_steps:,} are warm-up", flush=True)
+    for line in describe_plan(run, sequences, named):
+        print(line, flush=True)
     options = {"interactions": interactions, "init_from": start, "checkpoint_seconds": FLAGS.checkpoint_seconds}
     carry_out(run, sequences, workdir, options)
+
+
+def describe_plan(run: Run, sequences: Sequences, is_named: bool) -> list[str]:
+    """Returns what to expect of a run. `is_named`: whether flags name its data, and so its preset."""
+    lines = []
+    if is_named and not collect_settings():
+        preset = presets.find_preset(FLAGS.preset, run.dataset, run.model)
+        known = [text for text in (preset.expect, preset.takes) if text != NOT_MEASURED]
+        if known and (preset.dataset != OWN or FLAGS.verbose):
+            lines.append(f"Preset {FLAGS.preset}. Expect: {' '.join(known)}")
+    if FLAGS.mode in TRAINS and run.model not in COUNT_BASELINES:
+        lines.append(
+            f"Training on {sequences.num_actions:,} actions of {sequences.num_users:,} users. "
+            "The time left is shown after a few steps. Stop at any time: the same command resumes."
+        )
+        if FLAGS.verbose:
+            steps = f"at most {run.training.steps:,} steps, {run.training.warmup_steps:,} of them warm-up"
+            lines.append(f"Trainings: {', '.join(TRAININGS[run.training.protocol])}, each of {steps}")
+    return lines
 
 
 def join_machines(machines: Machines, run: Run) -> None:
@@ -309,14 +342,19 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: d
             print(f"Worker {experiment.team.index} has done its part; worker 0 measures and exports")
             return
         if result.metrics:
-            print("\n" + summary.make_table(result.metrics))
+            print("\n" + (summary.make_table if FLAGS.verbose else summary.make_short_table)(result.metrics))
         export_flags = ("export_dir", "popularity_correction", *SAVED_MODEL_ONLY)
         is_requested = any(FLAGS[name].present for name in export_flags)
         if FLAGS.mode == "all" and (is_requested or not workdir.export.exists()):
             export_model(experiment.workdir, sequences)
-    print("\n" + summary.list_files(workdir.path))
+    if FLAGS.verbose or not result.metrics:
+        print("\n" + summary.list_files(workdir.path))
     if result.metrics:
-        print("\n" + summary.compare_with_counting(result.metrics))
+        lines = [
+            summary.compare_with_counting(result.metrics),
+            f"All metrics: {workdir.metrics}; --verbose prints them",
+        ]
+        print("\n" + "\n".join(filter(None, lines)))
     if FLAGS.mode == "all":
         model_folder = read_folder("export_dir") or workdir.path
         user = sequences.users[0] if result.model.needs_users else None
@@ -351,10 +389,25 @@ def parse_flags(argv: list[str]) -> list[str]:
     """Reads the flags. A mistake prints one line and ends with exit code 2, like every user error."""
     try:
         if {"--help", "-h", "-help"} & set(argv):
-            app.usage(shorthelp=True, writeto_stdout=True, exitcode=0)
+            print(make_help())
+            sys.exit(0)
         return FLAGS(argv)
     except (flags.Error, ValueError) as error:
+        wrong = re.match(r"flag --(\w+)=(.*?): ", str(error), re.DOTALL)
+        if isinstance(error, flags.IllegalFlagValueError) and wrong and FLAGS[wrong[1]].flag_type() in NUMBERS:
+            error = wrong_type_error(wrong[1], FLAGS[wrong[1]].flag_type(), wrong[2])
         exit_with_error(str(error))
+
+
+def make_help() -> str:
+    """Returns the help, with the flags of HELP_GROUPS."""
+    lines = [__doc__.strip()]
+    for title, names in HELP_GROUPS.items():
+        lines += ["", f"{title}:"]
+        for name in names:
+            text = FLAGS[name].help.removesuffix(" (default: the preset's)")
+            lines += textwrap.wrap(text, 100, initial_indent=f"  --{name:<20} ", subsequent_indent=" " * 25)
+    return "\n".join([*lines, "", "Every setting of the models and their training: bert4rec run --helpfull"])
 
 
 def run_or_end(argv: list[str]) -> None:

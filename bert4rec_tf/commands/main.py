@@ -21,11 +21,12 @@ COMMANDS = {
 
 def make_usage() -> str:
     lines = [f"  {name:<9} {summary}" for name, summary in COMMANDS.items()]
-    return "\n".join(["usage: bert4rec COMMAND ...", "", *lines, "", "For details: bert4rec COMMAND --help"])
+    begin = "To begin: bert4rec run --interactions=FILE.csv, or --dataset=synthetic for built-in data"
+    return "\n".join(["usage: bert4rec COMMAND ...", "", *lines, "", begin, "For details: bert4rec COMMAND --help"])
 
 
 def main() -> None:
-    name, *arguments = sys.argv[1:] or [""]
+    name, *arguments = sys.argv[1:] or ["--help"]
     if name in ("help", "--help", "-h"):
         print(make_usage())
         return

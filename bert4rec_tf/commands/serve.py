@@ -14,7 +14,7 @@ def main(arguments: list[str]) -> None:
     parser = Parser(prog="bert4rec serve", description=__doc__, allow_abbrev=False)
     for field in fields(ServerSettings):
         options = {"required": True} if field.default is MISSING else {"default": field.default}
-        default_text = "" if options.get("default") is None else " (default: %(default)s)"
+        default_text = "" if options.get("default") in (None, "") else " (default: %(default)s)"
         add_flag(parser, field, default_text, **options)
     settings = ServerSettings(**vars(parser.parse_args(arguments)))
     folder = find_model_folder(expand_path(settings.model))

@@ -56,12 +56,9 @@ class Progress:
             self.say(", ".join([f"{self.title}: step {self._done:,} of {self.total:,}", *parts]))
 
     def _format_time_left(self, seconds: float) -> str:
-        """Returns the remaining time if a step takes `seconds`."""
-        steps_left = self.total - self._done
-        with_later = (
-            f", at most {format_clock((steps_left + self.later) * seconds)} for both trainings" if self.later else ""
-        )
-        return f"{format_clock(steps_left * seconds)} left{with_later}"
+        """Returns the remaining time, that of later trainings included, if a step takes `seconds`."""
+        clock = format_clock((self.total - self._done + self.later) * seconds)
+        return f"at most {clock} left" if self.later else f"{clock} left"
 
     def say(self, line: str) -> None:
         """Prints a line without breaking the bar."""

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.popularity_option import parse_correction
-from bert4rec_tf.config.run_record import ALL, RETRAIN, SELECT, Run
+from bert4rec_tf.config.run_record import SELECT, Run
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.examples import batches, in_memory, preparation
 from bert4rec_tf.data.examples.tfrecords import Shards
@@ -35,8 +35,6 @@ MASKED = "masked"
 
 VALIDATION_USERS = 10_000
 """The most users who are measured during training if targets are ranked among all items. They are always the same."""
-
-TITLES = {SELECT: "selecting steps on validation", RETRAIN: "training", ALL: "training on all actions"}
 
 
 @dataclass
@@ -252,7 +250,7 @@ class Experiment:
             self.workdir.phase_folder(phase),
             last_step=last_step,
             validate=self._make_validation(model) if phase == SELECT else None,
-            title=TITLES[phase],
+            title="training" if phase == list_phases(self.run)[0] else "final training",
             silent=self.silent,
             checkpoint_seconds=self.checkpoint_seconds,
             strategy=strategy,

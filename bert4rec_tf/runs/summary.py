@@ -47,6 +47,44 @@ def make_table(content: dict[str, Any]) -> str:
     return "\n".join([*lines, "", *_make_notes(content)])
 
 
+def make_short_table(content: dict[str, Any]) -> str:
+    """Returns NDCG@10 and HR@10 of a run and of counting, with what to know. `content`: as for `make_table`."""
+    model, number = content["run"]["model"], content["run"]["evaluation"]["num_negatives"]
+    others = {"item_transitions": "item_transitions (counting)", "pop": "popularity"}
+    rankers = {
+        model: content["test"],
+        f"{model}, corrected": content.get(CORRECTION, {}).get("test"),
+        **{title: content.get(key) for key, title in others.items() if key != model},
+    }
+    lines = [
+        f"The next item of {content['users']:,} users: how high it ranks (NDCG@10), and how often among the ten best "
+        "(HR@10)",
+        f"{'among':<20}{'ranked by':<29}{'NDCG@10':>8}{'HR@10':>9}",
+    ]
+    for protocol, among in ((FULL, "all unseen items"), (POPULAR, f"{number} popular items")):
+        for title, metrics in rankers.items():
+            if metrics:
+                values = metrics[protocol]
+                lines.append(f"{among:<20}{title:<29}{values[NDCG]:>8.4f}{values['hr@10']:>9.4f}")
+    notes = _describe_repeats(content)
+    if CORRECTION in content:
+        notes.append(_describe_correction(content[CORRECTION]))
+    if "initial" in content:
+        notes.append(content["initial"]["leak"])
+    return "\n".join([*lines, *[""] * bool(notes), *notes])
+
+
+def _describe_repeats(content: dict[str, Any]) -> list[str]:
+    """Returns a line about items that users come back to; nothing for few of them."""
+    if ANY not in content.get("test", {}):
+        return []
+    share = f"{content['repeats']['validation']:.0%}".replace("%", " %")
+    return [
+        f"{share} of the next actions are items the user had before: recommend seen items too. Among all items, seen "
+        f"ones too, NDCG@10 is {content['test'][ANY][NDCG]:.4f}."
+    ]
+
+
 def make_comparison_table(comparison: Comparison, num_negatives: int) -> str:
     """Returns two runs side by side, with their difference and its 95 % confidence interval."""
 
@@ -97,9 +135,7 @@ def _make_notes(content: dict[str, Any]) -> list[str]:
     if content["users_not_evaluated"]:
         few = f"{content['users_not_evaluated']:,} users with too few actions"
         notes.append(f"{few} to hold one out were not evaluated.")
-    if ANY in content.get("test", {}):
-        share = f"{content['repeats']['validation']:.0%}".replace("%", " %")
-        notes.append(f"{share} of the next actions are items the user had before: recommend seen items too.")
+    notes += _describe_repeats(content)
     if content["run"]["training"]["protocol"] == ALL:
         notes.append(
             "These metrics are of the model that held out the last actions; the exported one was trained on them too."
@@ -150,27 +186,20 @@ def describe_start(initial: dict[str, Any]) -> str:
 
 
 def compare_with_counting(content: dict[str, Any]) -> str:
-    """Returns a line or two that compare NDCG@10 with that of counting. `content`: as for `make_table`."""
+    """Returns up to two lines that compare NDCG@10 with that of counting. `content`: as for `make_table`."""
     among = {POPULAR: f"{content['run']['evaluation']['num_negatives']} popular items", FULL: "all unseen items"}
     if ANY in content["test"]:
         among[ANY] = ANY_AMONG
     baselines = {
         key: title for key, title in COUNT_BASELINES.items() if key in content and key != content["run"]["model"]
     }
-    sentences, better = [], []
+    better = []
     for protocol, where in among.items():
         own = content["test"][protocol][NDCG]
         values = {title: content[key][protocol][NDCG] for key, title in baselines.items()}
-        ratios = {title: own / value for title, value in values.items() if value}
-        parts = [f"{ratio:.{2 if ratio < 2 else 1}f} x {title}" for title, ratio in ratios.items()]
-        if ceiling := content.get("ceiling", {}).get(protocol, {}).get(NDCG):
-            parts.append(f"{own / ceiling:.0%} of the ceiling".replace("%", " %"))
-        sentences += [f"among {where}: {', '.join(parts)}"] * bool(parts)
         counted = [title for title, value in values.items() if value >= own]
         better += [f"{' and '.join(counted)} among {where}"] * bool(counted)
-    lines = [f"NDCG@10 {'; '.join(sentences)}."] * bool(sentences)
-    if better:
-        lines.append(f"Counting is as good or better: {', '.join(better)}.")
+    lines = [f"Counting is as good or better: {', '.join(better)}."] * bool(better)
     if content.get("beyond_counting") and content["run"]["model"] != TRANSITIONS_MODEL:
         lines.append(_compare_with_transitions(content["beyond_counting"]))
     return "\n".join(lines)

@@ -34,7 +34,7 @@ def finished(shared_folders):
         (folder / "user").mkdir()
         (folder / "user" / "beauty.txt").write_bytes(text([*FEW[:3], *lines(), *FEW[3:]]))
         with small_and_quick():
-            ended = commands.finished(*AGAIN.split(), cwd=folder / "user")
+            ended = commands.finished(*AGAIN.split(), "--verbose", cwd=folder / "user")
         (folder / "printed.txt").write_text(ended.stdout)
 
     folder = shared_folders.get("finished", make)

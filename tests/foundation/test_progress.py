@@ -53,4 +53,4 @@ def test_short_work_is_quiet(clock, capsys):
 
 def test_the_training_after_this_one_is_part_of_the_estimate(clock, capsys):
     lines = shown(clock, capsys, 2.0, total=100, later=50)
-    assert lines[1].endswith("0:03:08 left, at most 0:04:48 for both trainings")
+    assert lines[1].endswith(", at most 0:04:48 left")

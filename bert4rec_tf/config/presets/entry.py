@@ -7,7 +7,6 @@ from typing import Any
 from bert4rec_tf.config.data_names import OWN
 
 NOT_MEASURED = "Not measured yet."
-NO_ESTIMATE = "No estimate yet for your data."
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 from bert4rec_tf.config.data_names import OWN
 from bert4rec_tf.config.presets import own
 from bert4rec_tf.config.presets.authors import OF_DATA, dropout_of
-from bert4rec_tf.config.presets.entry import NO_ESTIMATE, NOT_MEASURED, Preset
+from bert4rec_tf.config.presets.entry import NOT_MEASURED, Preset
 from bert4rec_tf.config.presets.model_optimizers import OPTIMIZERS
 
 NO_ORDER = "Nothing: there is no order to learn."
@@ -190,7 +190,7 @@ ENTRIES = [
     *_others(
         OWN,
         _at_most(10_000, 500),
-        NO_ESTIMATE,
+        NOT_MEASURED,
         "One pass over the data.",
         "At most 10,000 steps, then a second training for the selected number of steps.",
     ),

@@ -9,7 +9,7 @@ from typing import Any
 
 from bert4rec_tf.config.data_names import OWN
 from bert4rec_tf.config.model_settings import TRANSITIONS
-from bert4rec_tf.config.presets.entry import NO_ESTIMATE, Preset
+from bert4rec_tf.config.presets.entry import NOT_MEASURED, Preset
 from bert4rec_tf.config.presets.model_optimizers import OPTIMIZERS
 
 LONG_HISTORIES = 50
@@ -101,4 +101,4 @@ def bert4rec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
 
 def preset(name: str, model: str, takes: str, rule: Callable[[int, int], dict[str, Any]]) -> Preset:
     """Returns a preset for your own data, with the settings of SHOP until their size is known."""
-    return Preset(name, OWN, model, NO_ESTIMATE, takes, rule(*SHOP), rule=rule)
+    return Preset(name, OWN, model, NOT_MEASURED, takes, rule(*SHOP), rule=rule)

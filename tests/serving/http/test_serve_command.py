@@ -105,4 +105,4 @@ def test_the_help_names_every_flag(monkeypatch, capsys):
         main.main()
     told = capsys.readouterr().out
     assert all(f"--{name}" in told for name in ServerSettings.__dataclass_fields__)
-    assert "(default: 127.0.0.1)" in told
+    assert "(default: 127.0.0.1)" in told and "(default: )" not in told
