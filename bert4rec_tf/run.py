@@ -253,8 +253,8 @@ def describe_plan(run: Run, sequences: Sequences, is_named: bool) -> list[str]:
     if is_named and not collect_settings():
         preset = presets.find_preset(FLAGS.preset, run.dataset, run.model)
         known = [text for text in (preset.expect, preset.takes) if text != NOT_MEASURED]
-        if known and (preset.dataset != OWN or FLAGS.verbose):
-            lines.append(f"Preset {FLAGS.preset}. Expect: {' '.join(known)}")
+        is_shown = known and (preset.dataset != OWN or FLAGS.verbose)  # your own data's speak of trainings
+        lines += [f"Preset {FLAGS.preset}. Expect: {' '.join(known)}"] * bool(is_shown)
     if FLAGS.mode in TRAINS and run.model not in COUNT_BASELINES:
         lines.append(
             f"Training on {sequences.num_actions:,} actions of {sequences.num_users:,} users. "

@@ -50,39 +50,34 @@ def make_table(content: dict[str, Any]) -> str:
 def make_short_table(content: dict[str, Any]) -> str:
     """Returns NDCG@10 and HR@10 of a run and of counting, with what to know. `content`: as for `make_table`."""
     model, number = content["run"]["model"], content["run"]["evaluation"]["num_negatives"]
-    others = {"item_transitions": "item_transitions (counting)", "pop": "popularity"}
-    rankers = {
-        model: content["test"],
-        f"{model}, corrected": content.get(CORRECTION, {}).get("test"),
-        **{title: content.get(key) for key, title in others.items() if key != model},
-    }
-    lines = [
-        f"The next item of {content['users']:,} users: how high it ranks (NDCG@10), and how often among the ten best "
-        "(HR@10)",
-        f"{'among':<20}{'ranked by':<29}{'NDCG@10':>8}{'HR@10':>9}",
-    ]
+    rankers = {model: content["test"], f"{model}, corrected": content.get(CORRECTION, {}).get("test")}
+    for key, title in {TRANSITIONS_MODEL: "item_transitions (counting)", "pop": "popularity"}.items():
+        rankers |= {title: content.get(key)} if key != model else {}
+    what = "how high it ranks (NDCG@10), and how often among the ten best (HR@10)"
+    lines = [f"The next item of {content['users']:,} users: {what}"]
+    lines.append(f"{'among':<20}{'ranked by':<29}{'NDCG@10':>8}{'HR@10':>9}")
     for protocol, among in ((FULL, "all unseen items"), (POPULAR, f"{number} popular items")):
         for title, metrics in rankers.items():
             if metrics:
                 values = metrics[protocol]
                 lines.append(f"{among:<20}{title:<29}{values[NDCG]:>8.4f}{values['hr@10']:>9.4f}")
-    notes = _describe_repeats(content)
+    return "\n".join([*lines, *_make_warnings(content)])
+
+
+def _make_warnings(content: dict[str, Any]) -> list[str]:
+    """Returns the notes that change how every table is read: on repeats, a correction and a warm start."""
+    notes = []
+    if ANY in content.get("test", {}):
+        share = f"{content['repeats']['validation']:.0%}".replace("%", " %")
+        notes.append(
+            f"{share} of the next actions are items the user had before: recommend seen items too. Among all items, "
+            f"seen ones too, NDCG@10 is {content['test'][ANY][NDCG]:.4f}."
+        )
     if CORRECTION in content:
         notes.append(_describe_correction(content[CORRECTION]))
     if "initial" in content:
         notes.append(content["initial"]["leak"])
-    return "\n".join([*lines, *[""] * bool(notes), *notes])
-
-
-def _describe_repeats(content: dict[str, Any]) -> list[str]:
-    """Returns a line about items that users come back to; nothing for few of them."""
-    if ANY not in content.get("test", {}):
-        return []
-    share = f"{content['repeats']['validation']:.0%}".replace("%", " %")
-    return [
-        f"{share} of the next actions are items the user had before: recommend seen items too. Among all items, seen "
-        f"ones too, NDCG@10 is {content['test'][ANY][NDCG]:.4f}."
-    ]
+    return notes
 
 
 def make_comparison_table(comparison: Comparison, num_negatives: int) -> str:
@@ -135,7 +130,6 @@ def _make_notes(content: dict[str, Any]) -> list[str]:
     if content["users_not_evaluated"]:
         few = f"{content['users_not_evaluated']:,} users with too few actions"
         notes.append(f"{few} to hold one out were not evaluated.")
-    notes += _describe_repeats(content)
     if content["run"]["training"]["protocol"] == ALL:
         notes.append(
             "These metrics are of the model that held out the last actions; the exported one was trained on them too."
@@ -150,13 +144,9 @@ def _make_notes(content: dict[str, Any]) -> list[str]:
         below = content[COLD]["below"]
         for name, what in ((COLD, f"fewer than {below}"), ("others", f"at least {below}")):
             notes.append(_describe_targets(name, what, content[COLD][name]))
-    if CORRECTION in content:
-        notes.append(_describe_correction(content[CORRECTION]))
-    if "initial" in content:
-        notes.append(content["initial"]["leak"])
     if "ceiling" in content:
         notes.append("ceiling: ranking by the true transition probabilities of the built-in data.")
-    return notes
+    return notes + _make_warnings(content)
 
 
 def _describe_targets(name: str, what: str, metrics: dict[str, Any]) -> str:

@@ -168,16 +168,11 @@ class Columns:
         requested = getattr(self, role)
         name = guess_column(names, COMMON_NAMES[role]) if requested is None else requested
         if name is None:
-            options = [
-                self.option.format(other)
-                for other, common_names in COMMON_NAMES.items()
-                if getattr(self, other) is None
-                and guess_column(names, common_names) is None
-                and (other != "time" or len(names) > 2)
-            ]
+            roles = list(COMMON_NAMES.items())[: len(names)]  # with two columns there is no time
+            missing = [key for key, common in roles if not (getattr(self, key) or guess_column(names, common))]
             raise UserError(
-                f"{self.source}: no column has a known name for the {role}s. Name {', '.join(options)}, one of: "
-                f"{', '.join(names)[:300]}"
+                f"{self.source}: no column has a known name for the {role}s. Name "
+                f"{', '.join(map(self.option.format, missing))}, one of: {', '.join(names)[:300]}"
             )
         if name not in names and name.isascii() and name.isdigit() and 1 <= int(name) <= len(names):
             name = names[int(name) - 1]
