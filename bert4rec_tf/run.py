@@ -350,11 +350,8 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: d
     if FLAGS.verbose or not result.metrics:
         print("\n" + summary.list_files(workdir.path))
     if result.metrics:
-        lines = [
-            summary.compare_with_counting(result.metrics),
-            f"All metrics: {workdir.metrics}; --verbose prints them",
-        ]
-        print("\n" + "\n".join(filter(None, lines)))
+        where = "" if FLAGS.verbose else f"All metrics: {workdir.metrics}; --verbose prints them"
+        print("\n" + "\n".join(filter(None, [summary.compare_with_counting(result.metrics), where])))
     if FLAGS.mode == "all":
         model_folder = read_folder("export_dir") or workdir.path
         user = sequences.users[0] if result.model.needs_users else None
