@@ -17,6 +17,7 @@ _PUBLIC = {
     "TimeSplit": "bert4rec_tf.config.data_names",
     "UserError": "bert4rec_tf.foundation.errors",
     "Vocabulary": "bert4rec_tf.data.sequences",
+    "compare": "bert4rec_tf.runs.fitting",
     "execute": "bert4rec_tf.runs.driver",
     "fit": "bert4rec_tf.runs.fitting",
     "interactions": "bert4rec_tf.data.reading.tables",

@@ -105,6 +105,8 @@ class Sequences:
         validates_later: whether the first action after the cut is the validation item too; else the one before it is.
         features: `data.feature_values.Features` of the items, the users or both
             (in the order of `vocabulary` and `users`; `data.feature_values.attach_features`).
+        columns: user, item and time -> the `name` of the column they come from and, if its ids are integers, their
+            `type`, such as "int64"; empty if unknown.
     """
 
     items: np.ndarray
@@ -115,6 +117,7 @@ class Sequences:
     num_later: np.ndarray | None = None
     validates_later: bool = False
     features: dict = field(default_factory=dict)
+    columns: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @classmethod
     def from_codes(
@@ -248,6 +251,7 @@ def join_sequences(first: Sequences, second: Sequences) -> Sequences:
     user_codes = np.repeat(user_numbers, np.concatenate([first.lengths, second.lengths]))
     item_codes = item_numbers[np.concatenate([first.items, second.items + first.num_items]) - 1]
     both = Sequences.from_codes(user_codes, item_codes, users, items)
+    both = replace(both, columns={**second.columns, **first.columns})
     if second.num_later is None:
         return both
     num_later = pandas.Series(second.num_later, second.users).reindex(both.users, fill_value=0).to_numpy()

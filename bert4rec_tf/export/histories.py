@@ -54,7 +54,7 @@ class Histories:
         """Returns a user's item numbers. Raises UserError for an unknown user."""
         place = self._rows.get(user)
         if place is None:
-            raise UserError(f"`user` must be one of the export's {len(self.users):,} users. Received: user={user}")
+            raise UserError(f"`user` must be one of the model's {len(self.users):,} users. Received: user={user}")
         return self.items[self.splits[place] : self.splits[place + 1]]
 
     def write(self, path: Path) -> None:

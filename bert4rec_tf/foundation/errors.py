@@ -1,7 +1,12 @@
 """The user's mistakes, kept apart from bugs in the program."""
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
+
+_names_arguments = ContextVar("_names_arguments", default=False)
 
 
 class UserError(ValueError):
@@ -12,6 +17,27 @@ def format_error(error: Exception) -> str:
     """Returns an error's message on one line: a UserError's in full; any other with its type, cut at 300 characters."""
     text = " ".join(str(error).split())
     return text if isinstance(error, UserError) else f"{type(error).__name__}: {text[:300]}"
+
+
+@contextlib.contextmanager
+def speak_python() -> Iterator[None]:
+    """Within it, warnings and the UserError that leaves it name arguments of Python's functions, and not flags."""
+    token = _names_arguments.set(True)
+    try:
+        yield
+    except UserError as error:
+        error.args = (word_for_caller(str(error)),)
+        raise
+    finally:
+        _names_arguments.reset(token)
+
+
+def word_for_caller(line: str) -> str:
+    """Returns a message in which, within `speak_python`, flags are arguments. Whole commands stay."""
+    if not _names_arguments.get() or "--mode" in line:
+        return line
+    line = re.sub(r"\b(user|item|time)_column\b", r"\1", line)
+    return re.sub(r"(?<![^\s(])--(\w+=?\w*)", r"`\1`", line)
 
 
 def unknown_name_error(what: str, name: str, known_names: Iterable[str]) -> UserError:

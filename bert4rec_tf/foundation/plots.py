@@ -3,10 +3,14 @@
 import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from bert4rec_tf.foundation import files
+
+GROUPS = 5
+"""The most groups of users in a panel."""
 
 
 def is_available() -> bool:
@@ -17,12 +21,17 @@ def plot_curve(path: Path, curve: Sequence[dict[str, float]], title: str) -> Non
     """Writes a PNG of the loss and the validation metrics by step. `curve`: as `training.trainer.State.curve`."""
     from matplotlib.figure import Figure
 
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    _draw_curve(figure.add_subplot(title=title), curve)
+    with files.atomic_write(path) as aside:
+        figure.savefig(aside, format="png", dpi=120, metadata={"Software": None})
+
+
+def _draw_curve(axes: Any, curve: Sequence[dict[str, float]]) -> None:
     steps = [row["step"] for row in curve]
     metrics = [name for name in curve[0] if name not in ("step", "seconds", "loss")]
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.add_subplot()
     lines = axes.plot(steps, [row["loss"] for row in curve], color="black", marker=".", label="loss")
-    axes.set(title=title, xlabel="step", ylabel="training loss")
+    axes.set(xlabel="step", ylabel="training loss")
     if metrics:
         right = axes.twinx()
         right.set(ylabel="validation item, popular negatives", ylim=(0, None))
@@ -31,8 +40,43 @@ def plot_curve(path: Path, curve: Sequence[dict[str, float]], title: str) -> Non
         right.set_ylim(bottom=0)
     axes.legend(handles=lines, loc="center right")
     axes.grid(alpha=0.3)
-    with files.atomic_write(path) as aside:
-        figure.savefig(aside, format="png", dpi=120, metadata={"Software": None})
+
+
+def plot_quality(
+    curve: Sequence[dict[str, float]],
+    values: Mapping[str, np.ndarray],
+    traits: Mapping[str, np.ndarray],
+    title: str,
+) -> Any:
+    """Returns a figure of the training curve, and of the mean metric of users who are alike. A notebook shows it.
+
+    Args:
+        curve: as for `plot_curve`; empty for a model that only counts.
+        values: name of a model -> the metric of each user, float [k].
+        traits: name of a panel -> int [k]. Users are parted at its quantiles into at most GROUPS groups.
+        title: names the metric too.
+    """
+    from matplotlib import pyplot
+
+    figure = pyplot.figure(figsize=(14, 4), layout="constrained")
+    panels = figure.subplots(1, len(traits) + bool(curve)).tolist()
+    if curve:
+        _draw_curve(panels.pop(0), curve)
+    for axes, (trait, numbers) in zip(panels, traits.items()):
+        edges = np.quantile(numbers, np.arange(1, GROUPS) / GROUPS, method="inverted_cdf")
+        _, groups = np.unique(np.searchsorted(edges, numbers), return_inverse=True)
+        sizes = np.bincount(groups)
+        for name, one in values.items():
+            axes.plot(np.bincount(groups, one) / sizes, marker="o", label=name)
+        spans = [(numbers[groups == group].min(), numbers[groups == group].max()) for group in range(len(sizes))]
+        axes.set_xticks(range(len(sizes)), [f"{low}" if low == high else f"{low} to {high}" for low, high in spans])
+        axes.set(xlabel=trait)
+        axes.set_ylim(bottom=0)
+        axes.legend()
+        axes.grid(alpha=0.3)
+    figure.suptitle(title)
+    pyplot.close(figure)  # else a notebook shows it twice
+    return figure
 
 
 def plot_ranked(path: Path, counts: Mapping[str, np.ndarray], title: str) -> None:

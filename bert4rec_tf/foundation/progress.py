@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from tqdm import tqdm
 
+from bert4rec_tf.foundation.errors import word_for_caller
+
 MEASURED = 5
 """Steps after which the time of a step is known. The first one does not count: TensorFlow makes its graphs in it."""
 
@@ -107,4 +109,4 @@ def format_clock(seconds: float) -> str:
 
 
 def warn(line: str) -> None:
-    print(f"warning: {line}", file=sys.stderr, flush=True)
+    print(f"warning: {word_for_caller(line)}", file=sys.stderr, flush=True)

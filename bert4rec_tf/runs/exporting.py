@@ -100,4 +100,5 @@ def make_model_card(workdir: WorkDirectory, ids: RawIds) -> dict[str, Any]:
         "trained_with": config["environment"],
         "exported_with": list_versions(),
         "metrics": measured and {part: measured[part] for part in parts if part in measured},
+        **({"columns": config["columns"]} if "columns" in config else {}),
     }

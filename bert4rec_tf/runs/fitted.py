@@ -20,13 +20,13 @@ from bert4rec_tf.data.reading.feature_files import check_matches, with_features
 from bert4rec_tf.data.sequences import Sequences, Vocabulary, join_sequences
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.evaluation.candidates import SAMPLERS
-from bert4rec_tf.evaluation.metrics import ANY, COUNT_BASELINES, FULL, POPULAR
+from bert4rec_tf.evaluation.metrics import ANY, COUNT_BASELINES, FULL, NDCG, POPULAR, compute_per_user
 from bert4rec_tf.evaluation.ranker import Ranker, RankingTask
 from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.export.layout import CONFIG, MODEL
 from bert4rec_tf.export.options import ExportOptions
-from bert4rec_tf.foundation import files
-from bert4rec_tf.foundation.errors import UserError, unknown_name_error
+from bert4rec_tf.foundation import files, npz, plots
+from bert4rec_tf.foundation.errors import UserError, speak_python, unknown_name_error
 from bert4rec_tf.foundation.processes import claim_tensorflow
 from bert4rec_tf.foundation.progress import Progress, warn
 from bert4rec_tf.foundation.stores import LocalCopy
@@ -35,10 +35,13 @@ from bert4rec_tf.models import MODELS
 from bert4rec_tf.runs import exporting
 from bert4rec_tf.runs.driver import open_experiment, run_mode
 from bert4rec_tf.runs.id_texts import load_titles, to_text, to_texts
+from bert4rec_tf.runs.measurement import COUNTED, LENGTHS, TARGET_COUNTS
+from bert4rec_tf.runs.phases import list_phases
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.serving import batch
 from bert4rec_tf.serving.client import Choices, SavedRecommender, is_whole_number
 from bert4rec_tf.serving.titles import format_titles
+from bert4rec_tf.training import trainer
 from bert4rec_tf.training.trainer import BEST
 
 TITLES = "titles.csv"
@@ -56,12 +59,15 @@ NOT_KEPT = ("prepared", ".lock")
 
 @dataclass(eq=False, repr=False)
 class FittedModel:
-    """A trained model, as `fit` and `open` return it. Items and users are named by the ids of the data, as texts.
+    """A trained model, as `fit` and `open` return it. Items and users are named by the ids of the data.
+
+    Ids may be passed as integers or as texts. They are returned as integers if those of a table or a Parquet file
+    were, and else as texts.
 
     Attributes:
         saved: the SavedModel that computes everything.
         workdir: the work directory of its training; None for a SavedModel alone.
-        titles: raw id -> title; empty if no titles are known.
+        titles: raw id, as a text -> title; empty if no titles are known.
     """
 
     saved: SavedRecommender
@@ -78,6 +84,7 @@ class FittedModel:
         candidates: Iterable[Any] = (),
         exclude_seen: bool | None = None,
         popularity_correction: float | None = None,
+        titles: Any = None,
     ) -> pd.DataFrame:
         """Recommends to one user of the data, or after any history.
 
@@ -87,9 +94,10 @@ class FittedModel:
             k: number of items.
             exclude: items to leave out.
             candidates: the items to rank; empty for all.
-            exclude_seen: whether to leave out the items of the history; None for the default of the export, which is
+            exclude_seen: whether to leave out the items of the history; None for the model's default, which is
                 False if many of the data's next actions are items that the user had before.
-            popularity_correction: 0 or more: rank by score - this * log(count + 1); None for the default of the export.
+            popularity_correction: 0 or more: rank by score - this * log(count + 1); None for the model's default.
+            titles: as for `fit`, in place of the model's.
 
         Returns:
             Columns `rank` (from 1), `item`, `score`, and `title` if titles are known.
@@ -99,6 +107,10 @@ class FittedModel:
         """
         if user is None and history is None:
             raise UserError("`recommend` needs a `user` or a `history`. Received: neither")
+        if pd.api.types.is_list_like(user):
+            raise UserError(
+                f"`user` must be one id; `recommend_all(users)` takes several. Received: a {type(user).__name__}"
+            )
         user_id = "" if user is None else to_text("user", user, self.saved.knows_user)
         items = self.saved.history_of(user_id) if history is None else self._texts("history", history)
         lists = self._texts("exclude", exclude), self._texts("candidates", candidates)
@@ -107,10 +119,10 @@ class FittedModel:
         answer = self.saved.recommend([items], [user_id], request)
         if answer.unknown[0]:
             warn(f"{answer.unknown[0]} of the {len(items)} items in the history are unknown and were skipped")
-        return self._table(answer.items[0], answer.scores[0])
+        return self._table(answer.items[0], answer.scores[0], self._load_titles(titles))
 
     def recommend_all(
-        self, users: Iterable[Any] | None = None, k: int = 10, silent: bool = False, **choices: Any
+        self, users: Iterable[Any] | None = None, k: int = 10, silent: bool = False, titles: Any = None, **choices: Any
     ) -> pd.DataFrame:
         """Recommends to many users of the data at once.
 
@@ -118,12 +130,15 @@ class FittedModel:
             users: the users to recommend to; None for all.
             k: number of items for each.
             silent: whether to hide the progress.
+            titles: as for `fit`, in place of the model's.
             **choices: `exclude`, `candidates`, `exclude_seen` and `popularity_correction`, as for `recommend`.
 
         Returns:
             Columns `user`, `rank`, `item`, `score`, and `title` if titles are known.
         """
-        names = self.users if users is None else to_texts("users", users, self.saved.knows_user)
+        title_of = self._load_titles(titles)
+        known_users = self.saved.require_histories().users
+        names = known_users if users is None else to_texts("users", users, self.saved.knows_user)
         choice_names = [field.name for field in fields(Choices) if field.name != "k"]
         for name, value in choices.items():
             if name not in choice_names:
@@ -134,10 +149,11 @@ class FittedModel:
         self.saved.warn_about_unknown(request)
         rows = [(name, self.saved.history_of(name)) for name in names]
         progress = Progress("recommending", -(-len(rows) // batch.BATCH_USERS), 0, batch.BATCH_USERS, silent=silent)
-        lines = list(batch.recommend_rows(self.saved, rows, request, self.titles, progress))
+        lines = list(batch.recommend_rows(self.saved, rows, request, title_of, progress))
         progress.close()
         table = pd.DataFrame(lines, columns=[*batch.COLUMNS, "title"]).astype({"rank": int, "score": np.float32})
-        return table if self.titles else table.drop(columns="title")
+        table = table.assign(**{role: self.saved.restore_ids(role, table[role]) for role in ("user", "item")})
+        return table if title_of else table.drop(columns="title")
 
     def similar(self, item: Any, k: int = 10) -> pd.DataFrame:
         """Returns the most similar items, in the columns of `recommend`.
@@ -150,22 +166,22 @@ class FittedModel:
         answer = self.saved.similar([to_text("item", item, self.saved.knows_item)], k)
         if answer.unknown[0]:
             raise UserError(f"`item` must be an item of the data. Received: item={item}")
-        return self._table(answer.items[0], answer.scores[0])
+        return self._table(answer.items[0], answer.scores[0], self.titles)
 
     @property
-    def items(self) -> list[str]:
+    def items(self) -> list[Any]:
         """The items, the most popular first. Row i of `item_vectors` belongs to `items[i]`."""
-        return list(self.saved.items)
+        return pd.Series(self.saved.restore_ids("item", list(self.saved.items))).tolist()
 
     @property
-    def users(self) -> list[str]:
+    def users(self) -> list[Any]:
         """The users whose histories the model holds. Raises UserError if it holds none."""
-        return self.saved.require_histories().users
+        return pd.Series(self.saved.restore_ids("user", self.saved.require_histories().users)).tolist()
 
     @cached_property
     def item_vectors(self) -> np.ndarray:
         """The vectors of all items, float32 [n, d]. Raises UserError for a model that only counts."""
-        return self.saved.item_vectors(self.items)
+        return self.saved.item_vectors(list(self.saved.items))
 
     def user_vectors(self, histories: Sequence[Iterable[Any]], users: Iterable[Any] | None = None) -> np.ndarray:
         """Returns the vectors of users with these histories, float32 [b, d]. `users`: for user embeddings."""
@@ -174,6 +190,7 @@ class FittedModel:
             rows, [""] * len(rows) if users is None else to_texts("users", users, self.saved.knows_user)
         )
 
+    @speak_python()
     def evaluate(
         self,
         test: Any,
@@ -190,7 +207,8 @@ class FittedModel:
 
         Args:
             test: as the data of `fit`.
-            user, item, time: the columns, as for `fit`.
+            user, item, time: the columns; by default those of the data that the model was trained on, if the test data
+                have them, and else as for `fit`.
             num_negatives: candidates beside the target, in the two sampled protocols.
             seed: of these candidates.
 
@@ -204,10 +222,8 @@ class FittedModel:
             if not is_whole_number(number) or number < least:
                 raise UserError(f"`{name}` must be a whole number, at least {least}. Received: {name}={number!r}")
         claim_tensorflow()
-        known_histories, rows = (
-            self._histories,
-            inputs.load_any(test, user, item, time, min_actions=1, ordered=False)[1],
-        )
+        known_histories, columns = self._histories, self.saved.columns
+        rows = inputs.load_any(test, user, item, time, min_actions=1, ordered=False, known_columns=columns)[1]
         targets = known_histories.vocabulary.encode(rows.vocabulary.items.tolist())[rows.items - 1]
         users = np.repeat(pd.Index(known_histories.users).get_indexer(rows.users), rows.lengths)
         is_known = (users >= 0) & (targets > 0)
@@ -230,6 +246,7 @@ class FittedModel:
         )
         return pd.DataFrame(Ranker(self._score, self.saved.card.get("max_history")).measure(task))
 
+    @speak_python()
     def continue_training(self, more: Any, split: TimeSplit | None = None, **options: Any) -> "FittedModel":
         """Returns a new model, trained on the old and the new actions, starting from the weights of this one.
 
@@ -253,7 +270,7 @@ class FittedModel:
         passed_on = {name: options.pop(name) for name in ("workdir", "callbacks", "silent") if name in options}
         if fixed := options.keys() & FIXED:
             raise UserError(f"`{min(fixed)}` cannot be given to `continue_training`, which keeps that of this model")
-        new = inputs.load_any(more, **columns, split=split, min_actions=1)[1]
+        new = inputs.load_any(more, **columns, split=split, min_actions=1, known_columns=self.saved.columns)[1]
         known, new, num_users = _drop_overlaps(self._histories, new)
         if num_users:
             warn(f"the new actions of {num_users:,} users repeat known ones, which count once")
@@ -289,6 +306,30 @@ class FittedModel:
         measured = WorkDirectory(self.workdir).read_metrics() if self.workdir else None
         return measured or self.saved.card.get("metrics") or {}
 
+    def plot(self) -> Any:
+        """Returns a matplotlib figure of the training curve, and of NDCG@10 among all unseen items on the test items.
+
+        NDCG@10 is shown by the length of the history and by how often training saw the target, beside counting.
+
+        Raises UserError without matplotlib, and if the model has no work directory, or one of an older version.
+        """
+        if not plots.is_available():
+            raise UserError("`plot` needs matplotlib: pip install 'bert4rec-tf[plots]'")
+        if self.workdir is None:
+            raise UserError("`plot` needs the work directory of the training: open that")
+        workdir, card = WorkDirectory(self.workdir), self.saved.card
+        try:
+            arrays = npz.read(workdir.ranks, (FULL, COUNTED, LENGTHS, TARGET_COUNTS))
+        except npz.CorruptFileError as error:
+            raise UserError(f"{error}; measure again with bert4rec run --mode=evaluate") from error
+        phase = list_phases(Run.from_dict(workdir.read_config()["run"]))[0]
+        curve = trainer.read_state(workdir.phase_folder(phase)).curve
+        ranks = {card["model"]: arrays[FULL], "counting": arrays[COUNTED]}
+        gains = {name: compute_per_user(NDCG, one) for name, one in ranks.items()}
+        traits = {"actions in the history": arrays[LENGTHS], "how often training saw the target": arrays[TARGET_COUNTS]}
+        title = f"{card['model']} of {card['data']['name']}: NDCG@10 among all unseen items"
+        return plots.plot_quality(curve, gains, traits, title)
+
     def __repr__(self) -> str:
         card, measured = self.saved.card, self.metrics
         data = card.get("data", {})
@@ -308,22 +349,28 @@ class FittedModel:
         """The users' histories. Raises UserError if the export has none."""
         stored = self.saved.require_histories()
         vocabulary = Vocabulary(
-            np.array(self.items, object), np.bincount(stored.items, minlength=len(self.items) + 1)[1:]
+            np.array(list(self.saved.items), object),
+            np.bincount(stored.items, minlength=len(self.saved.items) + 1)[1:],
         )
-        return Sequences(stored.items, stored.splits, np.array(stored.users, object), vocabulary)
+        users = np.array(stored.users, object)
+        return Sequences(stored.items, stored.splits, users, vocabulary, columns=self.saved.columns)
+
+    def _load_titles(self, titles: Any) -> Mapping[str, str]:
+        return self.titles if titles is None else load_titles(titles, self.saved.columns)
 
     def _texts(self, name: str, raw: Iterable[Any]) -> list[str]:
         return to_texts(name, raw, self.saved.knows_item)
 
-    def _table(self, items: list[str], scores: np.ndarray) -> pd.DataFrame:
-        table = pd.DataFrame({"rank": range(1, len(items) + 1), "item": items, "score": scores})
-        return table.assign(title=[self.titles.get(item, "") for item in items]) if self.titles else table
+    def _table(self, items: list[str], scores: np.ndarray, title_of: Mapping[str, str]) -> pd.DataFrame:
+        ids = self.saved.restore_ids("item", items)
+        table = pd.DataFrame({"rank": range(1, len(items) + 1), "item": ids, "score": scores})
+        return table.assign(title=[title_of.get(item, "") for item in items]) if title_of else table
 
     def _score(self, batch: Batch, candidates: Tensor | None) -> Tensor:
         """Scores as `Recommender.score` does, by the SavedModel."""
-        names = tf.constant(["", *self.items])
-        numbers = tf.range(1, len(self.items) + 1)[None, :] if candidates is None else candidates
-        users = tf.gather(tf.constant(self.users), batch["users"])
+        names = tf.constant(["", *self.saved.items])
+        numbers = tf.range(1, len(self.saved.items) + 1)[None, :] if candidates is None else candidates
+        users = tf.gather(tf.constant(self.saved.require_histories().users), batch["users"])
         return self.saved.scores(tf.gather(names, batch["items"]), users, tf.gather(names, numbers))
 
 
@@ -341,7 +388,7 @@ def train_and_open(
 
     `interactions`: the user's own files, if the data came from some. The other arguments are as for `fitting.fit`.
     """
-    title_of, scratch = load_titles(titles), None
+    title_of, scratch = load_titles(titles, sequences.columns), None
     if title_of:
         check_matches("titles", title_of, sequences.vocabulary.items)
     if workdir is None:
@@ -407,6 +454,7 @@ def _select_actions(sequences: Sequences, is_kept: np.ndarray) -> Sequences:
     return replace(sequences, items=sequences.items[is_kept], splits=splits, num_later=num_later)
 
 
+@speak_python()
 def open(path: Path | str, titles: Any = None, trust_model: bool = False) -> FittedModel:
     """Opens a trained model: a work directory, or an exported SavedModel.
 
@@ -419,11 +467,11 @@ def open(path: Path | str, titles: Any = None, trust_model: bool = False) -> Fit
         UserError: if it is neither, the work directory has no exported model yet, or the model cannot be trusted.
     """
     folder = files.expand_path(path)
-    own_titles = folder / TITLES
-    title_of = load_titles(own_titles if titles is None and own_titles.exists() else titles)
-    if not (folder / MODEL).exists() and not (folder / CONFIG).exists():
+    is_model = (folder / MODEL).exists()
+    if not is_model and not (folder / CONFIG).exists():
         raise UserError(f"`path` must be a work directory or a SavedModel. Received: path={folder}")
-    saved = SavedRecommender(folder, trust_model)
+    saved, own_titles = SavedRecommender(folder, trust_model), folder / TITLES
+    title_of = load_titles(own_titles if titles is None and own_titles.exists() else titles, saved.columns)
     if title_of:
         check_matches("titles", title_of, saved.items)
-    return FittedModel(saved, None if (folder / MODEL).exists() else folder, title_of)
+    return FittedModel(saved, None if is_model else folder, title_of)

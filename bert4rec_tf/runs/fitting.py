@@ -1,24 +1,33 @@
 """From data to a trained model in one call."""
 
+import time as clock
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import pandas as pd
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.data_names import TimeSplit
 from bert4rec_tf.config.model_settings import ATTENTION_MODELS, ITEM_FEATURES, USER_FEATURES, settings_for_features
 from bert4rec_tf.config.run_record import ALL, SELECT, SELECT_AND_RETRAIN
 from bert4rec_tf.data.reading.feature_files import with_features
-from bert4rec_tf.data.sequences import append_held_out
+from bert4rec_tf.data.sequences import LeaveOneOut, append_held_out
 from bert4rec_tf.data.sources import inputs
-from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.evaluation.metrics import ANY, FULL, MIN_USERS, NDCG, compute_difference, compute_per_user
+from bert4rec_tf.foundation import npz
+from bert4rec_tf.foundation.errors import UserError, speak_python, unknown_name_error
+from bert4rec_tf.models import MODELS
 from bert4rec_tf.runs.fitted import FittedModel, train_and_open
+from bert4rec_tf.runs.workdir import WorkDirectory
 
 PRESET = "preset"
 HELD_OUT = {None: ALL, 0: ALL, 1: SELECT_AND_RETRAIN, 2: SELECT}
 """How many of each user's last actions the final model is not trained on, None or 0 for none -> protocol."""
 
 
+@speak_python()
 def fit(
     data: Any,
     *,
@@ -48,9 +57,11 @@ def fit(
         >>> model.recommend(user=15)
 
     Args:
-        data: one action per row: a pandas DataFrame, an Arrow table, a path or a pattern. Or the name of a data set, or
-            `Sequences`. To filter actions first, use `b4r.interactions`.
-        user, item, time: the columns; None to guess them by their names. `time="none"`: the rows are in order.
+        data: one action per row: a pandas or polars DataFrame, an Arrow table or another table (`tables.load_frame`), a
+            path or a pattern. Or the name of a data set, or `Sequences`. To filter actions first, use
+            `b4r.interactions`.
+        user, item, time: the columns; None to guess them by their names. `time="none"`: the rows are in order. The
+            names hold for the other tables too, if these have such columns.
         model: a name in `b4r.MODELS`.
         preset: name of the settings to start from. For your own data, they depend on the size of the data.
         seed: seed of everything random.
@@ -60,11 +71,11 @@ def fit(
         split: None to hold out each user's last actions; or a `TimeSplit`.
         validation: further actions, in place of held-out ones: each user's first row there chooses the number of steps.
             The model is measured on it too, so use `evaluate` with other actions for a fair measurement.
-        titles: the items' titles: a dictionary, or a file (`serving.titles`).
+        titles: the items' titles: a dictionary, or a table or a file with columns of ids and titles (`serving.titles`).
         item_features, user_features: a file or a table with a column of ids and columns of features, for BERT4Rec and
             SASRec (docs/features.md). The default is what `with_features` gave the data.
         new_items: whether items that occur only in `item_features` are ranked and recommended too.
-        init_from: trained weights to start from, as for `--init_from`.
+        init_from: trained weights to start from, as for `bert4rec run --init_from`.
         workdir: a folder to keep, from which training resumes; by default a temporary one, deleted with the model.
         callbacks: each is called with every new row of the training curve. An exception ends the training.
         silent: whether to hide the progress.
@@ -95,3 +106,56 @@ def fit(
     settings = {**settings_for_features(model, given_ones), **settings}
     run = presets.make_run(name, model, preset, seed, size=sequences, **settings)
     return train_and_open(run, sequences, interactions, titles, init_from, workdir, callbacks, silent)
+
+
+@speak_python()
+def compare(
+    data: Any,
+    models: Sequence[str] = ("bert4rec", "sasrec", "item_transitions"),
+    *,
+    user: str | None = None,
+    item: str | None = None,
+    time: str | None = None,
+    split: TimeSplit | None = None,
+    **options: Any,
+) -> pd.DataFrame:
+    """Trains several models, and measures them on the same test items.
+
+    Examples:
+        >>> b4r.compare(frame, models=["bert4rec", "sasrec", "item_transitions"])
+
+    Args:
+        data, user, item, time, split: as for `fit`.
+        models: names in `b4r.MODELS`.
+        **options: as for `fit`, for all these models. `holdout` is 2 by default, which takes one training per model.
+
+    Returns:
+        A row for each model, and the columns `ndcg@10` and `hr@10` among all items that recommendations include (the
+        unseen ones, or all if users come back to items); `seconds`, with measuring; and `difference`, by how much
+        `ndcg@10` exceeds the first model's, with its 95 % interval from `low` to `high`.
+
+    Raises:
+        UserError: for an unknown or repeated model, fewer than MIN_USERS users to measure, and as `fit`.
+    """
+    if isinstance(models, str) or not models or len(set(models)) < len(models):
+        raise UserError(f"`models` must be a list of different names. Received: models={models!r}")
+    for name in models:
+        if name not in MODELS:
+            raise unknown_name_error("model", name, MODELS)
+    sequences = inputs.load_any(data, user, item, time, split)[1]
+    if (num_users := len(LeaveOneOut(sequences).users)) < MIN_USERS:
+        raise UserError(f"`data` must have {MIN_USERS} users with three actions to compare models. Found: {num_users}")
+    source = data if inputs.is_data_set(data) else sequences
+    rows, gains = list[list[float]](), list[np.ndarray]()
+    for name in models:
+        start = clock.monotonic()
+        model = fit(source, model=name, **{"holdout": 2, **options})
+        seconds = clock.monotonic() - start
+        protocols = npz.read(WorkDirectory(model.saved.folder.parent).ranks)
+        ranks = protocols.get(ANY, protocols[FULL])
+        gains.append(compute_per_user(NDCG, ranks))
+        rows.append([gains[-1].mean(), compute_per_user("hr@10", ranks).mean(), seconds])
+        better = compute_difference(gains[0], gains[-1])
+        rows[-1] += [better.mean, better.low, better.high] if len(rows) > 1 else [np.nan] * 3
+    columns = [NDCG, "hr@10", "seconds", "difference", "low", "high"]
+    return pd.DataFrame(rows, pd.Index(models, name="model"), columns)

@@ -1,4 +1,4 @@
-"""Ids and titles that callers pass, as texts."""
+"""Ids and titles that callers pass, as texts, and the types that ids had in the data."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
+from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.stores import Url
-from bert4rec_tf.serving.titles import read_titles
+from bert4rec_tf.serving.titles import read_titles, read_titles_table
 
 ORDERED = ("history", "histories")
 """Arguments in which the order of the ids matters."""
@@ -30,6 +32,7 @@ def to_text(name: str, raw: Any, knows: Callable[[str], bool] = lambda text: Fal
 
     `name`: of the argument. Raises UserError for a missing id, and for a list.
     """
+    raw = raw.as_py() if isinstance(raw, pa.Scalar) else raw
     if isinstance(raw, bytes):
         return raw.decode("utf-8", "replace")
     if pd.api.types.is_list_like(raw) or pd.isna(raw):
@@ -39,12 +42,31 @@ def to_text(name: str, raw: Any, knows: Callable[[str], bool] = lambda text: Fal
     return str(raw)
 
 
-def load_titles(titles: Any) -> dict[str, str]:
-    """Returns raw id -> title, from a dictionary or a file (`serving.titles`); empty for None."""
+def check_types(sequences: Sequences) -> dict[str, dict[str, str]]:
+    """Returns `Sequences.columns`, without a type that not all ids have, because some come from elsewhere."""
+    columns = {role: dict(column) for role, column in sequences.columns.items()}
+    for role, ids in (("user", sequences.users), ("item", sequences.vocabulary.items)):
+        if (kind := columns.get(role, {}).get("type")) is not None:
+            texts = pa.array(list(ids), pa.string())
+            try:
+                has_type = texts.cast(pa.type_for_alias(kind)).cast(pa.string()).equals(texts)
+            except pa.ArrowException:
+                has_type = False
+            if not has_type:
+                del columns[role]["type"]
+    return columns
+
+
+def load_titles(titles: Any, columns: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Returns raw id -> title, from a dictionary, a file or a table (`serving.titles`); empty for None.
+
+    `columns`: of the data (`Sequences.columns`). The ids may have the items' name in these.
+    """
+    id_name = columns.get("item", {}).get("name")
     if titles is None:
         return {}
     if isinstance(titles, Mapping):
         return {to_text("titles", item): str(title) for item, title in titles.items()}
     if isinstance(titles, (str, Path, Url)):
-        return read_titles(files.expand_path(titles))
-    raise UserError(f"`titles` must be a file or a dictionary. Received: {type(titles).__name__}")
+        return read_titles(files.expand_path(titles), id_name)
+    return read_titles_table(titles, id_name)

@@ -30,6 +30,10 @@ from bert4rec_tf.training import trainer
 if TYPE_CHECKING:
     from bert4rec_tf.runs.pipeline import Experiment
 
+COUNTED, LENGTHS, TARGET_COUNTS = "counted", "lengths", "target_counts"
+"""Arrays of the ranks' file, int [users]: the target's rank among all items by item_transitions, the length of the
+history, and how often training saw the target."""
+
 
 def measure(experiment: "Experiment", model: Recommender, alpha: float | str) -> dict[str, Any]:
     """Evaluates a model on the test items. Writes the ranks and `metrics.json`, and returns the latter.
@@ -47,11 +51,14 @@ def measure(experiment: "Experiment", model: Recommender, alpha: float | str) ->
     arrays = {f"{protocol}_candidates": number for protocol, number in ranked.num_candidates.items()}
     if repeats["test"]:
         arrays["is_repeat"] = task.is_repeat
-    npz.write(workdir.ranks, {"users": split.users, **ranked.ranks, **arrays})
     fewer = ranked.num_candidates[POPULAR] < run.evaluation.num_negatives
     baselines, counted_ranks = measure_baselines(
         run, split, task, ranked.num_candidates, training, experiment.transitions
     )
+    target_counts = training.count_items()[split.targets("test")]
+    arrays |= {COUNTED: counted_ranks[FULL], TARGET_COUNTS: target_counts}
+    arrays[LENGTHS] = task.histories.lengths[split.users]
+    npz.write(workdir.ranks, {"users": split.users, **ranked.ranks, **arrays})
     content = {
         "run": run.to_dict(),
         "digest": run.digest,
@@ -72,8 +79,7 @@ def measure(experiment: "Experiment", model: Recommender, alpha: float | str) ->
         **_read_training_results(experiment),
     }
     if experiment.sequences.features:
-        targets = training.count_items()[split.targets("test")]
-        content[COLD] = {"below": COLD_BELOW, **compute_cold_metrics(ranked.ranks[FULL], targets)}
+        content[COLD] = {"below": COLD_BELOW, **compute_cold_metrics(ranked.ranks[FULL], target_counts)}
     if experiment.initial is not None:
         content["initial"] = experiment.initial
     files.write_json(workdir.metrics, content)

@@ -24,6 +24,7 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS, Recommender, construction
 from bert4rec_tf.runs import measurement, warm_start
 from bert4rec_tf.runs.environment import describe_environment
+from bert4rec_tf.runs.id_texts import check_types
 from bert4rec_tf.runs.phases import find_measured_phase, list_phases, load_trained, select_training_data
 from bert4rec_tf.runs.transfer import StartWeights
 from bert4rec_tf.runs.workdir import RawIds, WorkDirectory
@@ -84,6 +85,7 @@ class Experiment:
             self.interactions,
             initial=initial,
             repeats=self.repeats,
+            columns=check_types(self.sequences) or None,
         )
         if self.start is not None:
             with self.workdir.lock():

@@ -136,8 +136,9 @@ class WorkDirectory:
             run, sequences, ids: the settings and the data.
             environment: versions, threads and devices; warns if they have changed.
             interactions: the user's own files, recorded so that they can be found again.
-            **records: further entries of `config.json`, if not None: `initial` of a warm start, and `repeats`,
-                "validation" -> the share of these targets that are in their user's history, for a later export.
+            **records: further entries of `config.json`, if not None: `initial` of a warm start; and for a later export
+                `repeats`, "validation" -> the share of these targets that are in their user's history, and `columns`
+                (`Sequences.columns`).
 
         Raises:
             UserError: if the folder holds another run, other data or something else, or cannot be written.

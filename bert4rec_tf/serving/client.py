@@ -4,6 +4,7 @@ import csv
 import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from bert4rec_tf.serving.signatures import LoadedModel, ModelError
 
 @dataclass(frozen=True)
 class Choices:
-    """Options of `recommend`. None is the export's default.
+    """Options of `recommend`. None is the model's default.
 
     Attributes:
         k: number of items.
@@ -85,6 +86,22 @@ class SavedRecommender(LoadedModel):
 
     def __init__(self, folder: Path, trusted: bool = False) -> None:
         super().__init__(find_model_folder(folder), trusted)
+
+    @cached_property
+    def columns(self) -> dict[str, dict[str, str]]:
+        """The columns of the data (`Sequences.columns`), as the model card has them; empty if it does not."""
+        return self.card.get("columns", {})
+
+    def restore_ids(self, role: str, texts: Sequence[str]) -> Sequence[str] | np.ndarray:
+        """Returns ids of users or items in the type they had in the data: texts, or an array of integers.
+
+        `role`: "user" or "item". Raises UserError if the model card has a type that the ids cannot have.
+        """
+        kind = self.columns.get(role, {}).get("type")
+        try:
+            return texts if kind is None else np.array([int(text) for text in texts], kind)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise UserError(f"{self.folder}: its ids are not of the type in its model card ({error})") from error
 
     def knows_item(self, item: str) -> bool:
         return item in self.items

@@ -4,8 +4,9 @@ import csv
 import io
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from bert4rec_tf.data.reading import text
+from bert4rec_tf.data.reading import tables, text
 from bert4rec_tf.data.reading.columns import ITEM_NAMES, VALUE_SEPARATOR, guess_column
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
@@ -18,12 +19,27 @@ TAGS = ("genres", "genre", "tags", "tag", "categories", "category")
 DOUBLE_COLON = "::"
 
 
-def read_titles(path: Path) -> dict[str, str]:
+def read_titles(path: Path, id_name: str | None = None) -> dict[str, str]:
     """Returns raw id -> title, as `read_titles_and_tags`."""
-    return read_titles_and_tags(path)[0]
+    return read_titles_and_tags(path, id_name)[0]
 
 
-def read_titles_and_tags(path: Path) -> tuple[dict[str, str], dict[str, list[str]]]:
+def read_titles_table(table: Any, id_name: str | None = None) -> dict[str, str]:
+    """Returns raw id -> title of a table (`tables.load_frame`), whose columns are found as those of a file.
+
+    Rows without an id or a title are skipped. Raises UserError if it is no table, or lacks a column.
+    """
+    frame = tables.load_frame(table, "`titles` must be a file, a dictionary or a table; a table")
+    names = tables.list_names(frame)
+    of_id, of_title = guess_column(names, IDS, id_name), guess_column(names, TITLES)
+    if of_id is None or of_title is None:
+        raise UserError(f"`titles` must have the columns `id` and `title`. Received: {', '.join(names)[:300]}")
+    columns = tables.select_columns(frame, names, [of_id, of_title])
+    ids = tables.convert_ids(tables.decode_texts(columns.column(0).combine_chunks()), "`titles`").to_pylist()
+    return {raw: str(title) for raw, title in zip(ids, columns.column(1).to_pylist()) if None not in (raw, title)}
+
+
+def read_titles_and_tags(path: Path, id_name: str | None = None) -> tuple[dict[str, str], dict[str, list[str]]]:
     """Returns raw id -> title, and raw id -> tags. If an id occurs twice, its last row counts.
 
     Args:
@@ -31,6 +47,7 @@ def read_titles_and_tags(path: Path) -> tuple[dict[str, str], dict[str, list[str
             and titles are found by their names (`IDS`, `TITLES`), and so is a column of tags (`TAGS`), which are
             separated by `|`. Or MovieLens' `movies.dat`: id, title and genres, separated by `::`, without a header, in
             UTF-8 or Latin-1. Empty lines are skipped.
+        id_name: the column of ids, if the file has it.
 
     Raises:
         UserError: if the file cannot be read, lacks these columns, or a row has more or fewer fields than the first.
@@ -38,7 +55,7 @@ def read_titles_and_tags(path: Path) -> tuple[dict[str, str], dict[str, list[str
     content, separator = _read_content(path)
     columns = text.read_table(content, separator, str(path))
     first = [column[0] for column in columns]
-    names = [guess_column(first, usual) for usual in (IDS, TITLES, TAGS)]
+    names = [guess_column(first, IDS, id_name), *(guess_column(first, usual) for usual in (TITLES, TAGS))]
     of_id, of_title, of_tags = (None if name is None else columns[first.index(name)][1:] for name in names)
     if of_id is None or of_title is None:
         if separator != DOUBLE_COLON or len(columns) < 2:

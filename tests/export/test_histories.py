@@ -57,7 +57,7 @@ def test_whole_histories_are_read(tmp_path):
     npz.write(tmp_path / "histories.npz", GOOD)
     found = Histories.read(tmp_path / "histories.npz", 3)
     assert listed(found) == {"ann": [3], "日本": [1, 2]}
-    with pytest.raises(UserError, match=r"one of the export's 2 users\. Received: user=bob"):
+    with pytest.raises(UserError, match=r"one of the model's 2 users\. Received: user=bob"):
         found["bob"]
 
 

@@ -114,7 +114,8 @@ def test_without_repeats_nothing_else_is_measured(tmp_path):
     content = measured(one)
     assert content["repeats"] == {"validation": 0.0, "test": 0.0} and set(content["test"]) == set(PROTOCOLS)
     kept = npz.read(one.workdir.ranks)
-    assert set(kept) == {"users", *PROTOCOLS, *(f"{protocol}_candidates" for protocol in PROTOCOLS)}
+    by_protocol = {*PROTOCOLS, *(f"{protocol}_candidates" for protocol in PROTOCOLS)}
+    assert set(kept) == {"users", *by_protocol, "counted", "lengths", "target_counts"}
 
 
 def card_of(folder):

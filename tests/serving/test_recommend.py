@@ -259,7 +259,7 @@ def test_users_whose_histories_the_export_holds(command, popular, tmp_path):
     assert items_of(ann.split("\n", 1)[1]) == NAMES[:2] and items_of(bob.split("\n", 1)[1]) == NAMES[1:3]
     assert items_of(command(f"--model={held}", "--user=ann", "-k", "5")[1]) == [*NAMES[:3], *NAMES[5:7]]
     assert (
-        "`user` must be one of the export's 2 users. Received: user=eve" in command(f"--model={held}", "--user=eve")[2]
+        "`user` must be one of the model's 2 users. Received: user=eve" in command(f"--model={held}", "--user=eve")[2]
     )
     assert "holds no histories of users; export it with" in command(f"--model={popular}", "--user=ann")[2]
 

@@ -207,7 +207,12 @@ def look_like_ratings(values: Sequence[str]) -> bool:
     return not any(float(value) > MOST_RATING for value in map(str.strip, values) if NUMBER_LIKE.match(value))
 
 
-def guess_column(names: Sequence[str], common_names: Sequence[str]) -> str | None:
-    """Returns the column with a known name, or None. RecBole names its columns like `user_id:token`."""
+def guess_column(names: Sequence[str], common_names: Sequence[str], preferred: str | None = None) -> str | None:
+    """Returns the column `preferred` if there is one, else one with a known name, or None.
+
+    RecBole names its columns like `user_id:token`.
+    """
+    if preferred in names:
+        return preferred
     columns = {re.sub(r"[^a-z0-9]", "", name.lower().split(":")[0]): name for name in reversed(names)}
     return next((columns[name] for name in common_names if name in columns), None)

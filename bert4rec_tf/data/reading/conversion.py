@@ -169,6 +169,16 @@ def read_layout(path: Path, interactions: Interactions, member: str | None = Non
         return layouts.find_layout(path, columns, stream.read(layouts.SAMPLE_BYTES), member)
 
 
+def describe_columns(interactions: Interactions) -> dict[str, dict[str, str]]:
+    """Returns the columns of the first file as `Sequences.columns` has them. Raises UserError as `read_layout`."""
+    path = list_files(interactions)[0]
+    layout = read_layout(path, interactions)
+    if layout.kind == PARQUET:
+        return tables.describe_columns(layout, tables.read_schema(path))
+    names = {role: layout.header[column] if layout.header else column for role, column in layout.roles.items()}
+    return {role: {"name": name if isinstance(name, str) else str(name + 1)} for role, name in names.items()}
+
+
 def read_bytes(path: Path, member: str | None = None) -> bytes:
     """Returns a file's unpacked content. Raises UserError if it is missing, damaged or empty."""
     with archives.open_unpacked(path, member) as file:

@@ -59,7 +59,8 @@ def with_features(
 
     Args:
         sequences: the data.
-        item_features, user_features: a path, a DataFrame, an Arrow table, or `Features`; None for none.
+        item_features, user_features: a path, a DataFrame, an Arrow table, or `Features`; None for none. The column of
+            ids has a common name, or the name that it has in the data.
         new_items: whether items that occur only among the features are added to the vocabulary, and so recommended.
             Those of `Features` always are.
         silent: whether to print nothing about the ids that match.
@@ -69,10 +70,10 @@ def with_features(
     """
     known_ids = {ITEM_FEATURES: sequences.vocabulary.items, USER_FEATURES: sequences.users}
     features = {}
-    for kind, source in {ITEM_FEATURES: item_features, USER_FEATURES: user_features}.items():
+    for kind, role, source in ((ITEM_FEATURES, "item", item_features), (USER_FEATURES, "user", user_features)):
         if source is None:
             continue
-        features[kind] = read_features(source, kind)
+        features[kind] = read_features(source, kind, sequences.columns.get(role, {}).get("name"))
         if isinstance(source, Features):
             continue
         line = check_matches(kind, features[kind].ids, known_ids[kind])
@@ -101,7 +102,7 @@ def check_matches(name: str, ids: Iterable[str], known_ids: Iterable[str]) -> st
     return line
 
 
-def read_features(source: Any, kind: str = ITEM_FEATURES) -> Features:
+def read_features(source: Any, kind: str = ITEM_FEATURES, id_name: str | None = None) -> Features:
     """Reads features: one column has the ids, every other column is a feature.
 
     A cell holds one value, or several with `|` between them. A column of more than BINS different numbers is cut at its
@@ -115,6 +116,7 @@ def read_features(source: Any, kind: str = ITEM_FEATURES) -> Features:
         source: a path to CSV (in UTF-8 with a header; `.gz` or not) or Parquet; a DataFrame; an Arrow table; or
             `Features`, which are returned as they are.
         kind: ITEM_FEATURES or USER_FEATURES, whose ids the source has.
+        id_name: the column of ids, if the source has it; else it is guessed by its name.
 
     Raises:
         UserError: if it cannot be read, has no column of ids, has a bad id or a bad vector, or no value is left.
@@ -122,8 +124,8 @@ def read_features(source: Any, kind: str = ITEM_FEATURES) -> Features:
     if isinstance(source, Features):
         return source
     title = str(source) if isinstance(source, (str, Path, Url)) else f"`{kind}`"
-    columns = _load_columns(source, kind, title)
-    id_column = guess_column(list(columns), IDS[kind])
+    columns = _load_columns(source, kind, title, id_name)
+    id_column = guess_column(list(columns), IDS[kind], id_name)
     if id_column is None:
         received = ", ".join(columns)[:300]
         raise UserError(f"{title}: no column has a known name for ids; name one {IDS[kind][0]!r}. Received: {received}")
@@ -161,7 +163,7 @@ def read_features(source: Any, kind: str = ITEM_FEATURES) -> Features:
     )
 
 
-def _load_columns(source: Any, kind: str, title: str) -> Mapping[str, Sequence[Any]]:
+def _load_columns(source: Any, kind: str, title: str, id_name: str | None) -> Mapping[str, Sequence[Any]]:
     """Returns the columns by name. A cell is a text, a number, None, a list, or a NumPy array for a list of floats."""
     if isinstance(source, (str, Path, Url)):
         path = files.expand_path(source)
@@ -174,13 +176,14 @@ def _load_columns(source: Any, kind: str, title: str) -> Mapping[str, Sequence[A
             raise files.unreadable_error(path, error) from error
         except (pa.ArrowException, UnicodeError) as error:
             raise UserError(f"{path}: cannot be read ({' '.join(str(error).split())[:200]})") from error
-    names = tables.list_names(source, title)
+    source = tables.load_frame(source, title)
+    names = tables.list_names(source)
     if len(set(names)) < len(names):
         raise UserError(f"{title}: must name each column once. Received: {', '.join(names)[:300]}")
     lists = {} if isinstance(source, (pa.Table, pa.RecordBatch)) else _find_vector_columns(source, names)
     table = tables.select_columns(source, names, [name for name in names if name not in lists])
     columns = {name: table.column(name).combine_chunks() for name in table.column_names}
-    id_column = guess_column(table.column_names, IDS[kind])
+    id_column = guess_column(table.column_names, IDS[kind], id_name)
     if id_column is not None:
         columns[id_column] = tables.convert_ids(tables.decode_texts(columns[id_column]), title)
     return {name: lists[name] if name in lists else _list_cells(columns[name]) for name in names}

@@ -1,12 +1,14 @@
 """Reads tables whose columns have types: Parquet files, pandas DataFrames and Arrow tables."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.interchange
 import pyarrow.parquet
 
 from bert4rec_tf.config.data_names import Interactions
@@ -28,10 +30,15 @@ UNREADABLE = (pa.ArrowException, OSError, UnicodeError)
 
 def read_names(path: Path) -> list[str]:
     """Returns the names of a Parquet file's columns. Raises UserError if it is damaged."""
+    names = read_schema(path).names
+    return names + [name for name in _read_partition(path) if name not in names]
+
+
+def read_schema(path: Path) -> pa.Schema:
+    """Returns the columns of a Parquet file and their types. Raises UserError if it is damaged."""
     try:
         with path.open("rb") as file:
-            names = pyarrow.parquet.read_schema(file).names
-            return names + [name for name in _read_partition(path) if name not in names]
+            return pyarrow.parquet.read_schema(file)
     except UNREADABLE as error:
         raise _make_damage_error(path, error) from error
 
@@ -104,6 +111,18 @@ def convert_ids(column: pa.Array, source: str) -> pa.Array:
     return column.cast(pa.string())
 
 
+def describe_columns(layout: Layout, schema: pa.Schema) -> dict[str, dict[str, str]]:
+    """Returns the columns of a layout as `Sequences.columns` has them."""
+    columns = {role: {"name": name} for role, name in layout.roles.items()}
+    for role in ("user", "item"):
+        place = schema.get_field_index(layout.roles[role])
+        kind = schema.field(place).type if place >= 0 else pa.string()  # a folder's name (`_read_partition`)
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        if pa.types.is_integer(kind):
+            columns[role]["type"] = str(kind)
+    return columns
+
+
 def interactions(
     frame: Any,
     user: str | None = None,
@@ -121,7 +140,7 @@ def interactions(
         >>> result = b4r.execute(b4r.make_run("own-shop"), sequences=sequences, workdir="runs/shop")
 
     Args:
-        frame: a pandas DataFrame, or a `pyarrow.Table` or `RecordBatch`.
+        frame: a pandas or polars DataFrame, an Arrow table, or another table (`load_frame`).
         user: the column of the users' ids, texts or whole numbers; None to guess it by its name.
         item: the column of the items' ids, in the same way.
         time: the column of the times: numbers, dates, timestamps, or texts of these; None to guess it, "none" if the
@@ -142,27 +161,45 @@ def interactions(
 
 def read_frame(frame: Any, options: Interactions, min_actions: int = 2) -> Sequences:
     """Does what `interactions` does. Leaves out users with fewer than `min_actions` actions."""
-    names = list_names(frame, "`frame`")
+    frame = load_frame(frame, "`frame`")
+    names = list_names(frame)
     columns = Columns(TITLE, options.user_column, options.item_column, options.time_column, option="{}=")
     layout = columns.layout_from_names(PARQUET, names)
     warn_without_times(TITLE, layout.others, "time")
     rows = Rows(TITLE, times := Times(), options.bad_rows == "skip", option='bad_rows="skip"')
     rows.keep_words = options.keep_missing_words
-    batches = select_columns(frame, names, list(layout.roles.values())).to_batches(BATCH)
-    tables = list(_select_good_rows(batches, layout, rows))
+    table = select_columns(frame, names, list(layout.roles.values()))
+    tables = list(_select_good_rows(table.to_batches(BATCH), layout, rows))
     for line in summarize_bad_rows(rows.skipped):
         warn(line)
     sequences, sizes = make_sequences(tables, options, rows.skipped, min_actions, times)
     warn_of_doubts(TITLE, sequences, sizes["equal_times"])
-    return sequences
+    return replace(sequences, columns=describe_columns(layout, table.schema))
 
 
-def list_names(frame: Any, title: str) -> list[str]:
-    """Returns the names of a table's columns. Raises UserError if it is not a table."""
-    is_arrow = isinstance(frame, (pa.Table, pa.RecordBatch))
-    if not is_arrow and not (hasattr(frame, "iloc") and hasattr(frame, "columns")):
-        raise UserError(f"{title} must be a pandas DataFrame or an Arrow table. Received: {type(frame).__name__}")
-    return [str(name) for name in (frame.schema.names if is_arrow else frame.columns)]
+def load_frame(frame: Any, title: str) -> Any:
+    """Returns a pandas DataFrame or an Arrow table as it is, and others, such as polars', as Arrow tables.
+
+    Others have `__arrow_c_stream__` or `__dataframe__`. Raises UserError for anything else, and what Arrow cannot take.
+    """
+    if isinstance(frame, (pa.Table, pa.RecordBatch)) or (hasattr(frame, "iloc") and hasattr(frame, "columns")):
+        return frame
+    try:
+        if hasattr(frame, "__arrow_c_stream__"):
+            return pa.table(frame)
+        if hasattr(frame, "__dataframe__"):
+            return pyarrow.interchange.from_dataframe(frame)
+    except (pa.ArrowException, TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"{title} cannot be read as a table ({' '.join(str(error).split())[:200]})") from error
+    raise UserError(
+        f"{title} must be a pandas DataFrame or an Arrow table, or have `__arrow_c_stream__` or `__dataframe__`. "
+        f"Received: {type(frame).__name__}"
+    )
+
+
+def list_names(frame: Any) -> list[str]:
+    """Returns the names of the columns of what `load_frame` returned."""
+    return [str(name) for name in (frame.columns if hasattr(frame, "iloc") else frame.schema.names)]
 
 
 def select_columns(frame: Any, names: list[str], columns: list[str]) -> pa.Table:

@@ -1,5 +1,8 @@
 """Reads whatever `fit` accepts: a table, a file, a data set's name, or sequences."""
 
+import contextlib
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +26,24 @@ def load_any(
     split: TimeSplit | None = None,
     min_actions: int = 2,
     ordered: bool = True,
+    known_columns: Mapping[str, Mapping[str, str]] | None = None,
 ) -> tuple[str, Sequences, Interactions | None]:
     """Returns the name of the data, the sequences, and the user's own files if the data came from any.
 
     Args:
-        data: a pandas DataFrame or an Arrow table; a path, a pattern or several of them; the name of a data set; or
-            `Sequences`.
+        data: a pandas DataFrame, an Arrow table or another table (`tables.load_frame`); a path, a pattern or several of
+            them; the name of a data set; or `Sequences`.
         user, item, time: the columns; None to guess them.
         split: by time; None for none.
         min_actions: users with fewer actions are left out of tables and files.
         ordered: whether the order of the actions matters. If not, times are only read if named.
+        known_columns: the columns of other data (`Sequences.columns`), whose names count before usual ones.
 
     Raises UserError for a column or a split of data that have their own.
     """
     if split is not None and not isinstance(split, TimeSplit):
         raise UserError(f"`split` must be a TimeSplit. Received: split={split!r}")
-    is_known = isinstance(data, str) and remove_source(data) in datasets.DATASETS
+    is_known = is_data_set(data)
     if is_known or isinstance(data, (Sequences, Interactions)):
         what = f"the data set {data!r}" if is_known else f"`{type(data).__name__}`"
         for name, value in {"user": user, "item": item, "time": time, "split": split}.items():
@@ -57,12 +62,26 @@ def load_any(
         raise UserError(
             f"`data` must be one table, or a list of paths. Received: a {type(data).__name__} of other things"
         )
+    names = {f"{role}_column": column["name"] for role, column in (known_columns or {}).items()}
+    names = {name: value for name, value in names.items() if columns[name] is None}
     if isinstance(data, (str, Path, list, tuple)):
         data = Interactions(**{"path": data, **columns})
+        with contextlib.suppress(UserError):  # without these columns, others are guessed below
+            if names:
+                conversion.describe_columns(with_names := replace(data, **names))
+                data = with_names
     if isinstance(data, Interactions):
         if min_actions == 2:
-            return data.name, datasets.load(data), data
-        sequences, report = conversion.convert(data, min_actions=min_actions)
-        report.warn_of_skipped()
-        return data.name, sequences, data
-    return FRAME, tables.read_frame(data, Interactions(tables.TITLE, **columns), min_actions), None
+            sequences = datasets.load(data)
+        else:
+            sequences, report = conversion.convert(data, min_actions=min_actions)
+            report.warn_of_skipped()
+        return data.name, replace(sequences, columns=conversion.describe_columns(data)), data
+    frame = tables.load_frame(data, "`data`")
+    columns |= {name: value for name, value in names.items() if value in tables.list_names(frame)}
+    return FRAME, tables.read_frame(frame, Interactions(tables.TITLE, **columns), min_actions), None
+
+
+def is_data_set(data: Any) -> bool:
+    """Returns whether `data` is the name of a known data set."""
+    return isinstance(data, str) and remove_source(data) in datasets.DATASETS

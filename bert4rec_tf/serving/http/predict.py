@@ -3,7 +3,6 @@
 It follows TensorFlow Serving's documentation ("RESTful API"); docs/http.md lists the extensions.
 """
 
-import itertools
 import json
 import math
 import reprlib
@@ -108,7 +107,7 @@ def _add_histories(
         return columns
     users = columns[USERS]
     if not isinstance(users, list):
-        raise RequestError(f"`{USERS}` must be a list of strings. Received: {_show(users)}")
+        raise RequestError(f"`{USERS}` must be a list of ids. Received: {_show(users)}")
     _check_rows(len(users), settings)
     added = {**columns, HISTORIES: [find_history(user, model, settings) for user in users]}
     return {name: value for name, value in added.items() if name != USERS or name in signature.inputs}
@@ -118,9 +117,9 @@ def find_history(user: Any, model: LoadedModel, settings: ServerSettings) -> lis
     """Returns a user's last items, oldest first. Raises RequestError if the model does not hold this user's history."""
     if model.histories is None:
         raise RequestError("This model holds no users' histories")
-    _check_text(USERS, user)
+    user_id = _to_text(USERS, user)
     try:
-        return model.history_of(user)[-settings.max_history :]
+        return model.history_of(user_id)[-settings.max_history :]
     except UserError as error:
         raise RequestError(str(error)) from None
 
@@ -192,7 +191,7 @@ def _pad_texts(name: str, value: Any, settings: ServerSettings) -> np.ndarray:
     rank = INPUT_SPECS[name].shape.rank
     lists = [value] if rank == 1 else value
     if not isinstance(lists, list) or not all(isinstance(one, list) for one in lists):
-        expected = "a list of strings" if rank == 1 else "a list of lists of strings"
+        expected = "a list of ids" if rank == 1 else "a list of lists of ids"
         raise RequestError(f"`{name}` must be {expected}. Received: {_show(value)}")
     width = max(map(len, lists), default=0)
     if name == HISTORIES and width > settings.max_history:
@@ -200,19 +199,21 @@ def _pad_texts(name: str, value: Any, settings: ServerSettings) -> np.ndarray:
     size, limit = len(lists) * width, settings.max_rows * settings.max_history
     if size > limit:
         raise RequestError(f"`{name}` may have at most {limit} values with its padding. Received: {size}")
-    for text in itertools.chain.from_iterable(lists):
-        _check_text(name, text)
-    array = pad_ids(lists)
+    array = pad_ids([[_to_text(name, value) for value in row] for row in lists])
     return array[0] if rank == 1 else array
 
 
-def _check_text(name: str, value: Any) -> None:
+def _to_text(name: str, value: Any) -> str:
+    """Returns an id as a text. Raises RequestError if it is neither a text nor a whole number."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
     if not isinstance(value, str):
-        raise RequestError(f"`{name}` must hold strings. Received: {_show(value)}")
+        raise RequestError(f"`{name}` must hold strings or whole numbers. Received: {_show(value)}")
     try:
         value.encode()
     except UnicodeEncodeError:
         raise RequestError(f"`{name}` must be text that UTF-8 can hold. Received: {_show(value)}") from None
+    return value
 
 
 class _Repr(reprlib.Repr):

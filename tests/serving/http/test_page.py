@@ -596,7 +596,7 @@ def test_a_user_whose_history_the_export_holds_can_be_loaded(browser, films, pag
         page.get_by_role("button", name="Load a user").click()
         page.keyboard.type("nobody")
         page.keyboard.press("Enter")
-        sync_api.expect(page.locator("#state")).to_have_text(re.compile("must be one of the export's 2 users"))
+        sync_api.expect(page.locator("#state")).to_have_text(re.compile("must be one of the model's 2 users"))
         assert page.locator("#history li").count() == 0
         page.get_by_label("User id").fill("ann")
         page.get_by_role("button", name="Load", exact=True).click()

@@ -116,9 +116,20 @@ def test_users_are_answered_by_the_histories_of_the_export(served, name):
     check(found, expected(served, signature, {**named, **choices}))
 
 
+def test_whole_numbers_are_the_ids_of_these_texts(served):
+    numbers, texts = ({**whom(served), "histories": [[zero, "item 3"]] * 6} for zero in (0, "0"))
+    for signature, name in (("recommend", "exclude"), ("score", "candidates")):
+        answers = [
+            served.client.predict(signature_name=signature, inputs={**inputs, name: [[zero, "item 1"]]})
+            for inputs, zero in ((numbers, 0), (texts, "0"))
+        ]
+        assert answers[0] == answers[1] and set(answers[0]["outputs"]["unknown"]) == {0}
+
+
 BY_USER = {
-    "an unknown user": ({"users": ["nobody"]}, "must be one of the export's 3 users. Received: user=nobody"),
-    "no text": ({"users": [3]}, "`users` must hold strings. Received: 3"),
+    "an unknown user": ({"users": ["nobody"]}, "must be one of the model's 3 users. Received: user=nobody"),
+    "no id": ({"users": [3.5]}, "`users` must hold strings or whole numbers. Received: 3.5"),
+    "an unknown number": ({"users": [3]}, "must be one of the model's 3 users. Received: user=3"),
     "no list": ({"users": "ann"}, "must be a list of "),
     "too many": ({"users": ["ann"] * 41}, "A request may have at most 40 rows. Received: 41"),
 }
@@ -136,7 +147,7 @@ def test_the_page_can_load_a_user_s_last_items(served):
         found = served.client.get("/page/items?" + urlencode({"user": user})).json["items"]
         assert [one["id"] for one in found] == history
     answer = served.client.get("/page/items?user=nobody")
-    assert answer.status == 400 and "must be one of the export's 3 users" in answer.json["error"]
+    assert answer.status == 400 and "must be one of the model's 3 users" in answer.json["error"]
 
 
 def test_requests_of_all_signatures_at_once_get_their_own_answers(served):

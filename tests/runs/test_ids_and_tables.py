@@ -1,0 +1,237 @@
+"""Ids in the type they had, tables of every library, the names of columns, `plot` and `compare`."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.trainings import small_and_quick
+
+import bert4rec_tf as b4r
+from bert4rec_tf.data.sources import inputs
+from bert4rec_tf.foundation import plots
+from bert4rec_tf.runs.id_texts import check_types, load_titles
+from bert4rec_tf.serving.client import SavedRecommender
+
+ROWS = [(user, (3 * user + 2 * place) % 40, place) for user in range(60) for place in range(8)]
+FRAME = pd.DataFrame(ROWS, columns=["client", "Artikel-Nr", "when"]).astype({"Artikel-Nr": np.uint32})
+MOVIES = pd.DataFrame({"Artikel-Nr": range(40), "title": [f"Movie {item}" for item in range(40)], "kind": [0, 1] * 20})
+LATER = pd.DataFrame([(user, (3 * user + 16) % 40, 9) for user in range(60)], columns=FRAME.columns)
+NAMES = {"user": "client", "item": "Artikel-Nr", "time": "when"}
+COUNTING = {"model": "item_transitions", "silent": True}
+INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+
+
+class Stream:
+    """A table of which only the Arrow stream is known, as of polars' or DuckDB's."""
+
+    def __init__(self, table):
+        self.table = table
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self.table.__arrow_c_stream__(requested_schema)
+
+
+class Interchange:
+    """A table of which only the interchange protocol is known."""
+
+    def __init__(self, table):
+        self.table = table
+
+    def __dataframe__(self, nan_as_null=False, allow_copy=True):
+        return self.table.__dataframe__(nan_as_null, allow_copy)
+
+
+@pytest.fixture(autouse=True)
+def own_data_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("BERT4REC_DATA", str(tmp_path))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    with small_and_quick():
+        yield
+
+
+@pytest.fixture(scope="module")
+def counted():
+    return b4r.fit(FRAME, **NAMES, titles=MOVIES, **COUNTING)
+
+
+def test_recommendations_of_integers_merge_with_a_table_of_integers(counted, tmp_path):
+    for model in (counted, b4r.open(counted.save(tmp_path / "kept")), b4r.open(tmp_path / "kept" / "saved_model")):
+        best = model.recommend(user=3, k=4)
+        assert best["item"].dtype == np.uint32 and best["item"][0] == 25
+        merged = best.merge(MOVIES.rename(columns={"Artikel-Nr": "item", "title": "name"}), on="item")
+        assert merged["name"].tolist() == [f"Movie {item}" for item in best["item"]]
+        everybody = model.recommend_all(k=1, silent=True)
+        assert everybody.dtypes[["user", "item"]].tolist() == [np.int64, np.uint32]
+        assert model.similar(7, k=3)["item"].dtype == np.uint32
+        assert sorted(model.items) == list(range(40)) and model.users == list(range(60))
+        assert model.recommend(user=3, candidates=[99]).dtypes["item"] == np.uint32
+
+
+def test_a_number_and_its_text_are_the_same_id(counted):
+    one, other, scalar = (
+        counted.recommend(user=of(3), history=[of(5), of(7)], k=9, exclude=[of(9)], candidates=[*map(of, range(20))])
+        for of in (int, str, pa.scalar)
+    )
+    pd.testing.assert_frame_equal(one, other)
+    pd.testing.assert_frame_equal(one, scalar)
+    assert not one.empty and 9 not in one["item"].tolist()
+    pd.testing.assert_frame_equal(counted.similar("7"), counted.similar(7))
+    pd.testing.assert_frame_equal(
+        counted.recommend_all(["3", 4], k=2, silent=True), counted.recommend_all(pa.array([3, 4]), k=2, silent=True)
+    )
+
+
+def test_an_export_without_types_returns_texts(counted, monkeypatch):
+    monkeypatch.setattr(counted.saved, "columns", {})
+    assert counted.recommend(user=3, k=1)["item"].tolist() == ["25"] and set(counted.users) == {*map(str, range(60))}
+
+
+@given(st.data(), st.sampled_from(INTEGERS))
+@settings(max_examples=60, deadline=None)
+def test_integers_of_every_type_come_back(data, kind):
+    limits = np.iinfo(kind)
+    ids = st.integers(int(limits.min), int(limits.max))
+    rows = data.draw(st.lists(st.tuples(ids, ids), min_size=2, max_size=8, unique_by=lambda row: row[1]))
+    users, items = (np.array([*column, *column], kind) for column in zip(*rows))
+    sequences = b4r.interactions(pd.DataFrame({"user": users, "item": items}))
+    saved = SavedRecommender.__new__(SavedRecommender)
+    saved.card = {"columns": check_types(sequences)}
+    for role, texts, values in (("user", sequences.users, users), ("item", sequences.vocabulary.items, items)):
+        restored = saved.restore_ids(role, list(texts))
+        assert restored.dtype == kind and set(restored.tolist()) == set(values.tolist())
+
+
+OTHER_TEXTS = ["007", "+1", "1.0", "-0", "x", str(2**63)]
+
+
+@given(st.lists(st.one_of(st.integers(-(2**61), 2**61).map(str), st.sampled_from(OTHER_TEXTS)), min_size=1))
+def test_a_type_is_kept_only_if_every_id_has_it(texts):
+    sequences = b4r.interactions(pd.DataFrame({"user": [1, 1], "item": [1, 2]}))
+    sequences.vocabulary.__dict__["items"] = np.array(texts, object)
+    is_int64 = [text.strip("-").isdigit() and str(int(text)) == text and abs(int(text)) < 2**62 for text in texts]
+    assert ("type" in check_types(sequences)["item"]) == all(is_int64)
+
+
+def test_tables_of_other_libraries_are_taken_wherever_a_dataframe_is(counted):
+    table = pa.table(FRAME)
+    views = pa.table({name: table[name].cast(pa.string()).cast(pa.string_view()) for name in FRAME.columns[:2]})
+    views = views.append_column("when", table["when"])
+    expected = b4r.interactions(FRAME, **NAMES)
+    for wrapped in (Stream(table), Interchange(table), Stream(views)):
+        read = inputs.load_any(wrapped, **NAMES)[1]
+        assert read.fingerprint == expected.fingerprint
+    assert read.columns == {role: {"name": name} for role, name in NAMES.items()}
+    for kind in (Stream, Interchange):
+        pd.testing.assert_frame_equal(counted.evaluate(kind(pa.table(LATER))), counted.evaluate(LATER))
+        assert load_titles(kind(pa.table(MOVIES)), counted.saved.columns) == counted.titles
+        features = b4r.with_features(expected, item_features=kind(pa.table(MOVIES.drop(columns="title"))))
+        assert features.features["item_features"].names.tolist() == ["kind=0", "kind=1"]
+    for bad in (42, pd.Series([1]), Stream(pa.chunked_array([[1]]))):
+        with pytest.raises(b4r.UserError, match="`data`"):
+            b4r.fit(bad)
+
+
+def test_polars_frames_are_taken():
+    polars = pytest.importorskip("polars")
+    read = inputs.load_any(polars.DataFrame(ROWS, schema=list(FRAME), orient="row"), **NAMES)[1]
+    assert read.fingerprint == b4r.interactions(FRAME, **NAMES).fingerprint
+
+
+def test_names_given_to_fit_hold_for_the_other_tables(counted, tmp_path):
+    assert counted.titles["7"] == "Movie 7" and counted.recommend(user=3)["title"][0] == "Movie 25"
+    renamed = LATER.set_axis(["user", "item", "time"], axis=1)
+    expected = counted.evaluate(renamed)
+    trap = LATER.assign(item=0, user=0)  # usual names, but not those of `fit`
+    pd.testing.assert_frame_equal(counted.evaluate(trap), expected)
+    trap.to_csv(tmp_path / "later.csv", index=False)
+    pd.testing.assert_frame_equal(counted.evaluate(tmp_path / "later.csv"), expected)
+    renamed.to_csv(tmp_path / "renamed.csv", index=False)
+    pd.testing.assert_frame_equal(counted.evaluate(tmp_path / "renamed.csv"), expected)
+    features = MOVIES.assign(item="x").drop(columns="title")
+    assert b4r.with_features(b4r.interactions(FRAME, **NAMES), item_features=features).num_items == 40
+    MOVIES.assign(item="x").to_csv(tmp_path / "titles.csv", index=False)
+    assert load_titles(str(tmp_path / "titles.csv"), counted.saved.columns) == counted.titles
+
+
+def test_recommend_takes_titles(counted):
+    other = MOVIES.assign(title=MOVIES["title"].str.upper())
+    assert counted.recommend(user=3, titles=other)["title"][0] == "MOVIE 25"
+    assert counted.recommend_all([3], k=1, silent=True, titles={25: "M"})["title"].tolist() == ["M"]
+    with pytest.raises(b4r.UserError, match="`titles` must have the columns `id` and `title`"):
+        counted.recommend(user=3, titles=MOVIES[["kind"]])
+    with pytest.raises(b4r.UserError, match="`titles` must be a file, a dictionary or a table"):
+        counted.recommend(user=3, titles=7)
+
+
+def test_a_parquet_file_has_types_and_a_csv_file_has_none(tmp_path):
+    FRAME.to_parquet(tmp_path / "rows.parquet")
+    FRAME.to_csv(tmp_path / "rows.csv", index=False)
+    columns = {end: inputs.load_any(tmp_path / f"rows.{end}", **NAMES)[1].columns for end in ("parquet", "csv")}
+    assert columns["parquet"]["item"] == {"name": "Artikel-Nr", "type": "uint32"}
+    assert columns["csv"] == {role: {"name": name} for role, name in NAMES.items()}
+
+
+def test_messages_name_arguments_and_no_flags(counted, tmp_path, capsys):
+    (tmp_path / "rows.csv").write_text("Kunde,Artikel,Kaufdatum\n" + "1,2,3\n" * 9)
+    for call, words in (
+        (lambda: b4r.fit(tmp_path / "rows.csv"), "(`user=1` `item=2` `time=3`, or `time=none`)"),
+        (lambda: b4r.fit(FRAME, user=3), "`user` must be"),
+        (lambda: b4r.fit(tmp_path / "rows.csv", user="Kunde", item="Artikle"), "Did you mean 'Artikel'"),
+        (lambda: counted.recommend(user="nobody"), "`user` must be one of the model's 60 users"),
+        (lambda: counted.recommend([1, 2]), "`recommend_all(users)`"),
+    ):
+        with pytest.raises(b4r.UserError, match=re.escape(words)) as raised:
+            call()
+        assert "_column" not in str(raised.value) and "--" not in str(raised.value)
+    counted.evaluate(LATER)
+    capsys.readouterr()
+    rows = [f"{user},{item},{item}\n" for user, items in (("a", "xyz"), ("b", "yzx"), ("c", "wxy")) for item in items]
+    (tmp_path / "open.csv").write_text("user,item,Kaufdatum\n" + "".join(rows))
+    b4r.fit(tmp_path / "open.csv", **COUNTING)
+    warning = capsys.readouterr().err
+    assert "Name one with `time=`, of: Kaufdatum; or give `time=none`" in warning
+
+
+def test_the_figure_has_the_curve_and_both_parts_beside_counting(monkeypatch):
+    pytest.importorskip("matplotlib", reason="the extra [plots] is not installed")
+    rows = [row for row in ROWS if row[2] < 4 + row[0] % 4]
+    model = b4r.fit(
+        pd.DataFrame(rows, columns=["user", "item", "time"]), model="bpr_mf", steps=12, evaluate_every=6, silent=True
+    )
+    with pytest.raises(b4r.UserError, match=re.escape("`plot` needs matplotlib: pip install 'bert4rec-tf[plots]'")):
+        model.plot()
+    monkeypatch.setattr(plots, "is_available", lambda: True)
+    figure = model.plot()
+    curve, by_length, by_count = [axes for axes in figure.axes if axes.get_xlabel()]
+    assert curve.get_xlabel() == "step" and curve.lines[0].get_xdata().tolist() == [6, 12]
+    assert [text.get_text() for text in by_length.get_xticklabels()] == ["3", "4", "5", "6"]
+    measured = model.metrics
+    for axes in (by_length, by_count):
+        assert [line.get_label() for line in axes.lines] == ["BprMf", "counting"]
+    sizes = np.full(4, 1 / 4)
+    for line, key in zip(by_length.lines, ("test", "item_transitions")):
+        assert line.get_ydata() @ sizes == pytest.approx(measured[key]["full"]["ndcg@10"])
+
+
+def test_models_are_compared_on_one_split():
+    table = b4r.compare(FRAME, ["item_transitions", "pop"], **NAMES, silent=True)
+    assert list(table) == ["ndcg@10", "hr@10", "seconds", "difference", "low", "high"]
+    assert table.index.tolist() == ["item_transitions", "pop"] and table["seconds"].gt(0).all()
+    alone = b4r.fit(FRAME, **NAMES, model="pop", holdout=2, silent=True).metrics["test"]["full"]
+    assert table.loc["pop", ["ndcg@10", "hr@10"]].tolist() == pytest.approx([alone["ndcg@10"], alone["hr@10"]])
+    first, second = (row for _, row in table.iterrows())
+    assert first[["difference", "low", "high"]].isna().all()
+    assert second["difference"] == pytest.approx(second["ndcg@10"] - first["ndcg@10"])
+    assert second["low"] < second["difference"] < second["high"] < 0
+    for models, words in (("pop", "a list of different names"), (["pop", "popp"], "Did you mean 'pop'")):
+        with pytest.raises(b4r.UserError, match=words):
+            b4r.compare(FRAME, models, **NAMES)
+    with pytest.raises(b4r.UserError, match="`data` must have 30 users with three actions"):
+        b4r.compare(FRAME[FRAME["client"] < 20], ["pop"], **NAMES)
