@@ -23,8 +23,8 @@ ENTRIES = [
         "best",
         "beauty",
         "bert4rec",
-        expect="NDCG@10 .240 on the test item, .0462 among all items (measured, one seed); .0494 among all items on the "
-        "validation item when that is held out.",
+        expect="NDCG@10 .240 on the test item, .0462 among all items (measured, one seed); .0494 among all items on "
+        "the validation item when that is held out.",
         takes="35 minutes of one thread beside much other work (measured); without evidence 13.",
         settings={
             **fast.BERT4REC,
