@@ -74,7 +74,7 @@ def test_the_grid_is_the_papers():
     sizes = {name: len(table.cells(DATASETS)) for name, table in TABLES.items()}
     assert sizes == {
         "table1": 0,
-        "table2": 9 * 4 + 5 * 2,
+        "table2": 9 * 4 + 6 * 2,
         "table3": 3 * 2,
         "table4": 5 * 2,
         "table5": 12 * 4 + 1,

