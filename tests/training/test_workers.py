@@ -11,7 +11,6 @@ from bert4rec_tf.config.machines import Machines
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.training.workers import Team, current_team
 
-
 DIFFERS = pytest.mark.xfail(
     reason="a defect to mend: the weights of two workers are not those of two devices, to the bit"
 )
