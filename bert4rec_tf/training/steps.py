@@ -165,12 +165,18 @@ def _make_replicated_step(
 ) -> Step:
     """Returns the step of several replicas. Gradients are summed, then clipped, so that it equals one device's step."""
 
+    # A function of its own: TensorFlow would optimize it otherwise where one graph holds it once and where it holds it
+    # for two devices, and two workers would not give the bits of two devices.
+    @tf_function
+    def compute_part(part: Batch, share: Tensor) -> tuple[Tensor, list[Tensor]]:
+        return _compute_gradients(model, optimizer, part, share)
+
     def replica(batch: Batch, stopping: Tensor) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
         context = tf.distribute.get_replica_context()
         part = _take_part(batch, context.replica_id_in_sync_group, context.num_replicas_in_sync)
         share = model.loss_weight(part) / model.loss_weight(batch)
         with _per_replica_rng(model, context.replica_id_in_sync_group):
-            loss, gradients = _compute_gradients(model, optimizer, part, share)
+            loss, gradients = compute_part(part, share)
         loss, stopping, *gradients = workers.sum_over_replicas([loss, stopping, *gradients])
         gradients = [sum_repeated_rows(gradient) for gradient in gradients]
         gradients, norm = clip_gradients(gradients, settings.clip_norm)

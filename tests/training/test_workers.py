@@ -11,10 +11,6 @@ from bert4rec_tf.config.machines import Machines
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.training.workers import Team, current_team
 
-DIFFERS = pytest.mark.xfail(
-    reason="a defect to mend: the weights of two workers are not those of two devices, to the bit"
-)
-
 
 @pytest.mark.parametrize(
     ("role", "index", "cluster", "expected"),
@@ -83,7 +79,6 @@ def on_one_machine(tmp_path_factory):
 
 
 @pytest.mark.slow
-@DIFFERS
 def test_two_workers_give_the_bits_of_two_devices(tmp_path, on_one_machine):
     codes, outputs = ended(start_all(tmp_path))
     assert codes == [0, 0], outputs
@@ -93,7 +88,6 @@ def test_two_workers_give_the_bits_of_two_devices(tmp_path, on_one_machine):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("signalled", [0, 1])
-@DIFFERS
 def test_a_signal_to_one_stops_all_with_a_checkpoint(tmp_path, on_one_machine, signalled):
     processes = start_all(tmp_path)
     wait_for(tmp_path, "work/select/step-*.npz")
@@ -107,7 +101,6 @@ def test_a_signal_to_one_stops_all_with_a_checkpoint(tmp_path, on_one_machine, s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [0, 1])
-@DIFFERS
 def test_a_killed_worker_ends_the_other_and_the_run_is_resumed_to_the_bit(tmp_path, on_one_machine, killed):
     processes = start_all(tmp_path)
     wait_for(tmp_path, "work/select/step-*.npz")
