@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 
 def save(path: Path, groups: Groups, state: Mapping[str, Any]) -> None:
-    """Writes a checkpoint atomically. `path` ends in `.npz`; `state` is anything that JSON can hold."""
+    """Writes a checkpoint atomically. `path` ends in `.npz`; `state` is JSON with the `step`, a whole number."""
     values = {name: np.asarray(variable) for name, variable in _name_variables(groups)}
     header = {"shapes": {name: value.shape for name, value in values.items()}, "state": state}
     npz.write(path, {HEADER: np.frombuffer(json.dumps(header).encode(), np.uint8), **values})
